@@ -1,0 +1,65 @@
+"""Which file of a directory holds the weights."""
+
+from pathlib import Path
+
+import pytest
+
+from vitconvert.containers import weights_in
+from vitconvert.errors import SourceError
+
+
+@pytest.mark.parametrize(
+    ("names", "chosen"),
+    [
+        (["pytorch_model.bin", "model.safetensors", "config.json"], "model.safetensors"),
+        (
+            ["model.safetensors.index.json", "model-00001-of-00001.safetensors"],
+            "model.safetensors.index.json",
+        ),
+        (["pytorch_model.bin.index.json", "pytorch_model-1.bin"], "pytorch_model.bin.index.json"),
+        (["open_clip_pytorch_model.bin", "open_clip_config.json"], "open_clip_pytorch_model.bin"),
+        (["ViT-B_16.npz", "README.md"], "ViT-B_16.npz"),
+        (["checkpoint.pth", "training_args.bin", "optimizer.pt"], "checkpoint.pth"),
+        (["IN1K.pth.tar", "flax_model.msgpack.index.json"], "IN1K.pth.tar"),
+        (["x.safetensors.index.json", "x-1.safetensors"], "x.safetensors.index.json"),
+    ],
+)
+def test_the_weights_are_found(tmp_path: Path, names: list[str], chosen: str) -> None:
+    for name in names:
+        (tmp_path / name).touch()
+    assert weights_in(tmp_path) == tmp_path / chosen
+
+
+def test_several_candidates_are_listed(tmp_path: Path) -> None:
+    for name in ("b.pth", "a.npz", "config.json"):
+        (tmp_path / name).touch()
+    with pytest.raises(SourceError) as error:
+        weights_in(tmp_path)
+    assert str(error.value) == (
+        "error: source-not-found\n"
+        "  The directory holds 2 weights files, none with a standard name.\n"
+        f"  directory  {tmp_path}\n"
+        "  a.npz\n"
+        "  b.pth\n"
+        "  hint: name one of them."
+    )
+
+
+def test_without_a_candidate_the_content_is_listed(tmp_path: Path) -> None:
+    for name in ("tf_model.h5", "config.json"):
+        (tmp_path / name).touch()
+    with pytest.raises(SourceError) as error:
+        weights_in(tmp_path)
+    assert str(error.value) == (
+        "error: source-not-found\n"
+        "  The directory holds no weights file.\n"
+        f"  directory   {tmp_path}\n"
+        "  looked for  *.safetensors *.npz *.pth *.pt *.bin *.ckpt *.pth.tar\n"
+        "  found config.json\n"
+        "  found tf_model.h5"
+    )
+
+
+def test_a_directory_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="no such directory"):
+        weights_in(tmp_path / "nowhere")

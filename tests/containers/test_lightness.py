@@ -1,0 +1,46 @@
+"""Headers are read without torch, so that listing and planning start at once."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from vitconvert.containers import write_npz, write_safetensors, write_torch
+
+
+def _imported(path: Path) -> set[str]:
+    program = (
+        "import sys, pathlib\n"
+        "from vitconvert.containers import open_container\n"
+        f"assert open_container(pathlib.Path({str(path)!r})).manifest\n"
+        "print(*sys.modules)"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[2],
+    )
+    return set(run.stdout.split())
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "npz", "compressed npz"])
+def test_a_manifest_needs_no_torch_and_no_numpy(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "x"
+    if kind == "safetensors":
+        write_safetensors(path, {"a": torch.randn(3)})
+    elif kind == "npz":
+        write_npz(path, {"a": torch.randn(3)})
+    else:
+        with path.open("wb") as file:
+            np.savez_compressed(file, a=np.ones(3))
+    assert not _imported(path) & {"torch", "numpy", "safetensors"}
+
+
+def test_the_same_look_finds_torch_where_it_is_needed(tmp_path: Path) -> None:
+    write_torch(tmp_path / "x", {"a": torch.randn(3)})
+    assert "torch" in _imported(tmp_path / "x")

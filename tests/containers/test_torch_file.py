@@ -1,0 +1,340 @@
+"""Reading torch checkpoints: wrappers, both formats, and pickles that must not run."""
+
+import argparse
+import pickle
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from vitconvert.containers import TensorInfo, open_container
+from vitconvert.errors import CorruptFile, UnsafeFile
+
+Save = Callable[[object, Path], None]
+
+
+def _save_zip(value: object, path: Path) -> None:
+    torch.save(value, path)
+
+
+def _save_legacy(value: object, path: Path) -> None:
+    torch.save(value, path, _use_new_zipfile_serialization=False)
+
+
+def _save_deflated(value: object, path: Path) -> None:
+    torch.save(value, path)
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+
+
+def _save_unaligned(value: object, path: Path) -> None:
+    _save_deflated(value, path)
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+
+
+every_format = pytest.mark.parametrize(
+    "save", [_save_zip, _save_legacy, _save_deflated, _save_unaligned]
+)
+
+
+def _weights() -> dict[str, torch.Tensor]:
+    shared = torch.randn(5, 3)
+    return {
+        "blocks.0.attn.qkv.weight": torch.randn(9, 3),
+        "head.weight": nn.Parameter(torch.randn(2, 3)),
+        "transposed": torch.randn(4, 7).t(),
+        "view": torch.randn(10, 10)[3:5, ::2],
+        "bf16": torch.randn(3).to(torch.bfloat16),
+        "count": torch.tensor(11),
+        "none": torch.empty(0, 3),
+        "tied": shared,
+        "tied.too": shared,
+    }
+
+
+@every_format
+def test_reads_what_torch_saved(tmp_path: Path, save: Save) -> None:
+    tensors = _weights()
+    save(tensors, tmp_path / "vit.pth")
+    with open_container(tmp_path / "vit.pth") as container:
+        assert container.format == "torch"
+        assert (container.wrapper, container.extras) == ((), {})
+        assert list(container.manifest) == list(tensors)
+        assert container.manifest["bf16"] == TensorInfo(dtype="bfloat16", shape=(3,))
+        for name, tensor in tensors.items():
+            read = container.read(name)
+            assert read.dtype == tensor.dtype
+            assert torch.equal(read, tensor)
+            assert not read.requires_grad
+            assert read.data_ptr() % read.element_size() == 0
+            assert container.manifest[name].shape == tuple(tensor.shape)
+
+
+def test_a_plain_archive_is_mapped_and_writing_spares_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "vit.pth"
+    torch.save({"a": torch.randn(5)}, path)
+    before = path.read_bytes()
+    open_container(path).read("a").zero_()
+    assert path.read_bytes() == before
+
+
+@every_format
+def test_a_training_checkpoint_is_unwrapped_and_the_rest_kept_as_extras(
+    tmp_path: Path, save: Save
+) -> None:
+    checkpoint = {
+        "model": {"head.weight": torch.randn(2, 3), "version": 4},
+        "optimizer": {"state": {0: {"exp_avg": torch.randn(2, 3), "step": 7}}, "lr": 0.1},
+        "args": argparse.Namespace(lr=0.1, blocks=[1, 2], nested=argparse.Namespace(a=None)),
+        "epoch": 3,
+        "sizes": torch.Size([2, 3]),
+        "dtype": torch.float16,
+    }
+    save(checkpoint, tmp_path / "checkpoint.pth")
+    container = open_container(tmp_path / "checkpoint.pth")
+    assert container.wrapper == ("model",)
+    assert list(container.manifest) == ["head.weight"]
+    assert container.extras == {
+        "optimizer": "dict with 1 tensor",
+        "args": {"lr": 0.1, "blocks": [1, 2], "nested": {"a": None}},
+        "epoch": 3,
+        "sizes": [2, 3],
+        "dtype": "dtype",
+        "model.version": 4,
+    }
+
+
+W = {"w": torch.ones(1)}
+OTHER = {"w": torch.zeros(1)}
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "prefer", "wrapper"),
+    [
+        ({"state_dict": OTHER, "state_dict_ema": W}, (), ("state_dict_ema",)),
+        ({"model": OTHER, "model_ema": W}, (), ("model_ema",)),
+        ({"model": W, "model_ema": OTHER}, ("model",), ("model",)),
+        ({"state_dict": W, "state_dict_ema": None}, (), ("state_dict",)),
+        ({"state_dict": W, "state_dict_ema": {}}, (), ("state_dict",)),
+        ({"student": OTHER, "teacher": W}, (), ("teacher",)),
+        ({"encoder": OTHER, "target_encoder": W, "opt": {}}, (), ("target_encoder",)),
+        ({"target_encoder": OTHER, "encoder": W, "predictor": OTHER}, (), ("encoder",)),
+        (
+            {"target_encoder": W, "encoder": OTHER, "predictor": OTHER},
+            ("target_encoder",),
+            ("target_encoder",),
+        ),
+        ({"state_dict": {"model": {"module": W}}}, (), ("state_dict", "model", "module")),
+        ({"model_state_dict": W, "epoch": 3}, (), ("model_state_dict",)),
+        ({"net": W, "optimizer": {"state": {0: OTHER}}}, (), ("net",)),
+        ({"w": torch.ones(1), "epoch": 3}, (), ()),
+        ({"model": [torch.ones(2)], "module": W}, (), ("module",)),
+        ({"model": "vit_base", "module": W}, (), ("module",)),
+    ],
+)
+def test_wrappers_by_precedence(
+    tmp_path: Path, checkpoint: dict[str, object], prefer: tuple[str, ...], wrapper: object
+) -> None:
+    torch.save(checkpoint, tmp_path / "x.pth")
+    container = open_container(tmp_path / "x.pth", prefer=prefer)
+    assert container.wrapper == wrapper
+    assert list(container.manifest) == ["w"]
+    assert container.read("w").item() == 1
+
+
+def test_tensors_beside_a_wrapper_key_keep_it_wrapped(tmp_path: Path) -> None:
+    torch.save({"model": {"w": torch.ones(1)}, "bias": torch.ones(2)}, tmp_path / "x.pth")
+    container = open_container(tmp_path / "x.pth")
+    assert container.wrapper == ()
+    assert list(container.manifest) == ["model.w", "bias"]
+
+
+def test_nested_mappings_are_flattened_with_dots(tmp_path: Path) -> None:
+    nested = {"params": {"block": {"kernel": torch.ones(2), "rate": 0.5}, "head": {"bias": W["w"]}}}
+    torch.save(nested, tmp_path / "x.pth")
+    container = open_container(tmp_path / "x.pth")
+    assert container.wrapper == ("params",)
+    assert list(container.manifest) == ["block.kernel", "head.bias"]
+    assert container.extras == {"params.block.rate": 0.5}
+
+
+class _Canary:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Path.touch, (self.path,))
+
+
+@every_format
+def test_an_evil_pickle_is_refused_and_not_executed(tmp_path: Path, save: Save) -> None:
+    canary = tmp_path / "canary"
+    save({"weight": torch.ones(1), "evil": _Canary(canary)}, tmp_path / "evil.pth")
+    with pytest.raises(UnsafeFile, match="classes that are not plain data") as error:
+        open_container(tmp_path / "evil.pth")
+    assert "pathlib.Path.touch" in error.value.evidence["classes"] or (
+        "getattr" in error.value.evidence["classes"]
+    )
+    assert not canary.exists()
+    torch.load(tmp_path / "evil.pth", weights_only=False)
+    assert canary.exists()  # the canary sings where it is let
+
+
+def test_numpy_scalars_are_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.pth"
+    torch.save({"model": {"w": torch.ones(1)}, "best": np.float64(3)}, path)
+    with pytest.raises(UnsafeFile) as error:
+        open_container(path)
+    scalar = f"{np.float64(3).__reduce__()[0].__module__}.scalar"
+    assert str(error.value) == (
+        "error: unsafe-file\n"
+        "  The pickle asks for classes that are not plain data.\n"
+        f"  file     {path}\n"
+        f"  classes  {', '.join(sorted(['numpy.dtype', scalar]))}\n"
+        "  Unpickling them could run any code, so nothing was loaded.\n"
+        "  hint: where you trust the file, load it with the program that wrote it and save the "
+        "tensors alone: torch.save(model.state_dict(), path)."
+    )
+    assert error.value.exit_code == 4
+
+
+@every_format
+def test_a_pickled_model_is_refused_by_name(tmp_path: Path, save: Save) -> None:
+    save(nn.Linear(2, 2), tmp_path / "model.pt")
+    with pytest.raises(UnsafeFile) as error:
+        open_container(tmp_path / "model.pt")
+    assert "torch.nn.modules.linear.Linear" in error.value.evidence["classes"]
+
+
+def test_a_blocked_module_is_refused_by_name(tmp_path: Path) -> None:
+    torch.save({"a": eval}, tmp_path / "x.pth")
+    with pytest.raises(UnsafeFile) as error:
+        open_container(tmp_path / "x.pth")
+    assert "eval" in error.value.evidence["classes"]
+
+
+@pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4, 5])
+def test_a_plain_pickle_is_not_opened(tmp_path: Path, protocol: int) -> None:
+    canary = tmp_path / "canary"
+    (tmp_path / "x.pkl").write_bytes(pickle.dumps({"evil": _Canary(canary)}, protocol))
+    with pytest.raises((UnsafeFile, CorruptFile)) as error:
+        open_container(tmp_path / "x.pkl")
+    assert not canary.exists()
+    if protocol >= 2:
+        assert error.value.fact == "This is a Python pickle that torch.save did not write."
+
+
+@pytest.mark.parametrize(
+    ("value", "fact"),
+    [
+        ({"a": torch.empty(3, device="meta")}, "'a' is a meta tensor: a shape without numbers."),
+        ({"a": torch.eye(3).to_sparse()}, "'a' is stored sparse or quantised"),
+        ({"a": torch.ones(2, dtype=torch.complex128)}, "'a' has a dtype that is not read here."),
+        ({1: torch.ones(2)}, "A tensor has a name that is not text."),
+        ({"a.b": torch.ones(1), "a": {"b": torch.ones(1)}}, "'a.b' appears twice"),
+        ([torch.ones(2)], "The file holds no named tensors."),
+        (torch.ones(2), "The file holds no named tensors."),
+        ({"epoch": 3}, "The file holds no named tensors."),
+    ],
+)
+def test_what_cannot_be_named_tensors(tmp_path: Path, value: object, fact: str) -> None:
+    torch.save(value, tmp_path / "x.pth")
+    with pytest.raises(CorruptFile) as error:
+        open_container(tmp_path / "x.pth")
+    assert error.value.fact.startswith(fact)
+
+
+def test_a_circle_of_mappings_is_an_error(tmp_path: Path) -> None:
+    circle: dict[str, object] = {"a": torch.ones(1)}
+    circle["self"] = circle
+    torch.save(circle, tmp_path / "x.pth")
+    with pytest.raises(CorruptFile, match="one mapping in several places"):
+        open_container(tmp_path / "x.pth")
+
+
+def test_a_mapping_shared_by_doublings_is_an_error(tmp_path: Path) -> None:
+    value: dict[str, object] = {"w": torch.ones(1)}
+    for _ in range(25):
+        value = {"a": value, "b": value}
+    torch.save(value, tmp_path / "x.pth")
+    with pytest.raises(CorruptFile, match="one mapping in several places"):
+        open_container(tmp_path / "x.pth")
+
+
+def test_a_circle_of_wrappers_is_an_error(tmp_path: Path) -> None:
+    circle: dict[str, object] = {"other": {"w": torch.ones(1)}}
+    circle["model"] = circle
+    torch.save(circle, tmp_path / "x.pth")
+    with pytest.raises(CorruptFile, match="one mapping in several places"):
+        open_container(tmp_path / "x.pth")
+
+
+def test_extras_that_would_never_end_are_cut(tmp_path: Path) -> None:
+    value: list[object] = [1]
+    for _ in range(60):
+        value = [value, value]
+    loop: list[object] = []
+    loop.append(loop)
+    torch.save({"w": torch.ones(1), "laughs": value, "loop": loop}, tmp_path / "x.pth")
+    container = open_container(tmp_path / "x.pth")
+    assert container.extras["loop"] == ["list"]
+    assert len(str(container.extras["laughs"])) < 1000
+
+
+@pytest.mark.parametrize("size", [8, 16])
+def test_a_storage_of_another_size_than_the_pickle_says(tmp_path: Path, size: int) -> None:
+    torch.save({"a": torch.ones(3)}, tmp_path / "x.pth")
+    with zipfile.ZipFile(tmp_path / "x.pth") as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(tmp_path / "y.pth", "w", zipfile.ZIP_STORED) as archive:
+        for name, data in members.items():
+            entry = zipfile.ZipInfo(name)
+            padding = -(archive.fp.tell() + 34 + len(name)) % 64  # type: ignore[union-attr]
+            entry.extra = b"\xff\xff" + padding.to_bytes(2, "little") + bytes(padding)
+            archive.writestr(entry, bytes(size) if name.endswith("/data/0") else data)
+    with pytest.raises(CorruptFile) as error:
+        open_container(tmp_path / "y.pth")
+    assert error.value.fact == "'a' does not have the size that the pickle declares."
+
+
+def test_a_torch_bomb_is_refused(tmp_path: Path) -> None:
+    _save_deflated(
+        {
+            "a": torch.zeros(50 * 2**20, dtype=torch.uint8),
+            "b": torch.zeros(20 * 2**20, dtype=torch.uint8),
+        },
+        tmp_path / "x",
+    )
+    with pytest.raises(UnsafeFile, match="out of all proportion"):
+        open_container(tmp_path / "x")
+
+
+def test_a_damaged_pickle_gives_its_reason_without_advice_to_load_it_unsafely(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "x.pth"
+    torch.save({"a": torch.ones(3)}, path)
+    data = path.read_bytes()
+    at = data.index(b"ctorch._utils")
+    path.write_bytes(data[:at] + b"\xfe" + data[at + 1 :])
+    with pytest.raises(CorruptFile) as error:
+        open_container(path)
+    assert str(error.value) == (
+        "error: corrupt-file\n"
+        "  The file begins as a torch checkpoint, but cannot be unpickled.\n"
+        f"  file    {path}\n"
+        "  reason  Unsupported operand 254\n"
+        "  It was cut short, or changed, or torch.save did not write it.\n"
+        "  hint: download it again."
+    )

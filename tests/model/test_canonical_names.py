@@ -1,0 +1,141 @@
+"""The model's parameters are exactly those that weights_map/canonical.toml declares."""
+
+import math
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vitconvert.config import ViTConfig
+from vitconvert.model import ViT
+
+CANONICAL = Path(__file__).parents[2] / "weights_map" / "canonical.toml"
+
+
+@st.composite
+def configs(draw):
+    flag = st.booleans()
+    heads, head_dim = draw(st.integers(1, 3)), draw(st.integers(1, 5))
+    embed_dim = draw(st.sampled_from([12, 24, 36]))
+    class_token, num_classes = draw(flag), draw(st.integers(0, 5))
+    dist_token = class_token and draw(flag)
+    stem = draw(flag)
+    positions = draw(st.sampled_from(["learned", "sincos2d", "none"]))
+    poolings = ["avg", "avgmax", "max", "map", "none"] + ["token"] * class_token
+    attention_proj = draw(flag) or heads * head_dim != embed_dim
+    flags = {
+        name: draw(flag)
+        for name in (
+            *("no_embed_class", "patch_bias", "patch_norm", "patch_pre_norm", "pre_norm"),
+            *("qkv_bias", "qk_norm", "mlp_bias", "layer_scale", "final_norm", "fc_norm"),
+            *("pool_include_prefix", "head_bias"),
+        )
+    }
+    return ViTConfig(
+        image_size=(draw(st.integers(32, 70)), draw(st.integers(32, 70))),
+        patch_size=(1, 2) if stem else (draw(st.integers(4, 9)), draw(st.integers(4, 9))),
+        in_channels=draw(st.integers(1, 4)),
+        num_classes=num_classes,
+        embed_dim=embed_dim,
+        depth=draw(st.integers(1, 3)),
+        num_heads=heads,
+        head_dim=head_dim,
+        mlp_dim=draw(st.integers(1, 9)),
+        activation="gelu",
+        norm_eps=1e-6,
+        pooling=draw(st.sampled_from(poolings)),
+        class_token=class_token,
+        dist_token=dist_token,
+        dist_head=dist_token and num_classes > 0 and draw(flag),
+        num_registers=draw(st.integers(0, 3)),
+        position_embedding=positions,
+        stem=stem,
+        stem_depths=tuple(draw(st.lists(st.integers(1, 2), max_size=2))) if stem else (),
+        stem_width=32,
+        attention_proj=attention_proj,
+        proj_bias=attention_proj and draw(flag),
+        pool_heads=draw(st.sampled_from([0, 1, 2])) if embed_dim % heads == 0 else 1,
+        pool_mlp_dim=draw(st.integers(0, 4)),
+        representation_size=draw(st.integers(0, 4)),
+        **flags,
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(configs())
+def test_names_and_shapes_are_the_declared_ones(config):
+    model = ViT(config, device="meta")
+    found = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    assert found == _declared(config)
+
+
+@settings(max_examples=10, deadline=None)
+@given(configs())
+def test_state_is_parameters_only(config):
+    model = ViT(config, device="meta")
+    assert model.state_dict().keys() == dict(model.named_parameters()).keys()
+
+
+@pytest.mark.parametrize("in_context", [False, True])
+def test_meta_model_allocates_nothing_and_assigned_weights_make_it_whole(
+    in_context, make_config, images
+):
+    config = make_config(
+        position_embedding="sincos2d", pooling="avg", class_token=False, embed_dim=32
+    )
+    whole = ViT(config).eval()
+    if in_context:
+        with torch.device("meta"):
+            model = ViT(config)
+    else:
+        model = ViT(config, device="meta")
+    assert all(parameter.is_meta for parameter in model.parameters())
+    model.load_state_dict(whole.state_dict(), strict=True, assign=True)
+    x = images(config)
+    assert torch.equal(model.eval()(x), whole(x))
+
+
+def test_dtype_and_device_are_those_asked_for(make_config):
+    config = make_config(position_embedding="sincos2d", embed_dim=32)
+    model = ViT(config, device="cpu", dtype=torch.float64)
+    tensors = [*model.parameters(), *model.buffers()]
+    assert {tensor.dtype for tensor in tensors} == {torch.float64}
+    assert {tensor.device.type for tensor in tensors} == {"cpu"}
+    assert model.config is config
+
+
+def _declared(config):
+    """Read the table afresh: name to shape, with every index and condition worked out."""
+    rows = tomllib.loads(CANONICAL.read_text())["tensors"]
+    shapes = {}
+    for row, text in rows.items():
+        axes, _, condition = text.partition(" if ")
+        if condition and not all(getattr(config, word) for word in condition.split(" and ")):
+            continue
+        for name, numbers in _expand(row, config):
+            shapes[name] = _shape(axes.format(**numbers), config)
+    return shapes
+
+
+def _expand(row, config):
+    for parameter in ("weight", "bias") if "{p}" in row else ("",):
+        for block in range(config.depth) if "{i}" in row else (0,):
+            for stage in range(len(config.stem_depths)) if "{s}" in row else (0,):
+                for unit in range(config.stem_depths[stage]) if "{u}" in row else (0,):
+                    yield (
+                        row.format(p=parameter, i=block, s=stage, u=unit),
+                        {"s": stage, "u": unit},
+                    )
+
+
+def _shape(axes, config):
+    sizes = config.axes()
+    dimensions = re.findall(r"\(([^)]*)\)|(\S+)", axes)
+    return tuple(
+        math.prod(int(axis) if axis.isdigit() else sizes[axis] for axis in (group or one).split())
+        for group, one in dimensions
+    )

@@ -1,0 +1,145 @@
+"""Attention maps, masked heads and pruned heads."""
+
+import copy
+
+import pytest
+import torch
+
+from vitconvert.errors import UsageError
+from vitconvert.model import ViT
+
+CONFIGS = {
+    "plain": {},
+    "qk norm": {"qk_norm": True},
+    "scale": {"attention_scale": 0.5},
+    "narrow heads": {"head_dim": 4, "qkv_bias": False},
+}
+
+
+@pytest.fixture(params=CONFIGS.values(), ids=CONFIGS)
+def model(request, make_config, randomise):
+    return randomise(ViT(make_config(**request.param)))
+
+
+def test_probabilities_give_the_outputs_of_attention(model, images):
+    x = images(model.config)
+    block, tokens = model.blocks[1], model.hidden_states(x)[1]
+    probabilities = model.attentions(x, layers=[1])[1]
+    torch.testing.assert_close(probabilities.sum(-1), torch.ones(2, 3, 13))
+    values = block.attn.qkv(block.norm1(tokens))[..., 2 * 3 * block.attn.head_dim :]
+    read = (probabilities @ values.unflatten(2, (3, -1)).transpose(1, 2)).transpose(1, 2).flatten(2)
+    wanted = block.attn(block.norm1(tokens))
+    torch.testing.assert_close(block.attn.proj(read), wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_attentions_stop_after_the_last_block_asked_for(model, images):
+    ran = []
+    model.blocks[1].register_forward_hook(lambda *_: ran.append(1))
+    model.attentions(images(model.config), layers=[0, 1])
+    assert ran == []
+
+
+def test_attention_scale_changes_the_fused_path_as_it_should(make_config, randomise, images):
+    plain = randomise(ViT(make_config(attention_scale=10**-0.5)))
+    wanted = ViT(make_config()).eval()
+    wanted.load_state_dict(plain.state_dict())
+    scaled = ViT(make_config(attention_scale=0.5)).eval()
+    scaled.load_state_dict(plain.state_dict())
+    x = images(plain.config)
+    torch.testing.assert_close(plain(x), wanted(x))
+    assert (scaled(x) - wanted(x)).abs().max() > 1e-3
+
+
+def test_pruned_and_masked_models_agree(model, images):
+    x = images(model.config)
+    mask = torch.ones(3, 3)
+    mask[0, 1] = mask[2, 0] = mask[2, 2] = 0
+    pruned = copy.deepcopy(model)
+    pruned.prune_heads({0: [1], 2: {0, 2}})
+    masked = model(x, mask)
+    torch.testing.assert_close(pruned(x), masked, rtol=1e-6, atol=1e-6)
+    assert (masked - model(x)).abs().max() > 1e-3
+    assert [block.attn.num_heads for block in pruned.blocks] == [2, 3, 1]
+    width = model.config.head_dim
+    assert pruned.state_dict()["blocks.2.attn.qkv.weight"].shape == (3 * width, 30)
+    assert pruned.state_dict()["blocks.2.attn.proj.weight"].shape == (30, width)
+    assert pruned.attentions(x)[0].shape == (2, 2, 13, 13)
+    assert torch.equal(pruned.attentions(x)[0], model.attentions(x)[0][:, [0, 2]])
+
+
+def test_pruning_again_counts_the_heads_that_are_left(model, images):
+    x = images(model.config)
+    once, twice = copy.deepcopy(model), copy.deepcopy(model)
+    once.prune_heads({1: [0, 2]})
+    twice.prune_heads({1: [0]})
+    twice.prune_heads({-2: [1]})
+    assert torch.equal(once(x), twice(x))
+    masks = [None, torch.zeros(1), None]
+    assert torch.equal(once(x, masks), twice(x, masks))
+
+
+def test_a_mask_of_ones_or_none_changes_nothing(model, images):
+    x = images(model.config)
+    assert torch.equal(model(x, torch.ones(3, 3, dtype=torch.bool)), model(x))
+    assert torch.equal(model(x, [None, None, None]), model(x))
+
+
+def test_a_mask_has_gradients(model, images):
+    mask = torch.ones(3, 3, requires_grad=True)
+    model(images(model.config), mask).sum().backward()
+    assert (mask.grad.abs() > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("heads", "message"),
+    [
+        (
+            {0: [3]},
+            "  Heads were to be pruned that the block does not have.\n"
+            "  pruned  [3]\n"
+            "  heads   0 to 2",
+        ),
+        (
+            {0: [0], 1: [0, 1, 2]},
+            "  A block must keep one head.\n"
+            "  pruned  [0, 1, 2]\n"
+            "  heads   0 to 2\n"
+            "  hint: head_mask can silence all of them.",
+        ),
+        (
+            {0: [0], 3: [0]},
+            "  Blocks were asked for that the model does not have.\n"
+            "  asked   [0, 3]\n"
+            "  blocks  0 to 2",
+        ),
+    ],
+)
+def test_impossible_pruning_is_refused_and_changes_nothing(heads, message, make_config):
+    model = ViT(make_config())
+    with pytest.raises(UsageError) as caught:
+        model.prune_heads(heads)
+    assert str(caught.value) == "error: usage\n" + message
+    assert [block.attn.num_heads for block in model.blocks] == [3, 3, 3]
+
+
+def test_pruning_needs_an_output_projection(make_config):
+    model = ViT(make_config(attention_proj=False, proj_bias=False))
+    with pytest.raises(UsageError) as caught:
+        model.prune_heads({0: [1]})
+    assert str(caught.value) == (
+        "error: usage\n  Heads cannot be pruned without an output projection."
+    )
+
+
+@pytest.mark.parametrize("mask", [torch.ones(2, 3), torch.ones(3, 2), torch.ones(3, 3, 1)])
+def test_a_mask_for_another_model_is_refused(mask, make_config, images):
+    model = ViT(make_config())
+    with pytest.raises(UsageError) as caught:
+        model(images(model.config), mask)
+    found = [tuple(row.shape) for row in mask]
+    assert str(caught.value) == (
+        "error: usage\n"
+        "  head_mask does not have one factor for each head of each block.\n"
+        f"  found   {found}\n"
+        "  wanted  [(3,), (3,), (3,)]"
+    )

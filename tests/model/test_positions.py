@@ -1,0 +1,114 @@
+"""Each rule of resampling is its project's own."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import scipy.ndimage
+import torch
+import vit_pytorch.simple_vit
+from timm.layers import resample_abs_pos_embed
+from torchvision.models.vision_transformer import interpolate_embeddings
+from transformers.models.vit.modeling_vit import ViTEmbeddings
+
+from vitconvert.config import RESAMPLINGS
+from vitconvert.errors import ShapeMismatch, UsageError
+from vitconvert.model.positions import INTERPOLATION, resample_positions, sincos2d_positions
+
+GRIDS = [((4, 4), (7, 5)), ((7, 5), (4, 4)), ((5, 3), (5, 8)), ((6, 6), (3, 3)), ((3, 4), (1, 2))]
+
+
+def test_every_rule_of_the_config_is_known():
+    assert tuple(INTERPOLATION) == RESAMPLINGS
+
+
+@pytest.mark.parametrize(("old", "new"), GRIDS)
+@pytest.mark.parametrize("prefix", [0, 1, 5])
+def test_bicubic_antialias_is_timms(old, new, prefix):
+    table = _table(old, prefix)
+    wanted = resample_abs_pos_embed(table, list(new), list(old), num_prefix_tokens=prefix)
+    assert torch.equal(_resample(table, old, new, "bicubic_antialias", prefix), wanted)
+
+
+@pytest.mark.parametrize(("side", "new"), [(4, (7, 5)), (7, (4, 4)), (5, (5, 8))])
+def test_bicubic_is_huggingfaces(side, new):
+    table = _table((side, side), 1)
+    embeddings = SimpleNamespace(position_embeddings=table, patch_size=8)
+    tokens = torch.empty(1, 1 + new[0] * new[1], table.shape[-1])
+    wanted = ViTEmbeddings.interpolate_pos_encoding(embeddings, tokens, new[0] * 8, new[1] * 8)
+    assert torch.equal(_resample(table, (side, side), new, "bicubic"), wanted)
+
+
+@pytest.mark.parametrize(("old", "new"), [(4, 7), (7, 4)])
+def test_bicubic_align_corners_is_torchvisions(old, new):
+    table = _table((old, old), 1)
+    state = interpolate_embeddings(new * 8, 8, {"encoder.pos_embedding": table})
+    found = _resample(table, (old, old), (new, new), "bicubic_align_corners")
+    assert torch.equal(found, state["encoder.pos_embedding"])
+
+
+@pytest.mark.parametrize(("old", "new"), GRIDS)
+def test_bilinear_align_corners_is_googles_zoom(old, new):
+    table = _table(old, 1)
+    zoom = (new[0] / old[0], new[1] / old[1], 1)
+    grid = scipy.ndimage.zoom(table[0, 1:].reshape(*old, -1).numpy(), zoom, order=1)
+    wanted = np.concatenate([table[0, :1], grid.reshape(new[0] * new[1], -1)])[None]
+    found = _resample(table, old, new, "bilinear_align_corners")
+    np.testing.assert_allclose(found.numpy(), wanted, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("rule", RESAMPLINGS)
+def test_dtype_is_kept_and_numbers_are_made_in_float32(rule):
+    table = _table((4, 4), 2).bfloat16()
+    found = _resample(table, (4, 4), (6, 3), rule, prefix=2)
+    wanted = _resample(table.float(), (4, 4), (6, 3), rule, prefix=2).bfloat16()
+    assert found.dtype == torch.bfloat16
+    assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("rule", RESAMPLINGS)
+def test_same_grid_changes_nothing(rule):
+    table = _table((4, 3), 1)
+    assert _resample(table, (4, 3), (4, 3), rule) is table
+
+
+@pytest.mark.parametrize("rule", RESAMPLINGS)
+def test_grid_of_the_same_count_is_still_resampled(rule):
+    table = _table((4, 3), 1)
+    assert not torch.equal(_resample(table, (4, 3), (3, 4), rule), table)
+
+
+def test_wrong_table_is_told():
+    with pytest.raises(ShapeMismatch) as caught:
+        _resample(torch.zeros(1, 17, 6), (4, 3), (3, 4), "bicubic")
+    assert str(caught.value) == (
+        "error: shape-mismatch\n"
+        "  The position table does not fit the grid that it is said to come from.\n"
+        "  found   1 17 6\n"
+        "  wanted  1 13 width\n"
+        "  13 = 1 + 4*3: prefix tokens, rows times columns."
+    )
+
+
+def test_unknown_rule_is_told():
+    with pytest.raises(UsageError) as caught:
+        _resample(_table((2, 2), 1), (2, 2), (3, 3), "nearest")
+    assert str(caught.value) == (
+        "error: usage\n"
+        "  'nearest' is no rule for resampling positions.\n"
+        "  known  bicubic_antialias, bicubic, bicubic_align_corners, bilinear_align_corners"
+    )
+
+
+@pytest.mark.parametrize(("grid", "dim"), [((4, 3), 8), ((5, 7), 32), ((1, 1), 12)])
+def test_fixed_positions_are_lucidrains(grid, dim):
+    wanted = vit_pytorch.simple_vit.posemb_sincos_2d(h=grid[0], w=grid[1], dim=dim)
+    assert torch.equal(sincos2d_positions(grid, dim), wanted)
+
+
+def _table(grid, prefix):
+    return torch.randn(1, prefix + grid[0] * grid[1], 6)
+
+
+def _resample(table, old, new, rule, prefix=1):
+    return resample_positions(table, old_grid=old, new_grid=new, prefix=prefix, rule=rule)

@@ -1,0 +1,76 @@
+"""Dropout is on in training only, each rate where timm has it; a model learns."""
+
+import copy
+
+import pytest
+import torch
+from timm.models.vision_transformer import VisionTransformer
+
+from vitconvert.model import ViT
+
+RATES = {
+    "drop_rate": "drop_rate",
+    "embed_drop_rate": "pos_drop_rate",
+    "attention_drop_rate": "attn_drop_rate",
+    "proj_drop_rate": "proj_drop_rate",
+}
+
+
+@pytest.mark.parametrize(("ours", "theirs"), RATES.items(), ids=RATES)
+def test_each_rate_drops_what_timm_drops(ours, theirs, make_config, randomise, images):
+    config = make_config(**{ours: 0.4})
+    reference = VisionTransformer(
+        img_size=(32, 24),
+        patch_size=8,
+        num_classes=7,
+        embed_dim=30,
+        depth=3,
+        num_heads=3,
+        mlp_ratio=50 / 30,
+        **{theirs: 0.4},
+    )
+    reference = randomise(reference)
+    model = ViT(config).eval()
+    model.load_state_dict(reference.state_dict())
+    x = images(config)
+    still = model(x)
+    assert torch.equal(model(x), still)
+    assert torch.equal(reference(x), still)
+    model.train()
+    reference.train()
+    torch.manual_seed(3)
+    found = model(x)
+    torch.manual_seed(3)
+    assert torch.equal(reference(x), found)
+    assert not torch.equal(found, still)
+
+
+def test_no_rate_no_chance(make_config, randomise, images):
+    model = randomise(ViT(make_config()))
+    x = images(model.config)
+    assert torch.equal(copy.deepcopy(model).train()(x), model(x))
+
+
+def test_gradients_reach_every_parameter(make_config, randomise, images):
+    config = make_config(
+        dist_token=True,
+        dist_head=True,
+        num_registers=2,
+        patch_pre_norm=True,
+        patch_norm=True,
+        pre_norm=True,
+        layer_scale=True,
+        qk_norm=True,
+        fc_norm=True,
+        representation_size=11,
+    )
+    model = randomise(ViT(config))
+    model(images(config)).square().sum().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
+
+
+def test_distilled_model_averages_in_training_too(make_config, randomise, images):
+    model = randomise(ViT(make_config(dist_token=True, dist_head=True)))
+    x = images(model.config)
+    assert torch.equal(model.train()(x), model.eval()(x))

@@ -1,0 +1,64 @@
+import pytest
+
+from vitconvert.errors import SourceError
+from vitconvert.sources.choosing import choose_weights, companions
+
+
+@pytest.mark.parametrize(
+    ("names", "chosen"),
+    [
+        (["model.safetensors", "pytorch_model.bin", "tf_model.h5"], "model.safetensors"),
+        (["model.safetensors.index.json", "pytorch_model.bin"], "model.safetensors.index.json"),
+        (["pytorch_model.bin", "open_clip_model.safetensors"], "pytorch_model.bin"),
+        (["pytorch_model.bin.index.json", "a.npz"], "pytorch_model.bin.index.json"),
+        (["open_clip_pytorch_model.bin", "open_clip_config.json"], "open_clip_pytorch_model.bin"),
+        (["README.md", "siglip_b16.npz"], "siglip_b16.npz"),
+        (["eva02.pth", "a.npz", "b.npz"], "eva02.pth"),
+        (["eva02.pth", "ema/eva02.pth"], "eva02.pth"),
+    ],
+)
+def test_preference(names: list[str], chosen: str) -> None:
+    assert choose_weights("a/b", names) == chosen
+
+
+def test_companions_lie_beside_the_weights() -> None:
+    names = ["config.json", "sub/config.json", "sub/vitconvert.json", "preprocessor_config.json"]
+    assert companions("model.safetensors", names) == ["config.json", "preprocessor_config.json"]
+    assert companions("sub/x.npz", names) == ["sub/config.json", "sub/vitconvert.json"]
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (
+            ["b.npz", "a.npz", "README.md"],
+            """\
+error: source-not-found
+  org/repo holds 2 files of weights.
+  a.npz
+  b.npz
+  hint: choose one: hf:org/repo/a.npz""",
+        ),
+        (
+            ["tf_model.h5", "flax_model.msgpack", "README.md"],
+            """\
+error: source-not-found
+  org/repo holds no weights that vitconvert reads.
+  flax_model.msgpack
+  tf_model.h5
+  hint: safetensors, PyTorch (.bin, .pt, .pth) and .npz are read""",
+        ),
+        (
+            ["base/model.safetensors", "README.md"],
+            """\
+error: source-not-found
+  org/repo holds weights only in folders.
+  base/model.safetensors
+  hint: choose one: hf:org/repo/base/model.safetensors""",
+        ),
+    ],
+)
+def test_error_messages(names: list[str], message: str) -> None:
+    with pytest.raises(SourceError) as caught:
+        choose_weights("org/repo", names)
+    assert str(caught.value) == message

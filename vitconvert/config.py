@@ -1,0 +1,331 @@
+"""What decides the function that a Vision Transformer computes, besides its weights.
+
+The words are those of the field (timm's where there is one). What matters has no default:
+every field without one must be known from the tensors, the checkpoint's own configuration, the
+dialect's table or the user, and `origins` says which of these it was.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any
+
+from vitconvert.errors import ConflictingFact, UsageError
+
+ACTIVATIONS = ("gelu", "gelu_tanh", "quick_gelu", "relu", "silu", "tanh")
+POOLINGS = ("token", "avg", "avgmax", "max", "map", "none")
+POSITIONS = ("learned", "sincos2d", "none")
+STEM_STYLES = ("google", "jeonsworld")
+RESAMPLINGS = (
+    "bicubic_antialias",  # timm `resample_abs_pos_embed`
+    "bicubic",  # Hugging Face ViT, DeiT, MAE, MSN, I-JEPA; Meta MAE, DeiT
+    "bicubic_align_corners",  # torchvision `interpolate_embeddings`
+    "bilinear_align_corners",  # Google, big_vision, jeonsworld: scipy.ndimage.zoom(order=1)
+)
+# Axes of the canonical layouts whose size is the same in every ViT.
+FIXED_AXES = {"qkv": 3, "kv": 2, "root_y": 7, "root_x": 7, "unit_y": 3, "unit_x": 3}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViTConfig:
+    """The architecture and the numerics of one Vision Transformer.
+
+    Sizes are in pixels (`image_size`, `patch_size`: height, width), tokens or channels.
+
+    Raises:
+        ConflictingFact: Fields contradict each other or have values outside their vocabulary.
+    """
+
+    # Geometry
+    image_size: tuple[int, int]
+    patch_size: tuple[int, int]  # kernel of the patch convolution, on the stem's grid if there is one
+    in_channels: int
+    num_classes: int  # 0: no head, the model returns pooled features
+    embed_dim: int
+    depth: int
+    num_heads: int
+    head_dim: int  # num_heads * head_dim need not be embed_dim
+    mlp_dim: int
+
+    # Numerics that tensors cannot show
+    activation: str  # of the MLPs, one of ACTIVATIONS
+    norm_eps: float
+    pooling: str  # one of POOLINGS
+    attention_scale: float | None = None  # None: head_dim ** -0.5
+
+    # Embedding
+    class_token: bool = True
+    dist_token: bool = False  # DeiT's distillation token, after the class token
+    num_registers: int = 0  # register tokens, after class and distillation tokens
+    position_embedding: str = "learned"  # one of POSITIONS
+    no_embed_class: bool = False  # positions belong to patches only
+    position_resampling: str = "bicubic_antialias"  # one of RESAMPLINGS, for other image sizes
+    patch_bias: bool = True
+    patch_pre_norm: bool = False  # LayerNorm on the flattened pixels of a patch (lucidrains)
+    patch_norm: bool = False  # LayerNorm on the embedded patch
+    pre_norm: bool = False  # LayerNorm after the positions are added (CLIP)
+
+    # Hybrid stem: a ResNet in front of the patch convolution
+    stem: bool = False
+    stem_depths: tuple[int, ...] = ()  # bottleneck units in each stage; () is the root alone
+    stem_width: int = 64
+    stem_style: str = "google"  # one of STEM_STYLES
+
+    # Blocks
+    qkv_bias: bool = True
+    qk_norm: bool = False
+    attention_proj: bool = True  # lucidrains leaves it out for a single head
+    proj_bias: bool = True
+    mlp_bias: bool = True
+    layer_scale: bool = False
+
+    # Pooling and head
+    final_norm: bool = True  # LayerNorm of all tokens, before pooling
+    fc_norm: bool = False  # LayerNorm of the pooled token
+    pool_include_prefix: bool = False  # whether avg, max and map pooling read the prefix tokens
+    pool_heads: int = 0  # heads of the attention pooling; 0: num_heads
+    pool_mlp_dim: int = 0  # hidden width of the attention pooling's MLP; 0: mlp_dim
+    representation_size: int = 0  # width of the layer before the head (pre-logits, pooler); 0: none
+    representation_activation: str = "tanh"
+    dist_head: bool = False  # DeiT: a second head on the distillation token, logits are averaged
+    head_bias: bool = True
+
+    # Dropout rates, in training only
+    drop_rate: float = 0.0  # before the head
+    embed_drop_rate: float = 0.0  # after the positions
+    attention_drop_rate: float = 0.0  # on attention probabilities
+    proj_drop_rate: float = 0.0  # after attention projection and in the MLPs
+
+    origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        problems = list(_contradictions(self))
+        if problems:
+            raise ConflictingFact("These facts contradict each other.", details=problems)
+
+    @property
+    def num_prefix_tokens(self) -> int:
+        """Tokens in front of the patches: class, distillation, registers."""
+        return int(self.class_token) + int(self.dist_token) + self.num_registers
+
+    @property
+    def stem_stride(self) -> int:
+        """Pixels per position of the stem's grid: root 2, pooling 2, each later stage 2."""
+        return 4 * 2 ** max(len(self.stem_depths) - 1, 0) if self.stem else 1
+
+    @property
+    def grid_size(self) -> tuple[int, int]:
+        """Patches down and across."""
+        # SAME padding in Google's stem rounds up at each stride of 2.
+        height, width = (math.ceil(size / self.stem_stride) for size in self.image_size)
+        return height // self.patch_size[0], width // self.patch_size[1]
+
+    @property
+    def num_patches(self) -> int:
+        """Patch tokens."""
+        return self.grid_size[0] * self.grid_size[1]
+
+    @property
+    def num_positions(self) -> int:
+        """Rows of the learned position table."""
+        return self.num_patches + (0 if self.no_embed_class else self.num_prefix_tokens)
+
+    @property
+    def learned_positions(self) -> bool:
+        """Whether positions are a parameter."""
+        return self.position_embedding == "learned"
+
+    @property
+    def map_pooling(self) -> bool:
+        """Whether a learned query pools the tokens by attention."""
+        return self.pooling == "map"
+
+    @property
+    def feature_dim(self) -> int:
+        """Width of what the head reads."""
+        return self.representation_size or self.embed_dim
+
+    def axes(self) -> dict[str, int]:
+        """The size of every axis that `weights_map/canonical.toml` names."""
+        pool_heads = self.pool_heads or self.num_heads
+        return {
+            **FIXED_AXES,
+            "width": self.embed_dim,
+            "hidden": self.mlp_dim,
+            "head": self.num_heads,
+            "dim": self.head_dim,
+            "rgb": self.in_channels,
+            "y": self.patch_size[0],
+            "x": self.patch_size[1],
+            "position": self.num_positions,
+            "register": self.num_registers,
+            "pool_head": pool_heads,
+            "pool_dim": self.embed_dim // pool_heads,
+            "pool_hidden": self.pool_mlp_dim or self.mlp_dim,
+            "feature": self.feature_dim,
+            "label": self.num_classes,
+            **self._stem_axes(),
+        }
+
+    def _stem_axes(self) -> dict[str, int]:
+        # Stage s of a ResNet: bottlenecks of width W * 2^s that expand to four times as much.
+        # `channel` is what the patch convolution reads: the image, or the stem's last stage.
+        axes = {"channel": self.in_channels}
+        if self.stem:
+            axes |= {"stem": self.stem_width, "channel": self.stem_width}
+        for stage, units in enumerate(self.stem_depths):
+            mid = self.stem_width * 2**stage
+            axes |= {f"mid{stage}": mid, f"mid_in{stage}": mid, f"out{stage}": 4 * mid}
+            for unit in range(units):
+                axes[f"in{stage}_{unit}"] = 4 * mid if unit else axes["channel"]
+            axes["channel"] = 4 * mid
+        return axes
+
+    def replace(self, **changes: Any) -> "ViTConfig":
+        """A copy with other values; their origin becomes what `origins` says or `user`."""
+        origins = {**self.origins, **{name: "user" for name in changes}}
+        return dataclasses.replace(self, **{"origins": origins, **changes})
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields but `origins`, as JSON types."""
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        del values["origins"]
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], *, origin: str = "vitconvert.json") -> "ViTConfig":
+        """The inverse of `to_dict`."""
+        fields: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in values.items()
+        }
+        return cls(**fields, origins=dict.fromkeys(fields, origin))
+
+
+def field_names() -> tuple[str, ...]:
+    """The words of ViTConfig that a user can state."""
+    return tuple(f.name for f in dataclasses.fields(ViTConfig) if f.name != "origins")
+
+
+def parse_field(name: str, value: object) -> Any:
+    """Turn what a user or a config file says into a field's own type.
+
+    Sizes may be one number, `HEIGHTxWIDTH`, a pair, or channels, height and width.
+
+    Raises:
+        UsageError: The field does not exist or the value is of another kind.
+    """
+    kinds = {f.name: f.type for f in dataclasses.fields(ViTConfig) if f.name != "origins"}
+    if name not in kinds:
+        near = get_close_matches(name, kinds, n=1)
+        raise UsageError(
+            f"{name!r} is no field of ViTConfig.",
+            evidence={"fields": ", ".join(kinds)},
+            hint=f"Did you mean {near[0]!r}?" if near else None,
+        )
+    try:
+        return _PARSERS[kinds[name]](value)
+    except (ValueError, TypeError):
+        wanted = _WANTED[kinds[name]]
+        raise UsageError(f"{name} must be {wanted}, not {value!r}.") from None
+
+
+def _parse_bool(value: object) -> bool:
+    words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+    if str(value).lower() not in words:
+        raise ValueError(value)
+    return words[str(value).lower()]
+
+
+def _parse_int(value: object) -> int:
+    if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
+        raise ValueError(value)
+    return int(str(value)) if isinstance(value, str) else int(value)  # type: ignore[call-overload,no-any-return]
+
+
+def _parse_float(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError(value)
+    return float(value)
+
+
+def _parse_ints(value: object) -> tuple[int, ...]:
+    if isinstance(value, str):
+        value = [part for part in value.replace("x", ",").split(",") if part]
+    return tuple(map(_parse_int, value)) if isinstance(value, Iterable) else (_parse_int(value),)
+
+
+def _parse_size(value: object) -> tuple[int, int]:
+    numbers = _parse_ints(value)
+    if len(numbers) not in (1, 2, 3) or min(numbers) < 1:
+        raise ValueError(value)
+    return (numbers[0], numbers[0]) if len(numbers) == 1 else (numbers[-2], numbers[-1])
+
+
+def _parse_text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(value)
+    return value
+
+
+_PARSERS: Mapping[Any, Callable[[object], Any]] = {
+    int: _parse_int,
+    float: _parse_float,
+    bool: _parse_bool,
+    str: _parse_text,
+    float | None: _parse_float,
+    tuple[int, int]: _parse_size,
+    tuple[int, ...]: _parse_ints,
+}
+_WANTED: Mapping[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a word",
+    float | None: "a number",
+    tuple[int, int]: "a size such as 224 or 224x320 (height x width)",
+    tuple[int, ...]: "whole numbers such as 3,4,9",
+}
+
+
+def _contradictions(config: ViTConfig) -> list[str]:
+    vocabularies = {
+        "activation": ACTIVATIONS,
+        "representation_activation": ACTIVATIONS,
+        "pooling": POOLINGS,
+        "position_embedding": POSITIONS,
+        "position_resampling": RESAMPLINGS,
+        "stem_style": STEM_STYLES,
+    }
+    problems = [
+        f"{name} = {getattr(config, name)!r} is none of {', '.join(words)}"
+        for name, words in vocabularies.items()
+        if getattr(config, name) not in words
+    ]
+    for name in ("in_channels", "embed_dim", "depth", "num_heads", "head_dim", "mlp_dim"):
+        if getattr(config, name) < 1:
+            problems.append(f"{name} = {getattr(config, name)} must be at least 1")
+    if config.norm_eps <= 0:
+        problems.append(f"norm_eps = {config.norm_eps} must be positive")
+    if min(config.grid_size) < 1:
+        problems.append(
+            f"image_size {_by(config.image_size)} holds no patch of "
+            f"{_by(config.patch_size)} (stem stride {config.stem_stride})"
+        )
+    if config.pooling == "token" and not config.class_token:
+        problems.append("pooling = 'token' needs a class token")
+    if config.dist_head and not config.dist_token:
+        problems.append("dist_head needs a distillation token")
+    if config.position_embedding == "sincos2d" and config.embed_dim % 4:
+        problems.append(f"sincos2d positions need embed_dim divisible by 4, not {config.embed_dim}")
+    if config.map_pooling and config.embed_dim % (config.pool_heads or config.num_heads):
+        problems.append(
+            f"attention pooling needs embed_dim {config.embed_dim} divisible by its "
+            f"{config.pool_heads or config.num_heads} heads"
+        )
+    return problems
+
+
+def _by(size: tuple[int, int]) -> str:
+    return f"{size[0]}x{size[1]}"

@@ -1,0 +1,93 @@
+"""What every checkpoint file becomes: a manifest of named tensors that are read one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    import torch
+
+ITEM_SIZE: Mapping[str, int] = {
+    "float64": 8,
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "int64": 8,
+    "int32": 4,
+    "int16": 2,
+    "int8": 1,
+    "uint64": 8,
+    "uint32": 4,
+    "uint16": 2,
+    "uint8": 1,
+    "bool": 1,
+    "complex64": 8,
+}
+"""Bytes per element of the dtypes that checkpoints hold, by torch's names."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorInfo:
+    """What a file's header says of one tensor: torch's name of the dtype, and the shape."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the tensor in bytes."""
+        return prod(self.shape) * ITEM_SIZE[self.dtype]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Container:
+    """An open checkpoint: everything its header says, and its tensors on demand.
+
+    Attributes:
+        path: The file that was opened.
+        files: Every file that was read: `path`, and the shards that an index names.
+        format: "safetensors", "torch" or "npz".
+        manifest: Name, dtype and shape of each tensor, in the order of the file.
+        metadata: The `__metadata__` of safetensors; empty elsewhere.
+        wrapper: Keys that were unwrapped to reach the tensors, such as `("model",)`.
+        extras: What lay beside the tensors, by its full path in the file: JSON-like values as
+            they are, anything else as the name of its type.
+    """
+
+    path: Path
+    files: tuple[Path, ...]
+    format: str
+    manifest: Mapping[str, TensorInfo]
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    wrapper: tuple[str, ...] = ()
+    extras: Mapping[str, object] = field(default_factory=dict)
+    reader: Callable[[str], torch.Tensor] = field(repr=False)
+    release: Callable[[], None] = field(repr=False)
+
+    def read(self, name: str) -> torch.Tensor:
+        """Return one tensor, on the CPU and in the dtype of the file.
+
+        It is a view on the mapped file where the format allows it. The mapping is private:
+        writing to the tensor does not touch the file.
+
+        Raises:
+            KeyError: The manifest has no such name.
+            CorruptFile: The bytes of this tensor are damaged.
+        """
+        return self.reader(name)
+
+    def close(self) -> None:
+        """Let go of the file. Tensors already read stay valid; no more can be read."""
+        self.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,65 @@
+"""Which file of a directory holds the weights."""
+
+from pathlib import Path
+
+from vitconvert.errors import SourceError
+
+# The names that the libraries themselves look for, best first. Several of them in one directory
+# are the same weights in several formats, so the first one stands for all.
+STANDARD_NAMES = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "open_clip_model.safetensors",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+    "open_clip_pytorch_model.bin",
+)
+SUFFIXES = (".safetensors", ".npz", ".pth", ".pt", ".bin", ".ckpt", ".pth.tar")
+_INDICES = (".safetensors.index.json", ".bin.index.json")
+# What trainers leave beside the weights.
+_NOT_WEIGHTS = ("training_args.bin", "optimizer.", "scheduler.", "scaler.", "rng_state")
+
+
+def weights_in(directory: Path) -> Path:
+    """The one weights file, or index of shards, of a directory.
+
+    Raises:
+        SourceError: There is no such directory, or it holds no weights file, or several without a
+            standard name.
+    """
+    for name in STANDARD_NAMES:
+        if (directory / name).is_file():
+            return directory / name
+    if not directory.is_dir():
+        raise SourceError("There is no such directory.", evidence={"path": directory})
+    candidates = sorted(
+        path
+        for path in directory.iterdir()
+        if path.is_file()
+        and path.name.endswith((*SUFFIXES, *_INDICES))
+        and not path.name.startswith(_NOT_WEIGHTS)
+    )
+    indices = [path for path in candidates if path.name.endswith(_INDICES)]
+    if len(indices) == 1:
+        return indices[0]
+    if len(candidates) == 1:
+        return candidates[0]
+    raise _none(directory) if not candidates else _several(directory, candidates)
+
+
+def _none(directory: Path) -> SourceError:
+    names = sorted(path.name for path in directory.iterdir())
+    return SourceError(
+        "The directory holds no weights file.",
+        evidence={"directory": directory, "looked for": " ".join(f"*{s}" for s in SUFFIXES)},
+        details=[f"found {name}" for name in names[:10]],
+    )
+
+
+def _several(directory: Path, candidates: list[Path]) -> SourceError:
+    return SourceError(
+        f"The directory holds {len(candidates)} weights files, none with a standard name.",
+        evidence={"directory": directory},
+        details=[path.name for path in candidates[:10]],
+        hint="name one of them.",
+    )

@@ -1,0 +1,85 @@
+"""A file in memory, and tensors that look at it without a copy."""
+
+from __future__ import annotations
+
+import mmap
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vitconvert.containers.container import ITEM_SIZE, TensorInfo
+from vitconvert.errors import CorruptFile
+
+if TYPE_CHECKING:
+    import torch
+
+# No weight comes near either limit; past them torch and numpy fail with messages of their own.
+_MOST_AXES = 32
+_MOST_ELEMENTS = 2**63 - 1
+
+
+class MappedFile:
+    """A file mapped into memory, copy on write."""
+
+    def __init__(self, path: Path) -> None:
+        with path.open("rb") as file:
+            # Private and writable: torch warns about buffers that are read-only, and a user who
+            # writes to a tensor must not change the file.
+            self._bytes: mmap.mmap | None = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+
+    def __len__(self) -> int:
+        return len(self._mapping())
+
+    def bytes_at(self, offset: int, size: int) -> bytes:
+        """A copy of a stretch of the file; shorter where the file ends."""
+        return self._mapping()[offset : offset + size]
+
+    def tensor(self, offset: int, info: TensorInfo) -> torch.Tensor:
+        """The tensor at `offset`: a view on the file, or a copy where it is not aligned."""
+        if offset % ITEM_SIZE[info.dtype]:
+            return tensor_from_buffer(bytearray(self.bytes_at(offset, info.nbytes)), 0, info)
+        return tensor_from_buffer(self._mapping(), offset, info)
+
+    def close(self) -> None:
+        """Let go of the mapping, which goes with the last tensor that looks at it.
+
+        Not `mmap.close`: torch.frombuffer keeps the mapping alive, but not its memory exported,
+        so the mapping would close and the tensors would crash the process (torch 2.15).
+        """
+        self._bytes = None
+
+    def _mapping(self) -> mmap.mmap:
+        if self._bytes is None:
+            raise ValueError("read from a closed container")
+        return self._bytes
+
+
+def tensor_from_buffer(
+    buffer: bytearray | mmap.mmap, offset: int, info: TensorInfo
+) -> torch.Tensor:
+    """A tensor on little-endian, row-major bytes; shares their memory."""
+    import torch
+
+    dtype: torch.dtype = getattr(torch, info.dtype)
+    count = prod(info.shape)
+    if count == 0:
+        return torch.empty(info.shape, dtype=dtype)
+    flat = torch.frombuffer(buffer, dtype=dtype, count=count, offset=offset)
+    return flat.view(info.shape)
+
+
+def checked_shape(path: Path, name: str, shape: object) -> tuple[int, ...]:
+    """The shape that a header declares, if memory could hold one like it.
+
+    Raises:
+        CorruptFile: It is not a list of axis lengths, or absurdly large.
+    """
+    if not isinstance(shape, list | tuple) or not all(type(axis) is int for axis in shape):
+        fact = f"{name!r} has a shape that is not a list of whole numbers."
+    elif any(axis < 0 for axis in shape):
+        fact = f"{name!r} has an axis of negative length."
+    elif len(shape) > _MOST_AXES or prod(max(axis, 1) for axis in shape) > _MOST_ELEMENTS:
+        fact = f"{name!r} has a shape that no memory can hold."
+    else:
+        return tuple(shape)
+    raise CorruptFile(fact, evidence={"file": path, "shape": str(shape)[:80]})

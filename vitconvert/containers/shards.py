@@ -1,0 +1,108 @@
+"""Checkpoints in several files, held together by an index (`*.index.json`)."""
+
+import json
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+from vitconvert.containers.container import Container
+from vitconvert.errors import CorruptFile, SourceError, UnsafeFile
+
+
+def open_shards(index: Path, open_shard: Callable[[Path], Container]) -> Container:
+    """Open every shard that an index names, as one container.
+
+    Raises:
+        CorruptFile: The index is no index, or it and the shards contradict each other.
+        SourceError: Shards are missing.
+        UnsafeFile: A shard's name leads out of the directory of the index.
+    """
+    weight_map = _read_index(index)
+    paths = {name: index.parent / name for name in sorted(set(weight_map.values()))}
+    if missing := [name for name, path in paths.items() if not path.is_file()]:
+        raise SourceError(
+            f"{len(missing)} of {len(paths)} shards are missing.",
+            evidence={"index": index},
+            details=missing,
+            hint="download them into the same directory.",
+        )
+    with ExitStack() as stack:
+        shards = {name: stack.enter_context(open_shard(path)) for name, path in paths.items()}
+        _check_agreement(index, weight_map, shards)
+        return _joined(index, weight_map, shards, stack.pop_all())
+
+
+def _read_index(index: Path) -> dict[str, str]:
+    try:
+        content = json.loads(index.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise CorruptFile(
+            "The file begins as JSON, but is not valid JSON.",
+            evidence={"file": index, "reason": error},
+        ) from error
+    weight_map = content.get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CorruptFile(
+            "This is a JSON file without a weight_map, so not an index of shards.",
+            evidence={"file": index, "keys": ", ".join(list(content)[:5])},
+            hint="name the file that holds the weights.",
+        )
+    for name, shard in weight_map.items():
+        if not isinstance(shard, str) or not shard:
+            raise CorruptFile(f"The index names no shard for {name!r}.", evidence={"file": index})
+        if _leads_out(shard):
+            raise UnsafeFile(
+                "The index names a shard outside its own directory.",
+                evidence={"file": index, "shard": shard},
+            )
+    return weight_map
+
+
+def _leads_out(shard: str) -> bool:
+    return any(
+        path.is_absolute() or path.drive or path.root or ".." in path.parts
+        for path in (PurePosixPath(shard), PureWindowsPath(shard))
+    )
+
+
+def _check_agreement(
+    index: Path, weight_map: Mapping[str, str], shards: Mapping[str, Container]
+) -> None:
+    problems = [
+        f"{name} is not in {shard}"
+        for name, shard in weight_map.items()
+        if name not in shards[shard].manifest
+    ]
+    for shard, container in shards.items():
+        problems += [
+            f"{name} is in {shard} but not in the index"
+            if name not in weight_map
+            else f"{name} is in {shard} and in {weight_map[name]}"
+            for name in container.manifest
+            if weight_map.get(name) != shard
+        ]
+    if problems:
+        raise CorruptFile(
+            "The index and its shards contradict each other.",
+            evidence={"index": index, "problems": len(problems)},
+            details=problems[:10],
+            hint="download the index and all shards from one revision.",
+        )
+
+
+def _joined(
+    index: Path, weight_map: Mapping[str, str], shards: Mapping[str, Container], stack: ExitStack
+) -> Container:
+    first = next(iter(shards.values()))
+    if odd := [name for name, s in shards.items() if (s.format, s.wrapper) != (first.format, ())]:
+        raise CorruptFile("The shards are not of one kind.", evidence={"index": index}, details=odd)
+    return Container(
+        path=index,
+        files=(index, *(shard.path for shard in shards.values())),
+        format=first.format,
+        manifest={n: info for shard in shards.values() for n, info in shard.manifest.items()},
+        metadata={k: v for shard in shards.values() for k, v in shard.metadata.items()},
+        extras={k: v for shard in shards.values() for k, v in shard.extras.items()},
+        reader=lambda name: shards[weight_map[name]].read(name),
+        release=stack.close,
+    )

@@ -1,0 +1,178 @@
+"""Named tensors to files: whole or not at all, and the same bytes for the same tensors."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zipfile
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from vitconvert.containers.container import ITEM_SIZE, TensorInfo
+from vitconvert.containers.npz_file import DTYPES as NPZ_DTYPES
+from vitconvert.containers.safetensors_file import DTYPES as SAFETENSORS_DTYPES
+from vitconvert.containers.safetensors_file import LONGEST_HEADER
+from vitconvert.containers.whole_file import whole_file
+from vitconvert.errors import UsageError
+
+if TYPE_CHECKING:
+    import torch
+
+_ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip archive can tell
+_NPY_ALIGNMENT = 64  # numpy pads its headers so that data begin at a multiple of this
+_ALIGNMENT_FIELD = 0xD935  # the extra field that Android's zipalign pads with
+_LONGEST_NPZ_NAME = 2**16 - 1 - len(".npy")  # bytes; zip counts them in two
+
+
+def write_safetensors(
+    path: Path, tensors: Mapping[str, torch.Tensor], *, metadata: Mapping[str, str] | None = None
+) -> None:
+    """Write tensors as safetensors, in the order and layout of the safetensors library.
+
+    The bytes depend on the tensors and the metadata alone, not on the order of either mapping.
+
+    Raises:
+        UsageError: A name or a dtype that safetensors cannot hold, or no place for the file.
+    """
+    infos = _checked(tensors, list(SAFETENSORS_DTYPES.values()), "safetensors")
+    if "__metadata__" in infos:
+        raise UsageError("safetensors cannot hold a tensor with the name '__metadata__'.")
+    # Widest elements first, as the library does, so that every tensor is aligned.
+    order = sorted(infos, key=lambda name: (-tensors[name].element_size(), name))
+    header = _safetensors_header({name: infos[name] for name in order}, metadata or {})
+    with whole_file(path) as file:
+        file.write(len(header).to_bytes(8, "little"))
+        file.write(header)
+        for name in order:
+            file.write(_bytes_of(tensors[name]))
+
+
+def _safetensors_header(infos: Mapping[str, TensorInfo], metadata: Mapping[str, str]) -> bytes:
+    codes = {dtype: code for code, dtype in SAFETENSORS_DTYPES.items()}
+    header: dict[str, object] = {}
+    if metadata:
+        if not all(isinstance(text, str) for item in metadata.items() for text in item):
+            raise UsageError("The metadata of safetensors must map text to text.")
+        header["__metadata__"] = dict(sorted(metadata.items()))
+    position = 0
+    for name, info in infos.items():
+        offsets = [position, position := position + info.nbytes]
+        header[name] = {
+            "dtype": codes[info.dtype],
+            "shape": list(info.shape),
+            "data_offsets": offsets,
+        }
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    if len(text) > LONGEST_HEADER:
+        raise UsageError(
+            "The names and metadata do not fit a safetensors header.",
+            evidence={"header": f"{len(text):,} bytes", "limit": f"{LONGEST_HEADER:,} bytes"},
+        )
+    return text + b" " * (-len(text) % 8)
+
+
+def write_npz(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Write tensors as an uncompressed npz, each array aligned so that it can be mapped.
+
+    bfloat16 becomes numpy's opaque two-byte type, as JAX stores it.
+
+    Raises:
+        UsageError: A name or a dtype that npz cannot hold, or no place for the file.
+    """
+    infos = _checked(tensors, list(NPZ_DTYPES.values()), "npz")
+    with whole_file(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        for name in sorted(infos):
+            entry = _aligned_entry(f"{name}.npy", file.tell())
+            with archive.open(entry, "w", force_zip64=True) as member:
+                _write_npy_header(member, infos[name])
+                member.write(_bytes_of(tensors[name]))
+
+
+def _aligned_entry(name: str, position: int) -> zipfile.ZipInfo:
+    """An entry whose data begin at a multiple of the alignment when it is written at `position`."""
+    entry = zipfile.ZipInfo(name, _ZIP_EPOCH)
+    entry.create_system = 3  # Unix on every system, for the same bytes everywhere
+    # A local header is 30 bytes, the name, and the extra fields: ours, and 20 bytes of zip64.
+    begin = position + 30 + len(name.encode()) + 20 + struct.calcsize("<HHH")
+    padding = -begin % _NPY_ALIGNMENT
+    entry.extra = struct.pack("<HHH", _ALIGNMENT_FIELD, 2 + padding, _NPY_ALIGNMENT) + bytes(
+        padding
+    )
+    return entry
+
+
+def _write_npy_header(file: IO[bytes], info: TensorInfo) -> None:
+    from numpy.lib.format import write_array_header_1_0
+
+    codes = {dtype: code for code, dtype in NPZ_DTYPES.items()}
+    code = codes[info.dtype]
+    sign = "|" if code[0] in "Vb" or code[1] == "1" else "<"
+    write_array_header_1_0(
+        file, {"descr": sign + code, "fortran_order": False, "shape": info.shape}
+    )
+
+
+def write_torch(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Write tensors as torch.save writes a plain dict, in the order of the mapping.
+
+    Raises:
+        UsageError: A name that is not text, or no place for the file.
+    """
+    import torch
+
+    _checked(tensors, list(ITEM_SIZE), "torch")
+    # Given a path, torch.save would write the file's own name into it.
+    with whole_file(path) as file:
+        torch.save({name: _compact(tensor) for name, tensor in tensors.items()}, file)
+
+
+def _compact(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor alone: torch.save writes all of the storage that a view looks at."""
+    plain = tensor.detach().cpu().contiguous()
+    whole = plain.untyped_storage().nbytes() == plain.numel() * plain.element_size()
+    return plain if whole else plain.clone()
+
+
+def _bytes_of(tensor: torch.Tensor) -> memoryview:
+    """The elements of a tensor, row-major, without a copy where they lie so already."""
+    import torch
+
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().data
+
+
+def _checked(
+    tensors: Mapping[str, torch.Tensor], dtypes: Collection[str], format_name: str
+) -> dict[str, TensorInfo]:
+    """Name, dtype and shape of each tensor, once it is known that the format can hold it."""
+    import torch
+
+    infos: dict[str, TensorInfo] = {}
+    for name, tensor in tensors.items():
+        _check_name(name, format_name)
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        if dtype not in dtypes:
+            raise UsageError(
+                f"{name!r} has a dtype that {format_name} files do not get here.",
+                evidence={"dtype": dtype, "known": " ".join(dtypes)},
+            )
+        if tensor.is_meta or tensor.layout != torch.strided:
+            raise UsageError(f"{name!r} has no plain numbers to write: it is meta or sparse.")
+        infos[name] = TensorInfo(dtype=dtype, shape=tuple(tensor.shape))
+    return infos
+
+
+def _check_name(name: object, format_name: str) -> None:
+    if not isinstance(name, str):
+        raise UsageError("A tensor has a name that is not text.", evidence={"name": repr(name)})
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            "A tensor has a name that is not valid Unicode.", evidence={"name": ascii(name)}
+        ) from error
+    if format_name == "npz" and ("\0" in name or size > _LONGEST_NPZ_NAME):
+        raise UsageError(
+            "A tensor has a name that npz cannot hold.", evidence={"name": ascii(name)[:80]}
+        )

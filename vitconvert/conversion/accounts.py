@@ -1,0 +1,124 @@
+"""Double entry: every tensor of the file used once or ignored for a reason, every tensor of the
+model written once, all shapes closed. From headers alone, and all problems in one message."""
+
+from collections.abc import Iterator
+
+from vitconvert.config import ViTConfig
+from vitconvert.conversion.ledger import Ledger
+from vitconvert.conversion.plan import sizes_of
+from vitconvert.errors import ShapeMismatch, TensorMismatch
+from vitconvert.tables.binding import Binding
+from vitconvert.tables.canonical import expected_tensors
+
+_SHOWN = 12  # problems of one kind; a file of another model has hundreds
+
+
+def check_accounts(binding: Binding, config: ViTConfig, file: str) -> None:
+    """Prove that the plan uses and writes everything exactly once.
+
+    Raises:
+        ShapeMismatch: Tensors contradict the axes of their rows, and nothing else is wrong.
+        TensorMismatch: Tensors are missing, left over, doubled or misshapen.
+    """
+    problems = {
+        "missing": list(_missing(binding, config)),
+        "left over": list(_left_over(binding, config)),
+        "doubled": [f"{name}  {' and '.join(k)}" for name, k in binding.doubled.items()],
+        "misshapen": list(_misshapen(binding, config)),
+    }
+    found = {kind: lines for kind, lines in problems.items() if lines}
+    if not found:
+        return
+    kind_of_error = ShapeMismatch if list(found) == ["misshapen"] else TensorMismatch
+    count = sum(map(len, found.values()))
+    raise kind_of_error(
+        f"{count} tensor{'s' if count > 1 else ''} of the file "
+        f"{'do' if count > 1 else 'does'} not fit a model of {config.depth} blocks of width "
+        f"{config.embed_dim}.",
+        evidence={"file": file, "dialect": f"{binding.table.name} ({binding.table.file})"},
+        details=[line for kind, lines in found.items() for line in _listed(kind, lines)],
+        hint=_hint(found),
+    )
+
+
+def open_ledger(binding: Binding, config: ViTConfig, notes: tuple[str, ...]) -> Ledger:
+    """The accounts of a checkpoint whose plan was proved."""
+    used = {link.theirs for links in binding.links.values() for link in links}
+    return Ledger(
+        dialect=binding.table.name,
+        read=len(binding.shapes),
+        used=tuple(key for key in binding.shapes if key in used),
+        ignored=binding.ignored,
+        assumed={
+            field: f"{getattr(config, field)} ({origin})"
+            for field, origin in config.origins.items()
+            if origin.startswith(("weights_map/", "assumed"))
+        },
+        notes=notes,
+    )
+
+
+def _missing(binding: Binding, config: ViTConfig) -> Iterator[str]:
+    for group in binding.lacking:
+        yield f"{' or '.join(group)}  every {binding.table.title} has it"
+    required = {name for group in binding.lacking for name in group}
+    for name in expected_tensors(config):
+        if name in binding.partial:
+            yield f"{', '.join(binding.partial[name])}  part of {name}"
+        elif name not in binding.links and name not in required:
+            row = _row_text(binding, name)
+            yield f"{name}  {row}"
+    for name, keys in binding.partial.items():
+        if name not in expected_tensors(config):
+            yield f"{', '.join(keys)}  part of {name}"
+
+
+def _row_text(binding: Binding, name: str) -> str:
+    for row in binding.table.rows:
+        if row.tensor.name.match(name) is not None:
+            return row.text
+    return "the table has no row for it"
+
+
+def _left_over(binding: Binding, config: ViTConfig) -> Iterator[str]:
+    for key in binding.unexplained:
+        yield f"{key}  {_show(binding.shapes[key])}, which no row of the table explains"
+    expected = expected_tensors(config)
+    for name, links in binding.links.items():
+        if name not in expected:
+            yield f"{links[0].theirs}  the model has no {name}"
+
+
+def _misshapen(binding: Binding, config: ViTConfig) -> Iterator[str]:
+    for key, row in binding.misfits.items():
+        yield f"{key}  found {_show(binding.shapes[key])}, another number of dimensions than {row}"
+    sizes, seen = sizes_of(config), set()
+    for links in binding.links.values():
+        for link in links:
+            if link.theirs is None or link.theirs in seen:
+                continue
+            seen.add(link.theirs)
+            found, axes = binding.shapes[link.theirs], link.their_axes
+            if not set(axes.names) <= sizes.keys():
+                continue  # a tensor that is left over; its axes have no size
+            if axes.shape(sizes) != found:
+                yield f"{link.theirs}  found {_show(found)}, wanted {_show(axes.shape(sizes))}"
+
+
+def _show(shape: tuple[int, ...]) -> str:
+    return f"[{' '.join(map(str, shape))}]"
+
+
+def _listed(kind: str, lines: list[str]) -> list[str]:
+    shown = [f"{kind:<10} {line}" for line in lines[:_SHOWN]]
+    if len(lines) > _SHOWN:
+        shown.append(f"{kind:<10} ... and {len(lines) - _SHOWN} more")
+    return shown
+
+
+def _hint(found: dict[str, list[str]]) -> str:
+    if "missing" in found:
+        return "The file is incomplete or of another model; get it again, or name its dialect."
+    if "left over" in found:
+        return "A table of your own (--table) can ignore tensors, with a reason."
+    return "The tensors belong to models of different sizes; get the file again."

@@ -1,0 +1,304 @@
+"""From what a header shows and what was stated to a ViTConfig, each field with its origin.
+
+Tensors come first: what they show, nobody can state otherwise. Then, from the strongest: the
+user, a vitconvert.json, the project's own config.json, the named architecture, the table. What
+only an assumption can settle is assumed aloud, and what nothing settles is asked for.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from vitconvert.config import ViTConfig, field_names
+from vitconvert.conversion.their_config import Facts
+from vitconvert.errors import ConflictingFact, MissingFact
+from vitconvert.tables.binding import Binding
+from vitconvert.tables.canonical import canonical_tensors
+
+TENSORS = "tensors"
+USER = "user"
+
+# Axes of the canonical layouts that are fields of ViTConfig.
+_FIELD_OF_AXIS = {
+    "width": "embed_dim",
+    "hidden": "mlp_dim",
+    "head": "num_heads",
+    "dim": "head_dim",
+    "register": "num_registers",
+    "label": "num_classes",
+    "pool_head": "pool_heads",
+    "pool_hidden": "pool_mlp_dim",
+    "stem": "stem_width",
+}
+_BOOLEAN = {f.name for f in dataclasses.fields(ViTConfig) if f.type is bool}
+_FIELDS = [f for f in dataclasses.fields(ViTConfig) if f.name != "origins"]
+_REQUIRED = [f.name for f in _FIELDS if f.default is dataclasses.MISSING]
+
+# What fine-tuning changes: a config or an architecture may say otherwise, and the tensors win.
+# Any other contradiction means that tensors are missing or belong to another model.
+_MAY_DIFFER = {"num_classes", "image_size", "in_channels", "representation_size"}
+
+# Widths of released ViTs and their head counts; for hints only, since D / 64 is often wrong.
+_RELEASED_HEADS = {192: 3, 384: 6, 768: 12, 1024: 16, 1152: 16, 1280: 16, 1408: 16, 1664: 16}
+
+
+def derive_config(binding: Binding, stated: Facts) -> tuple[ViTConfig, tuple[str, ...]]:
+    """Find every field of ViTConfig.
+
+    Args:
+        binding: A table laid over a checkpoint's header.
+        stated: What is known from elsewhere, strongest already chosen: field -> value, origin.
+
+    Returns:
+        The configuration and notes on what the tensors overruled.
+
+    Raises:
+        ConflictingFact: The user states what the tensors contradict.
+        MissingFact: Neither the tensors nor anybody tells a field. Lists all such fields.
+    """
+    return _Derivation(binding, stated).config()
+
+
+class _Derivation:
+    """The facts so far, with the problems and notes that came up."""
+
+    def __init__(self, binding: Binding, stated: Facts) -> None:
+        self.binding = binding
+        self.sizes = dict(binding.sizes.known)
+        self.stated = stated
+        self.facts: Facts = {}
+        self.conflicts: list[str] = []
+        self.missing: dict[str, str] = {}  # field -> how it could be told
+        self.notes: list[str] = []
+
+    def config(self) -> tuple[ViTConfig, tuple[str, ...]]:
+        self.read_presence()
+        self.read_counts()
+        self.read_sizes()
+        self.read_heads()
+        self.read_patches()
+        self.take_stated()
+        self.read_positions()
+        for name in _REQUIRED:
+            if name not in self.facts and name not in self.missing:
+                self.missing[name] = "nothing tells it"
+        self.raise_problems()
+        values = {name: value for name, (value, _) in self.facts.items()}
+        origins = {name: origin for name, (_, origin) in self.facts.items()}
+        return ViTConfig(**values, origins=origins), tuple(self.notes)
+
+    def learn(self, field: str, value: Any) -> None:
+        """A fact that the tensors show."""
+        self.facts[field] = (value, TENSORS)
+        said, origin = self.stated.get(field, (value, TENSORS))
+        if said == value:
+            return
+        text = f"{field} = {_show(said)} ({origin}), but the tensors have {_show(value)}"
+        if origin == USER or field not in _MAY_DIFFER:
+            self.conflicts.append(text)
+        else:
+            self.notes.append(text)
+
+    def read_presence(self) -> None:
+        """A word on which tensors depend holds if they are there."""
+        found = {link.tensor.name.text for links in self.binding.links.values() for link in links}
+        present: dict[str, bool] = {}
+        for name, tensor in canonical_tensors().items():
+            for word in tensor.conditions[-1:]:
+                present[word] = present.get(word, False) or name in found
+        for word in present.keys() & _BOOLEAN:
+            if word != "head_bias" or "head.weight" in found:
+                self.learn(word, present[word])
+        if present["learned_positions"]:
+            self.learn("position_embedding", "learned")
+        if present["map_pooling"]:
+            self.learn("pooling", "map")
+        for field, name in (("num_registers", "reg_token"), ("num_classes", "head.weight")):
+            if name not in found:
+                self.learn(field, 0)
+        size = self.sizes.get("feature", 0) if "pre_logits.fc.weight" in found else 0
+        self.learn("representation_size", size)
+
+    def read_counts(self) -> None:
+        blocks: set[int] = set()
+        stages: dict[int, int] = {}
+        for links in self.binding.links.values():
+            indices = links[0].indices
+            if "i" in indices:
+                blocks.add(indices["i"])
+            if "u" in indices:
+                stages[indices["s"]] = max(stages.get(indices["s"], 0), indices["u"] + 1)
+        self.learn("depth", max(blocks, default=-1) + 1)
+        if self.facts["stem"][0]:
+            last = max(stages, default=-1)
+            self.learn("stem_depths", tuple(stages.get(s, 0) for s in range(last + 1)))
+
+    def read_sizes(self) -> None:
+        for axis, field in _FIELD_OF_AXIS.items():
+            if axis in self.sizes:
+                self.learn(field, self.sizes[axis])
+
+    def read_heads(self) -> None:
+        """Most files show only the product of head count and head width."""
+        inner = self.binding.sizes.products.get(("head", "dim"))
+        if inner is None:
+            return
+        for field, other in (("num_heads", "head_dim"), ("head_dim", "num_heads")):
+            if field in self.stated:
+                number, origin = self.stated[field]
+                if inner % number:
+                    self.conflicts.append(
+                        f"{field} = {number} ({origin}) does not divide {inner}, the width of q"
+                    )
+                    return
+                self.facts[field] = (number, origin)
+                self.learn(other, inner // number)
+                return
+        width = self.sizes.get("width", 0)
+        released = _RELEASED_HEADS.get(width)
+        known = f"; released ViTs of width {width} have {released}" if released else ""
+        self.missing["num_heads"] = (
+            f"q has {inner} rows, and nothing shows how many heads share them{known}"
+        )
+        self.missing["head_dim"] = ""
+
+    def read_patches(self) -> None:
+        """A patch kernel shows its size; flattened patches show only pixels times channels."""
+        if {"y", "x", "channel"} <= self.sizes.keys():
+            self.learn("patch_size", (self.sizes["y"], self.sizes["x"]))
+            rgb = self.sizes.get("rgb") if self.facts["stem"][0] else self.sizes["channel"]
+            if rgb is not None:
+                self.learn("in_channels", rgb)
+            return
+        area = self.binding.sizes.products.get(("y", "x", "channel"))
+        if area is not None:
+            self.split_patch(area)
+
+    def split_patch(self, area: int) -> None:
+        patch, patch_origin = self.stated.get("patch_size", (None, ""))
+        channels, channels_origin = self.stated.get("in_channels", (None, ""))
+        if patch is None and channels is None:
+            # Three channels or one fit at most one of the two: 3 k^2 is never a square.
+            channels = next((c for c in (3, 1) if area == c * math.isqrt(area // c) ** 2), None)
+            channels_origin = f"assumed: the patches of {area} values are square"
+        if patch is None and channels and area % channels == 0:
+            side = math.isqrt(area // channels)
+            patch, patch_origin = (side, side), channels_origin
+        if channels is None and patch and area % math.prod(patch) == 0:
+            channels, channels_origin = area // math.prod(patch), TENSORS
+        if not patch or not channels or math.prod(patch) * channels != area:
+            self.conflicts.append(
+                f"patch_size and in_channels: {_show(patch)} and {channels} do not make up the "
+                f"{area} values of a patch"
+            )
+            return
+        self.facts["patch_size"] = (patch, patch_origin)
+        self.facts["in_channels"] = (channels, channels_origin)
+
+    def take_stated(self) -> None:
+        for default in self.binding.table.defaults:
+            holds = not default.word or bool(self.facts.get(default.word, (False, ""))[0])
+            if holds != default.negated and default.field not in self.stated:
+                self.facts.setdefault(default.field, (_tuple(default.value), self.binding.table.file))
+        for field, (value, origin) in self.stated.items():
+            if field not in self.facts:
+                self.facts[field] = (value, origin)
+
+    def read_positions(self) -> None:
+        """The number of positions tells the grid, or checks the stated one."""
+        rows = self.sizes.get("position")
+        if rows is None or "patch_size" not in self.facts:
+            self.facts.pop("no_embed_class", None)
+            if "image_size" not in self.facts:
+                self.missing["image_size"] = "positions are not stored, so nothing shows the grid"
+            return
+        prefix = sum(int(self.facts[n][0]) for n in ("class_token", "dist_token", "num_registers"))
+        counts = {False: rows - prefix, True: rows}  # no_embed_class -> patches
+        image, image_origin = self.facts.pop("image_size", (None, ""))
+        said, said_origin = self.facts.pop("no_embed_class", (None, ""))
+        if image is not None:
+            fitting = [how for how, count in counts.items() if count == self.patches_in(image)]
+            if fitting:
+                how = said if said in fitting else fitting[0]
+                self.facts["image_size"] = (image, image_origin)
+                self.facts["no_embed_class"] = (how, said_origin if how == said else TENSORS)
+                return
+            self.contradict_image_size(image, image_origin, rows)
+        options = [said] if said is not None else [how for how in (False, True) if prefix or not how]
+        square = [how for how in options if math.isqrt(max(counts[how], 0)) ** 2 == counts[how] > 0]
+        if len(square) != 1:
+            self.missing["image_size"] = (
+                f"{rows} positions with {prefix} prefix tokens form no one square grid"
+            )
+            return
+        count = counts[square[0]]
+        assumed = f"assumed: {count} patches form a square grid"
+        self.facts["image_size"] = (self.pixels(math.isqrt(count)), assumed)
+        self.facts["no_embed_class"] = (square[0], said_origin if said is not None else assumed)
+
+    def stride(self) -> tuple[int, int]:
+        """Pixels from one patch to the next, down and across."""
+        stem = self.facts["stem"][0]
+        depths = self.facts.get("stem_depths", ((), ""))[0]
+        stride = 4 * 2 ** max(len(depths) - 1, 0) if stem else 1
+        height, width = self.facts["patch_size"][0]
+        return height * stride, width * stride
+
+    def patches_in(self, image: tuple[int, int]) -> int:
+        down, across = self.stride()
+        return (image[0] // down) * (image[1] // across)
+
+    def pixels(self, side: int) -> tuple[int, int]:
+        down, across = self.stride()
+        return side * down, side * across
+
+    def contradict_image_size(self, image: tuple[int, int], origin: str, rows: int) -> None:
+        count = self.patches_in(image)
+        text = (
+            f"image_size = {_show(image)} ({origin}) makes {count} patches, but the tensors have "
+            f"{rows} positions"
+        )
+        (self.conflicts if origin == USER else self.notes).append(text)
+
+    def raise_problems(self) -> None:
+        if self.conflicts:
+            raise ConflictingFact(
+                "What is stated contradicts the tensors.",
+                details=self.conflicts,
+                hint="Leave these out, or name the file they belong to. --image-size resamples "
+                "positions; --set only states what the file already is.",
+            )
+        asked = {name: why for name, why in self.missing.items() if why}
+        if asked:
+            settings = " ".join(f"--set {name}=..." for name in asked)
+            width = max(map(len, asked))
+            raise MissingFact(
+                "The tensors do not tell everything that decides the function.",
+                evidence={"dialect": f"{self.binding.table.name} ({self.binding.table.file})"},
+                details=[f"{name:<{width}}  {why}" for name, why in asked.items()],
+                hint=f"{settings} (in Python, overrides={{...}}) states it.",
+            )
+
+
+def strongest(*sources: Facts) -> Facts:
+    """Merge statements; earlier ones win."""
+    merged: Facts = {}
+    for source in sources:
+        for field, fact in source.items():
+            if field in field_names():
+                merged.setdefault(field, fact)
+    return merged
+
+
+def state(values: Mapping[str, Any], origin: str) -> Facts:
+    """Values that all come from one place."""
+    return {field: (value, origin) for field, value in values.items()}
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _show(value: Any) -> str:
+    return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -1,0 +1,75 @@
+"""Carrying out a plan in memory: views where a layout allows, copies where it does not."""
+
+from collections.abc import Callable
+from math import prod
+
+import torch
+from torch import Tensor
+
+from vitconvert.conversion.plan import Assembly, Piece, Plan, Step
+from vitconvert.errors import NotRepresentable
+from vitconvert.tables.axes import Axes
+
+Read = Callable[[str], Tensor]
+
+
+def materialise(plan: Plan, read: Read) -> dict[str, Tensor]:
+    """Assemble every target tensor.
+
+    Args:
+        plan: From `plan_reading` or `plan_writing`.
+        read: Gives a source tensor by name. What it gives is never written to, and may be
+            shared by the result.
+
+    Raises:
+        NotRepresentable: A step that the target leaves out, because it is always zero there, is
+            not zero here.
+    """
+    for piece in plan.zeros:
+        _require_zero(piece, plan, read)
+    return {assembly.target: _assemble(assembly, plan, read) for assembly in plan.assemblies}
+
+
+def _assemble(assembly: Assembly, plan: Plan, read: Read) -> Tensor:
+    shape, pieces = plan.shape(assembly), assembly.pieces
+    if len(pieces) == 1 and pieces[0].put is None:
+        return _axiswise(pieces[0], assembly.axes, plan, read).reshape(shape)
+    first = next((read(piece.source) for piece in pieces if piece.source), None)
+    dtype = first.dtype if first is not None else torch.float32
+    whole = torch.zeros([plan.sizes[axis] for axis in assembly.axes.names], dtype=dtype)
+    for piece in pieces:
+        if piece.source is not None:
+            assert piece.put is not None
+            rest = assembly.axes.without(piece.put[0])
+            _select(whole, assembly.axes, piece.put).copy_(_axiswise(piece, rest, plan, read))
+    return whole.reshape(shape)
+
+
+def _axiswise(piece: Piece, target: Axes, plan: Plan, read: Read) -> Tensor:
+    """What a piece takes, one dimension for each axis, in the target's order."""
+    assert piece.source is not None
+    tensor = read(piece.source).reshape([plan.sizes[axis] for axis in piece.axes.names])
+    names = list(piece.axes.names)
+    if piece.take:
+        tensor = _select(tensor, piece.axes, piece.take)
+        names.remove(piece.take[0])
+    return tensor.permute([names.index(axis) for axis in target.names])
+
+
+def _select(tensor: Tensor, axes: Axes, step: Step) -> Tensor:
+    return tensor.select(axes.names.index(step[0]), step[1])
+
+
+def _require_zero(piece: Piece, plan: Plan, read: Read) -> None:
+    assert piece.source is not None and piece.take is not None
+    tensor = read(piece.source).reshape([plan.sizes[axis] for axis in piece.axes.names])
+    left_out = _select(tensor, piece.axes, piece.take)
+    if left_out.count_nonzero():
+        raise NotRepresentable(
+            "The target leaves out a part that is not zero in these weights.",
+            evidence={
+                "tensor": f"{piece.source}[{piece.take[0]}={piece.take[1]}]",
+                "not zero": f"{left_out.count_nonzero()} of {prod(left_out.shape)} values",
+                "largest": f"{left_out.abs().max():.3g}",
+            },
+        )

@@ -1,0 +1,55 @@
+"""Changes that are not re-spellings: named, asked for and recorded."""
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from vitconvert.config import ViTConfig
+from vitconvert.errors import UsageError
+from vitconvert.model import positions
+
+Tensors = Mapping[str, Tensor]
+
+
+def resample_positions(
+    tensors: Tensors, config: ViTConfig, image_size: tuple[int, int]
+) -> tuple[Tensors, ViTConfig, str]:
+    """Fit the model to another image size by the rule of the project it comes from.
+
+    Returns:
+        The tensors, the configuration and what was changed, in words.
+
+    Raises:
+        UsageError: The image would hold no patch.
+    """
+    wanted = config.replace(image_size=image_size)
+    if any(side % patch for side, patch in zip(image_size, _pixels(config), strict=True)):
+        down, across = _pixels(config)
+        raise UsageError(
+            f"An image of {image_size[0]}x{image_size[1]} is no whole number of patches.",
+            evidence={"a patch is": f"{down}x{across} pixels"},
+            hint="Choose multiples of the patch.",
+        )
+    change = (
+        f"positions resampled from {_by(config.grid_size)} to {_by(wanted.grid_size)} patches "
+        f"({config.position_resampling})"
+    )
+    if not config.learned_positions:
+        return tensors, wanted, f"image size {_by(config.image_size)} to {_by(image_size)}"
+    resampled = positions.resample_positions(
+        tensors["pos_embed"],
+        old_grid=config.grid_size,
+        new_grid=wanted.grid_size,
+        prefix=0 if config.no_embed_class else config.num_prefix_tokens,
+        rule=config.position_resampling,
+    )
+    return {**tensors, "pos_embed": resampled}, wanted, change
+
+
+def _pixels(config: ViTConfig) -> tuple[int, int]:
+    """Pixels that a patch covers, down and across."""
+    return config.patch_size[0] * config.stem_stride, config.patch_size[1] * config.stem_stride
+
+
+def _by(size: tuple[int, int]) -> str:
+    return f"{size[0]}x{size[1]}"

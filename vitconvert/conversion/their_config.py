@@ -1,0 +1,74 @@
+"""What a project's own `config.json` says, in our words.
+
+Which of their keys says what is the table's business (`[config_json]`); nothing here knows a
+project by name.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from vitconvert.config import parse_field
+from vitconvert.errors import NotRepresentable, UsageError
+from vitconvert.tables.table import ConfigFile, Table
+
+Facts = dict[str, tuple[Any, str]]  # field -> (value, origin)
+
+
+def facts_from_config(table: Table, their_config: Mapping[str, Any]) -> Facts:
+    """Read the fields that the table maps.
+
+    Raises:
+        NotRepresentable: A value says something that ViTConfig has no word for.
+    """
+    mapping = table.config_file
+    if mapping is None or not their_config:
+        return {}
+    facts: Facts = {}
+    for field, default in _defaults(mapping, their_config).items():
+        facts[field] = (default, f"{table.file}, for a config.json that does not say")
+    for field, paths in mapping.fields.items():
+        found = next((v for p in paths if (v := _look_up(their_config, p)) is not None), None)
+        if found is not None:
+            facts[field] = (_translate(mapping, field, found, table), "config.json")
+    return facts
+
+
+def _defaults(mapping: ConfigFile, their_config: Mapping[str, Any]) -> dict[str, Any]:
+    defaults = dict(mapping.defaults)
+    for key in mapping.identify:
+        defaults |= mapping.defaults_of.get(str(their_config.get(key)), {})
+    return defaults
+
+
+def _look_up(config: Mapping[str, Any], path: str) -> Any:
+    value: Any = config
+    for step in path.split("."):
+        value = value.get(step) if isinstance(value, Mapping) else None
+    return value
+
+
+def _translate(mapping: ConfigFile, field: str, value: Any, table: Table) -> Any:
+    words = mapping.values.get(field)
+    if words and isinstance(value, str):
+        value = words.get(value, value)
+    if field == "in_channels" and isinstance(value, list) and len(value) == 3:
+        value = value[0]  # channels, height, width
+    try:
+        return parse_field(field, value)
+    except UsageError as error:
+        raise NotRepresentable(
+            f"config.json says {field} = {value!r}, which vitconvert has no word for.",
+            evidence={"table": table.file, "problem": error.fact},
+            hint=f"--set {field}=... states it in vitconvert's words.",
+        ) from None
+
+
+def unknown_arguments(table: Table, their_config: Mapping[str, Any]) -> list[str]:
+    """Arguments of the project's constructor that the table neither maps nor calls inert."""
+    mapping = table.config_file
+    if mapping is None or not mapping.arguments:
+        return []
+    arguments = _look_up(their_config, mapping.arguments) or {}
+    paths = {path for paths in mapping.fields.values() for path in paths}
+    known = {p.removeprefix(f"{mapping.arguments}.") for p in paths} | set(mapping.inert)
+    return sorted(set(arguments) - known)

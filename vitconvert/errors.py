@@ -1,0 +1,200 @@
+"""Every error that vitconvert raises on purpose.
+
+    VitConvertError             1  the root; catch this one
+      SourceError               1  a reference leads to no local file
+        OfflineError            1  it would, with a network
+        IntegrityError          1  the file is not the one that was published
+      CorruptFile               1  truncated, foreign or self-contradicting bytes
+      UnsafeFile                4  reading it would run code or exhaust memory
+      TableError                1  a table of weights_map/ (or --table) does not parse
+      UnknownDialect            1  no table explains every key
+      AmbiguousDialect          1  several tables do
+      TensorMismatch            1  tensors missing, left over, doubled or misshapen
+        ShapeMismatch           1  a tensor contradicts the axes of its row
+      MissingFact               1  the tensors cannot tell and nobody said
+      ConflictingFact           1  a stated fact contradicts the tensors
+      InputMismatch             1  images of the wrong size, type or channel count
+      NotRepresentable          5  the target cannot compute this function
+      ParityFailed              3  the numbers disagree
+      OutputExists              1  nothing is overwritten without being told to
+      MissingPackage            1  an optional reference package is not installed
+      UsageError                2  the command line is wrong
+
+The number is the exit code of the command line. A message has a reference word, one sentence of
+fact, aligned evidence, what the evidence means when we can tell, and one hint. Python callers
+get the same parts as attributes.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+
+class VitConvertError(Exception):
+    """An error with a reference word, a fact, evidence, an explanation and a hint."""
+
+    code: ClassVar[str] = "error"
+    exit_code: ClassVar[int] = 1
+
+    def __init__(
+        self,
+        fact: str,
+        *,
+        evidence: Mapping[str, object] | None = None,
+        details: Sequence[str] = (),
+        meaning: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        self.fact = fact
+        self.evidence = {key: str(value) for key, value in (evidence or {}).items()}
+        self.details = tuple(details)
+        self.meaning = meaning
+        self.hint = hint
+        super().__init__(fact)
+
+    def __str__(self) -> str:
+        """The whole message, as the command line prints it."""
+        return "\n".join([f"error: {self.code}", *(f"  {line}" for line in self._body())])
+
+    def _body(self) -> list[str]:
+        lines = [self.fact]
+        width = max((len(key) for key in self.evidence), default=0) + 2
+        lines += [f"{key:<{width}}{value}" for key, value in self.evidence.items()]
+        lines += self.details
+        lines += [self.meaning] if self.meaning else []
+        lines += [f"hint: {self.hint}"] if self.hint else []
+        return lines
+
+    def to_dict(self) -> dict[str, object]:
+        """The same facts for `--json`."""
+        return {
+            "code": self.code,
+            "message": self.fact,
+            "evidence": self.evidence,
+            "details": list(self.details),
+            "meaning": self.meaning,
+            "hint": self.hint,
+        }
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Exceptions with keyword-only arguments do not pickle by themselves, and worker
+        # processes must be able to hand ours back.
+        return (_rebuild, (type(self), self.fact, self.__dict__))
+
+
+def _rebuild(cls: type[VitConvertError], fact: str, state: dict[str, object]) -> VitConvertError:
+    error = cls.__new__(cls)
+    Exception.__init__(error, fact)
+    error.__dict__.update(state)
+    return error
+
+
+class SourceError(VitConvertError):
+    """A reference leads to no local file."""
+
+    code = "source-not-found"
+
+
+class OfflineError(SourceError):
+    """The file would have to be downloaded, and no network answers."""
+
+    code = "offline"
+
+
+class IntegrityError(SourceError):
+    """A file's sha256 is not the published one."""
+
+    code = "hash-mismatch"
+
+
+class CorruptFile(VitConvertError):
+    """A file is truncated, foreign or contradicts itself."""
+
+    code = "corrupt-file"
+
+
+class UnsafeFile(VitConvertError):
+    """Reading a file would run code or exhaust memory."""
+
+    code = "unsafe-file"
+    exit_code = 4
+
+
+class TableError(VitConvertError):
+    """A mapping table does not parse."""
+
+    code = "table-error"
+
+
+class UnknownDialect(VitConvertError):
+    """No table explains every key of a file."""
+
+    code = "unknown-dialect"
+
+
+class AmbiguousDialect(VitConvertError):
+    """Several tables explain every key of a file."""
+
+    code = "ambiguous-dialect"
+
+
+class TensorMismatch(VitConvertError):
+    """Tensors are missing, left over, doubled or misshapen."""
+
+    code = "tensor-mismatch"
+
+
+class ShapeMismatch(TensorMismatch):
+    """A tensor contradicts the axes that its row declares."""
+
+    code = "shape-mismatch"
+
+
+class MissingFact(VitConvertError):
+    """A fact that decides the function is neither in the tensors nor stated."""
+
+    code = "missing-fact"
+
+
+class ConflictingFact(VitConvertError):
+    """A stated fact contradicts the tensors."""
+
+    code = "conflicting-fact"
+
+
+class InputMismatch(VitConvertError, ValueError):
+    """Images do not fit the model."""
+
+    code = "input-mismatch"
+
+
+class NotRepresentable(VitConvertError):
+    """The target cannot compute this function."""
+
+    code = "not-representable"
+    exit_code = 5
+
+
+class ParityFailed(VitConvertError):
+    """Two implementations disagree by more than the tolerance."""
+
+    code = "parity-failed"
+    exit_code = 3
+
+
+class OutputExists(VitConvertError):
+    """The output is there already."""
+
+    code = "output-exists"
+
+
+class MissingPackage(VitConvertError):
+    """An optional package is needed and not installed."""
+
+    code = "missing-package"
+
+
+class UsageError(VitConvertError):
+    """A command line or an argument is wrong."""
+
+    code = "usage"
+    exit_code = 2

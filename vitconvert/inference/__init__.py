@@ -1,0 +1,1 @@
+"""What a checkpoint sees and says: photographs in, labels out."""

@@ -1,0 +1,334 @@
+"""The arithmetic that turns a photograph into numbers, as each project's own code does it.
+
+Projects that agree on "resize to 256, crop 224, normalise" still disagree on pixels: whether
+the resizing runs on a Pillow image or on a tensor, where an odd crop falls, when the division by
+255 happens. `BACKENDS` states these choices; the functions below obey them.
+
+Letters: C channels, H height, W width. Sizes are (height, width).
+"""
+
+import platform
+import struct
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from vitconvert.errors import CorruptFile, InputMismatch, NotRepresentable, SourceError, UnsafeFile
+
+Size = tuple[int, int]
+Pixels = NDArray[Any]  # uint8 or float32
+
+INTERPOLATIONS = {
+    "nearest": Image.Resampling.NEAREST,
+    "bilinear": Image.Resampling.BILINEAR,
+    "bicubic": Image.Resampling.BICUBIC,
+    "lanczos": Image.Resampling.LANCZOS,
+    "box": Image.Resampling.BOX,
+    "hamming": Image.Resampling.HAMMING,
+}
+_TENSOR_INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")
+RESIZES = (
+    "shortest",  # shortest side to resize_size, the other truncated (torchvision, transformers)
+    "cover",  # the smallest size of the same shape that covers resize_size, rounded (timm)
+    "border",  # the largest size of the same shape that fits in resize_size, rounded (timm)
+    "squash",  # both sides to resize_size
+    "none",  # the image already has its size
+)
+TRANSPARENCIES = (
+    "drop",  # the alpha channel is forgotten: PIL's convert("RGB")
+    "white",  # composed over white
+)
+# Pillow's own limit for a decoded file (twice its MAX_IMAGE_PIXELS): a 1 x 100000 image is a small
+# file, but a giant once its shortest side is 224.
+MAX_PIXELS = 2 * 89_478_485
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backend:
+    """How one project computes with pixels."""
+
+    resize: str  # on "pil" images, "uint8" tensors or "float" tensors
+    interpolations: tuple[str, ...] = _TENSOR_INTERPOLATIONS
+    antialias: bool = True
+    truncate: bool = False  # back to whole numbers after resizing, towards zero
+    crop_rounding: str = "down"  # of an offset k + 1/2: "down", or to the "even" neighbour
+    pad_first: bool = False  # an odd row or column of padding goes first
+    upright: bool  # EXIF orientation is applied
+    numbers: str  # "divide", "double", "first" or "fused": see `normalised`
+
+
+BACKENDS = {
+    # torchvision.transforms on PIL images: timm, torchvision, OpenAI CLIP, OpenCLIP, DINO, MAE,
+    # jeonsworld. None of them reads EXIF. Read in timm 1.0.31, torchvision 0.29.2.
+    "torchvision": Backend(
+        resize="pil",
+        interpolations=tuple(INTERPOLATIONS),
+        crop_rounding="even",
+        upright=False,
+        numbers="divide",
+    ),
+    # transformers 5.23, image_processing_backends.py; `load_image` applies the EXIF orientation.
+    "transformers": Backend(resize="uint8", upright=True, numbers="fused"),
+    "transformers_pil": Backend(
+        resize="pil",
+        interpolations=tuple(INTERPOLATIONS),
+        pad_first=True,
+        upright=True,
+        numbers="double",
+    ),
+    # DINOv3ViTImageProcessor rescales before it resizes, "to preserve order of transforms".
+    "transformers_float": Backend(resize="float", upright=True, numbers="first"),
+    # tf.image.resize without antialias. google-research/vision_transformer, input_pipeline.py;
+    # big_vision, pp/ops_image.py, which casts back to uint8. Not compared with TensorFlow, whose
+    # cubic filter (a = -0.5) is not torch's (-0.75).
+    "tensorflow": Backend(
+        resize="float",
+        interpolations=("bilinear",),
+        antialias=False,
+        upright=False,
+        numbers="fused",
+    ),
+    "big_vision": Backend(
+        resize="float",
+        interpolations=("bilinear",),
+        antialias=False,
+        truncate=True,
+        upright=False,
+        numbers="divide",
+    ),
+}
+
+# The first four were seen on damaged files of fourteen formats (Pillow 13); the rest are what the
+# decompressors and struct raise.
+_DECODING_ERRORS = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    RuntimeError,
+    EOFError,
+    IndexError,
+    OverflowError,
+    struct.error,
+    zlib.error,
+)
+
+
+def open_image(path: Path) -> Image.Image:
+    """Read an image file completely.
+
+    Raises:
+        SourceError: There is no such file, or it may not be read.
+        CorruptFile: It is no image, or a damaged one.
+        UnsafeFile: It declares more pixels than Pillow's limit.
+    """
+    with _decoding(path), Image.open(path) as image:
+        image.load()
+        return image
+
+
+@contextmanager
+def _decoding(path: Path) -> Iterator[None]:
+    """Whatever Pillow raises inside becomes an error that names the file."""
+    try:
+        yield
+    except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
+        raise SourceError(f"{error.strerror}.", evidence={"image": path}) from error
+    except Image.DecompressionBombError as error:
+        raise UnsafeFile(
+            "The image declares more pixels than can be decoded safely.",
+            evidence={"image": path, "Pillow": error},
+        ) from error
+    except _DECODING_ERRORS as error:
+        raise CorruptFile(
+            "This file cannot be read as an image.",
+            evidence={"image": path, "Pillow": _reason(error, path)},
+        ) from error
+
+
+def _reason(error: BaseException, path: Path) -> str:
+    if isinstance(error, UnidentifiedImageError):
+        return "not an image in a format that Pillow knows"
+    return str(error).replace(str(path), path.name) or type(error).__name__
+
+
+def converted(
+    image: Image.Image, *, channels: int, transparency: str, upright: bool
+) -> Image.Image:
+    """The image as 8-bit RGB, or as grey for one channel.
+
+    Raises:
+        CorruptFile: It was opened but not read until now, and is damaged; or Pillow cannot
+            convert from its colours.
+    """
+    with _decoding(Path(getattr(image, "filename", "") or "in memory")):
+        if upright:
+            image = ImageOps.exif_transpose(image)
+        if transparency == "white" and _has_alpha(image):
+            white = Image.new("RGBA", image.size, (255, 255, 255, 255))
+            image = Image.alpha_composite(white, image.convert("RGBA"))
+        elif isinstance(image.info.get("transparency"), bytes):
+            # Same pixels as converting at once, without Pillow's warning about palettes.
+            image = image.convert("RGBA")
+        return image.convert("L" if channels == 1 else "RGB")
+
+
+def _has_alpha(image: Image.Image) -> bool:
+    return "A" in image.getbands() or image.info.get("transparency") is not None
+
+
+def resized_size(source: Size, *, resize: str, size: Size) -> Size:
+    """The size that an image of size `source` is resized to.
+
+    Raises:
+        InputMismatch: A side would vanish.
+        UnsafeFile: The result would not fit in memory.
+    """
+    result = _unchecked_size(source, resize=resize, size=size)
+    if min(result) < 1:
+        raise InputMismatch(
+            f"A {_by(source)} image is too narrow to be resized into {_by(size)}.",
+            evidence={"resized": _by(result)},
+        )
+    if result[0] * result[1] > MAX_PIXELS:
+        raise UnsafeFile(
+            f"Resizing a {_by(source)} image would make {result[0] * result[1]} pixels.",
+            evidence={"resize": f"{resize} to {_by(size)}", "limit": f"{MAX_PIXELS} pixels"},
+        )
+    return result
+
+
+def _unchecked_size(source: Size, *, resize: str, size: Size) -> Size:
+    height, width = source
+    if resize == "none":
+        return source
+    if resize == "squash":
+        return size
+    if resize == "shortest":
+        long = int(size[0] * max(source) / min(source))
+        return (long, size[0]) if width <= height else (size[0], long)
+    ratios = height / size[0], width / size[1]
+    ratio = min(ratios) if resize == "cover" else max(ratios)
+    return round(height / ratio), round(width / ratio)
+
+
+def resized_on_pil(image: Image.Image, size: Size, interpolation: str) -> Pixels:
+    """Resize with Pillow, whose filters always widen with the scale: (C, H, W) uint8."""
+    image = image.resize((size[1], size[0]), INTERPOLATIONS[interpolation])
+    return channels_first(image)
+
+
+def channels_first(image: Image.Image) -> Pixels:
+    """A grey or RGB image as (C, H, W) uint8."""
+    pixels = np.array(image)  # a copy: torch wants to be able to write
+    return np.moveaxis(np.atleast_3d(pixels), -1, 0)
+
+
+def resized_on_tensor(pixels: Pixels, size: Size, interpolation: str, *, antialias: bool) -> Pixels:
+    """Resize uint8 or float32 (C, H, W) as torchvision resizes a tensor of that type.
+
+    Half-pixel centres in every mode; "nearest" is torch's `nearest-exact`, as in transformers.
+    """
+    import torch
+
+    image = torch.from_numpy(np.ascontiguousarray(pixels))[None]
+    if tuple(image.shape[-2:]) == size:
+        return pixels
+    direct = image.dtype != torch.uint8 or _resizes_uint8(interpolation)
+    nearest = interpolation == "nearest"
+    try:
+        result = torch.nn.functional.interpolate(
+            image if direct else image.float(),
+            size=size,
+            mode="nearest-exact" if nearest else interpolation,
+            align_corners=None if nearest else False,
+            antialias=antialias and not nearest,
+        )
+    except NotImplementedError as error:
+        raise NotRepresentable(
+            f"torch {torch.__version__} has no {interpolation} resizing of tensors.",
+            hint="a newer torch has it.",
+        ) from error
+    numbers: Pixels = (result if direct else result.round().to(torch.uint8))[0].numpy()
+    return numbers
+
+
+def _resizes_uint8(interpolation: str) -> bool:
+    # torchvision's _do_native_uint8_resize_on_cpu: bilinear takes the detour through float32
+    # where it has no vectorised kernel, and the last bit differs.
+    import torch
+
+    if interpolation != "bilinear":
+        return True
+    vectorised = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
+    return vectorised or platform.machine() in ("aarch64", "arm64")
+
+
+def centred(pixels: Pixels, size: Size, *, fill: tuple[int, ...], backend: Backend) -> Pixels:
+    """Crop the middle of (C, H, W) out, or pad with one `fill` value per channel, to `size`."""
+    channels, *source = pixels.shape
+    larger = [max(pair) for pair in zip(source, size, strict=True)]
+    if larger != source:
+        canvas = np.empty((channels, *larger), pixels.dtype)
+        canvas[:] = np.array(fill, pixels.dtype).reshape(-1, 1, 1)
+        top, left = (
+            (whole - part + backend.pad_first) // 2
+            for whole, part in zip(larger, source, strict=True)
+        )
+        canvas[:, top : top + source[0], left : left + source[1]] = pixels
+        pixels = canvas
+    top, left = (
+        _crop_offset(whole - part, backend) for whole, part in zip(larger, size, strict=True)
+    )
+    return pixels[:, top : top + size[0], left : left + size[1]]
+
+
+def _crop_offset(surplus: int, backend: Backend) -> int:
+    # Python's round takes k + 1/2 to the even neighbour, so a surplus of 3 gives 2 and 5 gives 2.
+    return round(surplus / 2) if backend.crop_rounding == "even" else surplus // 2
+
+
+def normalised(
+    pixels: Pixels,
+    *,
+    mean: tuple[float, ...] | None,
+    std: tuple[float, ...] | None,
+    factor: float | None,
+    numbers: str,
+) -> NDArray[np.float32]:
+    """(pixels * factor - mean) / std in float32, in the order of operations that `numbers` names.
+
+        divide   x / 255, then mean and std
+        double   x * factor in float64, rounded to float32, then mean and std
+        first    x is already rescaled (before it was resized); then mean and std
+        fused    mean and std divided by factor, then (x - mean) / std
+
+    A missing factor leaves 0 to 255; a missing mean leaves out the last step.
+    """
+    x = pixels.astype(np.float32)
+    scale = np.float32(1)
+    if numbers == "fused" and factor is not None and mean is not None:
+        scale = np.float32(1 / factor)
+    elif numbers == "divide":
+        x = x / np.float32(255)
+    elif numbers == "double" and factor is not None:
+        x = (pixels.astype(np.float64) * factor).astype(np.float32)
+    elif numbers == "fused" and factor is not None:
+        x = x * np.float32(factor)
+    if mean is not None and std is not None:
+        x = (x - _per_channel(mean) * scale) / (_per_channel(std) * scale)
+    return np.ascontiguousarray(x)
+
+
+def _per_channel(values: tuple[float, ...]) -> NDArray[np.float32]:
+    return np.array(values, np.float32).reshape(-1, 1, 1)
+
+
+def _by(size: Size) -> str:
+    return f"{size[0]}x{size[1]}"

@@ -1,0 +1,405 @@
+"""How a checkpoint's own project turns a photograph into numbers."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from vitconvert.errors import ConflictingFact, InputMismatch, MissingFact, NotRepresentable
+from vitconvert.inference import pixels, processor_config
+from vitconvert.inference.pixels import BACKENDS, Size
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preprocessing:
+    """The images that a model was evaluated on, stated so that they can be made again.
+
+    Sizes are (height, width) in pixels. `mean` and `std` have one value per channel, three for
+    RGB and one for grey, on the scale that `rescale_factor` makes.
+
+    The pixels are equal, to the last bit, to those of timm 1.0.31 (`create_transform` of
+    `resolve_data_config`, images opened as its `ImageDataset` does) and of transformers 5.23
+    (`ViTImageProcessor`, `BitImageProcessor` and their kin, with either backend). The backends
+    "tensorflow" and "big_vision" follow the sources of those projects and were not compared with
+    TensorFlow.
+
+    Raises:
+        ConflictingFact: Fields contradict each other or have values outside their vocabulary.
+        NotRepresentable: The project's own backend has no such resizing.
+    """
+
+    image_size: Size  # what comes out
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    interpolation: str  # one of pixels.INTERPOLATIONS
+    resize: str  # one of pixels.RESIZES
+    resize_size: Size | None  # before cropping; twice the shortest side for "shortest"
+    crop: bool  # the middle is cut out, or padded, to image_size
+    backend: str  # one of pixels.BACKENDS: whose arithmetic
+    transparency: str = "drop"  # one of pixels.TRANSPARENCIES
+    rescale_factor: float | None = 1 / 255  # None: values stay 0 to 255
+    normalize: bool = True  # False: mean 0, std 1, and no arithmetic that could round
+    origin: str  # where this was stated
+
+    def __post_init__(self) -> None:
+        if problems := _contradictions(self):
+            raise ConflictingFact("The preprocessing contradicts itself.", details=problems)
+        filters = BACKENDS[self.backend].interpolations
+        if self.interpolation not in filters:
+            raise NotRepresentable(
+                f"The {self.backend} backend does not resize with the {self.interpolation} filter.",
+                evidence={"filters": ", ".join(filters), "from": self.origin},
+            )
+
+    @property
+    def channels(self) -> int:
+        """Channels that come out: 3 for RGB, 1 for grey."""
+        return len(self.mean)
+
+    def __call__(self, image: Image.Image) -> "torch.Tensor":
+        """The image as the model reads it: (C, H, W) float32.
+
+        Raises:
+            InputMismatch: The image is too narrow, or of another size when nothing resizes it.
+            UnsafeFile: It is so narrow that resizing would exhaust memory.
+        """
+        import torch
+
+        return torch.from_numpy(self.array(image))
+
+    def array(self, image: Image.Image) -> NDArray[np.float32]:
+        """As calling, without importing torch where Pillow does the resizing."""
+        backend = BACKENDS[self.backend]
+        values = self._resized(
+            pixels.converted(
+                image,
+                channels=self.channels,
+                transparency=self.transparency,
+                upright=backend.upright,
+            )
+        )
+        if self.crop:
+            values = pixels.centred(values, self.image_size, fill=self._fill(), backend=backend)
+        if values.shape[1:] != self.image_size:
+            raise InputMismatch(
+                f"The image is {_by(values.shape[1:])}, and the model reads "
+                f"{_by(self.image_size)} images that nothing resizes.",
+                evidence={"from": self.origin},
+            )
+        return pixels.normalised(
+            values,
+            mean=self.mean if self.normalize else None,
+            std=self.std if self.normalize else None,
+            factor=self.rescale_factor,
+            numbers=backend.numbers,
+        )
+
+    def _resized(self, image: Image.Image) -> pixels.Pixels:
+        backend = BACKENDS[self.backend]
+        size = pixels.resized_size(
+            (image.height, image.width),
+            resize=self.resize,
+            size=self.resize_size or self.image_size,
+        )
+        if backend.resize == "pil":
+            return pixels.resized_on_pil(image, size, self.interpolation)
+        values = pixels.channels_first(image)
+        if backend.resize == "float":
+            values = values.astype(np.float32)
+        if backend.numbers == "first":
+            values = values * np.float32(self.rescale_factor or 1)
+        values = pixels.resized_on_tensor(
+            values, size, self.interpolation, antialias=backend.antialias
+        )
+        return np.trunc(values) if backend.truncate else values
+
+    def _fill(self) -> tuple[int, ...]:
+        # timm pads with the mean colour in its border mode; everyone else with black.
+        if self.resize != "border":
+            return (0,) * self.channels
+        return tuple(round(255 * value) for value in self.mean)
+
+    def differences(self, other: "Preprocessing") -> tuple[str, ...]:
+        """What another preprocessing does otherwise, one sentence per field."""
+        return tuple(
+            f"{field.name} is {_shown(mine)} here and {_shown(theirs)} there"
+            for field in dataclasses.fields(self)
+            if field.name != "origin"
+            and (mine := getattr(self, field.name)) != (theirs := getattr(other, field.name))
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields as JSON types."""
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Preprocessing":
+        """The inverse of `to_dict`.
+
+        Raises:
+            MissingFact: A field without a default is missing.
+            ConflictingFact: There is a field too many, or one has a wrong value.
+        """
+        known = {f.name: f for f in dataclasses.fields(cls)}
+        if unknown := sorted(set(values) - set(known)):
+            raise ConflictingFact(f"Preprocessing has no {', '.join(unknown)}.")
+        missing = sorted(
+            name
+            for name, field in known.items()
+            if field.default is dataclasses.MISSING and name not in values
+        )
+        if missing:
+            raise MissingFact(f"Preprocessing lacks {', '.join(missing)}.")
+        fields = dict(values)
+        for name in ("image_size", "resize_size"):
+            if fields.get(name) is not None:
+                fields[name] = processor_config.pair(fields[name], name)
+        for name in ("mean", "std"):
+            count = len(fields[name]) if isinstance(fields[name], list | tuple) else 1
+            fields[name] = processor_config.numbers(fields[name], name, count)
+        if fields.get("rescale_factor") is not None:
+            factor = fields["rescale_factor"]
+            (fields["rescale_factor"],) = processor_config.numbers(factor, "rescale_factor", 1)
+        return cls(**fields)
+
+    @classmethod
+    def from_timm(
+        cls, pretrained_cfg: Mapping[str, Any], *, origin: str = "timm's pretrained_cfg"
+    ) -> "Preprocessing":
+        """What timm 1.0.31 does with this `pretrained_cfg`.
+
+        timm opens images without their EXIF orientation, forgets transparency, and reads one
+        channel as grey. Where the cfg is silent, timm's defaults are meant: 224 pixels, bicubic,
+        crop_pct 0.875, ImageNet's mean and std.
+
+        Raises:
+            ConflictingFact: A value is malformed, or mean and std do not fit the channels.
+        """
+        return cls(**processor_config.fields_from_timm(pretrained_cfg), origin=origin)
+
+    def to_timm(self) -> dict[str, Any]:
+        """The keys of timm's `pretrained_cfg` that say the same, as far as timm has the words.
+
+        `Preprocessing.from_timm(p.to_timm())` is what timm will do; `differences` tells how that
+        departs (who resizes: a Pillow image or a tensor; EXIF; transparency).
+
+        Raises:
+            NotRepresentable: timm has no such resizing.
+        """
+        factor = 255 * (self.rescale_factor or 1)
+        mean, std = self.mean, self.std
+        if self.rescale_factor != 1 / 255:
+            mean, std = (tuple(v / factor for v in values) for values in (mean, std))
+        mode, crop_pct = self._timm_crop()
+        return {
+            "input_size": [self.channels, *self.image_size],
+            "interpolation": self.interpolation,
+            "crop_pct": crop_pct,
+            "crop_mode": mode,
+            "mean": list(mean),
+            "std": list(std),
+        }
+
+    def _timm_crop(self) -> tuple[str, float]:
+        center = "shortest" if self.image_size[0] == self.image_size[1] else "cover"
+        modes = {center: "center", "border": "border", "squash": "squash"}
+        if not self.crop:
+            return "squash", 1.0  # nothing is resized twice, and nothing is cut off
+        size = self.resize_size or self.image_size
+        crop_pct = _shortest_fraction(self.image_size, size)
+        if self.resize not in modes or crop_pct is None:
+            raise NotRepresentable(
+                f"timm cannot state this resizing: {self.resize} to {_by(size)}, "
+                f"then {_by(self.image_size)}.",
+                evidence={"from": self.origin},
+            )
+        return modes[self.resize], crop_pct
+
+    @classmethod
+    def from_huggingface(
+        cls,
+        preprocessor_config: Mapping[str, Any],
+        *,
+        backend: str = "torchvision",
+        model_type: str | None = None,
+        image_size: Size | None = None,
+        origin: str = "preprocessor_config.json",
+    ) -> "Preprocessing":
+        """What transformers 5.23 does with this `preprocessor_config.json`.
+
+        Old files (`feature_extractor_type`, whole numbers as sizes) mean what transformers makes
+        of them today. Its own loader, `load_image`, turns a photograph upright by its EXIF
+        orientation; where the file does not say `do_convert_rgb`, it also forgets transparency.
+
+        Args:
+            preprocessor_config: The parsed file.
+            backend: "torchvision", as AutoImageProcessor chooses by default, or "pil".
+            model_type: That of config.json, for files that name no processor.
+            image_size: The model's, for files that neither resize nor crop.
+            origin: Where the file came from.
+
+        Raises:
+            MissingFact: The file names no processor, or no fixed size.
+            NotRepresentable: The processor, or something it is asked to do, is not supported.
+            ConflictingFact: A value is malformed.
+        """
+        fields = processor_config.fields_from_huggingface(
+            preprocessor_config, backend=backend, model_type=model_type, image_size=image_size
+        )
+        return cls(**fields, origin=origin)
+
+    def to_huggingface(self) -> dict[str, Any]:
+        """The `preprocessor_config.json` that says the same, as far as transformers can.
+
+        A crop needs BitImageProcessor (from a shortest side) or DeiTImageProcessor (from a
+        squashed image); ViTImageProcessor only squashes. The file cannot choose the backend:
+        with `backend="pil"`, timm's pixels come out but for crops that are a pixel off where
+        three modulo four rows or columns are cut, because timm rounds half a pixel to even and
+        transformers down. `differences` to `from_huggingface` of the result tells the rest.
+
+        Raises:
+            NotRepresentable: transformers has no such resizing.
+        """
+        if self.resize in ("cover", "border") or self.interpolation in ("box", "hamming"):
+            raise NotRepresentable(
+                f"transformers cannot state this resizing: {self.resize} with "
+                f"{self.interpolation}.",
+                evidence={"from": self.origin},
+            )
+        foreign = not self.backend.startswith("transformers")
+        config: dict[str, Any] = {
+            "image_processor_type": self._huggingface_type(),
+            "do_resize": self.resize != "none",
+            "resample": processor_config.resample_code(self.interpolation),
+            "do_center_crop": self._crops(),
+            "do_rescale": self.rescale_factor is not None,
+            "do_normalize": self.normalize,
+            "image_mean": list(self.mean),
+            "image_std": list(self.std),
+            # The others open any image as RGB; a processor left alone refuses grey ones.
+            "do_convert_rgb": self.transparency == "white" or (foreign and self.channels == 3),
+        }
+        if self.resize_size is not None:
+            config["size"] = (
+                {"shortest_edge": self.resize_size[0]}
+                if self.resize == "shortest"
+                else _height_width(self.resize_size)
+            )
+        if self._crops():
+            config["crop_size"] = _height_width(self.image_size)
+        if self.rescale_factor is not None:
+            config["rescale_factor"] = self.rescale_factor
+        return config
+
+    def _crops(self) -> bool:
+        return self.crop and not (self.resize == "squash" and self.resize_size == self.image_size)
+
+    def _huggingface_type(self) -> str:
+        if self.backend == "transformers_float":
+            return "DINOv3ViTImageProcessor"
+        if self.resize == "shortest":
+            return "BitImageProcessor"
+        return "DeiTImageProcessor" if self._crops() else "ViTImageProcessor"
+
+    @classmethod
+    def from_dialect(
+        cls,
+        section: Mapping[str, Any],
+        *,
+        image_size: Size,
+        channels: int = 3,
+        origin: str = "dialect default",
+    ) -> "Preprocessing":
+        """What a table of `weights_map/` says its project does.
+
+            resize          one of pixels.RESIZES
+            interpolation   one of pixels.INTERPOLATIONS
+            mean, std       a number for each channel, or one for all
+            backend         one of pixels.BACKENDS
+            crop_pct        resize_size = floor(image_size / crop_pct); or
+            resize_size     in pixels; without either, image_size
+            crop            by default, unless the image is squashed to image_size
+            transparency    "drop" by default
+
+        Raises:
+            TableError: A key is unknown or missing.
+            ConflictingFact: A value is malformed.
+        """
+        fields = processor_config.fields_from_dialect(
+            section, image_size=image_size, channels=channels
+        )
+        return cls(**fields, origin=origin)
+
+
+def _contradictions(p: Preprocessing) -> list[str]:
+    vocabularies: dict[str, Any] = {
+        "interpolation": pixels.INTERPOLATIONS,
+        "resize": pixels.RESIZES,
+        "backend": BACKENDS,
+        "transparency": pixels.TRANSPARENCIES,
+    }
+    numbers = BACKENDS[p.backend].numbers if p.backend in BACKENDS else None
+    problems = [
+        f"{name} = {getattr(p, name)!r} is none of {', '.join(words)}"
+        for name, words in vocabularies.items()
+        if getattr(p, name) not in words
+    ]
+    problems += [
+        f"{name} = {getattr(p, name)!r} is neither true nor false"
+        for name in ("crop", "normalize")
+        if not isinstance(getattr(p, name), bool)
+    ]
+    if len(p.mean) not in (1, 3) or len(p.std) != len(p.mean):
+        problems.append(f"{len(p.mean)} means and {len(p.std)} deviations: photographs have 1 or 3")
+    if not p.normalize and (set(p.mean), set(p.std)) != ({0}, {1}):
+        problems.append(f"normalize = False with mean = {p.mean}, std = {p.std}")
+    if 0 in p.std:
+        problems.append(f"std = {p.std} divides by zero")
+    if p.rescale_factor is not None and p.rescale_factor <= 0:
+        problems.append(f"rescale_factor = {p.rescale_factor} must be positive")
+    if p.rescale_factor != 1 / 255 and numbers == "divide":
+        problems.append(f"backend = {p.backend!r} always divides by 255, not {p.rescale_factor}")
+    if (p.resize == "none") != (p.resize_size is None):
+        problems.append(f"resize = {p.resize!r} with resize_size = {p.resize_size}")
+    if p.resize == "shortest" and p.resize_size and p.resize_size[0] != p.resize_size[1]:
+        problems.append(f"the shortest side cannot be both of {_by(p.resize_size)}")
+    if not p.crop and p.resize not in ("none", "squash"):
+        problems.append(f"resize = {p.resize!r} without cropping makes images of any size")
+    if not p.crop and p.resize == "squash" and p.resize_size != p.image_size:
+        problems.append(
+            f"squashing to {_by(p.resize_size or ())} without cropping never makes "
+            f"{_by(p.image_size)}"
+        )
+    return problems
+
+
+def _shortest_fraction(image_size: Size, resize_size: Size) -> float | None:
+    """The crop_pct with the fewest digits from which timm computes `resize_size`."""
+    # floor(image / crop_pct) = resize holds up to image / resize, the same for both sides.
+    largest = min(image / resize for image, resize in zip(image_size, resize_size, strict=True))
+    rounded_down = [math.floor(largest * 10.0**digits) / 10.0**digits for digits in range(1, 16)]
+    for candidate in (*rounded_down, largest):
+        if candidate > 0 and processor_config.scaled_size(image_size, candidate) == resize_size:
+            return candidate
+    return None
+
+
+def _height_width(size: Size) -> dict[str, int]:
+    return {"height": size[0], "width": size[1]}
+
+
+def _by(size: tuple[int, ...]) -> str:
+    return "x".join(map(str, size))
+
+
+def _shown(value: object) -> str:
+    return value if isinstance(value, str) else repr(value)

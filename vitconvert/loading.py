@@ -1,0 +1,331 @@
+"""From a reference to a model: locate, read the header, recognise, derive the configuration, plan,
+prove the accounts, materialise."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vitconvert.config import ViTConfig, parse_field
+from vitconvert.containers import Container, open_container, weights_in
+from vitconvert.conversion.accounts import check_accounts, open_ledger
+from vitconvert.conversion.facts import USER, derive_config, state, strongest
+from vitconvert.conversion.ledger import Ledger
+from vitconvert.conversion.plan import plan_reading
+from vitconvert.conversion.their_config import Facts, facts_from_config, unknown_arguments
+from vitconvert.errors import CorruptFile, NotRepresentable, SourceError
+from vitconvert.inference.labels import Labels, labels_for
+from vitconvert.inference.preprocessing import Preprocessing
+from vitconvert.sources import Located, locate
+from vitconvert.tables.architectures import FILE, architecture_in, find_architecture
+from vitconvert.tables.detection import Recognised, recognise
+from vitconvert.tables.table import Table, builtin_tables, find_tables, read_table
+
+if TYPE_CHECKING:
+    import torch
+
+    from vitconvert.model import ViT
+
+Source = str | PathLike[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """What the header of a checkpoint says, before any of its weights are read."""
+
+    located: Located
+    container: Container
+    recognised: Recognised
+    their_config: Mapping[str, Any]
+    config: ViTConfig
+    ledger: Ledger
+
+    @property
+    def table(self) -> Table:
+        """The dialect."""
+        return self.recognised.table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """A checkpoint under canonical names, with everything that decides its function.
+
+    Attributes:
+        tensors: Canonical name to tensor, on the CPU, in the dtype of the file; views on the
+            mapped file where the layouts are the same.
+        config: Architecture and numerics; `config.origins` says where each field is from.
+        preprocessing: What turns a photograph into the model's input, or None if nothing says.
+        labels: Names of the classes, or None.
+        dialect: Name of the table.
+        ledger: What was used, ignored (why), assumed (from where), changed (how).
+        located: The files and where they came from.
+    """
+
+    tensors: Mapping[str, "torch.Tensor"]
+    config: ViTConfig
+    preprocessing: Preprocessing | None
+    labels: Labels | None
+    dialect: str
+    ledger: Ledger
+    located: Located
+
+
+def load_model(
+    source: Source,
+    *,
+    dialect: str | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    architecture: str | None = None,
+    table: Source | None = None,
+    image_size: int | tuple[int, int] | None = None,
+    num_classes: int | None = None,
+    dtype: "torch.dtype | None" = None,
+    device: "torch.device | str" = "cpu",
+) -> "ViT":
+    """Load a pretrained ViT, whatever its spelling, as vitconvert's own, in eval mode.
+
+    Args:
+        source: A path, `timm:NAME`, `hf-hub:ORG/REPO` and what else `sources.locate` takes.
+        dialect: Name of a table of `weights_map/` or of an ecosystem; by default the one table
+            that explains every key.
+        overrides: Fields of ViTConfig that the tensors cannot tell, such as `{"num_heads": 3}`.
+        architecture: Name of an architecture, for files that cannot tell what they are.
+        table: A TOML file with one more dialect.
+        image_size: Resample the positions to this size, by the project's own rule.
+        num_classes: Replace the head by a new one of this size (0: none).
+        dtype: Cast the weights.
+        device: Where the model goes.
+
+    Raises:
+        VitConvertError: One of the errors of `load_checkpoint`.
+
+    Example:
+        >>> model = load_model("ViT-B_16.npz")            # doctest: +SKIP
+        >>> logits = model(images)                        # doctest: +SKIP
+    """
+    checkpoint = load_checkpoint(
+        source, dialect=dialect, overrides=overrides, architecture=architecture, table=table
+    )
+    return build_model(
+        checkpoint, image_size=image_size, num_classes=num_classes, dtype=dtype, device=device
+    )
+
+
+def load_checkpoint(
+    source: Source,
+    *,
+    dialect: str | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    architecture: str | None = None,
+    table: Source | None = None,
+) -> Checkpoint:
+    """Read a pretrained ViT checkpoint and return its tensors under canonical names.
+
+    Nothing in the file is executed, and nothing is dropped in silence: each tensor of the file is
+    used exactly once, or ignored for a reason that the dialect's table states.
+
+    Args:
+        source, dialect, overrides, architecture, table: As for `load_model`.
+
+    Raises:
+        SourceError: The source leads to no file.
+        CorruptFile, UnsafeFile: The file cannot be read, or not safely.
+        UnknownDialect, AmbiguousDialect: No table explains every key, or several do.
+        TensorMismatch, ShapeMismatch: Tensors are missing, left over, doubled or misshapen.
+        MissingFact, ConflictingFact: A fact that decides the function is not known, or
+            contradicts the tensors.
+        NotRepresentable: The checkpoint's own configuration asks for something unknown.
+    """
+    located = locate(source)
+    return read_checkpoint(
+        located, dialect=dialect, overrides=overrides, architecture=architecture, table=table
+    )
+
+
+def read_checkpoint(
+    located: Located,
+    *,
+    dialect: str | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    architecture: str | None = None,
+    table: Source | None = None,
+) -> Checkpoint:
+    """`load_checkpoint` of files that have been located."""
+    from vitconvert.conversion.materialise import materialise
+
+    reading = read_header(
+        located, dialect=dialect, overrides=overrides, architecture=architecture, table=table
+    )
+    container, prefix = reading.container, reading.recognised.prefix
+    plan = plan_reading(reading.recognised.binding.links, reading.config)
+    tensors = materialise(plan, lambda name: container.read(prefix + name))
+    return Checkpoint(
+        tensors=tensors,
+        config=reading.config,
+        preprocessing=_preprocessing(reading),
+        labels=_labels(reading),
+        dialect=reading.table.name,
+        ledger=reading.ledger,
+        located=reading.located,
+    )
+
+
+def read_header(
+    located: Located,
+    *,
+    dialect: str | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    architecture: str | None = None,
+    table: Source | None = None,
+) -> Reading:
+    """Everything up to the proof that the accounts close, from headers alone."""
+    container = open_container(_weights(located))
+    their_config = _read_json(located.config)
+    shapes = {name: info.shape for name, info in container.manifest.items()}
+    recognised = recognise(shapes, candidate_tables(dialect, table), their_config)
+    stated = stated_facts(recognised.table, located, their_config, overrides, architecture)
+    config, notes = derive_config(recognised.binding, stated)
+    check_accounts(recognised.binding, config, str(container.path))
+    ledger = open_ledger(recognised.binding, config, notes)
+    return Reading(
+        located=located,
+        container=container,
+        recognised=recognised,
+        their_config=their_config,
+        config=config,
+        ledger=ledger,
+    )
+
+
+def build_model(
+    checkpoint: Checkpoint,
+    *,
+    image_size: int | tuple[int, int] | None = None,
+    num_classes: int | None = None,
+    dtype: "torch.dtype | None" = None,
+    device: "torch.device | str" = "cpu",
+) -> "ViT":
+    """Assign a checkpoint's tensors to a model built on the meta device: no second copy."""
+    from vitconvert.conversion.morphs import resample_positions
+    from vitconvert.model import ViT
+
+    tensors, config = checkpoint.tensors, checkpoint.config
+    if image_size is not None:
+        size = parse_field("image_size", image_size)
+        tensors, config, _ = resample_positions(tensors, config, size)
+    model = ViT(config, device="meta")
+    model.load_state_dict(dict(tensors), strict=True, assign=True)
+    if num_classes is not None and num_classes != config.num_classes:
+        model.reset_classifier(num_classes)
+    return model.to(device=device, dtype=dtype).eval()
+
+
+def candidate_tables(dialect: str | None, table: Source | None) -> list[Table]:
+    """The tables that may explain a checkpoint."""
+    if table is not None:
+        return [read_table(Path(table))]
+    return find_tables(dialect) if dialect else list(builtin_tables().values())
+
+
+def stated_facts(
+    table: Table,
+    located: Located,
+    their_config: Mapping[str, Any],
+    overrides: Mapping[str, Any] | None,
+    architecture: str | None,
+) -> Facts:
+    """What is known besides the tensors, the strongest statement of each field.
+
+    Raises:
+        NotRepresentable: The project's own configuration names an unknown architecture, or passes
+            it arguments that vitconvert has no word for.
+    """
+    user = {field: parse_field(field, value) for field, value in (overrides or {}).items()}
+    own = _read_json(located.own).get("config", {})
+    if unknown := unknown_arguments(table, their_config):
+        raise NotRepresentable(
+            f"config.json passes arguments that vitconvert has no word for: {', '.join(unknown)}.",
+            evidence={"file": located.config, "table": table.file},
+            hint="A model that needs them computes another function than a plain ViT.",
+        )
+    return strongest(
+        state(user, USER),
+        state({k: parse_field(k, v) for k, v in own.items()}, "vitconvert.json"),
+        facts_from_config(table, their_config),
+        _named_facts(table, located, their_config, architecture),
+    )
+
+
+def _named_facts(
+    table: Table, located: Located, their_config: Mapping[str, Any], architecture: str | None
+) -> Facts:
+    """Facts of the architecture that the user, the config, the reference or the file names."""
+    key = table.config_file.architecture if table.config_file else ""
+    name = architecture or their_config.get(key) or located.name
+    if name:
+        try:
+            facts = find_architecture(table.ecosystem, str(name))
+        except NotRepresentable:
+            if located.own or name == located.name:
+                return {}
+            raise
+        return state(facts, f"architecture {name}")
+    assert located.weights is not None
+    guess = architecture_in(table.ecosystem, located.weights.name)
+    if guess is None:
+        return {}
+    facts = find_architecture(table.ecosystem, guess)
+    return state(facts, f"assumed: the file name begins with {guess}; {FILE}")
+
+
+def _weights(located: Located) -> Path:
+    if located.weights is None:
+        raise SourceError(f"{located.reference} has no weights.")
+    return weights_in(located.weights) if located.weights.is_dir() else located.weights
+
+
+def _read_json(path: Path | None) -> Mapping[str, Any]:
+    if path is None:
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise CorruptFile(
+            f"{path.name} is not JSON.", evidence={"file": path, "problem": error}
+        ) from None
+    if not isinstance(value, dict):
+        raise CorruptFile(f"{path.name} holds no JSON object.", evidence={"file": path})
+    return value
+
+
+def _preprocessing(reading: Reading) -> Preprocessing | None:
+    """The checkpoint's own, in the order in which its projects would look."""
+    own = _read_json(reading.located.own).get("preprocessing")
+    if own:
+        return Preprocessing.from_dict(own)
+    if reading.located.preprocessor:
+        return Preprocessing.from_huggingface(
+            _read_json(reading.located.preprocessor),
+            model_type=reading.their_config.get("model_type"),
+            image_size=reading.config.image_size,
+        )
+    if isinstance(reading.their_config.get("pretrained_cfg"), dict):
+        return Preprocessing.from_timm(reading.their_config["pretrained_cfg"])
+    if reading.table.preprocessing:
+        return Preprocessing.from_dialect(
+            reading.table.preprocessing,
+            image_size=reading.config.image_size,
+            channels=reading.config.in_channels,
+            origin=reading.table.file,
+        )
+    return None
+
+
+def _labels(reading: Reading) -> Labels | None:
+    config = reading.their_config
+    named = config.get("id2label") or config.get("label_names")
+    return labels_for(
+        reading.config.num_classes, named, descriptions=config.get("label_descriptions")
+    )

@@ -1,0 +1,72 @@
+"""From tokens to logits: attention pooling, the layer before the head, the head.
+
+Letters: B images, N tokens, D width.
+"""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitconvert.config import ViTConfig
+from vitconvert.model.layers import ACTIVATION, Mlp
+
+# Pooling that needs no weights: (B, N, D) to (B, D).
+REDUCTION: dict[str, Callable[[Tensor], Tensor]] = {
+    "avg": lambda x: x.mean(dim=1),
+    "max": lambda x: x.amax(dim=1),
+    "avgmax": lambda x: 0.5 * (x.amax(dim=1) + x.mean(dim=1)),
+}
+
+
+class AttentionPool(nn.Module):
+    """A learned query reads all tokens; an MLP with a residual follows.
+
+    big_vision's `MAPHead`, after Lee et al., https://arxiv.org/abs/1810.00825; operations as in
+    timm 1.0.31, `AttentionPoolLatent`.
+    """
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        D = config.embed_dim
+        self.num_heads = config.pool_heads or config.num_heads
+        self.latent = nn.Parameter(torch.empty(1, 1, D))
+        self.q = nn.Linear(D, D)
+        self.kv = nn.Linear(D, 2 * D)
+        self.proj = nn.Linear(D, D)
+        self.norm = nn.LayerNorm(D, config.norm_eps)
+        self.mlp = Mlp(config, config.pool_mlp_dim or config.mlp_dim, bias=True, drop=0.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, N, D) to (B, D)."""
+        q = self._heads(self.q(self.latent.expand(x.shape[0], -1, -1)))
+        k, v = (self._heads(part) for part in self.kv(x).chunk(2, dim=-1))
+        read = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        pooled: Tensor = self.proj(read)
+        pooled = pooled + self.mlp(self.norm(pooled))
+        return pooled[:, 0]
+
+    def _heads(self, x: Tensor) -> Tensor:
+        B, N, D = x.shape
+        return x.reshape(B, N, self.num_heads, D // self.num_heads).transpose(1, 2)
+
+
+class PreLogits(nn.Module):
+    """The layer between features and head: Google's pre_logits, Hugging Face's pooler."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.fc = nn.Linear(config.embed_dim, config.representation_size)
+        self.act = ACTIVATION[config.representation_activation]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., D) to (..., representation_size)."""
+        return self.act(self.fc(x))
+
+
+def classifier(config: ViTConfig) -> nn.Module:
+    """The head, which changes nothing where there are no classes."""
+    if config.num_classes == 0:
+        return nn.Identity()
+    return nn.Linear(config.feature_dim, config.num_classes, bias=config.head_bias)

@@ -1,0 +1,61 @@
+"""The small layers of a ViT, and the activations that tell ViTs apart."""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitconvert.config import ViTConfig
+
+
+def quick_gelu(x: Tensor) -> Tensor:
+    """OpenAI CLIP's approximation of GELU."""
+    return x * torch.sigmoid(1.702 * x)
+
+
+# By the names of vitconvert.config.ACTIVATIONS.
+ACTIVATION: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "quick_gelu": quick_gelu,
+    "relu": F.relu,
+    "silu": F.silu,
+    "tanh": torch.tanh,
+}
+
+
+class Mlp(nn.Module):
+    """Two linear layers with an activation between them."""
+
+    def __init__(self, config: ViTConfig, hidden: int, *, bias: bool, drop: float) -> None:
+        super().__init__()
+        self.act = ACTIVATION[config.activation]
+        self.fc1 = nn.Linear(config.embed_dim, hidden, bias=bias)
+        self.drop1 = nn.Dropout(drop)
+        self.fc2 = nn.Linear(hidden, config.embed_dim, bias=bias)
+        self.drop2 = nn.Dropout(drop)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., D) to (..., D)."""
+        hidden = self.drop1(self.act(self.fc1(x)))
+        out: Tensor = self.drop2(self.fc2(hidden))
+        return out
+
+
+class LayerScale(nn.Module):
+    """A learned factor for each channel (Touvron et al., https://arxiv.org/abs/2103.17239)."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.empty(dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., D) to (..., D)."""
+        return x * self.gamma
+
+
+def norm_if(wanted: bool, dim: int, config: ViTConfig) -> nn.Module:
+    """A LayerNorm, or nothing."""
+    return nn.LayerNorm(dim, config.norm_eps) if wanted else nn.Identity()

@@ -1,0 +1,81 @@
+"""Which blocks and heads a caller means, and keeping only those."""
+
+from collections.abc import Collection, Sequence
+
+from torch import Tensor, nn
+
+from vitconvert.errors import UsageError
+
+
+def chosen_layers(indices: int | Sequence[int] | None, depth: int) -> list[int]:
+    """Blocks from 0: all of them, the last `indices`, or the ones listed (negative: from the end).
+
+    Raises:
+        UsageError: The model has no such blocks.
+    """
+    if indices is None:
+        return list(range(depth))
+    if isinstance(indices, int):
+        if not 0 < indices <= depth:
+            raise UsageError(f"The last {indices} blocks were asked for, of {depth}.")
+        return list(range(depth - indices, depth))
+    absent = [index for index in indices if not -depth <= index < depth]
+    if absent or not indices:
+        raise UsageError(
+            "Blocks were asked for that the model does not have.",
+            evidence={"asked": list(indices), "blocks": f"0 to {depth - 1}"},
+        )
+    return sorted({index % depth for index in indices})
+
+
+def kept_heads(pruned: Collection[int], num_heads: int) -> list[int]:
+    """Heads from 0 that stay when some are pruned.
+
+    Raises:
+        UsageError: The block has no such heads, or would keep none.
+    """
+    kept = [head for head in range(num_heads) if head not in pruned]
+    if not set(pruned) <= set(range(num_heads)):
+        raise UsageError(
+            "Heads were to be pruned that the block does not have.",
+            evidence={"pruned": sorted(pruned), "heads": f"0 to {num_heads - 1}"},
+        )
+    if not kept:
+        raise UsageError(
+            "A block must keep one head.",
+            evidence={"pruned": sorted(pruned), "heads": f"0 to {num_heads - 1}"},
+            hint="head_mask can silence all of them.",
+        )
+    return kept
+
+
+def head_masks(
+    masks: Tensor | Sequence[Tensor | None] | None, num_heads: Sequence[int]
+) -> list[Tensor | None]:
+    """One mask, or None, for each block.
+
+    Raises:
+        UsageError: There is not one mask for each block, or not one factor for each head.
+    """
+    if masks is None:
+        return [None] * len(num_heads)
+    found = [None if mask is None else tuple(mask.shape) for mask in masks]
+    wanted = [(heads,) for heads in num_heads]
+    fits = len(found) == len(wanted) and all(
+        shape in (None, heads) for shape, heads in zip(found, wanted, strict=True)
+    )
+    if not fits:
+        raise UsageError(
+            "head_mask does not have one factor for each head of each block.",
+            evidence={"found": found, "wanted": wanted},
+        )
+    return list(masks)
+
+
+def select_features(linear: nn.Linear, kept: Tensor, *, dim: int) -> None:
+    """Keep these outputs (dim 0) or inputs (dim 1) of a linear layer, and drop the others."""
+    kept = kept.to(linear.weight.device)
+    linear.weight = nn.Parameter(linear.weight.detach().index_select(dim, kept))
+    if dim == 0 and linear.bias is not None:
+        linear.bias = nn.Parameter(linear.bias.detach().index_select(0, kept))
+    linear.out_features, linear.in_features = linear.weight.shape

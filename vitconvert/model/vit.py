@@ -1,0 +1,403 @@
+"""A Vision Transformer from scratch, to be read once from top to bottom.
+
+Dosovitskiy et al., "An Image is Worth 16x16 Words", https://arxiv.org/abs/2010.11929. Operations
+and their order are those of timm 1.0.31 (`VisionTransformer`), so that float32 results on a CPU
+are equal to the last bit. Everything that varies between the ViTs of the field is a word of
+`ViTConfig`; names and shapes of the parameters are those of `weights_map/canonical.toml`.
+
+Letters: B images, C channels, N tokens (prefix tokens, then patches row by row), D width,
+H heads, K width of a head.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from vitconvert.config import ViTConfig
+from vitconvert.errors import ConflictingFact, UsageError
+from vitconvert.model.heads import REDUCTION, AttentionPool, PreLogits, classifier
+from vitconvert.model.initialisation import initialise
+from vitconvert.model.inputs import check_images
+from vitconvert.model.layers import LayerScale, Mlp, norm_if
+from vitconvert.model.positions import sincos2d_positions
+from vitconvert.model.selection import chosen_layers, head_masks, kept_heads, select_features
+from vitconvert.model.stem import ResNetStem
+
+HeadMask = Tensor | Sequence[Tensor | None] | None
+Intermediates = list[Tensor] | list[tuple[Tensor, Tensor]]
+
+
+class PatchEmbed(nn.Module):
+    """Cuts images, or the feature map of a hybrid's stem, into patches and projects each."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.backbone = ResNetStem(config) if config.stem else None
+        channels = self.backbone.out_channels if self.backbone else config.in_channels
+        pixels = channels * config.patch_size[0] * config.patch_size[1]
+        self.pre_norm = nn.LayerNorm(pixels, config.norm_eps) if config.patch_pre_norm else None
+        self.proj = nn.Conv2d(
+            channels, config.embed_dim, config.patch_size, config.patch_size, bias=config.patch_bias
+        )
+        self.norm = norm_if(config.patch_norm, config.embed_dim, config)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, C, height, width) to (B, patches, D)."""
+        x = images if self.backbone is None else self.backbone(images)
+        patches: Tensor = self.norm(self._project(x))
+        return patches
+
+    def _project(self, x: Tensor) -> Tensor:
+        if self.pre_norm is None:
+            grid: Tensor = self.proj(x)
+            return grid.flatten(2).transpose(1, 2)
+        # lucidrains' ViT normalises the pixels of each patch, which no convolution can do. Theirs
+        # lie (y x channel), ours (channel y x) like the kernel: the tables carry the difference.
+        patches = F.unfold(x, self.proj.kernel_size, stride=self.proj.stride).transpose(1, 2)
+        return F.linear(self.pre_norm(patches), self.proj.weight.flatten(1), self.proj.bias)
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention; the rows of `qkv` are q, k, v, and head by head within each."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.num_heads, self.head_dim = config.num_heads, config.head_dim
+        self.scale = config.attention_scale
+        self.drop_rate = config.attention_drop_rate
+        inner = config.num_heads * config.head_dim
+        self.qkv = nn.Linear(config.embed_dim, 3 * inner, bias=config.qkv_bias)
+        self.q_norm = norm_if(config.qk_norm, config.head_dim, config)
+        self.k_norm = norm_if(config.qk_norm, config.head_dim, config)
+        self.proj: nn.Module = nn.Identity()
+        if config.attention_proj:
+            self.proj = nn.Linear(inner, config.embed_dim, bias=config.proj_bias)
+        self.proj_drop = nn.Dropout(config.proj_drop_rate)
+
+    def forward(self, x: Tensor, head_mask: Tensor | None = None) -> Tensor:
+        """(B, N, D) to (B, N, D); each head's output is multiplied by its entry of the mask."""
+        q, k, v = self._split(x)
+        dropout = self.drop_rate if self.training else 0.0
+        x = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, scale=self.scale)
+        if head_mask is not None:
+            x = x * head_mask.to(x).view(-1, 1, 1)
+        out: Tensor = self.proj_drop(self.proj(x.transpose(1, 2).flatten(2)))
+        return out
+
+    def probabilities(self, x: Tensor) -> Tensor:
+        """(B, N, D) to (B, H, N, N): what each token reads of each token."""
+        q, k, _ = self._split(x)
+        scale = self.head_dim**-0.5 if self.scale is None else self.scale
+        return (q @ k.transpose(-2, -1) * scale).softmax(-1)
+
+    def prune(self, heads: Collection[int]) -> None:
+        """Remove heads: their rows of `qkv` and their columns of `proj`."""
+        kept = kept_heads(heads, self.num_heads)
+        rows = torch.arange(3 * self.num_heads * self.head_dim, device="cpu")
+        rows = rows.view(3, self.num_heads, self.head_dim)[:, kept]
+        assert isinstance(self.proj, nn.Linear)
+        select_features(self.qkv, rows.flatten(), dim=0)
+        select_features(self.proj, rows[0].flatten(), dim=1)
+        self.num_heads = len(kept)
+
+    def _split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        B, N, _ = x.shape
+        qkv = self.qkv(x).reshape(B, N, 3, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4)
+        q, k, v = qkv.unbind(0)
+        return self.q_norm(q), self.k_norm(k), v
+
+
+class Block(nn.Module):
+    """Attention and MLP, each behind a norm and added to its input."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        D = config.embed_dim
+        self.norm1 = nn.LayerNorm(D, config.norm_eps)
+        self.attn = Attention(config)
+        self.ls1 = LayerScale(D) if config.layer_scale else nn.Identity()
+        self.norm2 = nn.LayerNorm(D, config.norm_eps)
+        self.mlp = Mlp(config, config.mlp_dim, bias=config.mlp_bias, drop=config.proj_drop_rate)
+        self.ls2 = LayerScale(D) if config.layer_scale else nn.Identity()
+
+    def forward(self, x: Tensor, head_mask: Tensor | None = None) -> Tensor:
+        """(B, N, D) to (B, N, D)."""
+        x = x + self.ls1(self.attn(self.norm1(x), head_mask))
+        out: Tensor = x + self.ls2(self.mlp(self.norm2(x)))
+        return out
+
+
+class ViT(nn.Module):
+    """The Vision Transformer that a `ViTConfig` describes.
+
+    `model(images)` takes (B, in_channels, *image_size) floats and returns (B, num_classes) logits,
+    features where num_classes is 0, and one row for each token where pooling is "none". Weights
+    are initialised in timm's style, unless the device is "meta", where nothing is allocated:
+    `load_state_dict(..., assign=True)` makes such a model whole.
+
+    Args:
+        config: The architecture; kept as `model.config`.
+        device: Where the parameters are; by default torch's default device.
+        dtype: Of the parameters; by default torch's default dtype.
+    """
+
+    def __init__(
+        self,
+        config: ViTConfig,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        device = torch.get_default_device() if device is None else torch.device(device)
+        # The layers' own initialisation would be thrown away; on "meta" it costs nothing.
+        with torch.device("meta"):
+            self._build(config)
+        self.to(dtype=dtype)
+        if device.type != "meta":
+            self.to_empty(device=device)
+            initialise(self, "timm")
+        if config.position_embedding == "sincos2d":
+            table = sincos2d_positions(config.grid_size, config.embed_dim)
+            # Real numbers even in a model on "meta", since no checkpoint brings them.
+            table = table.to(device=None if device.type == "meta" else device, dtype=dtype)
+            self.register_buffer("pos_embed", table[None], persistent=False)
+
+    def _build(self, config: ViTConfig) -> None:
+        D = config.embed_dim
+        self.config = config
+        self.grad_checkpointing = False
+        self.patch_embed = PatchEmbed(config)
+        self.cls_token = _tokens(1, D) if config.class_token else None
+        self.dist_token = _tokens(1, D) if config.dist_token else None
+        self.reg_token = _tokens(config.num_registers, D) if config.num_registers else None
+        self.pos_embed: Tensor | None
+        if config.position_embedding != "sincos2d":
+            self.pos_embed = _tokens(config.num_positions, D) if config.learned_positions else None
+        self.embed_drop = nn.Dropout(config.embed_drop_rate)
+        self.norm_pre = norm_if(config.pre_norm, D, config)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.depth))
+        self.norm = norm_if(config.final_norm, D, config)
+        self.attn_pool = AttentionPool(config) if config.map_pooling else None
+        self.fc_norm = norm_if(config.fc_norm, D, config)
+        self.pre_logits = PreLogits(config) if config.representation_size else nn.Identity()
+        self.head_drop = nn.Dropout(config.drop_rate)
+        self.head = classifier(config)
+        self.head_dist = classifier(config) if config.dist_head else None
+
+    def forward(self, images: Tensor, head_mask: HeadMask = None) -> Tensor:
+        """Logits, or features without a head.
+
+        Args:
+            images: (B, in_channels, *image_size), of the dtype of the weights.
+            head_mask: (depth, H) factors of the heads' outputs, or for each block H of them or
+                None; 0 silences a head.
+
+        Raises:
+            InputMismatch: The images are of another size, channel count, rank or dtype.
+            UsageError: The mask is not for this model.
+        """
+        return self.forward_head(self.forward_features(images, head_mask))
+
+    def forward_features(self, images: Tensor, head_mask: HeadMask = None) -> Tensor:
+        """All tokens after the last block and the final norm, (B, N, D)."""
+        for x in self._residual_stream(images, head_mask):  # noqa: B007
+            pass
+        tokens: Tensor = self.norm(x)
+        return tokens
+
+    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
+        """Tokens (B, N, D) to logits, or to what the head reads if `pre_logits`.
+
+        With `dist_head`, the mean of both heads' logits, in training too: timm's default.
+        """
+        if self.head_dist is not None:
+            cls, dist = self._features(x[:, 0]), self._features(x[:, 1])
+            if not pre_logits:
+                cls, dist = self.head(cls), self.head_dist(dist)
+            return (cls + dist) / 2
+        features = self._features(self.pool(x))
+        return features if pre_logits else self.head(features)
+
+    def pool(self, x: Tensor) -> Tensor:
+        """Tokens (B, N, D) to (B, D), or unchanged where pooling is "none"."""
+        if self.config.pooling == "none":
+            return x
+        if self.config.pooling == "token":
+            return x[:, 0]
+        if not self.config.pool_include_prefix:
+            x = x[:, self.config.num_prefix_tokens :]
+        read = REDUCTION[self.config.pooling] if self.attn_pool is None else self.attn_pool
+        pooled: Tensor = read(x)
+        return pooled
+
+    def forward_intermediates(
+        self,
+        images: Tensor,
+        indices: int | Sequence[int] | None = None,
+        return_prefix_tokens: bool = False,
+        norm: bool = False,
+        stop_early: bool = False,
+        output_fmt: str = "NCHW",
+        intermediates_only: bool = False,
+    ) -> Intermediates | tuple[Tensor, Intermediates]:
+        """The final tokens and the outputs of chosen blocks, as timm's method of this name.
+
+        Args:
+            images: As in `forward`.
+            indices: How many of the last blocks, or which (negative: from the end); None: all.
+            return_prefix_tokens: Pair each output with its prefix tokens (B, prefix, D).
+            norm: Apply the final norm to each output.
+            stop_early: Compute no block after the last one asked for.
+            output_fmt: "NCHW": (B, D, rows, columns), or "NLC": (B, patches, D).
+            intermediates_only: Leave out the final tokens.
+
+        Raises:
+            UsageError: There are no such blocks or formats.
+        """
+        if output_fmt not in ("NCHW", "NLC"):
+            raise UsageError(f"output_fmt is 'NCHW' or 'NLC', not {output_fmt!r}.")
+        taken = chosen_layers(indices, len(self.blocks))
+        pairs = []
+        for layer, x in enumerate(self._residual_stream(images), start=-1):
+            if layer in taken:
+                pairs.append(self._patches_and_prefix(self.norm(x) if norm else x, output_fmt))
+            if stop_early and layer == max(taken):
+                break
+        with_prefix = return_prefix_tokens and self.config.num_prefix_tokens > 0
+        outputs: Intermediates = pairs if with_prefix else [patches for patches, _ in pairs]
+        return outputs if intermediates_only else (self.norm(x), outputs)
+
+    def get_intermediate_layers(
+        self,
+        images: Tensor,
+        n: int | Sequence[int] = 1,
+        reshape: bool = False,
+        return_prefix_tokens: bool = False,
+        norm: bool = False,
+    ) -> Intermediates:
+        """Outputs of the last `n` blocks or of the blocks `n`, as DINO and timm have it."""
+        _, outputs = self.forward_intermediates(
+            images, n, return_prefix_tokens, norm, True, "NCHW" if reshape else "NLC"
+        )
+        return cast("Intermediates", outputs)
+
+    def hidden_states(self, images: Tensor) -> tuple[Tensor, ...]:
+        """The embedded tokens and each block's output, (B, N, D) each, before the final norm."""
+        return tuple(self._residual_stream(images))
+
+    def attentions(
+        self, images: Tensor, layers: int | Sequence[int] | None = None
+    ) -> dict[int, Tensor]:
+        """Attention probabilities (B, H, N, N) by block: which token (row) reads which (column).
+
+        They are computed beside the fused attention, which stays as it is. `layers` chooses blocks
+        as in `forward_intermediates`.
+
+        Raises:
+            UsageError: There are no such blocks.
+        """
+        taken = chosen_layers(layers, len(self.blocks))
+        blocks = self._blocks[: max(taken) + 1]
+        inputs = zip(blocks, self._residual_stream(images), strict=False)
+        return {
+            layer: block.attn.probabilities(block.norm1(x))
+            for layer, (block, x) in enumerate(inputs)
+            if layer in taken
+        }
+
+    def prune_heads(self, heads: Mapping[int, Collection[int]]) -> None:
+        """Remove attention heads for good: `{block: heads}`, both counted from 0.
+
+        The model computes what it did with these heads masked, and is smaller. `config` cannot
+        say so: the heads left to a block are `blocks[i].attn.num_heads`, counted anew from 0.
+
+        Raises:
+            UsageError: There are no such blocks or heads, or a block would keep none.
+        """
+        if not self.config.attention_proj:
+            raise UsageError("Heads cannot be pruned without an output projection.")
+        chosen_layers(list(heads), len(self.blocks))
+        attentions = {layer: self._blocks[layer].attn for layer in heads}
+        for layer, attention in attentions.items():
+            kept_heads(heads[layer], attention.num_heads)  # before any block is changed
+        for layer, attention in attentions.items():
+            attention.prune(heads[layer])
+
+    def reset_classifier(self, num_classes: int, pooling: str | None = None) -> None:
+        """Put a new head, initialised as `nn.Linear` is, and change the pooling if one is given.
+
+        Raises:
+            ConflictingFact: The pooling needs weights or tokens that the model does not have.
+        """
+        pooling = self.config.pooling if pooling is None else pooling
+        if pooling == "map" and self.attn_pool is None:
+            raise ConflictingFact("Attention pooling has weights, and this model has none of them.")
+        self.config = self.config.replace(num_classes=num_classes, pooling=pooling)
+        if pooling != "map":
+            self.attn_pool = None
+        like = self.patch_embed.proj.weight
+        self.head = classifier(self.config).to(like).train(self.training)
+        if self.head_dist is not None:
+            self.head_dist = classifier(self.config).to(like).train(self.training)
+
+    def get_classifier(self) -> nn.Module | tuple[nn.Module, nn.Module]:
+        """The head, or both of them."""
+        return self.head if self.head_dist is None else (self.head, self.head_dist)
+
+    def no_weight_decay(self) -> set[str]:
+        """Names that optimisers should not decay, besides vectors."""
+        return {"pos_embed", "cls_token", "reg_token", "dist_token"}
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        """Recompute each block in the backward pass instead of keeping its activations."""
+        self.grad_checkpointing = enable
+
+    @property
+    def _blocks(self) -> list[Block]:
+        return cast("list[Block]", list(self.blocks))
+
+    def _residual_stream(self, images: Tensor, head_mask: HeadMask = None) -> Iterator[Tensor]:
+        """The embedded tokens, then the output of block after block."""
+        masks = head_masks(head_mask, [block.attn.num_heads for block in self._blocks])
+        x = self._embed(images)
+        yield x
+        for block, mask in zip(self._blocks, masks, strict=True):
+            if self.grad_checkpointing and torch.is_grad_enabled():
+                x = checkpoint(block, x, mask, use_reentrant=False)
+            else:
+                x = block(x, mask)
+            yield x
+
+    def _embed(self, images: Tensor) -> Tensor:
+        check_images(images, self.config, self.patch_embed.proj.weight.dtype)
+        x: Tensor = self.patch_embed(images)
+        tokens = (self.cls_token, self.dist_token, self.reg_token)
+        # Not len(x), which would fix the batch size of an exported model.
+        prefix = [token.expand(x.shape[0], -1, -1) for token in tokens if token is not None]
+        patches_only = self.config.no_embed_class or self.config.position_embedding == "sincos2d"
+        if self.pos_embed is not None and patches_only:
+            x = x + self.pos_embed.to(x)
+        x = torch.cat([*prefix, x], dim=1) if prefix else x
+        if self.pos_embed is not None and not patches_only:
+            x = x + self.pos_embed
+        x = self.norm_pre(self.embed_drop(x))
+        return x
+
+    def _features(self, pooled: Tensor) -> Tensor:
+        features: Tensor = self.head_drop(self.pre_logits(self.fc_norm(pooled)))
+        return features
+
+    def _patches_and_prefix(self, x: Tensor, output_fmt: str) -> tuple[Tensor, Tensor]:
+        prefix, patches = x.tensor_split([self.config.num_prefix_tokens], dim=1)
+        if output_fmt == "NCHW":
+            patches = patches.transpose(1, 2).reshape(x.shape[0], -1, *self.config.grid_size)
+        return patches, prefix
+
+
+def _tokens(count: int, dim: int) -> nn.Parameter:
+    return nn.Parameter(torch.empty(1, count, dim))

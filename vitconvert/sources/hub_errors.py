@@ -1,0 +1,115 @@
+"""The Hub client's exceptions in our words."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from pathlib import Path
+
+from vitconvert.errors import SourceError
+from vitconvert.sources.offline import offline_error
+
+
+@contextmanager
+def explained(
+    repo: str, revision: str | None, *, cache: Path, file: str | None = None
+) -> Iterator[None]:
+    """Turn what the client raises within the block into a `SourceError` or `OfflineError`."""
+    from huggingface_hub import errors
+
+    # httpx.HTTPError or httpx2.HTTPError, whichever the client was built on.
+    transport: type[Exception] = errors.HfHubHTTPError.__bases__[0]
+    try:
+        yield
+    except errors.HFValidationError as error:
+        raise SourceError(
+            f"{repo} cannot be the name of a Hub repository.",
+            hint="letters, digits, '-', '_' and '.', as in hf:ORG/REPO",
+        ) from error
+    except errors.LocalEntryNotFoundError as error:
+        raise _unreachable(repo, cache, error) from error
+    except errors.HfHubHTTPError as error:
+        raise _answered(repo, revision, file, error) from error
+    except (transport, ConnectionError) as error:
+        if file is None:
+            raise offline_error(repo, asked=False, cache=cache, cause=_name(error)) from error
+        raise SourceError(
+            f"The download of {file} broke off.",
+            evidence={"repository": repo, "cause": error},
+            hint="run again: whole files are kept",
+        ) from error
+    except OSError as error:
+        # The client's own checks raise one without a number; the disk's have one.
+        if error.errno is not None:
+            raise
+        raise SourceError(
+            f"What the Hub sent of {file} is not what it announced.",
+            evidence={"repository": repo, "cause": str(error).split("\n")[0]},
+            hint="run again; if it repeats, the server or a proxy alters the file",
+        ) from error
+
+
+def _unreachable(repo: str, cache: Path, error: Exception) -> SourceError:
+    """For a file that the client could not ask for; its cause says why."""
+    from huggingface_hub import errors
+
+    cause = error.__cause__
+    if isinstance(cause, errors.HfHubHTTPError):
+        return _answered(repo, None, None, cause)
+    if isinstance(cause, errors.FileMetadataError):
+        return SourceError(
+            f"The server's answer about {repo} lacks what the Hub always sends.",
+            evidence={"cause": cause},
+            hint="HF_ENDPOINT may name a server that is no Hub",
+        )
+    return offline_error(repo, asked=False, cache=cache, cause=_name(cause or error))
+
+
+def _answered(repo: str, revision: str | None, file: str | None, error: Exception) -> SourceError:
+    """For a refusal that the server spelled out."""
+    from huggingface_hub import errors
+
+    page = f"https://huggingface.co/{repo}"
+    match error:
+        case errors.GatedRepoError():
+            return SourceError(
+                f"{repo} is gated: its owners want their terms accepted first.",
+                evidence={"page": page},
+                hint="accept the licence on that page, then pass --token or run `hf auth login`",
+            )
+        case errors.RepositoryNotFoundError():
+            return SourceError(
+                f"The Hub has no repository {repo}, or it is private.",
+                evidence={"page": page},
+                hint="check the spelling; for a private one pass --token or run `hf auth login`",
+            )
+        case errors.RevisionNotFoundError():
+            return SourceError(
+                f"{repo} has no revision {revision}.",
+                hint=f"branches, tags and commits are listed at {page}/commits",
+            )
+        case errors.EntryNotFoundError():
+            return SourceError(
+                f"{repo} holds no file {file}.", hint=f"the files are listed at {page}/tree/main"
+            )
+    return _status(repo, error)
+
+
+def _status(repo: str, error: Exception) -> SourceError:
+    response = getattr(error, "response", None)
+    code = getattr(response, "status_code", None)
+    evidence = {"repository": repo, "answer": f"{code} {getattr(response, 'reason_phrase', '')}"}
+    if code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+        return SourceError(
+            "The Hub refuses the token, or wants one.",
+            evidence=evidence,
+            hint="pass --token, or run `hf auth login`",
+        )
+    return SourceError(
+        "The Hub does not answer as it should.",
+        evidence=evidence,
+        hint="try again later; what has arrived is kept",
+    )
+
+
+def _name(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,98 @@
+"""The one door: a reference, whatever its kind, to local files."""
+
+from os import PathLike, fspath
+from pathlib import Path
+
+from vitconvert.errors import SourceError, UsageError
+from vitconvert.sources.downloads import address
+from vitconvert.sources.hub import locate_repo
+from vitconvert.sources.local import locate_path
+from vitconvert.sources.located import Located
+from vitconvert.sources.references import (
+    HubRepo,
+    LocalPath,
+    NamedDownload,
+    TimmName,
+    WebAddress,
+    parse_reference,
+)
+from vitconvert.sources.timm_names import resolve_timm
+from vitconvert.sources.web import locate_address
+
+
+def locate(
+    reference: str | PathLike[str],
+    *,
+    revision: str | None = None,
+    token: str | None = None,
+    cache_dir: str | PathLike[str] | None = None,
+    offline: bool = False,
+    quiet: bool = False,
+) -> Located:
+    """Turn a reference into local files, and check their hashes where any are published.
+
+    Args:
+        reference: A path, `local-dir:PATH`, `timm:NAME[.TAG]`, `hf-hub:ORG/REPO[@REV][/FILE]`
+            (also `hf:`, `hf://` or nothing before it), `google:NAME`, `torchvision:NAME`,
+            `dino:NAME` or an https address. What exists on disk is a path before all else.
+        revision: Branch, tag or commit of a Hub repository.
+        token: For private and gated repositories; by default the one of `hf auth login`.
+        cache_dir: Where downloads are kept; by default the Hub's own cache, and
+            `$XDG_CACHE_HOME/vitconvert` for what is not on the Hub.
+        offline: Use the cache and ask no server.
+        quiet: Show no progress. It is shown on stderr, and only on a terminal.
+
+    Raises:
+        SourceError: The reference leads nowhere. Names the nearest that does.
+        OfflineError: It would lead somewhere, with a network.
+        IntegrityError: A file is not the one that was published.
+        UsageError: Two revisions, or a revision of something that has none.
+    """
+    text = fspath(reference)
+    cache = Path(cache_dir).expanduser() if cache_dir else None
+    target, name = _resolve(text)
+    if revision and not isinstance(target, HubRepo):
+        raise UsageError(
+            f"{text} has no revisions.", hint="--revision is for repositories of the Hub"
+        )
+    try:
+        match target:
+            case LocalPath(path=path):
+                return locate_path(text, path)
+            case WebAddress(url=url):
+                return locate_address(
+                    text, url, name=name, cache_dir=cache, offline=offline, quiet=quiet
+                )
+            case HubRepo():
+                return locate_repo(
+                    text,
+                    target,
+                    name=name,
+                    revision=revision,
+                    token=token,
+                    cache_dir=cache,
+                    offline=offline,
+                    quiet=quiet,
+                )
+    except OSError as error:
+        raise _unusable_disk(text, error) from error
+
+
+def _resolve(text: str) -> tuple[LocalPath | HubRepo | WebAddress, str | None]:
+    """What to open or download, and the name of the model when the reference says it."""
+    match parse_reference(text):
+        case TimmName(name=name):
+            full, place = resolve_timm(name)
+            return place, full
+        case NamedDownload(collection=collection, name=name):
+            return WebAddress(url=address(collection, name)), name
+        case place:
+            return place, None
+
+
+def _unusable_disk(text: str, error: OSError) -> SourceError:
+    return SourceError(
+        f"{text} cannot be kept or read on this disk.",
+        evidence={"path": error.filename or "unknown", "cause": error.strerror or error},
+        hint="--cache-dir DIR keeps downloads elsewhere",
+    )

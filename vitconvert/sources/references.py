@@ -1,0 +1,152 @@
+"""The language of references: text to one of five frozen kinds, without touching the network.
+
+    reference = path | "local-dir:" path | "timm:" NAME ["." TAG] | hub | named | "https://" ...
+    hub       = ["hf-hub:" | "hf:" | "hf://"] ORG "/" REPO ["@" REVISION] ["/" FILE]
+    named     = COLLECTION ":" NAME                    the collections of weights_map/downloads.toml
+
+The prefixes are those of timm (`hf-hub:`, `local-dir:`) and of huggingface_hub (`hf://`). A web
+address of a Hub page means the repository. What exists on disk is a path before all else.
+"""
+
+import difflib
+import logging
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote
+
+from vitconvert.errors import SourceError
+from vitconvert.sources.downloads import collections
+
+logger = logging.getLogger(__name__)
+
+WEIGHT_SUFFIXES = (".safetensors", ".npz", ".pth", ".pt", ".bin", ".ckpt", ".json")
+_SCHEMES = ("timm", "hf-hub", "hf", "local-dir", "https")
+_ID = r"[A-Za-z0-9][\w.-]*"
+# The hub's own URIs put the revision after the repository; `refs/pr/1` is the one revision
+# with slashes (huggingface_hub 2.4, utils/_hf_uris.py).
+_HUB = re.compile(
+    rf"(?P<repo>{_ID}/{_ID})(?:@(?P<revision>refs/[^/]+/[^/]+|[^/]+))?(?:/(?P<file>.+))?"
+)
+_HUB_PAGE = re.compile(
+    rf"https://(?:huggingface\.co|hf\.co)/(?P<repo>{_ID}/{_ID})"
+    r"(?:/(?:tree|blob|resolve)/(?P<revision>refs/[^/]+/[^/]+|[^/?#]+)(?:/(?P<file>[^?#]+))?)?"
+    r"/?(?:[?#].*)?"
+)
+_SCHEME = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+-]+):(?P<rest>.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalPath:
+    """A file or a directory that exists."""
+
+    path: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimmName:
+    """A model that timm knows, with or without the tag of its weights."""
+
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class HubRepo:
+    """A repository of the Hugging Face Hub, or one file of it."""
+
+    repo: str
+    revision: str | None
+    file: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedDownload:
+    """A checkpoint whose fixed address `weights_map/downloads.toml` states."""
+
+    collection: str
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class WebAddress:
+    """A file behind an https address."""
+
+    url: str
+
+
+Reference = LocalPath | TimmName | HubRepo | NamedDownload | WebAddress
+
+
+def parse_reference(text: str) -> Reference:
+    """Say what a reference means.
+
+    Raises:
+        SourceError: It means nothing, or a path that does not exist. Names the nearest.
+    """
+    path = Path(text).expanduser()
+    if text and path.exists():
+        if _HUB.fullmatch(text):
+            logger.warning("%s is a path here; write hf:%s for the Hub repository", text, text)
+        return LocalPath(path=path)
+    if (match := _SCHEME.fullmatch(text)) is not None:
+        return _with_scheme(text, match["scheme"].lower(), match["rest"])
+    if not _looks_like_path(text) and (match := _HUB.fullmatch(text)):
+        return _hub(match)
+    raise _nothing_there(text, path)
+
+
+def _with_scheme(text: str, scheme: str, rest: str) -> Reference:
+    match scheme:
+        case "timm" if rest:
+            return TimmName(name=rest)
+        case "local-dir":
+            if (path := Path(rest).expanduser()).exists():
+                return LocalPath(path=path)
+            raise _nothing_there(rest, path)
+        case "https" | "http":
+            page = _HUB_PAGE.fullmatch(text)
+            return _hub(page) if page else WebAddress(url=text)
+        case "hf" | "hf-hub":
+            plain = rest.removeprefix("//").removeprefix("models/")
+            if (hub := _HUB.fullmatch(plain)) is not None:
+                return _hub(hub)
+            raise SourceError(
+                f"{text} names no Hub repository.", hint="write hf:ORG/REPO, or hf:ORG/REPO/FILE"
+            )
+    if scheme in collections() and rest:
+        return NamedDownload(collection=scheme, name=rest)
+    known = (*_SCHEMES, *collections())
+    near = difflib.get_close_matches(scheme, known, n=1)
+    raise SourceError(
+        f"{text} is neither a path that exists nor a reference of a known kind.",
+        evidence={"kinds": ", ".join(f"{kind}:" for kind in known)},
+        hint=f"did you mean {near[0]}:{rest or 'NAME'}?" if near else None,
+    )
+
+
+def _hub(match: re.Match[str]) -> HubRepo:
+    revision, file = match["revision"], match["file"]
+    return HubRepo(
+        repo=match["repo"],
+        revision=unquote(revision) if revision else None,
+        file=unquote(file) if file else None,
+    )
+
+
+def _looks_like_path(text: str) -> bool:
+    # ORG/REPO never begins like these, and no repository is named like a file of weights;
+    # ORG/REPO/model.safetensors is a path unless it says hf:.
+    return text.startswith(("/", "./", "../", "~")) or text.endswith(WEIGHT_SUFFIXES)
+
+
+def _nothing_there(text: str, path: Path) -> SourceError:
+    if not text:
+        return SourceError("The reference is empty.", hint="give a path, timm:NAME or hf:ORG/REPO")
+    siblings = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+    if near := difflib.get_close_matches(path.name, siblings, n=3):
+        hint = f"did you mean {' or '.join(str(path.parent / name) for name in near)}?"
+    elif "/" in text or text.endswith(WEIGHT_SUFFIXES):
+        hint = "give the path of a file or directory, or hf:ORG/REPO for the Hub"
+    else:
+        hint = f"timm:{text} for a timm model, hf:ORG/REPO for the Hub"
+    return SourceError(f"There is no file or directory {text}.", hint=hint)

@@ -1,0 +1,57 @@
+"""timm names to the places of their weights, through timm's own table of pretrained models."""
+
+import difflib
+
+from vitconvert.errors import SourceError
+from vitconvert.sources.references import HubRepo, WebAddress
+
+
+def resolve_timm(name: str) -> tuple[str, HubRepo | WebAddress]:
+    """The full name (with the default tag, if none is given) and where its weights are.
+
+    Source: `timm.models.get_pretrained_cfg`, timm 1.0.31; like timm, the Hub before an address.
+
+    Raises:
+        SourceError: timm does not know the name or the tag, or nobody published weights for it.
+    """
+    from timm.models import get_arch_pretrained_cfgs, get_pretrained_cfg, is_model
+
+    architecture, _, tag = name.partition(".")
+    tags = [key.partition(".")[2] for key in get_arch_pretrained_cfgs(architecture)]
+    if not is_model(architecture):
+        raise _unknown_architecture(architecture)
+    if tag and tag not in tags:
+        raise _unknown_tag(architecture, tag, tags)
+    cfg = get_pretrained_cfg(name)
+    full = f"{architecture}.{cfg.tag}" if cfg is not None and cfg.tag else name
+    if cfg is not None and cfg.hf_hub_id:
+        file = cfg.hf_hub_filename
+        return full, HubRepo(repo=cfg.hf_hub_id, revision=None, file=file)
+    if cfg is not None and isinstance(cfg.url, str) and cfg.url:
+        return full, WebAddress(url=cfg.url)
+    raise SourceError(
+        f"timm publishes no weights for {name}.",
+        hint="--no-pretrained builds the model without its weights; "
+        "--checkpoint PATH reads a file that you have",
+    )
+
+
+def _unknown_architecture(architecture: str) -> SourceError:
+    from timm.models import list_models
+
+    near = difflib.get_close_matches(architecture, list_models(), n=3)
+    return SourceError(
+        f"timm knows no model {architecture}.",
+        hint=f"did you mean {' or '.join(f'timm:{match}' for match in near)}?"
+        if near
+        else "`vitconvert list` shows the names",
+    )
+
+
+def _unknown_tag(architecture: str, tag: str, tags: list[str]) -> SourceError:
+    near = difflib.get_close_matches(tag, tags, n=1) or tags[:1]
+    return SourceError(
+        f"timm knows no weights {tag} of {architecture}.",
+        details=[f"{architecture}.{known}" for known in tags if known],
+        hint=f"did you mean timm:{architecture}.{near[0]}?" if near and near[0] else None,
+    )

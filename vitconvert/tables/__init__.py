@@ -1,0 +1,1 @@
+"""The language of `weights_map/`: templates, axes, expressions, tables, detection."""

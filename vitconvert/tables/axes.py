@@ -1,0 +1,108 @@
+"""Named axes: `(qkv head dim) width` says what every dimension of a tensor is made of.
+
+    axes = dim*                          separated by blanks
+    dim  = name | number | "(" name* ")"
+
+A number is a dimension of exactly that size which carries nothing, mostly 1. The order of names
+inside parentheses is from the slowest to the fastest, as in einops. Two layouts of one tensor
+name the same axes, and the permutation between them follows.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+_TOKEN = re.compile(r"\s*([()]|[A-Za-z_][A-Za-z0-9_{}+*]*|\d+)")
+
+
+@dataclass(frozen=True)
+class Dim:
+    """One dimension: the product of its axes, or a fixed number."""
+
+    axes: tuple[str, ...] = ()
+    number: int = 1
+
+    def size(self, sizes: Mapping[str, int]) -> int:
+        """Number of entries, given the size of each axis."""
+        return self.number * math.prod(sizes[axis] for axis in self.axes)
+
+    def __str__(self) -> str:
+        if not self.axes:
+            return str(self.number)
+        text = " ".join(self.axes)
+        return f"({text})" if len(self.axes) > 1 else text
+
+
+@dataclass(frozen=True)
+class Axes:
+    """The dimensions of a tensor, each made of named axes."""
+
+    dims: tuple[Dim, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every axis, slowest first."""
+        return tuple(axis for dim in self.dims for axis in dim.axes)
+
+    def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """The tensor's shape, given the size of each axis."""
+        return tuple(dim.size(sizes) for dim in self.dims)
+
+    def without(self, axis: str) -> "Axes":
+        """The layout of one step along `axis`; a dimension made of it alone disappears."""
+        kept = (Dim(tuple(a for a in dim.axes if a != axis), dim.number) for dim in self.dims)
+        pairs = zip(self.dims, kept, strict=True)
+        return Axes(tuple(new for old, new in pairs if new.axes or not old.axes))
+
+    def rename(self, names: Mapping[str, str]) -> "Axes":
+        """The same layout with other axis names."""
+        return Axes(tuple(Dim(tuple(names.get(a, a) for a in d.axes), d.number) for d in self.dims))
+
+    def __str__(self) -> str:
+        return " ".join(map(str, self.dims))
+
+
+def parse_axes(text: str) -> Axes:
+    """Parse a layout.
+
+    Raises:
+        ValueError: The text is not a layout, or names an axis twice.
+    """
+    dims = tuple(_dims(iter(_tokens(text))))
+    names = [axis for dim in dims for axis in dim.axes]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"axis {name!r} appears twice in {text.strip()!r}")
+    return Axes(dims)
+
+
+def _tokens(text: str) -> list[str]:
+    tokens, position = [], 0
+    while text[position:].strip():
+        match = _TOKEN.match(text, position)
+        if not match:
+            raise ValueError(f"{text[position:].strip()!r} is not an axis")
+        tokens.append(match[1])
+        position = match.end()
+    return tokens
+
+
+def _dims(tokens: Iterator[str]) -> Iterator[Dim]:
+    for token in tokens:
+        if token == "(":
+            yield Dim(tuple(_group(tokens)))
+        elif token == ")":
+            raise ValueError("a ')' without its '('")
+        else:
+            yield Dim(number=int(token)) if token.isdigit() else Dim((token,))
+
+
+def _group(tokens: Iterator[str]) -> Iterator[str]:
+    for token in tokens:
+        if token == ")":
+            return
+        if token == "(" or token.isdigit():
+            raise ValueError(f"{token!r} inside parentheses: only names can be there")
+        yield token
+    raise ValueError("a '(' without its ')'")

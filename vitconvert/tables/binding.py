@@ -1,0 +1,261 @@
+"""A table laid over a checkpoint's header: which of their tensors make up which of ours."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from vitconvert.config import FIXED_AXES
+from vitconvert.tables.axes import Axes
+from vitconvert.tables.canonical import CanonicalTensor, instantiate
+from vitconvert.tables.expressions import Alternative, Part
+from vitconvert.tables.sizes import Equation, Sizes, solve
+from vitconvert.tables.table import Row, Table
+from vitconvert.tables.templates import Index, skeleton_of
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Link:
+    """One of their tensors (or one step of it) is one of ours (or one step of it)."""
+
+    ours: str
+    tensor: CanonicalTensor
+    indices: Mapping[str, int]
+    our_axes: Axes
+    our_step: int | None  # along the first axis of ours, where a row joins several of theirs
+    theirs: str | None  # None: they leave this step out because it is zero
+    their_axes: Axes
+    their_step: tuple[str, int] | None  # along an axis of theirs, where a row selects
+    row: str
+
+
+@dataclass(frozen=True)
+class Binding:
+    """Everything the headers alone can say about a checkpoint under one table."""
+
+    table: Table
+    links: Mapping[str, tuple[Link, ...]]  # by canonical name
+    ignored: Mapping[str, str]  # their key -> reason
+    unexplained: tuple[str, ...]  # keys that no row and no ignore entry matches
+    misfits: Mapping[str, str]  # keys whose number of dimensions fits no row -> the row
+    doubled: Mapping[str, tuple[str, ...]]  # canonical name -> their keys, of which one too many
+    partial: Mapping[str, tuple[str, ...]]  # canonical name -> their keys that are missing
+    shapes: Mapping[str, Shape]  # of all their keys
+    sizes: Sizes
+
+    @property
+    def fits(self) -> bool:
+        """Whether the table explains every key and finds what it requires."""
+        return bool(self.links) and not (self.unexplained or self.misfits or self.lacking)
+
+    @property
+    def lacking(self) -> tuple[tuple[str, ...], ...]:
+        """Rows that the table requires, and that nothing in the file fills."""
+        found = {link.tensor.name.text for links in self.links.values() for link in links}
+        return tuple(group for group in self.table.requires if not found & set(group))
+
+    @property
+    def explained(self) -> int:
+        """Number of keys that rows use."""
+        return len({link.theirs for links in self.links.values() for link in links} - {None})
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a part stands in a table."""
+
+    row: Row
+    alternative: int
+    item: int
+
+    @property
+    def part(self) -> Part:
+        part = self.row.alternatives[self.alternative].items[self.item]
+        assert isinstance(part, Part)
+        return part
+
+
+_Indices = tuple[tuple[str, int], ...]
+# (row name, indices) -> (alternative, item) -> their key
+_Spellings = dict[tuple[str, _Indices], dict[tuple[int, int], str]]
+
+
+def bind(table: Table, shapes: Mapping[str, Shape]) -> Binding:
+    """Lay a table over the names and shapes of a checkpoint. Reads no weights, raises nothing."""
+    return _Binder(table, shapes).binding()
+
+
+def links_of(
+    row: Row, alternative: Alternative, indices: Mapping[str, int], keys: Mapping[int, str]
+) -> Iterator[Link]:
+    """The links of one tensor of ours, spelled by `keys`: item number -> their key."""
+    tensor = row.tensor
+    ours = tensor.axes_at(indices)
+    default = ours.without(ours.names[0]) if alternative.joined else ours
+    for number, item in enumerate(alternative.items):
+        part = item if isinstance(item, Part) else None
+        yield Link(
+            ours=tensor.name.write(indices),
+            tensor=tensor,
+            indices=indices,
+            our_axes=ours,
+            our_step=number if alternative.joined else None,
+            theirs=keys[number] if part else None,
+            their_axes=instantiate(part.axes, indices) if part and part.axes else default,
+            their_step=_selected(part, indices),
+            row=row.text,
+        )
+
+
+def _selected(part: Part | None, indices: Mapping[str, int]) -> tuple[str, int] | None:
+    if not part or not part.selection:
+        return None
+    step = part.selection.step
+    number = step.write(indices[step.name]) if isinstance(step, Index) else step
+    return part.selection.axis, number
+
+
+class _Binder:
+    """Collects the places of every key, then decides for each of our tensors."""
+
+    def __init__(self, table: Table, shapes: Mapping[str, Shape]) -> None:
+        self.table = table
+        self.shapes = shapes
+        self.places = [
+            _Place(row, a, n)
+            for row in table.rows
+            for a, alternative in enumerate(row.alternatives)
+            for n, item in enumerate(alternative.items)
+            if isinstance(item, Part)
+        ]
+        self.spellings: _Spellings = defaultdict(dict)
+        self.doubled: dict[str, tuple[str, ...]] = {}
+        self.partial: dict[str, tuple[str, ...]] = {}
+        self._candidates: dict[str, list[_Place]] = {}
+
+    def binding(self) -> Binding:
+        unexplained, misfits, ignored = [], {}, {}
+        for key in self.shapes:
+            matched = list(self.match(key))
+            fitting = [(p, indices) for p, indices in matched if self.has_rank(p, key)]
+            for place, indices in fitting:
+                self.spell(place, indices, key)
+            reason = self.reason_to_ignore(key)
+            if fitting:
+                continue
+            if reason:
+                ignored[key] = reason
+            elif matched:
+                misfits[key] = matched[0][0].row.text
+            else:
+                unexplained.append(key)
+        links = dict(self.links())
+        sizes = solve(self.equations(links), FIXED_AXES)
+        return Binding(
+            table=self.table,
+            links=links,
+            ignored=ignored,
+            unexplained=tuple(unexplained),
+            misfits=misfits,
+            doubled=self.doubled,
+            partial=self.partial,
+            shapes=self.shapes,
+            sizes=sizes,
+        )
+
+    def match(self, key: str) -> Iterator[tuple[_Place, dict[str, int]]]:
+        # Keys that differ only in their numbers have the same candidates, and there are few.
+        skeleton = skeleton_of(key)
+        if skeleton not in self._candidates:
+            self._candidates[skeleton] = [
+                place for place in self.places if place.part.key.skeleton.match(skeleton)
+            ]
+        for place in self._candidates[skeleton]:
+            indices = place.part.key.match(key)
+            if indices is not None:
+                yield place, indices
+
+    def has_rank(self, place: _Place, key: str) -> bool:
+        """Whether the key has the number of dimensions, and the fixed ones, of its row."""
+        dims, shape = self.their_axes(place, {}).dims, self.shapes[key]
+        return len(dims) == len(shape) and all(
+            dim.axes or dim.number == size for dim, size in zip(dims, shape, strict=True)
+        )
+
+    def their_axes(self, place: _Place, indices: Mapping[str, int]) -> Axes:
+        alternative, tensor = place.row.alternatives[place.alternative], place.row.tensor
+        ours = tensor.axes.without(tensor.axes.names[0]) if alternative.joined else tensor.axes
+        return instantiate(place.part.axes or ours, indices)
+
+    def reason_to_ignore(self, key: str) -> str | None:
+        for template, axes in self.table.empty:
+            if template.match(key) is not None and self.shapes[key][:1] == (0,):
+                return f"the project keeps an empty {axes} here"
+        return next((r for t, r in self.table.ignore if t.match(key) is not None), None)
+
+    def spell(self, place: _Place, indices: dict[str, int], key: str) -> None:
+        for complete in self.with_selected(place, indices, key):
+            name = place.row.name
+            spelling = self.spellings[name, tuple(sorted(complete.items()))]
+            other = spelling.setdefault((place.alternative, place.item), key)
+            if other != key:
+                self.doubled[place.row.tensor.name.write(complete)] = (other, key)
+
+    def with_selected(
+        self, place: _Place, indices: dict[str, int], key: str
+    ) -> Iterator[dict[str, int]]:
+        """Add the index that selects along an axis: blocks stacked in one array."""
+        selection = place.part.selection
+        step = selection.step if selection else None
+        if not isinstance(step, Index) or step.name in indices or not selection:
+            yield indices
+            return
+        dims = self.their_axes(place, indices).dims
+        along = next(n for n, dim in enumerate(dims) if selection.axis in dim.axes)
+        for number in range(self.shapes[key][along]):
+            value = step.read(number)
+            if value is not None:
+                yield {**indices, step.name: value}
+
+    def links(self) -> Iterator[tuple[str, tuple[Link, ...]]]:
+        for (row_name, pairs), spelling in self.spellings.items():
+            row, indices = self.table.row_of[row_name], dict(pairs)
+            name = row.tensor.name.write(indices)
+            complete = [
+                (number, alternative)
+                for number, alternative in enumerate(row.alternatives)
+                if self.missing(number, alternative, spelling) == 0
+            ]
+            if not complete:
+                self.partial[name] = self.missing_keys(row, indices, spelling)
+                continue
+            number, alternative = complete[0]
+            keys = {n: key for (a, n), key in spelling.items() if a == number}
+            others = set(spelling.values()) - set(keys.values())
+            if others:
+                self.doubled[name] = (*keys.values(), *sorted(others))
+            yield name, tuple(links_of(row, alternative, indices, keys))
+
+    @staticmethod
+    def missing(number: int, alternative: Alternative, spelling: dict[tuple[int, int], str]) -> int:
+        return len(alternative.parts) - sum(1 for a, _ in spelling if a == number)
+
+    @staticmethod
+    def missing_keys(
+        row: Row, indices: dict[str, int], spelling: dict[tuple[int, int], str]
+    ) -> tuple[str, ...]:
+        number = min(a for a, _ in spelling)
+        items = enumerate(row.alternatives[number].items)
+        return tuple(
+            item.key.write(indices)
+            for n, item in items
+            if isinstance(item, Part) and (number, n) not in spelling
+        )
+
+    def equations(self, links: Mapping[str, tuple[Link, ...]]) -> Iterator[Equation]:
+        for parts in links.values():
+            for link in parts:
+                if link.theirs is not None:
+                    shape = self.shapes[link.theirs]
+                    yield Equation(link.theirs, link.their_axes, shape, link.row)

@@ -1,0 +1,98 @@
+"""The canonical spelling: our own ViT's tensors, their axes and when they exist."""
+
+import functools
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from vitconvert.config import ViTConfig
+from vitconvert.errors import TableError
+from vitconvert.tables.axes import Axes, parse_axes
+from vitconvert.tables.directory import tables_dir
+from vitconvert.tables.templates import Template, parse_template
+
+
+@dataclass(frozen=True)
+class CanonicalTensor:
+    """One line of `canonical.toml`: a tensor, or the same tensor in every block."""
+
+    name: Template
+    axes: Axes
+    conditions: tuple[str, ...]  # words of ViTConfig that must all hold
+
+    def axes_at(self, indices: Mapping[str, int]) -> Axes:
+        """The layout in one block: `mid{s}` becomes `mid2`."""
+        return instantiate(self.axes, indices)
+
+
+def instantiate(axes: Axes, indices: Mapping[str, int]) -> Axes:
+    """Replace the indices in axis names by their values."""
+    names = {}
+    for axis in axes.names:
+        name = axis
+        for index, value in indices.items():
+            name = name.replace(f"{{{index}}}", str(value))
+        names[axis] = name
+    return axes.rename(names)
+
+
+@functools.cache
+def canonical_tensors() -> Mapping[str, CanonicalTensor]:
+    """All canonical tensors by the text of their name.
+
+    Raises:
+        TableError: `canonical.toml` does not parse.
+    """
+    text = (tables_dir() / "canonical.toml").read_text(encoding="utf-8")
+    rows = tomllib.loads(text)["tensors"]
+    return {
+        name: _parse(name, value)
+        for template, value in rows.items()
+        for kind in (("weight", "bias") if "{p}" in template else ("",))
+        for name in (template.replace("{p}", kind),)
+    }
+
+
+def _parse(name: str, value: str) -> CanonicalTensor:
+    axes, _, condition = value.partition(" if ")
+    try:
+        conditions = tuple(word.strip() for word in condition.split(" and ") if word)
+        return CanonicalTensor(parse_template(name, {}), parse_axes(axes), conditions)
+    except ValueError as error:
+        raise TableError(
+            "The canonical table does not parse.",
+            evidence={"row": f'weights_map/canonical.toml: "{name}"', "problem": error},
+        ) from None
+
+
+def expected_tensors(config: ViTConfig) -> dict[str, Axes]:
+    """Every tensor that a ViT of this configuration has, with its layout."""
+    return {
+        tensor.name.write(indices): tensor.axes_at(indices)
+        for tensor in canonical_tensors().values()
+        for indices in instances(tensor, config)
+    }
+
+
+def expected_shapes(config: ViTConfig) -> dict[str, tuple[int, ...]]:
+    """The shape of every tensor that a ViT of this configuration has."""
+    sizes = config.axes()
+    return {name: axes.shape(sizes) for name, axes in expected_tensors(config).items()}
+
+
+def instances(tensor: CanonicalTensor, config: ViTConfig) -> Iterator[dict[str, int]]:
+    """The indices at which a ViT of this configuration has the tensor."""
+    if not all(getattr(config, word) for word in tensor.conditions):
+        return
+    match tensor.name.indices:
+        case ():
+            yield {}
+        case ("i",):
+            yield from ({"i": i} for i in range(config.depth))
+        case ("s",):
+            yield from ({"s": s} for s in range(len(config.stem_depths)))
+        case ("s", "u"):
+            stages = enumerate(config.stem_depths)
+            yield from ({"s": s, "u": u} for s, units in stages for u in range(units))
+        case _:
+            raise AssertionError(f"canonical.toml uses the indices {tensor.name.indices}")

@@ -1,0 +1,133 @@
+"""Recognising a dialect: the table that explains every key wins."""
+
+import functools
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from vitconvert.errors import AmbiguousDialect, UnknownDialect
+from vitconvert.tables.binding import Binding, Shape, bind
+from vitconvert.tables.directory import tables_dir
+from vitconvert.tables.table import Table, builtin_tables
+
+# A table that uses this share of a file's keys is taken to be meant: what it does not explain is
+# then reported as a problem of the file, tensor by tensor, and not as an unknown dialect.
+_MEANT = 0.5
+
+_Attempt = tuple[str, Binding]  # the prefix that was taken off, and what came of it
+
+
+@dataclass(frozen=True)
+class Recognised:
+    """The dialect of a checkpoint, with the wrapper prefix that was taken off its keys."""
+
+    binding: Binding
+    prefix: str
+
+    @property
+    def table(self) -> Table:
+        """The dialect's table."""
+        return self.binding.table
+
+
+def recognise(
+    shapes: Mapping[str, Shape],
+    tables: Iterable[Table] | None = None,
+    their_config: Mapping[str, object] | None = None,
+) -> Recognised:
+    """Find the one table that explains every key.
+
+    Args:
+        shapes: Names and shapes from the checkpoint's header.
+        tables: The candidates; by default all of `weights_map/`.
+        their_config: The `config.json` beside the checkpoint. It decides between tables that
+            explain the same keys.
+
+    Raises:
+        UnknownDialect: No table explains the keys. Names the nearest and what it lacks.
+        AmbiguousDialect: Several tables do. Name one.
+    """
+    candidates = list(tables) if tables is not None else list(builtin_tables().values())
+    prefix = common_prefix(shapes)
+    attempts = [("", shapes)]
+    if prefix:
+        attempts.append((prefix, {key[len(prefix) :]: s for key, s in shapes.items()}))
+    bindings: list[_Attempt] = [(p, bind(t, s)) for p, s in attempts for t in candidates]
+    fitting = [(p, b) for p, b in bindings if b.fits]
+    if not fitting:
+        return _nearest(bindings, len(shapes))
+    best = _decide(fitting, their_config or {})
+    if len(best) > 1:
+        raise _ambiguous([binding for _, binding in best])
+    return Recognised(best[0][1], best[0][0])
+
+
+@functools.cache
+def _wrapper_prefixes() -> Mapping[str, str]:
+    text = (tables_dir() / "prefixes.toml").read_text(encoding="utf-8")
+    prefixes: Mapping[str, str] = tomllib.loads(text)["prefixes"]
+    return prefixes
+
+
+def common_prefix(keys: Iterable[str]) -> str:
+    """What wrappers such as DataParallel put before every key, taken off repeatedly."""
+    keys, prefix = list(keys), ""
+    while keys:
+        found = next((p for p in _wrapper_prefixes() if all(k.startswith(p) for k in keys)), None)
+        if found is None:
+            return prefix
+        prefix += found
+        keys = [key[len(found) :] for key in keys]
+    return prefix
+
+
+def _decide(
+    fitting: Sequence[_Attempt], their_config: Mapping[str, object]
+) -> list[_Attempt]:
+    """Prefer the tables that the checkpoint's own config names, then those that ignore least."""
+    best = [(p, b) for p, b in fitting if identifies(b.table, their_config)] or list(fitting)
+    least = min((len(b.ignored), len(p)) for p, b in best)
+    return [(p, b) for p, b in best if (len(b.ignored), len(p)) == least]
+
+
+def identifies(table: Table, their_config: Mapping[str, object]) -> bool:
+    """Whether a project's `config.json` says that it belongs to this dialect."""
+    marks = table.config_file.identify if table.config_file else {}
+    return any(str(their_config.get(key)) in values for key, values in marks.items())
+
+
+def _nearest(bindings: Sequence[_Attempt], count: int) -> Recognised:
+    prefix, nearest = max(
+        bindings,
+        key=lambda attempt: (
+            attempt[1].explained + len(attempt[1].ignored),
+            -len(attempt[1].unexplained) - len(attempt[1].misfits),
+            not attempt[0],
+        ),
+    )
+    if count and nearest.explained >= _MEANT * count:
+        return Recognised(nearest, prefix)
+    left = sorted([*nearest.unexplained, *nearest.misfits])
+    evidence: dict[str, object] = {"keys": count}
+    if nearest.explained:
+        table = nearest.table
+        evidence["nearest"] = f"{table.name} ({table.title}), which explains {nearest.explained}"
+    raise UnknownDialect(
+        "No table of weights_map/ explains these tensors.",
+        evidence={**evidence, "unexplained": _some(left)},
+        hint="`vitconvert list` shows the dialects; --table FILE.toml adds one.",
+    )
+
+
+def _ambiguous(bindings: Sequence[Binding]) -> AmbiguousDialect:
+    names = [binding.table.name for binding in bindings]
+    return AmbiguousDialect(
+        "Several dialects explain every tensor of this file.",
+        evidence={b.table.name: b.table.title for b in bindings},
+        hint=f"Name the one it was written by: --dialect {names[0]}.",
+    )
+
+
+def _some(keys: Sequence[str], limit: int = 4) -> str:
+    shown = ", ".join(keys[:limit])
+    return shown + (f" and {len(keys) - limit} more" if len(keys) > limit else "")

@@ -1,0 +1,176 @@
+"""The right side of a row: how their tensors make up one of ours.
+
+    expression  = alternative ("|" alternative)*     on reading any, on writing the first
+    alternative = "cat(" item ("," item)* ")" | part
+    item        = part | "zeros"
+    part        = key selection? (":" axes)?
+    selection   = "[" axis "=" number "]"            a number, or an index such as {i}
+
+`cat` runs along the first axis of our tensor, one step an item: three items make up
+`(qkv head dim)`. Axes are those of their tensor before the selection; left out, they are ours.
+`x[qkv=0] : (qkv head dim) width` is the first step along their axis `qkv`.
+"""
+
+import re
+from dataclasses import dataclass
+
+from vitconvert.tables.axes import Axes, parse_axes
+from vitconvert.tables.templates import Index, Template, Words, parse_template
+
+_TOKEN = re.compile(r"\s*([(),|:=\[\]]|[^\s(),|:=\[\]]+)")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """One step of an axis: a number, or the value of an index."""
+
+    axis: str
+    step: int | Index
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of their tensors, or some steps of one."""
+
+    key: Template
+    axes: Axes | None = None
+    selection: Selection | None = None
+
+
+@dataclass(frozen=True)
+class Zeros:
+    """A step that they leave out because it is always zero."""
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """One way to spell one of our tensors: its parts, joined along our first axis if several."""
+
+    items: tuple[Part | Zeros, ...]
+    joined: bool
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The items that are tensors of theirs."""
+        return tuple(item for item in self.items if isinstance(item, Part))
+
+
+class ExpressionError(ValueError):
+    """An expression that does not parse; the message points at the place."""
+
+    def __init__(self, message: str, text: str, position: int) -> None:
+        super().__init__(f"{message}\n    {text}\n    {' ' * position}^")
+
+
+def parse_expression(text: str, words: Words) -> tuple[Alternative, ...]:
+    """Parse the right side of a row.
+
+    Raises:
+        ExpressionError: With the text and a caret under the place.
+    """
+    return _Parser(text, words).expression()
+
+
+class _Parser:
+    """Recursive descent, one method for each line of the grammar."""
+
+    def __init__(self, text: str, words: Words) -> None:
+        self.text = text
+        self.words = words
+        self.tokens = [(m[1], m.start(1)) for m in _TOKEN.finditer(text)]
+        self.position = 0
+
+    def peek(self, ahead: int = 0) -> str:
+        index = self.position + ahead
+        return self.tokens[index][0] if index < len(self.tokens) else ""
+
+    def take(self, expected: str = "") -> str:
+        token = self.peek()
+        if not token or (expected and token != expected):
+            wanted = repr(expected) if expected else "more"
+            raise self.error(f"expected {wanted}, found {token!r}" if token else "ends too early")
+        self.position += 1
+        return token
+
+    def error(self, message: str) -> ExpressionError:
+        ended = self.position >= len(self.tokens)
+        place = len(self.text) if ended else self.tokens[self.position][1]
+        return ExpressionError(message, self.text, place)
+
+    def expression(self) -> tuple[Alternative, ...]:
+        alternatives = [self.alternative()]
+        while self.peek() == "|":
+            self.take("|")
+            alternatives.append(self.alternative())
+        if self.peek():
+            raise self.error(f"{self.peek()!r} does not belong here")
+        return tuple(alternatives)
+
+    def alternative(self) -> Alternative:
+        if self.peek() != "cat" or self.peek(1) != "(":
+            return Alternative((self.part(),), joined=False)
+        self.take("cat")
+        self.take("(")
+        items = [self.item()]
+        while self.peek() == ",":
+            self.take(",")
+            items.append(self.item())
+        self.take(")")
+        return Alternative(tuple(items), joined=True)
+
+    def item(self) -> Part | Zeros:
+        if self.peek() == "zeros":
+            self.take()
+            return Zeros()
+        return self.part()
+
+    def part(self) -> Part:
+        key = self.key()
+        selection = self.selection() if self.peek() == "[" else None
+        axes = self.axes() if self.peek() == ":" else None
+        if selection and not axes:
+            raise self.error("a selection needs the axes of their tensor: key[axis=0] : axes")
+        if selection and axes and selection.axis not in axes.names:
+            raise self.error(f"the axes {axes} do not name {selection.axis!r}")
+        return Part(key, axes, selection)
+
+    def key(self) -> Template:
+        if self.peek() in set("(),|:=[]"):
+            raise self.error(f"expected a key, found {self.peek()!r}")
+        start = self.position
+        text = self.take()
+        try:
+            return parse_template(text, self.words)
+        except ValueError as error:
+            self.position = start
+            raise self.error(str(error)) from None
+
+    def selection(self) -> Selection:
+        self.take("[")
+        axis = self.take()
+        self.take("=")
+        step = self.number()
+        self.take("]")
+        return Selection(axis, step)
+
+    def number(self) -> int | Index:
+        token = self.take()
+        if token.isdigit():
+            return int(token)
+        segments = parse_template(token, {}).segments if token.startswith("{") else ()
+        if len(segments) == 1 and isinstance(segments[0], Index):
+            return segments[0]
+        self.position -= 1
+        raise self.error(f"{token!r} is neither a number nor an index")
+
+    def axes(self) -> Axes:
+        self.take(":")
+        start, depth, words = self.position, 0, []
+        while self.peek() and not (depth == 0 and self.peek() in ",|)"):
+            depth += {"(": 1, ")": -1}.get(self.peek(), 0)
+            words.append(self.take())
+        try:
+            return parse_axes(" ".join(words))
+        except ValueError as error:
+            self.position = start
+            raise self.error(str(error)) from None

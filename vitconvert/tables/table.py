@@ -1,0 +1,359 @@
+"""A dialect: one TOML file of `weights_map/`, parsed once into an object nobody edits."""
+
+import dataclasses
+import functools
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+from vitconvert.config import ViTConfig
+from vitconvert.errors import TableError, UsageError
+from vitconvert.tables.axes import Axes, parse_axes
+from vitconvert.tables.canonical import CanonicalTensor, canonical_tensors
+from vitconvert.tables.directory import tables_dir
+from vitconvert.tables.expressions import Alternative, parse_expression
+from vitconvert.tables.templates import Template, Words, parse_template
+
+# Files of weights_map/ that are not dialects.
+_OTHERS = ("canonical", "prefixes", "downloads", "architectures")
+_SECTIONS = (
+    "dialect",
+    "words",
+    "rows",
+    "ignore",
+    "empty",
+    "config",
+    "config_json",
+    "preprocessing",
+)
+_DIALECT_KEYS = ("title", "ecosystem", "source", "tested", "extends", "requires", "container")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One of our tensors and the ways in which the dialect spells it."""
+
+    tensor: CanonicalTensor
+    alternatives: tuple[Alternative, ...]
+    text: str  # as it stands in the table, for messages
+
+    @property
+    def name(self) -> str:
+        """The canonical name."""
+        return self.tensor.name.text
+
+
+@dataclass(frozen=True)
+class Default:
+    """A fact the dialect implies: `field if word` or `field unless word`, or always."""
+
+    field: str
+    value: Any
+    word: str = ""
+    negated: bool = False
+
+
+@dataclass(frozen=True)
+class ConfigFile:
+    """How the project's own `config.json` says what our configuration says."""
+
+    identify: Mapping[str, tuple[str, ...]]  # their key -> values that mark this dialect
+    fields: Mapping[str, tuple[str, ...]]  # our field -> paths in their file, first found wins
+    values: Mapping[str, Mapping[str, Any]]  # our field -> their value -> ours
+    defaults: Mapping[str, Any]  # our field -> what the project assumes if the file is silent
+    defaults_of: Mapping[str, Mapping[str, Any]]  # the same for one identifying value
+    arguments: str  # path of the constructor's arguments, all of which must be understood
+    inert: tuple[str, ...]  # arguments that change nothing in inference, or that tensors show
+    architecture: str  # path of the name of an architecture in architectures.toml
+
+
+@dataclass(frozen=True)
+class Table:
+    """A parsed dialect."""
+
+    name: str
+    file: str
+    title: str
+    ecosystem: str
+    source: str
+    tested: str
+    container: str
+    requires: tuple[tuple[str, ...], ...]  # of each group, one row must be found
+    rows: tuple[Row, ...]
+    ignore: tuple[tuple[Template, str], ...]
+    empty: tuple[tuple[Template, Axes], ...]
+    defaults: tuple[Default, ...]
+    config_file: ConfigFile | None
+    preprocessing: Mapping[str, Any]
+
+    @functools.cached_property
+    def row_of(self) -> Mapping[str, Row]:
+        """Rows by canonical name."""
+        return {row.name: row for row in self.rows}
+
+
+@functools.cache
+def builtin_tables() -> Mapping[str, Table]:
+    """Every dialect of `weights_map/`, by name, sorted.
+
+    Raises:
+        TableError: A table does not parse.
+    """
+    files = {_stem(f): f for f in tables_dir().iterdir() if f.name.endswith(".toml")}
+    return {name: read_table(files[name]) for name in sorted(files) if name not in _OTHERS}
+
+
+def find_tables(name: str) -> list[Table]:
+    """The dialect of this name, or all dialects of the ecosystem of this name.
+
+    Raises:
+        UsageError: There is none; names the nearest.
+    """
+    tables = builtin_tables()
+    if name in tables:
+        return [tables[name]]
+    found = [table for table in tables.values() if table.ecosystem == name]
+    if found:
+        return found
+    names = sorted({*tables, *(table.ecosystem for table in tables.values())})
+    near = get_close_matches(name, names, n=3)
+    raise UsageError(
+        f"There is no dialect {name!r}.",
+        evidence={"dialects": ", ".join(tables)},
+        hint=f"Did you mean {' or '.join(near)}?" if near else "`vitconvert list` describes them.",
+    )
+
+
+def read_table(file: Traversable | Path) -> Table:
+    """Parse a dialect from a TOML file.
+
+    Raises:
+        TableError: With the place in the file and what is wrong there.
+    """
+    label = f"weights_map/{file.name}" if not isinstance(file, Path) else str(file)
+    if isinstance(file, Path) and file.parent == tables_dir():
+        label = f"weights_map/{file.name}"
+    return _TableReader(_stem(file), label, _inherit(file, label, ())).table()
+
+
+def _stem(file: Traversable | Path) -> str:
+    return file.name.removesuffix(".toml")
+
+
+def _load(file: Traversable | Path, label: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise TableError(
+            "The table is not TOML.",
+            evidence={"file": label, "problem": error},
+            hint="Keys that hold dots or braces must be quoted.",
+        ) from None
+    except OSError as error:
+        raise TableError(
+            "The table cannot be read.", evidence={"file": label, "problem": error.strerror}
+        ) from None
+
+
+def _inherit(file: Traversable | Path, label: str, children: tuple[str, ...]) -> dict[str, Any]:
+    """The file's sections, on top of those of the table that it extends."""
+    data = _load(file, label)
+    parent = data.get("dialect", {}).get("extends")
+    if parent is None:
+        return data
+    base = tables_dir() / f"{parent}.toml"
+    if parent in (*children, _stem(file)) or not base.is_file():
+        raise TableError(
+            f"The table extends {parent!r}, which is "
+            + ("itself." if base.is_file() else "no table."),
+            evidence={"file": label},
+        )
+    inherited = _inherit(base, f"weights_map/{parent}.toml", (*children, _stem(file)))
+    inherited.get("dialect", {}).pop("requires", None)
+    return _merge(inherited, data)
+
+
+def _merge(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
+    """Sections key by key; what `top` sets to false is taken away."""
+    merged = dict(base)
+    for key, value in top.items():
+        old = merged.get(key)
+        both = isinstance(old, dict) and isinstance(value, dict)
+        merged[key] = _merge(old, value) if both and isinstance(old, dict) else value
+    return merged
+
+
+class _TableReader:
+    """Turns the sections of one file into a Table; every message carries its place."""
+
+    def __init__(self, name: str, label: str, data: Mapping[str, Any]) -> None:
+        self.name = name
+        self.label = label
+        self.data = data
+
+    def error(self, place: str, problem: object, hint: str | None = None) -> TableError:
+        return TableError(
+            "The table does not parse.",
+            evidence={"file": self.label, "place": place, "problem": problem},
+            hint=hint,
+        )
+
+    def section(self, name: str) -> Mapping[str, Any]:
+        value = self.data.get(name, {})
+        if not isinstance(value, dict):
+            raise self.error(name, "expected a [section]")
+        return value
+
+    def text(self, section: str, key: str, default: str | None = None) -> str:
+        value = self.section(section).get(key, default)
+        if not isinstance(value, str):
+            found = "nothing" if value is None else type(value).__name__
+            raise self.error(f"{section}.{key}", f"expected a text, found {found}")
+        return value
+
+    def table(self) -> Table:
+        for unknown in sorted(set(self.data) - set(_SECTIONS)):
+            raise self.error(unknown, f"unknown section; there are {', '.join(_SECTIONS)}")
+        for unknown in sorted(set(self.section("dialect")) - set(_DIALECT_KEYS)):
+            raise self.error(f"dialect.{unknown}", f"unknown key; {', '.join(_DIALECT_KEYS)}")
+        rows = tuple(self.rows())
+        return Table(
+            name=self.name,
+            file=self.label,
+            title=self.text("dialect", "title"),
+            ecosystem=self.text("dialect", "ecosystem", self.name),
+            source=self.text("dialect", "source"),
+            tested=self.text("dialect", "tested", ""),
+            container=self.text("dialect", "container", "safetensors"),
+            requires=self.requires({row.name for row in rows}),
+            rows=rows,
+            ignore=tuple(self.ignore()),
+            empty=tuple(self.empty()),
+            defaults=tuple(self.defaults()),
+            config_file=self.config_file(),
+            preprocessing=self.section("preprocessing"),
+        )
+
+    def words(self) -> Words:
+        words = {}
+        for word, texts in self.section("words").items():
+            several = [texts] if isinstance(texts, str) else texts
+            if not isinstance(several, list) or not all(isinstance(t, str) for t in several):
+                raise self.error(f"words.{word}", "expected a text or a list of texts")
+            words[word] = tuple(several)
+        return words
+
+    def rows(self) -> Iterator[Row]:
+        words = self.words()
+        for key, value in self.section("rows").items():
+            if value is False:
+                continue
+            if not isinstance(value, str):
+                raise self.error(f'rows."{key}"', "expected a text, or false to take a row away")
+            for kind in ("weight", "bias") if "{p}" in key else ("",):
+                name, text = key.replace("{p}", kind), value.replace("{p}", kind)
+                in_words = {w: tuple(t.replace("{p}", kind) for t in ts) for w, ts in words.items()}
+                yield self.row(name, text, in_words, key)
+
+    def row(self, name: str, text: str, words: Words, key: str) -> Row:
+        tensors = canonical_tensors()
+        if name not in tensors:
+            near = get_close_matches(name, tensors, n=1)
+            hint = f"Did you mean {near[0]!r}?" if near else None
+            raise self.error(f'rows."{key}"', f"{name!r} is no canonical name", hint)
+        try:
+            alternatives = parse_expression(text, words)
+        except ValueError as error:
+            raise self.error(f'rows."{key}"', error) from None
+        for alternative in alternatives:
+            self.check_axes(key, tensors[name], alternative)
+        return Row(tensors[name], alternatives, f'{self.label}: "{name}" = "{text}"')
+
+    def check_axes(self, key: str, tensor: CanonicalTensor, alternative: Alternative) -> None:
+        """Both sides must name the same axes, so that a permutation exists."""
+        ours = set(tensor.axes.names)
+        if alternative.joined:
+            ours.discard(tensor.axes.names[0])
+        for part in alternative.parts:
+            selected = {part.selection.axis} if part.selection else set()
+            theirs = set(part.axes.names) - selected if part.axes else ours
+            if theirs != ours:
+                wanted, found = " ".join(sorted(ours)), " ".join(sorted(theirs))
+                raise self.error(
+                    f'rows."{key}"', f"the axes of {part.key} are {found}; ours are {wanted}"
+                )
+
+    def requires(self, known: set[str]) -> tuple[tuple[str, ...], ...]:
+        names = self.section("dialect").get("requires", [])
+        for name in (n.strip() for either in names for n in either.split("|")):
+            if name not in known:
+                raise self.error("dialect.requires", f"{name!r} is no row of this table")
+        return tuple(tuple(n.strip() for n in either.split("|")) for either in names)
+
+    def ignore(self) -> Iterator[tuple[Template, str]]:
+        for key, reason in self.section("ignore").items():
+            if reason is False:
+                continue
+            if not isinstance(reason, str) or not reason.strip():
+                raise self.error(f'ignore."{key}"', "a reason is needed, as text")
+            for kind in ("weight", "bias") if "{p}" in key else ("",):
+                yield self.template("ignore", key, kind), reason
+
+    def empty(self) -> Iterator[tuple[Template, Axes]]:
+        for key, axes in self.section("empty").items():
+            try:
+                yield self.template("empty", key), parse_axes(axes)
+            except ValueError as error:
+                raise self.error(f'empty."{key}"', error) from None
+
+    def template(self, section: str, key: str, kind: str = "") -> Template:
+        try:
+            return parse_template(key.replace("{p}", kind), self.words())
+        except ValueError as error:
+            raise self.error(f'{section}."{key}"', error) from None
+
+    def defaults(self) -> Iterator[Default]:
+        for key, value in self.section("config").items():
+            self.check_field(f'config."{key}"', key.split()[0] if key.strip() else key)
+            match key.split():
+                case [field]:
+                    yield Default(field, value)
+                case [field, ("if" | "unless") as how, word]:
+                    yield Default(field, value, word, how == "unless")
+                case _:
+                    forms = '"field", "field if word" or "field unless word"'
+                    raise self.error(f'config."{key}"', f"expected {forms}")
+
+    def config_file(self) -> ConfigFile | None:
+        section = self.section("config_json")
+        if not section:
+            return None
+        for unknown in sorted(set(section) - {f.name for f in dataclasses.fields(ConfigFile)}):
+            raise self.error(f"config_json.{unknown}", "unknown section")
+        for field in section.get("fields", {}):
+            self.check_field(f"config_json.fields.{field}", field)
+        return ConfigFile(
+            identify=_tuples(section.get("identify", {})),
+            fields=_tuples(section.get("fields", {})),
+            values=section.get("values", {}),
+            defaults=section.get("defaults", {}),
+            defaults_of=section.get("defaults_of", {}),
+            arguments=section.get("arguments", ""),
+            inert=tuple(section.get("inert", ())),
+            architecture=section.get("architecture", ""),
+        )
+
+    def check_field(self, place: str, field: str) -> None:
+        fields = [f.name for f in dataclasses.fields(ViTConfig)]
+        if field not in fields:
+            near = get_close_matches(field, fields, n=1)
+            hint = f"Did you mean {near[0]!r}?" if near else None
+            raise self.error(place, f"{field!r} is no field of ViTConfig", hint)
+
+
+def _tuples(section: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    return {k: (v,) if isinstance(v, str) else tuple(v) for k, v in section.items()}

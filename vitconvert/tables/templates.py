@@ -1,0 +1,201 @@
+"""Key templates: one line for the same tensor in every block.
+
+    template = (letters | "{" index "}" | "{" word "}" | "{_}" | "*")*
+    index    = letter | letter "+" n | n "*" letter | n "*" letter "+" n
+    word     = a name of two letters or more, from the table's [words]
+
+An index counts from 0: `block{s+1}` spells s = 0 as `block1`. `{_}` is a number that carries
+nothing. A word stands for its text; a word with several texts matches any of them and is written
+as the first. `*`, only at the end and only in [ignore], matches any rest.
+"""
+
+import functools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_NUMBER = re.compile(r"\d+")
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_INDEX = re.compile(r"(?:(\d+)\*)?([a-z])(?:\+(\d+))?$")
+
+Words = Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Index:
+    """`scale * name + offset`, a number in a key."""
+
+    name: str
+    scale: int = 1
+    offset: int = 0
+
+    def write(self, value: int) -> int:
+        """The number as it is spelled."""
+        return self.scale * value + self.offset
+
+    def read(self, number: int) -> int | None:
+        """The value that is spelled so, or None where no value is."""
+        value, rest = divmod(number - self.offset, self.scale)
+        return value if rest == 0 and value >= 0 else None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Several spellings; the first is written."""
+
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Blank:
+    """A number that carries nothing."""
+
+
+@dataclass(frozen=True)
+class Rest:
+    """Anything up to the end."""
+
+
+Segment = str | Index | Choice | Blank | Rest
+
+
+@dataclass(frozen=True)
+class Template:
+    """A parsed key template."""
+
+    segments: tuple[Segment, ...]
+    text: str
+
+    @functools.cached_property
+    def indices(self) -> tuple[str, ...]:
+        """Names of the indices, in order, each once."""
+        found = (s.name for s in self.segments if isinstance(s, Index))
+        return tuple(dict.fromkeys(found))
+
+    @functools.cached_property
+    def regex(self) -> re.Pattern[str]:
+        """A pattern that matches the template's keys and perhaps some with impossible numbers."""
+        return re.compile("".join(_pattern(s) for s in self.segments) + r"\Z")
+
+    @functools.cached_property
+    def skeleton(self) -> re.Pattern[str]:
+        """A pattern for `skeleton_of` the template's keys."""
+        plain = (_without_numbers(segment) for segment in self.segments)
+        return re.compile("".join(_pattern(s) for s in plain) + r"\Z")
+
+    def match(self, key: str) -> dict[str, int] | None:
+        """The indices that spell `key`, or None."""
+        match = self.regex.match(key)
+        if not match:
+            return None
+        found: dict[str, int] = {}
+        slots = (s for s in self.segments if isinstance(s, Index))
+        for slot, number in zip(slots, match.groups(), strict=True):
+            value = slot.read(int(number))
+            if value is None or found.setdefault(slot.name, value) != value:
+                return None
+        return found
+
+    def write(self, indices: Mapping[str, int]) -> str:
+        """The key for these indices."""
+        return "".join(_spell(segment, indices) for segment in self.segments)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def skeleton_of(key: str) -> str:
+    """The key with every number replaced by 0."""
+    return _NUMBER.sub("0", key)
+
+
+def _without_numbers(segment: Segment) -> Segment:
+    match segment:
+        case str():
+            return skeleton_of(segment)
+        case Choice(texts):
+            return Choice(tuple(map(skeleton_of, texts)))
+        case _:
+            return segment
+
+
+def _pattern(segment: Segment) -> str:
+    match segment:
+        case str():
+            return re.escape(segment)
+        case Index():
+            return r"(0|[1-9]\d*)"
+        case Choice(texts):
+            return "(?:" + "|".join(map(re.escape, texts)) + ")"
+        case Blank():
+            return r"\d+"
+        case Rest():
+            return r".*"
+
+
+def _spell(segment: Segment, indices: Mapping[str, int]) -> str:
+    match segment:
+        case str():
+            return segment
+        case Index():
+            return str(segment.write(indices[segment.name]))
+        case Choice(texts):
+            return texts[0]
+        case Blank():
+            return "0"
+        case Rest():
+            raise AssertionError("a template with * is never written")
+
+
+def parse_template(text: str, words: Words) -> Template:
+    """Parse a key template, with the table's words.
+
+    Raises:
+        ValueError: A brace holds neither an index nor a known word, or words refer in a circle.
+    """
+    return Template(_merge(_segments(text, words, ())), text)
+
+
+def _segments(text: str, words: Words, open_words: tuple[str, ...]) -> list[Segment]:
+    segments: list[Segment] = []
+    position = 0
+    for brace in _BRACES.finditer(text):
+        segments.append(text[position : brace.start()])
+        segments += _brace(brace[1], words, open_words)
+        position = brace.end()
+    rest = text[position:]
+    if rest.endswith("*"):
+        segments += [rest[:-1], Rest()]
+    else:
+        segments.append(rest)
+    return segments
+
+
+def _brace(inside: str, words: Words, open_words: tuple[str, ...]) -> list[Segment]:
+    if inside == "_":
+        return [Blank()]
+    index = _INDEX.match(inside)
+    if index:
+        return [Index(index[2], int(index[1] or 1), int(index[3] or 0))]
+    if inside in open_words:
+        raise ValueError(f"the words {' -> '.join((*open_words, inside))} refer in a circle")
+    if inside not in words:
+        known = ", ".join(sorted(words)) or "none"
+        raise ValueError(f"{{{inside}}} is neither an index nor a word of this table ({known})")
+    texts = words[inside]
+    if len(texts) == 1:
+        return _segments(texts[0], words, (*open_words, inside))
+    if any("{" in text for text in texts):
+        raise ValueError(f"the word {inside!r} has several texts, so none can hold braces")
+    return [Choice(texts)]
+
+
+def _merge(segments: list[Segment]) -> tuple[Segment, ...]:
+    """Join neighbouring letters and drop empty ones."""
+    merged: list[Segment] = []
+    for segment in segments:
+        if isinstance(segment, str) and merged and isinstance(merged[-1], str):
+            merged[-1] += segment
+        elif segment != "":
+            merged.append(segment)
+    return tuple(merged)
