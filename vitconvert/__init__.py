@@ -1,0 +1,73 @@
+"""Pretrained Vision Transformers, usable anywhere, provably unchanged.
+
+    >>> import vitconvert
+    >>> model = vitconvert.load_model("ViT-B_16.npz")     # doctest: +SKIP
+    >>> logits = model(images)                            # doctest: +SKIP
+
+Importing this package imports neither torch nor timm; each name below does when it is first used.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vitconvert.config import ViTConfig
+    from vitconvert.conversion.ledger import Ledger
+    from vitconvert.errors import VitConvertError
+    from vitconvert.export.convert import Conversion, convert, convert_state_dict
+    from vitconvert.inference.predict import predict
+    from vitconvert.inference.preprocessing import Preprocessing
+    from vitconvert.inspection import Inspection, inspect
+    from vitconvert.loading import Checkpoint, load_checkpoint, load_model
+    from vitconvert.model import ViT
+    from vitconvert.parity import ParityReport, verify
+
+_HOMES = {
+    "Checkpoint": "loading",
+    "Conversion": "export.convert",
+    "Inspection": "inspection",
+    "Ledger": "conversion.ledger",
+    "ParityReport": "parity",
+    "Preprocessing": "inference.preprocessing",
+    "ViT": "model",
+    "ViTConfig": "config",
+    "VitConvertError": "errors",
+    "convert": "export.convert",
+    "convert_state_dict": "export.convert",
+    "inspect": "inspection",
+    "load_checkpoint": "loading",
+    "load_model": "loading",
+    "predict": "inference.predict",
+    "verify": "parity",
+}
+
+__all__ = [
+    "Checkpoint",
+    "Conversion",
+    "Inspection",
+    "Ledger",
+    "ParityReport",
+    "Preprocessing",
+    "ViT",
+    "ViTConfig",
+    "VitConvertError",
+    "convert",
+    "convert_state_dict",
+    "inspect",
+    "load_checkpoint",
+    "load_model",
+    "predict",
+    "verify",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'vitconvert' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"vitconvert.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

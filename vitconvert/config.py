@@ -17,7 +17,7 @@ from vitconvert.errors import ConflictingFact, UsageError
 ACTIVATIONS = ("gelu", "gelu_tanh", "quick_gelu", "relu", "silu", "tanh")
 POOLINGS = ("token", "avg", "avgmax", "max", "map", "none")
 POSITIONS = ("learned", "sincos2d", "none")
-STEM_STYLES = ("google", "jeonsworld")
+STEM_STYLES = ("google", "timm", "jeonsworld")  # the same weights, three arithmetics
 RESAMPLINGS = (
     "bicubic_antialias",  # timm `resample_abs_pos_embed`
     "bicubic",  # Hugging Face ViT, DeiT, MAE, MSN, I-JEPA; Meta MAE, DeiT
@@ -40,7 +40,9 @@ class ViTConfig:
 
     # Geometry
     image_size: tuple[int, int]
-    patch_size: tuple[int, int]  # kernel of the patch convolution, on the stem's grid if there is one
+    patch_size: tuple[
+        int, int
+    ]  # kernel of the patch convolution, on the stem's grid if there is one
     in_channels: int
     num_classes: int  # 0: no head, the model returns pooled features
     embed_dim: int
@@ -118,8 +120,7 @@ class ViTConfig:
     @property
     def grid_size(self) -> tuple[int, int]:
         """Patches down and across."""
-        # SAME padding in Google's stem rounds up at each stride of 2.
-        height, width = (math.ceil(size / self.stem_stride) for size in self.image_size)
+        height, width = (_stem_positions(self, size) for size in self.image_size)
         return height // self.patch_size[0], width // self.patch_size[1]
 
     @property
@@ -143,9 +144,48 @@ class ViTConfig:
         return self.pooling == "map"
 
     @property
+    def root_only(self) -> bool:
+        """Whether the stem is the ResNet's root alone."""
+        return self.stem and not self.stem_depths
+
+    @property
+    def square(self) -> bool:
+        """Whether images and patches are as high as wide."""
+        return len(set(self.image_size)) == 1 and len(set(self.patch_size)) == 1
+
+    @property
+    def even_heads(self) -> bool:
+        """Whether the heads share the model's width."""
+        return self.num_heads * self.head_dim == self.embed_dim
+
+    @property
     def feature_dim(self) -> int:
         """Width of what the head reads."""
         return self.representation_size or self.embed_dim
+
+    def function(self) -> dict[str, Any]:
+        """The fields that decide the function in inference, without those that have no effect here.
+
+        Two configurations compute the same function of the same weights if these are equal.
+        """
+        fields = {name: getattr(self, name) for name in field_names()}
+        for name in ("position_resampling", *(n for n in fields if n.endswith("drop_rate"))):
+            del fields[name]
+        fields["attention_scale"] = self.attention_scale or self.head_dim**-0.5
+        fields["pool_heads"] = self.pool_heads or self.num_heads
+        fields["pool_mlp_dim"] = self.pool_mlp_dim or self.mlp_dim
+        effective = {
+            "representation_activation": self.representation_size,
+            "stem_style": self.stem,
+            "stem_width": self.stem,
+            "pool_include_prefix": self.num_prefix_tokens and self.pooling not in ("token", "none"),
+            "no_embed_class": self.num_prefix_tokens and self.learned_positions,
+            "pool_heads": self.map_pooling,
+            "pool_mlp_dim": self.map_pooling,
+            "head_bias": self.num_classes,
+            "proj_bias": self.attention_proj,
+        }
+        return {name: value for name, value in fields.items() if effective.get(name, True)}
 
     def axes(self) -> dict[str, int]:
         """The size of every axis that `weights_map/canonical.toml` names."""
@@ -185,7 +225,7 @@ class ViTConfig:
 
     def replace(self, **changes: Any) -> "ViTConfig":
         """A copy with other values; their origin becomes what `origins` says or `user`."""
-        origins = {**self.origins, **{name: "user" for name in changes}}
+        origins = {**self.origins, **dict.fromkeys(changes, "user")}
         return dataclasses.replace(self, **{"origins": origins, **changes})
 
     def to_dict(self) -> dict[str, Any]:
@@ -195,12 +235,24 @@ class ViTConfig:
         return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any], *, origin: str = "vitconvert.json") -> "ViTConfig":
+    def from_dict(
+        cls, values: Mapping[str, Any], *, origin: str = "vitconvert.json"
+    ) -> "ViTConfig":
         """The inverse of `to_dict`."""
         fields: dict[str, Any] = {
             k: tuple(v) if isinstance(v, list) else v for k, v in values.items()
         }
         return cls(**fields, origins=dict.fromkeys(fields, origin))
+
+
+def _stem_positions(config: ViTConfig, pixels: int) -> int:
+    """Positions that the stem makes of a row or column of pixels; without a stem, the pixels."""
+    if not config.stem:
+        return pixels
+    root = math.ceil(pixels / 2)
+    # Strides of 2 with SAME padding round up; jeonsworld's max-pooling of 3 has no padding.
+    pooled = (root - 3) // 2 + 1 if config.stem_style == "jeonsworld" else math.ceil(root / 2)
+    return math.ceil(pooled / 2 ** max(len(config.stem_depths) - 1, 0))
 
 
 def field_names() -> tuple[str, ...]:
@@ -315,10 +367,20 @@ def _contradictions(config: ViTConfig) -> list[str]:
         )
     if config.pooling == "token" and not config.class_token:
         problems.append("pooling = 'token' needs a class token")
-    if config.dist_head and not config.dist_token:
-        problems.append("dist_head needs a distillation token")
-    if config.position_embedding == "sincos2d" and config.embed_dim % 4:
-        problems.append(f"sincos2d positions need embed_dim divisible by 4, not {config.embed_dim}")
+    if config.dist_head and not (config.dist_token and config.pooling == "token"):
+        problems.append("dist_head needs a distillation token and pooling = 'token'")
+    if config.stem and config.stem_width % 32:
+        problems.append(f"the stem's 32 groups do not divide stem_width {config.stem_width}")
+    if config.position_embedding == "sincos2d" and (config.embed_dim % 4 or config.embed_dim < 8):
+        problems.append(
+            f"sincos2d positions need embed_dim divisible by 4, and 8 at least, not "
+            f"{config.embed_dim}"
+        )
+    if not config.attention_proj and not config.even_heads:
+        problems.append(
+            f"without an output projection, {config.num_heads} heads of {config.head_dim} must "
+            f"make up embed_dim {config.embed_dim}"
+        )
     if config.map_pooling and config.embed_dim % (config.pool_heads or config.num_heads):
         problems.append(
             f"attention pooling needs embed_dim {config.embed_dim} divisible by its "

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 from vitconvert.config import ViTConfig, parse_field
 from vitconvert.containers import Container, open_container, weights_in
 from vitconvert.conversion.accounts import check_accounts, open_ledger
-from vitconvert.conversion.facts import USER, derive_config, state, strongest
+from vitconvert.conversion.facts import (
+    USER,
+    Gathered,
+    derive_config,
+    gather_facts,
+    state,
+    strongest,
+)
 from vitconvert.conversion.ledger import Ledger
 from vitconvert.conversion.plan import plan_reading
 from vitconvert.conversion.their_config import Facts, facts_from_config, unknown_arguments
@@ -61,6 +68,7 @@ class Checkpoint:
         dialect: Name of the table.
         ledger: What was used, ignored (why), assumed (from where), changed (how).
         located: The files and where they came from.
+        their_config: The project's own `config.json`, as far as there is one.
     """
 
     tensors: Mapping[str, "torch.Tensor"]
@@ -70,6 +78,7 @@ class Checkpoint:
     dialect: str
     ledger: Ledger
     located: Located
+    their_config: Mapping[str, Any]
 
 
 def load_model(
@@ -169,7 +178,30 @@ def read_checkpoint(
         dialect=reading.table.name,
         ledger=reading.ledger,
         located=reading.located,
+        their_config=reading.their_config,
     )
+
+
+def read_state_dict(
+    state_dict: "Mapping[str, torch.Tensor]",
+    *,
+    dialect: str | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> "tuple[dict[str, torch.Tensor], ViTConfig]":
+    """The tensors of a state dict under canonical names, and their configuration.
+
+    Raises:
+        VitConvertError: One of the errors of `load_checkpoint`.
+    """
+    from vitconvert.conversion.materialise import materialise
+
+    shapes = {name: tuple(tensor.shape) for name, tensor in state_dict.items()}
+    recognised = recognise(shapes, candidate_tables(dialect, None))
+    user = _parsed(overrides or {})
+    config, _ = derive_config(recognised.binding, state(user, USER))
+    check_accounts(recognised.binding, config, "a state dict")
+    plan = plan_reading(recognised.binding.links, config)
+    return materialise(plan, lambda name: state_dict[recognised.prefix + name]), config
 
 
 def read_header(
@@ -181,14 +213,10 @@ def read_header(
     table: Source | None = None,
 ) -> Reading:
     """Everything up to the proof that the accounts close, from headers alone."""
-    container = open_container(_weights(located))
-    their_config = _read_json(located.config)
-    shapes = {name: info.shape for name, info in container.manifest.items()}
-    recognised = recognise(shapes, candidate_tables(dialect, table), their_config)
+    container, their_config = open_located(located)
+    recognised = recognise_container(container, located, their_config, dialect, table)
     stated = stated_facts(recognised.table, located, their_config, overrides, architecture)
-    config, notes = derive_config(recognised.binding, stated)
-    check_accounts(recognised.binding, config, str(container.path))
-    ledger = open_ledger(recognised.binding, config, notes)
+    config, ledger = prove(recognised, gather_facts(recognised.binding, stated), container)
     return Reading(
         located=located,
         container=container,
@@ -197,6 +225,37 @@ def read_header(
         config=config,
         ledger=ledger,
     )
+
+
+def open_located(located: Located) -> tuple[Container, Mapping[str, Any]]:
+    """The weights, of which only the header is read, and the `config.json` beside them."""
+    return open_container(_weights(located)), _read_json(located.config)
+
+
+def recognise_container(
+    container: Container,
+    located: Located,
+    their_config: Mapping[str, Any],
+    dialect: str | None,
+    table: Source | None,
+) -> Recognised:
+    """The dialect of a container; what vitconvert wrote itself says which it is."""
+    shapes = {name: info.shape for name, info in container.manifest.items()}
+    written_as = _read_json(located.own).get("target")
+    return recognise(shapes, candidate_tables(dialect or written_as, table), their_config)
+
+
+def prove(
+    recognised: Recognised, gathered: Gathered, container: Container
+) -> tuple[ViTConfig, Ledger]:
+    """Everything is known, and every tensor accounted for, from headers alone.
+
+    Raises:
+        MissingFact, ConflictingFact, TensorMismatch: It is not.
+    """
+    config = gathered.config()
+    check_accounts(recognised.binding, config, str(container.path))
+    return config, open_ledger(recognised.binding, config, gathered.notes)
 
 
 def build_model(
@@ -226,7 +285,9 @@ def candidate_tables(dialect: str | None, table: Source | None) -> list[Table]:
     """The tables that may explain a checkpoint."""
     if table is not None:
         return [read_table(Path(table))]
-    return find_tables(dialect) if dialect else list(builtin_tables().values())
+    if dialect:
+        return find_tables(dialect)
+    return [table for table in builtin_tables().values() if not table.named_only]
 
 
 def stated_facts(
@@ -242,7 +303,7 @@ def stated_facts(
         NotRepresentable: The project's own configuration names an unknown architecture, or passes
             it arguments that vitconvert has no word for.
     """
-    user = {field: parse_field(field, value) for field, value in (overrides or {}).items()}
+    user = _parsed(overrides or {})
     own = _read_json(located.own).get("config", {})
     if unknown := unknown_arguments(table, their_config):
         raise NotRepresentable(
@@ -252,10 +313,15 @@ def stated_facts(
         )
     return strongest(
         state(user, USER),
-        state({k: parse_field(k, v) for k, v in own.items()}, "vitconvert.json"),
+        state(_parsed(own), "vitconvert.json"),
         facts_from_config(table, their_config),
         _named_facts(table, located, their_config, architecture),
     )
+
+
+def _parsed(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Field values of the right types; None states nothing."""
+    return {k: parse_field(k, value) for k, value in fields.items() if value is not None}
 
 
 def _named_facts(

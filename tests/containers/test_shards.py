@@ -5,8 +5,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub import save_torch_state_dict
 
-from vitconvert.containers import open_container, write_npz, write_safetensors, write_torch
+from vitconvert.containers import (
+    open_container,
+    weights_in,
+    write_npz,
+    write_safetensors,
+    write_torch,
+)
 from vitconvert.errors import CorruptFile, SourceError, UnsafeFile
 
 FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
@@ -37,12 +44,31 @@ def test_shards_read_as_one(tmp_path: Path) -> None:
             assert torch.equal(container.read(name), tensor)
 
 
+def test_reads_the_shards_that_the_hub_client_writes(tmp_path: Path) -> None:
+    tensors = {f"blocks.{i}.weight": torch.randn(7, 5) for i in range(6)}
+    save_torch_state_dict(tensors, tmp_path, max_shard_size=300)
+    container = open_container(weights_in(tmp_path))
+    assert len(container.files) == 1 + 3
+    assert container.metadata["format"] == "pt"
+    assert container.manifest.keys() == tensors.keys()
+    assert all(torch.equal(container.read(name), tensors[name]) for name in tensors)
+
+
 def test_torch_shards_read_as_one(tmp_path: Path) -> None:
     write_torch(tmp_path / "1.bin", {"a": torch.ones(3)})
     write_torch(tmp_path / "2.bin", {"b": torch.zeros(3)})
     container = open_container(_index(tmp_path, {"a": "1.bin", "b": "2.bin"}))
     assert container.format == "torch"
     assert container.read("b").tolist() == [0, 0, 0]
+
+
+def test_shards_are_unwrapped_by_preference(tmp_path: Path) -> None:
+    for name, key in (("1.bin", "a"), ("2.bin", "b")):
+        checkpoint = {"model": {key: torch.ones(3)}, "model_ema": {key: torch.zeros(3)}}
+        torch.save(checkpoint, tmp_path / name)
+    container = open_container(_index(tmp_path, {"a": "1.bin", "b": "2.bin"}), prefer=("model",))
+    assert container.wrapper == ("model",)
+    assert container.read("b").tolist() == [1, 1, 1]
 
 
 def test_missing_shards_are_listed(tmp_path: Path) -> None:

@@ -72,7 +72,12 @@ def test_round_trip(write: Write, data: st.DataObject) -> None:
 
 
 def test_safetensors_are_byte_for_byte_those_of_the_library(tmp_path: Path) -> None:
-    tensors = {"b.weight": torch.randn(3, 5), "a": torch.randn(7), "é": torch.tensor(3.0)}
+    tensors = {
+        "b.weight": torch.randn(3, 5),
+        "a": torch.randn(7).half(),
+        "é": torch.tensor(3.0),
+        "step": torch.tensor(7),
+    }
     safetensors.torch.save_file(tensors, tmp_path / "theirs", metadata={"format": "pt"})
     write_safetensors(tmp_path / "ours", tensors, metadata={"format": "pt"})
     assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
@@ -105,12 +110,13 @@ def test_numpy_reads_our_npz(tmp_path: Path) -> None:
 def test_torch_reads_our_checkpoint_and_a_view_does_not_bring_its_whole_storage(
     tmp_path: Path,
 ) -> None:
-    big = torch.randn(1000, 3)
-    write_torch(tmp_path / "x.pth", {"w": big[5:7], "t": big[:2].t(), "p": torch.nn.Parameter(big)})
+    big = torch.randn(10_000, 3)
+    parameter = torch.nn.Parameter(torch.randn(2))
+    write_torch(tmp_path / "x.pth", {"w": big[5:7], "t": big[:2].t(), "p": parameter})
     read = torch.load(tmp_path / "x.pth", weights_only=True)
     assert torch.equal(read["w"], big[5:7])
     assert torch.equal(read["t"], big[:2].t())
-    assert (tmp_path / "x.pth").stat().st_size < 16_000
+    assert (tmp_path / "x.pth").stat().st_size < 5_000
     assert type(read["p"]) is torch.Tensor
 
 

@@ -89,6 +89,17 @@ def test_damaged_images_never_end_in_a_traceback(
     assert refused > 10
 
 
+def test_a_png_with_a_wrong_chunk_length_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "cat.png"
+    Image.new("RGB", (61, 45)).save(path)
+    damaged = bytearray(path.read_bytes())
+    damaged[33:37] = (1).to_bytes(4, "big")  # of IDAT, after the signature and IHDR
+    path.write_bytes(damaged)
+    with pytest.raises(CorruptFile) as caught:  # Pillow: SyntaxError
+        open_image(path)
+    assert caught.value.evidence["Pillow"].startswith("broken PNG file")
+
+
 def test_an_image_that_declares_too_many_pixels_is_unsafe(tmp_path: Path) -> None:
     path = tmp_path / "bomb.bmp"
     Image.new("1", (8, 8)).save(path)

@@ -132,6 +132,15 @@ def test_files_of_every_kind_are_opened_as_timm_opens_them(
         assert torch.equal(ours(open_image(path)), expected), path.name
 
 
+def test_alpha_in_a_palette_is_forgotten_without_a_warning(
+    photograph: Callable[..., Image.Image],
+) -> None:
+    palette = photograph(61, 45).quantize(17)
+    expected = Preprocessing.from_timm({})(palette)
+    palette.info["transparency"] = bytes(range(0, 255, 15))
+    assert torch.equal(Preprocessing.from_timm({})(palette), expected)
+
+
 def test_sixteen_bits_saturate_instead_of_being_scaled(
     tmp_path: Path, photograph: Callable[..., Image.Image]
 ) -> None:
@@ -172,12 +181,21 @@ def test_a_malformed_cfg_is_refused(cfg: dict[str, Any], fact: str) -> None:
     assert caught.value.fact == fact
 
 
-def test_random_interpolation_is_refused() -> None:
+@pytest.mark.parametrize("interpolation", ["random", ["bicubic"]])
+def test_unknown_interpolations_are_refused(interpolation: Any) -> None:
     with pytest.raises(ConflictingFact, match="contradicts itself") as caught:
-        Preprocessing.from_timm({"interpolation": "random"})
+        Preprocessing.from_timm({"interpolation": interpolation})
     assert caught.value.details == (
-        "interpolation = 'random' is none of nearest, bilinear, bicubic, lanczos, box, hamming",
+        f"interpolation = {interpolation!r} is none of "
+        "nearest, bilinear, bicubic, lanczos, box, hamming",
     )
+
+
+@pytest.mark.parametrize("mode", ["center", "squash", "border"])
+def test_a_crop_fraction_that_leaves_no_pixels_is_refused(mode: str) -> None:
+    with pytest.raises(ConflictingFact) as caught:
+        Preprocessing.from_timm({"input_size": (3, 9, 8), "crop_pct": 8.5, "crop_mode": mode})
+    assert caught.value.details == ("1x0 pixels are no image",)
 
 
 @pytest.mark.parametrize(

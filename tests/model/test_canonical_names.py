@@ -25,7 +25,8 @@ def configs(draw):
     dist_token = class_token and draw(flag)
     stem = draw(flag)
     positions = draw(st.sampled_from(["learned", "sincos2d", "none"]))
-    poolings = ["avg", "avgmax", "max", "map", "none"] + ["token"] * class_token
+    dist_head = dist_token and num_classes > 0 and draw(flag)
+    poolings = ["token"] if dist_head else ["avg", "avgmax", "max", "map", "none", *["token"] * class_token]
     attention_proj = draw(flag) or heads * head_dim != embed_dim
     flags = {
         name: draw(flag)
@@ -50,7 +51,7 @@ def configs(draw):
         pooling=draw(st.sampled_from(poolings)),
         class_token=class_token,
         dist_token=dist_token,
-        dist_head=dist_token and num_classes > 0 and draw(flag),
+        dist_head=dist_head,
         num_registers=draw(st.integers(0, 3)),
         position_embedding=positions,
         stem=stem,

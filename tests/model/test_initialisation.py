@@ -24,9 +24,11 @@ def config(make_config):
     )
 
 
+@pytest.mark.parametrize("heads", ["pooling", "distilled"])
 @pytest.mark.parametrize("style", STYLES)
-def test_every_parameter_is_overwritten(style, make_config):
-    model = ViT(_everything(make_config))
+def test_every_parameter_is_overwritten(style, heads, make_config):
+    pooling = {"pooling": "map"} if heads == "pooling" else {"dist_head": True}
+    model = ViT(_everything(make_config, **pooling))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.fill_(math.nan)
@@ -187,12 +189,12 @@ def _timm():
     return {"embed_dim": D, "depth": 3, "num_heads": 4, "mlp_ratio": M / D}
 
 
-def _everything(make_config):
+def _everything(make_config, **pooling):
     return make_config(
+        **pooling,
         image_size=(32, 48),
         patch_size=(1, 1),
         dist_token=True,
-        dist_head=True,
         num_registers=2,
         patch_norm=True,
         patch_pre_norm=True,
@@ -202,7 +204,6 @@ def _everything(make_config):
         stem_width=32,
         qk_norm=True,
         layer_scale=True,
-        pooling="map",
         fc_norm=True,
         representation_size=11,
     )

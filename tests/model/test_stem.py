@@ -9,17 +9,11 @@ from timm.layers import HybridEmbed, StdConv2dSame
 from timm.models.resnetv2 import ResNetV2, create_resnetv2_stem
 from timm.models.vision_transformer import VisionTransformer
 
-import vitconvert.config
 from vitconvert.model import ViT
 from vitconvert.model.stem import ARITHMETIC
 
 DEPTHS = [(), (1,), (1, 2, 2), (2, 1, 1, 2), (3, 4, 9)]
 SIZES = [(64, 96), (65, 79)]
-
-
-@pytest.fixture(autouse=True)
-def every_style(monkeypatch):
-    monkeypatch.setattr(vitconvert.config, "STEM_STYLES", tuple(ARITHMETIC))
 
 
 @pytest.mark.parametrize("depths", DEPTHS, ids=str)

@@ -14,6 +14,7 @@ import torch
 import torchvision.models.vision_transformer as tv
 from timm.layers import Attention, HybridEmbed, LayerNorm, Mlp, PatchEmbed
 from timm.layers.activations import GELUTanh, QuickGELU
+from timm.models.deit import VisionTransformerDistilled
 from timm.models.vision_transformer import Block, VisionTransformer
 
 MODULES = ("vision_transformer", "deit", "vision_transformer_hybrid")
@@ -50,7 +51,10 @@ def supported(model: torch.nn.Module) -> bool:
         and isinstance(block.mlp.norm, torch.nn.Identity)
         and type(block.norm1) is LayerNorm
         and model.global_pool in ("", "token", "avg", "avgmax", "max", "map")
-        and not (isinstance(model.norm, torch.nn.Identity) and isinstance(model.fc_norm, torch.nn.Identity))
+        and not (
+            isinstance(model.norm, torch.nn.Identity)
+            and isinstance(model.fc_norm, torch.nn.Identity)
+        )
         and resnet_stem(model.patch_embed)
     )
 
@@ -81,6 +85,12 @@ def facts(model: VisionTransformer) -> dict[str, Any]:
         "pooling": model.global_pool or "none",
         "no_embed_class": bool(model.no_embed_class),
     }
+    if isinstance(model, VisionTransformerDistilled):
+        found["dist_token"] = True
+    if isinstance(embed, HybridEmbed):
+        stages = getattr(embed.backbone, "stages", [])
+        found["stem"] = True
+        found["stem_depths"] = [len(stage.blocks) for stage in stages]
     if model.pool_include_prefix:
         found["pool_include_prefix"] = True
     return found
@@ -99,13 +109,16 @@ def torchvision_rows() -> Iterator[tuple[str, dict[str, Any]]]:
         source = inspect.getsource(getattr(tv, name))
         numbers = ("patch_size", "num_layers", "num_heads", "hidden_dim", "mlp_dim")
         found = {n: int(source.split(f"{n}=")[1].split(",")[0]) for n in numbers}
-        yield name, {
-            "patch_size": [found["patch_size"]] * 2,
-            "embed_dim": found["hidden_dim"],
-            "depth": found["num_layers"],
-            "num_heads": found["num_heads"],
-            "mlp_dim": found["mlp_dim"],
-        }
+        yield (
+            name,
+            {
+                "patch_size": [found["patch_size"]] * 2,
+                "embed_dim": found["hidden_dim"],
+                "depth": found["num_layers"],
+                "num_heads": found["num_heads"],
+                "mlp_dim": found["mlp_dim"],
+            },
+        )
 
 
 def document() -> str:

@@ -94,13 +94,15 @@ def _joined(
     index: Path, weight_map: Mapping[str, str], shards: Mapping[str, Container], stack: ExitStack
 ) -> Container:
     first = next(iter(shards.values()))
-    if odd := [name for name, s in shards.items() if (s.format, s.wrapper) != (first.format, ())]:
+    kind = (first.format, first.wrapper)
+    if odd := [name for name, s in shards.items() if (s.format, s.wrapper) != kind]:
         raise CorruptFile("The shards are not of one kind.", evidence={"index": index}, details=odd)
     return Container(
         path=index,
         files=(index, *(shard.path for shard in shards.values())),
         format=first.format,
         manifest={n: info for shard in shards.values() for n, info in shard.manifest.items()},
+        wrapper=first.wrapper,
         metadata={k: v for shard in shards.values() for k, v in shard.metadata.items()},
         extras={k: v for shard in shards.values() for k, v in shard.extras.items()},
         reader=lambda name: shards[weight_map[name]].read(name),

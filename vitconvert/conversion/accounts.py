@@ -52,7 +52,7 @@ def open_ledger(binding: Binding, config: ViTConfig, notes: tuple[str, ...]) -> 
         assumed={
             field: f"{getattr(config, field)} ({origin})"
             for field, origin in config.origins.items()
-            if origin.startswith(("weights_map/", "assumed"))
+            if origin.startswith((binding.table.file, "assumed"))
         },
         notes=notes,
     )
@@ -86,12 +86,13 @@ def _left_over(binding: Binding, config: ViTConfig) -> Iterator[str]:
     expected = expected_tensors(config)
     for name, links in binding.links.items():
         if name not in expected:
-            yield f"{links[0].theirs}  the model has no {name}"
+            theirs = next(link.theirs for link in links if link.theirs is not None)
+            yield f"{theirs}  the model has no {name}"
 
 
 def _misshapen(binding: Binding, config: ViTConfig) -> Iterator[str]:
     for key, row in binding.misfits.items():
-        yield f"{key}  found {_show(binding.shapes[key])}, another number of dimensions than {row}"
+        yield f"{key}  found {_show(binding.shapes[key])}, which is not laid out as in {row}"
     sizes, seen = sizes_of(config), set()
     for links in binding.links.values():
         for link in links:

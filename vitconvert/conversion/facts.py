@@ -8,6 +8,7 @@ only an assumption can settle is assumed aloud, and what nothing settles is aske
 import dataclasses
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from vitconvert.config import ViTConfig, field_names
@@ -15,6 +16,7 @@ from vitconvert.conversion.their_config import Facts
 from vitconvert.errors import ConflictingFact, MissingFact
 from vitconvert.tables.binding import Binding
 from vitconvert.tables.canonical import canonical_tensors
+from vitconvert.tables.table import Table
 
 TENSORS = "tensors"
 USER = "user"
@@ -57,7 +59,51 @@ def derive_config(binding: Binding, stated: Facts) -> tuple[ViTConfig, tuple[str
         ConflictingFact: The user states what the tensors contradict.
         MissingFact: Neither the tensors nor anybody tells a field. Lists all such fields.
     """
-    return _Derivation(binding, stated).config()
+    gathered = gather_facts(binding, stated)
+    return gathered.config(), gathered.notes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gathered:
+    """What is known of a checkpoint's function, complete or not."""
+
+    table: Table
+    facts: Facts
+    conflicts: tuple[str, ...]
+    asked: Mapping[str, str]  # field that nothing tells -> why
+    notes: tuple[str, ...]  # what the tensors overruled
+
+    def config(self) -> ViTConfig:
+        """The configuration, if it is known and without contradiction.
+
+        Raises:
+            ConflictingFact: What is stated contradicts the tensors.
+            MissingFact: Fields are not known. Lists all of them.
+        """
+        if self.conflicts:
+            raise ConflictingFact(
+                "What is stated contradicts the tensors.",
+                details=self.conflicts,
+                hint="Leave these out, or name the file they belong to. --image-size resamples "
+                "positions; --set only states what the file already is.",
+            )
+        if self.asked:
+            settings = " ".join(f"--set {name}=..." for name in self.asked)
+            width = max(map(len, self.asked))
+            raise MissingFact(
+                "The tensors do not tell everything that decides the function.",
+                evidence={"dialect": f"{self.table.name} ({self.table.file})"},
+                details=[f"{name:<{width}}  {why}" for name, why in self.asked.items()],
+                hint=f"{settings} (in Python, overrides={{...}}) states it.",
+            )
+        values = {name: value for name, (value, _) in self.facts.items()}
+        origins = {name: origin for name, (_, origin) in self.facts.items()}
+        return ViTConfig(**values, origins=origins)
+
+
+def gather_facts(binding: Binding, stated: Facts) -> Gathered:
+    """Collect what the tensors show and what was stated. Raises nothing."""
+    return _Derivation(binding, stated).gathered()
 
 
 class _Derivation:
@@ -72,7 +118,7 @@ class _Derivation:
         self.missing: dict[str, str] = {}  # field -> how it could be told
         self.notes: list[str] = []
 
-    def config(self) -> tuple[ViTConfig, tuple[str, ...]]:
+    def gathered(self) -> Gathered:
         self.read_presence()
         self.read_counts()
         self.read_sizes()
@@ -83,10 +129,13 @@ class _Derivation:
         for name in _REQUIRED:
             if name not in self.facts and name not in self.missing:
                 self.missing[name] = "nothing tells it"
-        self.raise_problems()
-        values = {name: value for name, (value, _) in self.facts.items()}
-        origins = {name: origin for name, (_, origin) in self.facts.items()}
-        return ViTConfig(**values, origins=origins), tuple(self.notes)
+        return Gathered(
+            table=self.binding.table,
+            facts=self.facts,
+            conflicts=tuple(self.conflicts),
+            asked={name: why for name, why in self.missing.items() if why},
+            notes=tuple(self.notes),
+        )
 
     def learn(self, field: str, value: Any) -> None:
         """A fact that the tensors show."""
@@ -141,13 +190,13 @@ class _Derivation:
 
     def read_heads(self) -> None:
         """Most files show only the product of head count and head width."""
-        inner = self.binding.sizes.products.get(("head", "dim"))
+        inner = self.binding.sizes.products.get(frozenset({"head", "dim"}))
         if inner is None:
             return
         for field, other in (("num_heads", "head_dim"), ("head_dim", "num_heads")):
             if field in self.stated:
                 number, origin = self.stated[field]
-                if inner % number:
+                if number < 1 or inner % number:
                     self.conflicts.append(
                         f"{field} = {number} ({origin}) does not divide {inner}, the width of q"
                     )
@@ -171,7 +220,7 @@ class _Derivation:
             if rgb is not None:
                 self.learn("in_channels", rgb)
             return
-        area = self.binding.sizes.products.get(("y", "x", "channel"))
+        area = self.binding.sizes.products.get(frozenset({"y", "x", "channel"}))
         if area is not None:
             self.split_patch(area)
 
@@ -180,14 +229,19 @@ class _Derivation:
         channels, channels_origin = self.stated.get("in_channels", (None, ""))
         if patch is None and channels is None:
             # Three channels or one fit at most one of the two: 3 k^2 is never a square.
-            channels = next((c for c in (3, 1) if area == c * math.isqrt(area // c) ** 2), None)
-            channels_origin = f"assumed: the patches of {area} values are square"
-        if patch is None and channels and area % channels == 0:
+            channels = next((c for c in (3, 1) if _is_square(area / c)), None)
+            channels_origin = f"assumed: a patch of {area} values is square"
+        if patch is None and channels and _is_square(area / channels):
             side = math.isqrt(area // channels)
-            patch, patch_origin = (side, side), channels_origin
-        if channels is None and patch and area % math.prod(patch) == 0:
+            patch, patch_origin = (side, side), f"assumed: a patch of {area} values is square"
+        if patch is None:
+            self.missing["patch_size"] = f"a patch of {area} values is no square of pixels"
+            if channels is not None:
+                self.facts["in_channels"] = (channels, channels_origin)
+            return
+        if channels is None and area % math.prod(patch) == 0:
             channels, channels_origin = area // math.prod(patch), TENSORS
-        if not patch or not channels or math.prod(patch) * channels != area:
+        if math.prod(patch) * (channels or 0) != area:
             self.conflicts.append(
                 f"patch_size and in_channels: {_show(patch)} and {channels} do not make up the "
                 f"{area} values of a patch"
@@ -200,7 +254,9 @@ class _Derivation:
         for default in self.binding.table.defaults:
             holds = not default.word or bool(self.facts.get(default.word, (False, ""))[0])
             if holds != default.negated and default.field not in self.stated:
-                self.facts.setdefault(default.field, (_tuple(default.value), self.binding.table.file))
+                self.facts.setdefault(
+                    default.field, (_tuple(default.value), self.binding.table.file)
+                )
         for field, (value, origin) in self.stated.items():
             if field not in self.facts:
                 self.facts[field] = (value, origin)
@@ -221,11 +277,15 @@ class _Derivation:
             fitting = [how for how, count in counts.items() if count == self.patches_in(image)]
             if fitting:
                 how = said if said in fitting else fitting[0]
+                if how != said and said_origin == USER:
+                    self.contradict_positions(image, rows, said=said)
                 self.facts["image_size"] = (image, image_origin)
                 self.facts["no_embed_class"] = (how, said_origin if how == said else TENSORS)
                 return
             self.contradict_image_size(image, image_origin, rows)
-        options = [said] if said is not None else [how for how in (False, True) if prefix or not how]
+        options = (
+            [said] if said is not None else [how for how in (False, True) if prefix or not how]
+        )
         square = [how for how in options if math.isqrt(max(counts[how], 0)) ** 2 == counts[how] > 0]
         if len(square) != 1:
             self.missing["image_size"] = (
@@ -237,21 +297,26 @@ class _Derivation:
         self.facts["image_size"] = (self.pixels(math.isqrt(count)), assumed)
         self.facts["no_embed_class"] = (square[0], said_origin if said is not None else assumed)
 
-    def stride(self) -> tuple[int, int]:
-        """Pixels from one patch to the next, down and across."""
-        stem = self.facts["stem"][0]
+    def stem_stride(self) -> int:
+        """Pixels from one position of the stem's grid to the next."""
         depths = self.facts.get("stem_depths", ((), ""))[0]
-        stride = 4 * 2 ** max(len(depths) - 1, 0) if stem else 1
-        height, width = self.facts["patch_size"][0]
-        return height * stride, width * stride
+        return 4 * 2 ** max(len(depths) - 1, 0) if self.facts["stem"][0] else 1
 
     def patches_in(self, image: tuple[int, int]) -> int:
-        down, across = self.stride()
-        return (image[0] // down) * (image[1] // across)
+        # Rounding up within the stem is its SAME padding, as in ViTConfig.grid_size.
+        (down, across), stride = self.facts["patch_size"][0], self.stem_stride()
+        rows, columns = math.ceil(image[0] / stride) // down, math.ceil(image[1] / stride) // across
+        return int(rows * columns)
 
     def pixels(self, side: int) -> tuple[int, int]:
-        down, across = self.stride()
-        return side * down, side * across
+        (down, across), stride = self.facts["patch_size"][0], self.stem_stride()
+        return side * down * stride, side * across * stride
+
+    def contradict_positions(self, image: tuple[int, int], rows: int, *, said: bool) -> None:
+        self.conflicts.append(
+            f"no_embed_class = {said} (user), but image_size = {_show(image)} and the {rows} "
+            f"positions of the tensors leave only {not said}"
+        )
 
     def contradict_image_size(self, image: tuple[int, int], origin: str, rows: int) -> None:
         count = self.patches_in(image)
@@ -260,25 +325,6 @@ class _Derivation:
             f"{rows} positions"
         )
         (self.conflicts if origin == USER else self.notes).append(text)
-
-    def raise_problems(self) -> None:
-        if self.conflicts:
-            raise ConflictingFact(
-                "What is stated contradicts the tensors.",
-                details=self.conflicts,
-                hint="Leave these out, or name the file they belong to. --image-size resamples "
-                "positions; --set only states what the file already is.",
-            )
-        asked = {name: why for name, why in self.missing.items() if why}
-        if asked:
-            settings = " ".join(f"--set {name}=..." for name in asked)
-            width = max(map(len, asked))
-            raise MissingFact(
-                "The tensors do not tell everything that decides the function.",
-                evidence={"dialect": f"{self.binding.table.name} ({self.binding.table.file})"},
-                details=[f"{name:<{width}}  {why}" for name, why in asked.items()],
-                hint=f"{settings} (in Python, overrides={{...}}) states it.",
-            )
 
 
 def strongest(*sources: Facts) -> Facts:
@@ -294,6 +340,10 @@ def strongest(*sources: Facts) -> Facts:
 def state(values: Mapping[str, Any], origin: str) -> Facts:
     """Values that all come from one place."""
     return {field: (value, origin) for field, value in values.items()}
+
+
+def _is_square(number: float) -> bool:
+    return number >= 1 and math.isqrt(int(number)) ** 2 == number
 
 
 def _tuple(value: Any) -> Any:

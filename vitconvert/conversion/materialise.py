@@ -1,6 +1,7 @@
 """Carrying out a plan in memory: views where a layout allows, copies where it does not."""
 
 from collections.abc import Callable
+from functools import reduce
 from math import prod
 
 import torch
@@ -34,8 +35,9 @@ def _assemble(assembly: Assembly, plan: Plan, read: Read) -> Tensor:
     shape, pieces = plan.shape(assembly), assembly.pieces
     if len(pieces) == 1 and pieces[0].put is None:
         return _axiswise(pieces[0], assembly.axes, plan, read).reshape(shape)
-    first = next((read(piece.source) for piece in pieces if piece.source), None)
-    dtype = first.dtype if first is not None else torch.float32
+    # One dtype for all pieces, into which each fits; an empty tensor has that of the others.
+    sources = [piece.source for piece in pieces if piece.source] or _any_source(plan)
+    dtype = reduce(torch.promote_types, (read(source).dtype for source in sources))
     whole = torch.zeros([plan.sizes[axis] for axis in assembly.axes.names], dtype=dtype)
     for piece in pieces:
         if piece.source is not None:
@@ -43,6 +45,11 @@ def _assemble(assembly: Assembly, plan: Plan, read: Read) -> Tensor:
             rest = assembly.axes.without(piece.put[0])
             _select(whole, assembly.axes, piece.put).copy_(_axiswise(piece, rest, plan, read))
     return whole.reshape(shape)
+
+
+def _any_source(plan: Plan) -> list[str]:
+    pieces = (piece for assembly in plan.assemblies for piece in assembly.pieces)
+    return [next(piece.source for piece in pieces if piece.source)]
 
 
 def _axiswise(piece: Piece, target: Axes, plan: Plan, read: Read) -> Tensor:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor
 
 from vitconvert.config import ViTConfig
@@ -44,6 +45,13 @@ def resample_positions(
         rule=config.position_resampling,
     )
     return {**tensors, "pos_embed": resampled}, wanted, change
+
+
+def cast(tensors: Tensors, dtype: torch.dtype) -> tuple[Tensors, str]:
+    """Change the dtype of every floating-point tensor."""
+    before = sorted({str(t.dtype).removeprefix("torch.") for t in tensors.values()})
+    cast = {k: t.to(dtype) if t.is_floating_point() else t for k, t in tensors.items()}
+    return cast, f"cast from {' and '.join(before)} to {str(dtype).removeprefix('torch.')}"
 
 
 def _pixels(config: ViTConfig) -> tuple[int, int]:

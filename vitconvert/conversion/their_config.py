@@ -68,7 +68,9 @@ def unknown_arguments(table: Table, their_config: Mapping[str, Any]) -> list[str
     mapping = table.config_file
     if mapping is None or not mapping.arguments:
         return []
-    arguments = _look_up(their_config, mapping.arguments) or {}
+    arguments = _look_up(their_config, mapping.arguments)
+    if not isinstance(arguments, Mapping):
+        return []
     paths = {path for paths in mapping.fields.values() for path in paths}
     known = {p.removeprefix(f"{mapping.arguments}.") for p in paths} | set(mapping.inert)
     return sorted(set(arguments) - known)

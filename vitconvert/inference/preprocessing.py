@@ -68,6 +68,7 @@ class Preprocessing:
         """The image as the model reads it: (C, H, W) float32.
 
         Raises:
+            CorruptFile: The image was opened but not read until now, and is damaged.
             InputMismatch: The image is too narrow, or of another size when nothing resizes it.
             UnsafeFile: It is so narrow that resizing would exhaust memory.
         """
@@ -341,13 +342,13 @@ class Preprocessing:
 
 
 def _contradictions(p: Preprocessing) -> list[str]:
-    vocabularies: dict[str, Any] = {
-        "interpolation": pixels.INTERPOLATIONS,
+    vocabularies = {
+        "interpolation": tuple(pixels.INTERPOLATIONS),
         "resize": pixels.RESIZES,
-        "backend": BACKENDS,
+        "backend": tuple(BACKENDS),
         "transparency": pixels.TRANSPARENCIES,
     }
-    numbers = BACKENDS[p.backend].numbers if p.backend in BACKENDS else None
+    numbers = BACKENDS[p.backend].numbers if p.backend in vocabularies["backend"] else None
     problems = [
         f"{name} = {getattr(p, name)!r} is none of {', '.join(words)}"
         for name, words in vocabularies.items()
@@ -370,6 +371,8 @@ def _contradictions(p: Preprocessing) -> list[str]:
         problems.append(f"backend = {p.backend!r} always divides by 255, not {p.rescale_factor}")
     if (p.resize == "none") != (p.resize_size is None):
         problems.append(f"resize = {p.resize!r} with resize_size = {p.resize_size}")
+    if min(p.image_size + (p.resize_size or ())) < 1:
+        problems.append(f"{_by(p.resize_size or p.image_size)} pixels are no image")
     if p.resize == "shortest" and p.resize_size and p.resize_size[0] != p.resize_size[1]:
         problems.append(f"the shortest side cannot be both of {_by(p.resize_size)}")
     if not p.crop and p.resize not in ("none", "squash"):

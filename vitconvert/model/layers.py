@@ -59,3 +59,8 @@ class LayerScale(nn.Module):
 def norm_if(wanted: bool, dim: int, config: ViTConfig) -> nn.Module:
     """A LayerNorm, or nothing."""
     return nn.LayerNorm(dim, config.norm_eps) if wanted else nn.Identity()
+
+
+def unset(count: int, dim: int) -> nn.Parameter:
+    """Learned tokens (1, count, dim), or positions to add to them; not yet initialised."""
+    return nn.Parameter(torch.empty(1, count, dim))

@@ -6,6 +6,9 @@ from torch import Tensor, nn
 
 from vitconvert.errors import UsageError
 
+# For each block, a factor for each head or nothing.
+HeadMask = Tensor | Sequence[Tensor | None] | None
+
 
 def chosen_layers(indices: int | Sequence[int] | None, depth: int) -> list[int]:
     """Blocks from 0: all of them, the last `indices`, or the ones listed (negative: from the end).
@@ -49,9 +52,7 @@ def kept_heads(pruned: Collection[int], num_heads: int) -> list[int]:
     return kept
 
 
-def head_masks(
-    masks: Tensor | Sequence[Tensor | None] | None, num_heads: Sequence[int]
-) -> list[Tensor | None]:
+def head_masks(masks: HeadMask, num_heads: Sequence[int]) -> list[Tensor | None]:
     """One mask, or None, for each block.
 
     Raises:
@@ -72,7 +73,7 @@ def head_masks(
     return list(masks)
 
 
-def select_features(linear: nn.Linear, kept: Tensor, *, dim: int) -> None:
+def keep(linear: nn.Linear, kept: Tensor, *, dim: int) -> None:
     """Keep these outputs (dim 0) or inputs (dim 1) of a linear layer, and drop the others."""
     kept = kept.to(linear.weight.device)
     linear.weight = nn.Parameter(linear.weight.detach().index_select(dim, kept))

@@ -22,12 +22,11 @@ from vitconvert.errors import ConflictingFact, UsageError
 from vitconvert.model.heads import REDUCTION, AttentionPool, PreLogits, classifier
 from vitconvert.model.initialisation import initialise
 from vitconvert.model.inputs import check_images
-from vitconvert.model.layers import LayerScale, Mlp, norm_if
+from vitconvert.model.layers import LayerScale, Mlp, norm_if, unset
 from vitconvert.model.positions import sincos2d_positions
-from vitconvert.model.selection import chosen_layers, head_masks, kept_heads, select_features
+from vitconvert.model.selection import HeadMask, chosen_layers, head_masks, keep, kept_heads
 from vitconvert.model.stem import ResNetStem
 
-HeadMask = Tensor | Sequence[Tensor | None] | None
 Intermediates = list[Tensor] | list[tuple[Tensor, Tensor]]
 
 
@@ -100,8 +99,8 @@ class Attention(nn.Module):
         rows = torch.arange(3 * self.num_heads * self.head_dim, device="cpu")
         rows = rows.view(3, self.num_heads, self.head_dim)[:, kept]
         assert isinstance(self.proj, nn.Linear)
-        select_features(self.qkv, rows.flatten(), dim=0)
-        select_features(self.proj, rows[0].flatten(), dim=1)
+        keep(self.qkv, rows.flatten(), dim=0)
+        keep(self.proj, rows[0].flatten(), dim=1)
         self.num_heads = len(kept)
 
     def _split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -163,7 +162,7 @@ class ViT(nn.Module):
             initialise(self, "timm")
         if config.position_embedding == "sincos2d":
             table = sincos2d_positions(config.grid_size, config.embed_dim)
-            # Real numbers even in a model on "meta", since no checkpoint brings them.
+            # Real even in a model on "meta": no checkpoint brings them.
             table = table.to(device=None if device.type == "meta" else device, dtype=dtype)
             self.register_buffer("pos_embed", table[None], persistent=False)
 
@@ -172,12 +171,12 @@ class ViT(nn.Module):
         self.config = config
         self.grad_checkpointing = False
         self.patch_embed = PatchEmbed(config)
-        self.cls_token = _tokens(1, D) if config.class_token else None
-        self.dist_token = _tokens(1, D) if config.dist_token else None
-        self.reg_token = _tokens(config.num_registers, D) if config.num_registers else None
+        self.cls_token = unset(1, D) if config.class_token else None
+        self.dist_token = unset(1, D) if config.dist_token else None
+        self.reg_token = unset(config.num_registers, D) if config.num_registers else None
         self.pos_embed: Tensor | None
         if config.position_embedding != "sincos2d":
-            self.pos_embed = _tokens(config.num_positions, D) if config.learned_positions else None
+            self.pos_embed = unset(config.num_positions, D) if config.learned_positions else None
         self.embed_drop = nn.Dropout(config.embed_drop_rate)
         self.norm_pre = norm_if(config.pre_norm, D, config)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.depth))
@@ -231,8 +230,7 @@ class ViT(nn.Module):
             return x[:, 0]
         if not self.config.pool_include_prefix:
             x = x[:, self.config.num_prefix_tokens :]
-        read = REDUCTION[self.config.pooling] if self.attn_pool is None else self.attn_pool
-        pooled: Tensor = read(x)
+        pooled: Tensor = (self.attn_pool or REDUCTION[self.config.pooling])(x)
         return pooled
 
     def forward_intermediates(
@@ -248,7 +246,6 @@ class ViT(nn.Module):
         """The final tokens and the outputs of chosen blocks, as timm's method of this name.
 
         Args:
-            images: As in `forward`.
             indices: How many of the last blocks, or which (negative: from the end); None: all.
             return_prefix_tokens: Pair each output with its prefix tokens (B, prefix, D).
             norm: Apply the final norm to each output.
@@ -302,8 +299,7 @@ class ViT(nn.Module):
             UsageError: There are no such blocks.
         """
         taken = chosen_layers(layers, len(self.blocks))
-        blocks = self._blocks[: max(taken) + 1]
-        inputs = zip(blocks, self._residual_stream(images), strict=False)
+        inputs = zip(self._blocks[: max(taken) + 1], self._residual_stream(images), strict=False)
         return {
             layer: block.attn.probabilities(block.norm1(x))
             for layer, (block, x) in enumerate(inputs)
@@ -397,7 +393,3 @@ class ViT(nn.Module):
         if output_fmt == "NCHW":
             patches = patches.transpose(1, 2).reshape(x.shape[0], -1, *self.config.grid_size)
         return patches, prefix
-
-
-def _tokens(count: int, dim: int) -> nn.Parameter:
-    return nn.Parameter(torch.empty(1, count, dim))

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-_TOKEN = re.compile(r"\s*([()]|[A-Za-z_][A-Za-z0-9_{}+*]*|\d+)")
+_TOKEN = re.compile(r"\s*([()]|[A-Za-z_][A-Za-z0-9_{}]*|[0-9]+\b)")
 
 
 @dataclass(frozen=True)

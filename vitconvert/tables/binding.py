@@ -10,7 +10,7 @@ from vitconvert.tables.canonical import CanonicalTensor, instantiate
 from vitconvert.tables.expressions import Alternative, Part
 from vitconvert.tables.sizes import Equation, Sizes, solve
 from vitconvert.tables.table import Row, Table
-from vitconvert.tables.templates import Index, skeleton_of
+from vitconvert.tables.templates import MOST_STEPS, Index, skeleton_of
 
 Shape = tuple[int, ...]
 
@@ -38,7 +38,7 @@ class Binding:
     links: Mapping[str, tuple[Link, ...]]  # by canonical name
     ignored: Mapping[str, str]  # their key -> reason
     unexplained: tuple[str, ...]  # keys that no row and no ignore entry matches
-    misfits: Mapping[str, str]  # keys whose number of dimensions fits no row -> the row
+    misfits: Mapping[str, str]  # keys whose dimensions fit no row -> the row
     doubled: Mapping[str, tuple[str, ...]]  # canonical name -> their keys, of which one too many
     partial: Mapping[str, tuple[str, ...]]  # canonical name -> their keys that are missing
     shapes: Mapping[str, Shape]  # of all their keys
@@ -213,7 +213,7 @@ class _Binder:
             return
         dims = self.their_axes(place, indices).dims
         along = next(n for n, dim in enumerate(dims) if selection.axis in dim.axes)
-        for number in range(self.shapes[key][along]):
+        for number in range(min(self.shapes[key][along], MOST_STEPS)):
             value = step.read(number)
             if value is not None:
                 yield {**indices, step.name: value}
@@ -257,5 +257,4 @@ class _Binder:
         for parts in links.values():
             for link in parts:
                 if link.theirs is not None:
-                    shape = self.shapes[link.theirs]
-                    yield Equation(link.theirs, link.their_axes, shape, link.row)
+                    yield Equation(link.their_axes, self.shapes[link.theirs])

@@ -39,15 +39,17 @@ def recognise(
 
     Args:
         shapes: Names and shapes from the checkpoint's header.
-        tables: The candidates; by default all of `weights_map/`.
+        tables: The candidates; by default all of `weights_map/` that are not `named_only`.
         their_config: The `config.json` beside the checkpoint. It decides between tables that
             explain the same keys.
 
     Raises:
-        UnknownDialect: No table explains the keys. Names the nearest and what it lacks.
+        UnknownDialect: No table explains the keys, or the config names another model. Names the
+            nearest and what it lacks.
         AmbiguousDialect: Several tables do. Name one.
     """
-    candidates = list(tables) if tables is not None else list(builtin_tables().values())
+    every = builtin_tables().values() if tables is None else tables
+    candidates = [table for table in every if tables is not None or not table.named_only]
     prefix = common_prefix(shapes)
     attempts = [("", shapes)]
     if prefix:
@@ -56,7 +58,7 @@ def recognise(
     fitting = [(p, b) for p, b in bindings if b.fits]
     if not fitting:
         return _nearest(bindings, len(shapes))
-    best = _decide(fitting, their_config or {})
+    best = _decide(_not_denied(fitting, their_config or {}), their_config or {})
     if len(best) > 1:
         raise _ambiguous([binding for _, binding in best])
     return Recognised(best[0][1], best[0][0])
@@ -81,9 +83,35 @@ def common_prefix(keys: Iterable[str]) -> str:
     return prefix
 
 
-def _decide(
+def _not_denied(
     fitting: Sequence[_Attempt], their_config: Mapping[str, object]
-) -> list[_Attempt]:
+) -> Sequence[_Attempt]:
+    """Those that the checkpoint's own config does not call another model.
+
+    An audio spectrogram transformer, for one, has the tensors of a DeiT and overlapping patches.
+    """
+    left = [(p, b) for p, b in fitting if not _denied_by(b.table, their_config)]
+    if left:
+        return left
+    table = fitting[0][1].table
+    raise UnknownDialect(
+        "config.json says that these tensors are another model's.",
+        evidence={
+            "config.json": _denied_by(table, their_config),
+            "tensors": f"those of {table.name} ({table.title})",
+        },
+        meaning="Tensors of the same names can mean another function.",
+        hint="A table of your own (--table) that extends this one can identify the model.",
+    )
+
+
+def _denied_by(table: Table, their_config: Mapping[str, object]) -> str:
+    marks = table.config_file.identify if table.config_file else {}
+    said = [f"{key} = {their_config[key]!r}" for key in marks if key in their_config]
+    return "" if identifies(table, their_config) else ", ".join(said)
+
+
+def _decide(fitting: Sequence[_Attempt], their_config: Mapping[str, object]) -> list[_Attempt]:
     """Prefer the tables that the checkpoint's own config names, then those that ignore least."""
     best = [(p, b) for p, b in fitting if identifies(b.table, their_config)] or list(fitting)
     least = min((len(b.ignored), len(p)) for p, b in best)
@@ -101,6 +129,7 @@ def _nearest(bindings: Sequence[_Attempt], count: int) -> Recognised:
         bindings,
         key=lambda attempt: (
             attempt[1].explained + len(attempt[1].ignored),
+            -len(attempt[1].lacking),
             -len(attempt[1].unexplained) - len(attempt[1].misfits),
             not attempt[0],
         ),

@@ -15,7 +15,7 @@ import re
 from dataclasses import dataclass
 
 from vitconvert.tables.axes import Axes, parse_axes
-from vitconvert.tables.templates import Index, Template, Words, parse_template
+from vitconvert.tables.templates import Index, Rest, Template, Words, parse_index, parse_template
 
 _TOKEN = re.compile(r"\s*([(),|:=\[\]]|[^\s(),|:=\[\]]+)")
 
@@ -137,13 +137,16 @@ class _Parser:
     def key(self) -> Template:
         if self.peek() in set("(),|:=[]"):
             raise self.error(f"expected a key, found {self.peek()!r}")
-        start = self.position
-        text = self.take()
+        start, text = self.position, self.take()
         try:
-            return parse_template(text, self.words)
+            template = parse_template(text, self.words)
         except ValueError as error:
             self.position = start
             raise self.error(str(error)) from None
+        if any(isinstance(segment, Rest) for segment in template.segments):
+            self.position = start
+            raise self.error("'*' is for [ignore] only")
+        return template
 
     def selection(self) -> Selection:
         self.take("[")
@@ -155,13 +158,13 @@ class _Parser:
 
     def number(self) -> int | Index:
         token = self.take()
-        if token.isdigit():
+        if token.isdecimal():
             return int(token)
-        segments = parse_template(token, {}).segments if token.startswith("{") else ()
-        if len(segments) == 1 and isinstance(segments[0], Index):
-            return segments[0]
-        self.position -= 1
-        raise self.error(f"{token!r} is neither a number nor an index")
+        index = parse_index(token[1:-1]) if token.startswith("{") and token.endswith("}") else None
+        if index is None:
+            self.position -= 1
+            raise self.error(f"{token!r} is neither a number nor an index")
+        return index
 
     def axes(self) -> Axes:
         self.take(":")

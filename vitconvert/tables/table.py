@@ -3,19 +3,20 @@
 import dataclasses
 import functools
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-from vitconvert.config import ViTConfig
+from vitconvert.config import ViTConfig, field_names, parse_field
 from vitconvert.errors import TableError, UsageError
-from vitconvert.tables.axes import Axes, parse_axes
+from vitconvert.tables.axes import Axes, Dim, parse_axes
 from vitconvert.tables.canonical import CanonicalTensor, canonical_tensors
 from vitconvert.tables.directory import tables_dir
 from vitconvert.tables.expressions import Alternative, parse_expression
+from vitconvert.tables.soundness import check_alternative
 from vitconvert.tables.templates import Template, Words, parse_template
 
 # Files of weights_map/ that are not dialects.
@@ -28,9 +29,19 @@ _SECTIONS = (
     "empty",
     "config",
     "config_json",
+    "only",
     "preprocessing",
 )
-_DIALECT_KEYS = ("title", "ecosystem", "source", "tested", "extends", "requires", "container")
+_DIALECT_KEYS = (
+    "title",
+    "ecosystem",
+    "source",
+    "tested",
+    "extends",
+    "requires",
+    "container",
+    "named_only",
+)
 
 
 @dataclass(frozen=True)
@@ -82,12 +93,14 @@ class Table:
     source: str
     tested: str
     container: str
+    named_only: bool  # not recognised by itself, because another table reads the same files
     requires: tuple[tuple[str, ...], ...]  # of each group, one row must be found
     rows: tuple[Row, ...]
     ignore: tuple[tuple[Template, str], ...]
     empty: tuple[tuple[Template, Axes], ...]
     defaults: tuple[Default, ...]
     config_file: ConfigFile | None
+    only: Mapping[str, Any]  # properties of ViTConfig that the project's model always has
     preprocessing: Mapping[str, Any]
 
     @functools.cached_property
@@ -108,15 +121,14 @@ def builtin_tables() -> Mapping[str, Table]:
 
 
 def find_tables(name: str) -> list[Table]:
-    """The dialect of this name, or all dialects of the ecosystem of this name.
+    """All dialects of the ecosystem of this name, or the dialect of this name.
 
     Raises:
         UsageError: There is none; names the nearest.
     """
     tables = builtin_tables()
-    if name in tables:
-        return [tables[name]]
-    found = [table for table in tables.values() if table.ecosystem == name]
+    found = [table for table in tables.values() if name == table.ecosystem]
+    found = found or [table for table in tables.values() if name == table.name]
     if found:
         return found
     names = sorted({*tables, *(table.ecosystem for table in tables.values())})
@@ -162,7 +174,8 @@ def _load(file: Traversable | Path, label: str) -> dict[str, Any]:
 def _inherit(file: Traversable | Path, label: str, children: tuple[str, ...]) -> dict[str, Any]:
     """The file's sections, on top of those of the table that it extends."""
     data = _load(file, label)
-    parent = data.get("dialect", {}).get("extends")
+    dialect = data.get("dialect")
+    parent = dialect.get("extends") if isinstance(dialect, dict) else None
     if parent is None:
         return data
     base = tables_dir() / f"{parent}.toml"
@@ -173,7 +186,8 @@ def _inherit(file: Traversable | Path, label: str, children: tuple[str, ...]) ->
             evidence={"file": label},
         )
     inherited = _inherit(base, f"weights_map/{parent}.toml", (*children, _stem(file)))
-    inherited.get("dialect", {}).pop("requires", None)
+    for own in ("requires", "named_only"):
+        inherited.get("dialect", {}).pop(own, None)
     return _merge(inherited, data)
 
 
@@ -221,6 +235,7 @@ class _TableReader:
         for unknown in sorted(set(self.section("dialect")) - set(_DIALECT_KEYS)):
             raise self.error(f"dialect.{unknown}", f"unknown key; {', '.join(_DIALECT_KEYS)}")
         rows = tuple(self.rows())
+        self.check_uses(rows)
         return Table(
             name=self.name,
             file=self.label,
@@ -229,12 +244,14 @@ class _TableReader:
             source=self.text("dialect", "source"),
             tested=self.text("dialect", "tested", ""),
             container=self.text("dialect", "container", "safetensors"),
+            named_only=bool(self.section("dialect").get("named_only", False)),
             requires=self.requires({row.name for row in rows}),
             rows=rows,
             ignore=tuple(self.ignore()),
             empty=tuple(self.empty()),
             defaults=tuple(self.defaults()),
             config_file=self.config_file(),
+            only=self.only(),
             preprocessing=self.section("preprocessing"),
         )
 
@@ -242,7 +259,9 @@ class _TableReader:
         words = {}
         for word, texts in self.section("words").items():
             several = [texts] if isinstance(texts, str) else texts
-            if not isinstance(several, list) or not all(isinstance(t, str) for t in several):
+            if len(word) < 2:
+                raise self.error(f"words.{word}", "a word has two letters or more; one is an index")
+            if not isinstance(several, list) or not all(isinstance(t, str) for t in several or [0]):
                 raise self.error(f"words.{word}", "expected a text or a list of texts")
             words[word] = tuple(several)
         return words
@@ -256,8 +275,7 @@ class _TableReader:
                 raise self.error(f'rows."{key}"', "expected a text, or false to take a row away")
             for kind in ("weight", "bias") if "{p}" in key else ("",):
                 name, text = key.replace("{p}", kind), value.replace("{p}", kind)
-                in_words = {w: tuple(t.replace("{p}", kind) for t in ts) for w, ts in words.items()}
-                yield self.row(name, text, in_words, key)
+                yield self.row(name, text, _with_kind(words, kind), key)
 
     def row(self, name: str, text: str, words: Words, key: str) -> Row:
         tensors = canonical_tensors()
@@ -267,28 +285,27 @@ class _TableReader:
             raise self.error(f'rows."{key}"', f"{name!r} is no canonical name", hint)
         try:
             alternatives = parse_expression(text, words)
+            for alternative in alternatives:
+                check_alternative(tensors[name], alternative)
         except ValueError as error:
             raise self.error(f'rows."{key}"', error) from None
-        for alternative in alternatives:
-            self.check_axes(key, tensors[name], alternative)
         return Row(tensors[name], alternatives, f'{self.label}: "{name}" = "{text}"')
 
-    def check_axes(self, key: str, tensor: CanonicalTensor, alternative: Alternative) -> None:
-        """Both sides must name the same axes, so that a permutation exists."""
-        ours = set(tensor.axes.names)
-        if alternative.joined:
-            ours.discard(tensor.axes.names[0])
-        for part in alternative.parts:
-            selected = {part.selection.axis} if part.selection else set()
-            theirs = set(part.axes.names) - selected if part.axes else ours
-            if theirs != ours:
-                wanted, found = " ".join(sorted(ours)), " ".join(sorted(theirs))
-                raise self.error(
-                    f'rows."{key}"', f"the axes of {part.key} are {found}; ours are {wanted}"
-                )
+    def check_uses(self, rows: Iterable[Row]) -> None:
+        """No tensor of theirs, and no step of one, may go into two of ours."""
+        users: dict[object, str] = {}
+        for row in rows:
+            for alternative in row.alternatives:
+                for part in alternative.parts:
+                    use = (part.key.segments, part.selection)
+                    if users.setdefault(use, row.name) != row.name:
+                        problem = f"{part.key} is used by {users[use]!r} already"
+                        raise self.error(f'rows."{row.name}"', problem)
 
     def requires(self, known: set[str]) -> tuple[tuple[str, ...], ...]:
         names = self.section("dialect").get("requires", [])
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise self.error("dialect.requires", "expected a list of texts")
         for name in (n.strip() for either in names for n in either.split("|")):
             if name not in known:
                 raise self.error("dialect.requires", f"{name!r} is no row of this table")
@@ -306,27 +323,32 @@ class _TableReader:
     def empty(self) -> Iterator[tuple[Template, Axes]]:
         for key, axes in self.section("empty").items():
             try:
-                yield self.template("empty", key), parse_axes(axes)
-            except ValueError as error:
+                template, layout = self.template("empty", key), parse_axes(axes)
+            except (ValueError, TypeError) as error:
                 raise self.error(f'empty."{key}"', error) from None
+            if template.indices or layout.dims[:1] != (Dim(number=0),):
+                raise self.error(f'empty."{key}"', "expected one key, and axes that begin with 0")
+            yield template, layout
 
     def template(self, section: str, key: str, kind: str = "") -> Template:
         try:
-            return parse_template(key.replace("{p}", kind), self.words())
+            return parse_template(key.replace("{p}", kind), _with_kind(self.words(), kind))
         except ValueError as error:
             raise self.error(f'{section}."{key}"', error) from None
 
     def defaults(self) -> Iterator[Default]:
         for key, value in self.section("config").items():
-            self.check_field(f'config."{key}"', key.split()[0] if key.strip() else key)
+            place = f'config."{key}"'
             match key.split():
                 case [field]:
-                    yield Default(field, value)
+                    yield Default(field, self.field(place, field, value))
                 case [field, ("if" | "unless") as how, word]:
-                    yield Default(field, value, word, how == "unless")
+                    self.check_field(place, word)
+                    parsed = self.field(place, field, value)
+                    yield Default(field, parsed, word, how == "unless")
                 case _:
                     forms = '"field", "field if word" or "field unless word"'
-                    raise self.error(f'config."{key}"', f"expected {forms}")
+                    raise self.error(place, f"expected {forms}")
 
     def config_file(self) -> ConfigFile | None:
         section = self.section("config_json")
@@ -334,26 +356,63 @@ class _TableReader:
             return None
         for unknown in sorted(set(section) - {f.name for f in dataclasses.fields(ConfigFile)}):
             raise self.error(f"config_json.{unknown}", "unknown section")
-        for field in section.get("fields", {}):
+        identify, fields, values, defaults, defaults_of = (
+            self.subsection(section, name)
+            for name in ("identify", "fields", "values", "defaults", "defaults_of")
+        )
+        for field in {**fields, **values}:
             self.check_field(f"config_json.fields.{field}", field)
         return ConfigFile(
-            identify=_tuples(section.get("identify", {})),
-            fields=_tuples(section.get("fields", {})),
-            values=section.get("values", {}),
-            defaults=section.get("defaults", {}),
-            defaults_of=section.get("defaults_of", {}),
+            identify=self.tuples("identify", identify),
+            fields=self.tuples("fields", fields),
+            values=values,
+            defaults=self.facts("defaults", defaults),
+            defaults_of={
+                value: self.facts(f"defaults_of.{value}", self.subsection(defaults_of, value))
+                for value in defaults_of
+            },
             arguments=section.get("arguments", ""),
             inert=tuple(section.get("inert", ())),
             architecture=section.get("architecture", ""),
         )
 
+    def subsection(self, section: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+        value = section.get(name, {})
+        if not isinstance(value, dict):
+            raise self.error(f"config_json.{name}", "expected a [section]")
+        return value
+
+    def facts(self, name: str, section: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {k: self.field(f"config_json.{name}.{k}", k, v) for k, v in section.items()}
+
+    def tuples(self, name: str, section: Mapping[str, Any]) -> Mapping[str, tuple[str, ...]]:
+        several = {k: (v,) if isinstance(v, str) else v for k, v in section.items()}
+        for key, texts in several.items():
+            if not isinstance(texts, list | tuple) or not all(isinstance(t, str) for t in texts):
+                place = f"config_json.{name}.{key}"
+                raise self.error(place, "expected a text or a list of texts")
+        return {key: tuple(texts) for key, texts in several.items()}
+
+    def only(self) -> Mapping[str, Any]:
+        for name in self.section("only"):
+            if not hasattr(ViTConfig, name) and name not in ViTConfig.__dataclass_fields__:
+                raise self.error(f"only.{name}", f"{name!r} is no property of ViTConfig")
+        return self.section("only")
+
+    def field(self, place: str, field: str, value: object) -> Any:
+        self.check_field(place, field)
+        try:
+            return parse_field(field, value)
+        except UsageError as error:
+            raise self.error(place, error.fact) from None
+
     def check_field(self, place: str, field: str) -> None:
-        fields = [f.name for f in dataclasses.fields(ViTConfig)]
+        fields = field_names()
         if field not in fields:
             near = get_close_matches(field, fields, n=1)
             hint = f"Did you mean {near[0]!r}?" if near else None
             raise self.error(place, f"{field!r} is no field of ViTConfig", hint)
 
 
-def _tuples(section: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    return {k: (v,) if isinstance(v, str) else tuple(v) for k, v in section.items()}
+def _with_kind(words: Words, kind: str) -> Words:
+    return {word: tuple(t.replace("{p}", kind) for t in texts) for word, texts in words.items()}

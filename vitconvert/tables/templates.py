@@ -5,8 +5,9 @@
     word     = a name of two letters or more, from the table's [words]
 
 An index counts from 0: `block{s+1}` spells s = 0 as `block1`. `{_}` is a number that carries
-nothing. A word stands for its text; a word with several texts matches any of them and is written
-as the first. `*`, only at the end and only in [ignore], matches any rest.
+nothing. Numbers are decimal, without leading zeros. A word stands for its text; a word with several
+texts matches any of them and is written as the first. `*`, only at the end and only in [ignore],
+matches any rest.
 """
 
 import functools
@@ -14,9 +15,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-_NUMBER = re.compile(r"\d+")
+_NUMBER = re.compile(r"[0-9]+")
 _BRACES = re.compile(r"\{([^{}]*)\}")
-_INDEX = re.compile(r"(?:(\d+)\*)?([a-z])(?:\+(\d+))?$")
+_INDEX = re.compile(r"(?:([1-9][0-9]*)\*)?([a-z])(?:\+([0-9]+))?\Z")
+# No ViT has a thousand blocks: a longer number is no index, and a file cannot make us count to it.
+MOST_STEPS = 1000
+_DIGITS = "(0|[1-9][0-9]{0,2})"
 
 Words = Mapping[str, tuple[str, ...]]
 
@@ -124,11 +128,11 @@ def _pattern(segment: Segment) -> str:
         case str():
             return re.escape(segment)
         case Index():
-            return r"(0|[1-9]\d*)"
+            return _DIGITS
         case Choice(texts):
             return "(?:" + "|".join(map(re.escape, texts)) + ")"
         case Blank():
-            return r"\d+"
+            return r"[0-9]+"
         case Rest():
             return r".*"
 
@@ -151,7 +155,8 @@ def parse_template(text: str, words: Words) -> Template:
     """Parse a key template, with the table's words.
 
     Raises:
-        ValueError: A brace holds neither an index nor a known word, or words refer in a circle.
+        ValueError: A brace holds neither an index nor a known word, or stands alone; words refer
+            in a circle; a `*` is not at the end.
     """
     return Template(_merge(_segments(text, words, ())), text)
 
@@ -160,23 +165,30 @@ def _segments(text: str, words: Words, open_words: tuple[str, ...]) -> list[Segm
     segments: list[Segment] = []
     position = 0
     for brace in _BRACES.finditer(text):
-        segments.append(text[position : brace.start()])
+        segments.append(_letters(text[position : brace.start()]))
         segments += _brace(brace[1], words, open_words)
         position = brace.end()
     rest = text[position:]
-    if rest.endswith("*"):
-        segments += [rest[:-1], Rest()]
+    if rest.endswith("*") and not open_words:
+        segments += [_letters(rest[:-1]), Rest()]
     else:
-        segments.append(rest)
+        segments.append(_letters(rest))
     return segments
+
+
+def _letters(text: str) -> str:
+    for sign, problem in (("{", "never closes"), ("}", "never opens"), ("*", "is not at the end")):
+        if sign in text:
+            raise ValueError(f"a {sign!r} {problem}")
+    return text
 
 
 def _brace(inside: str, words: Words, open_words: tuple[str, ...]) -> list[Segment]:
     if inside == "_":
         return [Blank()]
-    index = _INDEX.match(inside)
+    index = parse_index(inside)
     if index:
-        return [Index(index[2], int(index[1] or 1), int(index[3] or 0))]
+        return [index]
     if inside in open_words:
         raise ValueError(f"the words {' -> '.join((*open_words, inside))} refer in a circle")
     if inside not in words:
@@ -187,7 +199,13 @@ def _brace(inside: str, words: Words, open_words: tuple[str, ...]) -> list[Segme
         return _segments(texts[0], words, (*open_words, inside))
     if any("{" in text for text in texts):
         raise ValueError(f"the word {inside!r} has several texts, so none can hold braces")
-    return [Choice(texts)]
+    return [Choice(tuple(map(_letters, texts)))]
+
+
+def parse_index(text: str) -> Index | None:
+    """What stands in the braces of an index, or None if it is something else."""
+    match = _INDEX.match(text)
+    return Index(match[2], int(match[1] or 1), int(match[3] or 0)) if match else None
 
 
 def _merge(segments: list[Segment]) -> tuple[Segment, ...]:

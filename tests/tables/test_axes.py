@@ -1,0 +1,75 @@
+"""Layouts: what they parse to, how they print and what is no layout."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vitconvert.tables.axes import Axes, Dim, parse_axes
+
+names = st.from_regex(r"[a-z][a-z_]{0,5}[0-9]?", fullmatch=True)
+
+
+@st.composite
+def layouts(draw):
+    pool = draw(st.lists(names, unique=True, max_size=7))
+    dims = [Dim(number=number) for number in draw(st.lists(st.integers(0, 9), max_size=2))]
+    while pool:
+        size = draw(st.integers(1, min(3, len(pool))))
+        dims.append(Dim(tuple(pool[:size])))
+        pool = pool[size:]
+    return Axes(tuple(draw(st.permutations(dims))))
+
+
+@given(layouts())
+def test_what_prints_parses_back(layout):
+    assert parse_axes(str(layout)) == layout
+
+
+@given(layouts(), st.data())
+def test_the_shape_is_the_product_of_each_dimension(layout, data):
+    sizes = {name: data.draw(st.integers(1, 5)) for name in layout.names}
+    expected = []
+    for dim in layout.dims:
+        size = dim.number
+        for axis in dim.axes:
+            size *= sizes[axis]
+        expected.append(size)
+    assert layout.shape(sizes) == tuple(expected)
+
+
+def test_groups_numbers_and_names():
+    layout = parse_axes(" 1 (qkv  head dim)width ")
+    assert layout.dims == (Dim(), Dim(("qkv", "head", "dim")), Dim(("width",)))
+    assert layout.names == ("qkv", "head", "dim", "width")
+    assert layout.shape({"qkv": 3, "head": 2, "dim": 5, "width": 7}) == (1, 30, 7)
+
+
+def test_one_step_along_an_axis_leaves_the_rest():
+    assert str(parse_axes("(qkv head dim) width").without("qkv")) == "(head dim) width"
+    assert str(parse_axes("layer 1 width").without("layer")) == "1 width"
+    assert str(parse_axes("width rgb").without("absent")) == "width rgb"
+
+
+def test_axes_are_renamed():
+    layout = parse_axes("mid{s} in{s}_{u} 1 1")
+    renamed = layout.rename({"mid{s}": "mid2", "in{s}_{u}": "in2_0"})
+    assert str(renamed) == "mid2 in2_0 1 1"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("width (head dim", "a '(' without its ')'"),
+        ("width head) dim", "a ')' without its '('"),
+        ("(head (dim))", "'(' inside parentheses: only names can be there"),
+        ("(head 1)", "'1' inside parentheses: only names can be there"),
+        ("width head width", "axis 'width' appears twice in 'width head width'"),
+        ("width -> head", "'-> head' is not an axis"),
+        ("width 3rows", "'3rows' is not an axis"),
+        ("width*2", "'*2' is not an axis"),
+    ],
+)
+def test_what_is_no_layout_is_named(text, message):
+    with pytest.raises(ValueError) as error:
+        parse_axes(text)
+    assert str(error.value) == message

@@ -1,0 +1,97 @@
+"""Whether a dialect can hold a function, and the plan that writes it there.
+
+The test is to read back: what would a reader of the target, who has the target's tensors and its
+own configuration, take the function to be? Where that is another function, the target is refused
+by name.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vitconvert.config import ViTConfig
+from vitconvert.conversion.facts import derive_config, state, strongest
+from vitconvert.conversion.plan import Plan, plan_writing
+from vitconvert.conversion.their_config import Facts, facts_from_config
+from vitconvert.errors import NotRepresentable
+from vitconvert.tables.binding import bind
+from vitconvert.tables.table import Table
+
+# Sizes that every project's user passes when building the model the file is for.
+_BUILT_WITH = ("num_heads", "head_dim", "image_size", "patch_size", "in_channels", "pool_heads")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """A dialect that holds the function, and how to get there."""
+
+    table: Table
+    plan: Plan
+    their_config: Mapping[str, Any]
+
+
+def fit_target(
+    table: Table,
+    config: ViTConfig,
+    their_config: Mapping[str, Any] | None = None,
+    named: Facts | None = None,
+) -> Target:
+    """Plan writing a model in a dialect.
+
+    Args:
+        table: The dialect.
+        config: The model's configuration.
+        their_config: The project's own configuration that would be written beside the tensors.
+        named: What the architecture that it names implies.
+
+    Raises:
+        NotRepresentable: The dialect has no place for a tensor, misses one that it always has, or
+            would compute another function.
+    """
+    _require_properties(table, config)
+    plan = plan_writing(table, config)
+    shapes = {assembly.target: plan.shape(assembly) for assembly in plan.assemblies}
+    binding = bind(table, shapes)
+    if binding.lacking:
+        names = [" or ".join(group) for group in binding.lacking]
+        raise NotRepresentable(
+            f"{table.title} always has tensors that this model lacks.",
+            evidence={"table": table.file, "tensors": ", ".join(names)},
+        )
+    built_with = {name: getattr(config, name) for name in _BUILT_WITH}
+    stated = strongest(
+        state({k: v for k, v in built_with.items() if v}, "constructor"),
+        facts_from_config(table, their_config or {}),
+        named or {},
+    )
+    read_back, _ = derive_config(binding, stated)
+    _require_same_function(table, config, read_back)
+    return Target(table=table, plan=plan, their_config=their_config or {})
+
+
+def _require_properties(table: Table, config: ViTConfig) -> None:
+    wrong = {k: v for k, v in table.only.items() if getattr(config, k) != v}
+    if wrong:
+        raise NotRepresentable(
+            f"{table.title} has no such models.",
+            evidence={"table": table.file},
+            details=[
+                f"{k} is always {v} there, and {getattr(config, k)} here" for k, v in wrong.items()
+            ],
+        )
+
+
+def _require_same_function(table: Table, config: ViTConfig, read_back: ViTConfig) -> None:
+    wanted, found = config.function(), read_back.function()
+    differences = [
+        f"{name}: the weights need {wanted.get(name)}, and there it is {found.get(name)}"
+        for name in wanted | found
+        if wanted.get(name) != found.get(name)
+    ]
+    if differences:
+        raise NotRepresentable(
+            f"{table.title} computes another function of these weights.",
+            evidence={"table": table.file},
+            details=differences,
+            hint="Choose another target, or state the change: --set field=value.",
+        )

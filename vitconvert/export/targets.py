@@ -1,0 +1,111 @@
+"""What `--to` means: which dialect, with which companions, holds a model's function."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from vitconvert.config import ViTConfig
+from vitconvert.conversion.facts import state
+from vitconvert.conversion.target import Target, fit_target
+from vitconvert.errors import NotRepresentable
+from vitconvert.export.huggingface_config import huggingface_config
+from vitconvert.export.timm_config import timm_config
+from vitconvert.inference.labels import Labels
+from vitconvert.inference.preprocessing import Preprocessing
+from vitconvert.tables.architectures import find_architecture
+from vitconvert.tables.table import Table, builtin_tables, find_tables
+
+OWN = "vit"
+_OWN_LAYOUTS = ("timm", "hf", "vit")  # what `vit` writes: the first that holds the function
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """A model and what travels with it, on the way to a target."""
+
+    config: ViTConfig
+    preprocessing: Preprocessing | None = None
+    labels: Labels | None = None
+    architecture: str | None = None
+    pretrained_cfg: dict[str, Any] | None = None
+
+
+def choose_target(to: str, wish: Wish) -> tuple[Target, dict[str, str]]:
+    """The dialect that `to` means for this model.
+
+    Returns:
+        The target, and why other dialects of the ecosystem (or for `vit`, other layouts) were
+        passed over: name -> reason.
+
+    Raises:
+        NotRepresentable: None of them can compute this function. The reasons of all are given.
+        UsageError: `to` is neither an ecosystem nor a dialect.
+    """
+    refused: dict[str, str] = {}
+    errors = []
+    for table in _candidates(to):
+        try:
+            return _fit(table, wish), refused
+        except NotRepresentable as error:
+            refused[table.name] = reason(error)
+            errors.append(error)
+    if len(errors) == 1:
+        raise errors[0]
+    raise NotRepresentable(
+        f"No dialect of {to!r} computes the function of these weights.",
+        details=[f"{name}: {reason}" for name, reason in refused.items()],
+    )
+
+
+def _candidates(to: str) -> list[Table]:
+    if to != OWN:
+        return [table for table in find_tables(to) if table.name == to or not _historic(table)]
+    return [t for layout in _OWN_LAYOUTS for t in find_tables(layout) if not _historic(t)]
+
+
+def _historic(table: Table) -> bool:
+    """Spellings that today's release of the project does not write."""
+    return table.name.endswith("_memory") or table.name == "timm_2020"
+
+
+def _fit(table: Table, wish: Wish) -> Target:
+    if table.ecosystem == "timm":
+        companion = timm_config(
+            wish.config,
+            preprocessing=wish.preprocessing,
+            labels=wish.labels,
+            architecture=wish.architecture,
+            pretrained_cfg=wish.pretrained_cfg,
+        )
+        # All else about the architecture is overruled by the arguments that go with it.
+        eps = find_architecture("timm", companion["architecture"])["norm_eps"]
+        return fit_target(table, wish.config, companion, state({"norm_eps": eps}, "architecture"))
+    if table.ecosystem == "hf":
+        return fit_target(
+            table, wish.config, huggingface_config(table, wish.config, labels=wish.labels)
+        )
+    if table.ecosystem == OWN:
+        own = {k: v for k, v in wish.config.to_dict().items() if v is not None}
+        return fit_target(table, wish.config, named=state(_tuples(own), "vitconvert.json"))
+    return fit_target(table, wish.config)
+
+
+def _tuples(fields: dict[str, Any]) -> dict[str, Any]:
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
+
+
+def holders(wish: Wish) -> dict[str, str | None]:
+    """For every dialect, None if it can hold the model, else why it cannot."""
+    found: dict[str, str | None] = {}
+    for name, table in builtin_tables().items():
+        try:
+            _fit(table, wish)
+            found[name] = None
+        except NotRepresentable as error:
+            found[name] = reason(error)
+    return found
+
+
+def reason(error: NotRepresentable) -> str:
+    """Why a dialect was refused, in one line."""
+    evidence = (f"{k} {v}" for k, v in error.evidence.items() if k != "table")
+    return "; ".join(error.details) or "; ".join((error.fact.rstrip("."), *evidence))

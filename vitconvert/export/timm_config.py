@@ -1,0 +1,143 @@
+"""The `config.json` with which timm, and transformers' TimmWrapper, build a model.
+
+The schema is timm's (`save_config_for_hf`, 1.0.31), but `num_classes` stands at the root alone:
+inside `model_args` it makes TimmWrapper of transformers 5.23 fail.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from vitconvert.config import ViTConfig
+from vitconvert.errors import NotRepresentable
+from vitconvert.inference.labels import Labels
+from vitconvert.inference.preprocessing import Preprocessing
+from vitconvert.tables.architectures import architectures
+
+_POOLING = {"none": ""}
+
+
+def timm_config(
+    config: ViTConfig,
+    *,
+    preprocessing: Preprocessing | None = None,
+    labels: Labels | None = None,
+    architecture: str | None = None,
+    pretrained_cfg: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Say to timm what this configuration says.
+
+    Args:
+        config: The model's configuration.
+        preprocessing: How its images are made.
+        labels: Names of the classes, if the checkpoint has any.
+        architecture: The timm architecture that the checkpoint came with, if any.
+        pretrained_cfg: timm's own record of the checkpoint, whose provenance is kept.
+
+    Raises:
+        NotRepresentable: timm has no architecture with this LayerNorm eps, stem or tokens.
+    """
+    name = _architecture(config, architecture)
+    record = {**(pretrained_cfg or {}), **_input(config, preprocessing)}
+    record |= {"num_classes": config.num_classes, "custom_load": False}
+    record |= {"first_conv": "patch_embed.proj", "classifier": "head"}
+    written = {
+        "architecture": name,
+        "num_classes": config.num_classes,
+        "num_features": config.embed_dim,
+        "global_pool": _POOLING.get(config.pooling, config.pooling),
+        "model_args": model_args(config),
+        "pretrained_cfg": record,
+    }
+    if labels and not labels.assumed:
+        written["label_names"] = list(labels)
+    return written
+
+
+def model_args(config: ViTConfig) -> dict[str, Any]:
+    """Arguments of timm's VisionTransformer, all of them, since architectures differ in defaults.
+
+    Raises:
+        NotRepresentable: timm's MLPs or representation layer cannot be like this.
+    """
+    arguments: dict[str, Any] = {
+        "img_size": list(config.image_size),
+        "patch_size": _one_or_both(config.patch_size),
+        "in_chans": config.in_channels,
+        "embed_dim": config.embed_dim,
+        "depth": config.depth,
+        "num_heads": config.num_heads,
+        "mlp_ratio": _mlp_ratio(config),
+        "qkv_bias": config.qkv_bias,
+        "qk_norm": config.qk_norm,
+        "proj_bias": config.proj_bias,
+        "init_values": 1e-5 if config.layer_scale else None,
+        "class_token": config.class_token,
+        "no_embed_class": config.no_embed_class,
+        "reg_tokens": config.num_registers,
+        "pre_norm": config.pre_norm,
+        "fc_norm": config.fc_norm,
+        "global_pool": _POOLING.get(config.pooling, config.pooling),
+        "pool_include_prefix": config.pool_include_prefix,
+        "act_layer": config.activation,
+    }
+    if config.dist_token:
+        del (
+            arguments["class_token"],
+            arguments["no_embed_class"],
+        )  # VisionTransformerDistilled's own
+        del arguments["reg_tokens"], arguments["fc_norm"], arguments["pool_include_prefix"]
+    if config.position_embedding == "none":
+        arguments["pos_embed"] = "none"
+    return arguments
+
+
+def _one_or_both(size: tuple[int, int]) -> int | list[int]:
+    return size[0] if size[0] == size[1] else list(size)
+
+
+def _mlp_ratio(config: ViTConfig) -> float:
+    ratio = config.mlp_dim / config.embed_dim
+    while int(config.embed_dim * ratio) < config.mlp_dim:  # timm truncates the product
+        ratio += 1e-9
+    return int(ratio) if ratio == int(ratio) else ratio
+
+
+def _input(config: ViTConfig, preprocessing: Preprocessing | None) -> dict[str, Any]:
+    size = {"input_size": [config.in_channels, *config.image_size], "fixed_input_size": True}
+    if preprocessing is None:
+        return size
+    return {**preprocessing.to_timm(), **size}
+
+
+def _architecture(config: ViTConfig, preferred: str | None) -> str:
+    """An architecture whose fixed parts are those of the model; all others are arguments."""
+    rows = architectures()["timm"]
+    fixed = {
+        "norm_eps": config.norm_eps,
+        "dist_token": config.dist_token,
+        "stem": config.stem,
+        "stem_depths": config.stem_depths,
+    }
+    defaults = {"dist_token": False, "stem": False, "stem_depths": ()}
+    fitting = [
+        name
+        for name, row in rows.items()
+        if all(row.get(field, defaults.get(field)) == value for field, value in fixed.items())
+    ]
+    bare = (preferred or "").split(".")[0]
+    if bare in fitting:
+        return bare
+    if not fitting:
+        raise NotRepresentable(
+            "timm has no architecture with these fixed parts.",
+            evidence={field: value for field, value in fixed.items() if value},
+            meaning="timm's config.json cannot state them; they come with an architecture's name.",
+        )
+    likeness = ("embed_dim", "depth", "num_heads", "patch_size", "pooling", "image_size")
+    return max(
+        fitting,
+        key=lambda name: (
+            sum(rows[name].get(field) == getattr(config, field) for field in likeness),
+            name.startswith("vit_"),
+        ),
+    )

@@ -1,0 +1,8 @@
+"""Stub."""
+
+from typing import Any
+
+
+def page(report: Any) -> str:
+    """Stub."""
+    return ""

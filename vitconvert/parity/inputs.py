@@ -1,0 +1,64 @@
+"""Images to compare models on: noise, and something with the statistics of a photograph."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Images = NDArray[np.float64]  # (B, C, H, W)
+
+
+def sample_images(
+    *,
+    batch: int,
+    channels: int,
+    size: tuple[int, int],
+    seed: int,
+    mean: Sequence[float] = (0.5,),
+    std: Sequence[float] = (0.5,),
+) -> Mapping[str, Images]:
+    """Batches of images, the same for the same arguments.
+
+    Noise alone would not do: it has no smooth regions, in which neighbouring patches are alike and
+    a model's tokens are far from the middle of their range.
+
+    Args:
+        batch: Images in each batch.
+        channels: Of the model.
+        size: Height and width.
+        seed: Another one makes other images.
+        mean, std: Normalisation of the photograph, one value or one for each channel.
+
+    Returns:
+        "noise" and "photograph", (batch, channels, height, width) each.
+    """
+    rng = np.random.default_rng(seed)
+    noise = rng.standard_normal((batch, channels, *size))
+    scenes = np.stack([_scene(rng, channels, size) for _ in range(batch)])
+    shift, scale = (np.reshape(values, (-1, 1, 1)) for values in (mean, std))
+    return {"noise": noise, "photograph": (scenes - shift) / scale}
+
+
+def _scene(rng: np.random.Generator, channels: int, size: tuple[int, int]) -> Images:
+    """A cloudy scene with a horizon and a disc, (channels, height, width) from 0 to 1."""
+    clouds = np.stack([_clouds(rng, size) for _ in range(channels)])
+    y, x = np.mgrid[0 : size[0], 0 : size[1]] / np.reshape(size, (2, 1, 1))
+    ground = y + 0.3 * x > rng.uniform(0.5, 0.9)
+    disc = np.hypot(y - rng.uniform(0.2, 0.8), x - rng.uniform(0.2, 0.8)) < 0.15
+    scene = clouds + rng.uniform(-2, 2, (channels, 1, 1)) * ground
+    scene = scene + rng.uniform(-2, 2, (channels, 1, 1)) * disc
+    low, high = scene.min(), scene.max()
+    return (scene - low) / (high - low) if high > low else scene * 0
+
+
+def _clouds(rng: np.random.Generator, size: tuple[int, int]) -> NDArray[np.float64]:
+    """Noise whose amplitudes fall with frequency as those of natural images do (1/f).
+
+    Field, "Relations between the statistics of natural images and the response properties of
+    cortical cells", J. Opt. Soc. Am. A 4 (1987).
+    """
+    spectrum = np.fft.fft2(rng.standard_normal(size))
+    frequency = np.hypot(np.fft.fftfreq(size[0])[:, None], np.fft.fftfreq(size[1]))
+    frequency[0, 0] = 1.0
+    clouds = np.fft.ifft2(spectrum / frequency).real
+    return (clouds - clouds.mean()) / (clouds.std() or 1.0)

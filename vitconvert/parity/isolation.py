@@ -1,0 +1,46 @@
+"""Arithmetic that does not depend on how the process was set up, and leaves it as it was."""
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import torch
+
+
+@contextmanager
+def isolated() -> Iterator[None]:
+    """Plain float32 on the CPU in one thread, without gradients, autocast or side effects.
+
+    One thread, so that a report is the same on every machine: matrix products split over threads
+    may add in another order. Random numbers drawn inside leave the generator as it was, and
+    warnings raised inside are not shown.
+    """
+    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    dtype = torch.get_default_dtype()
+    with ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(torch.device("cpu"))
+        stack.enter_context(torch.autocast("cpu", enabled=False))
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        stack.callback(torch.set_num_threads, threads)
+        stack.callback(torch.set_float32_matmul_precision, precision)
+        stack.callback(torch.set_default_dtype, dtype)
+        torch.set_num_threads(1)
+        torch.set_float32_matmul_precision("highest")
+        torch.set_default_dtype(torch.float32)
+        yield
+
+
+@contextmanager
+def silent(logger: str) -> Iterator[None]:
+    """Nothing of a package is logged."""
+    root = logging.getLogger(logger)
+    level = root.level
+    root.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        root.setLevel(level)

@@ -1,0 +1,44 @@
+"""Independent implementations, one builder for each ecosystem.
+
+Each makes the real package's model from the package's own configuration where there is one, and
+loads the checkpoint's tensors in their own names, strictly: nothing here goes through our tables.
+"""
+
+from collections.abc import Callable, Mapping
+
+from vitconvert.errors import NotRepresentable
+from vitconvert.loading import Reading
+from vitconvert.parity.references.huggingface import huggingface_reference
+from vitconvert.parity.references.lucidrains import lucidrains_reference
+from vitconvert.parity.references.npz import npz_reference
+from vitconvert.parity.references.reference import Reference
+from vitconvert.parity.references.timm import timm_reference
+from vitconvert.parity.references.torchvision import torchvision_reference
+
+__all__ = ["Reference", "build_reference"]
+
+
+def build_reference(reading: Reading) -> Reference:
+    """The implementation of a checkpoint's own ecosystem, with its weights, in float32.
+
+    Raises:
+        MissingPackage: The package is not installed.
+        NotRepresentable: No package can be installed that computes this checkpoint.
+    """
+    ecosystem = reading.table.ecosystem
+    if ecosystem not in _BUILDERS:
+        raise NotRepresentable(_WITHOUT.get(ecosystem, f"no package is known for {ecosystem}."))
+    return _BUILDERS[ecosystem](reading)
+
+
+_BUILDERS: Mapping[str, Callable[[Reading], Reference]] = {
+    "timm": timm_reference,
+    "hf": huggingface_reference,
+    "torchvision": torchvision_reference,
+    "lucidrains": lucidrains_reference,
+    "jax": npz_reference,
+    "big_vision": npz_reference,
+}
+_WITHOUT = {
+    "jeonsworld": "jeonsworld's ViT-pytorch is a repository of scripts, not a package to install.",
+}

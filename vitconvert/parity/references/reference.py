@@ -1,0 +1,80 @@
+"""An independent implementation, ready to run."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
+
+from torch import Tensor, nn
+
+from vitconvert.errors import MissingPackage, NotRepresentable
+from vitconvert.loading import Reading
+from vitconvert.parity.taps import Taps
+
+
+def call(model: nn.Module, images: Tensor) -> Tensor:
+    """Run a model that takes images and returns a tensor."""
+    output: Tensor = model(images)
+    return output
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reference:
+    """A real package's model with a checkpoint's own tensors in it.
+
+    Attributes:
+        name: Package, version and class.
+        model: Of the weights' dtype; in eval mode.
+        taps: Which of its modules compute which layer of a ViT.
+        run: Images to logits, or to what `reads` says.
+        reads: "output": what vitconvert's model returns; "tokens": what its forward_features does.
+        notes: What had to be changed in the package's model.
+    """
+
+    name: str
+    model: nn.Module
+    taps: Taps
+    run: Callable[[nn.Module, Tensor], Tensor] = call
+    reads: str = "output"
+    notes: tuple[str, ...] = ()
+
+
+def own_tensors(reading: Reading) -> dict[str, Tensor]:
+    """The checkpoint's tensors in its own names, without wrappers and what plays no part.
+
+    Raises:
+        CorruptFile: The bytes of a tensor are damaged.
+    """
+    prefix = reading.recognised.prefix
+    names = [name.removeprefix(prefix) for name in reading.container.manifest]
+    ignored = reading.ledger.ignored
+    return {n: reading.container.read(prefix + n).float() for n in names if n not in ignored}
+
+
+def package(name: str, *, install: str) -> ModuleType:
+    """Import a reference package.
+
+    Raises:
+        MissingPackage: It is not installed.
+    """
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name.partition(".")[0]:
+            raise
+        raise MissingPackage(
+            f"{install} is not installed.", hint=f"pip install {install}"
+        ) from None
+
+
+def load_strictly(model: nn.Module, tensors: Mapping[str, Tensor], name: str) -> None:
+    """Give a model its tensors, all of them and no others.
+
+    Raises:
+        NotRepresentable: Names or shapes differ.
+    """
+    try:
+        model.load_state_dict(dict(tensors), strict=True, assign=True)
+    except RuntimeError as error:
+        details = [line.strip() for line in str(error).splitlines()[1:]]
+        raise NotRepresentable(f"{name} does not take these tensors.", details=details) from None

@@ -1,0 +1,183 @@
+"""timm's VisionTransformer, its distilled and its hybrid form."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vitconvert.config import ViTConfig
+from vitconvert.errors import NotRepresentable
+from vitconvert.loading import Reading
+from vitconvert.parity.references.reference import (
+    Reference,
+    call,
+    load_strictly,
+    own_tensors,
+    package,
+)
+from vitconvert.parity.taps import Taps, canonical_taps
+
+
+def timm_reference(reading: Reading) -> Reference:
+    """Build the named architecture, or else the class that the configuration describes.
+
+    After timm 1.0.31, `create_model` and `VisionTransformer`. timm dropped the layer before the
+    head (`pre_logits`) in 0.6; it is put back in front of the head.
+
+    Raises:
+        NotRepresentable: timm's class does not take these tensors.
+    """
+    timm = package("timm", install="timm")
+    tensors, config = own_tensors(reading), reading.config
+    with torch.device("meta"):
+        model = _named_model(timm, reading) or vision_transformer(config)
+        if config.representation_size:
+            put_back_pre_logits(model, config)
+            tensors = _renamed_pre_logits(tensors)
+    name = f"timm {timm.__version__} {type(model).__name__}"
+    load_strictly(model, tensors, name)
+    return timm_like(model.eval(), config, name)
+
+
+def timm_like(model: nn.Module, config: ViTConfig, name: str) -> Reference:
+    """A timm model as a reference."""
+    # timm's distilled model without heads averages the features of both tokens; ours reads one.
+    tokens = config.dist_token and config.num_classes == 0
+    return Reference(
+        name=name,
+        model=model,
+        taps=_taps(config),
+        run=_forward_features if tokens else call,
+        reads="tokens" if tokens else "output",
+    )
+
+
+def vision_transformer(config: ViTConfig) -> nn.Module:
+    """timm's class for a configuration.
+
+    Raises:
+        NotRepresentable: timm has no argument for a part of the configuration.
+    """
+    from timm.models.deit import VisionTransformerDistilled
+    from timm.models.vision_transformer import VisionTransformer
+
+    if config.num_heads * config.head_dim != config.embed_dim or config.attention_scale:
+        raise NotRepresentable(
+            "timm's VisionTransformer divides its width among the heads and scales by theirs; this "
+            "model does not."
+        )
+    kind = VisionTransformerDistilled if config.dist_token else VisionTransformer
+    model: nn.Module = kind(**_arguments(config))
+    return model
+
+
+def put_back_pre_logits(model: nn.Module, config: ViTConfig) -> None:
+    """Replace the head by a linear layer, tanh and the head."""
+    width, classes = config.representation_size, config.num_classes
+    head = nn.Linear(width, classes) if classes else nn.Identity()
+    fc = nn.Linear(config.embed_dim, width)
+    model.head = nn.Sequential()
+    for name, module in {"fc": fc, "act": nn.Tanh(), "head": head}.items():
+        model.head.add_module(name, module)
+
+
+def _named_model(timm: Any, reading: Reading) -> nn.Module | None:
+    """The architecture that a config.json or the reference names, as `create_model` makes it."""
+    theirs = reading.their_config
+    name = theirs.get("architecture") or reading.located.name
+    if not name or not timm.is_model(str(name).split(".")[0]):
+        return None
+    arguments: dict[str, Any] = {
+        "num_classes": reading.config.num_classes,
+        "in_chans": reading.config.in_channels,
+        "img_size": reading.config.image_size,
+    }
+    if "global_pool" in theirs:
+        arguments["global_pool"] = theirs["global_pool"]
+    model: nn.Module = timm.create_model(
+        str(name).split(".")[0], **{**arguments, **theirs.get("model_args", {})}
+    )
+    return model
+
+
+def _arguments(config: ViTConfig) -> dict[str, Any]:
+    from timm.layers import LayerNorm
+
+    norm = partial(LayerNorm, eps=config.norm_eps)
+    stem = {"embed_layer": _hybrid_embedding(config)} if config.stem else {}
+    return {
+        "img_size": config.image_size,
+        "patch_size": config.patch_size,
+        "in_chans": config.in_channels,
+        "num_classes": config.num_classes,
+        "global_pool": "" if config.pooling == "none" else config.pooling,
+        "embed_dim": config.embed_dim,
+        "depth": config.depth,
+        "num_heads": config.num_heads,
+        "mlp_ratio": (config.mlp_dim + 0.5) / config.embed_dim,  # timm rounds the product down
+        "qkv_bias": config.qkv_bias,
+        "qk_norm": config.qk_norm,
+        "proj_bias": config.proj_bias,
+        "init_values": 1e-5 if config.layer_scale else None,
+        "class_token": config.class_token,
+        "pos_embed": "learn" if config.learned_positions else "none",
+        "no_embed_class": config.no_embed_class,
+        "reg_tokens": config.num_registers,
+        "pre_norm": config.pre_norm,
+        "final_norm": config.final_norm or config.fc_norm,
+        "fc_norm": config.fc_norm,
+        "pool_include_prefix": config.pool_include_prefix,
+        "embed_norm_layer": norm if config.patch_norm else None,
+        "norm_layer": norm,
+        "act_layer": config.activation,
+        **stem,
+    }
+
+
+def _hybrid_embedding(config: ViTConfig) -> Any:
+    """Of `vision_transformer_hybrid.py`: a ResNetV2 with SAME padding in front of the patches."""
+    from timm.layers import StdConv2dSame
+    from timm.models.resnetv2 import ResNetV2, create_resnetv2_stem
+    from timm.models.vision_transformer_hybrid import HybridEmbed
+
+    convolution = partial(StdConv2dSame, eps=1e-8)
+    common: dict[str, Any] = {"stem_type": "same", "preact": False, "conv_layer": convolution}
+    if config.stem_depths:
+        widths = tuple(4 * config.stem_width * 2**stage for stage in range(len(config.stem_depths)))
+        backbone = ResNetV2(
+            layers=config.stem_depths,
+            channels=widths,
+            stem_chs=config.stem_width,
+            num_classes=0,
+            global_pool="",
+            in_chans=config.in_channels,
+            **common,
+        )
+    else:
+        backbone = create_resnetv2_stem(config.in_channels, config.stem_width, **common)
+    return partial(HybridEmbed, backbone=backbone)
+
+
+def _renamed_pre_logits(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    places = {"pre_logits.fc.": "head.fc.", "head.": "head.head."}
+    renamed = {}
+    for name, tensor in tensors.items():
+        old = next((prefix for prefix in places if name.startswith(prefix)), "")
+        renamed[places.get(old, "") + name.removeprefix(old)] = tensor
+    return renamed
+
+
+def _taps(config: ViTConfig) -> Taps:
+    taps = canonical_taps(config.depth)
+    if config.representation_size:
+        taps["features"] = type(taps["features"])("head.head", input=True)
+    if config.dist_token:
+        del taps["features"]  # two heads, two features
+    return taps
+
+
+def _forward_features(model: nn.Module, images: Tensor) -> Tensor:
+    tokens: Tensor = model.forward_features(images)  # type: ignore[operator]
+    return tokens

@@ -1,0 +1,169 @@
+"""What a parity run found."""
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from vitconvert.errors import ParityFailed
+from vitconvert.parity.html import page
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """The outputs of two implementations for one batch of images in one dtype.
+
+    Attributes:
+        images: What was shown: "noise" or "photograph".
+        dtype: Arithmetic and weights of both sides.
+        absolute: Largest difference.
+        relative: Largest difference over the largest magnitude of the reference.
+        agreed: Rows in which the largest entry is the same one.
+        rows: Rows of the output.
+        bit_equal: Whether no bit differs.
+        tolerance: Largest `relative` that rounding explains.
+    """
+
+    images: str
+    dtype: str
+    absolute: float
+    relative: float
+    agreed: int
+    rows: int
+    bit_equal: bool
+    tolerance: float
+
+    @property
+    def ok(self) -> bool:
+        """Whether rounding explains the difference."""
+        return self.relative <= self.tolerance
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerDifference:
+    """The largest relative difference of one layer over all images, in one dtype."""
+
+    layer: str
+    dtype: str
+    relative: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Divergence:
+    """The first layer whose output departs, and the change to our model that heals it."""
+
+    layer: str
+    dtype: str
+    images: str
+    relative: float
+    cause: str  # in words; "unknown" if no known mistake explains it
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParityReport:
+    """Whether a model computes what an independent implementation computes.
+
+    Attributes:
+        source: The checkpoint.
+        reference: The implementation it was compared with; "" if there is none.
+        skipped: Why nothing was compared; "" otherwise.
+        comparisons: One for each kind of images and each dtype.
+        layers: Differences inside the models, in the order of computation.
+        first_divergence: The first layer that departs, or None.
+        notes: What was changed in the reference to make the comparison possible.
+        tolerance: The relative difference that was allowed in float32.
+    """
+
+    source: str
+    reference: str = ""
+    skipped: str = ""
+    comparisons: tuple[Comparison, ...] = ()
+    layers: tuple[LayerDifference, ...] = ()
+    first_divergence: Divergence | None = None
+    notes: tuple[str, ...] = ()
+    tolerance: float
+
+    @property
+    def verified(self) -> bool:
+        """Whether anything was compared."""
+        return not self.skipped
+
+    @property
+    def ok(self) -> bool:
+        """Whether something was compared, and all of it agreed."""
+        agreed = all(comparison.ok for comparison in self.comparisons)
+        return self.verified and agreed and self.first_divergence is None
+
+    @property
+    def verdict(self) -> str:
+        """One word or two: "equal", "not equal", "not verified"."""
+        if not self.verified:
+            return "not verified"
+        return "equal" if self.ok else "not equal"
+
+    def raise_if_failed(self) -> None:
+        """Raise ParityFailed if the numbers disagree; a report of nothing compared passes."""
+        if not self.verified or self.ok:
+            return
+        raise ParityFailed(
+            f"The model does not compute what {self.reference} computes.",
+            evidence={"file": self.source, **_evidence(self.first_divergence)},
+            details=[_line(comparison) for comparison in self.comparisons],
+            hint=_hint(self.first_divergence),
+        )
+
+    def summary(self) -> str:
+        """The result in a few lines of plain text."""
+        if not self.verified:
+            return f"not verified: {self.skipped}"
+        lines = [f"{self.verdict} to {self.reference}"]
+        lines += [f"  {_line(comparison)}" for comparison in self.comparisons]
+        evidence = _evidence(self.first_divergence)
+        lines += [f"  {key:<15}{value}" for key, value in evidence.items()]
+        return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as JSON types; a difference that is no number is None."""
+        values = asdict(self)
+        verdict = {"ok": self.ok, "verified": self.verified, "verdict": self.verdict}
+        cleaned: dict[str, Any] = _jsonable({**verdict, **values})
+        return cleaned
+
+    def to_json(self) -> str:
+        """`to_dict`, as text."""
+        return json.dumps(self.to_dict(), indent=2, allow_nan=False)
+
+    def to_html(self) -> str:
+        """One page that needs nothing else: verdict, table, plot of the layers."""
+        return page(self)
+
+
+def _line(comparison: Comparison) -> str:
+    same = "bit-equal" if comparison.bit_equal else f"relative {comparison.relative:.1e}"
+    return (
+        f"{comparison.images:<10}  {comparison.dtype}  {same:<16}  "
+        f"absolute {comparison.absolute:.1e}  "
+        f"argmax {comparison.agreed} of {comparison.rows}"
+    )
+
+
+def _evidence(divergence: Divergence | None) -> dict[str, object]:
+    if divergence is None:
+        return {}
+    where = f"{divergence.layer}, relative {divergence.relative:.1e} in {divergence.dtype}"
+    return {"first departs": where, "likely cause": divergence.cause}
+
+
+def _hint(divergence: Divergence | None) -> str | None:
+    if divergence is None or divergence.cause == "unknown":
+        return None
+    return "State what the checkpoint really is with --set (in Python, overrides={...}), or mend "
+    "the table."
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _jsonable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_jsonable(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,114 @@
+"""Where two implementations are compared: the same points of the computation in both.
+
+A ViT is compared at its patches, at the tokens that enter the first block, behind the attention
+and behind the MLP of each block, at the final norm, at the features that the head reads, and at
+its output.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+
+from vitconvert.model import ViT
+
+OUTPUT = "output"
+
+
+@dataclass(frozen=True)
+class Tap:
+    """The first input of a module, or its output."""
+
+    module: str
+    input: bool = False
+
+
+Taps = Mapping[str, Tap]
+
+
+def block_of(layer: str) -> int | None:
+    """The block that a layer lies in."""
+    return int(layer.split(".")[1]) if layer.startswith("blocks.") else None
+
+
+def position(layer: str) -> tuple[int, int, str]:
+    """Sorts layers in the order of computation."""
+    order = ("patch_embed", "embedding", "blocks", "norm", "features", OUTPUT)
+    block = block_of(layer)
+    return order.index(layer.split(".")[0]), block or 0, layer
+
+
+def canonical_taps(depth: int) -> dict[str, Tap]:
+    """Of vitconvert's ViT, and of timm's, whose modules have the same names."""
+    return {
+        "patch_embed": Tap("patch_embed"),
+        "features": Tap("head", input=True),
+        **block_taps(depth, block="blocks.{i}", norm2="norm2", norm="norm"),
+    }
+
+
+def block_taps(depth: int, *, block: str, norm2: str, norm: str) -> dict[str, Tap]:
+    """Of models whose blocks are modules: the second norm reads what the attention left."""
+    taps = {"embedding": Tap(block.format(i=0), input=True), "norm": Tap(norm)}
+    for i in range(depth):
+        path = block.format(i=i)
+        taps[f"blocks.{i}.attn"] = Tap(f"{path}.{norm2}", input=True)
+        taps[f"blocks.{i}.mlp"] = Tap(path)
+    return taps
+
+
+def record(model: nn.Module, taps: Taps, run: Callable[[], Tensor]) -> dict[str, Tensor]:
+    """Run a model and keep what passes its taps, and its output as `OUTPUT`.
+
+    A tap that the computation does not pass is left out.
+    """
+    kept: dict[str, Tensor] = {}
+    with _hooks(model, taps, kept):
+        kept[OUTPUT] = run()
+    return kept
+
+
+def record_ours(model: ViT, images: Tensor, *, reads: str) -> dict[str, Tensor]:
+    """`record` for vitconvert's model, up to what a reference reads (`Reference.reads`)."""
+    run = model if reads == OUTPUT else model.forward_features
+    taps = canonical_taps(model.config.depth)
+    if isinstance(model.pre_logits, nn.Identity) and model.config.num_classes == 0:
+        taps.pop("features")
+    return record(model, taps, partial(run, images))
+
+
+@contextmanager
+def _hooks(model: nn.Module, taps: Taps, kept: dict[str, Tensor]) -> Iterator[None]:
+    modules = dict(model.named_modules())
+    handles = [
+        _attach(modules[tap.module], tap, layer, kept)
+        for layer, tap in taps.items()
+        if tap.module in modules
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _attach(module: nn.Module, tap: Tap, layer: str, kept: dict[str, Tensor]) -> Any:
+    def keep_input(_: nn.Module, inputs: tuple[Any, ...]) -> None:
+        kept[layer] = _tokens(inputs)
+
+    def keep_output(_: nn.Module, __: object, output: Any) -> None:
+        kept[layer] = _tokens(output)
+
+    if tap.input:
+        return module.register_forward_pre_hook(keep_input)
+    return module.register_forward_hook(keep_output)
+
+
+def _tokens(value: Any) -> Tensor:
+    tensor: Tensor = value[0] if isinstance(value, tuple) else value
+    if tensor.ndim == 4:  # a grid of patches: (B, D, rows, columns)
+        tensor = tensor.flatten(2).transpose(1, 2)
+    return tensor.detach().clone()  # some models add to their tokens in place

@@ -1,0 +1,210 @@
+"""Proof that a model computes what the checkpoint's own project computes."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from os import PathLike
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitconvert.errors import MissingPackage, NotRepresentable, UsageError
+from vitconvert.inference.preprocessing import Preprocessing
+from vitconvert.loading import Reading, build_model, read_checkpoint, read_header
+from vitconvert.model import ViT
+from vitconvert.parity.compare import allowed, compare, differences
+from vitconvert.parity.diagnosis import Case, diagnose
+from vitconvert.parity.inputs import sample_images
+from vitconvert.parity.isolation import isolated
+from vitconvert.parity.references import Reference, build_reference
+from vitconvert.parity.report import Comparison, Divergence, LayerDifference, ParityReport
+from vitconvert.parity.taps import OUTPUT, record, record_ours
+from vitconvert.sources import locate
+
+Source = str | PathLike[str]
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+TOLERANCE = 2e-5
+
+
+def verify(
+    source: Source,
+    *,
+    against: Source | None = None,
+    dialect: str | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    architecture: str | None = None,
+    table: Source | None = None,
+    tolerance: float = TOLERANCE,
+    seed: int = 0,
+    batch: int = 2,
+    dtypes: Sequence[str] = ("float32", "float64"),
+) -> ParityReport:
+    """Load a checkpoint and compare it with the implementation of its own ecosystem.
+
+    That implementation loads the same file by itself. Where none can be installed the report says
+    so (`verified` is False), and nothing is claimed.
+
+    Args:
+        source, dialect, overrides, architecture, table: As for `load_model`.
+        against: Another checkpoint that should compute the same function; the implementation of
+            *its* ecosystem loads it and is compared with.
+        tolerance: Largest relative difference in float32; in float64 a ten-millionth of it.
+        seed, batch: Which images, and how many of each kind.
+        dtypes: "float32", "float64" or both.
+
+    Raises:
+        VitConvertError: The checkpoint cannot be loaded, as for `load_model`.
+        UsageError: The images of `against` are of another size, or an argument is wrong.
+    """
+    options: dict[str, Any] = {
+        "dialect": dialect,
+        "overrides": overrides,
+        "architecture": architecture,
+        "table": table,
+    }
+    located = locate(source)
+    checkpoint = read_checkpoint(located, **options)
+    other = read_header(located, **options) if against is None else read_header(locate(against))
+    with other.container:
+        return verify_reading(
+            other,
+            build_model(checkpoint),
+            preprocessing=checkpoint.preprocessing,
+            tolerance=tolerance,
+            seed=seed,
+            batch=batch,
+            dtypes=dtypes,
+        )
+
+
+def verify_reading(
+    reading: Reading,
+    model: ViT,
+    *,
+    preprocessing: Preprocessing | None = None,
+    tolerance: float = TOLERANCE,
+    seed: int = 0,
+    batch: int = 2,
+    dtypes: Sequence[str] = ("float32", "float64"),
+) -> ParityReport:
+    """Compare a model with the implementation of the ecosystem that a checkpoint belongs to.
+
+    Args:
+        reading: The checkpoint's header; the reference implementation gets its tensors.
+        model: What should compute the same, and is not changed.
+        preprocessing: Normalises the photograph, so that its values are usual ones.
+        tolerance, seed, batch, dtypes: As for `verify`.
+
+    Raises:
+        UsageError: The model reads other images than the checkpoint, or an argument is wrong.
+    """
+    _check(reading, model, batch, dtypes)
+    source = str(reading.container.path)
+    with isolated():
+        try:
+            reference = build_reference(reading)
+        except (MissingPackage, NotRepresentable) as error:
+            return ParityReport(source=source, skipped=error.fact, tolerance=tolerance)
+        images = _images(model, preprocessing, seed=seed, batch=batch)
+        # The sharpest arithmetic comes last, and says where the two part.
+        parts = [_compare_in(d, reference, model, images, tolerance) for d in sorted(dtypes)]
+    return ParityReport(
+        source=source,
+        reference=reference.name,
+        comparisons=tuple(comparison for part in parts for comparison in part.comparisons),
+        layers=tuple(layer for part in parts for layer in part.layers),
+        first_divergence=parts[-1].divergence,
+        notes=reference.notes,
+        tolerance=tolerance,
+    )
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What one dtype showed."""
+
+    comparisons: list[Comparison]
+    layers: list[LayerDifference]
+    divergence: Divergence | None
+
+
+def _compare_in(
+    dtype: str, reference: Reference, model: ViT, images: Mapping[str, Tensor], tolerance: float
+) -> _Part:
+    theirs_model = reference.model.to(DTYPES[dtype])
+    ours_model = _in_dtype(model, DTYPES[dtype])
+    comparisons: list[Comparison] = []
+    worst: dict[str, float] = {}
+    divergence = None
+    for kind, batch in images.items():
+        x = batch.to(DTYPES[dtype])
+        theirs = record(theirs_model, reference.taps, partial(reference.run, theirs_model, x))
+        ours = record_ours(ours_model, x, reads=reference.reads)
+        comparisons.append(
+            compare(ours[OUTPUT], theirs[OUTPUT], images=kind, dtype=dtype, tolerance=tolerance)
+        )
+        apart = differences(ours, theirs)
+        worst = {layer: max(value, worst.get(layer, 0.0)) for layer, value in apart.items()}
+        divergence = divergence or _divergence(
+            apart, Case(ours_model, reference.reads, x, theirs, allowed(tolerance, dtype)), kind
+        )
+    differing = [
+        LayerDifference(layer=layer, dtype=dtype, relative=value) for layer, value in worst.items()
+    ]
+    return _Part(comparisons, differing, divergence)
+
+
+def _divergence(apart: Mapping[str, float], case: Case, kind: str) -> Divergence | None:
+    """The first layer that departs, and why."""
+    layer = next((layer for layer, value in apart.items() if not value <= case.limit), None)
+    if layer is None:
+        return None
+    return Divergence(
+        layer=layer,
+        dtype=str(case.images.dtype).removeprefix("torch."),
+        images=kind,
+        relative=apart[layer],
+        cause=diagnose(case, layer),
+    )
+
+
+def _in_dtype(model: ViT, dtype: torch.dtype) -> ViT:
+    """The model itself if it will do, or a copy on the CPU."""
+    weight = model.patch_embed.proj.weight
+    if weight.dtype == dtype and weight.device.type == "cpu" and not model.training:
+        return model
+    return copy.deepcopy(model).to(device="cpu", dtype=dtype).eval()
+
+
+def _images(
+    model: ViT, preprocessing: Preprocessing | None, *, seed: int, batch: int
+) -> Mapping[str, Tensor]:
+    config = model.config
+    usual = (
+        {"mean": preprocessing.mean, "std": preprocessing.std}
+        if preprocessing and preprocessing.channels in (1, config.in_channels)
+        else {}
+    )
+    arrays = sample_images(
+        batch=batch, channels=config.in_channels, size=config.image_size, seed=seed, **usual
+    )
+    return {kind: torch.from_numpy(array) for kind, array in arrays.items()}
+
+
+def _check(reading: Reading, model: ViT, batch: int, dtypes: Sequence[str]) -> None:
+    if unknown := sorted(set(dtypes) - set(DTYPES)) or not dtypes:
+        raise UsageError(
+            "Parity is measured in float32, float64 or both.", evidence={"asked": unknown}
+        )
+    if batch < 1:
+        raise UsageError(f"batch must be at least 1, not {batch}.")
+    for field in ("image_size", "in_channels", "num_classes"):
+        found, wanted = getattr(model.config, field), getattr(reading.config, field)
+        if found != wanted:
+            raise UsageError(
+                "The model and the checkpoint it is compared with have different inputs or "
+                "outputs.",
+                evidence={f"{field} of the model": found, f"{field} of the checkpoint": wanted},
+            )
