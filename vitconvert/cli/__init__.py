@@ -1,0 +1,66 @@
+"""The command line: arguments in, text and an exit code out.
+
+Each verb is a module of its own that is imported when it is used, so that `vitconvert --help`
+answers at once.
+"""
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+import click
+
+from vitconvert.cli.failures import run
+
+# verb -> module, what `--help` says of it. In the order of a newcomer's questions.
+VERBS = {
+    "demo": ("demo", "Show everything on a tiny ViT that ships with the package, offline."),
+    "timm": ("convert", "Convert a timm model: NAME, Hub repository or files."),
+    "hf": ("convert", "Convert a Hugging Face transformers model: REPO or directory."),
+    "jax": ("convert", "Convert Google's or big_vision's .npz: NAME or FILE."),
+    "jeonsworld": ("convert", "Convert a state dict of jeonsworld's ViT-pytorch."),
+    "lucidrains": ("convert", "Convert a state dict of lucidrains' vit-pytorch."),
+    "torchvision": ("convert", "Convert a torchvision ViT: NAME or FILE."),
+    "file": ("convert", "Convert any checkpoint; recognise what it is."),
+    "inspect": ("inspect", "Say what a checkpoint is, from its header alone."),
+    "verify": ("verify", "Compare a checkpoint with its own project's implementation."),
+    "predict": ("predict", "Name what photographs show."),
+    "list": ("list", "List dialects and named architectures."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All verbs, in the order of VERBS."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the verb's module."""
+        if cmd_name not in VERBS:
+            return None
+        module = importlib.import_module(f"vitconvert.cli.{VERBS[cmd_name][0]}")
+        command: click.Command = module.command(cmd_name, VERBS[cmd_name][1])
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the verbs without importing any."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in VERBS.items()])
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 done, 1 error, 2 usage, 3 parity failed, 4 refused as unsafe, "
+    "5 not representable in the target, 130 interrupted.",
+)
+@click.version_option(package_name="vitconvert")
+def vitconvert() -> None:
+    """Make any pretrained Vision Transformer checkpoint usable anywhere, provably unchanged."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit with its code."""
+    sys.exit(run(vitconvert, list(sys.argv[1:] if arguments is None else arguments)))

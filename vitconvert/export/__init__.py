@@ -1,0 +1,1 @@
+"""Checkpoints as other programs want them: directories, companions, provenance."""

@@ -36,6 +36,13 @@ class Opened:
                 hint="Nothing was written. Please report this with the checkpoint's name.",
             )
 
+    def summary(self) -> str:
+        """The verdict in one line."""
+        if self.relative is None:
+            return f"{self.consumer}: not tried, {self.why_not}"
+        equal = "bit-equal" if self.bit_equal else f"relative difference {self.relative:.1e}"
+        return f"{self.consumer}: {equal}"
+
     def to_dict(self) -> dict[str, Any]:
         """For `vitconvert.json` and `--json`."""
         return asdict(self)

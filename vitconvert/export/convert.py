@@ -55,6 +55,22 @@ class Conversion:
     opened: tuple[Opened, ...]
     sha256: Mapping[str, str]
 
+    def to_dict(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            "output": str(self.output),
+            "source": self.located.reference,
+            "source_dialect": self.source_dialect,
+            "target_dialect": self.target_dialect,
+            "config": self.config.to_dict(),
+            "origins": dict(self.config.origins),
+            "ledger": self.ledger.to_dict(),
+            "passed_over": dict(self.passed_over),
+            "parity": self.parity.to_dict() if self.parity else None,
+            "opened_by": [opened.to_dict() for opened in self.opened],
+            "sha256": dict(self.sha256),
+        }
+
 
 def convert(
     source: Source,
@@ -195,7 +211,11 @@ def _verify(
 ) -> "ParityReport":
     from vitconvert.parity import verify_reading
 
-    return verify_reading(read_header(located, **reading_options), build_model(checkpoint))
+    return verify_reading(
+        read_header(located, **reading_options),
+        build_model(checkpoint),
+        preprocessing=checkpoint.preprocessing,
+    )
 
 
 def _morphed(

@@ -137,6 +137,19 @@ class Preprocessing:
             and (mine := getattr(self, field.name)) != (theirs := getattr(other, field.name))
         )
 
+    def at_size(self, image_size: Size) -> "Preprocessing":
+        """The same pipeline for images of another size; what is cropped stays the same share."""
+        resized = self.resize_size and (
+            round(self.resize_size[0] * image_size[0] / self.image_size[0]),
+            round(self.resize_size[1] * image_size[1] / self.image_size[1]),
+        )
+        return dataclasses.replace(
+            self,
+            image_size=image_size,
+            resize_size=resized,
+            origin=f"{self.origin}, at {_by(image_size)}",
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """All fields as JSON types."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}

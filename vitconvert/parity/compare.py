@@ -20,7 +20,7 @@ def allowed(tolerance: float, dtype: str) -> float:
 
 
 def relative_difference(ours: Tensor, theirs: Tensor) -> float:
-    """Largest difference over the largest magnitude of `theirs`; infinite if they do not compare."""
+    """Largest difference over the largest magnitude of `theirs`; infinite for other shapes."""
     if ours.shape != theirs.shape:
         return math.inf
     absolute, scale = _largest(ours - theirs), _largest(theirs)

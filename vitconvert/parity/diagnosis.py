@@ -1,14 +1,38 @@
-"""Stub."""
+"""Why a model departs: known mistakes are undone one at a time, and the one that heals is named.
 
+Each candidate is vitconvert's model with one thing changed, in its configuration or in the weights
+of the departing block. It explains the departure if the departing layer then agrees with the
+reference; everything before it agrees already.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from collections.abc import Mapping
+from itertools import permutations
+from typing import Any
+
+import torch
 from torch import Tensor
+
+from vitconvert.config import ACTIVATIONS, POOLINGS, STEM_STYLES, ViTConfig
+from vitconvert.errors import ConflictingFact
 from vitconvert.model import ViT
+from vitconvert.parity.compare import relative_difference
+from vitconvert.parity.taps import OUTPUT, block_of, record_ours
+
+UNKNOWN = "unknown"
+_EPSILONS = (1e-12, 1e-6, 1e-5)
+
+Weights = Mapping[str, Tensor]
+Setting = tuple[str, dict[str, Any]]  # a mistake in words, and the fields that undo it
+Rearrangement = tuple[str, Weights]  # the same with the weights that undo it
 
 
 @dataclass(frozen=True)
 class Case:
-    """x."""
+    """A model, images, and what the reference's layers gave for them.
+
+    `limit` is the largest relative difference that counts as agreement.
+    """
 
     model: ViT
     reads: str
@@ -17,6 +41,227 @@ class Case:
     limit: float
 
 
+@dataclass(frozen=True)
+class _Candidate:
+    """A mistake in words, and the model without it."""
+
+    cause: str
+    config: ViTConfig
+    changed: Weights
+
+
 def diagnose(case: Case, layer: str) -> str:
-    """Stub."""
-    return "unknown"
+    """The mistake that explains a departing layer, in words, or "unknown"."""
+    weights = case.model.state_dict()
+    for candidate in _candidates(case.model.config, weights, layer):
+        if _heals(candidate, weights, case, layer):
+            return candidate.cause
+    return _pattern(case) if layer == "embedding" else UNKNOWN
+
+
+def _pattern(case: Case) -> str:
+    """What the tokens that differ have in common, where nothing heals the embedding."""
+    ours = record_ours(case.model, case.images, reads=case.reads)["embedding"]
+    theirs = case.theirs["embedding"]
+    prefix = case.model.config.num_prefix_tokens
+    if relative_difference(ours[:, prefix:], theirs[:, prefix:]) <= case.limit:
+        return "cls_token, another prefix token or its position: the patches agree"
+    apart = ours - theirs
+    varies = (apart - apart[:1]).abs().max() > case.limit * theirs.abs().max()
+    if len(apart) > 1 and not varies:
+        return "pos_embed has other values: another table, or one resampled by another rule"
+    return UNKNOWN
+
+
+def _heals(candidate: _Candidate, weights: Weights, case: Case, layer: str) -> bool:
+    config, weights = _up_to(layer, candidate.config, {**weights, **candidate.changed})
+    model = ViT(config, device="meta")
+    model.load_state_dict(dict(weights), strict=True, assign=True)
+    model = model.to(case.images.dtype).eval()
+    ours = record_ours(model, case.images, reads=case.reads)
+    return layer in ours and relative_difference(ours[layer], case.theirs[layer]) <= case.limit
+
+
+def _up_to(layer: str, config: ViTConfig, weights: Weights) -> tuple[ViTConfig, Weights]:
+    """Leave out the blocks after the departing one: nothing there can matter."""
+    last = {"patch_embed": 0, "embedding": 0}.get(layer, block_of(layer))
+    if last is None:
+        return config, weights
+    kept = {name: tensor for name, tensor in weights.items() if (block_of(name) or 0) <= last}
+    return config.replace(depth=last + 1), kept
+
+
+def _candidates(config: ViTConfig, weights: Weights, layer: str) -> Iterator[_Candidate]:
+    """The mistakes that can show first in this layer, the likely ones before the exotic."""
+    for cause, changes in _settings(config, layer):
+        try:
+            yield _Candidate(cause, config.replace(**changes), {})
+        except ConflictingFact:
+            continue  # no such model
+    for cause, changed in _rearrangements(config, weights, layer):
+        yield _Candidate(cause, config, changed)
+
+
+def _settings(config: ViTConfig, layer: str) -> Iterator[Setting]:
+    """Other values of what tensors cannot tell."""
+    part = layer.split(".")[-1]
+    for eps in _EPSILONS:
+        if eps != config.norm_eps:
+            yield f"norm_eps is {eps:g}, not {config.norm_eps:g}", {"norm_eps": eps}
+    if part in ("mlp", "features", OUTPUT):
+        yield from _words("activation", config.activation, ACTIVATIONS)
+    if part == "attn":
+        yield from _heads(config)
+        yield from _scales(config)
+    if part == "patch_embed" and config.stem:
+        yield from _words("stem_style", config.stem_style, STEM_STYLES)
+    if part in ("features", OUTPUT):
+        yield from _poolings(config)
+        word = "representation_activation"
+        yield from _words(word, config.representation_activation, ACTIVATIONS)
+
+
+def _words(field: str, said: str, vocabulary: Iterable[str]) -> Iterator[Setting]:
+    for word in vocabulary:
+        if word != said:
+            yield f"{field} is {word}, not {said}", {field: word}
+
+
+def _heads(config: ViTConfig) -> Iterator[Setting]:
+    inner = config.num_heads * config.head_dim
+    for heads in range(1, min(inner, 64) + 1):
+        if inner % heads == 0 and heads != config.num_heads and not config.qk_norm:
+            pool_heads = config.pool_heads or config.num_heads
+            changes = {
+                "num_heads": heads,
+                "head_dim": inner // heads,
+                "pool_heads": pool_heads if config.map_pooling else 0,
+            }
+            yield f"num_heads is {heads}, not {config.num_heads}", changes
+
+
+def _scales(config: ViTConfig) -> Iterator[Setting]:
+    said = config.attention_scale or config.head_dim**-0.5
+    scales = {
+        "head_dim ** -0.5": config.head_dim**-0.5,
+        "embed_dim ** -0.5": config.embed_dim**-0.5,
+        "1": 1.0,
+        "1 / head_dim": 1 / config.head_dim,
+    }
+    for words, scale in scales.items():
+        if scale != said:
+            yield f"attention_scale is {words}, not {said:.6g}", {"attention_scale": scale}
+
+
+def _poolings(config: ViTConfig) -> Iterator[Setting]:
+    said = config.pooling
+    for pooling in POOLINGS:
+        if pooling in ("map", "none") or config.map_pooling or said == "none":
+            continue
+        for prefix in (False, True):
+            changes = {"pooling": pooling, "pool_include_prefix": prefix}
+            if pooling != said:
+                words = " over all tokens" if prefix and config.num_prefix_tokens else ""
+                yield f"pooling is {pooling}{words}, not {said}", changes
+            elif prefix != config.pool_include_prefix:
+                yield f"pool_include_prefix is {prefix}, not {not prefix}", changes
+
+
+def _rearrangements(config: ViTConfig, weights: Weights, layer: str) -> Iterator[Rearrangement]:
+    """Weights laid out in another way, in places where shapes would not show it."""
+    part, block = layer.split(".")[-1], f"blocks.{block_of(layer)}"
+    match part:
+        case "patch_embed":
+            yield from _patches(weights)
+        case "embedding":
+            yield from _positions(config, weights)
+        case "attn":
+            yield from _qkv(config, weights, f"{block}.attn.qkv")
+            yield from _transposed(weights, f"{block}.attn.proj.weight")
+            yield from _exchanged(weights, f"{block}.norm1", f"{block}.norm2")
+        case "mlp":
+            yield from _transposed(weights, f"{block}.mlp.fc1.weight")
+            yield from _transposed(weights, f"{block}.mlp.fc2.weight")
+        case _:
+            yield from _transposed(weights, "pre_logits.fc.weight")
+            yield from _transposed(weights, "head.weight")
+            yield from _exchanged(weights, "head", "head_dist")
+
+
+def _patches(weights: Weights) -> Iterator[Rearrangement]:
+    name = "patch_embed.proj.weight"
+    kernel = weights[name]
+    width, channels, down, across = kernel.shape
+    if down == across:
+        yield f"{name} has rows and columns of a patch exchanged", {name: kernel.mT}
+    if channels > 1:
+        yield f"{name} has its channels in reverse (BGR)", {name: kernel.flip(1)}
+        last = kernel.reshape(width, down, across, channels).permute(0, 3, 1, 2)
+        yield f"{name} has its channels last", {name: last}
+
+
+def _positions(config: ViTConfig, weights: Weights) -> Iterator[Rearrangement]:
+    if not config.learned_positions:
+        return
+    name = "pos_embed"
+    table = weights[name]
+    prefix = config.num_positions - config.num_patches
+    down, across = config.grid_size
+    grid = table[:, prefix:].reshape(1, across, down, -1).transpose(1, 2).flatten(1, 2)
+    yield f"{name} is column by column, not row by row", {name: _joined(table, prefix, grid)}
+    if prefix:
+        rows = table.roll(-prefix, 1)
+        yield f"{name} has the class position last, not first", {name: rows}
+        rows = table.roll(prefix, 1)
+        yield f"{name} has the class position first, not last", {name: rows}
+        zero = _joined(table * 0, prefix, table[:, prefix:])
+        yield f"{name} has a class position where the reference has none", {name: zero}
+
+
+def _joined(table: Tensor, prefix: int, grid: Tensor) -> Tensor:
+    return torch.cat((table[:, :prefix], grid), dim=1)
+
+
+def _qkv(config: ViTConfig, weights: Weights, name: str) -> Iterator[Rearrangement]:
+    both = [key for key in (f"{name}.weight", f"{name}.bias") if key in weights]
+    parts = {key: weights[key].chunk(3) for key in both}
+    for thirds in permutations(range(3)):
+        if thirds != (0, 1, 2):
+            # The third that we take for q is really the one that is put in its place here.
+            words = ", ".join("qkv"[thirds.index(i)] for i in range(3))
+            changed = {key: torch.cat([parts[key][i] for i in thirds]) for key in both}
+            yield f"the thirds of {name} are {words}, not q, k, v", changed
+    sizes = {"qkv": 3, "head": config.num_heads, "dim": config.head_dim}
+    for order in (("head", "qkv", "dim"), ("head", "dim", "qkv"), ("qkv", "dim", "head")):
+        back = [order.index(axis) for axis in sizes]
+        changed = {key: _reordered(weights[key], [sizes[a] for a in order], back) for key in both}
+        yield f"the rows of {name} are ({' '.join(order)}), not (qkv head dim)", changed
+    weight = f"{name}.weight"
+    rows, columns = parts[weight][0].shape
+    if rows == columns:
+        turned = [part.mT for part in parts[weight]]
+        yield f"q, k and v in {weight} are transposed", {weight: torch.cat(turned)}
+        for i, letter in enumerate("qkv"):
+            mended = [turned[j] if j == i else part for j, part in enumerate(parts[weight])]
+            yield f"{letter} in {weight} is transposed", {weight: torch.cat(mended)}
+
+
+def _reordered(rows: Tensor, sizes: list[int], back: list[int]) -> Tensor:
+    """Rows (in the order that the axes have now) to (qkv head dim)."""
+    split = rows.reshape(*sizes, *rows.shape[1:])
+    return split.permute(*back, *range(3, split.ndim)).flatten(0, 2)
+
+
+def _transposed(weights: Weights, name: str) -> Iterator[Rearrangement]:
+    if name in weights and weights[name].shape[0] == weights[name].shape[1]:
+        yield f"{name} is transposed", {name: weights[name].mT}
+
+
+def _exchanged(weights: Weights, first: str, second: str) -> Iterator[Rearrangement]:
+    pairs = {
+        f"{first}.{p}": f"{second}.{p}" for p in ("weight", "bias") if f"{first}.{p}" in weights
+    }
+    if pairs and all(name in weights for name in pairs.values()):
+        changed = {one: weights[other] for one, other in pairs.items()}
+        changed |= {other: weights[one] for one, other in pairs.items()}
+        yield f"{first} and {second} are exchanged", changed

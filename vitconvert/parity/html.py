@@ -1,8 +1,146 @@
-"""Stub."""
+"""A parity report as one page that needs nothing else, to be read offline or sent to somebody."""
 
-from typing import Any
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vitconvert.parity.report import Comparison, LayerDifference, ParityReport
+
+_STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto;
+       padding: 0 1rem; color: #222; background: #fff }
+.verdict { font-weight: 600; padding: .2rem .6rem; border-radius: .3rem; color: #fff }
+.good { background: #1a7f37 } .bad { background: #b42318 } .open { background: #6b6b6b }
+table { border-collapse: collapse } th, td { text-align: left; padding: .2rem 1.2rem .2rem 0 }
+figure { margin: 2rem 0; overflow-x: auto } svg text { font: 11px system-ui, sans-serif }
+""".strip()
+_COLOURS = ("#c2570c", "#0b62a4")  # of the dtypes, in order
+_LEFT, _TOP, _HEIGHT, _STEP, _NAMES = 60, 20, 240, 24, 110  # pixels of the plot
+_LOWEST = -18  # the power of ten at which a difference of zero is drawn
 
 
-def page(report: Any) -> str:
-    """Stub."""
-    return ""
+def page(report: ParityReport) -> str:
+    """The whole page: verdict, outputs, plot of the layers. Every name is escaped."""
+    title = escape(f"Parity: {report.verdict}")
+    return "\n".join(
+        [
+            '<!doctype html><html lang="en"><head><meta charset="utf-8">',
+            f"<title>{title}</title><style>{_STYLE}</style></head><body>",
+            f'<h1>Parity <span class="verdict {_mood(report)}">'
+            f"{escape(report.verdict)}</span></h1>",
+            _facts(report),
+            _outputs(report.comparisons) if report.comparisons else "",
+            _figure(report) if report.layers else "",
+            "</body></html>",
+        ]
+    )
+
+
+def _mood(report: ParityReport) -> str:
+    if not report.verified:
+        return "open"
+    return "good" if report.ok else "bad"
+
+
+def _facts(report: ParityReport) -> str:
+    facts = [("checkpoint", report.source), ("compared with", report.reference)]
+    facts += [("not verified", report.skipped)]
+    if report.first_divergence:
+        divergence = report.first_divergence
+        facts += [
+            ("first departs", f"{divergence.layer} ({divergence.relative:.1e})"),
+            ("likely cause", divergence.cause),
+        ]
+    facts += [("note", note) for note in report.notes]
+    return _table([], [pair for pair in facts if pair[1]])
+
+
+def _outputs(comparisons: Sequence[Comparison]) -> str:
+    header = ["images", "dtype", "absolute", "relative", "allowed", "same argmax", "same bits"]
+    rows = [
+        (
+            c.images,
+            c.dtype,
+            f"{c.absolute:.2e}",
+            f"{c.relative:.2e}",
+            f"{c.tolerance:.0e}",
+            f"{c.agreed} of {c.rows}",
+            "yes" if c.bit_equal else "no",
+        )
+        for c in comparisons
+    ]
+    return "<h2>Outputs</h2>" + _table(header, rows)
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
+    )
+    return f"<table><tr>{head}</tr>{body}</table>" if head else f"<table>{body}</table>"
+
+
+def _figure(report: ParityReport) -> str:
+    names = list(dict.fromkeys(layer.layer for layer in report.layers))
+    dtypes = list(dict.fromkeys(layer.dtype for layer in report.layers))
+    width = _LEFT + _STEP * len(names) + 100
+    departs = report.first_divergence.layer if report.first_divergence else None
+    parts = [
+        f'<svg width="{width}" height="{_TOP + _HEIGHT + _NAMES}" role="img">',
+        f"<title>{escape('Relative difference of each layer')}</title>",
+        *_scale(width),
+        *(_name(column, name, name == departs) for column, name in enumerate(names)),
+        *(
+            _line([d for d in report.layers if d.dtype == dtype], names, dtype, colour)
+            for dtype, colour in zip(dtypes, _COLOURS, strict=False)
+        ),
+        *_legend(dtypes, width),
+        "</svg>",
+    ]
+    caption = "Largest relative difference of each layer; a difference of zero lies on the floor."
+    return f"<h2>Layers</h2><figure>{''.join(parts)}<figcaption>{caption}</figcaption></figure>"
+
+
+def _scale(width: int) -> Iterable[str]:
+    for power in range(_LOWEST, 1, 3):
+        y = _y(10.0**power)
+        yield f'<line x1="{_LEFT}" x2="{width - 90}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>'
+        label = "0" if power == _LOWEST else f"1e{power}"
+        yield f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{label}</text>'
+
+
+def _name(column: int, name: str, departs: bool) -> str:
+    x, y = _x(column), _TOP + _HEIGHT + 12
+    weight = ' font-weight="700" fill="#b42318"' if departs else ""
+    turned = f'transform="rotate(60 {x} {y})"'
+    return f'<text x="{x}" y="{y}" {turned}{weight}>{escape(name)}</text>'
+
+
+def _line(layers: Sequence[LayerDifference], names: list[str], dtype: str, colour: str) -> str:
+    points = [(_x(names.index(d.layer)), _y(d.relative), d) for d in layers]
+    path = " ".join(f"{x},{y:.1f}" for x, y, _ in points)
+    dots = "".join(
+        f'<circle cx="{x}" cy="{y:.1f}" r="3" fill="{colour}"><title>'
+        f"{escape(f'{d.layer} {dtype}: {d.relative:.1e}')}</title></circle>"
+        for x, y, d in points
+    )
+    return f'<polyline points="{path}" fill="none" stroke="{colour}"/>{dots}'
+
+
+def _legend(dtypes: Sequence[str], width: int) -> Iterable[str]:
+    for row, (dtype, colour) in enumerate(zip(dtypes, _COLOURS, strict=False)):
+        y = _TOP + 12 + 16 * row
+        yield f'<text x="{width - 80}" y="{y}" fill="{colour}">{escape(dtype)}</text>'
+
+
+def _x(column: int) -> int:
+    return _LEFT + _STEP // 2 + _STEP * column
+
+
+def _y(difference: float) -> float:
+    power = math.log10(difference) if difference > 0 else float(_LOWEST)
+    return _TOP + _HEIGHT * min(max(power / _LOWEST, 0.0), 1.0)

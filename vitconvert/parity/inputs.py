@@ -45,10 +45,11 @@ def _scene(rng: np.random.Generator, channels: int, size: tuple[int, int]) -> Im
     y, x = np.mgrid[0 : size[0], 0 : size[1]] / np.reshape(size, (2, 1, 1))
     ground = y + 0.3 * x > rng.uniform(0.5, 0.9)
     disc = np.hypot(y - rng.uniform(0.2, 0.8), x - rng.uniform(0.2, 0.8)) < 0.15
-    scene = clouds + rng.uniform(-2, 2, (channels, 1, 1)) * ground
+    scene: Images = clouds + rng.uniform(-2, 2, (channels, 1, 1)) * ground
     scene = scene + rng.uniform(-2, 2, (channels, 1, 1)) * disc
     low, high = scene.min(), scene.max()
-    return (scene - low) / (high - low) if high > low else scene * 0
+    scene -= low
+    return scene / ((high - low) or 1.0)
 
 
 def _clouds(rng: np.random.Generator, size: tuple[int, int]) -> NDArray[np.float64]:
@@ -60,5 +61,6 @@ def _clouds(rng: np.random.Generator, size: tuple[int, int]) -> NDArray[np.float
     spectrum = np.fft.fft2(rng.standard_normal(size))
     frequency = np.hypot(np.fft.fftfreq(size[0])[:, None], np.fft.fftfreq(size[1]))
     frequency[0, 0] = 1.0
-    clouds = np.fft.ifft2(spectrum / frequency).real
-    return (clouds - clouds.mean()) / (clouds.std() or 1.0)
+    clouds: NDArray[np.float64] = np.fft.ifft2(spectrum / frequency).real
+    clouds /= clouds.std() or 1.0
+    return clouds - clouds.mean()

@@ -157,8 +157,7 @@ def _evidence(divergence: Divergence | None) -> dict[str, object]:
 def _hint(divergence: Divergence | None) -> str | None:
     if divergence is None or divergence.cause == "unknown":
         return None
-    return "State what the checkpoint really is with --set (in Python, overrides={...}), or mend "
-    "the table."
+    return "--set (in Python, overrides={...}) states what the file cannot tell."
 
 
 def _jsonable(value: Any) -> Any:

@@ -20,10 +20,11 @@ OUTPUT = "output"
 
 @dataclass(frozen=True)
 class Tap:
-    """The first input of a module, or its output."""
+    """The first input of a module, or its output; a grid of patches has its channels second."""
 
     module: str
     input: bool = False
+    channels_last: bool = False
 
 
 Taps = Mapping[str, Tap]
@@ -97,18 +98,20 @@ def _hooks(model: nn.Module, taps: Taps, kept: dict[str, Tensor]) -> Iterator[No
 
 def _attach(module: nn.Module, tap: Tap, layer: str, kept: dict[str, Tensor]) -> Any:
     def keep_input(_: nn.Module, inputs: tuple[Any, ...]) -> None:
-        kept[layer] = _tokens(inputs)
+        kept[layer] = _tokens(inputs, tap)
 
     def keep_output(_: nn.Module, __: object, output: Any) -> None:
-        kept[layer] = _tokens(output)
+        kept[layer] = _tokens(output, tap)
 
     if tap.input:
         return module.register_forward_pre_hook(keep_input)
     return module.register_forward_hook(keep_output)
 
 
-def _tokens(value: Any) -> Tensor:
+def _tokens(value: Any, tap: Tap) -> Tensor:
     tensor: Tensor = value[0] if isinstance(value, tuple) else value
-    if tensor.ndim == 4:  # a grid of patches: (B, D, rows, columns)
-        tensor = tensor.flatten(2).transpose(1, 2)
+    if tensor.ndim == 4 and not tap.channels_last:
+        tensor = tensor.movedim(1, -1)
+    if tensor.ndim == 4:
+        tensor = tensor.flatten(1, 2)
     return tensor.detach().clone()  # some models add to their tokens in place

@@ -107,6 +107,7 @@ def verify_reading(
             reference = build_reference(reading)
         except (MissingPackage, NotRepresentable) as error:
             return ParityReport(source=source, skipped=error.fact, tolerance=tolerance)
+        model = _adapted(model, reference.adapts)
         images = _images(model, preprocessing, seed=seed, batch=batch)
         # The sharpest arithmetic comes last, and says where the two part.
         parts = [_compare_in(d, reference, model, images, tolerance) for d in sorted(dtypes)]
@@ -168,6 +169,15 @@ def _divergence(apart: Mapping[str, float], case: Case, kind: str) -> Divergence
         relative=apart[layer],
         cause=diagnose(case, layer),
     )
+
+
+def _adapted(model: ViT, fields: Mapping[str, str]) -> ViT:
+    """The model, or one of the same weights with another arithmetic."""
+    if not fields:
+        return model
+    adapted = ViT(model.config.replace(**fields), device="meta")
+    adapted.load_state_dict(model.state_dict(), strict=True, assign=True)
+    return adapted.eval()
 
 
 def _in_dtype(model: ViT, dtype: torch.dtype) -> ViT:

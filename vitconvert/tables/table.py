@@ -273,7 +273,7 @@ class _TableReader:
                 continue
             if not isinstance(value, str):
                 raise self.error(f'rows."{key}"', "expected a text, or false to take a row away")
-            for kind in ("weight", "bias") if "{p}" in key else ("",):
+            for kind in _kinds(key):
                 name, text = key.replace("{p}", kind), value.replace("{p}", kind)
                 yield self.row(name, text, _with_kind(words, kind), key)
 
@@ -317,7 +317,7 @@ class _TableReader:
                 continue
             if not isinstance(reason, str) or not reason.strip():
                 raise self.error(f'ignore."{key}"', "a reason is needed, as text")
-            for kind in ("weight", "bias") if "{p}" in key else ("",):
+            for kind in _kinds(key):
                 yield self.template("ignore", key, kind), reason
 
     def empty(self) -> Iterator[tuple[Template, Axes]]:
@@ -330,7 +330,7 @@ class _TableReader:
                 raise self.error(f'empty."{key}"', "expected one key, and axes that begin with 0")
             yield template, layout
 
-    def template(self, section: str, key: str, kind: str = "") -> Template:
+    def template(self, section: str, key: str, kind: str = "{p}") -> Template:
         try:
             return parse_template(key.replace("{p}", kind), _with_kind(self.words(), kind))
         except ValueError as error:
@@ -412,6 +412,11 @@ class _TableReader:
             near = get_close_matches(field, fields, n=1)
             hint = f"Did you mean {near[0]!r}?" if near else None
             raise self.error(place, f"{field!r} is no field of ViTConfig", hint)
+
+
+def _kinds(key: str) -> tuple[str, ...]:
+    """What {p} stands for; a key without it means itself."""
+    return ("weight", "bias") if "{p}" in key else ("{p}",)
 
 
 def _with_kind(words: Words, kind: str) -> Words:

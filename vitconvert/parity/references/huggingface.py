@@ -136,7 +136,8 @@ def _run(model: nn.Module, images: Tensor) -> Tensor:
     more = {}
     if "ViTMAE" in type(model).__name__:
         # Masks nothing, but sorts the patches by this noise: keep them in order.
-        patches = model.embeddings.patch_embeddings.num_patches
+        embeddings: Any = model.embeddings
+        patches = embeddings.patch_embeddings.num_patches
         more["noise"] = torch.arange(patches).expand(len(images), -1)
     output = model(images, **more)
     for name in ("logits", "pooler_output", "last_hidden_state"):

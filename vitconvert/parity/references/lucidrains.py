@@ -1,10 +1,126 @@
-"""Stub."""
+"""vit-pytorch's ViT and SimpleViT, as the installed release has them."""
 
+from importlib.metadata import version
+from typing import Any
+
+from torch import Tensor, nn
+
+from vitconvert.config import ViTConfig
 from vitconvert.errors import NotRepresentable
 from vitconvert.loading import Reading
-from vitconvert.parity.references.reference import Reference
+from vitconvert.parity.references.reference import Reference, load_strictly, own_tensors, package
+from vitconvert.parity.taps import Tap, Taps
+
+_ACTIVATION = {"relu": nn.ReLU, "silu": nn.SiLU, "tanh": nn.Tanh}
+_CLASSES = {"lucidrains": "ViT", "lucidrains_mean": "ViT", "lucidrains_simple": "SimpleViT"}
+_EPS = 1e-5  # torch.nn.LayerNorm's default, which the package never changes
 
 
 def lucidrains_reference(reading: Reading) -> Reference:
-    """Not yet."""
-    raise NotRepresentable("not yet.")
+    """Build the class of the installed release, which can read the layouts since 1.4.
+
+    vit-pytorch 1.26. Training scripts often exchange its activation or epsilon; so is done here,
+    where the configuration says so, and noted.
+
+    Raises:
+        MissingPackage: vit-pytorch is not installed.
+        NotRepresentable: The checkpoint is of an earlier release or a changed model.
+    """
+    dialect, config = reading.table.name, reading.config
+    if dialect not in _CLASSES:
+        raise NotRepresentable(
+            f"{reading.table.title}: the installed release of vit-pytorch computes another model."
+        )
+    package("vit_pytorch", install="vit-pytorch")
+    name = f"vit-pytorch {version('vit-pytorch')} {_CLASSES[dialect]}"
+    if config.num_registers or (dialect == "lucidrains" and config.pooling != "token"):
+        raise NotRepresentable(
+            "the installed vit-pytorch has no class that pools these tokens in this way."
+        )
+    model = _build(dialect, config)
+    notes = _fit(model, config)
+    load_strictly(model, _flat_tokens(model, own_tensors(reading)), name)
+    return Reference(
+        name=name,
+        model=model.eval(),
+        taps=_taps(config.depth),
+        reads="output" if config.num_classes else "tokens",
+        notes=notes,
+    )
+
+
+def _build(dialect: str, config: ViTConfig) -> nn.Module:
+    from vit_pytorch import SimpleViT, ViT
+
+    arguments: dict[str, Any] = {
+        "image_size": config.image_size,
+        "patch_size": config.patch_size,
+        "num_classes": config.num_classes,
+        "dim": config.embed_dim,
+        "depth": config.depth,
+        "heads": config.num_heads,
+        "dim_head": config.head_dim,
+        "mlp_dim": config.mlp_dim,
+        "channels": config.in_channels,
+    }
+    model: nn.Module
+    if dialect == "lucidrains_simple":
+        model = SimpleViT(**arguments)
+    else:
+        pool = "mean" if dialect == "lucidrains_mean" else "cls"
+        model = ViT(**arguments, pool=pool)
+    return model
+
+
+def _fit(model: nn.Module, config: ViTConfig) -> tuple[str, ...]:
+    """Exchange what the class has no arguments for."""
+    notes = []
+    if config.activation != "gelu":
+        _exchange_activation(model, config.activation)
+        notes.append(f"GELU was replaced by {config.activation}, as the configuration says")
+    if config.norm_eps != _EPS:
+        for module in model.modules():
+            if isinstance(module, nn.LayerNorm):
+                module.eps = config.norm_eps
+        notes.append(f"the norms' epsilon was set to {config.norm_eps}, as the configuration says")
+    if config.attention_scale:
+        for layer in _layers(model):
+            layer[0].scale = config.attention_scale
+        notes.append(f"attention was scaled by {config.attention_scale:.6g}")
+    return tuple(notes)
+
+
+def _exchange_activation(model: nn.Module, activation: str) -> None:
+    if activation not in (*_ACTIVATION, "gelu_tanh"):
+        raise NotRepresentable(f"torch has no module for the activation {activation}.")
+    for layer in _layers(model):
+        net = layer[1].net
+        places = [i for i, module in enumerate(net) if isinstance(module, nn.GELU)]
+        for place in places:
+            net[place] = nn.GELU("tanh") if activation == "gelu_tanh" else _ACTIVATION[activation]()
+
+
+def _layers(model: nn.Module) -> Any:
+    transformer: Any = model.transformer
+    return transformer.layers
+
+
+def _flat_tokens(model: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Before 1.16.1 the class token and the positions had a leading axis of one."""
+    wanted = dict(model.named_parameters())
+    for name in ("cls_token", "pos_embedding"):
+        if name in tensors and tensors[name].numel() == wanted[name].numel():
+            tensors[name] = tensors[name].reshape(wanted[name].shape)
+    return tensors
+
+
+def _taps(depth: int) -> Taps:
+    # The residual sums are no modules of their own, but each is what the next module reads.
+    taps = {"patch_embed": Tap("to_patch_embedding"), "norm": Tap("transformer.norm")}
+    taps["embedding"] = Tap("transformer.layers.0.0", input=True)
+    for i in range(depth):
+        after = f"transformer.layers.{i + 1}.0" if i + 1 < depth else "transformer.norm"
+        taps[f"blocks.{i}.attn"] = Tap(f"transformer.layers.{i}.1", input=True)
+        taps[f"blocks.{i}.mlp"] = Tap(after, input=True)
+    taps["features"] = Tap("to_latent")
+    return taps

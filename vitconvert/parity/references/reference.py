@@ -1,7 +1,7 @@
 """An independent implementation, ready to run."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from types import ModuleType
 
@@ -28,7 +28,8 @@ class Reference:
         taps: Which of its modules compute which layer of a ViT.
         run: Images to logits, or to what `reads` says.
         reads: "output": what vitconvert's model returns; "tokens": what its forward_features does.
-        notes: What had to be changed in the package's model.
+        notes: What had to be changed in the package's model, or in ours to compare them.
+        adapts: Fields of ViTConfig in which vitconvert's model has to follow the package.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Reference:
     run: Callable[[nn.Module, Tensor], Tensor] = call
     reads: str = "output"
     notes: tuple[str, ...] = ()
+    adapts: Mapping[str, str] = field(default_factory=dict)
 
 
 def own_tensors(reading: Reading) -> dict[str, Tensor]:

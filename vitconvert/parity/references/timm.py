@@ -17,7 +17,7 @@ from vitconvert.parity.references.reference import (
     own_tensors,
     package,
 )
-from vitconvert.parity.taps import Taps, canonical_taps
+from vitconvert.parity.taps import Tap, Taps, canonical_taps
 
 
 def timm_reference(reading: Reading) -> Reference:
@@ -48,7 +48,7 @@ def timm_like(model: nn.Module, config: ViTConfig, name: str) -> Reference:
     return Reference(
         name=name,
         model=model,
-        taps=_taps(config),
+        taps=_taps(model, config),
         run=_forward_features if tokens else call,
         reads="tokens" if tokens else "output",
     )
@@ -169,10 +169,12 @@ def _renamed_pre_logits(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return renamed
 
 
-def _taps(config: ViTConfig) -> Taps:
+def _taps(model: nn.Module, config: ViTConfig) -> Taps:
     taps = canonical_taps(config.depth)
+    if getattr(model, "dynamic_img_size", False):
+        taps["patch_embed"] = Tap("patch_embed", channels_last=True)
     if config.representation_size:
-        taps["features"] = type(taps["features"])("head.head", input=True)
+        taps["features"] = Tap("head.head", input=True)
     if config.dist_token:
         del taps["features"]  # two heads, two features
     return taps

@@ -1,10 +1,80 @@
-"""Stub."""
+"""torchvision's VisionTransformer."""
 
+from functools import partial
+
+from torch import nn
+
+from vitconvert.config import ViTConfig
 from vitconvert.errors import NotRepresentable
 from vitconvert.loading import Reading
-from vitconvert.parity.references.reference import Reference
+from vitconvert.parity.references.reference import Reference, load_strictly, own_tensors, package
+from vitconvert.parity.taps import Tap, block_taps
 
 
 def torchvision_reference(reading: Reading) -> Reference:
-    """Not yet."""
-    raise NotRepresentable("not yet.")
+    """Build the class from the configuration; torchvision has no configuration files.
+
+    torchvision 0.29. Its own hook renames the MLPs of files from before 0.12.
+
+    Raises:
+        MissingPackage: torchvision is not installed.
+        NotRepresentable: The class has no argument for a part of the configuration.
+    """
+    torchvision = package("torchvision", install="torchvision")
+    config = reading.config
+    _require_plain(config)
+    model = torchvision.models.VisionTransformer(
+        image_size=config.image_size[0],
+        patch_size=config.patch_size[0],
+        num_layers=config.depth,
+        num_heads=config.num_heads,
+        hidden_dim=config.embed_dim,
+        mlp_dim=config.mlp_dim,
+        num_classes=config.num_classes,
+        representation_size=config.representation_size or None,
+        norm_layer=partial(nn.LayerNorm, eps=config.norm_eps),
+    )
+    name = f"torchvision {torchvision.__version__} VisionTransformer"
+    notes = _fit(model, config)
+    load_strictly(model, own_tensors(reading), name)
+    return Reference(
+        name=name,
+        model=model.eval(),
+        taps={
+            "patch_embed": Tap("conv_proj"),
+            "features": Tap("heads.head", input=True),
+            **block_taps(
+                config.depth,
+                block="encoder.layers.encoder_layer_{i}",
+                norm2="ln_2",
+                norm="encoder.ln",
+            ),
+        },
+        notes=notes,
+    )
+
+
+def _require_plain(config: ViTConfig) -> None:
+    if not config.square:
+        raise NotRepresentable("torchvision's VisionTransformer reads square images only.")
+    if not config.even_heads or config.activation != "gelu" or config.attention_scale:
+        raise NotRepresentable(
+            "torchvision's VisionTransformer has exact GELU and divides its width among the heads; "
+            "this model does not."
+        )
+
+
+def _fit(model: nn.Module, config: ViTConfig) -> tuple[str, ...]:
+    """Put in what the class has no arguments for."""
+    notes = []
+    if config.in_channels != 3:
+        model.conv_proj = nn.Conv2d(
+            config.in_channels, config.embed_dim, config.patch_size, config.patch_size
+        )
+        notes.append(f"the patch convolution was replaced by one of {config.in_channels} channels")
+    if config.num_classes == 0:
+        heads = model.heads
+        assert isinstance(heads, nn.Sequential)
+        heads[-1] = nn.Identity()
+        notes.append("the head was taken away")
+    return tuple(notes)

@@ -1,0 +1,398 @@
+"""A dialect's file: what it parses to, what it inherits, and every mistake in it."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from vitconvert.config import ViTConfig
+from vitconvert.errors import TableError, UsageError
+from vitconvert.tables.directory import tables_dir
+from vitconvert.tables.table import Default, builtin_tables, find_tables, read_table
+
+HEADER = """\
+[dialect]
+title  = "Mine"
+source = "https://example.org/mine.py"
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text, name="mine"):
+        file = tmp_path / f"{name}.toml"
+        file.write_text(text, encoding="utf-8")
+        return file
+
+    return write
+
+
+def test_a_small_table(write):
+    table = read_table(
+        write(
+            HEADER
+            + """
+requires = ["norm.weight", "head.weight | cls_token"]
+[words]
+layer = "layer{i+1}"
+[rows]
+"cls_token" = "cls : width"
+"blocks.{i}.norm1.{p}" = "{layer}.ln.{p}"
+"norm.weight" = "scale"
+"head.weight" = false
+"[rows]" = false
+[ignore]
+"opt/*" = "optimizer state"
+[config]
+norm_eps = 1e-5
+"pooling if class_token" = "token"
+"pooling unless class_token" = "avg"
+""".replace('"[rows]" = false\n', "")
+            .replace(" | cls_token", "")
+            .replace(', "head.weight"', "")
+        )
+    )
+    assert (table.name, table.ecosystem, table.container) == ("mine", "mine", "safetensors")
+    assert table.requires == (("norm.weight",),)
+    assert list(table.row_of) == [
+        *("cls_token", "blocks.{i}.norm1.weight", "blocks.{i}.norm1.bias", "norm.weight")
+    ]
+    (part,) = table.row_of["blocks.{i}.norm1.bias"].alternatives[0].parts
+    assert part.key.write({"i": 10}) == "layer11.ln.bias"
+    assert table.defaults == (
+        Default("norm_eps", 1e-5),
+        Default("pooling", "token", "class_token", False),
+        Default("pooling", "avg", "class_token", True),
+    )
+    assert [reason for _, reason in table.ignore] == ["optimizer state"]
+
+
+def test_extending_changes_words_rows_and_requirements_only_where_it_says(write):
+    text = HEADER.replace("[dialect]", '[dialect]\nextends = "hf_vit"')
+    table = read_table(
+        write(text + '[words]\nquery = "{attn}.q"\n[rows]\n"head.{p}" = false\n"norm.bias" = "b"')
+    )
+    parent = builtin_tables()["hf_vit"]
+    assert (table.ecosystem, table.title) == (parent.ecosystem, "Mine")
+    assert table.requires == ()
+    assert set(parent.row_of) - set(table.row_of) == {"head.weight", "head.bias"}
+    assert table.row_of["norm.bias"].text.endswith('"norm.bias" = "b"')
+    spelled = str(table.row_of["blocks.{i}.attn.qkv.weight"].alternatives[0].parts[0].key.segments)
+    assert ".attention.attention.q.weight" in spelled
+    assert table.ignore == parent.ignore
+    assert table.config_file == parent.config_file
+
+
+def test_a_child_may_say_again_what_its_parent_ignores(write):
+    text = HEADER.replace("[dialect]", '[dialect]\nextends = "hf_vit"')
+    table = read_table(write(text + '[ignore]\n"decoder.*" = false\n'))
+    parent = builtin_tables()["hf_vit"]
+    assert [t.text for t, _ in parent.ignore if t not in [t for t, _ in table.ignore]] == [
+        "decoder.*"
+    ]
+
+
+def test_every_built_in_table_states_its_source_and_what_it_was_tested_with():
+    for table in builtin_tables().values():
+        assert table.source.startswith(("https://", "weights_map/")), table.name
+        assert table.tested, table.name
+        assert table.requires, table.name
+
+
+def test_built_in_tables_lie_in_weights_map():
+    folder = Path(str(tables_dir()))
+    assert folder.name == "weights_map"
+    names = {file.stem for file in folder.glob("*.toml")}
+    assert names - set(builtin_tables()) == {"canonical", "prefixes", "downloads", "architectures"}
+
+
+def test_a_dialect_or_an_ecosystem_is_found_by_name():
+    assert [table.name for table in find_tables("jeonsworld")] == ["jeonsworld"]
+    assert [table.name for table in find_tables("jax")] == ["google_jax", "google_jax_linen"]
+    assert {table.ecosystem for table in find_tables("hf")} == {"hf"}
+
+
+def test_an_unknown_dialect_is_named_with_its_neighbours():
+    with pytest.raises(UsageError) as error:
+        find_tables("google_jaks")
+    assert str(error.value) == (
+        "error: usage\n"
+        "  There is no dialect 'google_jaks'.\n"
+        f"  dialects  {', '.join(builtin_tables())}\n"
+        "  hint: Did you mean google_jax or google_jax_linen?"
+    )
+
+
+# Section or key, the table after the header, the place, the problem and the hint.
+MISTAKES = [
+    (
+        '[row]\n"norm.weight" = "n"',
+        *("row", "unknown section; there are {sections}", None),
+    ),
+    (
+        'author = "me"',
+        *("dialect.author", "unknown key; {dialect_keys}", None),
+    ),
+    (
+        '[rows]\n"blocks.{i}.norm.weight" = "n.{i}"',
+        'rows."blocks.{i}.norm.weight"',
+        "'blocks.{i}.norm.weight' is no canonical name",
+        "Did you mean 'blocks.{i}.norm2.weight'?",
+    ),
+    (
+        '[rows]\n"cls_token.{p}" = "n.{p}"',
+        *('rows."cls_token.{p}"', "'cls_token.weight' is no canonical name"),
+        "Did you mean 'cls_token'?",
+    ),
+    (
+        '[rows]\n"norm.weight" = 3',
+        *('rows."norm.weight"', "expected a text, or false to take a row away", None),
+    ),
+    (
+        '[rows]\n"norm.weight" = "cat(a,"',
+        *('rows."norm.weight"', "ends too early\n    cat(a,\n          ^", None),
+    ),
+    (
+        '[rows]\n"head.weight" = "w : width rgb"',
+        *('rows."head.weight"', "the axes of w are rgb width; ours are feature label", None),
+    ),
+    (
+        '[rows]\n"blocks.{i}.attn.qkv.weight" = "cat(q.{i} : width head dim, k.{i}, v.{i} : head)"',
+        'rows."blocks.{i}.attn.qkv.weight"',
+        "the axes of v.{i} are head; ours are dim head width",
+        None,
+    ),
+    (
+        '[rows]\n"norm.weight" = "w : 2 width"',
+        'rows."norm.weight"',
+        "the axes of w hold a number other than 1, which would carry something",
+        None,
+    ),
+    (
+        '[rows]\n"blocks.{i}.attn.qkv.weight" = "cat(q.{i}, k.{i})"',
+        'rows."blocks.{i}.attn.qkv.weight"',
+        "cat joins 2 items, and ours has 3 steps along 'qkv'",
+        None,
+    ),
+    (
+        '[rows]\n"blocks.{i}.attn.qkv.weight" = "cat(zeros, zeros, zeros)"',
+        *('rows."blocks.{i}.attn.qkv.weight"', "cat needs a tensor of theirs", None),
+    ),
+    (
+        '[rows]\n"pos_embed" = "cat(first, rest)"',
+        'rows."pos_embed"',
+        "cat has no place here: ours begins with 'position', whose length varies",
+        None,
+    ),
+    (
+        '[rows]\n"blocks.{i}.norm1.weight" = "layers.{j}.n"',
+        *('rows."blocks.{i}.norm1.weight"', "the indices of layers.{j}.n are j; ours are i", None),
+    ),
+    (
+        '[rows]\n"norm.weight" = "layers.{i}.{j}.n"',
+        *('rows."norm.weight"', "the indices of layers.{i}.{j}.n are i j; ours are none", None),
+    ),
+    (
+        '[rows]\n"norm.weight" = "n.{p}"',
+        *('rows."norm.weight"', "the indices of n.{p} are p; ours are none", None),
+    ),
+    (
+        '[rows]\n"norm.{p}" = "n"',
+        *('rows."norm.bias"', "n is used by 'norm.weight' already", None),
+    ),
+    (
+        '[rows]\n"cls_token" = "n[layer=0] : layer 1 1 width"',
+        'rows."cls_token"',
+        "'layer' is a dimension of its own, and an index such as {i} selects on it",
+        None,
+    ),
+    (
+        '[rows]\n"blocks.{i}.norm1.weight" = "n[layer={i}] : (layer width)"',
+        'rows."blocks.{i}.norm1.weight"',
+        "'layer' is a dimension of its own, and an index such as {i} selects on it",
+        None,
+    ),
+    (
+        '[rows]\n"blocks.{i}.norm1.weight" = "n[block={i}] : block width"',
+        'rows."blocks.{i}.norm1.weight"',
+        "nothing tells the size of the axis 'block'; blocks are stacked along 'layer'",
+        None,
+    ),
+    (
+        '[rows]\n"norm.weight" = "n[kv=2] : kv width"',
+        *('rows."norm.weight"', "the axis 'kv' has the steps 0 to 1", None),
+    ),
+    (
+        '[words]\none = "{two}"\ntwo = "{one}.x"\n[rows]\n"norm.weight" = "a.{one}"',
+        'rows."norm.weight"',
+        "the words one -> two -> one refer in a circle\n    a.{one}\n    ^",
+        None,
+    ),
+    ("[words]\none = 1", *("words.one", "expected a text or a list of texts", None)),
+    ("[words]\none = []", *("words.one", "expected a text or a list of texts", None)),
+    (
+        '[words]\na = "b"',
+        *("words.a", "a word has two letters or more; one is an index", None),
+    ),
+    ('[ignore]\n"t" = ""', *('ignore."t"', "a reason is needed, as text", None)),
+    ('[ignore]\n"t" = true', *('ignore."t"', "a reason is needed, as text", None)),
+    (
+        '[ignore]\n"{base}.*" = "none of ours"',
+        *('ignore."{base}.*"', "{base} is neither an index nor a word of this table (none)", None),
+    ),
+    (
+        '[empty]\n"cls" = "1 width"',
+        *('empty."cls"', "expected one key, and axes that begin with 0", None),
+    ),
+    (
+        '[empty]\n"cls" = "(0"',
+        *('empty."cls"', "'0' inside parentheses: only names can be there", None),
+    ),
+    (
+        "[config]\nnorm_epsilon = 1e-6",
+        'config."norm_epsilon"',
+        "'norm_epsilon' is no field of ViTConfig",
+        "Did you mean 'norm_eps'?",
+    ),
+    (
+        '[config]\nnorm_eps = "tiny"',
+        *('config."norm_eps"', "norm_eps must be a number, not 'tiny'.", None),
+    ),
+    (
+        '[config]\n"pooling if class_tokens" = "token"',
+        'config."pooling if class_tokens"',
+        "'class_tokens' is no field of ViTConfig",
+        "Did you mean 'class_token'?",
+    ),
+    (
+        '[config]\n"pooling when class_token" = "token"',
+        'config."pooling when class_token"',
+        'expected "field", "field if word" or "field unless word"',
+        None,
+    ),
+    ("[config_json]\npaths = 1", *("config_json.paths", "unknown section", None)),
+    ("[config_json]\nfields = 1", *("config_json.fields", "expected a [section]", None)),
+    (
+        '[config_json.fields]\nwidth = "hidden_size"',
+        *("config_json.fields.width", "'width' is no field of ViTConfig"),
+        "Did you mean 'stem_width'?",
+    ),
+    (
+        "[config_json.fields]\ndepth = 3",
+        *("config_json.fields.depth", "expected a text or a list of texts", None),
+    ),
+    (
+        "[config_json.defaults]\ndepth = 1.5",
+        *("config_json.defaults.depth", "depth must be a whole number, not 1.5.", None),
+    ),
+    (
+        "[only]\nroundness = true",
+        *("only.roundness", "'roundness' is no property of ViTConfig", None),
+    ),
+    ("rows = 3", *("dialect.rows", "unknown key; {dialect_keys}", None)),
+    ('requires = "norm.weight"', *("dialect.requires", "expected a list of texts", None)),
+    (
+        'requires = ["norm.weight"]',
+        *("dialect.requires", "'norm.weight' is no row of this table", None),
+    ),
+    ("tested = 3", *("dialect.tested", "expected a text, found int", None)),
+]
+VOCABULARY = {
+    "{sections}": "dialect, words, rows, ignore, empty, config, config_json, only, preprocessing",
+    "{dialect_keys}": "title, ecosystem, source, tested, extends, requires, container, named_only",
+}
+
+
+@pytest.mark.parametrize(
+    ("body", "place", "problem", "hint"), MISTAKES, ids=[mistake[0] for mistake in MISTAKES]
+)
+def test_mistakes_have_a_place_and_a_reason(write, body, place, problem, hint):
+    for name, words in VOCABULARY.items():
+        problem = problem.replace(name, words)
+    file = write(HEADER + body + "\n")
+    with pytest.raises(TableError) as error:
+        read_table(file)
+    assert str(error.value) == (
+        "error: table-error\n"
+        "  The table does not parse.\n"
+        f"  file     {file}\n"
+        f"  place    {place}\n"
+        f"  problem  {problem}" + (f"\n  hint: {hint}" if hint else "")
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[dialect]\nsource = 'x'", "dialect.title\n  problem  expected a text, found nothing"),
+        ("dialect = 3", "dialect\n  problem  expected a [section]"),
+        ("rows = 3\n" + HEADER, "rows\n  problem  expected a [section]"),
+    ],
+)
+def test_the_header_is_needed(write, text, problem):
+    file = write(text)
+    with pytest.raises(TableError) as error:
+        read_table(file)
+    assert str(error.value) == (
+        f"error: table-error\n  The table does not parse.\n  file     {file}\n  place    {problem}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('[rows]\n"a" = "b"\n"a" = "c"', "Cannot overwrite a value (at "),
+        (
+            "[rows]\nblocks.{i} = 3",
+            "Invalid initial character for a key part (at line 2, column 8)",
+        ),
+        ("[rows", "Expected ']' at the end of a table declaration (at end of document)"),
+    ],
+)
+def test_what_is_not_toml(write, text, problem):
+    file = write(text)
+    with pytest.raises(TableError) as error:
+        read_table(file)
+    message = str(error.value)
+    assert message.startswith(
+        f"error: table-error\n  The table is not TOML.\n  file     {file}\n  problem  {problem}"
+    )
+    assert message.endswith("\n  hint: Keys that hold dots or braces must be quoted.")
+
+
+def test_bytes_that_are_no_text(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_bytes(b"\xff\xfe[rows]")
+    with pytest.raises(TableError) as error:
+        read_table(file)
+    assert error.value.fact == "The table is not TOML."
+
+
+def test_a_table_that_is_not_there(tmp_path):
+    file = tmp_path / "mine.toml"
+    with pytest.raises(TableError) as error:
+        read_table(file)
+    assert str(error.value) == (
+        "error: table-error\n  The table cannot be read.\n"
+        f"  file     {file}\n  problem  No such file or directory"
+    )
+
+
+@pytest.mark.parametrize(
+    ("parent", "fact"),
+    [
+        ("hf_vitt", "The table extends 'hf_vitt', which is no table."),
+        ("hf_vit", "The table extends 'hf_vit', which is itself."),
+    ],
+)
+def test_what_cannot_be_extended(write, parent, fact):
+    file = write(HEADER + f'extends = "{parent}"\n', name="hf_vit")
+    with pytest.raises(TableError) as error:
+        read_table(file)
+    assert str(error.value) == f"error: table-error\n  {fact}\n  file  {file}"
+
+
+def test_every_field_of_a_default_is_a_field_of_the_configuration():
+    fields = {field.name for field in dataclasses.fields(ViTConfig)}
+    for table in builtin_tables().values():
+        assert {default.field for default in table.defaults} <= fields

@@ -1,0 +1,5 @@
+"""`python -m vitconvert`."""
+
+from vitconvert.cli import main
+
+main()

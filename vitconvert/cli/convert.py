@@ -1,0 +1,127 @@
+"""`vitconvert SOURCE MODEL`: convert, verify, write, report."""
+
+import shlex
+import sys
+import tempfile
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from vitconvert.cli.options import (
+    fetching_options,
+    parse_settings,
+    reading_options,
+    talking_options,
+)
+from vitconvert.cli.references import ecosystem_of, locate_options, reference_for
+from vitconvert.cli.report import conversion_report, print_json
+
+if TYPE_CHECKING:
+    from vitconvert.sources import Located
+
+
+def command(source: str, help_text: str) -> click.Command:
+    """The command of one source ecosystem."""
+
+    @click.command(source, help=help_text)
+    @click.argument("model")
+    @click.option("--to", default="vit", show_default=True, help="Target ecosystem or dialect.")
+    @click.option(
+        "-o", "--output", type=click.Path(path_type=Path), help="Directory; default: MODEL's name."
+    )
+    @click.option(
+        "--checkpoint",
+        type=click.Path(path_type=Path, exists=True),
+        help="A local file or directory to use instead of the download.",
+    )
+    @click.option("--image-size", help="Resample positions: 384 or 224x320 (height x width).")
+    @click.option(
+        "--dtype",
+        type=click.Choice(["keep", "float32", "float16", "bfloat16"]),
+        default="keep",
+        show_default=True,
+        help="Cast the weights.",
+    )
+    @click.option("--verify/--no-verify", default=True, help="Compare logits; on by default.")
+    @click.option("--force", is_flag=True, help="Replace the output if it is there.")
+    @reading_options
+    @fetching_options
+    @talking_options
+    def convert(**options: Any) -> int:
+        return _convert(source, options)
+
+    if source == "timm":
+        random = click.option(
+            "--no-pretrained", is_flag=True, help="Random weights, and no network."
+        )
+        convert = random(convert)
+    return convert
+
+
+def _convert(source: str, options: dict[str, Any]) -> int:
+    from vitconvert.export.convert import convert_located
+    from vitconvert.export.whole_directory import check_output
+
+    output = options["output"] or Path(_default_name(options["model"]))
+    check_output(output, overwrite=options["force"])
+    with ExitStack() as stack:
+        located = _locate(source, options, stack)
+        conversion = convert_located(
+            located,
+            to=options["to"],
+            output=output,
+            reading_options=_reading(source, options),
+            dtype=_dtype(options["dtype"]),
+            image_size=options["image_size"],
+            verify=options["verify"],
+            overwrite=options["force"],
+            command=shlex.join(["vitconvert", *sys.argv[1:]]),
+        )
+    if options["as_json"]:
+        print_json({"ok": True, **conversion.to_dict()})
+    elif options["quiet"]:
+        click.echo(conversion.output)
+    else:
+        click.echo(conversion_report(conversion))
+    return 0
+
+
+def _locate(source: str, options: dict[str, Any], stack: ExitStack) -> "Located":
+    from vitconvert.sources import locate
+
+    if options.get("no_pretrained"):
+        from vitconvert.sources.random_weights import random_timm
+
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        return random_timm(options["model"], directory)
+    if options["checkpoint"]:
+        located = locate(options["checkpoint"])
+        return replace(located, name=located.name or options["model"])
+    return locate(reference_for(source, options["model"]), **locate_options(options))
+
+
+def _reading(source: str, options: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "dialect": options["dialect"] or (None if options["table"] else ecosystem_of(source)),
+        "overrides": parse_settings(options["settings"]),
+        "architecture": options["architecture"],
+        "table": options["table"],
+    }
+
+
+def _dtype(name: str) -> Any:
+    if name == "keep":
+        return None
+    import torch
+
+    return getattr(torch, name)
+
+
+def _default_name(model: str) -> str:
+    """A directory in the current one, called after the model."""
+    path = Path(model)
+    name = path.stem if path.is_file() else path.name.split(":")[-1]
+    return f"{name or 'model'}-vit"

@@ -1,0 +1,53 @@
+"""From errors to text on stderr (or JSON on stdout) and an exit code."""
+
+import json
+import os
+import sys
+
+import click
+
+from vitconvert.errors import VitConvertError
+
+INTERRUPTED = 130
+
+
+def run(command: click.Command, arguments: list[str]) -> int:
+    """Run a command and return its exit code; a user's mistake is a message, never a traceback."""
+    as_json = "--json" in arguments
+    try:
+        code = command.main(arguments, prog_name="vitconvert", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except VitConvertError as error:
+        return _report(error, as_json)
+    except click.exceptions.Abort:
+        click.echo("interrupted", err=True)
+        return INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except KeyboardInterrupt:
+        click.echo("interrupted", err=True)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output (`| head`) has gone; nothing more can be told to anyone.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        return _report(_disk(error), as_json)
+
+
+def _report(error: VitConvertError, as_json: bool) -> int:
+    if as_json:
+        click.echo(json.dumps({"ok": False, "error": error.to_dict()}, indent=2))
+    else:
+        click.echo(str(error), err=True)
+    return error.exit_code
+
+
+def _disk(error: OSError) -> VitConvertError:
+    evidence = {"file": error.filename} if error.filename else {}
+    return VitConvertError(
+        f"The operating system refused: {error.strerror or error}.",
+        evidence=evidence,
+        hint="Is the disk full, or the place not yours to write? Nothing half-written was left.",
+    )

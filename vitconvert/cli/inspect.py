@@ -1,0 +1,44 @@
+"""`vitconvert inspect MODEL`."""
+
+from typing import Any
+
+import click
+
+from vitconvert.cli.options import (
+    fetching_options,
+    parse_settings,
+    reading_options,
+    talking_options,
+)
+from vitconvert.cli.references import locate_options
+from vitconvert.cli.report import inspection_report, print_json
+
+
+def command(name: str, help_text: str) -> click.Command:
+    """The command."""
+
+    @click.command(name, help=help_text)
+    @click.argument("model")
+    @reading_options
+    @fetching_options
+    @talking_options
+    def inspect(**options: Any) -> int:
+        from vitconvert.inspection import inspect_located
+        from vitconvert.sources import locate
+
+        inspection = inspect_located(
+            locate(options["model"], **locate_options(options)),
+            dialect=options["dialect"],
+            overrides=parse_settings(options["settings"]),
+            architecture=options["architecture"],
+            table=options["table"],
+        )
+        if options["as_json"]:
+            print_json({"ok": True, **inspection.to_dict()})
+        elif options["quiet"]:
+            click.echo(inspection.dialect or "unknown")
+        else:
+            click.echo(inspection_report(inspection))
+        return 0
+
+    return inspect

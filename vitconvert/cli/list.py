@@ -1,0 +1,42 @@
+"""`vitconvert list [GLOB]`."""
+
+from fnmatch import fnmatch
+from typing import Any
+
+import click
+
+from vitconvert.cli.options import talking_options
+from vitconvert.cli.report import print_json
+
+
+def command(name: str, help_text: str) -> click.Command:
+    """The command."""
+
+    @click.command(name, help=help_text)
+    @click.argument("pattern", default="*", metavar="[GLOB]")
+    @talking_options
+    def list_(pattern: str, **options: Any) -> int:
+        from vitconvert.tables.architectures import architectures
+        from vitconvert.tables.table import builtin_tables
+
+        tables = {n: t for n, t in builtin_tables().items() if fnmatch(n, pattern)}
+        named = {
+            ecosystem: [name for name in rows if fnmatch(name, pattern)]
+            for ecosystem, rows in architectures().items()
+        }
+        if options["as_json"]:
+            dialects = {n: {"title": t.title, "ecosystem": t.ecosystem} for n, t in tables.items()}
+            print_json({"ok": True, "dialects": dialects, "architectures": named})
+            return 0
+        if options["quiet"]:
+            for found in [*tables, *(n for names in named.values() for n in names)]:
+                click.echo(found)
+            return 0
+        for dialect, table in tables.items():
+            click.echo(f"{dialect:<26} {table.ecosystem:<12} {table.title}")
+        for ecosystem, names in named.items():
+            for architecture in names:
+                click.echo(f"{architecture:<50} architecture of {ecosystem}")
+        return 0
+
+    return list_

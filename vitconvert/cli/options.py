@@ -1,0 +1,68 @@
+"""Options that several verbs share."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_READING = (
+    click.option("--dialect", help="Name of the source's dialect or ecosystem; default: found."),
+    click.option(
+        "--table",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="A TOML file with a dialect of your own.",
+    ),
+    click.option("--architecture", help="Name of the architecture, for files that cannot tell."),
+    click.option(
+        "--set",
+        "settings",
+        multiple=True,
+        metavar="FIELD=VALUE",
+        help="State a fact that tensors cannot tell, such as num_heads=3. May be repeated.",
+    ),
+)
+_FETCHING = (
+    click.option("--revision", help="Branch, tag or commit of a Hub repository."),
+    click.option("--token", help="For private and gated repositories; default: `hf auth login`."),
+    click.option("--cache-dir", type=click.Path(path_type=Path), help="Where downloads are kept."),
+    click.option("--offline", is_flag=True, help="Use the cache and ask no server."),
+)
+_TALKING = (
+    click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout."),
+    click.option("-q", "--quiet", is_flag=True, help="Print only the result, show no progress."),
+)
+
+
+def reading_options(command: Command) -> Command:
+    """What says how to read a checkpoint."""
+    return _apply(_READING, command)
+
+
+def fetching_options(command: Command) -> Command:
+    """What says how to get it."""
+    return _apply(_FETCHING, command)
+
+
+def talking_options(command: Command) -> Command:
+    """What says how to answer."""
+    return _apply(_TALKING, command)
+
+
+def _apply(options: tuple[Callable[[Command], Command], ...], command: Command) -> Command:
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def parse_settings(settings: tuple[str, ...]) -> dict[str, str]:
+    """`--set field=value`, as the loading functions take it."""
+    parsed = {}
+    for setting in settings:
+        field, equals, value = setting.partition("=")
+        if not equals or not field or not value:
+            raise click.BadParameter(f"{setting!r} is not FIELD=VALUE.", param_hint="--set")
+        parsed[field.strip()] = value.strip()
+    return parsed

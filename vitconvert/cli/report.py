@@ -1,0 +1,124 @@
+"""The short reports that the verbs print."""
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from vitconvert.config import ViTConfig
+    from vitconvert.export.convert import Conversion
+    from vitconvert.inspection import Inspection
+    from vitconvert.sources import Located
+
+_MARGIN = 15
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """One JSON object on stdout."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+
+
+def line(title: str, text: object) -> str:
+    """A title and what belongs to it, aligned."""
+    first, *rest = str(text).splitlines() or [""]
+    return "\n".join([f"{title:<{_MARGIN}}{first}", *(f"{'':<{_MARGIN}}{r}" for r in rest)])
+
+
+def source_line(located: "Located") -> str:
+    """Where a checkpoint came from, and whether its hash was published."""
+    where = located.repo or located.url or located.reference
+    revision = f" @ {located.revision[:12]}" if located.revision else ""
+    checked = f"\nsha256 as published: {', '.join(located.verified)}" if located.verified else ""
+    return line("source", f"{where}{revision}{checked}")
+
+
+def config_lines(config: "ViTConfig") -> list[str]:
+    """Every fact that decides the function, by origin; what was assumed is called so."""
+    groups: dict[str, list[str]] = {}
+    for name, value in config.function().items():
+        # That something is not there says little to a reader.
+        if value is not False and value != 0:
+            groups.setdefault(config.origins.get(name, ""), []).append(f"{name} {show(value)}")
+    groups.pop("", None)  # defaults that no origin tells have no effect
+    assumed = [o for o in groups if o.startswith(("weights_map/", "assumed"))]
+    known = [line("", f"{o}: {', '.join(groups[o])}") for o in groups if o not in assumed]
+    guesses = [line("", f"{o}: {', '.join(groups[o])}") for o in assumed]
+    return [*_titled("configuration", known), *_titled("assumed", guesses)]
+
+
+def _titled(title: str, lines: list[str]) -> list[str]:
+    return [f"{title:<{_MARGIN}}{lines[0].strip()}", *lines[1:]] if lines else []
+
+
+def show(value: object) -> str:
+    """A value as a person writes it."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, tuple):
+        return "x".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def conversion_report(conversion: "Conversion") -> str:
+    """What was done, assumed and proved."""
+    ledger = conversion.ledger
+    lines = [
+        source_line(conversion.located),
+        line("dialect", conversion.source_dialect),
+        *config_lines(conversion.config),
+        line(
+            "tensors", f"{ledger.read} read, {len(ledger.used)} used, {len(ledger.ignored)} ignored"
+        ),
+        *(line("  ignored", f"{name}: {why}") for name, why in ledger.ignored.items()),
+        *(line("note", note) for note in ledger.notes),
+        *(line("changed", change) for change in ledger.changed),
+        line("parity", conversion.parity.summary() if conversion.parity else "not asked for"),
+        *(line("opened by", opened.summary()) for opened in conversion.opened),
+        *(
+            line("not for", f"{dialect}: {why}")
+            for dialect, why in conversion.passed_over.items()
+            if "_" not in dialect
+        ),
+        line("output", f"{conversion.output} ({conversion.target_dialect})"),
+    ]
+    return "\n".join(lines)
+
+
+def inspection_report(inspection: "Inspection") -> str:
+    """What a header says, and what is missing."""
+    size = f"{inspection.nbytes / 1e6:.1f} MB"
+    known = [
+        f"{name:<22} {show(value):<16} {origin}"
+        for name, (value, origin) in sorted(inspection.facts.items())
+    ]
+    missing = [f"{name:<22} {'?':<16} {why}" for name, why in inspection.missing.items()]
+    wrapper = f", under {'.'.join(inspection.wrapper)}" if inspection.wrapper else ""
+    prefix = f", every key begins with {inspection.prefix}" if inspection.prefix else ""
+    lines = [
+        source_line(inspection.located),
+        line("format", inspection.format + wrapper + prefix),
+        line("tensors", f"{len(inspection.tensors)}, {inspection.parameters:,} parameters, {size}"),
+        line("dialect", inspection.dialect or "not recognised"),
+        line("configuration", "\n".join([*known, *missing])) if known or missing else "",
+        *(line("ignored", f"{name}: {why}") for name, why in inspection.ignored.items()),
+        line("tree", "\n".join(tensor_tree(inspection))),
+        str(inspection.problem) if inspection.problem else "",
+    ]
+    return "\n".join(text for text in lines if text)
+
+
+def tensor_tree(inspection: "Inspection") -> list[str]:
+    """Tensors grouped by what differs only in its numbers: one line for all blocks."""
+    from vitconvert.tables.templates import skeleton_of
+
+    groups: dict[tuple[str, str], list[str]] = {}
+    for name, info in inspection.tensors.items():
+        shape = f"{info.dtype} [{' '.join(map(str, info.shape))}]"
+        groups.setdefault((skeleton_of(name), shape), []).append(name)
+    return [
+        f"{names[0] if len(names) == 1 else f'{names[0]} ... {names[-1]}'}  {shape}"
+        + (f"  x {len(names)}" if len(names) > 1 else "")
+        for (_, shape), names in groups.items()
+    ]

@@ -1,0 +1,81 @@
+"""`vitconvert verify MODEL`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from vitconvert.cli.options import (
+    fetching_options,
+    parse_settings,
+    reading_options,
+    talking_options,
+)
+from vitconvert.cli.references import locate_options
+from vitconvert.cli.report import print_json
+
+if TYPE_CHECKING:
+    from vitconvert.parity import ParityReport
+
+NOT_COMPARED = 1
+
+
+def command(name: str, help_text: str) -> click.Command:
+    """The command."""
+
+    @click.command(name, help=help_text)
+    @click.argument("model")
+    @click.option("--against", help="Another checkpoint that should compute the same function.")
+    @click.option(
+        "--tolerance",
+        type=click.FloatRange(min=0),
+        default=2e-5,
+        show_default=True,
+        help="Largest relative difference in float32.",
+    )
+    @click.option("--seed", default=0, show_default=True, help="Of the noise images.")
+    @click.option(
+        "--report", type=click.Path(path_type=Path, dir_okay=False), help="Write an HTML page."
+    )
+    @reading_options
+    @fetching_options
+    @talking_options
+    def verify(**options: Any) -> int:
+        report = _compare(options)
+        if options["report"]:
+            options["report"].write_text(report.to_html(), encoding="utf-8")
+        if options["as_json"]:
+            print_json({"ok": report.ok, **report.to_dict()})
+        else:
+            click.echo(report.verdict if options["quiet"] else report.summary())
+        if not report.verified:
+            return NOT_COMPARED
+        return 0 if report.ok else 3
+
+    return verify
+
+
+def _compare(options: dict[str, Any]) -> "ParityReport":
+    from vitconvert.loading import build_model, read_checkpoint, read_header
+    from vitconvert.parity import verify_reading
+    from vitconvert.sources import locate
+
+    reading = {
+        "dialect": options["dialect"],
+        "overrides": parse_settings(options["settings"]),
+        "architecture": options["architecture"],
+        "table": options["table"],
+    }
+    located = locate(options["model"], **locate_options(options))
+    checkpoint = read_checkpoint(located, **reading)
+    if options["against"]:
+        reference = read_header(locate(options["against"], **locate_options(options)))
+    else:
+        reference = read_header(located, **reading)
+    return verify_reading(
+        reference,
+        build_model(checkpoint),
+        preprocessing=checkpoint.preprocessing,
+        tolerance=options["tolerance"],
+        seed=options["seed"],
+    )
