@@ -69,6 +69,7 @@ class Checkpoint:
         ledger: What was used, ignored (why), assumed (from where), changed (how).
         located: The files and where they came from.
         their_config: The project's own `config.json`, as far as there is one.
+        files: Every file that was read.
     """
 
     tensors: Mapping[str, "torch.Tensor"]
@@ -79,6 +80,7 @@ class Checkpoint:
     ledger: Ledger
     located: Located
     their_config: Mapping[str, Any]
+    files: tuple[Path, ...]
 
 
 def load_model(
@@ -179,6 +181,7 @@ def read_checkpoint(
         ledger=reading.ledger,
         located=reading.located,
         their_config=reading.their_config,
+        files=_files(reading),
     )
 
 
@@ -366,8 +369,16 @@ def _read_json(path: Path | None) -> Mapping[str, Any]:
     return value
 
 
+def _files(reading: Reading) -> tuple[Path, ...]:
+    located = reading.located
+    companions = (located.config, located.preprocessor, located.own)
+    return (*reading.container.files, *(path for path in companions if path is not None))
+
+
 def _preprocessing(reading: Reading) -> Preprocessing | None:
     """The checkpoint's own, in the order in which its projects would look."""
+    if reading.config.in_channels not in (1, 3):
+        return None  # photographs have no such channels
     own = _read_json(reading.located.own).get("preprocessing")
     if own:
         return Preprocessing.from_dict(own)

@@ -79,7 +79,6 @@ def facts(model: VisionTransformer) -> dict[str, Any]:
         "embed_dim": model.embed_dim,
         "depth": len(model.blocks),
         "num_heads": block.attn.num_heads,
-        "mlp_dim": block.mlp.fc2.in_features,
         "activation": ACTIVATIONS[type(block.mlp.act)],
         "norm_eps": block.norm1.eps,
         "pooling": model.global_pool or "none",

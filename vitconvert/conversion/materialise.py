@@ -33,23 +33,28 @@ def materialise(plan: Plan, read: Read) -> dict[str, Tensor]:
 
 def _assemble(assembly: Assembly, plan: Plan, read: Read) -> Tensor:
     shape, pieces = plan.shape(assembly), assembly.pieces
+    if not pieces:
+        return torch.zeros(shape, dtype=_any_dtype(plan, read))
     if len(pieces) == 1 and pieces[0].put is None:
         return _axiswise(pieces[0], assembly.axes, plan, read).reshape(shape)
-    # One dtype for all pieces, into which each fits; an empty tensor has that of the others.
-    sources = [piece.source for piece in pieces if piece.source] or _any_source(plan)
-    dtype = reduce(torch.promote_types, (read(source).dtype for source in sources))
-    whole = torch.zeros([plan.sizes[axis] for axis in assembly.axes.names], dtype=dtype)
+    steps = []
     for piece in pieces:
+        assert piece.put is not None
         if piece.source is not None:
-            assert piece.put is not None
             rest = assembly.axes.without(piece.put[0])
-            _select(whole, assembly.axes, piece.put).copy_(_axiswise(piece, rest, plan, read))
+            steps.append((piece.put, _axiswise(piece, rest, plan, read)))
+    # One dtype for all pieces, into which each of them fits.
+    dtype = reduce(torch.promote_types, (tensor.dtype for _, tensor in steps))
+    whole = torch.zeros([plan.sizes[axis] for axis in assembly.axes.names], dtype=dtype)
+    for step, tensor in steps:
+        _select(whole, assembly.axes, step).copy_(tensor)
     return whole.reshape(shape)
 
 
-def _any_source(plan: Plan) -> list[str]:
+def _any_dtype(plan: Plan, read: Read) -> torch.dtype:
+    """An empty tensor has the dtype of the others."""
     pieces = (piece for assembly in plan.assemblies for piece in assembly.pieces)
-    return [next(piece.source for piece in pieces if piece.source)]
+    return next(read(piece.source).dtype for piece in pieces if piece.source)
 
 
 def _axiswise(piece: Piece, target: Axes, plan: Plan, read: Read) -> Tensor:

@@ -34,6 +34,7 @@ from vitconvert.export.convert import convert_located
 from vitconvert.export.whole_directory import check_output
 from vitconvert.inference.preprocessing import Preprocessing
 from vitconvert.model import ViT
+from vitconvert.model.initialisation import initialise
 from vitconvert.sources import locate
 
 COMMAND = "python -m vitconvert.demo.train"
@@ -69,6 +70,8 @@ PREPROCESSING = Preprocessing(
 # The set goes writer by writer, so that most of its last fifth is by hands never seen in training.
 HELD_OUT = 360
 SEED = 0
+POS = 0.5
+INIT = "jax"
 EPOCHS = 150
 BATCH_SIZE = 64
 LEARNING_RATE = 2e-3
@@ -125,6 +128,8 @@ def fit(digits: Digits, *, epochs: int, quiet: bool = False) -> ViT:
     torch.set_num_threads(1)
     torch.manual_seed(SEED)
     model = ViT(CONFIG).train()
+    initialise(model, INIT)
+    torch.nn.init.normal_(model.pos_embed, std=POS)
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY
     )

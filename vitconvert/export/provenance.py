@@ -42,7 +42,7 @@ def provenance(
             "repo": located.repo,
             "revision": located.revision,
             "url": located.url,
-            "sha256": dict(located.sha256) or _hashes(located.weights),
+            "sha256": dict(located.sha256) or _hashes(checkpoint.files),
             "verified": list(located.verified),
             "dialect": checkpoint.dialect,
         },
@@ -57,8 +57,5 @@ def provenance(
     }
 
 
-def _hashes(path: Path | None) -> dict[str, str]:
-    if path is None:
-        return {}
-    files = sorted(path.iterdir()) if path.is_dir() else [path]
-    return {file.name: hash_file(file) for file in files if file.is_file()}
+def _hashes(files: Sequence[Path]) -> dict[str, str]:
+    return {file.name: hash_file(file) for file in sorted(files)}

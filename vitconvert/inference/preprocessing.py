@@ -143,9 +143,11 @@ class Preprocessing:
             round(self.resize_size[0] * image_size[0] / self.image_size[0]),
             round(self.resize_size[1] * image_size[1] / self.image_size[1]),
         )
+        square = image_size[0] == image_size[1]
         return dataclasses.replace(
             self,
             image_size=image_size,
+            resize="cover" if self.resize == "shortest" and not square else self.resize,
             resize_size=resized,
             origin=f"{self.origin}, at {_by(image_size)}",
         )

@@ -210,9 +210,9 @@ def _positions(config: ViTConfig, weights: Weights) -> Iterator[Rearrangement]:
     grid = table[:, prefix:].reshape(1, across, down, -1).transpose(1, 2).flatten(1, 2)
     yield f"{name} is column by column, not row by row", {name: _joined(table, prefix, grid)}
     if prefix:
-        rows = table.roll(-prefix, 1)
-        yield f"{name} has the class position last, not first", {name: rows}
         rows = table.roll(prefix, 1)
+        yield f"{name} has the class position last, not first", {name: rows}
+        rows = table.roll(-prefix, 1)
         yield f"{name} has the class position first, not last", {name: rows}
         zero = _joined(table * 0, prefix, table[:, prefix:])
         yield f"{name} has a class position where the reference has none", {name: zero}

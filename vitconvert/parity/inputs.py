@@ -63,4 +63,5 @@ def _clouds(rng: np.random.Generator, size: tuple[int, int]) -> NDArray[np.float
     frequency[0, 0] = 1.0
     clouds: NDArray[np.float64] = np.fft.ifft2(spectrum / frequency).real
     clouds /= clouds.std() or 1.0
-    return clouds - clouds.mean()
+    clouds -= clouds.mean()
+    return clouds

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from os import PathLike
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitconvert.errors import MissingPackage, NotRepresentable, UsageError
 from vitconvert.inference.preprocessing import Preprocessing
@@ -24,6 +24,7 @@ from vitconvert.parity.taps import OUTPUT, record, record_ours
 from vitconvert.sources import locate
 
 Source = str | PathLike[str]
+_Model = TypeVar("_Model", bound=nn.Module)
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 TOLERANCE = 2e-5
 
@@ -134,7 +135,7 @@ class _Part:
 def _compare_in(
     dtype: str, reference: Reference, model: ViT, images: Mapping[str, Tensor], tolerance: float
 ) -> _Part:
-    theirs_model = reference.model.to(DTYPES[dtype])
+    theirs_model = _in_dtype(reference.model, DTYPES[dtype])
     ours_model = _in_dtype(model, DTYPES[dtype])
     comparisons: list[Comparison] = []
     worst: dict[str, float] = {}
@@ -180,10 +181,10 @@ def _adapted(model: ViT, fields: Mapping[str, str]) -> ViT:
     return adapted.eval()
 
 
-def _in_dtype(model: ViT, dtype: torch.dtype) -> ViT:
+def _in_dtype(model: _Model, dtype: torch.dtype) -> _Model:
     """The model itself if it will do, or a copy on the CPU."""
-    weight = model.patch_embed.proj.weight
-    if weight.dtype == dtype and weight.device.type == "cpu" and not model.training:
+    ready = all(p.dtype == dtype and p.device.type == "cpu" for p in model.parameters())
+    if ready and not model.training:
         return model
     return copy.deepcopy(model).to(device="cpu", dtype=dtype).eval()
 

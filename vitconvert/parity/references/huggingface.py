@@ -44,7 +44,7 @@ def huggingface_reference(reading: Reading) -> Reference:
             None,
             config=config,
             state_dict=tensors,
-            dtype=torch.float32,
+            dtype=next(iter(tensors.values())).dtype,
             attn_implementation="sdpa",
             output_loading_info=True,
             **_pooler(kind, tensors),

@@ -12,7 +12,6 @@ from vitconvert.loading import Reading
 from vitconvert.parity.references.reference import Reference, own_tensors, package
 from vitconvert.parity.references.timm import put_back_pre_logits, timm_like, vision_transformer
 
-
 _STEM = {"stem_style": "timm"}
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from types import ModuleType
 
+import torch
 from torch import Tensor, nn
 
 from vitconvert.errors import MissingPackage, NotRepresentable
@@ -24,7 +25,7 @@ class Reference:
 
     Attributes:
         name: Package, version and class.
-        model: Of the weights' dtype; in eval mode.
+        model: In eval mode, in float32, or float64 where the checkpoint is.
         taps: Which of its modules compute which layer of a ViT.
         run: Images to logits, or to what `reads` says.
         reads: "output": what vitconvert's model returns; "tokens": what its forward_features does.
@@ -47,10 +48,12 @@ def own_tensors(reading: Reading) -> dict[str, Tensor]:
     Raises:
         CorruptFile: The bytes of a tensor are damaged.
     """
-    prefix = reading.recognised.prefix
+    prefix, ignored = reading.recognised.prefix, reading.ledger.ignored
     names = [name.removeprefix(prefix) for name in reading.container.manifest]
-    ignored = reading.ledger.ignored
-    return {n: reading.container.read(prefix + n).float() for n in names if n not in ignored}
+    read = {name: reading.container.read(prefix + name) for name in names}
+    # Empty arrays are ignored by us for having nothing to say, and wanted by their own module.
+    read = {name: t for name, t in read.items() if name not in ignored or not t.numel()}
+    return {n: t if t.dtype == torch.float64 else t.float() for n, t in read.items()}
 
 
 def package(name: str, *, install: str) -> ModuleType:

@@ -1,0 +1,129 @@
+"""From any dialect to any other and back: a function that both can hold survives byte for byte."""
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import HealthCheck, Phase, assume, given, settings
+from hypothesis import strategies as st
+
+from vitconvert.config import ViTConfig
+from vitconvert.conversion.accounts import check_accounts
+from vitconvert.conversion.facts import derive_config, state
+from vitconvert.conversion.materialise import materialise
+from vitconvert.conversion.plan import plan_reading, plan_writing
+from vitconvert.errors import NotRepresentable
+from vitconvert.tables.binding import bind
+from vitconvert.tables.canonical import expected_shapes
+from vitconvert.tables.table import builtin_tables
+
+# What a dialect's own files cannot show, and a reader is told.
+TOLD = (
+    *("num_heads", "head_dim", "image_size", "patch_size", "in_channels", "pool_heads"),
+    *("pooling", "activation", "norm_eps", "position_embedding"),
+)
+
+
+@st.composite
+def configs(draw):
+    """Plain ViTs of the kinds that projects have: mostly what several dialects hold."""
+    flag = st.booleans()
+    heads, dim = draw(st.integers(1, 4)), draw(st.integers(1, 7))
+    class_token = draw(flag)
+    lucidrains, map_pooling = draw(flag), draw(st.integers(0, 3)) == 0
+    computed = draw(st.integers(0, 3)) == 0
+    width = draw(st.sampled_from([8, 12, 20])) if lucidrains or computed else heads * dim
+    width += -width % 4 if computed else 0
+    assume(not map_pooling or width % heads == 0)
+    representation = 0 if lucidrains else draw(st.sampled_from([0, 0, 5, width]))
+    return ViTConfig(
+        image_size=draw(st.sampled_from([(12, 12), (12, 8), (13, 9)])),
+        patch_size=draw(st.sampled_from([(4, 4), (4, 2)])),
+        in_channels=draw(st.sampled_from([1, 3, 4])),
+        num_classes=draw(st.sampled_from([0, 2, 5])),
+        embed_dim=width,
+        depth=draw(st.integers(1, 12)),
+        num_heads=heads,
+        head_dim=dim,
+        mlp_dim=draw(st.integers(1, 9)),
+        activation="gelu",
+        norm_eps=1e-6,
+        pooling="map" if map_pooling else "token" if class_token else "avg",
+        class_token=class_token,
+        no_embed_class=draw(flag),
+        position_embedding="sincos2d" if computed else "learned",
+        patch_pre_norm=lucidrains,
+        patch_norm=lucidrains,
+        qkv_bias=not lucidrains,
+        proj_bias=not (lucidrains and computed),
+        representation_size=representation,
+    )
+
+
+def holders(config):
+    """The dialects that have a place for every tensor, and find all that they require."""
+    for table in builtin_tables().values():
+        try:
+            plan = plan_writing(table, config)
+        except NotRepresentable:
+            continue
+        shapes = {assembly.target: plan.shape(assembly) for assembly in plan.assemblies}
+        if not bind(table, shapes).lacking:
+            yield table, plan
+
+
+def through(table, plan, canonical, config):
+    """Write to a dialect and read back, knowing only what a reader is told."""
+    theirs = materialise(plan, canonical.__getitem__)
+    binding = bind(table, {name: tuple(tensor.shape) for name, tensor in theirs.items()})
+    assert binding.fits
+    told = {name: getattr(config, name) for name in TOLD if getattr(config, name)}
+    found, _ = derive_config(binding, state(told, "user"))
+    check_accounts(binding, found, table.name)
+    assert len(theirs) == binding.explained + len(binding.ignored)
+    return materialise(plan_reading(binding.links, found), theirs.__getitem__)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@settings(max_examples=6, deadline=None, phases=[Phase.generate], suppress_health_check=[HealthCheck.too_slow])
+@given(configs(), st.integers(0, 1000))
+def test_there_and_back_through_every_pair(dtype, config, seed):
+    generator = torch.Generator().manual_seed(seed)
+    canonical = {
+        name: torch.randn(shape, generator=generator).to(dtype)
+        for name, shape in expected_shapes(config).items()
+    }
+    several = list(holders(config))
+    once = {table.name: through(table, plan, canonical, config) for table, plan in several}
+    for (first, _), (second, plan) in itertools.permutations(several, 2):
+        twice = through(second, plan, once[first.name], config)
+        assert twice.keys() == canonical.keys()
+        for name, tensor in canonical.items():
+            assert twice[name].dtype == dtype, name
+            assert torch.equal(twice[name], tensor), (first.name, second.name, name)
+
+
+def test_every_dialect_is_held_by_some_model():
+    """Otherwise the property above would be about nothing."""
+    generous = {"pooling": "avg", "class_token": False, "position_embedding": "learned"}
+    common = {
+        **{"image_size": (12, 8), "patch_size": (4, 4), "in_channels": 3, "num_classes": 5},
+        **{"embed_dim": 12, "depth": 2, "num_heads": 3, "head_dim": 4, "mlp_dim": 9},
+        **{"activation": "gelu", "norm_eps": 1e-6, "pooling": "token"},
+    }
+    lucid = {"qkv_bias": False}
+    normed = {"patch_pre_norm": True, "patch_norm": True}
+    late = {"final_norm": False, "fc_norm": True}
+    simple = {**lucid, "proj_bias": False, "pooling": "avg", "class_token": False}
+    simple |= {"position_embedding": "sincos2d"}
+    kinds = [
+        *({}, generous, {"representation_size": 5}, {"stem": True, "stem_width": 32}),
+        *({"dist_token": True}, {"dist_token": True, "dist_head": True}),
+        *({**lucid, **normed}, {**lucid, **normed, **generous}, {**lucid, **normed, **late}),
+        *({**lucid, **late}, {**lucid, **late, "representation_size": 7}),
+        {**lucid, "final_norm": False, "representation_size": 7},
+        *({**simple, **normed}, {**simple, **normed, **late}, {**simple, **late}),
+        {"representation_size": 5, "num_classes": 0},
+    ]
+    held = {t.name for kind in kinds for t, _ in holders(ViTConfig(**common | kind))}
+    assert held == set(builtin_tables())

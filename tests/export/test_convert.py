@@ -1,0 +1,230 @@
+"""What is written is loaded by the programs it is for, and computes the same function."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import timm
+import torch
+from PIL import Image
+from transformers import AutoImageProcessor, AutoModelForImageClassification
+
+import vitconvert
+from vitconvert.errors import NotRepresentable, OutputExists, ParityFailed
+from vitconvert.export import consumers
+from vitconvert.export.targets import Wish, holders
+from vitconvert.tables.table import builtin_tables
+
+
+def _images(config, batch=2):
+    shape = (batch, config.in_channels, *config.image_size)
+    return torch.randn(shape, generator=torch.Generator().manual_seed(1))
+
+
+SMALL = {"depth": 2, "embed_dim": 30, "num_heads": 3, "mlp_ratio": 1.5, "num_classes": 7}
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("vit_tiny_patch16_224", {}),
+        ("vit_tiny_patch16_224", {**SMALL, "img_size": (48, 32), "in_chans": 4}),
+        ("vit_base_patch16_clip_224", SMALL),
+        ("vit_base_patch16_siglip_224", SMALL),
+        ("vit_medium_patch16_reg4_gap_256", {**SMALL, "img_size": 64}),
+        ("vit_tiny_patch16_224", {**SMALL, "act_layer": "quick_gelu", "qk_norm": True}),
+        ("deit_tiny_distilled_patch16_224", {**SMALL, "img_size": 64}),
+        ("vit_tiny_r_s16_p8_224", {**SMALL, "img_size": 64}),
+    ],
+    ids=["tiny", "rectangular", "clip", "siglip", "registers", "quick", "distilled", "root stem"],
+)
+def test_a_timm_model_comes_out_loadable_by_all_three(name, arguments, timm_directory, tmp_path):
+    output = tmp_path / "out"
+    conversion = vitconvert.convert(timm_directory(name, **arguments), output=output)
+
+    assert conversion.parity.ok
+    assert {opened.consumer for opened in conversion.opened} == {"timm", "transformers"}
+    ours = vitconvert.load_model(output)
+    x = _images(ours.config)
+    theirs = timm.create_model(f"local-dir:{output}", pretrained=True).eval()
+    wrapped = AutoModelForImageClassification.from_pretrained(output).eval()
+    with torch.inference_mode():
+        assert torch.equal(theirs(x), ours(x))
+        assert torch.equal(wrapped(x).logits, ours(x))
+
+
+def test_the_image_processor_of_the_output_is_the_checkpoints_own(timm_directory, tmp_path):
+    output = tmp_path / "out"
+    vitconvert.convert(timm_directory(), output=output, verify=False)
+    pixels = np.random.default_rng(0).integers(0, 256, (300, 260, 3), dtype=np.uint8)
+    image = Image.fromarray(pixels)
+
+    processor = AutoImageProcessor.from_pretrained(output, backend="pil")
+    theirs = processor(image, return_tensors="pt").pixel_values[0]
+    model = timm.create_model(f"local-dir:{output}", pretrained=False)
+    transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))
+    ours = vitconvert.load_checkpoint(output).preprocessing
+    assert torch.equal(ours(image), transform(image))
+    assert theirs.shape == ours(image).shape
+
+
+@pytest.mark.parametrize(
+    ("name", "dialect"),
+    [
+        ("ViTForImageClassification", "hf_vit"),
+        ("ViTModel", "hf_vit_pooler"),
+        ("DeiTForImageClassification", "hf_deit"),
+        ("DeiTForImageClassificationWithTeacher", "hf_deit_teacher"),
+        ("IJepaForImageClassification", "hf_ijepa"),
+    ],
+)
+def test_eps_that_timm_cannot_state_keeps_the_layout_of_transformers(
+    name, dialect, huggingface_directory, tmp_path
+):
+    conversion = vitconvert.convert(huggingface_directory(name), output=tmp_path / "out")
+    assert conversion.target_dialect == dialect
+    assert conversion.config.norm_eps == 1e-12
+    assert [o.consumer for o in conversion.opened] == ["transformers"]
+    assert conversion.opened[0].bit_equal
+    reason = "timm has no architecture with these fixed parts; norm_eps 1e-12"
+    assert conversion.passed_over["timm"].startswith(reason)
+
+
+def test_eps_that_timm_has_makes_a_directory_for_both(huggingface_directory, tmp_path):
+    source = huggingface_directory(layer_norm_eps=1e-5, hidden_act="quick_gelu")
+    conversion = vitconvert.convert(source, output=tmp_path / "out")
+    assert conversion.target_dialect == "timm"
+    written = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert written["model_args"]["act_layer"] == "quick_gelu"
+    assert "num_classes" not in written["model_args"]
+    assert all(opened.relative <= 2e-5 for opened in conversion.opened)
+
+
+def test_a_function_that_neither_can_hold_is_written_whole_in_our_own_names(
+    timm_directory, tmp_path
+):
+    source = timm_directory(**SMALL)
+    first = vitconvert.load_checkpoint(source)
+    config = first.config.replace(attention_scale=0.5, norm_eps=3e-4)
+    refused = {name for name, why in holders(Wish(config=config)).items() if why is None}
+    assert refused == {"vit"}
+
+
+def test_targets_that_compute_another_function_are_refused_by_name(timm_directory, tmp_path):
+    with pytest.raises(NotRepresentable) as caught:
+        vitconvert.convert(timm_directory(), to="jax", output=tmp_path / "out", verify=False)
+    assert str(caught.value) == (
+        "error: not-representable\n"
+        "  No dialect of 'jax' computes the function of these weights.\n"
+        "  google_jax: activation: the weights need gelu, and there it is gelu_tanh\n"
+        "  google_jax_linen: activation: the weights need gelu, and there it is gelu_tanh"
+    )
+    assert caught.value.exit_code == 5
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("to", ["hf", "jeonsworld", "torchvision", "hf_vit_memory"])
+def test_other_targets_return_the_same_bytes(to, timm_directory, tmp_path):
+    source = timm_directory()
+    vitconvert.convert(source, to=to, output=tmp_path / "there", verify=False)
+    back = vitconvert.load_checkpoint(
+        tmp_path / "there", dialect=None if to.startswith("hf") else to
+    )
+    for name, tensor in vitconvert.load_checkpoint(source).tensors.items():
+        assert torch.equal(back.tensors[name], tensor), name
+
+
+def test_provenance_says_where_everything_came_from(timm_directory, tmp_path):
+    source = timm_directory()
+    vitconvert.convert(source, output=tmp_path / "out")
+    record = json.loads((tmp_path / "out" / "vitconvert.json").read_text())
+    assert record["source"]["dialect"] == "timm"
+    assert set(record["source"]["sha256"]) == {"config.json", "model.safetensors"}
+    assert record["parity"]["ok"]
+    assert record["ledger"]["read"] == record["ledger"]["used"] == 152
+    assert record["origins"]["num_heads"] == "architecture vit_tiny_patch16_224"
+    assert vitconvert.load_model(tmp_path / "out").config.origins["num_heads"] == "vitconvert.json"
+
+
+def test_the_same_source_gives_the_same_bytes(timm_directory, tmp_path):
+    source = timm_directory(**SMALL)
+    for name in ("one", "two"):
+        vitconvert.convert(source, output=tmp_path / name, verify=False)
+    files = sorted(path.name for path in (tmp_path / "one").iterdir())
+    for file in files:
+        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
+
+
+def test_nothing_is_replaced_without_being_told_to(timm_directory, tmp_path):
+    source, output = timm_directory(**SMALL), tmp_path / "out"
+    output.mkdir()
+    (output / "mine.txt").write_text("precious")
+    with pytest.raises(OutputExists) as caught:
+        vitconvert.convert(source, output=output, verify=False)
+    assert str(caught.value) == (
+        "error: output-exists\n"
+        f"  {output} is there already, and not empty.\n"
+        "  hint: --force (in Python, overwrite=True) replaces it; -o names another directory."
+    )
+    assert (output / "mine.txt").read_text() == "precious"
+    vitconvert.convert(source, output=output, verify=False, overwrite=True)
+    assert not (output / "mine.txt").exists()
+
+
+def test_an_output_that_a_consumer_reads_otherwise_is_not_written(
+    timm_directory, tmp_path, monkeypatch
+):
+    source, output = timm_directory(**SMALL), tmp_path / "out"
+    output.mkdir()
+    monkeypatch.setattr(
+        consumers, "_timm", lambda directory: lambda images: torch.zeros(len(images), 7)
+    )
+    with pytest.raises(ParityFailed, match="timm loads the output and computes something else"):
+        vitconvert.convert(source, output=output, overwrite=True)
+    assert list(output.iterdir()) == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "timm-model"]
+
+
+def test_image_size_resamples_as_timm_does(timm_directory, tmp_path):
+    source = timm_directory()
+    conversion = vitconvert.convert(source, output=tmp_path / "out", image_size=(160, 192))
+    assert conversion.ledger.changed == (
+        "positions resampled from 14x14 to 10x12 patches (bicubic_antialias)",
+    )
+    theirs = timm.create_model(f"local-dir:{source}", pretrained=True, img_size=(160, 192)).eval()
+    ours = vitconvert.load_model(tmp_path / "out")
+    x = _images(ours.config)
+    with torch.inference_mode():
+        assert torch.equal(ours(x), theirs(x))
+    made = vitconvert.load_checkpoint(tmp_path / "out").preprocessing
+    assert made(Image.new("RGB", (300, 200))).shape == (3, 160, 192)
+
+
+def test_cast_weights_are_recorded(timm_directory, tmp_path):
+    conversion = vitconvert.convert(
+        timm_directory(**SMALL), output=tmp_path / "out", dtype=torch.bfloat16, verify=False
+    )
+    assert conversion.ledger.changed == ("cast from float32 to bfloat16",)
+    tensors = vitconvert.load_checkpoint(tmp_path / "out").tensors
+    assert {tensor.dtype for tensor in tensors.values()} == {torch.bfloat16}
+
+
+def test_state_dicts_are_respelled_in_memory():
+    model = timm.create_model("vit_tiny_patch16_224", **SMALL)
+    theirs = vitconvert.convert_state_dict(
+        model.state_dict(), to="hf", overrides={"num_heads": 3, "norm_eps": 1e-12}
+    )
+    assert theirs["vit.encoder.layer.1.attention.attention.key.weight"].shape == (30, 30)
+    back = vitconvert.convert_state_dict(
+        theirs, to="vit", overrides={"num_heads": 3, "norm_eps": 1e-12}
+    )
+    assert back.keys() == model.state_dict().keys()
+    assert all(torch.equal(back[name], tensor) for name, tensor in model.state_dict().items())
+
+
+def test_every_table_says_what_it_is_written_in():
+    assert {t.container for t in builtin_tables().values()} <= {"safetensors", "torch", "npz"}
+    for path in (Path(__file__).parents[2] / "weights_map").glob("*.toml"):
+        tomllib.loads(path.read_text())

@@ -1,0 +1,70 @@
+"""Checkpoints as the real packages save them: odd sizes, and every number random."""
+
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+import transformers
+from torch import nn
+
+
+@pytest.fixture(autouse=True, scope="session")
+def quiet() -> None:
+    torch.set_num_threads(1)
+    transformers.utils.logging.disable_progress_bar()
+
+
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    torch.manual_seed(20)
+
+
+@pytest.fixture
+def randomise():
+    """Fill parameters with noise around 0, around 1 where they are factors; returns the model."""
+
+    def fill(model: nn.Module) -> nn.Module:
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                factor = parameter.ndim == 1 and name.endswith(("weight", "gamma"))
+                parameter.normal_(std=0.2).add_(1.0 if factor else 0.05)
+        return model.eval()
+
+    return fill
+
+
+@pytest.fixture
+def timm_checkpoint(randomise, tmp_path):
+    """A directory as timm saves it for the Hub; 3 blocks, 4 patches down and 3 across."""
+
+    def save(architecture: str = "vit_tiny_patch16_224", **arguments) -> Path:
+        small = {"img_size": [32, 24], "patch_size": 8, "depth": 3}
+        arguments = small | arguments
+        model = randomise(timm.create_model(architecture, num_classes=7, **arguments))
+        path = tmp_path / architecture
+        timm.models.save_for_hf(model, path, model_args=arguments)
+        return path
+
+    return save
+
+
+@pytest.fixture
+def huggingface_checkpoint(randomise, tmp_path):
+    """A directory as `save_pretrained` writes it."""
+
+    def save(config: type, model: type, *, disk: bool = True, **arguments) -> Path:
+        small = {
+            "hidden_size": 30,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 3,
+            "intermediate_size": 50,
+            "image_size": (32, 24),
+            "patch_size": 8,
+        }
+        built = randomise(model(config(**(small | arguments))))
+        path = tmp_path / model.__name__
+        built.save_pretrained(path, save_original_format=disk)
+        return path
+
+    return save

@@ -1,0 +1,95 @@
+"""Verifying depends on no global state, and leaves it as it was."""
+
+import random
+import warnings
+
+import numpy as np
+import pytest
+import timm
+import torch
+import torchvision
+import transformers
+
+from vitconvert.parity import verify
+from vitconvert.parity.inputs import sample_images
+
+STATED = {"num_heads": 3}
+
+
+@pytest.fixture
+def source(randomise, tmp_path):
+    model = timm.models.VisionTransformer(
+        img_size=24, patch_size=8, embed_dim=30, depth=2, num_heads=3, num_classes=5
+    )
+    torch.save(randomise(model).state_dict(), tmp_path / "vit.pth")
+    return tmp_path / "vit.pth"
+
+
+def test_global_state_does_not_matter(source):
+    wanted = verify(source, overrides=STATED).to_json()
+    torch.manual_seed(99)
+    torch.set_default_dtype(torch.float64)
+    torch.set_num_threads(2)
+    try:
+        with torch.autocast("cpu", dtype=torch.bfloat16), torch.device("meta"):
+            assert verify(source, overrides=STATED).to_json() == wanted
+        assert torch.get_default_dtype() == torch.float64
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_num_threads(1)
+
+
+def test_generators_and_gradients_stay(randomise, tmp_path):
+    model = torchvision.models.VisionTransformer(
+        image_size=24, patch_size=8, num_layers=2, num_heads=3, hidden_dim=30, mlp_dim=50
+    )
+    source = tmp_path / "torchvision.pth"  # which draws its weights before it gets ours
+    torch.save(randomise(model).state_dict(), source)
+    torch.manual_seed(7)
+    np.random.seed(7)
+    random.seed(7)
+    before = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()
+    verify(source, overrides=STATED)
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert np.array_equal(np.random.get_state()[1], before[1])
+    assert random.getstate() == before[2]
+    assert torch.is_grad_enabled()
+
+
+def test_nothing_is_printed_or_warned(huggingface_checkpoint, capfd, caplog):
+    path = huggingface_checkpoint(transformers.ViTConfig, transformers.ViTModel)
+    capfd.readouterr()
+    transformers.utils.logging.enable_progress_bar()
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            assert verify(path).ok
+        assert transformers.utils.logging.is_progress_bar_enabled()
+    finally:
+        transformers.utils.logging.disable_progress_bar()
+    assert capfd.readouterr() == ("", "")
+    assert caught == []
+    assert caplog.records == []
+
+
+def test_images_are_the_same_for_the_same_seed_only():
+    one, again, other = (
+        sample_images(batch=2, channels=4, size=(32, 24), seed=seed) for seed in (0, 0, 1)
+    )
+    for kind in ("noise", "photograph"):
+        assert one[kind].shape == (2, 4, 32, 24)
+        assert np.array_equal(one[kind], again[kind])
+        assert not np.array_equal(one[kind], other[kind])
+
+
+def test_photograph_is_normalised_and_smooth():
+    images = sample_images(
+        batch=3, channels=3, size=(64, 48), seed=0, mean=(0.4, 0.5, 0.6), std=(0.2, 0.2, 0.4)
+    )
+    pixels = images["photograph"] * np.reshape((0.2, 0.2, 0.4), (3, 1, 1))
+    pixels = pixels + np.reshape((0.4, 0.5, 0.6), (3, 1, 1))
+    assert pixels.min() == pytest.approx(0, abs=1e-12)
+    assert pixels.max() == pytest.approx(1)
+    steps = {kind: np.abs(np.diff(x)).mean() / x.std() for kind, x in images.items()}
+    assert steps["photograph"] < steps["noise"] / 2

@@ -1,0 +1,134 @@
+"""Every dialect of weights_map/ on checkpoints of its project: recognised, complete, invertible."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from timm.models.vision_transformer import _load_weights
+
+from tests.tables.specimens import (
+    MODELS,
+    SPECIMENS,
+    big_vision,
+    fill,
+    google,
+    google_hybrid,
+    scanned,
+    timm_hybrid,
+    timm_vit,
+)
+from vitconvert.conversion.accounts import check_accounts, open_ledger
+from vitconvert.conversion.facts import derive_config, state
+from vitconvert.conversion.materialise import materialise
+from vitconvert.conversion.plan import plan_reading, plan_writing
+from vitconvert.model import ViT
+from vitconvert.tables.detection import recognise
+from vitconvert.tables.table import builtin_tables
+
+NAMES = list(SPECIMENS)
+
+
+def read(tensors, stated):
+    """Their tensors in canonical names, with the configuration and the binding."""
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    recognised = recognise(shapes)
+    assert recognised.prefix == ""
+    binding = recognised.binding
+    config, notes = derive_config(binding, state(stated, "user"))
+    check_accounts(binding, config, "specimen")
+    canonical = materialise(plan_reading(binding.links, config), tensors.__getitem__)
+    return canonical, config, binding, notes
+
+
+def write(canonical, config, dialect):
+    plan = plan_writing(builtin_tables()[dialect], config)
+    return materialise(plan, canonical.__getitem__)
+
+
+def test_every_dialect_has_a_specimen():
+    dialects = {s.dialect for s in SPECIMENS.values()} | {s.written for s in SPECIMENS.values()}
+    assert dialects - {""} == set(builtin_tables()) - {"vit"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_recognised_with_every_tensor_used_and_every_field_found(name):
+    specimen = SPECIMENS[name]
+    tensors = specimen.tensors()
+    _, config, binding, notes = read(tensors, specimen.stated)
+    assert binding.table.name == specimen.dialect
+    ledger = open_ledger(binding, config, notes)
+    assert set(ledger.used) | set(ledger.ignored) == set(tensors)
+    assert ledger.read == len(ledger.used) + len(ledger.ignored) == len(tensors)
+    assert set(ledger.ignored) <= {"cls_token"} and notes == ()
+    assert {field: getattr(config, field) for field in specimen.expected} == dict(specimen.expected)
+    assert {config.origins[field] for field in ("embed_dim", "depth", "mlp_dim")} == {"tensors"}
+    assert config.origins["norm_eps"] == (
+        "user" if "norm_eps" in specimen.stated else binding.table.file
+    )
+    assert all(config.origins[field] == "user" for field in specimen.stated)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_writing_undoes_reading_to_the_last_byte(name, dtype):
+    specimen = SPECIMENS[name]
+    tensors = {key: tensor.to(dtype) for key, tensor in specimen.tensors().items()}
+    canonical, config, _, _ = read(tensors, specimen.stated)
+    assert {tensor.dtype for tensor in canonical.values()} == {dtype}
+    back = write(canonical, config, specimen.written or specimen.dialect)
+    assert {specimen.rewritten(key) for key in tensors} == set(back)
+    for key, tensor in tensors.items():
+        found = back[specimen.rewritten(key)]
+        wanted = tensor.flatten() if specimen.squeezed and tensor.shape[:1] == (1,) else tensor
+        if specimen.squeezed and found.ndim == tensor.ndim:
+            wanted = tensor
+        assert found.shape == wanted.shape and found.dtype == dtype, key
+        assert torch.equal(found.contiguous().view(torch.uint8), wanted.view(torch.uint8)), key
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+@torch.no_grad()
+def test_the_canonical_model_computes_what_theirs_does(name):
+    specimen = MODELS[name]
+    theirs = specimen.model()
+    canonical, config, _, _ = read(specimen.tensors(), specimen.stated)
+    ours = ViT(config, device="meta").eval()
+    ours.load_state_dict(canonical, strict=True, assign=True)
+    torch.manual_seed(1)
+    images = torch.randn(2, config.in_channels, *config.image_size)
+    wanted = specimen.outputs(theirs(images))
+    if wanted is not None:
+        torch.testing.assert_close(ours(images), wanted, rtol=2e-5, atol=2e-5)
+
+
+POOLED = {"embed_dim": 32, "num_heads": 4, "mlp_ratio": 50 / 32, "class_token": False}
+
+
+@pytest.mark.parametrize(
+    ("shapes", "make"),
+    [
+        (google(patch=(8, 8, 3)), partial(timm_vit, img_size=24, depth=11)),
+        (
+            big_vision("params/", pool=True, pool_hidden=50),
+            partial(timm_vit, img_size=24, depth=11, global_pool="map", **POOLED),
+        ),
+        (
+            scanned(big_vision("params/", pool=True, pool_hidden=50)),
+            partial(timm_vit, img_size=24, depth=11, global_pool="map", **POOLED),
+        ),
+        (google_hybrid((1, 1, 1)), partial(timm_hybrid, (1, 2), size=24)),
+    ],
+    ids=["google", "big_vision", "big_vision scanned", "google hybrid"],
+)
+def test_arrays_lie_as_timms_own_loader_lays_them(shapes, make, tmp_path):
+    torch.manual_seed(5)
+    tensors = fill(shapes)
+    np.savez(tmp_path / "file.npz", **{name: t.numpy() for name, t in tensors.items()})
+    model = make()
+    _load_weights(model, str(tmp_path / "file.npz"))
+    canonical, _, _, _ = read(tensors, {})
+    theirs = model.state_dict()
+    assert set(canonical) == set(theirs)
+    for name, tensor in canonical.items():
+        assert torch.equal(tensor, theirs[name]), name

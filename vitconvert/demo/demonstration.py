@@ -1,0 +1,260 @@
+"""A tiny ViT through every dialect that can hold it and back, and what it reads.
+
+The model in `digits/` was made by `vitconvert.demo.train`. Each trip takes the roads a user takes:
+`convert` writes the dialect, `load_checkpoint` reads it, and the dialect's own package, where one
+is installed, loads the same files by itself.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from vitconvert.export.convert import convert
+from vitconvert.export.targets import OWN, Wish, holders
+from vitconvert.inference.predict import Prediction, predict
+from vitconvert.loading import Checkpoint, build_model, load_checkpoint, read_header
+from vitconvert.model import ViT
+from vitconvert.parity import ParityReport, verify_reading
+from vitconvert.sources import locate
+from vitconvert.tables.table import builtin_tables
+
+DIGITS = Path(__file__).parent / "digits"
+
+# The numerics of Google's code, for which weights can be declared that were not trained so.
+GOOGLE: Mapping[str, str] = {"activation": "gelu_tanh"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """How a dialect's own package, with the written files, agrees with the model they came from.
+
+    Attributes:
+        reference: Package, version and class; "" if nothing was compared.
+        why_not: Why nothing was compared; "" otherwise.
+        ok: Whether rounding explains every difference, or None if nothing was compared.
+        relative: Largest difference of the logits over the largest logit, in float32.
+        bit_equal: Whether no bit of the logits differs.
+    """
+
+    reference: str = ""
+    why_not: str = ""
+    ok: bool | None = None
+    relative: float | None = None
+    bit_equal: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundTrip:
+    """The model written in one dialect, and read back from there.
+
+    Attributes:
+        dialect, title: The table's.
+        container: "safetensors", "npz" or "torch".
+        size: Bytes of the weights file.
+        declared: What the weights were declared to be, other than they were trained, because the
+            dialect knows nothing else. The trip then compares the model under this declaration
+            with itself: the bytes are the shipped ones, the function is not. Mostly empty.
+        told: What the reader had to be told, because neither the tensors nor the project's own
+            configuration tell it.
+        bytes_equal: Whether every tensor came back with its name, shape, dtype and bytes.
+        logits_equal: Whether the model that came back gives the same logits, to the last bit.
+        agreement: What the dialect's own package makes of the files.
+    """
+
+    dialect: str
+    title: str
+    container: str
+    size: int
+    declared: Mapping[str, str]
+    told: Mapping[str, int]
+    bytes_equal: bool
+    logits_equal: bool
+    agreement: Agreement
+
+    @property
+    def ok(self) -> bool:
+        """Whether all came back, and no package disagrees."""
+        return self.bytes_equal and self.logits_equal and self.agreement.ok is not False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """A dialect that cannot hold the model, and why."""
+
+    dialect: str
+    title: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """A handwritten digit that the model was not trained on, and what the model takes it for."""
+
+    file: str
+    true: str
+    predicted: str
+    probability: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demonstration:
+    """What the demo showed.
+
+    Attributes:
+        model: The model's directory.
+        parameters: How many numbers it has learned.
+        held_out_accuracy: Part of the held-out digits that it reads right, as measured when it
+            was trained.
+        round_trips: One for each dialect that can hold the model; those as it was trained first.
+        refusals: The other dialects.
+        samples: One digit of each class.
+    """
+
+    model: Path
+    parameters: int
+    held_out_accuracy: float
+    round_trips: tuple[RoundTrip, ...]
+    refusals: tuple[Refusal, ...]
+    samples: tuple[Sample, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every trip was without loss, and every digit was read right."""
+        read = all(sample.predicted == sample.true for sample in self.samples)
+        return read and all(trip.ok for trip in self.round_trips)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as JSON types."""
+        return {"ok": self.ok, **asdict(self), "model": str(self.model)}
+
+
+def demonstrate() -> Demonstration:
+    """Convert the shipped model through every dialect and back, and let it read digits.
+
+    vitconvert's own spelling is not among the dialects: every trip begins and ends there.
+
+    Raises:
+        VitConvertError: The shipped files are damaged.
+    """
+    checkpoint = load_checkpoint(DIGITS)
+    model = build_model(checkpoint)
+    why_not = _refusals(checkpoint, {})
+    why_not_as_google = _refusals(checkpoint, GOOGLE)
+    as_trained = [name for name, reason in why_not.items() if reason is None]
+    as_google = [name for name in why_not if why_not[name] and not why_not_as_google[name]]
+    refused = {name: why for name, why in why_not.items() if why and name not in as_google}
+    return Demonstration(
+        model=DIGITS,
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        held_out_accuracy=json.loads((DIGITS / "training.json").read_text())["held_out_accuracy"],
+        round_trips=(*_round_trips(as_trained, {}), *_round_trips(as_google, GOOGLE)),
+        refusals=tuple(
+            Refusal(dialect=name, title=builtin_tables()[name].title, reason=why)
+            for name, why in refused.items()
+        ),
+        samples=_samples(model, checkpoint),
+    )
+
+
+def _refusals(checkpoint: Checkpoint, declared: Mapping[str, str]) -> dict[str, str | None]:
+    config = checkpoint.config.replace(**declared)
+    reasons = holders(Wish(config=config, preprocessing=checkpoint.preprocessing))
+    return {name: reason for name, reason in reasons.items() if name != OWN}
+
+
+def _round_trips(dialects: list[str], declared: Mapping[str, str]) -> list[RoundTrip]:
+    origin = load_checkpoint(DIGITS, overrides=declared)
+    with TemporaryDirectory() as directory:
+        return [_round_trip(name, origin, declared, Path(directory) / name) for name in dialects]
+
+
+def _round_trip(
+    dialect: str, origin: Checkpoint, declared: Mapping[str, str], output: Path
+) -> RoundTrip:
+    conversion = convert(DIGITS, to=dialect, output=output, overrides=declared, verify=False)
+    # It would tell everything. Without it the reader has what the project itself has.
+    (output / "vitconvert.json").unlink()
+    table = builtin_tables()[dialect]
+    told = {} if (output / "config.json").exists() else {"num_heads": origin.config.num_heads}
+    back = load_checkpoint(output, dialect=dialect, overrides=told)
+    model = build_model(origin)
+    with read_header(locate(output), dialect=dialect, overrides=told).container as container:
+        size = container.path.stat().st_size
+    return RoundTrip(
+        dialect=conversion.target_dialect,
+        title=table.title,
+        container=table.container,
+        size=size,
+        declared=declared,
+        told=told,
+        bytes_equal=_same_bytes(back, origin),
+        logits_equal=_same_logits(build_model(back), model),
+        agreement=_agreement(output, dialect, told, model),
+    )
+
+
+def _same_bytes(one: Checkpoint, other: Checkpoint) -> bool:
+    return one.tensors.keys() == other.tensors.keys() and all(
+        tensor.dtype == other.tensors[name].dtype
+        and tensor.shape == other.tensors[name].shape
+        and torch.equal(_bytes(tensor), _bytes(other.tensors[name]))
+        for name, tensor in one.tensors.items()
+    )
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous().flatten().view(torch.uint8)
+
+
+@torch.inference_mode()
+def _same_logits(one: ViT, other: ViT) -> bool:
+    generator = torch.Generator().manual_seed(0)
+    shape = (4, other.config.in_channels, *other.config.image_size)
+    images = torch.randn(shape, generator=generator)
+    return torch.equal(one(images), other(images))
+
+
+def _agreement(output: Path, dialect: str, told: Mapping[str, int], model: ViT) -> Agreement:
+    """The dialect's own package with the written files, against the model before the trip."""
+    reading = read_header(locate(output), dialect=dialect, overrides=told)
+    with reading.container:
+        report = verify_reading(reading, model, dtypes=("float32",))
+    return _summary(report)
+
+
+def _summary(report: ParityReport) -> Agreement:
+    if not report.verified:
+        return Agreement(why_not=report.skipped)
+    return Agreement(
+        reference=report.reference,
+        ok=report.ok,
+        relative=max(comparison.relative for comparison in report.comparisons),
+        bit_equal=all(comparison.bit_equal for comparison in report.comparisons),
+    )
+
+
+def _samples(model: ViT, checkpoint: Checkpoint) -> tuple[Sample, ...]:
+    """The names of the sample images say what they show."""
+    assert checkpoint.preprocessing is not None and checkpoint.labels is not None
+    images = sorted((DIGITS / "samples").glob("*.png"))
+    predictions = predict(
+        model, images, checkpoint.preprocessing, topk=1, labels=checkpoint.labels
+    )
+    return tuple(map(_sample, images, predictions))
+
+
+def _sample(image: Path, prediction: Prediction) -> Sample:
+    if prediction.error:
+        raise prediction.error
+    (best,) = prediction.top
+    return Sample(
+        file=image.name,
+        true=image.stem,
+        predicted=str(best.label),
+        probability=best.probability,
+    )
