@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from importlib.util import find_spec
 from pathlib import Path
@@ -53,6 +53,7 @@ COMMANDS = {
     "vitconvert --help": "from vitconvert.cli import main; main(['--help'])",
     'python -c "import torch"': "import torch",
 }
+OPTIONAL = ("transformers",)  # timm is a dependency
 PACKAGES = ("torch", "timm", "transformers", "safetensors")
 
 
@@ -84,15 +85,15 @@ def main() -> None:
         os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(options.threads)
     os.environ["HF_HUB_OFFLINE"] = "1"
     architecture = TINY if options.tiny else BASE
-    absent = [peer for peer in ("timm", "transformers") if find_spec(peer) is None]
+    absent = [peer for peer in OPTIONAL if find_spec(peer) is None]
     with tempfile.TemporaryDirectory() as folder:
-        size = make_files(Path(folder), architecture)
-        loads, starts = measure(Path(folder), architecture, options.rounds, absent)
+        size = make_files(Path(folder), architecture, absent)
+        loads, starts = measure(Path(folder), architecture, options.rounds)
     show = as_json if options.json else as_markdown
     print(show(architecture, size, loads, starts, absent))
 
 
-def make_files(folder: Path, architecture: str) -> float:
+def make_files(folder: Path, architecture: str, absent: Sequence[str] = ()) -> float:
     """Write the same kind of model as each project writes it; the size of the weights in MiB.
 
     Only the weights of the npz are kept: what vitconvert notes beside its own output would spare
@@ -106,7 +107,7 @@ def make_files(folder: Path, architecture: str) -> float:
     model = timm.create_model(architecture)
     _randomise(model)
     save_for_hf(model, folder / "timm", safe_serialization=True)
-    if find_spec("transformers"):
+    if "transformers" not in absent:
         _save_transformers(model, folder / HF_DIRECTORY)
     # Google's models compute GELU by its tanh formula, so vitconvert refuses to write others.
     tanh = {"activation": "gelu_tanh"}
@@ -142,13 +143,10 @@ def _randomise(model: Any) -> None:
             parameter.normal_(std=0.02)
 
 
-def measure(
-    folder: Path, architecture: str, rounds: int, absent: list[str]
-) -> tuple[Loads, Starts]:
+def measure(folder: Path, architecture: str, rounds: int) -> tuple[Loads, Starts]:
     """Every load and every start, in turn, as often as there are rounds."""
-    pairs = [(file, loader) for file, (_, peer) in FILES.items() for loader in (OURS, peer)]
-    pairs = [(file, loader) for file, loader in pairs if loader not in absent]
-    pairs = [(file, loader) for file, loader in pairs if (folder / file).exists()]
+    files = [file for file in FILES if (folder / file).exists()]
+    pairs = [(file, loader) for file in files for loader in (OURS, FILES[file][1])]
     loads: Loads = {pair: [] for pair in pairs}
     starts: Starts = {command: [] for command in COMMANDS}
     for _ in range(rounds):

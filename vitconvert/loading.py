@@ -26,7 +26,12 @@ from vitconvert.errors import CorruptFile, NotRepresentable, SourceError
 from vitconvert.inference.labels import Labels, labels_for
 from vitconvert.inference.preprocessing import Preprocessing
 from vitconvert.sources import Located, locate
-from vitconvert.tables.architectures import FILE, architecture_in, find_architecture
+from vitconvert.tables.architectures import (
+    FILE,
+    architecture_in,
+    architectures,
+    find_architecture,
+)
 from vitconvert.tables.detection import Recognised, recognise
 from vitconvert.tables.table import Table, builtin_tables, find_tables, read_table
 
@@ -332,14 +337,13 @@ def _named_facts(
 ) -> Facts:
     """Facts of the architecture that the user, the config, the reference or the file names."""
     key = table.config_file.architecture if table.config_file else ""
-    name = architecture or their_config.get(key) or located.name
+    if table.ecosystem not in architectures():
+        return {}
+    # The reference comes before the config: timm's quickgelu names lead to repositories whose
+    # config names another architecture.
+    name = architecture or located.name or their_config.get(key)
     if name:
-        try:
-            facts = find_architecture(table.ecosystem, str(name))
-        except NotRepresentable:
-            if located.own or name == located.name:
-                return {}
-            raise
+        facts = find_architecture(table.ecosystem, str(name))
         return state(facts, f"architecture {name}")
     assert located.weights is not None
     guess = architecture_in(table.ecosystem, located.weights.name)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.loading import PACKAGES, TIMM_FILE, Load, Loads, as_json, as_markdown
 from benchmarks.measuring import machine, memory_of, peak_until_exit, ratios, spread, table
 
 ROOT = Path(__file__).parents[2]
@@ -17,13 +18,6 @@ PAIRS = [
 ]
 
 
-def run_benchmark(*options: str) -> str:
-    command = [sys.executable, "-m", "benchmarks.loading", "--tiny", "--rounds", "1", *options]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def cells(output: str) -> list[list[str]]:
     rows = [line for line in output.splitlines() if line.startswith("| ")]
     return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
@@ -32,40 +26,70 @@ def cells(output: str) -> list[list[str]]:
 @pytest.mark.slow
 def test_table_has_every_loader_and_the_ratio_to_its_peer() -> None:
     pytest.importorskip("transformers")
-    output = run_benchmark("--threads", "1")
+    options = ["--tiny", "--rounds", "1", "--threads", "1"]
+    command = [sys.executable, "-m", "benchmarks.loading", *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    output = done.stdout
     rows = cells(output)
-    names = [(row[0], row[1]) for row in rows if len(row) == 6]
-    assert names == [
-        ("file", "loaded by"),
-        ("---", "---:"),
-        *(
-            (file, loader)
-            for file, peer in PAIRS
-            for loader in ("vitconvert", peer, f"*vitconvert / {peer}*")
-        ),
+    header, _, *loading = [row for row in rows if len(row) == 6]
+    assert header[:3] == ["file", "loaded by", "ready, s"]
+    assert [(row[0], row[1]) for row in loading] == [
+        (file, loader)
+        for file, peer in PAIRS
+        for loader in ("vitconvert", peer, f"*vitconvert / {peer}*")
     ]
+    assert all(median_in(cell) > 0 for row in loading for cell in row[2:])
     assert [row[0] for row in rows if len(row) == 3][2:] == [
         '`python -c "import click"`',
         '`python -c "import vitconvert"`',
         "`vitconvert --help`",
         '`python -c "import torch"`',
     ]
-    assert f"Machine: {machine(['torch', 'timm', 'transformers', 'safetensors'])}." in output
+    assert f"Machine: {machine(PACKAGES)}." in output
     assert "Command: `python -m benchmarks.loading --tiny --rounds 1 --threads 1`" in output
 
 
-@pytest.mark.slow
-def test_json_has_every_figure_of_every_round() -> None:
-    pytest.importorskip("transformers")
-    figures = json.loads(run_benchmark("--threads", "1", "--json"))
-    assert [(load["file"], load["loader"]) for load in figures["loads"]] == [
-        (file, loader) for file, peer in PAIRS for loader in ("vitconvert", peer)
+def median_in(cell: str) -> float:
+    return float(cell.split()[0])
+
+
+@pytest.fixture
+def loads() -> Loads:
+    slow = [Load(ready=2.0, answered=4.0, anonymous=300.0, resident=600.0)] * 2
+    fast = [
+        Load(ready=1.0, answered=2.0, anonymous=30.0, resident=300.0),
+        Load(ready=0.5, answered=4.0, anonymous=60.0, resident=300.0),
     ]
-    for load in figures["loads"]:
-        (once,) = load["rounds"]
-        assert 0 < once["ready"] < once["answered"]
-        assert 0 < once["anonymous"] <= once["resident"]
-    assert all(len(seconds) == 1 for seconds in figures["starts_s"].values())
+    return {(TIMM_FILE, "vitconvert"): fast, (TIMM_FILE, "timm"): slow}
+
+
+STARTS = {'python -c "import click"': [0.1, 0.2], "vitconvert --help": [0.2, 0.3]}
+
+
+def test_ratios_in_the_table_are_taken_within_each_round(loads: Loads) -> None:
+    output = as_markdown("vit_base_patch16_224", 330.2, loads, STARTS, ["transformers"])
+    ours, theirs, ratio = cells(output)[2:5]
+    assert ours[1:] == ["vitconvert", "0.75 (0.5..1)", "3 (2..4)", "45 (30..60)", "300 (300..300)"]
+    assert theirs[1:] == ["timm", "2 (2..2)", "4 (4..4)", "300 (300..300)", "600 (600..600)"]
+    assert ratio[1] == "*vitconvert / timm*"
+    assert ratio[2:] == ["0.375 (0.25..0.5)", "0.75 (0.5..1)", "0.15 (0.1..0.2)", "0.5 (0.5..0.5)"]
+    assert cells(output)[-1] == ["`vitconvert --help`", "0.25 (0.2..0.3)", "1.75 (1.5..2)"]
+    assert output.endswith("\nLeft out: transformers is not installed.")
+
+
+def test_json_has_every_figure_of_every_round(loads: Loads) -> None:
+    figures = json.loads(as_json("vit_base_patch16_224", 330.2, loads, STARTS, []))
+    assert figures["loads"][0] == {
+        "file": "timm, safetensors",
+        "loader": "vitconvert",
+        "rounds": [
+            {"ready": 1.0, "answered": 2.0, "anonymous": 30.0, "resident": 300.0},
+            {"ready": 0.5, "answered": 4.0, "anonymous": 60.0, "resident": 300.0},
+        ],
+    }
+    assert figures["starts_s"] == STARTS
+    assert figures["machine"] == machine(PACKAGES)
 
 
 def test_no_rounds_are_refused() -> None:

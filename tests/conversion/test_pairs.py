@@ -85,7 +85,12 @@ def through(table, plan, canonical, config):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@settings(max_examples=6, deadline=None, phases=[Phase.generate], suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    max_examples=15,
+    deadline=None,
+    phases=[Phase.generate],
+    suppress_health_check=[HealthCheck.too_slow],
+)
 @given(configs(), st.integers(0, 1000))
 def test_there_and_back_through_every_pair(dtype, config, seed):
     generator = torch.Generator().manual_seed(seed)
@@ -107,9 +112,18 @@ def test_every_dialect_is_held_by_some_model():
     """Otherwise the property above would be about nothing."""
     generous = {"pooling": "avg", "class_token": False, "position_embedding": "learned"}
     common = {
-        **{"image_size": (12, 8), "patch_size": (4, 4), "in_channels": 3, "num_classes": 5},
-        **{"embed_dim": 12, "depth": 2, "num_heads": 3, "head_dim": 4, "mlp_dim": 9},
-        **{"activation": "gelu", "norm_eps": 1e-6, "pooling": "token"},
+        "image_size": (12, 8),
+        "patch_size": (4, 4),
+        "in_channels": 3,
+        "num_classes": 5,
+        "embed_dim": 12,
+        "depth": 2,
+        "num_heads": 3,
+        "head_dim": 4,
+        "mlp_dim": 9,
+        "activation": "gelu",
+        "norm_eps": 1e-6,
+        "pooling": "token",
     }
     lucid = {"qkv_bias": False}
     normed = {"patch_pre_norm": True, "patch_norm": True}
@@ -117,7 +131,12 @@ def test_every_dialect_is_held_by_some_model():
     simple = {**lucid, "proj_bias": False, "pooling": "avg", "class_token": False}
     simple |= {"position_embedding": "sincos2d"}
     kinds = [
-        *({}, generous, {"representation_size": 5}, {"stem": True, "stem_width": 32}),
+        *(
+            {},
+            generous,
+            {"representation_size": 5},
+            {"stem": True, "stem_width": 32, "patch_size": (1, 1)},
+        ),
         *({"dist_token": True}, {"dist_token": True, "dist_head": True}),
         *({**lucid, **normed}, {**lucid, **normed, **generous}, {**lucid, **normed, **late}),
         *({**lucid, **late}, {**lucid, **late, "representation_size": 7}),

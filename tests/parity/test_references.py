@@ -94,8 +94,10 @@ def test_huggingface(config, model, arguments, disk, huggingface_checkpoint):
     assert report.reference.startswith(f"transformers {transformers.__version__} ")
 
 
-@pytest.mark.parametrize("representation", [None, 20])
-def test_torchvision(representation, randomise, tmp_path):
+@pytest.mark.parametrize(
+    ("representation", "old_names"), [(None, False), (20, False), (None, True)]
+)
+def test_torchvision(representation, old_names, randomise, tmp_path):
     model = torchvision.models.VisionTransformer(
         image_size=24,
         patch_size=8,
@@ -106,7 +108,13 @@ def test_torchvision(representation, randomise, tmp_path):
         num_classes=7,
         representation_size=representation,
     )
-    torch.save(randomise(model).state_dict(), tmp_path / "vit.pth")
+    state = dict(randomise(model).state_dict())
+    if old_names:
+        state = {
+            name.replace("mlp.0", "mlp.linear_1").replace("mlp.3", "mlp.linear_2"): tensor
+            for name, tensor in state.items()
+        }
+    torch.save(state, tmp_path / "vit.pth")
     assert_equal(verify(tmp_path / "vit.pth", overrides={"num_heads": 3}))
 
 

@@ -386,7 +386,7 @@ error: source-not-found
 
 HINT = (
     "  hint: --checkpoint PATH reads a file that you have; "
-    "--no-pretrained builds the model without its weights"
+    "with a timm name, --no-pretrained builds the model without its weights"
 )
 
 

@@ -16,7 +16,7 @@ SHA256 = hashlib.sha256(BODY).hexdigest()
 PREFIX = SHA256[:8]
 HINT = (
     "  hint: --checkpoint PATH reads a file that you have; "
-    "--no-pretrained builds the model without its weights"
+    "with a timm name, --no-pretrained builds the model without its weights"
 )
 
 

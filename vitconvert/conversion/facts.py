@@ -267,7 +267,8 @@ class _Derivation:
         if rows is None or "patch_size" not in self.facts:
             self.facts.pop("no_embed_class", None)
             if "image_size" not in self.facts:
-                self.missing["image_size"] = "positions are not stored, so nothing shows the grid"
+                why = "" if rows else "positions are not stored, so nothing shows the grid"
+                self.missing["image_size"] = why
             return
         prefix = sum(int(self.facts[n][0]) for n in ("class_token", "dist_token", "num_registers"))
         counts = {False: rows - prefix, True: rows}  # no_embed_class -> patches

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
-from vitconvert.errors import SourceError
 from vitconvert.sources.local import locate_path
+from vitconvert.sources.timm_names import unknown_architecture
 from vitconvert.sources.located import Located
 
 
@@ -19,9 +19,8 @@ def random_timm(name: str, directory: Path) -> Located:
 
     bare = name.removeprefix("timm:").split(".")[0]
     if not timm.is_model(bare):
-        raise SourceError(
-            f"timm has no architecture {bare!r}.", hint="`vitconvert list` shows those it has."
-        )
-    save_for_hf(timm.create_model(bare, pretrained=False), str(directory))
+        raise unknown_architecture(bare)
+    model = timm.create_model(bare, pretrained=False)
+    save_for_hf(model, str(directory), safe_serialization=True)
     located = locate_path(str(directory), directory)
     return replace(located, reference=f"timm:{bare}, random weights", name=bare)

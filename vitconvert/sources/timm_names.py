@@ -19,7 +19,7 @@ def resolve_timm(name: str) -> tuple[str, HubRepo | WebAddress]:
     architecture, _, tag = name.partition(".")
     tags = [key.partition(".")[2] for key in get_arch_pretrained_cfgs(architecture)]
     if not is_model(architecture):
-        raise _unknown_architecture(architecture)
+        raise unknown_architecture(architecture)
     if tag and tag not in tags:
         raise _unknown_tag(architecture, tag, tags)
     cfg = get_pretrained_cfg(name)
@@ -36,7 +36,8 @@ def resolve_timm(name: str) -> tuple[str, HubRepo | WebAddress]:
     )
 
 
-def _unknown_architecture(architecture: str) -> SourceError:
+def unknown_architecture(architecture: str) -> SourceError:
+    """The error for a name that timm does not know, with the nearest that it does."""
     from timm.models import list_models
 
     near = difflib.get_close_matches(architecture, list_models(), n=3)

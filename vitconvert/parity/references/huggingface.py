@@ -114,7 +114,7 @@ def _check(kind: str, problems: Mapping[str, Any]) -> None:
 
 def _taps(model: nn.Module, depth: int) -> Taps:
     base = f"{model.base_model_prefix}." if hasattr(model, str(model.base_model_prefix)) else ""
-    # Releases before 5.10 or so have the blocks a level deeper, under the names on disk.
+    # Some releases have the blocks a level deeper, under the names that they have on disk.
     deep = f"{base}encoder.layer.0" in dict(model.named_modules())
     return {
         "patch_embed": Tap(f"{base}embeddings.patch_embeddings"),

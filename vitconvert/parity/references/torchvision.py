@@ -14,7 +14,7 @@ from vitconvert.parity.taps import Tap, block_taps
 def torchvision_reference(reading: Reading) -> Reference:
     """Build the class from the configuration; torchvision has no configuration files.
 
-    torchvision 0.29. Its own hook renames the MLPs of files from before 0.12.
+    torchvision 0.29. Its own hook renames the MLPs of old files (linear_1, linear_2).
 
     Raises:
         MissingPackage: torchvision is not installed.

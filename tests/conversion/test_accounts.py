@@ -1,0 +1,177 @@
+"""Double entry: whole messages for every way in which a file and a model can differ."""
+
+import pytest
+
+from tests.conversion.header import examine, hf, timm
+from vitconvert.errors import ShapeMismatch, TensorMismatch
+
+STATED = {"num_heads": 3, "norm_eps": 1e-6}
+INCOMPLETE = "The file is incomplete or of another model; get it again, or name its dialect."
+TABLE = "A table of your own (--table) can ignore tensors, with a reason."
+AGAIN = "The tensors belong to models of different sizes; get the file again."
+
+
+def message(shapes, kind=TensorMismatch, **options):
+    with pytest.raises(TensorMismatch) as error:
+        examine(shapes, STATED, **options)
+    assert type(error.value) is kind
+    return str(error.value)
+
+
+def expected(count, lines, hint, *, kind="tensor-mismatch", dialect="timm", depth=2):
+    number = f"{count} tensors of the file do" if count > 1 else "1 tensor of the file does"
+    return (
+        f"error: {kind}\n"
+        f"  {number} not fit a model of {depth} blocks of width 30.\n"
+        f"  file     model.safetensors\n"
+        f"  dialect  {dialect} (weights_map/{dialect}.toml)\n"
+        + "".join(f"  {line}\n" for line in lines)
+        + f"  hint: {hint}"
+    )
+
+
+def without(shapes, *names):
+    return {name: shape for name, shape in shapes.items() if name not in names}
+
+
+def test_a_whole_file_passes():
+    _, ledger = examine(timm(depth=12), STATED)
+    assert str(ledger) == "Ledger(dialect='timm', read=152, used=152, ignored=0)"
+
+
+def test_an_ignored_tensor_is_accounted_for():
+    shapes = hf() | {"vit.embeddings.mask_token": (1, 1, 30)}
+    _, ledger = examine(shapes, STATED)
+    assert ledger.read == len(ledger.used) + 1
+    assert ledger.ignored == {
+        "vit.embeddings.mask_token": "stands for masked patches in pre-training; inference masks "
+        "none"
+    }
+
+
+def test_a_missing_tensor():
+    shapes = without(timm(), "blocks.1.mlp.fc2.bias")
+    assert message(shapes) == expected(
+        1,
+        [
+            'missing    blocks.1.mlp.fc2.bias  weights_map/timm.toml: "blocks.{i}.mlp.fc2.bias" = '
+            '"{block}.mlp.fc2.bias"'
+        ],
+        INCOMPLETE,
+    )
+
+
+def test_a_tensor_that_is_left_over():
+    assert message(timm() | {"blocks.0.attn.rope": (5, 2)}) == expected(
+        1, ["left over  blocks.0.attn.rope  [5 2], which no row of the table explains"], TABLE
+    )
+
+
+def test_a_tensor_that_another_size_leaves_over():
+    shapes = timm() | {"dist_token": (1, 1, 30), "pos_embed": (1, 11, 30), "head_dist.bias": (7,)}
+    assert "left over  head_dist.bias  the model has no head_dist.bias" in message(shapes)
+
+
+def test_a_misshapen_tensor_is_named_alone():
+    for name, shape, wanted in (
+        ("blocks.0.norm1.weight", (31,), (30,)),
+        ("blocks.0.attn.qkv.weight", (93, 30), (90, 30)),
+        ("blocks.0.attn.qkv.bias", (93,), (90,)),
+        ("blocks.0.mlp.fc1.weight", (50, 31), (50, 30)),
+        ("cls_token", (1, 1, 29), (1, 1, 30)),
+    ):
+        found, right = (" ".join(map(str, s)) for s in (shape, wanted))
+        assert message(timm() | {name: shape}, kind=ShapeMismatch) == expected(
+            1,
+            [f"misshapen  {name}  found [{found}], wanted [{right}]"],
+            AGAIN,
+            kind="shape-mismatch",
+        )
+
+
+def test_a_tensor_of_other_dimensions():
+    assert message(timm() | {"blocks.1.attn.proj.weight": (30, 3, 10)}) == expected(
+        2,
+        [
+            "missing    blocks.1.attn.proj.weight  weights_map/timm.toml: "
+            '"blocks.{i}.attn.proj.weight" = "{block}.attn.proj.weight"',
+            "misshapen  blocks.1.attn.proj.weight  found [30 3 10], which is not laid out as in "
+            'weights_map/timm.toml: "blocks.{i}.attn.proj.weight" = "{block}.attn.proj.weight"',
+        ],
+        INCOMPLETE,
+    )
+
+
+def test_a_tensor_that_two_prefixes_spell():
+    shapes = hf() | {"layernorm.weight": (30,)}
+    assert message(shapes) == expected(
+        1,
+        ["doubled    norm.weight  vit.layernorm.weight and layernorm.weight"],
+        AGAIN,
+        dialect="hf_vit",
+    )
+
+
+def test_a_part_of_q_k_and_v():
+    layer = "vit.encoder.layer.1.attention.attention"
+    shapes = without(hf(), f"{layer}.key.bias", f"{layer}.value.bias", f"{layer}.key.weight")
+    assert message(shapes) == expected(
+        2,
+        [
+            f"missing    {layer}.key.weight  part of blocks.1.attn.qkv.weight",
+            f"missing    {layer}.key.bias, {layer}.value.bias  part of blocks.1.attn.qkv.bias",
+        ],
+        INCOMPLETE,
+        dialect="hf_vit",
+    )
+
+
+def test_several_problems_are_told_at_once():
+    shapes = without(timm(), "norm.bias") | {"norm.scale": (30,), "pos_embed": (1, 10, 31)}
+    assert message(shapes) == expected(
+        3,
+        [
+            'missing    norm.bias  weights_map/timm.toml: "norm.bias" = "norm.bias"',
+            "left over  norm.scale  [30], which no row of the table explains",
+            "misshapen  pos_embed  found [1 10 31], wanted [1 10 30]",
+        ],
+        INCOMPLETE,
+    )
+
+
+def test_a_block_that_is_not_there_is_listed_up_to_a_limit():
+    shapes = timm(depth=12)
+    shapes = without(shapes, *(name for name in shapes if name.startswith("blocks.10.")))
+    lines = message(shapes).splitlines()
+    assert [line.split()[1] for line in lines[4:16]] == [
+        f"blocks.10.{name}.{kind}"
+        for name in ("norm1", "attn.qkv", "attn.proj", "norm2", "mlp.fc1", "mlp.fc2")
+        for kind in ("weight", "bias")
+    ]
+    assert lines[16] == f"  hint: {INCOMPLETE}"
+
+
+def test_no_more_than_a_dozen_of_one_kind():
+    shapes = timm(depth=4)
+    shapes = without(shapes, *(name for name in shapes if name.startswith("blocks.1.")))
+    shapes = without(shapes, "blocks.2.norm1.weight", "blocks.2.norm1.bias")
+    assert "  missing    ... and 2 more\n" in message(shapes)
+
+
+def test_blocks_count_as_numbers():
+    """layers.10 comes after layers.9, and no block between them is missed."""
+    config, ledger = examine(dict(sorted(timm(depth=11).items())), STATED)
+    assert config.depth == 11
+    assert ledger.read == 8 + 11 * 12
+
+
+def test_what_a_dialect_always_has():
+    shapes = without(timm(), "norm.weight", "norm.bias")
+    assert message(shapes) == expected(
+        1,
+        [
+            "missing    norm.weight or fc_norm.weight  every timm VisionTransformer (plain, "
+            "distilled, hybrid) has it"
+        ],
+        INCOMPLETE,
+    )

@@ -1,0 +1,272 @@
+"""Where each field comes from, and the whole message where none or two places tell it."""
+
+import pytest
+
+from tests.conversion.header import examine, hf, lucidrains, simple, timm
+from vitconvert.config import ViTConfig
+from vitconvert.conversion.their_config import facts_from_config, unknown_arguments
+from vitconvert.errors import ConflictingFact, MissingFact, NotRepresentable, VitConvertError
+from vitconvert.tables.architectures import architecture_in, find_architecture
+from vitconvert.tables.table import builtin_tables
+
+HEADS = {"num_heads": 3}
+CONTRADICTED = """\
+error: conflicting-fact
+  What is stated contradicts the tensors.
+  {}
+  hint: Leave these out, or name the file they belong to. --image-size resamples positions; \
+--set only states what the file already is."""
+MISSING = """\
+error: missing-fact
+  The tensors do not tell everything that decides the function.
+  dialect  {dialect} (weights_map/{dialect}.toml)
+  {lines}
+  hint: {sets} (in Python, overrides={{...}}) states it."""
+
+
+def message(kind: type[VitConvertError], *arguments, **options) -> str:
+    with pytest.raises(kind) as error:
+        examine(*arguments, **options)
+    assert type(error.value) is kind
+    return str(error.value)
+
+
+def missing(dialect: str, lines: str, sets: str) -> str:
+    return MISSING.format(dialect=dialect, lines=lines, sets=sets)
+
+
+def test_every_origin():
+    config, ledger = examine(
+        hf(), {"num_heads": 3}, {"model_type": "vit", "hidden_act": "gelu_new"}
+    )
+    assert config.origins["num_heads"] == "user"
+    assert config.origins["embed_dim"] == "tensors"
+    assert (config.activation, config.origins["activation"]) == ("gelu_tanh", "config.json")
+    assert config.norm_eps == 1e-12
+    silent = "weights_map/hf_vit.toml, for a config.json that does not say"
+    assert config.origins["norm_eps"] == silent
+    assert config.origins["pooling"] == "weights_map/hf_vit.toml"
+    assert config.origins["image_size"] == "assumed: 9 patches form a square grid"
+    assert ledger.assumed["image_size"] == "(24, 24) (assumed: 9 patches form a square grid)"
+    assert ledger.assumed["norm_eps"] == f"1e-12 ({silent})"
+    assert "embed_dim" not in ledger.assumed and "num_heads" not in ledger.assumed
+    assert set(config.origins) <= set(ViTConfig.__dataclass_fields__)
+
+
+def test_the_user_comes_before_the_config_and_that_before_the_architecture():
+    theirs = {"model_type": "vit", "layer_norm_eps": 1e-5, "num_attention_heads": 3}
+    named = {"norm_eps": 1e-3, "pooling": "avg"}
+    config, _ = examine(hf(), {"num_heads": 5}, theirs, named)
+    assert (config.num_heads, config.head_dim) == (5, 6)
+    assert (config.norm_eps, config.pooling) == (1e-5, "avg")
+    assert config.origins["pooling"] == "architecture some_vit"
+
+
+def test_nobody_tells_the_head_count():
+    assert message(MissingFact, timm()) == missing(
+        "timm",
+        "num_heads  q has 30 rows, and nothing shows how many heads share them",
+        "--set num_heads=...",
+    )
+
+
+def test_a_released_width_is_hinted_at_and_never_taken():
+    shapes = {
+        name: tuple({30: 192, 90: 576}.get(size, size) for size in shape)
+        for name, shape in timm().items()
+    }
+    assert message(MissingFact, shapes) == missing(
+        "timm",
+        "num_heads  q has 192 rows, and nothing shows how many heads share them; released ViTs of "
+        "width 192 have 3",
+        "--set num_heads=...",
+    )
+
+
+def test_everything_that_is_missing_is_asked_for_at_once():
+    assert message(MissingFact, simple()) == missing(
+        "lucidrains_simple",
+        "num_heads   q has 33 rows, and nothing shows how many heads share them\n"
+        "  image_size  positions are not stored, so nothing shows the grid",
+        "--set num_heads=... --set image_size=...",
+    )
+
+
+@pytest.mark.parametrize("heads", [4, 0, -3])
+def test_heads_that_do_not_divide(heads):
+    assert message(ConflictingFact, timm(), {"num_heads": heads}) == CONTRADICTED.format(
+        f"num_heads = {heads} (user) does not divide 30, the width of q"
+    )
+
+
+def test_a_head_width_tells_the_heads_and_both_must_agree():
+    config, _ = examine(timm(), {"head_dim": 5})
+    assert config.num_heads == 6
+    assert message(ConflictingFact, timm(), {"num_heads": 3, "head_dim": 5}) == CONTRADICTED.format(
+        "head_dim = 5 (user), but the tensors have 10"
+    )
+
+
+def test_a_user_cannot_contradict_the_tensors():
+    user = {"depth": 3, "embed_dim": 32, "num_classes": 5, "qkv_bias": False, **HEADS}
+    assert message(ConflictingFact, timm(), user) == CONTRADICTED.format(
+        "qkv_bias = False (user), but the tensors have True\n"
+        "  depth = 3 (user), but the tensors have 2\n"
+        "  embed_dim = 32 (user), but the tensors have 30\n"
+        "  num_classes = 5 (user), but the tensors have 7"
+    )
+
+
+def test_a_config_of_another_model_is_refused():
+    theirs = {"model_type": "vit", "num_hidden_layers": 12, "hidden_size": 30}
+    assert message(ConflictingFact, hf(), HEADS, theirs) == CONTRADICTED.format(
+        "depth = 12 (config.json), but the tensors have 2"
+    )
+
+
+def test_what_fine_tuning_changes_is_noted_and_the_tensors_win():
+    named = {"num_classes": 1000, "image_size": (224, 224), "in_channels": 1}
+    config, ledger = examine(timm(), HEADS, None, named)
+    assert (config.num_classes, config.image_size, config.in_channels) == (7, (24, 24), 3)
+    assert ledger.notes == (
+        "num_classes = 1000 (architecture some_vit), but the tensors have 7",
+        "in_channels = 1 (architecture some_vit), but the tensors have 3",
+        "image_size = 224x224 (architecture some_vit) makes 784 patches, but the tensors have "
+        "10 positions",
+    )
+
+
+def test_an_image_size_that_the_positions_contradict():
+    user = HEADS | {"image_size": (32, 32)}
+    assert message(ConflictingFact, timm(), user) == CONTRADICTED.format(
+        "image_size = 32x32 (user) makes 16 patches, but the tensors have 10 positions"
+    )
+
+
+def test_a_grid_that_is_not_square_is_asked_for():
+    shapes = timm() | {"pos_embed": (1, 13, 30)}
+    assert message(MissingFact, shapes, HEADS) == missing(
+        "timm",
+        "image_size  13 positions with 1 prefix tokens form no one square grid",
+        "--set image_size=...",
+    )
+    config, _ = examine(shapes, HEADS | {"image_size": (32, 24)})
+    assert config.grid_size == (4, 3)
+
+
+def test_positions_with_and_without_prefix_that_are_both_square_are_asked_for():
+    shapes = timm() | {"pos_embed": (1, 9, 30), "reg_token": (1, 4, 30)}
+    assert message(MissingFact, shapes, HEADS) == missing(
+        "timm",
+        "image_size  9 positions with 5 prefix tokens form no one square grid",
+        "--set image_size=...",
+    )
+    config, _ = examine(shapes, HEADS | {"image_size": (24, 24)})
+    assert config.no_embed_class and config.origins["no_embed_class"] == "tensors"
+    config, _ = examine(shapes, HEADS | {"image_size": (16, 16)})
+    assert not config.no_embed_class
+
+
+def test_positions_of_patches_alone_are_recognised():
+    config, _ = examine(timm() | {"pos_embed": (1, 9, 30)}, HEADS)
+    assert (config.no_embed_class, config.image_size) == (True, (24, 24))
+
+
+def test_a_user_who_misplaces_the_positions():
+    user = HEADS | {"image_size": (24, 24), "no_embed_class": True}
+    assert message(ConflictingFact, timm(), user) == CONTRADICTED.format(
+        "no_embed_class = True (user), but image_size = 24x24 and the 10 positions of the tensors "
+        "leave only False"
+    )
+
+
+def test_an_image_that_patches_do_not_fill():
+    config, _ = examine(timm(), HEADS | {"image_size": (31, 25)})
+    assert config.grid_size == (3, 3)
+
+
+@pytest.mark.parametrize(
+    ("area", "channels", "patch"), [(192, 3, (8, 8)), (64, 1, (8, 8)), (147, 3, (7, 7))]
+)
+def test_flattened_patches_are_assumed_square_aloud(area, channels, patch):
+    config, ledger = examine(lucidrains(area), HEADS)
+    assert (config.in_channels, config.patch_size) == (channels, patch)
+    assumed = f"assumed: a patch of {area} values is square"
+    assert config.origins["patch_size"] == config.origins["in_channels"] == assumed
+    assert ledger.assumed["patch_size"] == f"{patch} ({assumed})"
+
+
+def test_flattened_patches_of_other_shapes_are_asked_for():
+    assert message(MissingFact, lucidrains(120), HEADS) == missing(
+        "lucidrains",
+        "patch_size   a patch of 120 values is no square of pixels\n"
+        "  in_channels  nothing tells it",
+        "--set patch_size=... --set in_channels=...",
+    )
+    config, _ = examine(lucidrains(120), HEADS | {"patch_size": (5, 6)} | {"image_size": (15, 18)})
+    assert (config.in_channels, config.origins["in_channels"]) == (4, "tensors")
+    config, _ = examine(lucidrains(256), HEADS | {"in_channels": 4})
+    assert config.patch_size == (8, 8)
+
+
+def test_a_patch_and_channels_that_do_not_make_it_up():
+    user = HEADS | {"patch_size": (8, 8), "in_channels": 4}
+    assert message(ConflictingFact, lucidrains(192), user) == CONTRADICTED.format(
+        "patch_size and in_channels: 8x8 and 4 do not make up the 192 values of a patch"
+    )
+
+
+def test_a_stem_rounds_up_as_its_padding_does():
+    from tests.tables.specimens import google_hybrid
+
+    config, _ = examine(google_hybrid(()), {"image_size": (23, 17)})
+    assert config.grid_size == (3, 3)
+
+
+def test_a_word_of_the_config_that_has_no_match():
+    theirs = {"model_type": "vit", "hidden_act": "gelu_10"}
+    config, _ = examine(hf(), HEADS, theirs | {"hidden_act": "gelu_new"})
+    assert config.activation == "gelu_tanh"
+    assert message(ConflictingFact, hf(), HEADS, theirs) == (
+        "error: conflicting-fact\n"
+        "  These facts contradict each other.\n"
+        "  activation = 'gelu_10' is none of gelu, gelu_tanh, quick_gelu, relu, silu, tanh"
+    )
+
+
+def test_a_value_of_the_config_of_another_kind():
+    with pytest.raises(NotRepresentable) as error:
+        facts_from_config(builtin_tables()["hf_vit"], {"num_attention_heads": "many"})
+    assert str(error.value) == (
+        "error: not-representable\n"
+        "  config.json says num_heads = 'many', which vitconvert has no word for.\n"
+        "  table    weights_map/hf_vit.toml\n"
+        "  problem  num_heads must be a whole number, not 'many'.\n"
+        "  hint: --set num_heads=... states it in vitconvert's words."
+    )
+
+
+def test_arguments_that_the_table_does_not_know():
+    table = builtin_tables()["timm"]
+    theirs = {"model_args": {"img_size": 24, "rope": True, "drop_rate": 0.1, "abs": [1]}}
+    assert unknown_arguments(table, theirs) == ["abs", "rope"]
+    assert unknown_arguments(table, {"model_args": [["rope"]]}) == []
+    assert unknown_arguments(table, {}) == []
+
+
+def test_an_architecture_that_computes_something_else_is_no_plain_vit():
+    with pytest.raises(NotRepresentable) as error:
+        find_architecture("timm", "vit_pe_core_base_patch16_224.fb")
+    assert error.value.fact == (
+        "'vit_pe_core_base_patch16_224' is no architecture that vitconvert knows."
+    )
+    assert error.value.meaning == (
+        "Its tensors may look like a plain ViT's and still mean another function, so they are not "
+        "read as one."
+    )
+
+
+def test_a_file_name_may_begin_with_an_architecture():
+    assert architecture_in("timm", "vit_base_patch16_224-finetuned") == "vit_base_patch16_224"
+    assert architecture_in("timm", "vit_base_patch16_224_miil.bin") == "vit_base_patch16_224_miil"
+    assert architecture_in("timm", "vit_base_patch16_2245") is None

@@ -1,0 +1,134 @@
+"""Which dialect a checkpoint is, and what is said where none or several fit."""
+
+import pytest
+
+from tests.conversion.header import hf, pair, timm
+from tests.tables.specimens import SPECIMENS
+from vitconvert.errors import AmbiguousDialect, UnknownDialect
+from vitconvert.tables.detection import common_prefix, identifies, recognise
+from vitconvert.tables.table import builtin_tables, read_table
+
+
+def test_wrappers_are_taken_off_in_any_order():
+    shapes = {f"module._orig_mod.model.{name}": shape for name, shape in timm().items()}
+    recognised = recognise(shapes)
+    assert (recognised.table.name, recognised.prefix) == ("timm", "module._orig_mod.model.")
+    assert common_prefix(["model.a", "b"]) == ""
+    assert common_prefix([]) == ""
+    assert common_prefix(["encoder.a"]) == "encoder."
+
+
+def test_a_prefix_that_a_table_explains_stays():
+    recognised = recognise({f"vit.{k}": s for k, s in hf(base="").items() if "class" not in k})
+    assert (recognised.table.name, recognised.prefix) == ("hf_vit", "")
+
+
+def test_a_prefix_of_some_keys_only_is_no_wrapper():
+    shapes = {("model." if "blocks" in name else "") + name: s for name, s in timm().items()}
+    with pytest.raises(UnknownDialect):
+        recognise(shapes)
+
+
+def test_the_pooler_decides_between_two_tables_of_transformers():
+    pooler = pair("pooler.dense", 30, 30)
+    bare = {name: shape for name, shape in hf(base="").items() if "classifier" not in name}
+    assert recognise(bare | pooler).table.name == "hf_vit_pooler"
+    assert recognise(bare).table.name == "hf_vit"
+    beside = recognise(hf() | pair("vit.pooler.dense", 30, 30))
+    assert (beside.table.name, len(beside.binding.ignored)) == ("hf_vit", 2)
+
+
+def test_nothing_known():
+    with pytest.raises(UnknownDialect) as error:
+        recognise({"conv1.weight": (64, 3, 7, 7), **pair("bn1", 64), **pair("fc", 10, 64)})
+    assert str(error.value) == (
+        "error: unknown-dialect\n"
+        "  No table of weights_map/ explains these tensors.\n"
+        "  keys         5\n"
+        "  unexplained  bn1.bias, bn1.weight, conv1.weight, fc.bias and 1 more\n"
+        "  hint: `vitconvert list` shows the dialects; --table FILE.toml adds one."
+    )
+
+
+def test_the_nearest_table_is_named():
+    shapes = {name: shape for name, shape in timm(depth=1).items() if "mlp" not in name}
+    swiglu = {f"blocks.0.mlp.{n}.{k}": (50,) for n in "abcdefghi" for k in ("weight", "bias")}
+    with pytest.raises(UnknownDialect) as error:
+        recognise(shapes | swiglu)
+    assert str(error.value) == (
+        "error: unknown-dialect\n"
+        "  No table of weights_map/ explains these tensors.\n"
+        "  keys         34\n"
+        "  nearest      timm (timm VisionTransformer (plain, distilled, hybrid)), which explains "
+        "16\n"
+        "  unexplained  blocks.0.mlp.a.bias, blocks.0.mlp.a.weight, blocks.0.mlp.b.bias, "
+        "blocks.0.mlp.b.weight and 14 more\n"
+        "  hint: `vitconvert list` shows the dialects; --table FILE.toml adds one."
+    )
+
+
+def test_an_empty_file():
+    with pytest.raises(UnknownDialect) as error:
+        recognise({})
+    assert error.value.evidence == {"keys": "0", "unexplained": ""}
+
+
+def test_two_tables_that_explain_everything(tmp_path):
+    tables = []
+    for name in ("one", "two"):
+        file = tmp_path / f"{name}.toml"
+        text = '[dialect]\nextends = "timm"\ntitle = "Table {}"\n[config]\nnorm_eps = 1e-5\n'
+        file.write_text(text.format(name))
+        tables.append(read_table(file))
+    with pytest.raises(AmbiguousDialect) as error:
+        recognise(timm(), tables)
+    assert str(error.value) == (
+        "error: ambiguous-dialect\n"
+        "  Several dialects explain every tensor of this file.\n"
+        "  one  Table one\n"
+        "  two  Table two\n"
+        "  hint: Name the one it was written by: --dialect one."
+    )
+
+
+def test_the_config_decides_between_two_tables_that_explain_everything(tmp_path):
+    file = tmp_path / "other.toml"
+    file.write_text(
+        '[dialect]\nextends = "hf_vit"\ntitle = "Other"\n[config_json.identify]\n'
+        'model_type = "other"\n'
+    )
+    tables = [builtin_tables()["hf_vit"], read_table(file)]
+    for said, name in (("vit", "hf_vit"), ("other", "other")):
+        assert recognise(hf(), tables, {"model_type": said}).table.name == name
+    assert identifies(tables[1], {"model_type": "other"})
+    assert not identifies(tables[1], {})
+
+
+def test_a_config_that_names_another_model_is_believed():
+    """An audio spectrogram transformer has a DeiT's tensors, and patches that overlap."""
+    with pytest.raises(UnknownDialect) as error:
+        recognise(hf(), None, {"model_type": "audio-spectrogram-transformer"})
+    assert str(error.value) == (
+        "error: unknown-dialect\n"
+        "  config.json says that these tensors are another model's.\n"
+        "  config.json  model_type = 'audio-spectrogram-transformer'\n"
+        "  tensors      those of hf_vit (Hugging Face ViT, DeiT, ViTMAE, ViTMSN, I-JEPA)\n"
+        "  Tensors of the same names can mean another function.\n"
+        "  hint: A table of your own (--table) that extends this one can identify the model."
+    )
+
+
+def test_the_table_whose_requirements_are_met_is_nearest():
+    """BEiT's tensors are transformers' ViT's without the keys' biases, with more beside."""
+    shapes = hf(base="beit.") | {"beit.encoder.layer.0.lambda_1": (30,)}
+    stripped = {name.replace("beit.", ""): shape for name, shape in shapes.items()}
+    assert recognise(stripped).table.name == "hf_vit"
+
+
+@pytest.mark.parametrize("name", list(SPECIMENS))
+def test_a_prefix_does_not_change_the_dialect(name):
+    specimen = SPECIMENS[name]
+    shapes = {f"module.{key}": tuple(t.shape) for key, t in specimen.tensors().items()}
+    recognised = recognise(shapes)
+    assert recognised.table.name == specimen.dialect
+    assert recognised.prefix.startswith("module.")
