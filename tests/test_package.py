@@ -8,6 +8,7 @@ import pytest
 
 import vitconvert
 
+_COMMAND = "from vitconvert.cli import main\ntry: main({})\nexcept SystemExit: pass"
 HEAVY = ("torch", "timm", "transformers", "torchvision", "huggingface_hub", "numpy", "PIL")
 
 
@@ -29,8 +30,8 @@ def test_error_unknown_name():
     "statement",
     [
         "import vitconvert",
-        "import sys\nfrom vitconvert.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass",
-        "import sys\nfrom vitconvert.cli import main\ntry: main(['list', '-q'])\nexcept SystemExit: pass",
+        _COMMAND.format(["--help"]),
+        _COMMAND.format(["list", "-q"]),
     ],
     ids=["import", "help", "list"],
 )

@@ -252,7 +252,7 @@ def _stem_positions(config: ViTConfig, pixels: int) -> int:
     root = math.ceil(pixels / 2)
     # Strides of 2 with SAME padding round up; jeonsworld's max-pooling of 3 has no padding.
     pooled = (root - 3) // 2 + 1 if config.stem_style == "jeonsworld" else math.ceil(root / 2)
-    return math.ceil(pooled / 2 ** max(len(config.stem_depths) - 1, 0))
+    return math.ceil(pooled / (1 << max(len(config.stem_depths) - 1, 0)))
 
 
 def field_names() -> tuple[str, ...]:
@@ -291,9 +291,11 @@ def _parse_bool(value: object) -> bool:
 
 
 def _parse_int(value: object) -> int:
-    if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError(value)
-    return int(str(value)) if isinstance(value, str) else int(value)  # type: ignore[call-overload,no-any-return]
+    if isinstance(value, float) and not value.is_integer():
+        raise ValueError(value)
+    return int(value)
 
 
 def _parse_float(value: object) -> float:

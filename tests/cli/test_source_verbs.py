@@ -76,8 +76,7 @@ def test_error_no_network_names_both_ways_out(hub, run, tmp_path):
     code, _, err = run("timm", NAME, "-o", tmp_path / "out")
     assert code == 1
     assert err.startswith(
-        "error: offline\n"
-        f"  {REPO} is not in the cache, and no network answers.\n"
+        f"error: offline\n  {REPO} is not in the cache, and no network answers.\n"
     )
     assert err.endswith(
         "  hint: --checkpoint PATH reads a file that you have; "
@@ -96,12 +95,16 @@ def test_no_pretrained_needs_no_network(run, tmp_path, monkeypatch):
 def test_error_misspelt_name(run, tmp_path):
     code, _, err = run("timm", "vit_tny_patch16_224", "--no-pretrained", "-o", tmp_path / "out")
     assert code == 1
-    assert err == (
-        "error: source-not-found\n"
-        "  timm knows no model vit_tny_patch16_224.\n"
-        "  hint: did you mean timm:vit_tiny_patch16_224 or timm:vit_tiny_patch16_384 or "
-        "timm:vitamin_xlarge_384?\n"
-    ) or "did you mean timm:vit_tiny_patch16_224" in err
+    assert (
+        err
+        == (
+            "error: source-not-found\n"
+            "  timm knows no model vit_tny_patch16_224.\n"
+            "  hint: did you mean timm:vit_tiny_patch16_224 or timm:vit_tiny_patch16_384 or "
+            "timm:vitamin_xlarge_384?\n"
+        )
+        or "did you mean timm:vit_tiny_patch16_224" in err
+    )
 
 
 @pytest.mark.parametrize("wrapped", [False, True], ids=["bare", "training checkpoint"])
@@ -162,7 +165,14 @@ def test_jax_file(run, tmp_path):
 
 def test_lucidrains_file(run, tmp_path):
     model = LucidrainsViT(
-        image_size=32, patch_size=8, num_classes=5, dim=36, depth=2, heads=3, mlp_dim=40, dim_head=20
+        image_size=32,
+        patch_size=8,
+        num_classes=5,
+        dim=36,
+        depth=2,
+        heads=3,
+        mlp_dim=40,
+        dim_head=20,
     )
     torch.save(_random(model).state_dict(), tmp_path / "vit.pt")
     code, out, err = run(
@@ -182,9 +192,7 @@ def test_torchvision_file_named_as_torchvision_names_it(run, tmp_path):
 
     model = VisionTransformer(32, 16, 12, 12, 768, 3072, num_classes=3)
     torch.save(_random(model).state_dict(), tmp_path / "vit_b_16-0123abcd.pth")
-    code, out, err = run(
-        "torchvision", tmp_path / "vit_b_16-0123abcd.pth", "-o", tmp_path / "out"
-    )
+    code, out, err = run("torchvision", tmp_path / "vit_b_16-0123abcd.pth", "-o", tmp_path / "out")
     assert code == 0, err
     assert "the file name begins with vit_b_16" in out
     assert "equal to torchvision" in out

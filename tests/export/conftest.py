@@ -33,9 +33,7 @@ def timm_directory(tmp_path: Path) -> Callable[..., Path]:
     def make(name: str = "vit_tiny_patch16_224", **arguments: Any) -> Path:
         directory = tmp_path / "timm-model"
         model = fill(timm.create_model(name, pretrained=False, **arguments))
-        save_for_hf(
-            model, str(directory), model_args=arguments or None, safe_serialization=True
-        )
+        save_for_hf(model, str(directory), model_args=arguments or None, safe_serialization=True)
         return directory
 
     return make

@@ -26,7 +26,9 @@ def configs(draw):
     stem = draw(flag)
     positions = draw(st.sampled_from(["learned", "sincos2d", "none"]))
     dist_head = dist_token and num_classes > 0 and draw(flag)
-    poolings = ["token"] if dist_head else ["avg", "avgmax", "max", "map", "none", *["token"] * class_token]
+    poolings = ["avg", "avgmax", "max", "map", "none"] + ["token"] * class_token
+    if dist_head:
+        poolings = ["token"]
     attention_proj = draw(flag) or heads * head_dim != embed_dim
     flags = {
         name: draw(flag)

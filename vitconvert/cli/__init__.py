@@ -25,7 +25,7 @@ VERBS = {
     "inspect": ("inspect", "Say what a checkpoint is, from its header alone."),
     "verify": ("verify", "Compare a checkpoint with its own project's implementation."),
     "predict": ("predict", "Name what photographs show."),
-    "list": ("list", "List dialects and named architectures."),
+    "list": ("listing", "List dialects and named architectures."),
 }
 
 

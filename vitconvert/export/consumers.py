@@ -116,14 +116,14 @@ def _transformers(directory: Path) -> "Callable[[Tensor], Tensor]":
     timm_classifies = config.model_type == "timm_wrapper" and config.num_labels > 0
     if classifies or timm_classifies:
         model = AutoModelForImageClassification.from_pretrained(directory).eval()
-        return lambda images: model(images).logits  # type: ignore[no-any-return]
+        return lambda images: model(images).logits
     bare = AutoModel.from_pretrained(directory).eval()
     # A pooler that the weights lack would be made up at random by transformers.
     with open_container(directory / "model.safetensors") as container:
         has_pooler = any("pooler" in name for name in container.manifest)
     pooled = has_pooler or config.model_type == "timm_wrapper"
     output = "pooler_output" if pooled else "last_hidden_state"
-    return lambda images: getattr(bare(images), output)  # type: ignore[no-any-return]
+    return lambda images: getattr(bare(images), output)
 
 
 @contextmanager

@@ -4,8 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from vitconvert.sources.local import locate_path
-from vitconvert.sources.timm_names import unknown_architecture
 from vitconvert.sources.located import Located
+from vitconvert.sources.timm_names import unknown_architecture
 
 
 def random_timm(name: str, directory: Path) -> Located:

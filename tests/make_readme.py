@@ -1,0 +1,47 @@
+"""Write the generated parts of README.md anew: `python tests/make_readme.py`."""
+
+import re
+from pathlib import Path
+
+from vitconvert.tables.table import Table, builtin_tables
+
+README = Path(__file__).parents[1] / "README.md"
+
+# What `verify` compares an ecosystem with.
+PROOF = {
+    "timm": "timm",
+    "hf": "transformers",
+    "jax": "timm's .npz loader; outputs of Google's Flax model",
+    "big_vision": "timm's .npz loader; outputs of big_vision's Flax model",
+    "jeonsworld": "not verified; outputs of its own model",
+    "lucidrains": "vit-pytorch (current layouts)",
+    "torchvision": "torchvision",
+    "vit": "itself",
+}
+
+
+def dialect_table() -> str:
+    """One row for each ecosystem, with its dialects."""
+    ecosystems: dict[str, list[Table]] = {}
+    for table in builtin_tables().values():
+        ecosystems.setdefault(table.ecosystem, []).append(table)
+    rows = [
+        f"| `{ecosystem}` | {_dialects(tables)} | {tables[0].container} | {PROOF[ecosystem]} |"
+        for ecosystem, tables in sorted(ecosystems.items())
+    ]
+    return "\n".join(["| ecosystem | dialects | written as | proof |", "|---|---|---|---|", *rows])
+
+
+def _dialects(tables: list[Table]) -> str:
+    return "<br>".join(f"`{table.name}` {table.title}" for table in tables)
+
+
+def filled(text: str) -> str:
+    """The README with its generated parts as they should be."""
+    begin, end = "<!-- dialects: written by tests/make_readme.py -->", "<!-- end of dialects -->"
+    part = f"{begin}\n{dialect_table()}\n{end}"
+    return re.sub(f"{begin}.*?{end}", lambda _: part, text, flags=re.DOTALL)
+
+
+if __name__ == "__main__":
+    README.write_text(filled(README.read_text(encoding="utf-8")), encoding="utf-8")
