@@ -111,7 +111,8 @@ def load_model(
         table: A TOML file with one more dialect.
         image_size: Resample the positions to this size, by the project's own rule.
         num_classes: Replace the head by a new one of this size (0: none).
-        dtype: Cast the weights.
+        dtype: Cast the weights; by default, half-precision weights become float32, which is exact
+            and what their projects compute in on a CPU, and others stay as they are.
         device: Where the model goes.
 
     Raises:
@@ -286,7 +287,13 @@ def build_model(
     model.load_state_dict(dict(tensors), strict=True, assign=True)
     if num_classes is not None and num_classes != config.num_classes:
         model.reset_classifier(num_classes)
-    return model.to(device=device, dtype=dtype).eval()
+    return model.to(device=device, dtype=dtype or _computing_dtype(model)).eval()
+
+
+def _computing_dtype(model: "ViT") -> "torch.dtype":
+    import torch
+
+    return torch.promote_types(model.patch_embed.proj.weight.dtype, torch.float32)
 
 
 def candidate_tables(dialect: str | None, table: Source | None) -> list[Table]:

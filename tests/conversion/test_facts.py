@@ -1,11 +1,23 @@
 """Where each field comes from, and the whole message where none or two places tell it."""
 
+import json
+
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from tests.conversion.header import examine, hf, lucidrains, simple, timm
+from tests.tables.specimens import google_hybrid
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.their_config import facts_from_config, unknown_arguments
-from vitconvert.errors import ConflictingFact, MissingFact, NotRepresentable, VitConvertError
+from vitconvert.errors import (
+    ConflictingFact,
+    MissingFact,
+    NotRepresentable,
+    UnknownDialect,
+    VitConvertError,
+)
+from vitconvert.loading import load_checkpoint
 from vitconvert.tables.architectures import architecture_in, find_architecture
 from vitconvert.tables.table import builtin_tables
 
@@ -217,8 +229,6 @@ def test_a_patch_and_channels_that_do_not_make_it_up():
 
 
 def test_a_stem_rounds_up_as_its_padding_does():
-    from tests.tables.specimens import google_hybrid
-
     config, _ = examine(google_hybrid(()), {"image_size": (23, 17)})
     assert config.grid_size == (3, 3)
 
@@ -264,6 +274,48 @@ def test_an_architecture_that_computes_something_else_is_no_plain_vit():
         "Its tensors may look like a plain ViT's and still mean another function, so they are not "
         "read as one."
     )
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder as projects publish it: weights and a config.json."""
+
+    def folder(shapes, **config):
+        save_file({n: torch.randn(s) for n, s in shapes.items()}, tmp_path / "model.safetensors")
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        return tmp_path
+
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("shapes", "config", "kind"),
+    [
+        (timm(), {"architecture": "vit_pe_core_base_patch16_224"}, NotRepresentable),
+        (timm(), {"architecture": "vit_base_patch16_rope_224"}, NotRepresentable),
+        (
+            timm(),
+            {"architecture": "vit_base_patch16_224", "model_args": {"use_rope": True}},
+            NotRepresentable,
+        ),
+        (timm(), {"architecture": "vit_base_patch16_224"}, ConflictingFact),
+        (hf(), {"model_type": "audio-spectrogram-transformer"}, UnknownDialect),
+        (hf(), {"model_type": "vit", "num_attention_heads": 7}, ConflictingFact),
+    ],
+)
+def test_tensors_of_a_plain_vit_under_another_models_config_are_refused(
+    folder, shapes, config, kind
+):
+    with pytest.raises(VitConvertError) as error:
+        load_checkpoint(folder(shapes, **config), overrides={"norm_eps": 1e-6})
+    assert type(error.value) is kind
+
+
+def test_a_config_that_fits_is_read(folder):
+    theirs = {"model_type": "vit", "num_attention_heads": 5, "layer_norm_eps": 1e-4}
+    config = load_checkpoint(folder(hf(), **theirs)).config
+    assert (config.num_heads, config.norm_eps) == (5, 1e-4)
+    assert config.origins["num_heads"] == "config.json"
 
 
 def test_a_file_name_may_begin_with_an_architecture():

@@ -18,6 +18,9 @@ requires = ["blocks.{i}.mlp.fc1.weight", "norm.weight"]
 [words]
 part  = "stage{i+1}"
 heads = "{part}/heads"
+query = "{heads}/query"
+key   = "{heads}/key"
+value = "{heads}/value"
 stack = "tower/mlp"
 end   = ["final", "last"]
 
@@ -27,7 +30,7 @@ end   = ["final", "last"]
 "patch_embed.proj.weight"     = "cut/kernel : (y x) channel width"
 "patch_embed.proj.bias"       = "cut/shift"
 "blocks.{i}.norm1.{p}"        = "{part}/first/{p}"
-"blocks.{i}.attn.qkv.weight"  = "cat({heads}/query : head width dim, {heads}/key : head width dim, {heads}/value : head width dim)"
+"blocks.{i}.attn.qkv.weight"  = "cat({query} : head width dim, {key} : head width dim, {value} : head width dim)"
 "blocks.{i}.attn.qkv.bias"    = "{heads}/bias : head dim qkv"
 "blocks.{i}.attn.proj.weight" = "{heads}/back : dim head width"
 "blocks.{i}.attn.proj.bias"   = "{part}/back"
@@ -47,7 +50,7 @@ end   = ["final", "last"]
 activation = "relu"
 norm_eps   = 1e-3
 "pooling if class_token" = "token"
-"""
+"""  # noqa: E501
 CONFIG = ViTConfig(
     image_size=(20, 12),
     patch_size=(4, 3),

@@ -1,16 +1,16 @@
 import json
 import socket
+import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from vitconvert import loading
-from vitconvert.config import ViTConfig
 from vitconvert.demo import Demonstration, demonstrate, demonstration
 from vitconvert.loading import Checkpoint
+from vitconvert.sources import Located
 from vitconvert.tables.table import builtin_tables
 
 AS_TRAINED = {"hf_vit", "hf_vit_memory", "jeonsworld", "timm", "torchvision"}
@@ -37,8 +37,8 @@ def test_these_dialects_hold_the_model_as_it_was_trained(demonstration: Demonstr
 
 
 def test_googles_dialects_hold_the_bytes_under_tanh_gelu_only(demonstration: Demonstration) -> None:
-    declared = {t.dialect: t.declared for t in demonstration.round_trips if t.declared}
-    assert declared == dict.fromkeys(AS_GOOGLE, {"activation": "gelu_tanh"})
+    declared = {t.dialect: t.declared for t in demonstration.round_trips}
+    assert all(declared[name] == {"activation": "gelu_tanh"} for name in AS_GOOGLE)
 
 
 def test_every_byte_comes_back(demonstration: Demonstration) -> None:
@@ -79,8 +79,9 @@ def test_what_has_no_package_is_not_claimed(demonstration: Demonstration) -> Non
 
 
 def test_only_head_counts_had_to_be_told(demonstration: Demonstration) -> None:
-    told = {trip.dialect: trip.told for trip in demonstration.round_trips if trip.told}
-    assert told == dict.fromkeys(("jeonsworld", "torchvision"), {"num_heads": 3})
+    told = {trip.dialect: trip.told for trip in demonstration.round_trips}
+    assert told["jeonsworld"] == told["torchvision"] == {"num_heads": 3}
+    assert not any(told[name] for name in ("timm", "hf_vit", *AS_GOOGLE))
 
 
 def test_lucidrains_is_refused_for_its_missing_biases(demonstration: Demonstration) -> None:
@@ -102,6 +103,7 @@ def test_the_whole_demonstration_is_well_and_says_so_in_json(demonstration: Demo
     written = json.loads(json.dumps(demonstration.to_dict(), allow_nan=False))
     assert written["ok"] is True
     assert written["parameters"] == 86554
+    assert all(trip["ok"] for trip in written["round_trips"])
     assert len(written["round_trips"]) == len(demonstration.round_trips)
 
 
@@ -126,16 +128,14 @@ def test_one_disagreeing_package_spoils_it(demonstration: Demonstration) -> None
 
 
 def test_a_flipped_bit_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def flip(source: Path, **options: Any) -> Checkpoint:
-        checkpoint = loading.load_checkpoint(source, **options)
-        if options.get("dialect") is None:
-            return checkpoint
+    def flip(source: Located, **options: Any) -> Checkpoint:
+        checkpoint = loading.read_checkpoint(source, **options)
         bias = checkpoint.tensors["head.bias"].clone()
         bias.view(torch.int32)[7] ^= 1
         return replace(checkpoint, tensors={**checkpoint.tensors, "head.bias": bias})
 
     only(monkeypatch, "timm")
-    monkeypatch.setattr(demonstration, "load_checkpoint", flip)
+    monkeypatch.setattr(demonstration, "read_checkpoint", flip)
     (trip,) = demonstrate().round_trips
     assert not trip.bytes_equal
 
@@ -143,15 +143,12 @@ def test_a_flipped_bit_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_model_read_back_with_another_function_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def other(source: Path, **options: Any) -> Checkpoint:
-        checkpoint = loading.load_checkpoint(source, **options)
-        config: ViTConfig = checkpoint.config
-        if options.get("dialect"):
-            config = config.replace(norm_eps=1e-3)
-        return replace(checkpoint, config=config)
+    def other(source: Located, **options: Any) -> Checkpoint:
+        checkpoint = loading.read_checkpoint(source, **options)
+        return replace(checkpoint, config=checkpoint.config.replace(norm_eps=1e-3))
 
     only(monkeypatch, "timm")
-    monkeypatch.setattr(demonstration, "load_checkpoint", other)
+    monkeypatch.setattr(demonstration, "read_checkpoint", other)
     (trip,) = demonstrate().round_trips
     assert trip.bytes_equal
     assert not trip.logits_equal
@@ -165,3 +162,12 @@ def test_no_network_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     assert demonstrate().ok
+
+
+def test_a_package_that_is_not_installed_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    only(monkeypatch, "hf_vit")
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    result = demonstrate()
+    (trip,) = result.round_trips
+    assert trip.agreement == demonstration.Agreement(why_not="transformers is not installed.")
+    assert result.ok

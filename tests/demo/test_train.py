@@ -71,6 +71,7 @@ def test_training_teaches() -> None:
     learned_from, _ = train.split()
     few = train.Digits(pixels=learned_from.pixels[:128], classes=learned_from.classes[:128])
     trained = train.fit(few, epochs=60, quiet=True)
+    assert train.accuracy(train.untrained(), few) < 0.3
     assert train.accuracy(trained, few) > 0.6
     assert not trained.training
 

@@ -84,6 +84,8 @@ def facts(model: VisionTransformer) -> dict[str, Any]:
         "pooling": model.global_pool or "none",
         "no_embed_class": bool(model.no_embed_class),
     }
+    if not isinstance(block.ls1, torch.nn.Identity):
+        found["layer_scale"] = True
     if isinstance(model, VisionTransformerDistilled):
         found["dist_token"] = True
     if isinstance(embed, HybridEmbed):

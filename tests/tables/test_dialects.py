@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from timm.models.vision_transformer import _load_weights
 
 from tests.tables.specimens import (
@@ -14,6 +15,8 @@ from tests.tables.specimens import (
     fill,
     google,
     google_hybrid,
+    hf,
+    hf_disk_name,
     scanned,
     timm_hybrid,
     timm_vit,
@@ -132,3 +135,11 @@ def test_arrays_lie_as_timms_own_loader_lays_them(shapes, make, tmp_path):
     assert set(canonical) == set(theirs)
     for name, tensor in canonical.items():
         assert torch.equal(tensor, theirs[name]), name
+
+
+@pytest.mark.parametrize("family", ["ViT", "DeiT"])
+def test_transformers_still_writes_the_older_names(family, tmp_path):
+    model = hf(family, "ForImageClassification", num_labels=7)
+    model.save_pretrained(tmp_path)
+    with safe_open(tmp_path / "model.safetensors", framework="pt") as file:
+        assert set(file.keys()) == {hf_disk_name(name) for name in model.state_dict()}

@@ -156,7 +156,7 @@ class _Derivation:
         for name, tensor in canonical_tensors().items():
             for word in tensor.conditions[-1:]:
                 present[word] = present.get(word, False) or name in found
-        for word in present.keys() & _BOOLEAN:
+        for word in sorted(present.keys() & _BOOLEAN):
             if word != "head_bias" or "head.weight" in found:
                 self.learn(word, present[word])
         if present["learned_positions"]:
@@ -220,13 +220,18 @@ class _Derivation:
             if rgb is not None:
                 self.learn("in_channels", rgb)
             return
-        area = self.binding.sizes.products.get(frozenset({"y", "x", "channel"}))
-        if area is not None:
-            self.split_patch(area)
+        axes = frozenset({"y", "x", "channel"})
+        flattened = self.binding.sizes.products.get(axes.difference(self.sizes))
+        if flattened is not None:
+            if "channel" in self.sizes:
+                self.learn("in_channels", self.sizes["channel"])
+            known = math.prod(self.sizes[axis] for axis in axes & self.sizes.keys())
+            self.split_patch(flattened * known)
 
     def split_patch(self, area: int) -> None:
-        patch, patch_origin = self.stated.get("patch_size", (None, ""))
-        channels, channels_origin = self.stated.get("in_channels", (None, ""))
+        said = self.stated | self.facts
+        patch, patch_origin = said.get("patch_size", (None, ""))
+        channels, channels_origin = said.get("in_channels", (None, ""))
         if patch is None and channels is None:
             # Three channels or one fit at most one of the two: 3 k^2 is never a square.
             channels = next((c for c in (3, 1) if _is_square(area / c)), None)

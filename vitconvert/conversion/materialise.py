@@ -1,4 +1,4 @@
-"""Carrying out a plan in memory: views where a layout allows, copies where it does not."""
+"""Carrying out a plan in memory: views where the layouts are the same, copies elsewhere."""
 
 from collections.abc import Callable
 from functools import reduce
@@ -36,7 +36,8 @@ def _assemble(assembly: Assembly, plan: Plan, read: Read) -> Tensor:
     if not pieces:
         return torch.zeros(shape, dtype=_any_dtype(plan, read))
     if len(pieces) == 1 and pieces[0].put is None:
-        return _axiswise(pieces[0], assembly.axes, plan, read).reshape(shape)
+        # Kernels must lie in memory as the source project's would, for sums to round alike.
+        return _axiswise(pieces[0], assembly.axes, plan, read).reshape(shape).contiguous()
     steps = []
     for piece in pieces:
         assert piece.put is not None

@@ -1,7 +1,7 @@
 """A tiny ViT through every dialect that can hold it and back, and what it reads.
 
 The model in `digits/` was made by `vitconvert.demo.train`. Each trip takes the roads a user takes:
-`convert` writes the dialect, `load_checkpoint` reads it, and the dialect's own package, where one
+`convert` writes the dialect, `read_checkpoint` reads it, and the dialect's own package, where one
 is installed, loads the same files by itself.
 """
 
@@ -14,14 +14,23 @@ from typing import Any
 
 import torch
 
+from vitconvert.config import ViTConfig
+from vitconvert.errors import MissingFact
 from vitconvert.export.convert import convert
 from vitconvert.export.targets import OWN, Wish, holders
 from vitconvert.inference.predict import Prediction, predict
-from vitconvert.loading import Checkpoint, Reading, build_model, load_checkpoint, read_header
+from vitconvert.loading import (
+    Checkpoint,
+    Reading,
+    build_model,
+    load_checkpoint,
+    read_checkpoint,
+    read_header,
+)
 from vitconvert.model import ViT
 from vitconvert.parity import verify_reading
 from vitconvert.parity.verification import TOLERANCE
-from vitconvert.sources import locate
+from vitconvert.sources import Located, locate
 from vitconvert.tables.table import builtin_tables
 
 DIGITS = Path(__file__).parent / "digits"
@@ -135,7 +144,8 @@ class Demonstration:
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as JSON types."""
-        return {"ok": self.ok, **asdict(self), "model": str(self.model)}
+        trips = [{"ok": trip.ok, **asdict(trip)} for trip in self.round_trips]
+        return {"ok": self.ok, **asdict(self), "model": str(self.model), "round_trips": trips}
 
 
 def demonstrate() -> Demonstration:
@@ -182,14 +192,14 @@ def _round_trip(
     dialect: str, origin: Checkpoint, declared: Mapping[str, str], output: Path
 ) -> RoundTrip:
     convert(DIGITS, to=dialect, output=output, overrides=declared, verify=False)
-    # It would tell everything. Without it the reader has what the project itself has.
+    # This would tell the reader everything. The project's own readers do not have it either.
     (output / "vitconvert.json").unlink()
-    table = builtin_tables()[dialect]
-    told = {} if (output / "config.json").exists() else {"num_heads": origin.config.num_heads}
-    back = load_checkpoint(output, dialect=dialect, overrides=told)
+    located, table = locate(output), builtin_tables()[dialect]
+    told = _needed(located, dialect, origin.config)
+    reading = read_header(located, dialect=dialect, overrides=told)
+    back = read_checkpoint(located, dialect=dialect, overrides=told)
     model = build_model(origin)
     found, wanted = _logits(build_model(back)), _logits(model)
-    reading = read_header(locate(output), dialect=dialect, overrides=told)
     return RoundTrip(
         dialect=dialect,
         title=table.title,
@@ -202,6 +212,15 @@ def _round_trip(
         logits_relative=float((found - wanted).abs().max() / wanted.abs().max()),
         agreement=_agreement(reading, model),
     )
+
+
+def _needed(located: Located, dialect: str, config: ViTConfig) -> dict[str, int]:
+    """The head count, where no array and no config.json shows it."""
+    try:
+        with read_header(located, dialect=dialect).container:
+            return {}
+    except MissingFact:
+        return {"num_heads": config.num_heads}
 
 
 def _same_bytes(one: Checkpoint, other: Checkpoint) -> bool:

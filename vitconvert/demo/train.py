@@ -4,7 +4,7 @@
 
 writes what `vitconvert/demo/digits` is: the model as timm, transformers and vitconvert load it,
 `training.json` with the accuracy on digits that were held out, and one of those of each class as
-an image. It takes two minutes on one core and needs scikit-learn.
+an image. It takes a minute or two on one core and needs scikit-learn.
 
 The digits are those of E. Alpaydin and C. Kaynak, "Optical Recognition of Handwritten Digits"
 (UCI, 1998, https://doi.org/10.24432/C50P49), as `sklearn.datasets.load_digits` has them: 1797 grey
@@ -123,6 +123,14 @@ def split() -> tuple[Digits, Digits]:
     )
 
 
+def untrained() -> ViT:
+    """A model with fresh weights, drawn from torch's generator."""
+    model = ViT(CONFIG)
+    initialise(model, "jax")
+    torch.nn.init.normal_(model.get_parameter("pos_embed"), std=POSITION_STD)
+    return model
+
+
 def fit(digits: Digits, *, epochs: int, quiet: bool = False) -> ViT:
     """A model in eval mode that has seen each digit `epochs` times, never twice the same.
 
@@ -130,9 +138,7 @@ def fit(digits: Digits, *, epochs: int, quiet: bool = False) -> ViT:
     """
     torch.set_num_threads(1)
     torch.manual_seed(SEED)
-    model = ViT(CONFIG).train()
-    initialise(model, "jax")
-    torch.nn.init.normal_(model.get_parameter("pos_embed"), std=POSITION_STD)
+    model = untrained().train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
     steps = epochs * -(-len(digits.classes) // BATCH_SIZE)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
@@ -195,12 +201,15 @@ def write(model: ViT, output: Path, *, record: Mapping[str, Any]) -> None:
 
 
 def _write_samples(directory: Path) -> None:
-    """The first held-out digit of each class, in the size that the model reads."""
+    """The last held-out digit of each class, in the size that the model reads.
+
+    In colour, because transformers' processor of timm's models refuses grey images.
+    """
     grey, classes = read_digits()
     directory.mkdir()
     for index, name in enumerate(CLASSES):
-        first = np.flatnonzero(classes[::HELD_OUT] == index)[0]
-        image = Image.fromarray(grey[::HELD_OUT][first])
+        last = np.flatnonzero(classes[::HELD_OUT] == index)[-1]
+        image = Image.fromarray(grey[::HELD_OUT][last]).convert("RGB")
         image.resize(CONFIG.image_size, Image.Resampling.NEAREST).save(directory / f"{name}.png")
 
 

@@ -70,10 +70,10 @@ def _compare(
 
     if importlib.util.find_spec(consumer) is None:
         return Opened(consumer=consumer, relative=None, why_not="not installed")
-    config, dtype = model.config, next(model.parameters()).dtype
+    config, model = model.config, model.float()
     generator = torch.Generator().manual_seed(0)
     shape = (2, config.in_channels, *config.image_size)
-    images = torch.randn(shape, generator=generator).to(dtype)
+    images = torch.randn(shape, generator=generator)
     with torch.inference_mode(), _quiet():
         theirs = _open(consumer, opener, directory)(images).double()
         # Bare transformers models give tokens, or what their pooler makes of the first.
@@ -115,9 +115,9 @@ def _transformers(directory: Path) -> "Callable[[Tensor], Tensor]":
     classifies = any("ImageClassification" in name for name in config.architectures or ())
     timm_classifies = config.model_type == "timm_wrapper" and config.num_labels > 0
     if classifies or timm_classifies:
-        model = AutoModelForImageClassification.from_pretrained(directory).eval()
+        model = AutoModelForImageClassification.from_pretrained(directory, dtype="float32").eval()
         return lambda images: model(images).logits
-    bare = AutoModel.from_pretrained(directory).eval()
+    bare = AutoModel.from_pretrained(directory, dtype="float32").eval()
     # A pooler that the weights lack would be made up at random by transformers.
     with open_container(directory / "model.safetensors") as container:
         has_pooler = any("pooler" in name for name in container.manifest)

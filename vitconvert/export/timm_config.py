@@ -70,7 +70,6 @@ def model_args(config: ViTConfig) -> dict[str, Any]:
         "qkv_bias": config.qkv_bias,
         "qk_norm": config.qk_norm,
         "proj_bias": config.proj_bias,
-        "init_values": 1e-5 if config.layer_scale else None,
         "class_token": config.class_token,
         "no_embed_class": config.no_embed_class,
         "reg_tokens": config.num_registers,
@@ -86,6 +85,8 @@ def model_args(config: ViTConfig) -> dict[str, Any]:
             arguments["no_embed_class"],
         )  # VisionTransformerDistilled's own
         del arguments["reg_tokens"], arguments["fc_norm"], arguments["pool_include_prefix"]
+    if config.layer_scale:
+        arguments["init_values"] = 1e-5
     if config.position_embedding == "none":
         arguments["pos_embed"] = "none"
     return arguments
@@ -123,6 +124,8 @@ def _architecture(config: ViTConfig, preferred: str | None) -> str:
         name
         for name, row in rows.items()
         if all(row.get(field, defaults.get(field)) == value for field, value in fixed.items())
+        # Nothing switches LayerScale off: transformers takes a null in model_args for silence.
+        and (config.layer_scale or not row.get("layer_scale"))
     ]
     bare = (preferred or "").split(".")[0]
     if bare in fitting:

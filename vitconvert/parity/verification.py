@@ -102,7 +102,7 @@ def verify_reading(
         UsageError: The model reads other images than the checkpoint, or an argument is wrong.
     """
     _check(reading, model, batch, dtypes)
-    source = str(reading.container.path)
+    source = reading.located.reference
     with isolated():
         try:
             reference = build_reference(reading)

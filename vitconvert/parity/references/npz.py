@@ -48,7 +48,7 @@ def _read(reading: Reading, config: ViTConfig, name: str) -> nn.Module:
         parameter.fill_(math.nan)  # what the loader passes over stays so
     try:
         model.load_pretrained(str(reading.container.path))  # type: ignore[operator]
-    except (KeyError, ValueError, RuntimeError, NotImplementedError) as error:
+    except (KeyError, ValueError, TypeError, RuntimeError) as error:
         raise NotRepresentable(
             f"{name} does not read this file.", evidence={"problem": error}
         ) from None
