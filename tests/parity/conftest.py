@@ -5,14 +5,12 @@ from pathlib import Path
 import pytest
 import timm
 import torch
-import transformers
 from torch import nn
 
 
 @pytest.fixture(autouse=True, scope="session")
 def quiet() -> None:
     torch.set_num_threads(1)
-    transformers.utils.logging.disable_progress_bar()
 
 
 @pytest.fixture(autouse=True)

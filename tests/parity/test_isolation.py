@@ -60,14 +60,10 @@ def test_generators_and_gradients_stay(randomise, tmp_path):
 def test_nothing_is_printed_or_warned(huggingface_checkpoint, capfd, caplog):
     path = huggingface_checkpoint(transformers.ViTConfig, transformers.ViTModel)
     capfd.readouterr()
-    transformers.utils.logging.enable_progress_bar()
-    try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            assert verify(path).ok
-        assert transformers.utils.logging.is_progress_bar_enabled()
-    finally:
-        transformers.utils.logging.disable_progress_bar()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert verify(path).ok
+    assert transformers.utils.logging.is_progress_bar_enabled()
     assert capfd.readouterr() == ("", "")
     assert caught == []
     assert caplog.records == []

@@ -1,8 +1,7 @@
 """Opening an output with the programs it is for, and comparing what they compute."""
 
 import importlib.util
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -68,13 +67,15 @@ def _compare(
 ) -> Opened:
     import torch
 
+    from vitconvert.parity.isolation import isolated, silent_transformers
+
     if importlib.util.find_spec(consumer) is None:
         return Opened(consumer=consumer, relative=None, why_not="not installed")
     config, model = model.config, model.float()
     generator = torch.Generator().manual_seed(0)
     shape = (2, config.in_channels, *config.image_size)
     images = torch.randn(shape, generator=generator)
-    with torch.inference_mode(), _quiet():
+    with isolated(), silent_transformers():
         theirs = _open(consumer, opener, directory)(images).double()
         # Bare transformers models give tokens, or what their pooler makes of the first.
         ours = (model(images) if theirs.ndim == 2 else model.forward_features(images)).double()
@@ -124,21 +125,3 @@ def _transformers(directory: Path) -> "Callable[[Tensor], Tensor]":
     pooled = has_pooler or config.model_type == "timm_wrapper"
     output = "pooler_output" if pooled else "last_hidden_state"
     return lambda images: getattr(bare(images), output)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep transformers' progress bars and advice off the terminal."""
-    if importlib.util.find_spec("transformers") is None:
-        yield
-        return
-    from transformers.utils import logging
-
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        logging.enable_progress_bar()

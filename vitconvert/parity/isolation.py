@@ -1,5 +1,6 @@
 """Arithmetic that does not depend on how the process was set up, and leaves it as it was."""
 
+import importlib.util
 import logging
 import warnings
 from collections.abc import Iterator
@@ -44,3 +45,21 @@ def silent(logger: str) -> Iterator[None]:
         yield
     finally:
         root.setLevel(level)
+
+
+@contextmanager
+def silent_transformers() -> Iterator[None]:
+    """transformers, where it is installed, logs nothing and shows no progress."""
+    if importlib.util.find_spec("transformers") is None:
+        yield
+        return
+    from transformers.utils import logging as theirs
+
+    shown = theirs.is_progress_bar_enabled()
+    theirs.disable_progress_bar()
+    try:
+        with silent("transformers"):
+            yield
+    finally:
+        if shown:
+            theirs.enable_progress_bar()

@@ -1,7 +1,6 @@
 """transformers' ViT, DeiT, ViTMAE, ViTMSN and I-JEPA."""
 
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 from vitconvert.config import ViTConfig
 from vitconvert.errors import NotRepresentable
 from vitconvert.loading import Reading
-from vitconvert.parity.isolation import silent
+from vitconvert.parity.isolation import silent_transformers
 from vitconvert.parity.references.reference import Reference, own_tensors, package
 from vitconvert.parity.taps import Tap, Taps, block_taps
 
@@ -39,7 +38,7 @@ def huggingface_reference(reading: Reading) -> Reference:
     tensors = own_tensors(reading)
     config = _their_config(transformers, reading)
     kind = _class_of(config.model_type, tensors)
-    with _quiet(transformers):
+    with silent_transformers():
         model, problems = getattr(transformers, kind).from_pretrained(
             None,
             config=config,
@@ -145,16 +144,3 @@ def _run(model: nn.Module, images: Tensor) -> Tensor:
             tensor: Tensor = getattr(output, name)
             return tensor
     raise AssertionError(type(output))
-
-
-@contextmanager
-def _quiet(transformers: Any) -> Iterator[None]:
-    logging = transformers.utils.logging
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        with silent("transformers"):
-            yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
