@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import save_file
 
 from tests.conversion.header import examine, hf, lucidrains, simple, timm
-from tests.tables.specimens import google_hybrid
+from tests.tables.specimens import SPECIMENS, google_hybrid
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.their_config import facts_from_config, unknown_arguments
 from vitconvert.errors import (
@@ -322,3 +322,14 @@ def test_a_file_name_may_begin_with_an_architecture():
     assert architecture_in("timm", "vit_base_patch16_224-finetuned") == "vit_base_patch16_224"
     assert architecture_in("timm", "vit_base_patch16_224_miil.bin") == "vit_base_patch16_224_miil"
     assert architecture_in("timm", "vit_base_patch16_2245") is None
+
+
+def test_error_attention_scale_that_changed_between_releases():
+    specimen = SPECIMENS["lucidrains_0_3"]
+    shapes = {name: tuple(tensor.shape) for name, tensor in specimen.tensors().items()}
+    stated = {field: value for field, value in specimen.stated.items() if "scale" not in field}
+    assert message(MissingFact, shapes, stated) == missing(
+        "lucidrains_0_3",
+        "attention_scale  until 0.6.6 it is embed_dim ** -0.5, from 0.6.7 on head_dim ** -0.5",
+        "--set attention_scale=...",
+    )

@@ -711,7 +711,7 @@ OLD_LUCIDRAINS = {
             embedding="patch_to_embedding",
             head=heads(_0=(20,), _1=(7, 20)),
         ),
-        stated=USER,
+        stated=USER | {"attention_scale": 20**-0.5},
         expected=LUCIDRAINS | {"fc_norm": True},
     ),
     "lucidrains_0_2_2": Specimen(
@@ -723,13 +723,18 @@ OLD_LUCIDRAINS = {
             head=heads(_0=(20,), _1=(50, 20), _4=(7, 50)),
         ),
         stated=USER,
-        expected=LUCIDRAINS | {"representation_size": 50, "representation_activation": "gelu"},
+        expected=LUCIDRAINS
+        | {
+            "representation_size": 50,
+            "representation_activation": "gelu",
+            "attention_scale": 20**-0.5,  # by the width of the model, not of a head
+        },
     ),
     "lucidrains_0_2_0": Specimen(
         dialect="lucidrains_0_2_0",
         make=partial(
             old_lucidrains,
-            **FN_FN | {"to_out": "fn.fn.to_out"},
+            **FN_FN | {"to_out": "fn.fn.to_out", "fc2": "fn.fn.net.2"},
             embedding="patch_to_embedding",
             head=heads(_0=(20,), _1=(50, 20), _3=(7, 50)),
         ),

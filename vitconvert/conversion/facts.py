@@ -16,7 +16,7 @@ from vitconvert.conversion.their_config import Facts
 from vitconvert.errors import ConflictingFact, MissingFact
 from vitconvert.tables.binding import Binding
 from vitconvert.tables.canonical import canonical_tensors
-from vitconvert.tables.table import Table
+from vitconvert.tables.table import SCALED_BY_WIDTH, Default, Table
 
 TENSORS = "tensors"
 USER = "user"
@@ -260,11 +260,19 @@ class _Derivation:
             holds = not default.word or bool(self.facts.get(default.word, (False, ""))[0])
             if holds != default.negated and default.field not in self.stated:
                 self.facts.setdefault(
-                    default.field, (_tuple(default.value), self.binding.table.file)
+                    default.field, (self.default(default), self.binding.table.file)
                 )
+        for field, why in self.binding.table.ask.items():
+            if field not in self.stated:
+                self.missing[field] = why
         for field, (value, origin) in self.stated.items():
             if field not in self.facts:
                 self.facts[field] = (value, origin)
+
+    def default(self, default: Default) -> Any:
+        if default.value == SCALED_BY_WIDTH:
+            return self.facts["embed_dim"][0] ** -0.5
+        return _tuple(default.value)
 
     def read_positions(self) -> None:
         """The number of positions tells the grid, or checks the stated one."""

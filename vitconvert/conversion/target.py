@@ -58,7 +58,9 @@ def fit_target(
             f"{table.title} always has tensors that this model lacks.",
             evidence={"table": table.file, "tensors": ", ".join(names)},
         )
-    built_with = {name: getattr(config, name) for name in _BUILT_WITH}
+    built_with = {name: getattr(config, name) for name in (*_BUILT_WITH, *table.ask)}
+    if "attention_scale" in table.ask:
+        built_with["attention_scale"] = config.function()["attention_scale"]
     stated = strongest(
         state({k: v for k, v in built_with.items() if v}, "constructor"),
         facts_from_config(table, their_config or {}),

@@ -21,6 +21,9 @@ from vitconvert.tables.templates import Template, Words, parse_template
 
 # Files of weights_map/ that are not dialects.
 _OTHERS = ("canonical", "prefixes", "downloads", "architectures")
+# The one default that depends on a size: attention scaled by the model's width, not the head's.
+SCALED_BY_WIDTH = "embed_dim ** -0.5"
+
 _SECTIONS = (
     "dialect",
     "words",
@@ -28,6 +31,7 @@ _SECTIONS = (
     "ignore",
     "empty",
     "config",
+    "ask",
     "config_json",
     "only",
     "preprocessing",
@@ -99,6 +103,7 @@ class Table:
     ignore: tuple[tuple[Template, str], ...]
     empty: tuple[tuple[Template, Axes], ...]
     defaults: tuple[Default, ...]
+    ask: Mapping[str, str]  # fields that only the user can tell -> why
     config_file: ConfigFile | None
     only: Mapping[str, Any]  # properties of ViTConfig that the project's model always has
     preprocessing: Mapping[str, Any]
@@ -250,6 +255,7 @@ class _TableReader:
             ignore=tuple(self.ignore()),
             empty=tuple(self.empty()),
             defaults=tuple(self.defaults()),
+            ask=dict(self.ask()),
             config_file=self.config_file(),
             only=self.only(),
             preprocessing=self.section("preprocessing"),
@@ -340,6 +346,8 @@ class _TableReader:
         for key, value in self.section("config").items():
             place = f'config."{key}"'
             match key.split():
+                case ["attention_scale"] if value == SCALED_BY_WIDTH:
+                    yield Default("attention_scale", value)
                 case [field]:
                     yield Default(field, self.field(place, field, value))
                 case [field, ("if" | "unless") as how, word]:
@@ -349,6 +357,15 @@ class _TableReader:
                 case _:
                     forms = '"field", "field if word" or "field unless word"'
                     raise self.error(place, f"expected {forms}")
+
+    def ask(self) -> Iterator[tuple[str, str]]:
+        for field, reason in self.section("ask").items():
+            self.check_field(f"ask.{field}", field)
+            if reason is False:
+                continue
+            if not isinstance(reason, str) or not reason.strip():
+                raise self.error(f"ask.{field}", "a reason is needed, as text")
+            yield field, reason
 
     def config_file(self) -> ConfigFile | None:
         section = self.section("config_json")
