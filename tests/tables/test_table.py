@@ -291,7 +291,9 @@ MISTAKES = [
     ("tested = 3", *("dialect.tested", "expected a text, found int", None)),
 ]
 VOCABULARY = {
-    "{sections}": "dialect, words, rows, ignore, empty, config, ask, config_json, only, preprocessing",
+    "{sections}": (
+        "dialect, words, rows, ignore, empty, config, ask, config_json, only, preprocessing"
+    ),
     "{dialect_keys}": "title, ecosystem, source, tested, extends, requires, container, named_only",
 }
 
