@@ -15,17 +15,28 @@ from typing import Any
 from vitconvert.errors import ConflictingFact, UsageError
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "quick_gelu", "relu", "silu", "tanh")
-POOLINGS = ("token", "avg", "avgmax", "max", "map", "none")
+POOLINGS = ("token", "avg", "avgmax", "max", "map", "token_avg", "none")
 POSITIONS = ("learned", "sincos2d", "none")
+NORMS = ("layer", "rms")
+BLOCK_ORDERS = ("pre", "post")  # norm before a branch, or on what the branch gives
+ROPES = (
+    "none",
+    "axial",  # timm RotaryEmbeddingCat: EVA-02, PE, rope-ViT; positions scaled to a reference grid
+    "dinov3",  # timm RotaryEmbeddingDinoV3: patch centres in [-1, 1]
+    "mixed",  # timm RotaryEmbeddingMixed: learned frequencies, for each block and head
+)
+ROPE_INDEXINGS = ("ij", "xy")
+RELATIVE_POSITIONS = ("none", "block", "shared")  # BEiT's tables: one a block, or one for all
 STEM_STYLES = ("google", "timm", "jeonsworld")  # the same weights, three arithmetics
 RESAMPLINGS = (
     "bicubic_antialias",  # timm `resample_abs_pos_embed`
     "bicubic",  # Hugging Face ViT, DeiT, MAE, MSN, I-JEPA; Meta MAE, DeiT
     "bicubic_align_corners",  # torchvision `interpolate_embeddings`
+    "bicubic_offset",  # Meta DINO, DINOv2 without registers: (new + 0.1) / old as scale
     "bilinear_align_corners",  # Google, big_vision, jeonsworld: scipy.ndimage.zoom(order=1)
 )
 # Axes of the canonical layouts whose size is the same in every ViT.
-FIXED_AXES = {"qkv": 3, "kv": 2, "root_y": 7, "root_x": 7, "unit_y": 3, "unit_x": 3}
+FIXED_AXES = {"qkv": 3, "kv": 2, "gate": 2, "axis": 2, "root_y": 7, "root_x": 7, "unit_y": 3, "unit_x": 3}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +65,9 @@ class ViTConfig:
     # Numerics that tensors cannot show
     activation: str  # of the MLPs, one of ACTIVATIONS
     norm_eps: float
-    pooling: str  # one of POOLINGS
+    pooling: str  # one of POOLINGS; token_avg joins the class token and the mean of the patches
+    norm: str = "layer"  # one of NORMS
+    norm_bias: bool = True  # whether norms have a bias
     attention_scale: float | None = None  # None: head_dim ** -0.5
 
     # Embedding
@@ -64,6 +77,13 @@ class ViTConfig:
     position_embedding: str = "learned"  # one of POSITIONS
     no_embed_class: bool = False  # positions belong to patches only
     position_resampling: str = "bicubic_antialias"  # one of RESAMPLINGS, for other image sizes
+    relative_positions: str = "none"  # one of RELATIVE_POSITIONS, added to attention scores
+    rope: str = "none"  # one of ROPES: q and k of patch tokens are turned by their position
+    rope_temperature: float = 10000.0
+    rope_indexing: str = "ij"  # one of ROPE_INDEXINGS: which of row and column comes first
+    rope_offset: float = 0.0  # added to grid positions
+    rope_half: bool = False  # turns first and second half of a head, instead of neighbours
+    rope_reference: tuple[int, ...] = ()  # grid to which positions are scaled; () leaves them
     patch_bias: bool = True
     patch_pre_norm: bool = False  # LayerNorm on the flattened pixels of a patch (lucidrains)
     patch_norm: bool = False  # LayerNorm on the embedded patch
@@ -76,11 +96,16 @@ class ViTConfig:
     stem_style: str = "google"  # one of STEM_STYLES
 
     # Blocks
+    block_order: str = "pre"  # one of BLOCK_ORDERS
+    branches: int = 1  # attentions, and MLPs, side by side in a block ("18x2" has 2)
     qkv_bias: bool = True
     qk_norm: bool = False
+    attention_norm: bool = False  # on the heads' joined outputs, before the projection
     attention_proj: bool = True  # lucidrains leaves it out for a single head
     proj_bias: bool = True
+    gated_mlp: bool = False  # SwiGLU: activation(gate) * value
     mlp_bias: bool = True
+    mlp_norm: bool = False  # on the hidden activations of the MLP
     layer_scale: bool = False
 
     # Pooling and head
@@ -139,6 +164,31 @@ class ViTConfig:
         return self.position_embedding == "learned"
 
     @property
+    def single_branch(self) -> bool:
+        """Whether a block has one attention and one MLP."""
+        return self.branches == 1
+
+    @property
+    def parallel_branches(self) -> bool:
+        """Whether a block has several attentions and MLPs side by side."""
+        return self.branches > 1
+
+    @property
+    def mixed_rope(self) -> bool:
+        """Whether the frequencies of the rotary embedding are learned."""
+        return self.rope == "mixed"
+
+    @property
+    def block_relative_positions(self) -> bool:
+        """Whether each block has a table of relative positions."""
+        return self.relative_positions == "block"
+
+    @property
+    def shared_relative_positions(self) -> bool:
+        """Whether all blocks share a table of relative positions."""
+        return self.relative_positions == "shared"
+
+    @property
     def map_pooling(self) -> bool:
         """Whether a learned query pools the tokens by attention."""
         return self.pooling == "map"
@@ -161,7 +211,8 @@ class ViTConfig:
     @property
     def feature_dim(self) -> int:
         """Width of what the head reads."""
-        return self.representation_size or self.embed_dim
+        pooled = self.embed_dim * (2 if self.pooling == "token_avg" else 1)
+        return self.representation_size or pooled
 
     def function(self) -> dict[str, Any]:
         """The fields that decide the function in inference, without those that have no effect here.
@@ -180,6 +231,11 @@ class ViTConfig:
             "stem_width": self.stem,
             "pool_include_prefix": self.num_prefix_tokens and self.pooling not in ("token", "none"),
             "no_embed_class": self.num_prefix_tokens and self.learned_positions,
+            "rope_temperature": self.rope not in ("none", "mixed"),
+            "rope_indexing": self.rope != "none",
+            "rope_offset": self.rope in ("axial", "dinov3"),
+            "rope_half": self.rope != "none",
+            "rope_reference": self.rope == "axial",
             "pool_heads": self.map_pooling,
             "pool_mlp_dim": self.map_pooling,
             "head_bias": self.num_classes,
@@ -206,6 +262,10 @@ class ViTConfig:
             "pool_hidden": self.pool_mlp_dim or self.mlp_dim,
             "feature": self.feature_dim,
             "label": self.num_classes,
+            # Offsets between rows and between columns, then class to patch, patch to class, both.
+            "relative": (2 * self.grid_size[0] - 1) * (2 * self.grid_size[1] - 1) + 3,
+            "frequency": self.head_dim // 2,
+            "layer": self.depth,
             **self._stem_axes(),
         }
 
@@ -351,6 +411,11 @@ def _contradictions(config: ViTConfig) -> list[str]:
         "position_embedding": POSITIONS,
         "position_resampling": RESAMPLINGS,
         "stem_style": STEM_STYLES,
+        "norm": NORMS,
+        "block_order": BLOCK_ORDERS,
+        "rope": ROPES,
+        "rope_indexing": ROPE_INDEXINGS,
+        "relative_positions": RELATIVE_POSITIONS,
     }
     problems = [
         f"{name} = {getattr(config, name)!r} is none of {', '.join(words)}"
@@ -367,8 +432,28 @@ def _contradictions(config: ViTConfig) -> list[str]:
             f"image_size {_by(config.image_size)} holds no patch of "
             f"{_by(config.patch_size)} (stem stride {config.stem_stride})"
         )
-    if config.pooling == "token" and not config.class_token:
-        problems.append("pooling = 'token' needs a class token")
+    if config.pooling in ("token", "token_avg") and not config.class_token:
+        problems.append(f"pooling = {config.pooling!r} needs a class token")
+    if config.relative_positions != "none" and config.num_prefix_tokens != 1:
+        problems.append("relative positions are for a class token and no other prefix tokens")
+    if config.rope != "none" and config.head_dim % 4:
+        problems.append(f"a rotary embedding needs head_dim divisible by 4, not {config.head_dim}")
+    if len(config.rope_reference) not in (0, 2):
+        problems.append("rope_reference must be rows and columns, or nothing")
+    if config.norm == "rms" and config.norm_bias:
+        problems.append("norm = 'rms' has no bias: norm_bias must be false")
+    if config.pooling == "token_avg" and (config.fc_norm or config.representation_size):
+        problems.append("pooling = 'token_avg' leads to the head, with nothing between them")
+    if config.branches < 1:
+        problems.append(f"branches = {config.branches} must be at least 1")
+    if config.parallel_branches:
+        problems += [
+            f"{name} needs branches = 1"
+            for name in ("qk_norm", "attention_norm", "gated_mlp", "mlp_norm")
+            if getattr(config, name)
+        ]
+        if config.block_order == "post" or config.block_relative_positions:
+            problems.append("post order and relative positions of blocks need branches = 1")
     if config.dist_head and not (config.dist_token and config.pooling == "token"):
         problems.append("dist_head needs a distillation token and pooling = 'token'")
     if config.stem and config.stem_width % 32:

@@ -19,16 +19,27 @@ CANONICAL = Path(__file__).parents[2] / "weights_map" / "canonical.toml"
 @st.composite
 def configs(draw):
     flag = st.booleans()
-    heads, head_dim = draw(st.integers(1, 3)), draw(st.integers(1, 5))
+    rope = draw(st.sampled_from(["none", "axial", "dinov3", "mixed"]))
+    heads = draw(st.integers(1, 3))
+    head_dim = 4 if rope != "none" else draw(st.integers(1, 5))
     embed_dim = draw(st.sampled_from([12, 24, 36]))
     class_token, num_classes = draw(flag), draw(st.integers(0, 5))
     dist_token = class_token and draw(flag)
     stem = draw(flag)
     positions = draw(st.sampled_from(["learned", "sincos2d", "none"]))
     dist_head = dist_token and num_classes > 0 and draw(flag)
-    poolings = ["avg", "avgmax", "max", "map", "none"] + ["token"] * class_token
-    if dist_head:
-        poolings = ["token"]
+    representation_size = draw(st.integers(0, 4))
+    pooling = draw(st.sampled_from(["avg", "avgmax", "max", "map", "none", "token", "token_avg"]))
+    if dist_head or (pooling == "token_avg" and representation_size):
+        pooling = "token"
+    if pooling.startswith("token") and not class_token:
+        pooling = "avg"
+    norm = draw(st.sampled_from(["layer", "rms"]))
+    branches = draw(st.sampled_from([1, 1, 2]))
+    registers = draw(st.integers(0, 3))
+    alone = class_token and not dist_token and not registers and branches == 1
+    relative = draw(st.sampled_from(["none", "block", "shared"])) if alone else "none"
+    order = draw(st.sampled_from(["pre", "post"])) if branches == 1 else "pre"
     attention_proj = draw(flag) or heads * head_dim != embed_dim
     flags = {
         name: draw(flag)
@@ -38,6 +49,9 @@ def configs(draw):
             *("pool_include_prefix", "head_bias"),
         )
     }
+    flags["fc_norm"] = flags["fc_norm"] and pooling != "token_avg"
+    for word in ("qk_norm", "attention_norm", "gated_mlp", "mlp_norm"):
+        flags[word] = branches == 1 and draw(flag)
     return ViTConfig(
         image_size=(draw(st.integers(32, 70)), draw(st.integers(32, 70))),
         patch_size=(1, 2) if stem else (draw(st.integers(4, 9)), draw(st.integers(4, 9))),
@@ -50,11 +64,17 @@ def configs(draw):
         mlp_dim=draw(st.integers(1, 9)),
         activation="gelu",
         norm_eps=1e-6,
-        pooling=draw(st.sampled_from(poolings)),
+        pooling=pooling,
+        norm=norm,
+        norm_bias=norm == "layer" and draw(flag),
+        rope=rope,
+        relative_positions=relative,
+        branches=branches,
+        block_order=order,
         class_token=class_token,
         dist_token=dist_token,
         dist_head=dist_head,
-        num_registers=draw(st.integers(0, 3)),
+        num_registers=registers,
         position_embedding=positions,
         stem=stem,
         stem_depths=tuple(draw(st.lists(st.integers(1, 2), max_size=2))) if stem else (),
@@ -63,7 +83,7 @@ def configs(draw):
         proj_bias=attention_proj and draw(flag),
         pool_heads=draw(st.sampled_from([0, 1, 2])) if embed_dim % heads == 0 else 1,
         pool_mlp_dim=draw(st.integers(0, 4)),
-        representation_size=draw(st.integers(0, 4)),
+        representation_size=representation_size,
         **flags,
     )
 
@@ -129,10 +149,11 @@ def _expand(row, config):
         for block in range(config.depth) if "{i}" in row else (0,):
             for stage in range(len(config.stem_depths)) if "{s}" in row else (0,):
                 for unit in range(config.stem_depths[stage]) if "{u}" in row else (0,):
-                    yield (
-                        row.format(p=parameter, i=block, s=stage, u=unit),
-                        {"s": stage, "u": unit},
-                    )
+                    for branch in range(config.branches) if "{j}" in row else (0,):
+                        yield (
+                            row.format(p=parameter, i=block, j=branch, s=stage, u=unit),
+                            {"s": stage, "u": unit},
+                        )
 
 
 def _shape(axes, config):

@@ -39,6 +39,20 @@ def test_logits_equal_huggingfaces(config, model, fields, make_config, randomise
     assert torch.equal(ours(x), theirs(x).logits)
 
 
+def test_class_token_beside_the_mean_of_patches_is_dinov2s(make_config, randomise, images):
+    arguments = {**SMALL, "mlp_ratio": 2, "image_size": 32, "num_register_tokens": 2}
+    del arguments["intermediate_size"]
+    config = transformers.Dinov2WithRegistersConfig(**arguments)
+    theirs = randomise(transformers.Dinov2WithRegistersForImageClassification(config))
+    ours = ViT(make_config(pooling="token_avg", num_registers=2)).eval()
+    ours.head.load_state_dict(theirs.classifier.state_dict())
+    tokens = theirs.base_model(images(make_config(image_size=(32, 32)))).last_hidden_state
+    x = images(make_config(image_size=(32, 32)))
+    tokens = theirs.base_model(x).last_hidden_state
+    assert ours.head.in_features == 60
+    torch.testing.assert_close(ours.forward_head(tokens), theirs(x).logits, rtol=1e-6, atol=1e-6)
+
+
 def test_pooler_is_the_layer_before_the_head(make_config, randomise, images):
     theirs = randomise(transformers.ViTModel(transformers.ViTConfig(**SMALL)))
     config = make_config(norm_eps=1e-12, num_classes=0, representation_size=30)

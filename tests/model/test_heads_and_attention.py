@@ -13,6 +13,28 @@ CONFIGS = {
     "qk norm": {"qk_norm": True},
     "scale": {"attention_scale": 0.5},
     "narrow heads": {"head_dim": 4, "qkv_bias": False},
+    "post order": {"block_order": "post"},
+    "rotation": {"rope": "axial", "head_dim": 8, "qk_norm": True},
+    "rotation of halves": {"rope": "dinov3", "head_dim": 8, "rope_half": True},
+    "relative positions": {"relative_positions": "block"},
+    "parts of an MLP": {"gated_mlp": True, "mlp_norm": True, "norm": "rms", "norm_bias": False},
+}
+# Words that join the heads, or blocks, so that pruning is refused.
+JOINED = {
+    "attention norm": ({"attention_norm": True}, "a norm joins the heads"),
+    "no projection": (
+        {"attention_proj": False, "proj_bias": False},
+        "an output projection is missing",
+    ),
+    "branches": ({"branches": 2}, "attentions stand side by side"),
+    "shared table": (
+        {"relative_positions": "shared"},
+        "the blocks share a table of relative positions",
+    ),
+    "learned rotation": (
+        {"rope": "mixed", "head_dim": 8},
+        "the blocks share the rotary embedding's frequencies",
+    ),
 }
 
 
@@ -23,13 +45,14 @@ def model(request, make_config, randomise):
 
 def test_probabilities_give_the_outputs_of_attention(model, images):
     x = images(model.config)
-    block, tokens = model.blocks[1], model.hidden_states(x)[1]
-    probabilities = model.attentions(x, layers=[1])[1]
-    torch.testing.assert_close(probabilities.sum(-1), torch.ones(2, 3, 13))
-    values = block.attn.qkv(block.norm1(tokens))[..., 2 * 3 * block.attn.head_dim :]
-    read = (probabilities @ values.unflatten(2, (3, -1)).transpose(1, 2)).transpose(1, 2).flatten(2)
-    wanted = block.attn(block.norm1(tokens))
-    torch.testing.assert_close(block.attn.proj(read), wanted, rtol=1e-5, atol=1e-5)
+    _assert_probabilities_give_outputs(model, x, model.attentions(x, layers=[1])[1])
+
+
+@pytest.mark.parametrize("fields", [fields for fields, _ in JOINED.values()], ids=JOINED)
+def test_probabilities_give_the_outputs_of_joined_heads(fields, make_config, randomise, images):
+    model = randomise(ViT(make_config(**fields)))
+    x = images(model.config)
+    _assert_probabilities_give_outputs(model, x, model.attentions(x, layers=[1])[1])
 
 
 def test_attentions_stop_after_the_last_block_asked_for(model, images):
@@ -122,13 +145,25 @@ def test_impossible_pruning_is_refused_and_changes_nothing(heads, message, make_
     assert [block.attn.num_heads for block in model.blocks] == [3, 3, 3]
 
 
-def test_pruning_needs_an_output_projection(make_config):
-    model = ViT(make_config(attention_proj=False, proj_bias=False))
+@pytest.mark.parametrize(("fields", "reason"), JOINED.values(), ids=JOINED)
+def test_joined_heads_are_not_pruned(fields, reason, make_config):
+    model = ViT(make_config(**fields))
     with pytest.raises(UsageError) as caught:
         model.prune_heads({0: [1]})
-    assert str(caught.value) == (
-        "error: usage\n  Heads cannot be pruned without an output projection."
-    )
+    assert str(caught.value) == f"error: usage\n  Heads of this model cannot be pruned: {reason}."
+
+
+def test_masks_of_branches_count_the_heads_of_all(make_config, randomise, images):
+    model = randomise(ViT(make_config(branches=2)))
+    x = images(model.config)
+    mask = torch.ones(3, 6)
+    assert torch.equal(model(x, mask), model(x))
+    mask[1, 4] = 0  # head 1 of the second attention
+    silenced = copy.deepcopy(model)
+    silenced.blocks[1].attns[1].attn.proj.weight.data[:, 10:20] = 0
+    torch.testing.assert_close(model(x, mask), silenced(x), rtol=1e-5, atol=1e-5)
+    assert (model(x, mask) - model(x)).abs().max() > 1e-3
+    assert model.attentions(x)[1].shape == (2, 6, 13, 13)
 
 
 @pytest.mark.parametrize("mask", [torch.ones(2, 3), torch.ones(3, 2), torch.ones(3, 3, 1)])
@@ -143,3 +178,22 @@ def test_a_mask_for_another_model_is_refused(mask, make_config, images):
         f"  found   {found}\n"
         "  wanted  [(3,), (3,), (3,)]"
     )
+
+
+def _assert_probabilities_give_outputs(model, x, probabilities):
+    block = model.blocks[1]
+    attentions = (
+        [branch.attn for branch in block.attns] if model.config.branches > 1 else [block.attn]
+    )
+    seen = []
+    for attention in attentions:
+        attention.register_forward_hook(lambda _, args, out: seen.append((args[0], out)))
+    model(x)
+    torch.testing.assert_close(probabilities.sum(-1), torch.ones(2, 3 * len(attentions), 13))
+    for attention, weights, (tokens, wanted) in zip(
+        attentions, probabilities.split(3, dim=1), seen, strict=True
+    ):
+        values = attention.qkv(tokens)[..., 2 * 3 * attention.head_dim :].unflatten(2, (3, -1))
+        read = (weights @ values.transpose(1, 2)).transpose(1, 2).flatten(2)
+        found = attention.proj(attention.norm(read))
+        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)

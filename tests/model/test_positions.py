@@ -6,14 +6,21 @@ import numpy as np
 import pytest
 import scipy.ndimage
 import torch
+import torch.nn.functional as F
 import vit_pytorch.simple_vit
-from timm.layers import resample_abs_pos_embed
+from timm.layers import resample_abs_pos_embed, resample_patch_embed, resize_rel_pos_bias_table
 from torchvision.models.vision_transformer import interpolate_embeddings
 from transformers.models.vit.modeling_vit import ViTEmbeddings
 
 from vitconvert.config import RESAMPLINGS
 from vitconvert.errors import ShapeMismatch, UsageError
-from vitconvert.model.positions import INTERPOLATION, resample_positions, sincos2d_positions
+from vitconvert.model.positions import (
+    INTERPOLATION,
+    resample_patch_kernel,
+    resample_positions,
+    resample_relative_positions,
+    sincos2d_positions,
+)
 
 GRIDS = [((4, 4), (7, 5)), ((7, 5), (4, 4)), ((5, 3), (5, 8)), ((6, 6), (3, 3)), ((3, 4), (1, 2))]
 
@@ -45,6 +52,70 @@ def test_bicubic_align_corners_is_torchvisions(old, new):
     state = interpolate_embeddings(new * 8, 8, {"encoder.pos_embedding": table})
     found = _resample(table, (old, old), (new, new), "bicubic_align_corners")
     assert torch.equal(found, state["encoder.pos_embedding"])
+
+
+@pytest.mark.parametrize(("side", "new"), [(4, (7, 5)), (7, (4, 4)), (37, (16, 16)), (14, (14, 9))])
+def test_bicubic_offset_is_metas(side, new):
+    # facebookresearch/dino and dinov2, `interpolate_pos_encoding`: as if new were larger by 0.1.
+    table = _table((side, side), 1)
+    grid = table[:, 1:].reshape(1, side, side, 6).permute(0, 3, 1, 2)
+    factors = ((new[0] + 0.1) / side, (new[1] + 0.1) / side)
+    grid = F.interpolate(grid, scale_factor=factors, mode="bicubic")
+    assert grid.shape[2:] == new
+    wanted = torch.cat((table[:, :1], grid.permute(0, 2, 3, 1).flatten(1, 2)), dim=1)
+    found = _resample(table, (side, side), new, "bicubic_offset")
+    assert torch.equal(found, wanted)
+    assert not torch.allclose(found, _resample(table, (side, side), new, "bicubic"), atol=1e-4)
+
+
+# timm's own interpolation warns.
+@pytest.mark.filterwarnings("ignore:torch.searchsorted", "ignore:Using a non-tuple sequence")
+@pytest.mark.parametrize(("old", "new"), [*GRIDS, ((14, 14), (24, 24)), ((1, 3), (2, 5))])
+def test_relative_positions_are_spread_as_timms(old, new):
+    table = torch.randn((2 * old[0] - 1) * (2 * old[1] - 1) + 3, 5)
+    shape = ((2 * new[0] - 1) * (2 * new[1] - 1) + 3, 5)
+    wanted = resize_rel_pos_bias_table(table, new, shape, old)
+    found = resample_relative_positions(table, old_grid=old, new_grid=new)
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+    assert torch.equal(found[-3:], table[-3:])
+    half = resample_relative_positions(table.half(), old_grid=old, new_grid=new)
+    assert half.dtype == torch.float16
+
+
+def test_relative_positions_of_the_same_grid_are_not_changed():
+    table = torch.randn(5 * 3 + 3, 2)
+    assert resample_relative_positions(table, old_grid=(3, 2), new_grid=(3, 2)) is table
+
+
+def test_wrong_relative_table_is_told():
+    with pytest.raises(ShapeMismatch) as caught:
+        resample_relative_positions(torch.zeros(17, 2), old_grid=(3, 2), new_grid=(4, 4))
+    assert str(caught.value) == (
+        "error: shape-mismatch\n"
+        "  The table of relative positions does not fit the grid that it is said to come from.\n"
+        "  found   17 2\n"
+        "  wanted  18 head\n"
+        "  18 = 5*3 + 3: offsets of rows times offsets of columns, and the class token's."
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [((16, 16), (14, 14)), ((8, 8), (12, 9)), ((5, 7), (10, 3))]
+)
+def test_patch_kernel_is_fitted_as_timms(old, new):
+    kernel = torch.randn(6, 3, *old)
+    wanted = resample_patch_embed(kernel, list(new))
+    found = resample_patch_kernel(kernel, patch_size=new)
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+    assert resample_patch_kernel(kernel.bfloat16(), patch_size=new).dtype == torch.bfloat16
+    assert resample_patch_kernel(kernel, patch_size=old) is kernel
+
+
+def test_kernel_for_larger_patches_gives_the_same_on_larger_images():
+    kernel, patch = torch.randn(6, 3, 8, 8), torch.randn(1, 3, 8, 8)
+    larger = F.interpolate(patch, size=(12, 9), mode="bicubic", antialias=True)
+    found = F.conv2d(larger, resample_patch_kernel(kernel, patch_size=(12, 9)))
+    torch.testing.assert_close(found, F.conv2d(patch, kernel), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(("old", "new"), GRIDS)
@@ -96,7 +167,8 @@ def test_unknown_rule_is_told():
     assert str(caught.value) == (
         "error: usage\n"
         "  'nearest' is no rule for resampling positions.\n"
-        "  known  bicubic_antialias, bicubic, bicubic_align_corners, bilinear_align_corners"
+        "  known  bicubic_antialias, bicubic, bicubic_align_corners, bicubic_offset, "
+        "bilinear_align_corners"
     )
 
 

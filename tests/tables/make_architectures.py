@@ -12,12 +12,55 @@ from typing import Any
 import timm
 import torch
 import torchvision.models.vision_transformer as tv
-from timm.layers import Attention, HybridEmbed, LayerNorm, Mlp, PatchEmbed
+from timm.layers import (
+    Attention,
+    AttentionRope,
+    HybridEmbed,
+    LayerNorm,
+    PatchEmbed,
+    RmsNorm,
+    RotaryEmbeddingCat,
+    RotaryEmbeddingDinoV3,
+    RotaryEmbeddingMixed,
+)
 from timm.layers.activations import GELUTanh, QuickGELU
+from timm.models.beit import Attention as BeitAttention
+from timm.models.beit import Beit
+from timm.models.beit import Block as BeitBlock
 from timm.models.deit import VisionTransformerDistilled
-from timm.models.vision_transformer import Block, VisionTransformer
+from timm.models.eva import Eva, EvaAttention, EvaBlock, EvaBlockPostNorm
+from timm.models.vision_transformer import (
+    Block,
+    ParallelThingsBlock,
+    ResPostBlock,
+    VisionTransformer,
+)
 
-MODULES = ("vision_transformer", "deit", "vision_transformer_hybrid")
+MODULES = ("vision_transformer", "deit", "vision_transformer_hybrid", "eva", "beit")
+ROPES = {
+    RotaryEmbeddingCat: "axial",
+    RotaryEmbeddingDinoV3: "dinov3",
+    RotaryEmbeddingMixed: "mixed",
+}
+POST_NORM = ("ResPostBlock", "EvaBlockPostNorm")
+UNSUPPORTED = ("DiffAttention", "ParallelScalingBlock", "DiffParallelScalingBlock")
+# Rows say only what differs; the others are ViTConfig's defaults, or what tensors show.
+DEFAULTS = {
+    "norm": "layer",
+    "pool_include_prefix": False,
+    "final_norm": True,
+    "fc_norm": False,
+    "gated_mlp": False,
+    "layer_scale": False,
+    "block_order": "pre",
+    "branches": 1,
+    "relative_positions": "none",
+    "dist_token": False,
+    "pool_heads": 0,
+    "rope_offset": 0.0,
+    "rope_half": False,
+    "rope_indexing": "ij",
+}
 ACTIVATIONS = {torch.nn.GELU: "gelu", GELUTanh: "gelu_tanh", QuickGELU: "quick_gelu"}
 
 HEADER = """\
@@ -39,24 +82,25 @@ JEONSWORLD = {
 
 def supported(model: torch.nn.Module) -> bool:
     """Whether vitconvert's ViT computes what this model computes."""
-    block = model.blocks[0]
+    blocks = {type(block) for block in model.blocks}
+    attentions = {type(m) for m in model.modules() if type(m).__name__.endswith("ttention")}
     return (
-        isinstance(model, VisionTransformer)
+        isinstance(model, VisionTransformer | Eva | Beit)
         and type(model.patch_embed) in (PatchEmbed, HybridEmbed)
-        and type(block) is Block
-        and type(block.attn) is Attention
-        and type(block.mlp) is Mlp
-        and type(block.mlp.act) in ACTIVATIONS
-        and isinstance(block.attn.norm, torch.nn.Identity)
-        and isinstance(block.mlp.norm, torch.nn.Identity)
-        and type(block.norm1) is LayerNorm
+        and blocks
+        <= {Block, ResPostBlock, ParallelThingsBlock, EvaBlock, EvaBlockPostNorm, BeitBlock}
+        and not any(type(m).__name__ in UNSUPPORTED for m in model.modules())
+        and attentions <= {Attention, EvaAttention, BeitAttention}
         and model.global_pool in ("", "token", "avg", "avgmax", "max", "map")
-        and not (
-            isinstance(model.norm, torch.nn.Identity)
-            and isinstance(model.fc_norm, torch.nn.Identity)
-        )
         and resnet_stem(model.patch_embed)
+        and not grouped_heads(model)
     )
+
+
+def grouped_heads(model: torch.nn.Module) -> bool:
+    """Whether keys have fewer heads than queries (Sapiens2)."""
+    rope = (m for m in model.modules() if isinstance(m, AttentionRope))
+    return any(m.num_kv_heads != m.num_heads for m in rope)
 
 
 def resnet_stem(patch_embed: torch.nn.Module) -> bool:
@@ -69,32 +113,85 @@ def resnet_stem(patch_embed: torch.nn.Module) -> bool:
     return not norms and names in ({"stem", "stages"}, {"conv", "norm"})
 
 
-def facts(model: VisionTransformer) -> dict[str, Any]:
-    """A timm model's row."""
-    block = model.blocks[0]
+def facts(model: torch.nn.Module) -> dict[str, Any]:
+    """A timm model's row: what tensors cannot show, and sizes."""
+    found = {**sizes(model), **numerics(model), **rope(model), **stem(model)}
+    return {field: value for field, value in found.items() if value != DEFAULTS.get(field)}
+
+
+def sizes(model: torch.nn.Module) -> dict[str, Any]:
     embed = model.patch_embed
-    found = {
+    attention = next(m for m in model.modules() if hasattr(m, "num_heads") and hasattr(m, "proj"))
+    return {
         "image_size": list(embed.img_size),
         "patch_size": list(embed.proj.kernel_size),
         "embed_dim": model.embed_dim,
         "depth": len(model.blocks),
-        "num_heads": block.attn.num_heads,
-        "activation": ACTIVATIONS[type(block.mlp.act)],
-        "norm_eps": block.norm1.eps,
-        "pooling": model.global_pool or "none",
-        "no_embed_class": bool(model.no_embed_class),
+        "num_heads": attention.num_heads,
+        "pool_heads": pool_heads(model, attention.num_heads),
     }
-    if not isinstance(block.ls1, torch.nn.Identity):
-        found["layer_scale"] = True
-    if isinstance(model, VisionTransformerDistilled):
-        found["dist_token"] = True
-    if isinstance(embed, HybridEmbed):
-        stages = getattr(embed.backbone, "stages", [])
-        found["stem"] = True
-        found["stem_depths"] = [len(stage.blocks) for stage in stages]
-    if model.pool_include_prefix:
-        found["pool_include_prefix"] = True
-    return found
+
+
+def pool_heads(model: torch.nn.Module, heads: int) -> int:
+    pool = getattr(model, "attn_pool", None)
+    return 0 if pool is None or pool.num_heads == heads else pool.num_heads
+
+
+def numerics(model: torch.nn.Module) -> dict[str, Any]:
+    norms = [m for m in model.blocks.modules() if isinstance(m, LayerNorm | RmsNorm)]
+    activations = {type(m) for m in model.blocks.modules()} & set(ACTIVATIONS)
+    gated = any(type(m).__name__ in ("SwiGLU", "GluMlp") for m in model.blocks.modules())
+    tables = [name for name, _ in model.named_parameters() if "relative_position_bias" in name]
+    shared = "shared" if any(name.startswith("rel_pos_bias") for name in tables) else "block"
+    return {
+        "activation": "silu" if gated else ACTIVATIONS[activations.pop()],
+        "norm_eps": norms[0].eps,
+        "norm": "rms" if isinstance(norms[0], RmsNorm) else "layer",
+        "pooling": model.global_pool or "none",
+        "pool_include_prefix": includes_prefix(model),
+        "no_embed_class": bool(getattr(model, "no_embed_class", False)),
+        "final_norm": not isinstance(model.norm, torch.nn.Identity),
+        "fc_norm": not isinstance(model.fc_norm, torch.nn.Identity),
+        "gated_mlp": gated,
+        "layer_scale": any(layer_scale(name) for name, _ in model.named_parameters()),
+        "block_order": "post" if type(model.blocks[0]).__name__ in POST_NORM else "pre",
+        "branches": getattr(model.blocks[0], "num_parallel", 1),
+        "relative_positions": shared if tables else "none",
+        "dist_token": isinstance(model, VisionTransformerDistilled),
+    }
+
+
+def includes_prefix(model: torch.nn.Module) -> bool:
+    """Eva's attention pooling reads every token; VisionTransformer says so itself."""
+    pooled = isinstance(model, Eva) and model.attn_pool is not None
+    return pooled or bool(getattr(model, "pool_include_prefix", False))
+
+
+def layer_scale(name: str) -> bool:
+    return name.endswith((".gamma", ".gamma_1"))
+
+
+def rope(model: torch.nn.Module) -> dict[str, Any]:
+    embedding = getattr(model, "rope", None)
+    if embedding is None:
+        return {}
+    kind = ROPES[type(embedding)]
+    found = {
+        "rope": kind,
+        "rope_temperature": None if kind == "mixed" else float(embedding.temperature),
+        "rope_indexing": embedding.grid_indexing,
+        "rope_half": bool(getattr(embedding, "rotate_half", False)),
+        "rope_offset": float(getattr(embedding, "grid_offset", 0.0)),
+        "rope_reference": list(getattr(embedding, "ref_feat_shape", None) or []),
+    }
+    return {field: value for field, value in found.items() if value not in (None, [])}
+
+
+def stem(model: torch.nn.Module) -> dict[str, Any]:
+    if not isinstance(model.patch_embed, HybridEmbed):
+        return {}
+    stages = getattr(model.patch_embed.backbone, "stages", [])
+    return {"stem": True, "stem_depths": [len(stage.blocks) for stage in stages]}
 
 
 def timm_rows() -> Iterator[tuple[str, dict[str, Any]]]:

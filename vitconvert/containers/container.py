@@ -52,7 +52,7 @@ class Container:
     Attributes:
         path: The file that was opened.
         files: Every file that was read: `path`, and the shards that an index names.
-        format: "safetensors", "torch" or "npz".
+        format: "safetensors", "torch", "torchscript" or "npz".
         manifest: Name, dtype and shape of each tensor, in the order of the file.
         metadata: The `__metadata__` of safetensors; empty elsewhere.
         wrapper: Keys that were unwrapped to reach the tensors, such as `("model",)`.

@@ -9,6 +9,7 @@ from vitconvert.containers.recognition import recognise, recognise_archive
 from vitconvert.containers.safetensors_file import open_safetensors
 from vitconvert.containers.shards import open_shards
 from vitconvert.containers.torch_file import open_torch_legacy, open_torch_zip
+from vitconvert.containers.torchscript_file import open_torchscript
 from vitconvert.containers.zip_directory import zip_members
 from vitconvert.errors import CorruptFile
 
@@ -16,9 +17,9 @@ from vitconvert.errors import CorruptFile
 def open_container(path: Path, *, prefer: tuple[str, ...] = ()) -> Container:
     """Open a checkpoint and read its header, whatever its suffix says.
 
-    safetensors, torch checkpoints and npz are read, and the index of a sharded checkpoint.
-    Nothing in the file is executed, and no more memory is taken than the file justifies. Only
-    torch checkpoints import torch here.
+    safetensors, torch checkpoints, TorchScript archives and npz are read, and the index of a
+    sharded checkpoint. Nothing in the file is executed, and no more memory is taken than the file
+    justifies. Only torch checkpoints import torch here.
 
     Args:
         path: The file.
@@ -43,8 +44,12 @@ def _open_file(path: Path, *, prefer: tuple[str, ...]) -> Container:
             return open_torch_legacy(path, prefer=prefer)
         case "zip":
             members = zip_members(path)
-            if recognise_archive(path, members) == "npz":
-                return open_npz(path, members)
-            return open_torch_zip(path, members, prefer=prefer)
+            match recognise_archive(path, members):
+                case "npz":
+                    return open_npz(path, members)
+                case "torchscript":
+                    return open_torchscript(path, members)
+                case "torch":
+                    return open_torch_zip(path, members, prefer=prefer)
         case "index":
             raise CorruptFile("An index names another index.", evidence={"file": path})

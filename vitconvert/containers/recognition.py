@@ -131,22 +131,19 @@ def _look(start: bytes) -> tuple[str | None, str | None]:
     return None, None
 
 
-def recognise_archive(path: Path, members: Mapping[str, Member]) -> Literal["torch", "npz"]:
+def recognise_archive(
+    path: Path, members: Mapping[str, Member]
+) -> Literal["torch", "torchscript", "npz"]:
     """Tell which container a zip archive is.
 
     Raises:
-        CorruptFile: It is neither a torch checkpoint nor an npz; says what it looks like.
+        CorruptFile: It is none that is read here; says what it looks like.
     """
     names = list(members)
-    if any(name.endswith("/constants.pkl") or "/code/" in name for name in names):
-        raise CorruptFile(
-            "This is a TorchScript archive: a program with weights, not a plain checkpoint.",
-            evidence={"file": path},
-            meaning="Reading it would mean running it, so it was not opened.",
-            hint="where you trust the file: torch.save(torch.jit.load(path).state_dict(), new).",
-        )
     if any(name.endswith("/data.pkl") for name in names):
-        return "torch"
+        # torch.jit.save writes constants beside the data, torch.save does not.
+        scripted = any(name.endswith("/constants.pkl") for name in names)
+        return "torchscript" if scripted else "torch"
     if any(name.endswith(".npy") for name in names):
         return "npz"
     raise CorruptFile(

@@ -39,7 +39,12 @@ _REQUIRED = [f.name for f in _FIELDS if f.default is dataclasses.MISSING]
 
 # What fine-tuning changes: a config or an architecture may say otherwise, and the tensors win.
 # Any other contradiction means that tensors are missing or belong to another model.
-_MAY_DIFFER = {"num_classes", "image_size", "in_channels", "representation_size"}
+_MAY_DIFFER = {
+    *("num_classes", "image_size", "in_channels", "representation_size"),
+    *("pooling", "fc_norm", "final_norm"),
+}
+
+_LAST_NORMS = {"final_norm": True, "fc_norm": False}  # and what is so if nobody says otherwise
 
 # Widths of released ViTs and their head counts; for hints only, since D / 64 is often wrong.
 _RELEASED_HEADS = {192: 3, 384: 6, 768: 12, 1024: 16, 1152: 16, 1280: 16, 1408: 16, 1664: 16}
@@ -126,6 +131,7 @@ class _Derivation:
         self.read_patches()
         self.take_stated()
         self.read_positions()
+        self.read_last_norm()
         for name in _REQUIRED:
             if name not in self.facts and name not in self.missing:
                 self.missing[name] = "nothing tells it"
@@ -163,6 +169,10 @@ class _Derivation:
             self.learn("position_embedding", "learned")
         if present["map_pooling"]:
             self.learn("pooling", "map")
+        if present["mixed_rope"]:
+            self.learn("rope", "mixed")
+        tables = [k for k in ("block", "shared") if present[f"{k}_relative_positions"]]
+        self.learn("relative_positions", tables[0] if tables else "none")
         for field, name in (("num_registers", "reg_token"), ("num_classes", "head.weight")):
             if name not in found:
                 self.learn(field, 0)
@@ -172,13 +182,16 @@ class _Derivation:
     def read_counts(self) -> None:
         blocks: set[int] = set()
         stages: dict[int, int] = {}
+        branches = 1
         for links in self.binding.links.values():
             indices = links[0].indices
             if "i" in indices:
                 blocks.add(indices["i"])
             if "u" in indices:
                 stages[indices["s"]] = max(stages.get(indices["s"], 0), indices["u"] + 1)
+            branches = max(branches, indices.get("j", 0) + 1)
         self.learn("depth", max(blocks, default=-1) + 1)
+        self.learn("branches", branches)
         if self.facts["stem"][0]:
             last = max(stages, default=-1)
             self.learn("stem_depths", tuple(stages.get(s, 0) for s in range(last + 1)))
@@ -269,6 +282,18 @@ class _Derivation:
             if field not in self.facts:
                 self.facts[field] = (value, origin)
 
+    def read_last_norm(self) -> None:
+        """Few ViTs end without a norm; a file that was cut short must not be read as one."""
+        ends_with_norm = self.facts["final_norm"][0] or self.facts["fc_norm"][0]
+        said = {n: self.stated.get(n, (default, ""))[0] for n, default in _LAST_NORMS.items()}
+        if not ends_with_norm and any(said.values()) and not self.table_ends_bare():
+            self.missing["final_norm"] = "there is no last norm, and nothing says that there is none"
+
+    def table_ends_bare(self) -> bool:
+        """Whether the dialect has no last norm to miss."""
+        rows = self.binding.table.row_of
+        return "norm.weight" not in rows and "fc_norm.weight" not in rows
+
     def default(self, default: Default) -> Any:
         if default.value == SCALED_BY_WIDTH:
             return self.facts["embed_dim"][0] ** -0.5
@@ -277,6 +302,9 @@ class _Derivation:
     def read_positions(self) -> None:
         """The number of positions tells the grid, or checks the stated one."""
         rows = self.sizes.get("position")
+        if rows is None and "relative" in self.sizes:
+            self.read_relative_positions(self.sizes["relative"])
+            return
         if rows is None or "patch_size" not in self.facts:
             self.facts.pop("no_embed_class", None)
             if "image_size" not in self.facts:
@@ -310,6 +338,30 @@ class _Derivation:
         assumed = f"assumed: {count} patches form a square grid"
         self.facts["image_size"] = (self.pixels(math.isqrt(count)), assumed)
         self.facts["no_embed_class"] = (square[0], said_origin if said is not None else assumed)
+
+    def read_relative_positions(self, rows: int) -> None:
+        """(2 rows - 1) (2 columns - 1) offsets, and three for the class token."""
+        image, origin = self.facts.pop("image_size", (None, ""))
+        self.facts.pop("no_embed_class", None)
+        if image is not None and self.relative_rows(image) == rows:
+            self.facts["image_size"] = (image, origin)
+            return
+        if image is not None:
+            text = (
+                f"image_size = {_show(image)} ({origin}) needs {self.relative_rows(image)} relative "
+                f"positions, but the tensors have {rows}"
+            )
+            (self.conflicts if origin == USER else self.notes).append(text)
+        side = (math.isqrt(max(rows - 3, 0)) + 1) // 2
+        if (2 * side - 1) ** 2 + 3 != rows:
+            self.missing["image_size"] = f"{rows} relative positions form no square grid"
+            return
+        assumed = f"assumed: {rows} relative positions form a square grid"
+        self.facts["image_size"] = (self.pixels(side), assumed)
+
+    def relative_rows(self, image: tuple[int, int]) -> int:
+        (down, across) = self.facts["patch_size"][0]
+        return (2 * (image[0] // down) - 1) * (2 * (image[1] // across) - 1) + 3
 
     def stem_stride(self) -> int:
         """Pixels from one position of the stem's grid to the next."""

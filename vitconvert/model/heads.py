@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitconvert.config import ViTConfig
-from vitconvert.model.layers import ACTIVATION, Mlp
+from vitconvert.model.layers import ACTIVATION, Mlp, norm_of
 
 # Pooling that needs no weights: (B, N, D) to (B, D).
 REDUCTION: dict[str, Callable[[Tensor], Tensor]] = {
@@ -35,7 +35,7 @@ class AttentionPool(nn.Module):
         self.q = nn.Linear(D, D)
         self.kv = nn.Linear(D, 2 * D)
         self.proj = nn.Linear(D, D)
-        self.norm = nn.LayerNorm(D, config.norm_eps)
+        self.norm = norm_of(D, config)
         self.mlp = Mlp(config, config.pool_mlp_dim or config.mlp_dim, bias=True, drop=0.0)
 
     def forward(self, x: Tensor) -> Tensor:

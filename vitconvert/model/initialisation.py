@@ -9,9 +9,9 @@
     jeonsworld     `models/modeling.py`: torch's defaults, but MLPs as Flax
     torchvision    0.29, `vision_transformer.py`: patches trunc_normal sqrt(1/fan_in), MLPs as Flax
 
-Norms begin as identities and LayerScale at 1e-5 in all of them. The last norm of a bottleneck
-begins at zero where the project does so. What a project does not have (registers, attention
-pooling, ...) begins as the nearest thing that it has.
+Norms begin as identities, LayerScale at 1e-5 and relative positions at zero in all of them, learned
+rotations as in timm. The last norm of a bottleneck begins at zero where the project does so. What
+a project does not have (registers, attention pooling, ...) begins as the nearest thing that it has.
 """
 
 import math
@@ -69,7 +69,7 @@ def _fill_modules(model: nn.Module, style: Style) -> None:
     for name, module in model.named_modules():
         if isinstance(module, Layer):
             style.layer(name, module)
-        elif isinstance(module, nn.LayerNorm | nn.GroupNorm):
+        elif isinstance(module, nn.LayerNorm | nn.GroupNorm | nn.RMSNorm):
             module.reset_parameters()
             if style.zero_residual and name.endswith(".norm3"):
                 init.zeros_(module.weight)
@@ -79,10 +79,26 @@ def _fill_parameters(model: nn.Module, style: Style) -> None:
     for name, parameter in model.named_parameters():
         if name.endswith(".gamma"):
             parameter.fill_(1e-5)
+        elif name.endswith("relative_position_bias_table"):
+            init.zeros_(parameter)
+        elif name == "rope.freqs":
+            _mixed_frequencies(parameter)
         elif name == "pos_embed":
             style.positions(parameter)
         elif name in TOKENS:
             style.tokens(name, parameter)
+
+
+def _mixed_frequencies(freqs: Tensor, temperature: float = 10.0) -> None:
+    # Heo et al., https://arxiv.org/abs/2403.13298: axial frequencies, turned by a random angle for
+    # each block and head; half of the pairs along it and half across. timm `init_random_2d_freqs`.
+    _, layers, heads, pairs = freqs.shape
+    exponents = torch.arange(pairs // 2, device=freqs.device) * 4 / (2 * pairs)
+    magnitudes = temperature**-exponents
+    along = torch.rand(layers, heads, 1, device=freqs.device) * 2 * math.pi
+    angles = torch.cat((along, along + math.pi / 2), dim=-1)[..., None]
+    for axis, component in zip(freqs, (angles.cos(), angles.sin()), strict=True):
+        axis.copy_((component * magnitudes).flatten(-2))
 
 
 def _timm_layer(name: str, layer: Layer) -> None:

@@ -27,20 +27,39 @@ ACTIVATION: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class Mlp(nn.Module):
-    """Two linear layers with an activation between them."""
+    """Two linear layers with an activation between them.
 
-    def __init__(self, config: ViTConfig, hidden: int, *, bias: bool, drop: float) -> None:
+    If gated, the activation of a third layer is a factor of the hidden channels (Shazeer,
+    https://arxiv.org/abs/2002.05202; SwiGLU, if the activation is silu). If normed, the hidden
+    channels are normalised before the last layer (NormFormer, https://arxiv.org/abs/2110.09456).
+    """
+
+    def __init__(
+        self,
+        config: ViTConfig,
+        hidden: int,
+        *,
+        bias: bool,
+        drop: float,
+        gated: bool = False,
+        normed: bool = False,
+    ) -> None:
         super().__init__()
         self.act = ACTIVATION[config.activation]
         self.fc1 = nn.Linear(config.embed_dim, hidden, bias=bias)
+        self.fc1_g = nn.Linear(config.embed_dim, hidden, bias=bias) if gated else None
         self.drop1 = nn.Dropout(drop)
+        self.norm = norm_if(normed, hidden, config)
         self.fc2 = nn.Linear(hidden, config.embed_dim, bias=bias)
         self.drop2 = nn.Dropout(drop)
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., D) to (..., D)."""
-        hidden = self.drop1(self.act(self.fc1(x)))
-        out: Tensor = self.drop2(self.fc2(hidden))
+        if self.fc1_g is None:
+            hidden = self.act(self.fc1(x))
+        else:
+            hidden = self.act(self.fc1_g(x)) * self.fc1(x)
+        out: Tensor = self.drop2(self.fc2(self.norm(self.drop1(hidden))))
         return out
 
 
@@ -56,9 +75,16 @@ class LayerScale(nn.Module):
         return x * self.gamma
 
 
+def norm_of(dim: int, config: ViTConfig) -> nn.Module:
+    """The model's kind of norm; the other is RMSNorm, https://arxiv.org/abs/1910.07467."""
+    if config.norm == "rms":
+        return nn.RMSNorm(dim, config.norm_eps)
+    return nn.LayerNorm(dim, config.norm_eps, bias=config.norm_bias)
+
+
 def norm_if(wanted: bool, dim: int, config: ViTConfig) -> nn.Module:
-    """A LayerNorm, or nothing."""
-    return nn.LayerNorm(dim, config.norm_eps) if wanted else nn.Identity()
+    """The model's kind of norm, or nothing."""
+    return norm_of(dim, config) if wanted else nn.Identity()
 
 
 def unset(count: int, dim: int) -> nn.Parameter:

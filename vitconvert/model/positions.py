@@ -1,4 +1,4 @@
-"""Position tables: the fixed sine-cosine one, and resampling a learned one to another grid."""
+"""Position tables: the fixed sine-cosine one, and fitting learned weights to other grids."""
 
 import torch
 import torch.nn.functional as F
@@ -12,9 +12,13 @@ INTERPOLATION: dict[str, dict[str, str | bool]] = {
     "bicubic_antialias": {"mode": "bicubic", "align_corners": False, "antialias": True},
     "bicubic": {"mode": "bicubic", "align_corners": False},
     "bicubic_align_corners": {"mode": "bicubic", "align_corners": True},
+    "bicubic_offset": {"mode": "bicubic", "align_corners": False},
     # scipy.ndimage.zoom(order=1) puts the corners of both grids on each other.
     "bilinear_align_corners": {"mode": "bilinear", "align_corners": True},
 }
+# Added to the new size, and torch told the quotient of the sizes: DINO once did so against rounding
+# (https://github.com/facebookresearch/dino/issues/8), which moves every sample a little.
+OFFSET = {"bicubic_offset": 0.1}
 
 
 def sincos2d_positions(grid: tuple[int, int], dim: int, temperature: float = 10000.0) -> Tensor:
@@ -67,9 +71,99 @@ def resample_positions(
     if old_grid == new_grid:
         return pos_embed
     grid = pos_embed[:, prefix:].float().reshape(1, *old_grid, -1).permute(0, 3, 1, 2)
-    grid = F.interpolate(grid, size=new_grid, **INTERPOLATION[rule])  # type: ignore[arg-type]
+    size: dict[str, tuple[float, ...]] = {"size": new_grid}
+    if rule in OFFSET:
+        sizes = zip(new_grid, old_grid, strict=True)
+        size = {"scale_factor": tuple((new + OFFSET[rule]) / old for new, old in sizes)}
+    grid = F.interpolate(grid, **size, **INTERPOLATION[rule])  # type: ignore[arg-type]
     patches = grid.permute(0, 2, 3, 1).flatten(1, 2).to(pos_embed.dtype)
     return torch.cat((pos_embed[:, :prefix], patches), dim=1)
+
+
+def resample_relative_positions(
+    table: Tensor, *, old_grid: tuple[int, int], new_grid: tuple[int, int]
+) -> Tensor:
+    """Fit a BEiT table of relative positions to another grid of patches.
+
+    The offsets of the old grid are spread over those of the new one, in steps that grow
+    geometrically: near patches keep their offsets. Between them, values are interpolated linearly.
+    timm 1.0.31, `resize_rel_pos_bias_table`, after BEiT's fine-tuning (which is cubic there).
+
+    Args:
+        table: (offsets, heads): (2 rows - 1)(2 columns - 1) of them, then three of the class token.
+        old_grid: Patches down and across that `table` was made for.
+        new_grid: Patches down and across to fit.
+
+    Returns:
+        (offsets, heads), in the dtype of `table`, computed in float32. For an unchanged grid,
+        `table` itself.
+
+    Raises:
+        ShapeMismatch: `table` does not have the offsets of the old grid.
+    """
+    rows, columns = (2 * size - 1 for size in old_grid)
+    if table.ndim != 2 or len(table) != rows * columns + 3:
+        raise ShapeMismatch(
+            "The table of relative positions does not fit the grid that it is said to come from.",
+            evidence={
+                "found": " ".join(map(str, table.shape)),
+                "wanted": f"{rows * columns + 3} head",
+            },
+            meaning=f"{rows * columns + 3} = {rows}*{columns} + 3: offsets of rows times offsets "
+            "of columns, and the class token's.",
+        )
+    if old_grid == new_grid:
+        return table
+    down, across = (_spread(*sizes) for sizes in zip(old_grid, new_grid, strict=True))
+    offsets = table[:-3].float().reshape(rows, columns, -1)
+    spread = torch.einsum("Yy,Xx,yxh->YXh", down.to(offsets), across.to(offsets), offsets)
+    return torch.cat((spread.flatten(0, 1).to(table.dtype), table[-3:]))
+
+
+def resample_patch_kernel(kernel: Tensor, *, patch_size: tuple[int, int]) -> Tensor:
+    """Fit the patch convolution to patches of another size.
+
+    On images resized as much, the new kernel gives as nearly what the old one gave as least squares
+    allow, and exactly that for larger patches: Beyer et al., FlexiViT,
+    https://arxiv.org/abs/2212.08013. timm 1.0.31, `resample_patch_embed` (bicubic, antialias).
+
+    Args:
+        kernel: (D, C, rows, columns).
+        patch_size: Rows and columns of the new kernel.
+
+    Returns:
+        (D, C, *patch_size), in the dtype of `kernel`, computed in float32. For an unchanged size,
+        `kernel` itself.
+    """
+    old_size = (kernel.shape[2], kernel.shape[3])
+    if old_size == patch_size:
+        return kernel
+    pixels = old_size[0] * old_size[1]
+    each_pixel = torch.eye(pixels, device=kernel.device).reshape(pixels, 1, *old_size)
+    resized = F.interpolate(each_pixel, size=patch_size, mode="bicubic", antialias=True)
+    resize = resized.flatten(1).T  # (new pixels, old pixels)
+    fitted: Tensor = kernel.flatten(2).float() @ torch.linalg.pinv(resize)
+    return fitted.reshape(*kernel.shape[:2], *patch_size).to(kernel.dtype)
+
+
+def _spread(old: int, new: int) -> Tensor:
+    """(2 new - 1, 2 old - 1) float32: the share of each old offset in each new one."""
+    # The farthest old offset, 1 + q + q^2 + ..., is to lie on the farthest new one.
+    low, high = 1.01, 1.5
+    while high - low > 1e-6:
+        q = (low + high) / 2
+        low, high = (low, q) if (1 - q ** (old - 1)) / (1 - q) > new - 1 else (q, high)
+    distances = torch.tensor([q**step for step in range(old - 1)], device="cpu").cumsum(0)
+    offsets = torch.cat((-distances.flip(0), torch.zeros(1, device="cpu"), distances))
+    wanted = torch.arange(1.0 - new, new, device="cpu")
+    if old == 1:
+        return torch.ones(2 * new - 1, 1, device="cpu")
+    right = torch.searchsorted(offsets, wanted).clamp(1, 2 * old - 2)
+    share = (wanted - offsets[right - 1]) / (offsets[right] - offsets[right - 1])
+    share = share.clamp(0, 1)  # beyond the farthest offset, its own value
+    shares = torch.zeros(2 * new - 1, 2 * old - 1, device="cpu")
+    shares.scatter_(1, right[:, None], share[:, None])
+    return shares.scatter_(1, right[:, None] - 1, 1 - share[:, None])
 
 
 def _check_positions(pos_embed: Tensor, grid: tuple[int, int], prefix: int) -> None:

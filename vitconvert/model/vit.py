@@ -19,12 +19,19 @@ from torch.utils.checkpoint import checkpoint
 
 from vitconvert.config import ViTConfig
 from vitconvert.errors import ConflictingFact, UsageError
+from vitconvert.model.blocks import Block, ParallelBlock, Whereabouts
 from vitconvert.model.heads import REDUCTION, AttentionPool, PreLogits, classifier
 from vitconvert.model.initialisation import initialise
 from vitconvert.model.inputs import check_images
-from vitconvert.model.layers import LayerScale, Mlp, norm_if, unset
+from vitconvert.model.layers import norm_if, norm_of, unset
 from vitconvert.model.positions import sincos2d_positions
-from vitconvert.model.selection import HeadMask, chosen_layers, head_masks, keep, kept_heads
+from vitconvert.model.relative_positions import (
+    RelativePositions,
+    relative_position_bias,
+    relative_position_index,
+)
+from vitconvert.model.rope import RotaryEmbedding
+from vitconvert.model.selection import HeadMask, chosen_layers, head_masks, kept_heads
 from vitconvert.model.stem import ResNetStem
 
 Intermediates = list[Tensor] | list[tuple[Tensor, Tensor]]
@@ -38,7 +45,7 @@ class PatchEmbed(nn.Module):
         self.backbone = ResNetStem(config) if config.stem else None
         channels = self.backbone.out_channels if self.backbone else config.in_channels
         pixels = channels * config.patch_size[0] * config.patch_size[1]
-        self.pre_norm = nn.LayerNorm(pixels, config.norm_eps) if config.patch_pre_norm else None
+        self.pre_norm = norm_of(pixels, config) if config.patch_pre_norm else None
         self.proj = nn.Conv2d(
             channels, config.embed_dim, config.patch_size, config.patch_size, bias=config.patch_bias
         )
@@ -60,76 +67,6 @@ class PatchEmbed(nn.Module):
         return F.linear(self.pre_norm(patches), self.proj.weight.flatten(1), self.proj.bias)
 
 
-class Attention(nn.Module):
-    """Multi-head self-attention; the rows of `qkv` are q, k, v, and head by head within each."""
-
-    def __init__(self, config: ViTConfig) -> None:
-        super().__init__()
-        self.num_heads, self.head_dim = config.num_heads, config.head_dim
-        self.scale = config.attention_scale
-        self.drop_rate = config.attention_drop_rate
-        inner = config.num_heads * config.head_dim
-        self.qkv = nn.Linear(config.embed_dim, 3 * inner, bias=config.qkv_bias)
-        self.q_norm = norm_if(config.qk_norm, config.head_dim, config)
-        self.k_norm = norm_if(config.qk_norm, config.head_dim, config)
-        self.proj: nn.Module = nn.Identity()
-        if config.attention_proj:
-            self.proj = nn.Linear(inner, config.embed_dim, bias=config.proj_bias)
-        self.proj_drop = nn.Dropout(config.proj_drop_rate)
-
-    def forward(self, x: Tensor, head_mask: Tensor | None = None) -> Tensor:
-        """(B, N, D) to (B, N, D); each head's output is multiplied by its entry of the mask."""
-        q, k, v = self._split(x)
-        dropout = self.drop_rate if self.training else 0.0
-        x = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, scale=self.scale)
-        if head_mask is not None:
-            x = x * head_mask.to(x).view(-1, 1, 1)
-        out: Tensor = self.proj_drop(self.proj(x.transpose(1, 2).flatten(2)))
-        return out
-
-    def probabilities(self, x: Tensor) -> Tensor:
-        """(B, N, D) to (B, H, N, N): what each token reads of each token."""
-        q, k, _ = self._split(x)
-        scale = self.head_dim**-0.5 if self.scale is None else self.scale
-        return (q @ k.transpose(-2, -1) * scale).softmax(-1)
-
-    def prune(self, heads: Collection[int]) -> None:
-        """Remove heads: their rows of `qkv` and their columns of `proj`."""
-        kept = kept_heads(heads, self.num_heads)
-        rows = torch.arange(3 * self.num_heads * self.head_dim, device="cpu")
-        rows = rows.view(3, self.num_heads, self.head_dim)[:, kept]
-        assert isinstance(self.proj, nn.Linear)
-        keep(self.qkv, rows.flatten(), dim=0)
-        keep(self.proj, rows[0].flatten(), dim=1)
-        self.num_heads = len(kept)
-
-    def _split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        B, N, _ = x.shape
-        qkv = self.qkv(x).reshape(B, N, 3, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4)
-        q, k, v = qkv.unbind(0)
-        return self.q_norm(q), self.k_norm(k), v
-
-
-class Block(nn.Module):
-    """Attention and MLP, each behind a norm and added to its input."""
-
-    def __init__(self, config: ViTConfig) -> None:
-        super().__init__()
-        D = config.embed_dim
-        self.norm1 = nn.LayerNorm(D, config.norm_eps)
-        self.attn = Attention(config)
-        self.ls1 = LayerScale(D) if config.layer_scale else nn.Identity()
-        self.norm2 = nn.LayerNorm(D, config.norm_eps)
-        self.mlp = Mlp(config, config.mlp_dim, bias=config.mlp_bias, drop=config.proj_drop_rate)
-        self.ls2 = LayerScale(D) if config.layer_scale else nn.Identity()
-
-    def forward(self, x: Tensor, head_mask: Tensor | None = None) -> Tensor:
-        """(B, N, D) to (B, N, D)."""
-        x = x + self.ls1(self.attn(self.norm1(x), head_mask))
-        out: Tensor = x + self.ls2(self.mlp(self.norm2(x)))
-        return out
-
-
 class ViT(nn.Module):
     """The Vision Transformer that a `ViTConfig` describes.
 
@@ -143,6 +80,8 @@ class ViT(nn.Module):
         device: Where the parameters are; by default torch's default device.
         dtype: Of the parameters; by default torch's default dtype.
     """
+
+    relative_index: Tensor | None
 
     def __init__(
         self,
@@ -160,11 +99,14 @@ class ViT(nn.Module):
         if device.type != "meta":
             self.to_empty(device=device)
             initialise(self, "timm")
+        # Tables that no checkpoint brings are real even in a model on "meta".
+        place = None if device.type == "meta" else device
         if config.position_embedding == "sincos2d":
             table = sincos2d_positions(config.grid_size, config.embed_dim)
-            # Real even in a model on "meta": no checkpoint brings them.
-            table = table.to(device=None if device.type == "meta" else device, dtype=dtype)
+            table = table.to(device=place, dtype=dtype)
             self.register_buffer("pos_embed", table[None], persistent=False)
+        if config.relative_positions != "none":
+            self.relative_index = relative_position_index(config.grid_size).to(device=place)
 
     def _build(self, config: ViTConfig) -> None:
         D = config.embed_dim
@@ -177,9 +119,13 @@ class ViT(nn.Module):
         self.pos_embed: Tensor | None
         if config.position_embedding != "sincos2d":
             self.pos_embed = unset(config.num_positions, D) if config.learned_positions else None
+        self.register_buffer("relative_index", None, persistent=False)
+        self.rel_pos_bias = RelativePositions(config) if config.shared_relative_positions else None
+        self.rope = RotaryEmbedding(config) if config.rope != "none" else None
         self.embed_drop = nn.Dropout(config.embed_drop_rate)
         self.norm_pre = norm_if(config.pre_norm, D, config)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.depth))
+        block = ParallelBlock if config.parallel_branches else Block
+        self.blocks = nn.ModuleList(block(config) for _ in range(config.depth))
         self.norm = norm_if(config.final_norm, D, config)
         self.attn_pool = AttentionPool(config) if config.map_pooling else None
         self.fc_norm = norm_if(config.fc_norm, D, config)
@@ -223,11 +169,15 @@ class ViT(nn.Module):
         return features if pre_logits else self.head(features)
 
     def pool(self, x: Tensor) -> Tensor:
-        """Tokens (B, N, D) to (B, D), or unchanged where pooling is "none"."""
+        """Tokens (B, N, D) to (B, D), (B, 2D) if "token_avg", unchanged if pooling is "none"."""
         if self.config.pooling == "none":
             return x
         if self.config.pooling == "token":
             return x[:, 0]
+        if self.config.pooling == "token_avg":
+            # Hugging Face `Dinov2ForImageClassification`: registers are in neither.
+            patches = x[:, self.config.num_prefix_tokens :]
+            return torch.cat((x[:, 0], patches.mean(dim=1)), dim=1)
         if not self.config.pool_include_prefix:
             x = x[:, self.config.num_prefix_tokens :]
         pooled: Tensor = (self.attn_pool or REDUCTION[self.config.pooling])(x)
@@ -292,6 +242,8 @@ class ViT(nn.Module):
     ) -> dict[int, Tensor]:
         """Attention probabilities (B, H, N, N) by block: which token (row) reads which (column).
 
+        A block of several attentions has the heads of all of them, one attention after another.
+
         They are computed beside the fused attention, which stays as it is. `layers` chooses blocks
         as in `forward_intermediates`.
 
@@ -299,10 +251,11 @@ class ViT(nn.Module):
             UsageError: There are no such blocks.
         """
         taken = chosen_layers(layers, len(self.blocks))
-        inputs = zip(self._blocks[: max(taken) + 1], self._residual_stream(images), strict=False)
+        blocks = self._blocks[: max(taken) + 1]
+        inputs = zip(blocks, self._residual_stream(images), self._whereabouts(), strict=False)
         return {
-            layer: block.attn.probabilities(block.norm1(x))
-            for layer, (block, x) in enumerate(inputs)
+            layer: block.probabilities(x, where)
+            for layer, (block, x, where) in enumerate(inputs)
             if layer in taken
         }
 
@@ -315,14 +268,28 @@ class ViT(nn.Module):
         Raises:
             UsageError: There are no such blocks or heads, or a block would keep none.
         """
-        if not self.config.attention_proj:
-            raise UsageError("Heads cannot be pruned without an output projection.")
         chosen_layers(list(heads), len(self.blocks))
-        attentions = {layer: self._blocks[layer].attn for layer in heads}
+        self._check_prunable()
+        attentions = {layer: cast("Block", self.blocks[layer]).attn for layer in heads}
         for layer, attention in attentions.items():
             kept_heads(heads[layer], attention.num_heads)  # before any block is changed
         for layer, attention in attentions.items():
             attention.prune(heads[layer])
+
+    def _check_prunable(self) -> None:
+        """Without these, what is left of a block computes what it did with masked heads."""
+        obstacles = {
+            "an output projection is missing": not self.config.attention_proj,
+            "attentions stand side by side": self.config.parallel_branches,
+            "a norm joins the heads": self.config.attention_norm,
+            "the blocks share a table of relative positions": (
+                self.config.shared_relative_positions
+            ),
+            "the blocks share the rotary embedding's frequencies": self.config.mixed_rope,
+        }
+        found = [obstacle for obstacle, present in obstacles.items() if present]
+        if found:
+            raise UsageError(f"Heads of this model cannot be pruned: {' and '.join(found)}.")
 
     def reset_classifier(self, num_classes: int, pooling: str | None = None) -> None:
         """Put a new head, initialised as `nn.Linear` is, and change the pooling if one is given.
@@ -347,27 +314,41 @@ class ViT(nn.Module):
 
     def no_weight_decay(self) -> set[str]:
         """Names that optimisers should not decay, besides vectors."""
-        return {"pos_embed", "cls_token", "reg_token", "dist_token"}
+        tokens = {"pos_embed", "cls_token", "reg_token", "dist_token"}
+        tables = ("relative_position_bias_table", "rope.freqs")
+        return tokens | {name for name, _ in self.named_parameters() if name.endswith(tables)}
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Recompute each block in the backward pass instead of keeping its activations."""
         self.grad_checkpointing = enable
 
     @property
-    def _blocks(self) -> list[Block]:
-        return cast("list[Block]", list(self.blocks))
+    def _blocks(self) -> list[Block | ParallelBlock]:
+        return cast("list[Block | ParallelBlock]", list(self.blocks))
 
     def _residual_stream(self, images: Tensor, head_mask: HeadMask = None) -> Iterator[Tensor]:
         """The embedded tokens, then the output of block after block."""
-        masks = head_masks(head_mask, [block.attn.num_heads for block in self._blocks])
+        masks = head_masks(head_mask, [block.num_heads for block in self._blocks])
         x = self._embed(images)
         yield x
-        for block, mask in zip(self._blocks, masks, strict=True):
+        for block, mask, where in zip(self._blocks, masks, self._whereabouts(), strict=True):
             if self.grad_checkpointing and torch.is_grad_enabled():
-                x = checkpoint(block, x, mask, use_reentrant=False)
+                x = checkpoint(block, x, mask, where, use_reentrant=False)
             else:
-                x = block(x, mask)
+                x = block(x, mask, where)
             yield x
+
+    def _whereabouts(self) -> Iterator[Whereabouts]:
+        """For each block, what its attention is told of where its tokens are."""
+        bias = None
+        if self.rel_pos_bias is not None and self.relative_index is not None:
+            table = self.rel_pos_bias.relative_position_bias_table
+            bias = relative_position_bias(table, self.relative_index)
+        if self.rope is not None:
+            tables = self.rope.tables(self.patch_embed.proj.weight)
+            yield from (Whereabouts(rope, self.relative_index, bias) for rope in tables)
+        else:
+            yield from [Whereabouts(None, self.relative_index, bias)] * len(self.blocks)
 
     def _embed(self, images: Tensor) -> Tensor:
         check_images(images, self.config, self.patch_embed.proj.weight.dtype)

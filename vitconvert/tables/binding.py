@@ -1,5 +1,6 @@
 """A table laid over a checkpoint's header: which of their tensors make up which of ours."""
 
+import functools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -47,7 +48,19 @@ class Binding:
     @property
     def fits(self) -> bool:
         """Whether the table explains every key and finds what it requires."""
-        return bool(self.links) and not (self.unexplained or self.misfits or self.lacking)
+        problems = self.unexplained or self.misfits or self.lacking or self.misshapen
+        return bool(self.links) and not problems
+
+    @functools.cached_property
+    def misshapen(self) -> tuple[str, ...]:
+        """Keys whose shape contradicts the sizes that most others agree on."""
+        links = (link for links in self.links.values() for link in links if link.theirs)
+        shapes = {link.theirs: link.their_axes for link in links}
+        return tuple(
+            key
+            for key, axes in shapes.items()
+            if key is not None and not self.sizes.allow(axes, self.shapes[key])
+        )
 
     @property
     def lacking(self) -> tuple[tuple[str, ...], ...]:

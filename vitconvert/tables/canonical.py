@@ -89,6 +89,9 @@ def instances(tensor: CanonicalTensor, config: ViTConfig) -> Iterator[dict[str, 
             yield {}
         case ("i",):
             yield from ({"i": i} for i in range(config.depth))
+        case ("i", "j"):
+            pairs = ((i, j) for i in range(config.depth) for j in range(config.branches))
+            yield from ({"i": i, "j": j} for i, j in pairs)
         case ("s",):
             yield from ({"s": s} for s in range(len(config.stem_depths)))
         case ("s", "u"):

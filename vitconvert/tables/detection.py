@@ -120,8 +120,12 @@ def _decide(fitting: Sequence[_Attempt], their_config: Mapping[str, object]) -> 
 
 def identifies(table: Table, their_config: Mapping[str, object]) -> bool:
     """Whether a project's `config.json` says that it belongs to this dialect."""
-    marks = table.config_file.identify if table.config_file else {}
-    return any(str(their_config.get(key)) in values for key, values in marks.items())
+    config_file = table.config_file
+    if config_file is None:
+        return False
+    named = bool(config_file.architecture) and config_file.architecture in their_config
+    marks = config_file.identify.items()
+    return named or any(str(their_config.get(key)) in values for key, values in marks)
 
 
 def _nearest(bindings: Sequence[_Attempt], count: int) -> Recognised:
@@ -130,6 +134,7 @@ def _nearest(bindings: Sequence[_Attempt], count: int) -> Recognised:
         key=lambda attempt: (
             attempt[1].explained + len(attempt[1].ignored),
             -len(attempt[1].lacking),
+            -len(attempt[1].misshapen),
             -len(attempt[1].unexplained) - len(attempt[1].misfits),
             not attempt[0],
         ),

@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from vitconvert.tables.axes import Axes
+from vitconvert.tables.axes import Axes, Dim
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,15 @@ class Sizes:
 
     known: Mapping[str, int]
     products: Mapping[frozenset[str], int]  # axes of which only the product is known
+
+    def allow(self, axes: Axes, shape: tuple[int, ...]) -> bool:
+        """Whether a tensor may have this layout and this shape."""
+        return all(self._size(dim) == size for dim, size in zip(axes.dims, shape, strict=True))
+
+    def _size(self, dim: Dim) -> int:
+        unknown = frozenset(dim.axes).difference(self.known)
+        known = math.prod(self.known[axis] for axis in dim.axes if axis in self.known)
+        return dim.number * known * (self.products.get(unknown, 0) if unknown else 1)
 
 
 def solve(equations: Iterable[Equation], given: Mapping[str, int]) -> Sizes:

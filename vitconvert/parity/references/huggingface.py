@@ -1,6 +1,7 @@
-"""transformers' ViT, DeiT, ViTMAE, ViTMSN and I-JEPA."""
+"""transformers' image encoders: ViT and its kin, BEiT, DINOv2 and 3, CLIP, SigLIP, AIMv2."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,14 +14,84 @@ from vitconvert.parity.isolation import silent_transformers
 from vitconvert.parity.references.reference import Reference, own_tensors, package
 from vitconvert.parity.taps import Tap, Taps, block_taps
 
-# model_type: the class without and with a classifier
-_CLASSES = {
-    "vit": ("ViTModel", "ViTForImageClassification"),
-    "deit": ("DeiTModel", "DeiTForImageClassification"),
-    "vit_mae": ("ViTMAEModel", ""),
-    "vit_msn": ("ViTMSNModel", "ViTMSNForImageClassification"),
-    "ijepa": ("IJepaModel", "IJepaForImageClassification"),
+
+@dataclass(frozen=True, kw_only=True)
+class _Family:
+    """The classes of one model type, and where their modules are."""
+
+    bare: str
+    classifier: str = ""
+    projected: str = ""  # with CLIP's projection
+    encoder: str = ""  # what a classifier calls the bare model
+    patches: str = "embeddings.patch_embeddings"
+    block: str = "layers.{i}"
+    norm2: str = "layernorm_after"
+    norm: str = "layernorm"  # of all tokens
+
+
+_DINO = {"block": "encoder.layer.{i}", "norm2": "norm2"}
+_CLIP = {
+    "encoder": "vision_model",
+    "patches": "embeddings.patch_embedding",
+    "block": "encoder.layers.{i}",
+    "norm2": "layer_norm2",
 }
+_FAMILIES = {
+    "vit": _Family(bare="ViTModel", classifier="ViTForImageClassification", encoder="vit"),
+    "deit": _Family(bare="DeiTModel", classifier="DeiTForImageClassification", encoder="deit"),
+    "vit_mae": _Family(bare="ViTMAEModel"),
+    "vit_msn": _Family(
+        bare="ViTMSNModel", classifier="ViTMSNForImageClassification", encoder="vit"
+    ),
+    "ijepa": _Family(bare="IJepaModel", classifier="IJepaForImageClassification", encoder="ijepa"),
+    "beit": _Family(bare="BeitModel", classifier="BeitForImageClassification", encoder="beit"),
+    "data2vec-vision": _Family(
+        bare="Data2VecVisionModel",
+        classifier="Data2VecVisionForImageClassification",
+        encoder="data2vec_vision",
+        block="encoder.layer.{i}",
+    ),
+    "dinov2": _Family(
+        bare="Dinov2Model", classifier="Dinov2ForImageClassification", encoder="dinov2", **_DINO
+    ),
+    "dinov2_with_registers": _Family(
+        bare="Dinov2WithRegistersModel",
+        classifier="Dinov2WithRegistersForImageClassification",
+        encoder="dinov2_with_registers",
+        **_DINO,
+    ),
+    "dinov3_vit": _Family(
+        bare="DINOv3ViTModel", block="model.layer.{i}", norm2="norm2", norm="norm"
+    ),
+    "clip": _Family(
+        bare="CLIPVisionModel",
+        classifier="CLIPForImageClassification",
+        projected="CLIPVisionModelWithProjection",
+        norm="",
+        **_CLIP,
+    ),
+    "siglip": _Family(
+        bare="SiglipVisionModel",
+        classifier="SiglipForImageClassification",
+        norm="post_layernorm",
+        **_CLIP,
+    ),
+    "siglip2": _Family(
+        bare="Siglip2VisionModel",
+        classifier="Siglip2ForImageClassification",
+        norm="post_layernorm",
+        **_CLIP,
+    ),
+    "aimv2": _Family(
+        bare="Aimv2VisionModel",
+        patches="embeddings.rms_norm",
+        block="encoder.layers.{i}",
+        norm2="rms_norm2",
+        norm="rms_norm",
+    ),
+}
+_TOWER = "_vision_model"  # ends the model type of an image tower by itself
+_POOLED = ("Dinov2Model", "Dinov2WithRegistersModel", "DINOv3ViTModel", "CLIPVisionModel")
 _ACTIVATIONS = {"gelu_tanh": "gelu_pytorch_tanh"}
 
 
@@ -28,7 +99,7 @@ def huggingface_reference(reading: Reading) -> Reference:
     """Build the class that the tensors are of, from the config.json beside them.
 
     transformers 5.23. `from_pretrained` reads both spellings, on disk and in memory; what it
-    would initialise anew or leave out is an error here.
+    would initialise anew or leave out is an error here, unless it plays no part.
 
     Raises:
         MissingPackage: transformers is not installed.
@@ -36,8 +107,10 @@ def huggingface_reference(reading: Reading) -> Reference:
     """
     transformers = package("transformers", install="transformers")
     tensors = own_tensors(reading)
-    config = _their_config(transformers, reading)
-    kind = _class_of(config.model_type, tensors)
+    theirs = _their_config(reading)
+    family = _FAMILIES[theirs["model_type"].removesuffix(_TOWER)]
+    kind = _class_of(family, tensors)
+    config = transformers.AutoConfig.for_model(**_config_of(kind, family, theirs))
     with silent_transformers():
         model, problems = getattr(transformers, kind).from_pretrained(
             None,
@@ -46,32 +119,51 @@ def huggingface_reference(reading: Reading) -> Reference:
             dtype=next(iter(tensors.values())).dtype,
             attn_implementation="sdpa",
             output_loading_info=True,
-            **_pooler(kind, tensors),
+            **_pooler(kind, reading.config, tensors),
         )
-    _check(kind, problems)
+    _check(kind, problems, reading.ledger.ignored)
     return Reference(
         name=f"transformers {transformers.__version__} {kind}",
         model=model.eval(),
-        taps=_taps(model, reading.config.depth),
+        taps=_taps(model, family, reading.config.depth),
         run=_run,
         reads="output" if _gives_output(model) else "tokens",
     )
 
 
-def _their_config(transformers: Any, reading: Reading) -> Any:
+def _their_config(reading: Reading) -> dict[str, Any]:
     theirs = dict(reading.their_config)
-    if theirs.get("model_type") not in _CLASSES:
-        theirs = _config_from_ours(reading.config)
+    if str(theirs.get("model_type")).removesuffix(_TOWER) not in _FAMILIES:
+        theirs = _config_from_ours(reading)
     theirs["num_labels"] = reading.config.num_classes  # a config.json does not write two classes
     theirs.pop("id2label", None)
     theirs.pop("label2id", None)
     if theirs["model_type"] == "vit_mae":
         theirs["mask_ratio"] = 0.0
-    return transformers.AutoConfig.for_model(**theirs)
+    if theirs["model_type"] in ("beit", "data2vec-vision"):
+        # With the head of masked pre-training, tokens are normed in spite of mean pooling.
+        theirs["use_mean_pooling"] = not reading.config.final_norm
+    return theirs
 
 
-def _config_from_ours(config: ViTConfig) -> dict[str, Any]:
+def _config_of(kind: str, family: _Family, theirs: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration of one class: of an image tower, where another is of two towers."""
+    towers = "vision_config" in theirs
+    if towers and kind == family.classifier:
+        # Pooling by attention plays no part in it.
+        vision = {**theirs["vision_config"], "vision_use_head": False}
+        return {**theirs, "vision_config": vision}
+    if not towers:
+        return dict(theirs)
+    own = {"projection_dim": theirs["projection_dim"]} if kind == family.projected else {}
+    return {**theirs["vision_config"], **own, "model_type": theirs["model_type"] + _TOWER}
+
+
+def _config_from_ours(reading: Reading) -> dict[str, Any]:
     """For tensors without a config.json, from what the user stated."""
+    config = reading.config
+    if not reading.table.name.startswith(("hf_vit", "hf_deit", "hf_ijepa")):
+        raise NotRepresentable(f"{reading.table.title} cannot be built without its config.json.")
     kind = "deit" if config.dist_token else "vit" if config.class_token else "ijepa"
     return {
         "model_type": kind,
@@ -89,58 +181,95 @@ def _config_from_ours(config: ViTConfig) -> dict[str, Any]:
     }
 
 
-def _class_of(model_type: str, tensors: Collection[str]) -> str:
-    bare, classifier = _CLASSES[model_type]
+def _class_of(family: _Family, tensors: Collection[str]) -> str:
     if "cls_classifier.weight" in tensors:
         return "DeiTForImageClassificationWithTeacher"
-    return classifier if "classifier.weight" in tensors and classifier else bare
+    if "visual_projection.weight" in tensors:
+        return family.projected
+    return family.classifier if "classifier.weight" in tensors else family.bare
 
 
-def _pooler(kind: str, tensors: Collection[str]) -> dict[str, bool]:
-    if kind not in ("ViTModel", "DeiTModel", "IJepaModel"):
-        return {}
-    return {"add_pooling_layer": any(name.endswith("pooler.dense.weight") for name in tensors)}
+def _pooler(kind: str, config: ViTConfig, tensors: Collection[str]) -> dict[str, bool]:
+    if kind in ("BeitModel", "Data2VecVisionModel"):
+        return {"add_pooling_layer": config.pooling != "none"}
+    if kind in ("ViTModel", "DeiTModel", "IJepaModel"):
+        return {"add_pooling_layer": any(name.endswith("pooler.dense.weight") for name in tensors)}
+    return {}
 
 
-def _check(kind: str, problems: Mapping[str, Any]) -> None:
-    found = {key: value for key, value in problems.items() if value}
-    if found:
+def _check(kind: str, problems: Mapping[str, Any], ignored: Collection[str]) -> None:
+    found = {key: set(value) - set(ignored) for key, value in problems.items()}
+    if any(found.values()):
         raise NotRepresentable(
             f"transformers' {kind} does not take these tensors.",
-            details=[f"{key}: {', '.join(map(str, value))}" for key, value in found.items()],
+            details=[
+                f"{key}: {', '.join(sorted(map(str, value)))}"
+                for key, value in found.items()
+                if value
+            ],
         )
 
 
-def _taps(model: nn.Module, depth: int) -> Taps:
-    base = f"{model.base_model_prefix}." if hasattr(model, str(model.base_model_prefix)) else ""
-    # Some releases have the blocks a level deeper, under the names that they have on disk.
-    deep = f"{base}encoder.layer.0" in dict(model.named_modules())
+def _taps(model: nn.Module, family: _Family, depth: int) -> Taps:
+    base = f"{family.encoder}." if family.encoder and hasattr(model, family.encoder) else ""
+    modules = dict(model.named_modules())
+    # Some releases have ViT's blocks a level deeper, under the names that they have on disk.
+    deep = f"{base}encoder.layer.0" in modules
+    taps = block_taps(
+        depth,
+        block=base + ("encoder.layer.{i}" if deep else family.block),
+        norm2=family.norm2,
+        norm=base + family.norm,
+    )
+    if not family.norm:
+        del taps["norm"]
+    head = next((name for name in ("classifier", "visual_projection") if name in modules), "")
     return {
-        "patch_embed": Tap(f"{base}embeddings.patch_embeddings"),
-        "features": Tap("classifier", input=True) if base else Tap("pooler"),
-        **block_taps(
-            depth,
-            block=base + ("encoder.layer.{i}" if deep else "layers.{i}"),
-            norm2="layernorm_after",
-            norm=f"{base}layernorm",
-        ),
+        "patch_embed": Tap(f"{base}{family.patches}"),
+        "features": Tap(head, input=True) if head else Tap("pooler"),
+        **taps,
     }
 
 
 def _gives_output(model: nn.Module) -> bool:
-    return hasattr(model, "num_labels") or getattr(model, "pooler", None) is not None
+    """Whether a class returns more than tokens."""
+    heads = ("classifier", "cls_classifier", "visual_projection", "pooler", "head")
+    pooled = type(model).__name__ in _POOLED
+    return pooled or any(getattr(model, name, None) is not None for name in heads)
 
 
 def _run(model: nn.Module, images: Tensor) -> Tensor:
-    more = {}
-    if "ViTMAE" in type(model).__name__:
-        # Masks nothing, but sorts the patches by this noise: keep them in order.
-        embeddings: Any = model.embeddings
-        patches = embeddings.patch_embeddings.num_patches
-        more["noise"] = torch.arange(patches).expand(len(images), -1)
-    output = model(images, **more)
-    for name in ("logits", "pooler_output", "last_hidden_state"):
+    output = model(**_inputs(model, images))
+    for name in ("logits", "image_embeds", "pooler_output", "last_hidden_state"):
         if getattr(output, name, None) is not None:
             tensor: Tensor = getattr(output, name)
             return tensor
     raise AssertionError(type(output))
+
+
+def _inputs(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
+    kind = type(model).__name__
+    if kind.startswith("Siglip2"):
+        return _patches(model, images)
+    more = {}
+    if "ViTMAE" in kind:
+        # Masks nothing, but sorts the patches by this noise: keep them in order.
+        embeddings: Any = model.embeddings
+        patches = embeddings.patch_embeddings.num_patches
+        more["noise"] = torch.arange(patches).expand(len(images), -1)
+    return {"pixel_values": images, **more}
+
+
+def _patches(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
+    """What the processor of SigLIP 2 makes of images: flattened patches, (y x channel)."""
+    config: Any = model.config
+    side = getattr(config, "vision_config", config).patch_size
+    B, C, height, width = images.shape
+    rows, columns = height // side, width // side
+    grid = images.reshape(B, C, rows, side, columns, side).permute(0, 2, 4, 3, 5, 1)
+    patches = grid.reshape(B, rows * columns, side * side * C)
+    return {
+        "pixel_values": patches,
+        "pixel_attention_mask": torch.ones(patches.shape[:2], dtype=torch.int64),
+        "spatial_shapes": torch.tensor([[rows, columns]] * B),
+    }

@@ -1,0 +1,17 @@
+"""`verify` finds transformers' own class for every checkpoint, and agrees with it."""
+
+import transformers
+
+from vitconvert.parity import verify
+
+
+def test_verified_against_the_class_that_wrote_it(case, save):
+    folder, model = save(case)
+    report = verify(folder, dtypes=("float32",))
+    assert report.ok, report.summary()
+    name = type(model).__name__
+    tower = {"CLIPModel": "CLIPVisionModelWithProjection", "SiglipModel": "SiglipVisionModel"}
+    tower["Siglip2Model"] = "Siglip2VisionModel"
+    assert report.reference == f"transformers {transformers.__version__} {tower.get(name, name)}"
+    layers = {layer.layer for layer in report.layers}
+    assert {"patch_embed", "embedding", "blocks.1.attn", "blocks.1.mlp"} <= layers

@@ -1,0 +1,126 @@
+"""Rotary position embedding: q and k of each patch are turned by angles that say where it is.
+
+Su et al., https://arxiv.org/abs/2104.09864. A head's channels are pairs, and each pair is turned
+by a position times a frequency: half of the pairs by one axis of the grid and half by the other,
+or each by a learned mixture of both (Heo et al., https://arxiv.org/abs/2403.13298). Operations,
+their order and their precision are those of timm 1.0.31, `layers/pos_embed_sincos.py`.
+
+Letters: H heads, P patches, K width of a head.
+"""
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from vitconvert.config import ViTConfig
+
+
+class RotaryEmbedding(nn.Module):
+    """The sines and cosines that turn a model's patches.
+
+    They are computed afresh for each batch, which costs little beside a block: there is no table
+    that loading, `to` or a "meta" device could leave wrong.
+    """
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.freqs: nn.Parameter | None = None
+        if config.rope == "mixed":
+            axes = (2, config.depth, config.num_heads, config.head_dim // 2)
+            self.freqs = nn.Parameter(torch.empty(axes))
+
+    def tables(self, like: Tensor) -> Iterator[Tensor]:
+        """For each block (P, 2K), or (H, P, 2K) if learned: sines, then cosines.
+
+        Args:
+            like: A weight of the model. Axial and learned tables are computed in float32 and have
+                its dtype; DINOv3's have float32 at least.
+        """
+        config = self.config
+        if self.freqs is not None:
+            first, second = _index_grid(config, like.device).unbind(-1)
+            for along_first, along_second in zip(*self.freqs.float(), strict=True):
+                # Heads beside positions: (H, 1, K/2) by (P, 1).
+                angles = first[:, None] * along_first[:, None]
+                angles = angles + second[:, None] * along_second[:, None]
+                yield _table(angles, config.rope_half).to(self.freqs.dtype)
+        elif config.rope == "dinov3":
+            angles = dinov3_angles(config, like)
+            yield from [_table(angles, config.rope_half)] * config.depth
+        else:
+            angles = axial_angles(config, like.device)
+            yield from [_table(angles, config.rope_half).to(like.dtype)] * config.depth
+
+
+def axial_angles(config: ViTConfig, device: torch.device) -> Tensor:
+    """(P, K/2) float32: rows and columns, scaled to a reference grid, times K/4 frequencies each.
+
+    timm's `RotaryEmbeddingCat`, as EVA-02, Perception Encoder and RoPE-ViT use it.
+    """
+    bands = config.head_dim // 4
+    exponents = torch.arange(bands, device=device).float() / bands
+    frequencies = 1.0 / config.rope_temperature**exponents
+    grid = _index_grid(config, device)
+    return (grid[..., None] * frequencies).flatten(-2)
+
+
+def dinov3_angles(config: ViTConfig, like: Tensor) -> Tensor:
+    """(P, K/2): patch centres in [-1, 1], in whole turns, divided by K/4 periods each.
+
+    timm's `RotaryEmbeddingDinoV3` for images of any size: float32 grid and periods, and products
+    of the model's dtype if that is more precise.
+    """
+    dtype = torch.promote_types(like.dtype, torch.float32)
+    exponents = 2.0 * torch.arange(config.head_dim // 4, device=like.device).float()
+    periods = config.rope_temperature ** (exponents / (config.head_dim // 2))
+    rows, columns = (
+        (torch.arange(0.5, size, device=like.device, dtype=torch.float32) + config.rope_offset)
+        / size
+        for size in config.grid_size
+    )
+    centres = 2.0 * _grid(rows, columns, config.rope_indexing) - 1.0
+    return (2 * math.pi * centres[..., None].to(dtype) / periods.to(dtype)).flatten(-2)
+
+
+def turn(x: Tensor, table: Tensor, *, prefix: int, half: bool) -> Tensor:
+    """Turn the patches of (B, H, N, K) and leave the `prefix` tokens as they are.
+
+    A pair of channels is two neighbours, or if `half` one of the first half of a head and one of
+    the second.
+    """
+    patches = x[:, :, prefix:]
+    if half:
+        first, second = patches.chunk(2, dim=-1)
+        quarter_turn = torch.cat((-second, first), dim=-1)
+    else:
+        first, second = patches[..., ::2], patches[..., 1::2]
+        quarter_turn = torch.stack((-second, first), dim=-1).flatten(-2)
+    sin, cos = table.chunk(2, dim=-1)
+    turned = patches * cos + quarter_turn * sin
+    return torch.cat((x[:, :, :prefix], turned.to(x.dtype)), dim=2)
+
+
+def _table(angles: Tensor, half: bool) -> Tensor:
+    """Angles (..., K/2) of pairs to sines and cosines (..., 2K) of channels."""
+    parts = angles.sin(), angles.cos()
+    spread = [torch.cat((x, x), -1) if half else x.repeat_interleave(2, -1) for x in parts]
+    return torch.cat(spread, dim=-1)
+
+
+def _index_grid(config: ViTConfig, device: torch.device) -> Tensor:
+    """(P, 2) float32: numbers of rows and columns, moved and scaled where the config says so."""
+    rows, columns = (torch.arange(size, device=device).float() for size in config.grid_size)
+    if config.rope == "axial":
+        rows, columns = rows + config.rope_offset, columns + config.rope_offset
+    if config.rope == "axial" and config.rope_reference:
+        (height, width), (far_down, far_across) = config.grid_size, config.rope_reference
+        rows, columns = rows / height * far_down, columns / width * far_across
+    return _grid(rows, columns, config.rope_indexing)
+
+
+def _grid(rows: Tensor, columns: Tensor, indexing: str) -> Tensor:
+    y, x = torch.meshgrid(rows, columns, indexing="ij")
+    return torch.stack((y, x) if indexing == "ij" else (x, y), dim=-1).flatten(0, 1)
