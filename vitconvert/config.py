@@ -36,7 +36,16 @@ RESAMPLINGS = (
     "bilinear_align_corners",  # Google, big_vision, jeonsworld: scipy.ndimage.zoom(order=1)
 )
 # Axes of the canonical layouts whose size is the same in every ViT.
-FIXED_AXES = {"qkv": 3, "kv": 2, "gate": 2, "axis": 2, "root_y": 7, "root_x": 7, "unit_y": 3, "unit_x": 3}
+FIXED_AXES = {
+    "qkv": 3,
+    "kv": 2,
+    "gate": 2,
+    "axis": 2,
+    "root_y": 7,
+    "root_x": 7,
+    "unit_y": 3,
+    "unit_x": 3,
+}
 
 
 @dataclass(frozen=True, kw_only=True)

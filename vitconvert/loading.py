@@ -29,8 +29,8 @@ from vitconvert.sources import Located, locate
 from vitconvert.tables.architectures import (
     FILE,
     architecture_in,
-    architectures,
     find_architecture,
+    named,
 )
 from vitconvert.tables.detection import Recognised, recognise
 from vitconvert.tables.table import Table, builtin_tables, find_tables, read_table
@@ -344,7 +344,7 @@ def _named_facts(
 ) -> Facts:
     """Facts of the architecture that the user, the config, the reference or the file names."""
     key = table.config_file.architecture if table.config_file else ""
-    if table.ecosystem not in architectures():
+    if not named(table.ecosystem):
         return {}
     # The reference comes before the config: timm's quickgelu names lead to repositories whose
     # config names another architecture.

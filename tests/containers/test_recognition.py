@@ -65,7 +65,7 @@ def test_the_whole_message_for_a_git_lfs_pointer(tmp_path: Path) -> None:
     )
 
 
-def test_a_torchscript_archive_is_named_and_not_run(tmp_path: Path) -> None:
+def test_a_torchscript_archive_without_its_pickle_is_damaged(tmp_path: Path) -> None:
     path = tmp_path / "clip.pt"
     with zipfile.ZipFile(path, "w") as archive:  # the members that torch.jit.save writes
         for name in ("data.pkl", "constants.pkl", "code/__torch__/clip.py", "data/0"):
@@ -74,10 +74,10 @@ def test_a_torchscript_archive_is_named_and_not_run(tmp_path: Path) -> None:
         open_container(path)
     assert str(error.value) == (
         "error: corrupt-file\n"
-        "  This is a TorchScript archive: a program with weights, not a plain checkpoint.\n"
-        f"  file  {path}\n"
-        "  Reading it would mean running it, so it was not opened.\n"
-        "  hint: where you trust the file: torch.save(torch.jit.load(path).state_dict(), new)."
+        "  The pickle of this TorchScript archive is damaged.\n"
+        f"  file    {path}\n"
+        "  reason  pickle exhausted before seeing STOP\n"
+        "  hint: download it again."
     )
 
 

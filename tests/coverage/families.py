@@ -9,7 +9,7 @@ import torch
 from timm.models import save_for_hf
 
 import vitconvert
-from vitconvert.tables.architectures import architectures
+from vitconvert.tables.architectures import named
 
 MODULES = ("vision_transformer", "deit", "vision_transformer_hybrid", "eva", "beit")
 # Entry points of these modules that are no ViT of a paper or a project.
@@ -64,4 +64,4 @@ def relative_difference(name: str, folder: Path, *, small: bool = False) -> floa
 
 def supported(name: str) -> bool:
     """Whether vitconvert's ViT computes what this architecture computes."""
-    return name in architectures()["timm"]
+    return name in named("timm")

@@ -10,14 +10,13 @@ import pytest
 import timm
 import torch
 
-from tests.coverage.families import ARCHITECTURES, family_of, relative_difference
-from vitconvert.tables.architectures import architectures
+from tests.coverage.families import ARCHITECTURES, family_of, relative_difference, supported
 
 
 @pytest.mark.coverage
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_architecture(name, tmp_path):
-    if name not in architectures()["timm"]:
+    if not supported(name):
         pytest.skip(f"{name} is not supported; the README says why")
     assert relative_difference(name, tmp_path) <= 2e-5
 
@@ -27,7 +26,7 @@ def test_architecture(name, tmp_path):
     sorted({family_of(name): name for name in reversed(ARCHITECTURES)}.values()),
 )
 def test_one_architecture_of_each_family(name, tmp_path):
-    if name not in architectures()["timm"]:
+    if not supported(name):
         pytest.skip(f"{name} is not supported; the README says why")
     torch.set_num_threads(1)
     assert relative_difference(name, tmp_path, small=True) <= 2e-5
@@ -36,4 +35,4 @@ def test_one_architecture_of_each_family(name, tmp_path):
 def test_every_vit_of_timm_is_listed():
     modules = ("vision_transformer", "deit", "vision_transformer_hybrid", "eva", "beit")
     names = {name for module in modules for name in timm.list_models(module=module)}
-    assert {name for name in ARCHITECTURES} <= names
+    assert set(ARCHITECTURES) <= names

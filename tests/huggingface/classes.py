@@ -31,7 +31,6 @@ TEXT = {
     "eos_token_id": 2,
     "pad_token_id": 0,
 }
-# The parts of a classifier or of a whole model that give its tokens.
 _ENCODERS = ("dinov2", "dinov2_with_registers", "beit", "data2vec_vision", "vision_model")
 
 
@@ -64,12 +63,16 @@ def randomise(model: nn.Module) -> nn.Module:
     return model.eval()
 
 
+def encoder(model: nn.Module) -> nn.Module:
+    """The part that gives the tokens."""
+    return next((getattr(model, name) for name in _ENCODERS if hasattr(model, name)), model)
+
+
 @torch.no_grad()
 def outputs(model: nn.Module, images: Tensor) -> tuple[Tensor | None, Tensor]:
     """What the class gives in the end, if it is not the tokens; and its tokens."""
-    part = next((getattr(model, name) for name in _ENCODERS if hasattr(model, name)), model)
     given = inputs(model, images)
-    tokens = part(**given).last_hidden_state
+    tokens = encoder(model)(**given).last_hidden_state
     if hasattr(model, "get_image_features"):
         return model.get_image_features(**given).pooler_output, tokens
     found = model(**given)
@@ -144,6 +147,11 @@ CLIP = {
     "class_token": True,
 }
 SIGLIP = {"norm_eps": 1e-6, "final_norm": True, "class_token": False, "mlp_dim": 50}
+NAFLEX = {
+    "image_size": (24, 24),
+    "patch_size": (8, 8),
+    "position_resampling": "bilinear_antialias",
+}
 MAP = {"pooling": "map", "pool_mlp_dim": 50, "num_classes": 0}
 TOWERS = {"towers": True}
 TEXT_TOWER = ("text_model.", "logit_")
@@ -163,7 +171,13 @@ CLASSES: dict[str, Case] = {
         "hf_dinov2",
         {"mlp_ratio": 3, "hidden_act": "gelu_new", "use_mask_token": False},
         LABELS,
-        expected=DINOV2 | {"pooling": "token_avg", "num_classes": 7, "activation": "gelu_tanh"},
+        expected=DINOV2
+        | {
+            "pooling": "token_avg",
+            "num_classes": 7,
+            "activation": "gelu_tanh",
+            "position_resampling": "bicubic",
+        },
     ),
     "DINOv2, SwiGLU": _case(
         "Dinov2ForImageClassification",
@@ -315,9 +329,15 @@ CLASSES: dict[str, Case] = {
         "CLIPModel",
         "CLIPConfig",
         "hf_clip",
-        MLP | {"projection_dim": 10},
+        MLP | {"projection_dim": 10, "layer_norm_eps": 1e-3},
         expected=CLIP
-        | {"fc_norm": True, "num_classes": 10, "head_bias": False, "activation": "quick_gelu"},
+        | {
+            "fc_norm": True,
+            "num_classes": 10,
+            "head_bias": False,
+            "activation": "quick_gelu",
+            "norm_eps": 1e-3,
+        },
         ignored=(*TEXT_TOWER, "text_projection."),
         **TOWERS,
     ),
@@ -349,8 +369,8 @@ CLASSES: dict[str, Case] = {
         "SiglipModel",
         "SiglipConfig",
         "hf_siglip",
-        MLP,
-        expected=SIGLIP | MAP | {"activation": "gelu_tanh"},
+        MLP | {"layer_norm_eps": 1e-3, "hidden_act": "relu"},
+        expected=SIGLIP | MAP | {"activation": "relu", "norm_eps": 1e-3},
         ignored=TEXT_TOWER,
         **TOWERS,
     ),
@@ -368,14 +388,14 @@ CLASSES: dict[str, Case] = {
         "Siglip2VisionConfig",
         "hf_siglip2",
         MLP | {"num_patches": 9},
-        expected=SIGLIP | MAP | {"image_size": (24, 24), "patch_size": (8, 8)},
+        expected=SIGLIP | MAP | NAFLEX,
     ),
     "SigLIP 2, both towers": _case(
         "Siglip2Model",
         "Siglip2Config",
         "hf_siglip2",
         MLP | {"num_patches": 9},
-        expected=SIGLIP | MAP | {"image_size": (24, 24), "patch_size": (8, 8)},
+        expected=SIGLIP | MAP | NAFLEX,
         ignored=TEXT_TOWER,
         **TOWERS,
     ),
@@ -384,7 +404,7 @@ CLASSES: dict[str, Case] = {
         "Siglip2Config",
         "hf_siglip2_classifier",
         MLP | LABELS | {"num_patches": 9},
-        expected=SIGLIP | {"pooling": "avg", "num_classes": 7},
+        expected=SIGLIP | NAFLEX | {"pooling": "avg", "num_classes": 7},
         ignored=("vision_model.head.",),
         **TOWERS,
     ),

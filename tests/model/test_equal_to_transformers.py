@@ -46,7 +46,6 @@ def test_class_token_beside_the_mean_of_patches_is_dinov2s(make_config, randomis
     theirs = randomise(transformers.Dinov2WithRegistersForImageClassification(config))
     ours = ViT(make_config(pooling="token_avg", num_registers=2)).eval()
     ours.head.load_state_dict(theirs.classifier.state_dict())
-    tokens = theirs.base_model(images(make_config(image_size=(32, 32)))).last_hidden_state
     x = images(make_config(image_size=(32, 32)))
     tokens = theirs.base_model(x).last_hidden_state
     assert ours.head.in_features == 60

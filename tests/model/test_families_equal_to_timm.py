@@ -220,9 +220,12 @@ def test_option_equals_timm(name, arguments, fields, randomise, images):
     ],
 )
 def test_training_drops_what_timm_drops(name, randomise, images):
-    rates = {"attn_drop_rate": 0.3, "proj_drop_rate": 0.2}
-    ours_ = {"attention_drop_rate": 0.3, "proj_drop_rate": 0.2}
-    theirs, config = _pair(name, randomise, rates, ours_)
+    theirs, config = _pair(
+        name,
+        randomise,
+        {"attn_drop_rate": 0.3, "proj_drop_rate": 0.2},
+        {"attention_drop_rate": 0.3, "proj_drop_rate": 0.2},
+    )
     ours = _same_weights(config, theirs).train()
     x = images(config)
     torch.manual_seed(3)
@@ -253,9 +256,8 @@ def test_intermediates_equal_timm(name, randomise, images):
     assert torch.equal(found, wanted)
     pairs = zip(outputs, their_outputs, strict=True)
     assert all(torch.equal(a, b) for pair in pairs for a, b in zip(*pair, strict=True))
-    assert ours.no_weight_decay() - {"dist_token", "reg_token", "pos_embed"} == (
-        theirs.no_weight_decay() - {"dist_token", "reg_token", "pos_embed"}
-    )
+    present = dict(ours.named_parameters()).keys()
+    assert ours.no_weight_decay() & present == theirs.no_weight_decay() & present
 
 
 @pytest.mark.parametrize("relative", ["block", "shared"])
@@ -268,10 +270,9 @@ def test_relative_index_is_real_in_a_model_on_meta_and_in_no_state(relative, mak
     model.load_state_dict(whole.state_dict(), strict=True, assign=True)
     x = images(config)
     assert torch.equal(model(x), whole(x))
-    assert (
-        torch.equal(copy.deepcopy(model).double()(x.double()).float(), whole(x))
-        or (copy.deepcopy(model).double()(x.double()).float() - whole(x)).abs().max() < 1e-5
-    )
+    half = copy.deepcopy(model).bfloat16()
+    assert half(x.bfloat16()).dtype == torch.bfloat16
+    assert half.relative_index.dtype == torch.int64
 
 
 @pytest.mark.parametrize(
@@ -295,9 +296,10 @@ def test_gradients_equal_timms(name, parameter, randomise, images):
 def test_learned_rotation_begins_as_timms():
     theirs = RotaryEmbeddingMixed(96, depth=3, num_heads=4, temperature=10.0).freqs
     config = ViTConfig(
-        **(SMALL | {"image_size": 32, "patch_size": 8} | CLASS)
-        | {"image_size": (32, 32), "patch_size": (8, 8), "embed_dim": 96, "head_dim": 24}
-        | {"depth": 3, "rope": "mixed"}
+        **SMALL
+        | MIXED
+        | {"image_size": (32, 32), "patch_size": (8, 8)}
+        | {"embed_dim": 96, "head_dim": 24, "depth": 3}
     )
     ours = ViT(config).rope.freqs
     assert ours.shape == theirs.shape

@@ -39,6 +39,24 @@ def test_every_parameter_is_overwritten(style, heads, make_config):
             assert torch.equal(parameter, torch.full_like(parameter, name.endswith("weight")))
 
 
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("relative", ["block", "shared"])
+def test_rotations_relative_positions_and_gates_are_overwritten(style, relative, make_config):
+    words = {"relative_positions": relative, "rope": "mixed", "head_dim": 8}
+    words |= {"gated_mlp": True, "mlp_norm": True, "attention_norm": True}
+    model = ViT(make_config(norm="rms", norm_bias=False, **words))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(math.nan)
+    initialise(model, style)
+    for name, parameter in model.named_parameters():
+        assert parameter.isfinite().all(), name
+        if "norm" in name:
+            assert (parameter == 1).all(), name
+        if "relative" in name:
+            assert (parameter == 0).all(), name
+
+
 @pytest.mark.parametrize("pooling", ["token", "map"])
 def test_timm(pooling, config):
     theirs = VisionTransformer(

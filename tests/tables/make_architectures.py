@@ -194,11 +194,11 @@ def stem(model: torch.nn.Module) -> dict[str, Any]:
     return {"stem": True, "stem_depths": [len(stage.blocks) for stage in stages]}
 
 
-def timm_rows() -> Iterator[tuple[str, dict[str, Any]]]:
+def timm_rows(classes: tuple[type, ...]) -> Iterator[tuple[str, dict[str, Any]]]:
     for name in sorted({n for module in MODULES for n in timm.list_models(module=module)}):
         with torch.device("meta"):
             model = timm.create_model(name)
-        if supported(model):
+        if isinstance(model, classes) and supported(model):
             yield name, facts(model)
 
 
@@ -223,7 +223,8 @@ def document() -> str:
     """The whole file."""
     lines = [HEADER.format(timm=timm.__version__)]
     sections = {
-        "timm": timm_rows(),
+        "timm": timm_rows((VisionTransformer,)),
+        "timm_eva": timm_rows((Eva, Beit)),
         "torchvision": torchvision_rows(),
         "jeonsworld": sorted(JEONSWORLD.items()),
     }

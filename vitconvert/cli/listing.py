@@ -20,23 +20,23 @@ def command(name: str, help_text: str) -> click.Command:
         from vitconvert.tables.table import builtin_tables
 
         tables = {n: t for n, t in builtin_tables().items() if fnmatch(n, pattern)}
-        named = {
-            ecosystem: [name for name in rows if fnmatch(name, pattern)]
-            for ecosystem, rows in architectures().items()
+        listed = {
+            section: [name for name in rows if fnmatch(name, pattern)]
+            for section, rows in architectures().items()
         }
         if options["as_json"]:
             dialects = {n: {"title": t.title, "ecosystem": t.ecosystem} for n, t in tables.items()}
-            print_json({"ok": True, "dialects": dialects, "architectures": named})
+            print_json({"ok": True, "dialects": dialects, "architectures": listed})
             return 0
         if options["quiet"]:
-            for found in [*tables, *(n for names in named.values() for n in names)]:
+            for found in [*tables, *(n for names in listed.values() for n in names)]:
                 click.echo(found)
             return 0
         for dialect, table in tables.items():
             click.echo(f"{dialect:<26} {table.ecosystem:<12} {table.title}")
-        for ecosystem, names in named.items():
+        for section, names in listed.items():
             for architecture in names:
-                click.echo(f"{architecture:<50} architecture of {ecosystem}")
+                click.echo(f"{architecture:<50} architecture of {section}")
         return 0
 
     return list_

@@ -31,8 +31,8 @@ _MOST = 10**6
 def open_torchscript(path: Path, members: Mapping[str, Member]) -> Container:
     """Read the names of all tensors of a TorchScript archive and map the file.
 
-    Every tensor that is an attribute of a module is in the manifest, by its path: what
-    `torch.jit.load(path).state_dict()` has, and attributes that are neither parameter nor buffer.
+    Every tensor that is an attribute of a module is in the manifest, by its path: what the state
+    dict of the loaded program has, and attributes that are neither parameter nor buffer.
     Numbers and texts are in `extras`. Constants of the program are not read.
 
     Raises:

@@ -14,6 +14,7 @@ from typing import Any
 from vitconvert.config import ViTConfig, field_names
 from vitconvert.conversion.their_config import Facts
 from vitconvert.errors import ConflictingFact, MissingFact
+from vitconvert.tables.architectures import named
 from vitconvert.tables.binding import Binding
 from vitconvert.tables.canonical import canonical_tensors
 from vitconvert.tables.table import SCALED_BY_WIDTH, Default, Table
@@ -45,6 +46,10 @@ _MAY_DIFFER = {
 }
 
 _LAST_NORMS = {"final_norm": True, "fc_norm": False}  # and what is so if nobody says otherwise
+
+# Rows of architectures.toml leave these out where they have their default, and these do not count.
+_TOLD_BY_ROWS = {"layer_scale", "gated_mlp", "final_norm", "fc_norm", "dist_token", "branches"}
+_INCIDENTAL = {"image_size", "num_classes", "num_heads", "pool_heads", "no_embed_class"}
 
 # Widths of released ViTs and their head counts; for hints only, since D / 64 is often wrong.
 _RELEASED_HEADS = {192: 3, 384: 6, 768: 12, 1024: 16, 1152: 16, 1280: 16, 1408: 16, 1664: 16}
@@ -132,6 +137,7 @@ class _Derivation:
         self.take_stated()
         self.read_positions()
         self.read_last_norm()
+        self.read_rope()
         for name in _REQUIRED:
             if name not in self.facts and name not in self.missing:
                 self.missing[name] = "nothing tells it"
@@ -287,7 +293,33 @@ class _Derivation:
         ends_with_norm = self.facts["final_norm"][0] or self.facts["fc_norm"][0]
         said = {n: self.stated.get(n, (default, ""))[0] for n, default in _LAST_NORMS.items()}
         if not ends_with_norm and any(said.values()) and not self.table_ends_bare():
-            self.missing["final_norm"] = "there is no last norm, and nothing says that there is none"
+            self.missing["final_norm"] = (
+                "there is no last norm, and nothing says that there is none"
+            )
+
+    def read_rope(self) -> None:
+        """A rotary embedding leaves no trace, so a file must not look like a model that has one."""
+        if "rope" in self.stated or "rope" in self.facts:
+            return
+        known = named(self.binding.table.ecosystem).items()
+        turned = (name for name, row in known if row.get("rope", "none") != "none")
+        alike = [name for name in turned if self.looks_like(dict(known)[name])]
+        if alike:
+            self.missing["rope"] = (
+                f"the tensors are those of {alike[0]} too, which turns q and k by their position; "
+                "--architecture NAME says which model this is, --set rope=none that it is not"
+            )
+
+    def looks_like(self, row: Mapping[str, Any]) -> bool:
+        """Whether the tensors show nothing that an architecture does not have."""
+        shown = {name: value for name, (value, origin) in self.facts.items() if origin == TENSORS}
+        fields = (f.name for f in _FIELDS if f.name in shown and f.name not in _INCIDENTAL)
+        defaults = {f.name: f.default for f in _FIELDS}
+        return all(
+            shown[name] == row.get(name, defaults[name])
+            for name in fields
+            if name in row or name in _TOLD_BY_ROWS
+        )
 
     def table_ends_bare(self) -> bool:
         """Whether the dialect has no last norm to miss."""
@@ -360,8 +392,8 @@ class _Derivation:
         self.facts["image_size"] = (self.pixels(side), assumed)
 
     def relative_rows(self, image: tuple[int, int]) -> int:
-        (down, across) = self.facts["patch_size"][0]
-        return (2 * (image[0] // down) - 1) * (2 * (image[1] // across) - 1) + 3
+        down, across = self.facts["patch_size"][0]
+        return int((2 * (image[0] // down) - 1) * (2 * (image[1] // across) - 1) + 3)
 
     def stem_stride(self) -> int:
         """Pixels from one position of the stem's grid to the next."""

@@ -35,6 +35,8 @@ def fit_target(
     config: ViTConfig,
     their_config: Mapping[str, Any] | None = None,
     named: Facts | None = None,
+    *,
+    only: bool = True,
 ) -> Target:
     """Plan writing a model in a dialect.
 
@@ -43,12 +45,14 @@ def fit_target(
         config: The model's configuration.
         their_config: The project's own configuration that would be written beside the tensors.
         named: What the architecture that it names implies.
+        only: Whether the model must be as the dialect's models are when nothing names them.
 
     Raises:
         NotRepresentable: The dialect has no place for a tensor, misses one that it always has, or
             would compute another function.
     """
-    _require_properties(table, config)
+    if only:
+        _require_properties(table, config)
     plan = plan_writing(table, config)
     shapes = {assembly.target: plan.shape(assembly) for assembly in plan.assemblies}
     binding = bind(table, shapes)
@@ -59,10 +63,13 @@ def fit_target(
             evidence={"table": table.file, "tensors": ", ".join(names)},
         )
     built_with = {name: getattr(config, name) for name in (*_BUILT_WITH, *table.ask)}
+    stated_sizes = {name: value for name, value in built_with.items() if value}
     if "attention_scale" in table.ask:
-        built_with["attention_scale"] = config.function()["attention_scale"]
+        stated_sizes["attention_scale"] = config.function()["attention_scale"]
+    if not config.final_norm:
+        stated_sizes["final_norm"] = False
     stated = strongest(
-        state({k: v for k, v in built_with.items() if v}, "constructor"),
+        state(stated_sizes, "constructor"),
         facts_from_config(table, their_config or {}),
         named or {},
     )

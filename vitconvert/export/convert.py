@@ -201,7 +201,9 @@ def _wish(checkpoint: Checkpoint) -> Wish:
         config=checkpoint.config,
         preprocessing=checkpoint.preprocessing,
         labels=checkpoint.labels,
-        architecture=theirs.get("architecture") or checkpoint.located.name,
+        dialect=checkpoint.dialect,
+        architecture=checkpoint.located.name or theirs.get("architecture"),
+        arguments=theirs.get("model_args") or {},
         pretrained_cfg=record if isinstance(record, dict) else None,
     )
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 from vitconvert.config import ViTConfig
+from vitconvert.errors import NotRepresentable
 from vitconvert.inference.labels import Labels
 from vitconvert.tables.table import Table
 
@@ -10,8 +11,13 @@ from vitconvert.tables.table import Table
 def huggingface_config(
     table: Table, config: ViTConfig, *, labels: Labels | None = None
 ) -> dict[str, Any]:
-    """Say to transformers what this configuration says, in the keys that the table maps."""
-    assert table.config_file is not None
+    """Say to transformers what this configuration says, in the keys that the table maps.
+
+    Raises:
+        NotRepresentable: The table is of a class whose config.json is not written yet.
+    """
+    if table.config_file is None or not _written(table):
+        raise NotRepresentable(f"{table.title} is read, and not written yet.")
     model_type, architecture = _class(config)
     written: dict[str, Any] = {"architectures": [architecture], "model_type": model_type}
     for field, paths in table.config_file.fields.items():
@@ -27,6 +33,11 @@ def huggingface_config(
         written["num_labels"] = config.num_classes
     written["dtype"] = "float32"
     return written
+
+
+def _written(table: Table) -> bool:
+    marks = table.config_file.identify if table.config_file else {}
+    return "vit" in marks.get("model_type", ())
 
 
 def _class(config: ViTConfig) -> tuple[str, str]:

@@ -1,6 +1,7 @@
 """What `--to` means: which dialect, with which companions, holds a model's function."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from vitconvert.config import ViTConfig
@@ -8,13 +9,14 @@ from vitconvert.conversion.facts import state
 from vitconvert.conversion.target import Target, fit_target
 from vitconvert.errors import NotRepresentable
 from vitconvert.export.huggingface_config import huggingface_config
-from vitconvert.export.timm_config import timm_config
+from vitconvert.export.timm_config import timm_config, timm_config_by_name
 from vitconvert.inference.labels import Labels
 from vitconvert.inference.preprocessing import Preprocessing
 from vitconvert.tables.architectures import find_architecture
 from vitconvert.tables.table import Table, builtin_tables, find_tables
 
 OWN = "vit"
+_BY_ARGUMENTS = ("timm", "timm_root_stem")  # what timm's VisionTransformer can be told to be
 _OWN_LAYOUTS = ("timm", "hf", "vit")  # what `vit` writes: the first that holds the function
 
 
@@ -25,7 +27,9 @@ class Wish:
     config: ViTConfig
     preprocessing: Preprocessing | None = None
     labels: Labels | None = None
-    architecture: str | None = None
+    dialect: str | None = None  # that the model was read from
+    architecture: str | None = None  # of timm, that the model came with
+    arguments: Mapping[str, Any] = field(default_factory=dict)  # of timm, that it came with
     pretrained_cfg: dict[str, Any] | None = None
 
 
@@ -68,25 +72,42 @@ def _historic(table: Table) -> bool:
 
 
 def _fit(table: Table, wish: Wish) -> Target:
-    if table.ecosystem == "timm":
-        companion = timm_config(
-            wish.config,
-            preprocessing=wish.preprocessing,
-            labels=wish.labels,
-            architecture=wish.architecture,
-            pretrained_cfg=wish.pretrained_cfg,
-        )
-        # All else about the architecture is overruled by the arguments that go with it.
-        eps = find_architecture("timm", companion["architecture"])["norm_eps"]
-        return fit_target(table, wish.config, companion, state({"norm_eps": eps}, "architecture"))
-    if table.ecosystem == "hf":
-        return fit_target(
-            table, wish.config, huggingface_config(table, wish.config, labels=wish.labels)
-        )
-    if table.ecosystem == OWN:
-        own = {k: v for k, v in wish.config.to_dict().items() if v is not None}
-        return fit_target(table, wish.config, named=state(_tuples(own), "vitconvert.json"))
+    match table.ecosystem:
+        case "timm":
+            return _fit_timm(table, wish)
+        case "hf":
+            companion = huggingface_config(table, wish.config, labels=wish.labels)
+            return fit_target(table, wish.config, companion)
+        case ecosystem if ecosystem == OWN:
+            own = {k: v for k, v in wish.config.to_dict().items() if v is not None}
+            return fit_target(table, wish.config, named=state(_tuples(own), "vitconvert.json"))
     return fit_target(table, wish.config)
+
+
+def _fit_timm(table: Table, wish: Wish) -> Target:
+    """By arguments, which describe a plain ViT, or by the name that the checkpoint came with."""
+    companions: dict[str, Any] = {
+        "preprocessing": wish.preprocessing,
+        "labels": wish.labels,
+        "pretrained_cfg": wish.pretrained_cfg,
+    }
+    by_name = wish.architecture is not None and wish.dialect == table.name
+    try:
+        if table.name not in _BY_ARGUMENTS:
+            raise NotRepresentable(f"{table.title} is written only under an architecture's name.")
+        written = timm_config(wish.config, architecture=wish.architecture, **companions)
+        # All else about the architecture is overruled by the arguments that go with it.
+        eps = find_architecture("timm", written["architecture"])["norm_eps"]
+        return fit_target(table, wish.config, written, state({"norm_eps": eps}, "architecture"))
+    except NotRepresentable:
+        if not by_name:
+            raise
+    assert wish.architecture is not None
+    written = timm_config_by_name(
+        wish.config, architecture=wish.architecture, arguments=wish.arguments, **companions
+    )
+    row = find_architecture("timm", wish.architecture)
+    return fit_target(table, wish.config, written, state(row, "architecture"), only=False)
 
 
 def _tuples(fields: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from vitconvert.config import ViTConfig
 from vitconvert.errors import NotRepresentable
 from vitconvert.inference.labels import Labels
 from vitconvert.inference.preprocessing import Preprocessing
-from vitconvert.tables.architectures import architectures
+from vitconvert.tables.architectures import architectures, find_architecture
 
 _POOLING = {"none": ""}
 
@@ -37,6 +37,43 @@ def timm_config(
         NotRepresentable: timm has no architecture with this LayerNorm eps, stem or tokens.
     """
     name = _architecture(config, architecture)
+    return _written(name, model_args(config), config, preprocessing, labels, pretrained_cfg)
+
+
+def timm_config_by_name(
+    config: ViTConfig,
+    *,
+    architecture: str,
+    arguments: Mapping[str, Any],
+    preprocessing: Preprocessing | None = None,
+    labels: Labels | None = None,
+    pretrained_cfg: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Name the timm architecture that a checkpoint came with, and the arguments it came with.
+
+    For models that only an architecture's name describes: rotary embeddings, SwiGLU and so on.
+
+    Raises:
+        NotRepresentable: The architecture is not known.
+    """
+    name = architecture.split(".")[0]
+    row = find_architecture("timm", name)
+    kept = {key: value for key, value in arguments.items() if key != "num_classes"}
+    if row["image_size"] != config.image_size:
+        kept["img_size"] = list(config.image_size)
+    if config.in_channels != 3:
+        kept["in_chans"] = config.in_channels
+    return _written(name, kept, config, preprocessing, labels, pretrained_cfg)
+
+
+def _written(
+    name: str,
+    arguments: Mapping[str, Any],
+    config: ViTConfig,
+    preprocessing: Preprocessing | None,
+    labels: Labels | None,
+    pretrained_cfg: Mapping[str, Any] | None,
+) -> dict[str, Any]:
     record = {**(pretrained_cfg or {}), **_input(config, preprocessing)}
     record |= {"num_classes": config.num_classes, "custom_load": False}
     record |= {"first_conv": "patch_embed.proj", "classifier": "head"}
@@ -45,7 +82,7 @@ def timm_config(
         "num_classes": config.num_classes,
         "num_features": config.embed_dim,
         "global_pool": _POOLING.get(config.pooling, config.pooling),
-        "model_args": model_args(config),
+        "model_args": dict(arguments),
         "pretrained_cfg": record,
     }
     if labels and not labels.assumed:
@@ -87,6 +124,12 @@ def model_args(config: ViTConfig) -> dict[str, Any]:
         del arguments["reg_tokens"], arguments["fc_norm"], arguments["pool_include_prefix"]
     if config.layer_scale:
         arguments["init_values"] = 1e-5
+    if config.attention_norm:
+        arguments["scale_attn_norm"] = True
+    if config.mlp_norm:
+        arguments["scale_mlp_norm"] = True
+    if not (config.final_norm or config.fc_norm):
+        arguments["final_norm"] = False
     if config.position_embedding == "none":
         arguments["pos_embed"] = "none"
     return arguments
@@ -118,8 +161,12 @@ def _architecture(config: ViTConfig, preferred: str | None) -> str:
         "dist_token": config.dist_token,
         "stem": config.stem,
         "stem_depths": config.stem_depths,
+        "norm": "layer",
+        "gated_mlp": False,
+        "block_order": "pre",
+        "branches": 1,
     }
-    defaults = {"dist_token": False, "stem": False, "stem_depths": ()}
+    defaults = {**fixed, "dist_token": False, "stem": False, "stem_depths": ()}
     fitting = [
         name
         for name, row in rows.items()

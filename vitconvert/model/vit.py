@@ -3,7 +3,8 @@
 Dosovitskiy et al., "An Image is Worth 16x16 Words", https://arxiv.org/abs/2010.11929. Operations
 and their order are those of timm 1.0.31 (`VisionTransformer`), so that float32 results on a CPU
 are equal to the last bit. Everything that varies between the ViTs of the field is a word of
-`ViTConfig`; names and shapes of the parameters are those of `weights_map/canonical.toml`.
+`ViTConfig`; names and shapes of the parameters are those of `weights_map/canonical.toml`. Its
+blocks are in `blocks.py`.
 
 Letters: B images, C channels, N tokens (prefix tokens, then patches row by row), D width,
 H heads, K width of a head.

@@ -15,7 +15,7 @@ FILE = "weights_map/architectures.toml"
 
 @functools.cache
 def architectures() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
-    """Ecosystem -> name -> fields of ViTConfig."""
+    """Section -> name -> fields of ViTConfig. `timm_eva` is timm's too: another class of it."""
     text = (tables_dir() / "architectures.toml").read_text(encoding="utf-8")
     return {
         ecosystem: {
@@ -26,13 +26,21 @@ def architectures() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
     }
 
 
+@functools.cache
+def named(ecosystem: str) -> Mapping[str, Mapping[str, Any]]:
+    """Every architecture of an ecosystem: name -> fields of ViTConfig."""
+    sections = architectures().items()
+    own = (rows for name, rows in sections if name.split("_")[0] == ecosystem)
+    return {name: row for rows in own for name, row in rows.items()}
+
+
 def find_architecture(ecosystem: str, name: str) -> Mapping[str, Any]:
     """The fields of a named architecture; a tag after a dot does not count.
 
     Raises:
         NotRepresentable: The name is none of those that vitconvert's ViT computes.
     """
-    rows = architectures().get(ecosystem, {})
+    rows = named(ecosystem)
     bare = name.split(".")[0]
     if bare in rows:
         return rows[bare]
@@ -48,6 +56,6 @@ def find_architecture(ecosystem: str, name: str) -> Mapping[str, Any]:
 
 def architecture_in(ecosystem: str, stem: str) -> str | None:
     """The longest architecture name that a file's name begins with."""
-    rows = architectures().get(ecosystem, {})
+    rows = named(ecosystem)
     fitting = (n for n in rows if stem == n or stem.startswith((f"{n}-", f"{n}.", f"{n}_")))
     return max(fitting, key=len, default=None)

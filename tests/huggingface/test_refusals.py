@@ -1,0 +1,141 @@
+"""What vitconvert cannot compute, or what contradicts itself, is refused and never guessed."""
+
+import json
+import re
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from tests.huggingface.classes import CLASSES
+from vitconvert import load_checkpoint
+from vitconvert.errors import (
+    ConflictingFact,
+    MissingFact,
+    TensorMismatch,
+    UnknownDialect,
+)
+
+
+@pytest.fixture
+def changed(save):
+    """A checkpoint whose config.json says something else."""
+
+    def change(name: str, **values):
+        folder, _ = save(CLASSES[name])
+        file = folder / "config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | values))
+        return folder
+
+    return change
+
+
+def message(error: pytest.ExceptionInfo) -> str:
+    """Without the place of the file."""
+    return re.sub(r"  \S*/model", "  model", str(error.value))
+
+
+def test_an_activation_without_a_word(changed):
+    with pytest.raises(ConflictingFact) as error:
+        load_checkpoint(changed("CLIP", hidden_act="mish"))
+    assert "activation = 'mish' is none of gelu, gelu_tanh, quick_gelu" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "problem"),
+    [
+        (
+            "DINOv3",
+            {"use_gated_mlp": True},
+            "gated_mlp = True (config.json), but the tensors have False",
+        ),
+        (
+            "DINOv3",
+            {"num_attention_heads": 5},
+            "num_heads = 5 (config.json) does not divide 36, the width of q",
+        ),
+        ("SigLIP", {"hidden_size": 72}, "embed_dim = 72 (config.json), but the tensors have 36"),
+        (
+            "SigLIP 2",
+            {"patch_size": 4},
+            "patch_size and in_channels: 4x4 and 3 do not make up the 192 values of a patch",
+        ),
+    ],
+)
+def test_a_configuration_that_the_tensors_contradict(name, values, problem, changed):
+    with pytest.raises(ConflictingFact) as error:
+        load_checkpoint(changed(name, **values))
+    assert message(error) == (
+        "error: conflicting-fact\n"
+        "  What is stated contradicts the tensors.\n"
+        f"  {problem}\n"
+        "  hint: Leave these out, or name the file they belong to. --image-size resamples "
+        "positions; --set only states what the file already is."
+    )
+
+
+def test_relative_positions_of_another_grid(changed):
+    checkpoint = load_checkpoint(changed("BEiT", image_size=32))
+    assert checkpoint.config.image_size == (24, 24)
+    assert checkpoint.ledger.notes == (
+        "image_size = 32x32 (config.json) needs 52 relative positions, but the tensors have 28",
+    )
+
+
+def test_another_model_of_the_same_names(changed):
+    with pytest.raises(UnknownDialect) as error:
+        load_checkpoint(changed("CLIP", model_type="chinese_clip_vision_model"))
+    assert message(error) == (
+        "error: unknown-dialect\n"
+        "  config.json says that these tensors are another model's.\n"
+        "  config.json  model_type = 'chinese_clip_vision_model'\n"
+        "  tensors      those of hf_clip (Hugging Face CLIP, image tower)\n"
+        "  Tensors of the same names can mean another function.\n"
+        "  hint: A table of your own (--table) that extends this one can identify the model."
+    )
+
+
+UNLIKE = {
+    "AIMv2's pooling": ("AIMv2", {"use_head": True}, "head.k_proj.weight"),
+    "AIMv2's computed positions": ("AIMv2", {"is_native": True}, "missing    pos_embed"),
+    "DINOv3 with a bias of the keys": (
+        "DINOv3",
+        {"key_bias": True},
+        "layer.0.attention.k_proj.bias",
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "arguments", "problem"), UNLIKE.values(), ids=UNLIKE)
+def test_an_architecture_without_words(name, arguments, problem, tmp_path):
+    case = CLASSES[name]
+    changes = dict(case.arguments) | {"num_hidden_layers": 2} | arguments
+    model = type(case)(name=case.name, config=case.config, dialect="", arguments=changes).model()
+    model.save_pretrained(tmp_path)
+    with pytest.raises(TensorMismatch) as error:
+        load_checkpoint(tmp_path)
+    assert problem in str(error.value)
+
+
+def without(folder, part):
+    """Take tensors out of a file."""
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    kept = {name: tensor for name, tensor in tensors.items() if part not in name}
+    assert 0 < len(kept) < len(tensors)
+    save_file(kept, file, metadata={"format": "pt"})
+    return folder
+
+
+def test_a_classifier_whose_norm_is_lost(save):
+    folder, _ = save(CLASSES["BEiT, shared"])
+    with pytest.raises(MissingFact) as error:
+        load_checkpoint(without(folder, "pooler"))
+    assert "there is no last norm, and nothing says that there is none" in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["SigLIP", "SigLIP, both towers", "SigLIP 2"])
+def test_a_pooling_head_that_is_lost(name, save):
+    folder, _ = save(CLASSES[name])
+    with pytest.raises(TensorMismatch) as error:
+        load_checkpoint(without(folder, "head."))
+    assert "missing    attn_pool.latent" in str(error.value)
