@@ -36,6 +36,9 @@ from timm.models.vision_transformer import (
     VisionTransformer,
 )
 
+from vitconvert.tables.detection import recognise
+from vitconvert.tables.table import find_tables
+
 MODULES = ("vision_transformer", "deit", "vision_transformer_hybrid", "eva", "beit")
 ROPES = {
     RotaryEmbeddingCat: "axial",
@@ -46,6 +49,14 @@ POST_NORM = ("ResPostBlock", "EvaBlockPostNorm")
 UNSUPPORTED = ("DiffAttention", "ParallelScalingBlock", "DiffParallelScalingBlock")
 # Rows say only what differs; the others are ViTConfig's defaults, or what tensors show.
 DEFAULTS = {
+    "class_token": True,
+    "num_registers": 0,
+    "position_embedding": "learned",
+    "pre_norm": False,
+    "qkv_bias": True,
+    "qk_norm": False,
+    "attention_norm": False,
+    "mlp_norm": False,
     "norm": "layer",
     "pool_include_prefix": False,
     "final_norm": True,
@@ -115,7 +126,7 @@ def resnet_stem(patch_embed: torch.nn.Module) -> bool:
 
 def facts(model: torch.nn.Module) -> dict[str, Any]:
     """A timm model's row: what tensors cannot show, and sizes."""
-    found = {**sizes(model), **numerics(model), **rope(model), **stem(model)}
+    found = {**sizes(model), **numerics(model), **parts(model), **rope(model), **stem(model)}
     return {field: value for field, value in found.items() if value != DEFAULTS.get(field)}
 
 
@@ -129,6 +140,23 @@ def sizes(model: torch.nn.Module) -> dict[str, Any]:
         "depth": len(model.blocks),
         "num_heads": attention.num_heads,
         "pool_heads": pool_heads(model, attention.num_heads),
+    }
+
+
+def parts(model: torch.nn.Module) -> dict[str, Any]:
+    """What tensors show too; it tells apart architectures of the same size."""
+    names = {name for name, _ in model.named_parameters()}
+    biases = ("attn.qkv.bias", "attn.q_bias", "attn.q_proj.bias", "attns.0.attn.qkv.bias")
+    registers = getattr(model, "reg_token", None)
+    return {
+        "class_token": "cls_token" in names,
+        "num_registers": 0 if registers is None else registers.shape[1],
+        "position_embedding": "learned" if "pos_embed" in names else "none",
+        "pre_norm": "norm_pre.weight" in names,
+        "qkv_bias": any(f"blocks.0.{bias}" in names for bias in biases),
+        "qk_norm": "blocks.0.attn.q_norm.weight" in names,
+        "attention_norm": "blocks.0.attn.norm.weight" in names,
+        "mlp_norm": "blocks.0.mlp.norm.weight" in names,
     }
 
 
@@ -194,12 +222,18 @@ def stem(model: torch.nn.Module) -> dict[str, Any]:
     return {"stem": True, "stem_depths": [len(stage.blocks) for stage in stages]}
 
 
-def timm_rows(classes: tuple[type, ...]) -> Iterator[tuple[str, dict[str, Any]]]:
+def timm_rows() -> dict[str, list[tuple[str, dict[str, Any]]]]:
+    """Rows by the dialect that the architecture's tensors are spelled in."""
+    sections: dict[str, list[tuple[str, dict[str, Any]]]] = {}
     for name in sorted({n for module in MODULES for n in timm.list_models(module=module)}):
         with torch.device("meta"):
             model = timm.create_model(name)
-        if isinstance(model, classes) and supported(model):
-            yield name, facts(model)
+        if supported(model):
+            shapes = {key: tuple(tensor.shape) for key, tensor in model.state_dict().items()}
+            found = facts(model)
+            dialect = recognise(shapes, find_tables("timm"), {"architecture": name}).table.name
+            sections.setdefault(dialect, []).append((name, found))
+    return dict(sorted(sections.items()))
 
 
 def torchvision_rows() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -223,8 +257,7 @@ def document() -> str:
     """The whole file."""
     lines = [HEADER.format(timm=timm.__version__)]
     sections = {
-        "timm": timm_rows((VisionTransformer,)),
-        "timm_eva": timm_rows((Eva, Beit)),
+        **timm_rows(),
         "torchvision": torchvision_rows(),
         "jeonsworld": sorted(JEONSWORLD.items()),
     }

@@ -14,7 +14,7 @@ from typing import Any
 from vitconvert.config import ViTConfig, field_names
 from vitconvert.conversion.their_config import Facts
 from vitconvert.errors import ConflictingFact, MissingFact
-from vitconvert.tables.architectures import named
+from vitconvert.tables.architectures import architectures
 from vitconvert.tables.binding import Binding
 from vitconvert.tables.canonical import canonical_tensors
 from vitconvert.tables.table import SCALED_BY_WIDTH, Default, Table
@@ -48,7 +48,11 @@ _MAY_DIFFER = {
 _LAST_NORMS = {"final_norm": True, "fc_norm": False}  # and what is so if nobody says otherwise
 
 # Rows of architectures.toml leave these out where they have their default, and these do not count.
-_TOLD_BY_ROWS = {"layer_scale", "gated_mlp", "final_norm", "fc_norm", "dist_token", "branches"}
+_TOLD_BY_ROWS = {
+    *("layer_scale", "gated_mlp", "final_norm", "fc_norm", "dist_token", "branches"),
+    *("class_token", "num_registers", "position_embedding", "pre_norm", "qkv_bias", "qk_norm"),
+    *("attention_norm", "mlp_norm", "relative_positions"),
+}
 _INCIDENTAL = {"image_size", "num_classes", "num_heads", "pool_heads", "no_embed_class"}
 
 # Widths of released ViTs and their head counts; for hints only, since D / 64 is often wrong.
@@ -301,9 +305,9 @@ class _Derivation:
         """A rotary embedding leaves no trace, so a file must not look like a model that has one."""
         if "rope" in self.stated or "rope" in self.facts:
             return
-        known = named(self.binding.table.ecosystem).items()
-        turned = (name for name, row in known if row.get("rope", "none") != "none")
-        alike = [name for name in turned if self.looks_like(dict(known)[name])]
+        rows = architectures().get(self.binding.table.name, {})
+        turned = (name for name, row in rows.items() if row.get("rope", "none") != "none")
+        alike = [name for name in turned if self.looks_like(rows[name])]
         if alike:
             self.missing["rope"] = (
                 f"the tensors are those of {alike[0]} too, which turns q and k by their position; "
@@ -315,6 +319,8 @@ class _Derivation:
         shown = {name: value for name, (value, origin) in self.facts.items() if origin == TENSORS}
         fields = (f.name for f in _FIELDS if f.name in shown and f.name not in _INCIDENTAL)
         defaults = {f.name: f.default for f in _FIELDS}
+        if (row["pooling"] == "map") != (shown.get("pooling") == "map"):
+            return False
         return all(
             shown[name] == row.get(name, defaults[name])
             for name in fields

@@ -35,16 +35,22 @@ def resample_positions(
         f"positions resampled from {_by(config.grid_size)} to {_by(wanted.grid_size)} patches "
         f"({config.position_resampling})"
     )
-    if not config.learned_positions:
-        return tensors, wanted, f"image size {_by(config.image_size)} to {_by(image_size)}"
-    resampled = positions.resample_positions(
-        tensors["pos_embed"],
-        old_grid=config.grid_size,
-        new_grid=wanted.grid_size,
-        prefix=0 if config.no_embed_class else config.num_prefix_tokens,
-        rule=config.position_resampling,
-    )
-    return {**tensors, "pos_embed": resampled}, wanted, change
+    grids = {"old_grid": config.grid_size, "new_grid": wanted.grid_size}
+    resampled = {
+        name: positions.resample_relative_positions(tensor, **grids)
+        for name, tensor in tensors.items()
+        if name.endswith("relative_position_bias_table")
+    }
+    if config.learned_positions:
+        resampled["pos_embed"] = positions.resample_positions(
+            tensors["pos_embed"],
+            **grids,
+            prefix=0 if config.no_embed_class else config.num_prefix_tokens,
+            rule=config.position_resampling,
+        )
+    if not resampled:
+        change = f"image size {_by(config.image_size)} to {_by(image_size)}"
+    return {**tensors, **resampled}, wanted, change
 
 
 def cast(tensors: Tensors, dtype: torch.dtype) -> tuple[Tensors, str]:

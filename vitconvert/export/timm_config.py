@@ -155,7 +155,7 @@ def _input(config: ViTConfig, preprocessing: Preprocessing | None) -> dict[str, 
 
 def _architecture(config: ViTConfig, preferred: str | None) -> str:
     """An architecture whose fixed parts are those of the model; all others are arguments."""
-    rows = architectures()["timm"]
+    rows = {n: row for s in ("timm", "timm_root_stem") for n, row in architectures()[s].items()}
     fixed = {
         "norm_eps": config.norm_eps,
         "dist_token": config.dist_token,
@@ -165,6 +165,8 @@ def _architecture(config: ViTConfig, preferred: str | None) -> str:
         "gated_mlp": False,
         "block_order": "pre",
         "branches": 1,
+        "rope": "none",
+        "relative_positions": "none",
     }
     defaults = {**fixed, "dist_token": False, "stem": False, "stem_depths": ()}
     fitting = [

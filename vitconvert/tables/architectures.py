@@ -15,7 +15,7 @@ FILE = "weights_map/architectures.toml"
 
 @functools.cache
 def architectures() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
-    """Section -> name -> fields of ViTConfig. `timm_eva` is timm's too: another class of it."""
+    """Dialect of an architecture's tensors -> its name -> fields of ViTConfig."""
     text = (tables_dir() / "architectures.toml").read_text(encoding="utf-8")
     return {
         ecosystem: {
@@ -29,8 +29,7 @@ def architectures() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
 @functools.cache
 def named(ecosystem: str) -> Mapping[str, Mapping[str, Any]]:
     """Every architecture of an ecosystem: name -> fields of ViTConfig."""
-    sections = architectures().items()
-    own = (rows for name, rows in sections if name.split("_")[0] == ecosystem)
+    own = (rows for dialect, rows in architectures().items() if dialect.split("_")[0] == ecosystem)
     return {name: row for rows in own for name, row in rows.items()}
 
 
