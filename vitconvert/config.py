@@ -33,6 +33,7 @@ RESAMPLINGS = (
     "bicubic",  # Hugging Face ViT, DeiT, MAE, MSN, I-JEPA; Meta MAE, DeiT
     "bicubic_align_corners",  # torchvision `interpolate_embeddings`
     "bicubic_offset",  # Meta DINO, DINOv2 without registers: (new + 0.1) / old as scale
+    "bilinear_antialias",  # Hugging Face SigLIP 2 (NaFlex)
     "bilinear_align_corners",  # Google, big_vision, jeonsworld: scipy.ndimage.zoom(order=1)
 )
 # Axes of the canonical layouts whose size is the same in every ViT.
@@ -83,6 +84,7 @@ class ViTConfig:
     class_token: bool = True
     dist_token: bool = False  # DeiT's distillation token, after the class token
     num_registers: int = 0  # register tokens, after class and distillation tokens
+    register_positions: bool = True  # DINOv2 puts registers in after the positions are added
     position_embedding: str = "learned"  # one of POSITIONS
     no_embed_class: bool = False  # positions belong to patches only
     position_resampling: str = "bicubic_antialias"  # one of RESAMPLINGS, for other image sizes
@@ -165,7 +167,14 @@ class ViTConfig:
     @property
     def num_positions(self) -> int:
         """Rows of the learned position table."""
-        return self.num_patches + (0 if self.no_embed_class else self.num_prefix_tokens)
+        return self.num_patches + self.num_prefix_positions
+
+    @property
+    def num_prefix_positions(self) -> int:
+        """Leading rows of the position table, which belong to no patch."""
+        if self.no_embed_class:
+            return 0
+        return self.num_prefix_tokens - (0 if self.register_positions else self.num_registers)
 
     @property
     def learned_positions(self) -> bool:
@@ -240,6 +249,9 @@ class ViTConfig:
             "stem_width": self.stem,
             "pool_include_prefix": self.num_prefix_tokens and self.pooling not in ("token", "none"),
             "no_embed_class": self.num_prefix_tokens and self.learned_positions,
+            "register_positions": self.num_registers
+            and self.learned_positions
+            and not self.no_embed_class,
             "rope_temperature": self.rope not in ("none", "mixed"),
             "rope_indexing": self.rope != "none",
             "rope_offset": self.rope in ("axial", "dinov3"),

@@ -349,7 +349,9 @@ class _Derivation:
                 why = "" if rows else "positions are not stored, so nothing shows the grid"
                 self.missing["image_size"] = why
             return
-        prefix = sum(int(self.facts[n][0]) for n in ("class_token", "dist_token", "num_registers"))
+        prefix = sum(int(self.facts[name][0]) for name in ("class_token", "dist_token"))
+        if self.facts.get("register_positions", (True, ""))[0]:
+            prefix += self.facts["num_registers"][0]
         counts = {False: rows - prefix, True: rows}  # no_embed_class -> patches
         image, image_origin = self.facts.pop("image_size", (None, ""))
         said, said_origin = self.facts.pop("no_embed_class", (None, ""))

@@ -45,7 +45,7 @@ def resample_positions(
         resampled["pos_embed"] = positions.resample_positions(
             tensors["pos_embed"],
             **grids,
-            prefix=0 if config.no_embed_class else config.num_prefix_tokens,
+            prefix=config.num_prefix_positions,
             rule=config.position_resampling,
         )
     if not resampled:

@@ -49,8 +49,8 @@ def _look_up(config: Mapping[str, Any], path: str) -> Any:
 
 def _translate(mapping: ConfigFile, field: str, value: Any, table: Table) -> Any:
     words = mapping.values.get(field)
-    if words and isinstance(value, str):
-        value = words.get(value, value)
+    if words and isinstance(value, str | bool):
+        value = words.get(value if isinstance(value, str) else str(value).lower(), value)
     if field == "in_channels" and isinstance(value, list) and len(value) == 3:
         value = value[0]  # channels, height, width
     try:

@@ -360,9 +360,12 @@ class ViT(nn.Module):
         patches_only = self.config.no_embed_class or self.config.position_embedding == "sincos2d"
         if self.pos_embed is not None and patches_only:
             x = x + self.pos_embed.to(x)
+        late = [] if self.config.register_positions or self.reg_token is None else [prefix.pop()]
         x = torch.cat([*prefix, x], dim=1) if prefix else x
         if self.pos_embed is not None and not patches_only:
             x = x + self.pos_embed
+        if late:
+            x = torch.cat([x[:, : len(prefix)], *late, x[:, len(prefix) :]], dim=1)
         x = self.norm_pre(self.embed_drop(x))
         return x
 

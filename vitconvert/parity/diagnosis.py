@@ -156,7 +156,7 @@ def _scales(config: ViTConfig) -> Iterator[Setting]:
 def _poolings(config: ViTConfig) -> Iterator[Setting]:
     said = config.pooling
     for pooling in POOLINGS:
-        if pooling in ("map", "none") or config.map_pooling or said == "none":
+        if pooling in ("map", "none", "token_avg") or config.map_pooling or said == "none":
             continue
         for prefix in (False, True):
             changes = {"pooling": pooling, "pool_include_prefix": prefix}

@@ -30,6 +30,7 @@ class Reference:
         run: Images to logits, or to what `reads` says.
         reads: "output": what vitconvert's model returns; "tokens": what its forward_features does.
         notes: What had to be changed in the package's model, or in ours to compare them.
+        dtypes: In which the package computes throughout; its norms or angles may round to float32.
         adapts: Fields of ViTConfig in which vitconvert's model has to follow the package.
     """
 
@@ -39,6 +40,7 @@ class Reference:
     run: Callable[[nn.Module, Tensor], Tensor] = call
     reads: str = "output"
     notes: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ("float32", "float64")
     adapts: Mapping[str, str] = field(default_factory=dict)
 
 
