@@ -21,7 +21,13 @@ from vitconvert.conversion.facts import (
 )
 from vitconvert.conversion.ledger import Ledger
 from vitconvert.conversion.plan import plan_reading
-from vitconvert.conversion.their_config import Facts, facts_from_config, unknown_arguments
+from vitconvert.conversion.their_config import (
+    Facts,
+    broken_musts,
+    facts_from_config,
+    look_up,
+    unknown_arguments,
+)
 from vitconvert.errors import CorruptFile, NotRepresentable, SourceError
 from vitconvert.inference.labels import Labels, labels_for
 from vitconvert.inference.preprocessing import Preprocessing
@@ -326,6 +332,12 @@ def stated_facts(
             evidence={"file": located.config, "table": table.file},
             hint="A model that needs them computes another function than a plain ViT.",
         )
+    if broken := broken_musts(table, their_config):
+        raise NotRepresentable(
+            f"config.json would have to say {', '.join(broken)}.",
+            evidence={"file": located.config, "table": table.file},
+            hint="Without it the same tensors mean another function, for which there is no table.",
+        )
     return strongest(
         state(user, USER),
         state(_parsed(own), "vitconvert.json"),
@@ -344,19 +356,20 @@ def _named_facts(
 ) -> Facts:
     """Facts of the architecture that the user, the config, the reference or the file names."""
     key = table.config_file.architecture if table.config_file else ""
-    if not named(table.ecosystem):
+    ecosystem = (table.config_file and table.config_file.architectures) or table.ecosystem
+    if not named(ecosystem):
         return {}
     # The reference comes before the config: timm's quickgelu names lead to repositories whose
     # config names another architecture.
-    name = architecture or located.name or their_config.get(key)
+    name = architecture or located.name or look_up(their_config, key)
     if name:
-        facts = find_architecture(table.ecosystem, str(name))
+        facts = find_architecture(ecosystem, str(name))
         return state(facts, f"architecture {name}")
     assert located.weights is not None
-    guess = architecture_in(table.ecosystem, located.weights.name)
+    guess = architecture_in(ecosystem, located.weights.name)
     if guess is None:
         return {}
-    facts = find_architecture(table.ecosystem, guess)
+    facts = find_architecture(ecosystem, guess)
     return state(facts, f"assumed: the file name begins with {guess}; {FILE}")
 
 

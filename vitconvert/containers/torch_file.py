@@ -186,7 +186,7 @@ def _unwrapped(
 
 
 def _wrapper_key(level: object, prefer: tuple[str, ...]) -> str | None:
-    if not isinstance(level, dict) or any(_is_tensor(value) for value in level.values()):
+    if not isinstance(level, dict):
         return None
     order = (*prefer, *WRAPPERS)
     if "predictor" in level:
@@ -194,6 +194,11 @@ def _wrapper_key(level: object, prefer: tuple[str, ...]) -> str | None:
         # `encoder`. MSN has no predictor, and its weights are those of `target_encoder`.
         order = (*prefer, "encoder", *WRAPPERS)
     known = [k for k in order if isinstance(level.get(k), dict) and _tensor_count(level[k])]
+    # MSN keeps its prototypes, a tensor, beside the encoders; a state dict has no mappings in it.
+    if known:
+        return known[0]
+    if any(_is_tensor(value) for value in level.values()):
+        return None
     # Without a known key, the only mapping of tensors there is.
     direct = [
         key
@@ -202,7 +207,7 @@ def _wrapper_key(level: object, prefer: tuple[str, ...]) -> str | None:
         and isinstance(value, dict)
         and any(_is_tensor(inner) for inner in value.values())
     ]
-    return known[0] if known else direct[0] if len(direct) == 1 else None
+    return direct[0] if len(direct) == 1 else None
 
 
 def _leaves(

@@ -216,9 +216,12 @@ class _Derivation:
         inner = self.binding.sizes.products.get(frozenset({"head", "dim"}))
         if inner is None:
             return
+        table = self.binding.table
+        always = {d.field: (d.value, table.file) for d in table.defaults if not d.word}
+        said = always | self.stated
         for field, other in (("num_heads", "head_dim"), ("head_dim", "num_heads")):
-            if field in self.stated:
-                number, origin = self.stated[field]
+            if field in said and not (field in always and other in self.stated):
+                number, origin = said[field]
                 if number < 1 or inner % number:
                     self.conflicts.append(
                         f"{field} = {number} ({origin}) does not divide {inner}, the width of q"

@@ -27,7 +27,7 @@ def facts_from_config(table: Table, their_config: Mapping[str, Any]) -> Facts:
     for field, default in _defaults(mapping, their_config).items():
         facts[field] = (default, f"{table.file}, for a config.json that does not say")
     for field, paths in mapping.fields.items():
-        found = next((v for p in paths if (v := _look_up(their_config, p)) is not None), None)
+        found = next((v for p in paths if (v := look_up(their_config, p)) is not None), None)
         if found is not None:
             facts[field] = (_translate(mapping, field, found, table), "config.json")
     return facts
@@ -40,7 +40,8 @@ def _defaults(mapping: ConfigFile, their_config: Mapping[str, Any]) -> dict[str,
     return defaults
 
 
-def _look_up(config: Mapping[str, Any], path: str) -> Any:
+def look_up(config: Mapping[str, Any], path: str) -> Any:
+    """What stands at a dotted path, or None."""
     value: Any = config
     for step in path.split("."):
         value = value.get(step) if isinstance(value, Mapping) else None
@@ -63,12 +64,20 @@ def _translate(mapping: ConfigFile, field: str, value: Any, table: Table) -> Any
         ) from None
 
 
+def broken_musts(table: Table, their_config: Mapping[str, Any]) -> list[str]:
+    """What the project's config would have to say for the table to be right, and does not."""
+    must = table.config_file.must if table.config_file and their_config else {}
+    return [
+        f"{path} = {value}" for path, value in must.items() if look_up(their_config, path) != value
+    ]
+
+
 def unknown_arguments(table: Table, their_config: Mapping[str, Any]) -> list[str]:
     """Arguments of the project's constructor that the table neither maps nor calls inert."""
     mapping = table.config_file
     if mapping is None or not mapping.arguments:
         return []
-    arguments = _look_up(their_config, mapping.arguments)
+    arguments = look_up(their_config, mapping.arguments)
     if not isinstance(arguments, Mapping):
         return []
     paths = {path for paths in mapping.fields.values() for path in paths}

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from vitconvert.config import FIXED_AXES
-from vitconvert.tables.axes import Axes
+from vitconvert.tables.axes import Axes, Dim
 from vitconvert.tables.canonical import CanonicalTensor, instantiate
 from vitconvert.tables.expressions import Alternative, Part
 from vitconvert.tables.sizes import Equation, Sizes, solve
@@ -66,6 +66,11 @@ class Binding:
     def lacking(self) -> tuple[tuple[str, ...], ...]:
         """Rows that the table requires, and that nothing in the file fills."""
         found = {link.tensor.name.text for links in self.links.values() for link in links}
+        found |= {
+            template.text
+            for template, _ in self.table.ignore
+            if any(template.match(key) is not None for key in self.ignored)
+        }
         return tuple(group for group in self.table.requires if not found & set(group))
 
     @property
@@ -271,3 +276,7 @@ class _Binder:
             for link in parts:
                 if link.theirs is not None:
                     yield Equation(link.their_axes, self.shapes[link.theirs])
+        for template, axis, factor in self.table.sizes:
+            for key, shape in self.shapes.items():
+                if template.match(key) is not None and len(shape) == 1:
+                    yield Equation(Axes((Dim((axis,)),)), (factor * shape[0],))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ _SECTIONS = (
     "words",
     "rows",
     "ignore",
+    "sizes",
     "empty",
     "config",
     "ask",
@@ -82,7 +84,9 @@ class ConfigFile:
     defaults: Mapping[str, Any]  # our field -> what the project assumes if the file is silent
     defaults_of: Mapping[str, Mapping[str, Any]]  # the same for one identifying value
     arguments: str  # path of the constructor's arguments, all of which must be understood
+    must: Mapping[str, Any]  # path -> the only value of which the table is right
     inert: tuple[str, ...]  # arguments that change nothing in inference, or that tensors show
+    architectures: str  # whose architectures.toml to look in, if not the ecosystem's
     architecture: str  # path of the name of an architecture in architectures.toml
 
 
@@ -101,6 +105,7 @@ class Table:
     requires: tuple[tuple[str, ...], ...]  # of each group, one row must be found
     rows: tuple[Row, ...]
     ignore: tuple[tuple[Template, str], ...]
+    sizes: tuple[tuple[Template, str, int], ...]  # a key, an axis, what times its length that is
     empty: tuple[tuple[Template, Axes], ...]
     defaults: tuple[Default, ...]
     ask: Mapping[str, str]  # fields that only the user can tell -> why
@@ -250,9 +255,10 @@ class _TableReader:
             tested=self.text("dialect", "tested", ""),
             container=self.text("dialect", "container", "safetensors"),
             named_only=bool(self.section("dialect").get("named_only", False)),
-            requires=self.requires({row.name for row in rows}),
+            requires=self.requires({row.name for row in rows} | set(self.section("ignore"))),
             rows=rows,
             ignore=tuple(self.ignore()),
+            sizes=tuple(self.sizes()),
             empty=tuple(self.empty()),
             defaults=tuple(self.defaults()),
             ask=dict(self.ask()),
@@ -326,6 +332,13 @@ class _TableReader:
             for kind in _kinds(key):
                 yield self.template("ignore", key, kind), reason
 
+    def sizes(self) -> Iterator[tuple[Template, str, int]]:
+        for key, value in self.section("sizes").items():
+            match = re.fullmatch(r"([a-z]+)(?: / ([1-9][0-9]*))?", str(value))
+            if not match:
+                raise self.error(f'sizes."{key}"', 'expected an axis, or one divided: "dim / 4"')
+            yield self.template("sizes", key), match[1], int(match[2] or 1)
+
     def empty(self) -> Iterator[tuple[Template, Axes]]:
         for key, axes in self.section("empty").items():
             try:
@@ -389,7 +402,9 @@ class _TableReader:
                 for value in defaults_of
             },
             arguments=section.get("arguments", ""),
+            must=self.subsection(section, "must"),
             inert=tuple(section.get("inert", ())),
+            architectures=section.get("architectures", ""),
             architecture=section.get("architecture", ""),
         )
 
