@@ -16,6 +16,15 @@ PROOF = {
     "jeonsworld": "not verified; outputs of its own model",
     "lucidrains": "vit-pytorch (current layouts)",
     "torchvision": "torchvision",
+    "openai_clip": "not verified; outputs of its own model",
+    "openclip": "not verified; outputs of open_clip",
+    "dino": "not verified; outputs of its own model",
+    "dinov2": "not verified; outputs of its own model",
+    "dinov3": "not verified; outputs of its own model",
+    "deit3": "not verified; outputs of its own model",
+    "mae": "not verified; outputs of its own model",
+    "msn": "not verified; outputs of its own model",
+    "moco_v3": "not verified; outputs of its own model",
     "vit": "itself",
 }
 

@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import timm
 import torch
 import transformers
 import vit_pytorch
 from timm.layers import HybridEmbed, StdConv2dSame
+from timm.models.beit import Beit
 from timm.models.deit import VisionTransformerDistilled
 from timm.models.resnetv2 import ResNetV2, create_resnetv2_stem
 from timm.models.vision_transformer import VisionTransformer
@@ -95,6 +97,18 @@ def timm_hybrid(layers: tuple[int, ...], size: int = 32) -> VisionTransformer:
         backbone = create_resnetv2_stem(3, out_chs=32, **common)
     embed = partial(HybridEmbed, backbone=backbone)
     return timm_vit(img_size=size, patch_size=1 if layers else 4, embed_layer=embed)
+
+
+def timm_named(name: str, patch: int, **changes: Any) -> nn.Module:
+    """An architecture of timm, narrow: 4 patches down and 3 across, 3 heads of 12."""
+    options = {"embed_dim": 36, "num_heads": 3, "depth": 2, "num_classes": 7}
+    options["img_size"] = (4 * patch, 3 * patch)
+    return timm.create_model(name, **options | changes)
+
+
+def timm_beit(**changes: Any) -> Beit:
+    options = {"img_size": 32, "patch_size": 8, "num_classes": 7, "embed_dim": 36, "num_heads": 3}
+    return Beit(**options | {"depth": 11, "mlp_ratio": 50 / 36} | changes)
 
 
 def with_pre_logits() -> Shapes:
@@ -499,6 +513,136 @@ TIMM = {
         expected={"stem": True, "stem_depths": (), "stem_width": 32, "image_size": (32, 32)},
     ),
 }
+NARROW = {"embed_dim": 36, "depth": 2, "num_heads": 3, "head_dim": 12, "num_classes": 7}
+ON_14 = {"image_size": (56, 42)}
+ON_16 = {"image_size": (64, 48)}
+TURNED = {
+    "rope": "axial",
+    "rope_temperature": 10000.0,
+    "rope_indexing": "ij",
+    "rope_offset": 0.0,
+    "rope_half": False,
+    "rope_reference": (16, 16),
+}
+AVERAGED = {"pooling": "avg", "final_norm": False, "fc_norm": True}
+DINOV3 = TURNED | {"rope": "dinov3", "rope_temperature": 100.0, "rope_half": True}
+DINOV3 |= {"rope_reference": (), "pooling": "avg", "norm_eps": 1e-5}
+PE = TURNED | {"rope_offset": 1.0, "rope_indexing": "xy", "norm_eps": 1e-5}
+TIMM_KINDS = {
+    "timm PE core, rotated": Specimen(
+        dialect="timm",
+        make=partial(timm_named, "vit_pe_core_base_patch16_224", 16),
+        stated=USER
+        | ON_16
+        | PE
+        | {"rope_reference": (14, 14), "pool_heads": 6, "pool_include_prefix": True}
+        | {"no_embed_class": False},
+        expected=NARROW | {"pre_norm": True, "pooling": "map", "layer_scale": False},
+    ),
+    "timm with two branches": Specimen(
+        dialect="timm",
+        make=partial(timm_named, "vit_small_patch16_18x2_224", 16, depth=11),
+        stated=USER | ON_16,
+        expected=NARROW | {"depth": 11, "branches": 2, "layer_scale": True, "mlp_dim": 144},
+    ),
+    "timm with norms after the branches": Specimen(
+        dialect="timm",
+        make=partial(timm_named, "vit_base_patch16_rpn_224", 16),
+        stated=USER | ON_16 | {"block_order": "post"},
+        expected=NARROW | {"class_token": False, "pooling": "avg", "qkv_bias": True},
+    ),
+    "timm BEiT 3": Specimen(
+        dialect="timm",
+        make=partial(timm_named, "beit3_base_patch16_224", 16),
+        stated=USER | ON_16 | {"norm_eps": 1e-5},
+        expected=NARROW | AVERAGED | {"attention_norm": True, "mlp_norm": True},
+    ),
+    "timm with RMSNorm": Specimen(
+        dialect="timm",
+        make=partial(timm_named, "test_vit4", 16),
+        stated=USER | ON_16,
+        expected=NARROW | {"norm": "rms", "norm_bias": False, "num_registers": 1},
+    ),
+    "timm AIMv2": Specimen(
+        dialect="timm_swiglu",
+        make=partial(timm_named, "aimv2_large_patch14_224", 14, depth=11),
+        stated=USER | ON_14 | {"norm_eps": 1e-5},
+        expected=NARROW
+        | {"depth": 11, "gated_mlp": True, "activation": "silu", "norm": "rms", "mlp_dim": 99}
+        | {"patch_norm": True, "mlp_bias": False, "proj_bias": False, "pooling": "avg"},
+    ),
+    "timm DINOv2 giant": Specimen(
+        dialect="timm_swiglu_packed",
+        make=partial(timm_named, "vit_giant_patch14_dinov2", 14, depth=11),
+        stated=USER | ON_14,
+        expected=NARROW
+        | {"depth": 11, "gated_mlp": True, "activation": "silu", "mlp_dim": 96}
+        | {"layer_scale": True, "pooling": "token", "mlp_bias": True},
+    ),
+    "timm EVA giant": Specimen(
+        dialect="timm_eva",
+        make=partial(timm_named, "eva_giant_patch14_224", 14),
+        stated=USER | ON_14,
+        expected=NARROW | AVERAGED | {"qkv_bias": True, "mlp_dim": 157, "layer_scale": False},
+    ),
+    "timm BEiT": Specimen(
+        dialect="timm_eva",
+        make=partial(timm_named, "beit_base_patch16_224", 16),
+        stated=USER | ON_16,
+        expected=NARROW
+        | AVERAGED
+        | {"relative_positions": "block", "position_embedding": "none", "layer_scale": True},
+    ),
+    "timm BEiT, one table for all blocks": Specimen(
+        dialect="timm_eva",
+        make=partial(
+            timm_beit, use_shared_rel_pos_bias=True, use_abs_pos_emb=False, init_values=0.1
+        ),
+        stated=USER,
+        expected=NARROW
+        | {"depth": 11, "relative_positions": "shared", "image_size": (32, 32), "mlp_dim": 50},
+    ),
+    "timm DINOv3": Specimen(
+        dialect="timm_eva",
+        make=partial(timm_named, "vit_small_patch16_dinov3", 16),
+        stated=USER | ON_16 | DINOV3,
+        expected=NARROW | {"qkv_bias": False, "num_registers": 4, "position_embedding": "none"},
+    ),
+    "timm DINOv3 with SwiGLU": Specimen(
+        dialect="timm_eva_gated",
+        make=partial(timm_named, "vit_small_plus_patch16_dinov3", 16, depth=11),
+        stated=USER | ON_16 | DINOV3,
+        expected=NARROW | {"depth": 11, "gated_mlp": True, "activation": "silu", "mlp_dim": 144},
+    ),
+    "timm EVA-02 small": Specimen(
+        dialect="timm_eva_packed",
+        make=partial(timm_named, "eva02_small_patch14_224", 14, depth=11),
+        stated=USER | ON_14 | TURNED,
+        expected=NARROW | AVERAGED | {"depth": 11, "gated_mlp": True, "mlp_dim": 96},
+    ),
+    "timm EVA-02 base": Specimen(
+        dialect="timm_eva_split",
+        make=partial(timm_named, "eva02_base_patch14_224", 14, depth=11),
+        stated=USER | ON_14 | TURNED,
+        expected=NARROW | AVERAGED | {"depth": 11, "gated_mlp": True, "mlp_norm": True},
+    ),
+    "timm rope-ViT, learned frequencies and positions": Specimen(
+        dialect="timm_eva_rope",
+        make=partial(timm_named, "vit_small_patch16_rope_mixed_ape_224", 16, depth=11),
+        stated=USER | ON_16 | {"rope_indexing": "xy"},
+        expected=NARROW | {"depth": 11, "rope": "mixed", "no_embed_class": True},
+    ),
+    "timm PE language": Specimen(
+        dialect="timm_eva_rope",
+        make=partial(timm_named, "vit_pe_lang_large_patch14_448", 14),
+        stated=USER
+        | ON_14
+        | PE
+        | {"rope_reference": (32, 32), "final_norm": False}
+        | {"pooling": "avg"},
+        expected=NARROW | {"pre_norm": True, "fc_norm": False, "layer_scale": True},
+    ),
+}
 TRANSFORMERS = {
     "hf ViT classifier": Specimen(
         dialect="hf_vit_memory",
@@ -860,5 +1004,5 @@ BY_HAND = {
         expected=STEM | {"stem_depths": (1, 2), "stem_style": "jeonsworld"},
     ),
 }
-MODELS = {**TIMM, **TRANSFORMERS, **TORCHVISION, **VIT_PYTORCH}
+MODELS = {**TIMM, **TIMM_KINDS, **TRANSFORMERS, **TORCHVISION, **VIT_PYTORCH}
 SPECIMENS = {**MODELS, **OLD_LUCIDRAINS, **BY_HAND}

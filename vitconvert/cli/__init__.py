@@ -21,6 +21,8 @@ VERBS = {
     "jeonsworld": ("convert", "Convert a state dict of jeonsworld's ViT-pytorch."),
     "lucidrains": ("convert", "Convert a state dict of lucidrains' vit-pytorch."),
     "torchvision": ("convert", "Convert a torchvision ViT: NAME or FILE."),
+    "openclip": ("convert", "Convert the image tower of an OpenCLIP or OpenAI CLIP file."),
+    "dino": ("convert", "Convert Meta's DINO, DINOv2 or DINOv3: NAME or FILE."),
     "file": ("convert", "Convert any checkpoint; recognise what it is."),
     "inspect": ("inspect", "Say what a checkpoint is, from its header alone."),
     "verify": ("verify", "Compare a checkpoint with its own project's implementation."),

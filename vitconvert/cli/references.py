@@ -4,7 +4,13 @@ from pathlib import Path
 from typing import Any
 
 # Ecosystems whose models have names, and the prefix that `sources.locate` knows them by.
-_NAMED = {"timm": "timm", "hf": "hf", "jax": "google", "torchvision": "torchvision"}
+_NAMED = {
+    "timm": "timm",
+    "hf": "hf",
+    "jax": "google",
+    "torchvision": "torchvision",
+    "dino": "dino",
+}
 _LOOKS_LIKE_A_PATH = (".npz", ".pt", ".pth", ".bin", ".safetensors", ".tar", ".ckpt")
 
 
@@ -19,8 +25,8 @@ def reference_for(source: str, model: str) -> str:
 
 def ecosystem_of(source: str) -> str | None:
     """The dialects that a source verb stands for; None recognises among all."""
-    # Both Google's repositories write .npz, and `file` is any.
-    return None if source in ("file", "jax") else source
+    # Several projects stand behind each of these.
+    return None if source in ("file", "jax", "openclip", "dino") else source
 
 
 def locate_options(options: dict[str, Any]) -> dict[str, Any]:
