@@ -153,11 +153,20 @@ def test_wrappers_by_precedence(
     assert container.read("w").item() == 1
 
 
-def test_tensors_beside_a_wrapper_key_keep_it_wrapped(tmp_path: Path) -> None:
+def test_a_tensor_beside_a_known_wrapper_is_told_among_the_extras(tmp_path: Path) -> None:
+    # As MSN keeps its prototypes beside its encoders.
     torch.save({"model": {"w": torch.ones(1)}, "bias": torch.ones(2)}, tmp_path / "x.pth")
     container = open_container(tmp_path / "x.pth")
+    assert container.wrapper == ("model",)
+    assert list(container.manifest) == ["w"]
+    assert container.extras == {"bias": "Tensor"}
+
+
+def test_tensors_beside_an_unknown_mapping_keep_it_wrapped(tmp_path: Path) -> None:
+    torch.save({"mine": {"w": torch.ones(1)}, "bias": torch.ones(2)}, tmp_path / "x.pth")
+    container = open_container(tmp_path / "x.pth")
     assert container.wrapper == ()
-    assert list(container.manifest) == ["model.w", "bias"]
+    assert list(container.manifest) == ["mine.w", "bias"]
 
 
 def test_nested_mappings_are_flattened_with_dots(tmp_path: Path) -> None:

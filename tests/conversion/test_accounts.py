@@ -166,12 +166,12 @@ def test_blocks_count_as_numbers():
 
 
 def test_what_a_dialect_always_has():
-    shapes = without(timm(), "norm.weight", "norm.bias")
+    shapes = without(hf(), "vit.layernorm.weight", "vit.layernorm.bias")
     assert message(shapes) == expected(
         1,
         [
-            "missing    norm.weight or fc_norm.weight  every timm VisionTransformer (plain, "
-            "distilled, hybrid) has it"
+            "missing    norm.weight  every Hugging Face ViT, DeiT, ViTMAE, ViTMSN, I-JEPA has it",
         ],
         INCOMPLETE,
+        dialect="hf_vit",
     )

@@ -168,7 +168,7 @@ def test_unknown_rule_is_told():
         "error: usage\n"
         "  'nearest' is no rule for resampling positions.\n"
         "  known  bicubic_antialias, bicubic, bicubic_align_corners, bicubic_offset, "
-        "bilinear_align_corners"
+        "bilinear_antialias, bilinear_align_corners"
     )
 
 

@@ -531,7 +531,7 @@ PE = TURNED | {"rope_offset": 1.0, "rope_indexing": "xy", "norm_eps": 1e-5}
 TIMM_KINDS = {
     "timm PE core, rotated": Specimen(
         dialect="timm",
-        make=partial(timm_named, "vit_pe_core_base_patch16_224", 16),
+        make=partial(timm_named, "vit_pe_core_base_patch16_224", 16, attn_pool_num_heads=6),
         stated=USER
         | ON_16
         | PE
@@ -549,7 +549,7 @@ TIMM_KINDS = {
         dialect="timm",
         make=partial(timm_named, "vit_base_patch16_rpn_224", 16),
         stated=USER | ON_16 | {"block_order": "post"},
-        expected=NARROW | {"class_token": False, "pooling": "avg", "qkv_bias": True},
+        expected=NARROW | {"class_token": False, "pooling": "avg", "qkv_bias": False},
     ),
     "timm BEiT 3": Specimen(
         dialect="timm",
@@ -588,7 +588,7 @@ TIMM_KINDS = {
     "timm BEiT": Specimen(
         dialect="timm_eva",
         make=partial(timm_named, "beit_base_patch16_224", 16),
-        stated=USER | ON_16,
+        stated=ON_16,
         expected=NARROW
         | AVERAGED
         | {"relative_positions": "block", "position_embedding": "none", "layer_scale": True},
@@ -598,7 +598,6 @@ TIMM_KINDS = {
         make=partial(
             timm_beit, use_shared_rel_pos_bias=True, use_abs_pos_emb=False, init_values=0.1
         ),
-        stated=USER,
         expected=NARROW
         | {"depth": 11, "relative_positions": "shared", "image_size": (32, 32), "mlp_dim": 50},
     ),
@@ -629,7 +628,7 @@ TIMM_KINDS = {
     "timm rope-ViT, learned frequencies and positions": Specimen(
         dialect="timm_eva_rope",
         make=partial(timm_named, "vit_small_patch16_rope_mixed_ape_224", 16, depth=11),
-        stated=USER | ON_16 | {"rope_indexing": "xy"},
+        stated=ON_16 | {"rope_indexing": "xy"},
         expected=NARROW | {"depth": 11, "rope": "mixed", "no_embed_class": True},
     ),
     "timm PE language": Specimen(

@@ -6,7 +6,12 @@ import torch
 
 from tests.tables import make_architectures
 from vitconvert.errors import NotRepresentable
-from vitconvert.tables.architectures import architecture_in, architectures, find_architecture
+from vitconvert.tables.architectures import (
+    architecture_in,
+    architectures,
+    find_architecture,
+    named,
+)
 from vitconvert.tables.directory import tables_dir
 
 NAMES = (
@@ -44,17 +49,50 @@ def test_a_name_means_what_timm_builds(name):
 @pytest.mark.parametrize(
     "name",
     [
-        "vit_pe_core_base_patch16_224",  # rotary positions
-        "vit_base_patch16_rope_224",
-        "vit_base_patch16_rpn_224",  # norms after the branches
-        "beit_base_patch16_224",
-        "vit_giant_patch14_dinov2",  # SwiGLU
+        "vit_base_patch16_xp_224",  # attention and MLP side by side
+        "vit_pwee_patch16_reg1_gap_256",
+        "vit_dpwee_patch16_reg1_gap_256",
+        "vit_dwee_patch16_reg1_gap_256",  # differential attention
+        "vit_dlittle_patch16_reg1_gap_256",
+        "vit_large_patch16_sapiens2",  # fewer heads of keys than of queries
+        "vit_base_resnet26d_224",  # batch norms in the stem
+        "vit_base_resnet50d_224",
+        "vit_base_mci_224",
     ],
 )
 def test_what_computes_something_else_has_no_row(name):
-    assert name not in architectures()["timm"]
+    assert all(name not in rows for rows in architectures().values())
     with pytest.raises(NotRepresentable):
         find_architecture("timm", name)
+
+
+@pytest.mark.parametrize(
+    ("name", "dialect", "fields"),
+    [
+        (
+            "vit_pe_core_base_patch16_224",
+            "timm",
+            {"rope": "axial", "rope_offset": 1.0, "rope_indexing": "xy", "rope_reference": (14, 14)}
+            | {"pool_heads": 8, "pool_include_prefix": True, "pre_norm": True},
+        ),
+        ("vit_base_patch16_rpn_224", "timm", {"block_order": "post", "class_token": False}),
+        ("vit_base_patch16_18x2_224", "timm", {"branches": 2, "depth": 18}),
+        ("test_vit4", "timm", {"norm": "rms", "num_registers": 1, "fc_norm": True}),
+        ("vit_base_patch16_rope_224", "timm_eva_rope", {"rope": "axial", "rope_temperature": 100}),
+        ("vit_base_patch16_rope_mixed_224", "timm_eva_rope", {"rope": "mixed"}),
+        ("beit_base_patch16_224", "timm_eva", {"relative_positions": "block"}),
+        ("vit_base_patch16_dinov3", "timm_eva", {"rope": "dinov3", "rope_half": True}),
+        ("vit_7b_patch16_dinov3", "timm_eva_gated", {"gated_mlp": True, "activation": "silu"}),
+        ("eva02_tiny_patch14_224", "timm_eva_packed", {"rope_reference": (16, 16)}),
+        ("eva02_large_patch14_224", "timm_eva_split", {"mlp_norm": True, "gated_mlp": True}),
+        ("aimv2_large_patch14_224", "timm_swiglu", {"norm": "rms", "qkv_bias": False}),
+        ("vit_giant_patch14_dinov2", "timm_swiglu_packed", {"activation": "silu"}),
+    ],
+)
+def test_a_row_stands_under_its_dialect_and_says_what_differs(name, dialect, fields):
+    row = architectures()[dialect][name]
+    assert {field: row.get(field) for field in fields} == fields
+    assert find_architecture("timm", name) == row
 
 
 def test_the_whole_message_for_an_unknown_name():
@@ -72,7 +110,7 @@ def test_the_whole_message_for_an_unknown_name():
 
 
 def test_no_other_architecture_of_timm_passes_for_a_known_one_by_its_file_name():
-    known = architectures()["timm"]
+    known = named("timm")
     others = [name for name in timm.list_models("*vit*") if name not in known]
     taken = {name: architecture_in("timm", name) for name in others}
-    assert {name for name, known_as in taken.items() if known_as} <= {"test_vit_relpos"}
+    assert {name for name, known_as in taken.items() if known_as} == {"test_vit_relpos"}

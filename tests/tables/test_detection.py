@@ -40,12 +40,12 @@ def test_the_pooler_decides_between_two_tables_of_transformers():
 
 def test_nothing_known():
     with pytest.raises(UnknownDialect) as error:
-        recognise({"conv1.weight": (64, 3, 7, 7), **pair("bn1", 64), **pair("fc", 10, 64)})
+        recognise({"stem.weight": (64, 3, 7, 7), **pair("bn1", 64), **pair("fc", 10, 64)})
     assert str(error.value) == (
         "error: unknown-dialect\n"
         "  No table of weights_map/ explains these tensors.\n"
         "  keys         5\n"
-        "  unexplained  bn1.bias, bn1.weight, conv1.weight, fc.bias and 1 more\n"
+        "  unexplained  bn1.bias, bn1.weight, fc.bias, fc.weight and 1 more\n"
         "  hint: `vitconvert list` shows the dialects; --table FILE.toml adds one."
     )
 

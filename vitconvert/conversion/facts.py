@@ -391,8 +391,8 @@ class _Derivation:
             return
         if image is not None:
             text = (
-                f"image_size = {_show(image)} ({origin}) needs {self.relative_rows(image)} relative "
-                f"positions, but the tensors have {rows}"
+                f"image_size = {_show(image)} ({origin}) needs {self.relative_rows(image)} "
+                f"relative positions, but the tensors have {rows}"
             )
             (self.conflicts if origin == USER else self.notes).append(text)
         side = (math.isqrt(max(rows - 3, 0)) + 1) // 2
