@@ -5,6 +5,8 @@ import json
 import pytest
 import torch
 from safetensors.torch import save_file
+from timm import create_model
+from timm.models.beit import Beit
 
 from tests.conversion.header import examine, hf, lucidrains, simple, timm
 from tests.tables.specimens import SPECIMENS, google_hybrid
@@ -14,6 +16,7 @@ from vitconvert.errors import (
     ConflictingFact,
     MissingFact,
     NotRepresentable,
+    TensorMismatch,
     UnknownDialect,
     VitConvertError,
 )
@@ -266,9 +269,9 @@ def test_arguments_that_the_table_does_not_know():
 
 def test_an_architecture_that_computes_something_else_is_no_plain_vit():
     with pytest.raises(NotRepresentable) as error:
-        find_architecture("timm", "vit_pe_core_base_patch16_224.fb")
+        find_architecture("timm", "vit_base_patch16_xp_224.some_tag")
     assert error.value.fact == (
-        "'vit_pe_core_base_patch16_224' is no architecture that vitconvert knows."
+        "'vit_base_patch16_xp_224' is no architecture that vitconvert knows."
     )
     assert error.value.meaning == (
         "Its tensors may look like a plain ViT's and still mean another function, so they are not "
@@ -291,8 +294,9 @@ def folder(tmp_path):
 @pytest.mark.parametrize(
     ("shapes", "config", "kind"),
     [
-        (timm(), {"architecture": "vit_pe_core_base_patch16_224"}, NotRepresentable),
-        (timm(), {"architecture": "vit_base_patch16_rope_224"}, NotRepresentable),
+        (timm(), {"architecture": "vit_base_patch16_xp_224"}, NotRepresentable),
+        (timm(), {"architecture": "vit_pe_core_base_patch16_224"}, ConflictingFact),
+        (timm(), {"architecture": "vit_base_patch16_rope_224"}, ConflictingFact),
         (
             timm(),
             {"architecture": "vit_base_patch16_224", "model_args": {"use_rope": True}},
@@ -332,4 +336,125 @@ def test_error_attention_scale_that_changed_between_releases():
         "lucidrains_0_3",
         "attention_scale  until 0.6.6 it is embed_dim ** -0.5, from 0.6.7 on head_dim ** -0.5",
         "--set attention_scale=...",
+    )
+
+
+def shapes_of(model):
+    return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+
+
+def without_norm(shapes):
+    return {name: shape for name, shape in shapes.items() if not name.startswith("norm.")}
+
+
+@pytest.mark.parametrize(("dialect", "shapes"), [("timm", timm()), ("hf_vit", hf())])
+def test_no_last_norm_is_asked_about(dialect, shapes):
+    cut = {n: s for n, s in shapes.items() if not n.startswith(("norm.", "vit.layernorm."))}
+    assert message(MissingFact, cut, HEADS) == missing(
+        dialect,
+        "final_norm  there is no last norm, and nothing says that there is none",
+        "--set final_norm=...",
+    )
+
+
+def test_a_model_without_a_last_norm_if_somebody_says_so():
+    cut = without_norm(timm())
+    for user, named in (({"final_norm": False}, {}), ({}, {"final_norm": False})):
+        config, _ = examine(cut, HEADS | user, None, named)
+        assert not config.final_norm and not config.fc_norm
+    assert message(ConflictingFact, cut, HEADS | {"final_norm": True}) == CONTRADICTED.format(
+        "final_norm = True (user), but the tensors have False"
+    )
+
+
+def test_an_architecture_that_has_a_last_norm_does_not_say_that_there_is_none():
+    named = {"final_norm": False, "fc_norm": True}
+    assert "there is no last norm" in message(MissingFact, without_norm(timm()), HEADS, named=named)
+
+
+@pytest.mark.parametrize(
+    ("name", "dialect"),
+    [
+        ("vit_pe_core_tiny_patch16_384", "timm"),
+        # Meta's DeiT III has the same names; timm's, which is told apart, has ls1.gamma.
+        ("vit_small_patch16_rope_ape_224", "timm_eva_rope"),
+    ],
+)
+def test_a_file_that_looks_rotated_and_has_no_name_is_asked_about(name, dialect):
+    with torch.device("meta"):
+        shapes = shapes_of(create_model(name))
+    row = find_architecture("timm", name)
+    stated = {"num_heads": row["num_heads"], "pooling": row["pooling"]}
+    assert message(MissingFact, shapes, stated) == missing(
+        dialect,
+        f"rope  the tensors are those of {name} too, which turns q and k by their position; "
+        "--architecture NAME says which model this is, --set rope=none that it is not",
+        "--set rope=...",
+    )
+    config, _ = examine(shapes, None, None, row)
+    assert (config.rope, config.origins["rope"]) == ("axial", "architecture some_vit")
+    config, _ = examine(shapes, stated | {"rope": "none"})
+    assert (config.rope, config.origins["rope"]) == ("none", "user")
+
+
+@pytest.mark.parametrize("name", ["vit_base_patch16_224", "deit3_small_patch16_224"])
+def test_a_plain_vit_is_not_asked_about_a_rotation(name):
+    with torch.device("meta"):
+        shapes = shapes_of(create_model(name))
+    config, _ = examine(shapes, {"num_heads": find_architecture("timm", name)["num_heads"]})
+    assert config.rope == "none"
+
+
+def beit(*, shared=False, size=(32, 32)):
+    options = {"img_size": size, "patch_size": 8, "embed_dim": 36, "num_heads": 3, "depth": 2}
+    kind = "use_shared_rel_pos_bias" if shared else "use_rel_pos_bias"
+    with torch.device("meta"):
+        return shapes_of(Beit(**options, use_abs_pos_emb=False, **{kind: True}))
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_relative_positions_show_a_square_grid(shared):
+    config, ledger = examine(beit(shared=shared))
+    assert config.relative_positions == ("shared" if shared else "block")
+    assert (config.image_size, config.num_heads) == ((32, 32), 3)
+    assumed = "assumed: 52 relative positions form a square grid"
+    assert ledger.assumed["image_size"] == f"(32, 32) ({assumed})"
+
+
+def test_relative_positions_of_another_grid_are_asked_for():
+    shapes = beit(size=(32, 24))
+    assert message(MissingFact, shapes) == missing(
+        "timm_eva", "image_size  38 relative positions form no square grid", "--set image_size=..."
+    )
+    config, _ = examine(shapes, {"image_size": (32, 24)})
+    assert config.grid_size == (4, 3) and config.axes()["relative"] == 38
+
+
+def test_an_image_size_that_relative_positions_contradict():
+    assert message(ConflictingFact, beit(), {"image_size": (24, 32)}) == CONTRADICTED.format(
+        "image_size = 24x32 (user) needs 38 relative positions, but the tensors have 52"
+    )
+    config, ledger = examine(beit(), None, None, {"image_size": (224, 224)})
+    assert config.image_size == (32, 32)
+    assert ledger.notes == (
+        "image_size = 224x224 (architecture some_vit) needs 3028 relative positions, but the "
+        "tensors have 52",
+    )
+
+
+def test_branches_are_counted_and_each_is_needed():
+    with torch.device("meta"):
+        model = create_model("vit_small_patch16_18x2_224", depth=11, embed_dim=36, num_heads=3)
+    shapes = shapes_of(model)
+    config, _ = examine(shapes, HEADS)
+    assert (config.branches, config.depth) == (2, 11)
+    assert message(ConflictingFact, shapes, HEADS | {"branches": 3}) == CONTRADICTED.format(
+        "branches = 3 (user), but the tensors have 2"
+    )
+    del shapes["blocks.10.attns.1.attn.qkv.weight"]
+    with pytest.raises(TensorMismatch) as error:
+        examine(shapes, HEADS)
+    assert error.value.details == (
+        "missing    blocks.10.attns.1.attn.qkv.weight  weights_map/timm.toml: "
+        '"blocks.{i}.attns.{j}.attn.qkv.weight" = "{block}.attns.{j}.attn.qkv.weight"',
     )

@@ -22,7 +22,7 @@ from vitconvert.tables.table import builtin_tables
 TOLD = (
     *("num_heads", "head_dim", "image_size", "patch_size", "in_channels", "pool_heads"),
     *("pooling", "activation", "norm_eps", "position_embedding", "norm", "block_order"),
-    *("rope", "rope_indexing", "rope_temperature", "final_norm"),
+    *("rope", "rope_indexing", "rope_temperature", "rope_half", "final_norm"),
 )
 GATED = {"gated_mlp": True, "activation": "silu"}
 SCALED = {"layer_scale": True}
@@ -50,28 +50,28 @@ def configs(draw):
     kind = draw(st.sampled_from(KINDS))
     assume("rope" not in kind or dim % 4 == 0)
     assume("relative_positions" not in kind or class_token)
-    fields = dict(
-        image_size=draw(st.sampled_from([(12, 12), (12, 8), (13, 9)])),
-        patch_size=draw(st.sampled_from([(4, 4), (4, 2)])),
-        in_channels=draw(st.sampled_from([1, 3, 4])),
-        num_classes=draw(st.sampled_from([0, 2, 5])),
-        embed_dim=width,
-        depth=draw(st.integers(1, 12)),
-        num_heads=heads,
-        head_dim=dim,
-        mlp_dim=draw(st.integers(1, 9)),
-        activation="gelu",
-        norm_eps=1e-6,
-        pooling="map" if map_pooling else "token" if class_token else "avg",
-        class_token=class_token,
-        no_embed_class=draw(flag),
-        position_embedding="sincos2d" if computed else "learned",
-        patch_pre_norm=lucidrains,
-        patch_norm=lucidrains,
-        qkv_bias=not lucidrains,
-        proj_bias=not (lucidrains and computed),
-        representation_size=representation,
-    )
+    fields = {
+        "image_size": draw(st.sampled_from([(12, 12), (12, 8), (13, 9)])),
+        "patch_size": draw(st.sampled_from([(4, 4), (4, 2)])),
+        "in_channels": draw(st.sampled_from([1, 3, 4])),
+        "num_classes": draw(st.sampled_from([0, 2, 5])),
+        "embed_dim": width,
+        "depth": draw(st.integers(1, 12)),
+        "num_heads": heads,
+        "head_dim": dim,
+        "mlp_dim": draw(st.integers(1, 9)),
+        "activation": "gelu",
+        "norm_eps": 1e-6,
+        "pooling": "map" if map_pooling else "token" if class_token else "avg",
+        "class_token": class_token,
+        "no_embed_class": draw(flag),
+        "position_embedding": "sincos2d" if computed else "learned",
+        "patch_pre_norm": lucidrains,
+        "patch_norm": lucidrains,
+        "qkv_bias": not lucidrains,
+        "proj_bias": not (lucidrains and computed),
+        "representation_size": representation,
+    }
     return ViTConfig(**fields | kind)
 
 
@@ -137,12 +137,13 @@ def test_there_and_back_through_every_pair(dtype, config, seed, keyless):
             assert torch.equal(twice[name], tensor), (first.name, second.name, name)
 
 
+REGISTERS = {"num_registers": 2, "no_embed_class": True}
 DINOV3 = {"rope": "dinov3", "position_embedding": "none", "num_registers": 4}
+DINOV3 |= {"rope_half": True, "rope_temperature": 100.0}
 BEIT_BARE = {"relative_positions": "block", "position_embedding": "none", "pooling": "none"}
 BEIT_BARE |= {"num_classes": 0, "final_norm": False}
 CLIP = {"pre_norm": True, "patch_bias": False, "final_norm": False, "fc_norm": True}
 CLIP |= {"head_bias": False}
-CLIPA = {"pre_norm": False, "patch_bias": True, "pooling": "avg"}
 NO_CLASS = {"class_token": False}
 AIMV2 = GATED | NO_CLASS | {"norm": "rms", "norm_bias": False, "qkv_bias": False}
 AIMV2 |= {"proj_bias": False, "mlp_bias": False, "patch_norm": True, "pooling": "avg"}
@@ -168,6 +169,8 @@ def test_every_dialect_is_held_by_some_model():
     }
     lucid = {"qkv_bias": False}
     normed = {"patch_pre_norm": True, "patch_norm": True}
+    early = {"attention_scale": 12**-0.5, "representation_size": 7}
+    early["representation_activation"] = "gelu"
     late = {"final_norm": False, "fc_norm": True}
     simple = {**lucid, "proj_bias": False, "pooling": "avg", "class_token": False}
     simple |= {"position_embedding": "sincos2d"}
@@ -177,24 +180,25 @@ def test_every_dialect_is_held_by_some_model():
             generous,
             {"representation_size": 5},
             {"stem": True, "stem_width": 32, "patch_size": (1, 1)},
+            {"stem": True, "stem_width": 32, "patch_size": (1, 1), "stem_style": "timm"},
         ),
         *({"dist_token": True}, {"dist_token": True, "dist_head": True}),
         *({**lucid, **normed}, {**lucid, **normed, **generous}, {**lucid, **normed, **late}),
-        *({**lucid, **late}, {**lucid, **late, "representation_size": 7}),
-        {**lucid, "final_norm": False, "representation_size": 7},
+        *({**lucid, **late}, {**lucid, **late, **early}),
+        {**lucid, **early, "final_norm": False},
         *({**simple, **normed}, {**simple, **normed, **late}, {**simple, **late}),
         {"representation_size": 5, "num_classes": 0},
-        *(SCALED, GATED | SCALED, {**GATED, **SCALED, "num_registers": 2}),
-        {**SCALED, "num_registers": 2},
+        *(SCALED, GATED | SCALED, REGISTERS | SCALED, REGISTERS | GATED | SCALED),
         {**DINOV3, **SCALED},
+        {**DINOV3, **SCALED, "num_classes": 0},
         {**DINOV3, **SCALED, **GATED},
         {**DINOV3, **SCALED, **GATED, "qkv_bias": False},
         {**SCALED, "relative_positions": "block", "position_embedding": "none", **late},
         {**SCALED, **BEIT_BARE},
         {"rope": "mixed", **SCALED},
         CLIP,
-        {**CLIP, "fc_norm": False, "final_norm": True, "pooling": "avg", "head_bias": True},
-        {**CLIP, **CLIPA},
+        {**CLIP, "fc_norm": False, "pooling": "avg", "head_bias": True},
+        {**CLIP, "pre_norm": False, "pooling": "avg"},
         {**NO_CLASS, "pooling": "map", "num_classes": 0},
         AIMV2,
         {"num_classes": 0, "final_norm": True},

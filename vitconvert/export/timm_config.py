@@ -156,19 +156,16 @@ def _input(config: ViTConfig, preprocessing: Preprocessing | None) -> dict[str, 
 def _architecture(config: ViTConfig, preferred: str | None) -> str:
     """An architecture whose fixed parts are those of the model; all others are arguments."""
     rows = {n: row for s in ("timm", "timm_root_stem") for n, row in architectures()[s].items()}
-    fixed = {
+    special = {
         "norm_eps": config.norm_eps,
         "dist_token": config.dist_token,
         "stem": config.stem,
         "stem_depths": config.stem_depths,
-        "norm": "layer",
-        "gated_mlp": False,
-        "block_order": "pre",
-        "branches": 1,
-        "rope": "none",
-        "relative_positions": "none",
     }
-    defaults = {**fixed, "dist_token": False, "stem": False, "stem_depths": ()}
+    plain = {"norm": "layer", "gated_mlp": False, "block_order": "pre", "branches": 1}
+    plain |= {"rope": "none", "relative_positions": "none"}
+    fixed = special | plain
+    defaults = {**plain, "dist_token": False, "stem": False, "stem_depths": ()}
     fitting = [
         name
         for name, row in rows.items()
@@ -182,7 +179,7 @@ def _architecture(config: ViTConfig, preferred: str | None) -> str:
     if not fitting:
         raise NotRepresentable(
             "timm has no architecture with these fixed parts.",
-            evidence={field: value for field, value in fixed.items() if value},
+            evidence={field: value for field, value in special.items() if value},
             meaning="timm's config.json cannot state them; they come with an architecture's name.",
         )
     likeness = ("embed_dim", "depth", "num_heads", "patch_size", "pooling", "image_size")
