@@ -9,6 +9,7 @@ from vitconvert.conversion.facts import derive_config, state, strongest
 from vitconvert.conversion.ledger import Ledger
 from vitconvert.conversion.their_config import facts_from_config
 from vitconvert.tables.detection import recognise
+from vitconvert.tables.table import find_tables
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -83,9 +84,10 @@ def examine(
     user: Mapping[str, Any] | None = None,
     their_config: Mapping[str, Any] | None = None,
     named: Mapping[str, Any] | None = None,
+    dialect: str | None = None,
 ) -> tuple[ViTConfig, Ledger]:
     """Everything that is decided from a header, as loading does it."""
-    binding = recognise(shapes, None, their_config).binding
+    binding = recognise(shapes, find_tables(dialect) if dialect else None, their_config).binding
     stated = strongest(
         state(user or {}, "user"),
         facts_from_config(binding.table, their_config or {}),

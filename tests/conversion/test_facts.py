@@ -13,6 +13,7 @@ from tests.tables.specimens import SPECIMENS, google_hybrid
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.their_config import facts_from_config, unknown_arguments
 from vitconvert.errors import (
+    AmbiguousDialect,
     ConflictingFact,
     MissingFact,
     NotRepresentable,
@@ -350,7 +351,7 @@ def without_norm(shapes):
 @pytest.mark.parametrize(("dialect", "shapes"), [("timm", timm()), ("hf_vit", hf())])
 def test_no_last_norm_is_asked_about(dialect, shapes):
     cut = {n: s for n, s in shapes.items() if not n.startswith(("norm.", "vit.layernorm."))}
-    assert message(MissingFact, cut, HEADS) == missing(
+    assert message(MissingFact, cut, HEADS | {"norm_eps": 1e-6}) == missing(
         dialect,
         "final_norm  there is no last norm, and nothing says that there is none",
         "--set final_norm=...",
@@ -376,25 +377,43 @@ def test_an_architecture_that_has_a_last_norm_does_not_say_that_there_is_none():
     ("name", "dialect"),
     [
         ("vit_pe_core_tiny_patch16_384", "timm"),
-        # Meta's DeiT III has the same names; timm's, which is told apart, has ls1.gamma.
         ("vit_small_patch16_rope_ape_224", "timm_eva_rope"),
+        ("vit_small_patch16_dinov3", "timm_eva"),
+        ("eva02_base_patch14_224", "timm_eva_split"),
     ],
 )
 def test_a_file_that_looks_rotated_and_has_no_name_is_asked_about(name, dialect):
     with torch.device("meta"):
         shapes = shapes_of(create_model(name))
     row = find_architecture("timm", name)
-    stated = {"num_heads": row["num_heads"], "pooling": row["pooling"]}
-    assert message(MissingFact, shapes, stated) == missing(
+    stated = {"num_heads": row["num_heads"], "image_size": row["image_size"]}
+    assert message(MissingFact, shapes, stated, dialect="timm") == missing(
         dialect,
         f"rope  the tensors are those of {name} too, which turns q and k by their position; "
         "--architecture NAME says which model this is, --set rope=none that it is not",
         "--set rope=...",
     )
-    config, _ = examine(shapes, None, None, row)
-    assert (config.rope, config.origins["rope"]) == ("axial", "architecture some_vit")
-    config, _ = examine(shapes, stated | {"rope": "none"})
+    config, _ = examine(shapes, None, None, row, dialect="timm")
+    assert (config.rope, config.origins["rope"]) == (row["rope"], "architecture some_vit")
+    config, _ = examine(shapes, stated | {"rope": "none"}, dialect="timm")
     assert (config.rope, config.origins["rope"]) == ("none", "user")
+
+
+def test_deit_iii_and_the_rotated_model_of_its_names_are_told_apart_by_the_user():
+    with torch.device("meta"):
+        shapes = shapes_of(create_model("vit_small_patch16_rope_ape_224"))
+    with pytest.raises(AmbiguousDialect) as error:
+        examine(shapes, {"num_heads": 6})
+    assert error.value.evidence == {
+        "deit3": "Meta DeiT III",
+        "timm_eva_rope": "timm Eva, attention with one bias",
+    }
+    beside = {"architecture": "vit_small_patch16_rope_ape_224"}
+    row = find_architecture("timm", beside["architecture"])
+    config, ledger = examine(shapes, None, beside, row)
+    assert (ledger.dialect, config.rope) == ("timm_eva_rope", "axial")
+    config, _ = examine(shapes, {"num_heads": 6}, dialect="deit3")
+    assert (config.layer_scale, config.no_embed_class, config.rope) == (True, True, "none")
 
 
 @pytest.mark.parametrize("name", ["vit_base_patch16_224", "deit3_small_patch16_224"])

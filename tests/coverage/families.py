@@ -27,9 +27,20 @@ _FAMILIES = (
     *("pe_spatial", "rope_mixed_ape", "rope_mixed", "rope_ape", "rope_reg", "_rope", "eva02"),
     *("eva_giant", "eva_large", "beitv2", "beit3", "beit_", "deit3", "deit", "aimv2", "dinov2"),
     *("flexivit", "siglip_gap", "siglip", "clip_quickgelu", "clip", "18x2", "36x1", "rpn", "xp"),
-    *("plus", "so150m", "so400m", "giantopt", "pwee", "dpwee", "dwee", "dlittle", "wee", "mci"),
+    *("plus", "so150m", "so400m", "giantopt", "dpwee", "pwee", "dwee", "dlittle", "wee", "mci"),
     *("resnet", "_r26_", "_r50_", "_r_s16", "reg", "gap"),
 )
+# Blocks that are left; Sapiens2 lists the key heads of each block, and so has all of them.
+_DEPTH = {"vit_base_patch16_sapiens2": 12}
+# What vitconvert's ViT does not compute: what a name contains, and the part that is missing.
+_UNSUPPORTED = {
+    r"_xp_|_pwee_": "attention and MLP side by side, after one norm (ParallelScalingBlock)",
+    r"_dpwee_": "attention and MLP side by side, and differential attention",
+    r"_dwee_|_dlittle_": "differential attention",
+    r"(?<!_base_patch16)_sapiens2$": "grouped heads, fewer of keys than of queries",
+    r"_resnet\d+d_": "a ResNet-D stem with batch norms",
+    r"_mci_": "a MobileCLIP stem of convolutions with batch norms",
+}
 
 
 def family_of(name: str) -> str:
@@ -38,10 +49,42 @@ def family_of(name: str) -> str:
     return found.strip("_")
 
 
+def supported(name: str) -> bool:
+    """Whether vitconvert's ViT computes what this architecture computes."""
+    return name in named("timm")
+
+
+def why_unsupported(name: str) -> str:
+    """The part of an architecture that vitconvert's ViT does not have."""
+    return next((why for part, why in _UNSUPPORTED.items() if re.search(part, name)), "")
+
+
+def smallest_of_each_family() -> list[str]:
+    """One supported architecture for each family: the narrowest."""
+    found: dict[str, str] = {}
+    for name in sorted(filter(supported, ARCHITECTURES), key=_width):
+        found.setdefault(family_of(name), name)
+    return sorted(found.values())
+
+
+def _width(name: str) -> int:
+    width: int = named("timm")[name]["embed_dim"]
+    return width
+
+
+def small_arguments(name: str) -> dict[str, Any]:
+    """4 patches down and 3 across, 5 classes; all else as the architecture has it."""
+    row = named("timm")[name]
+    # A stem halves the image in its root and pooling, and in each stage but the first.
+    stride = 4 * 2 ** max(len(row.get("stem_depths", ())) - 1, 0) if row.get("stem") else 1
+    down, across = (side * stride for side in row["patch_size"])
+    return {"img_size": [4 * down, 3 * across], "num_classes": 5}
+
+
 def random_model(name: str, **arguments: Any) -> torch.nn.Module:
-    """timm's model with every parameter random; norms and factors around one."""
+    """timm's model with every parameter random; factors around one."""
     torch.manual_seed(3)
-    model = timm.create_model(name, depth=2, **arguments)
+    model = timm.create_model(name, **arguments)
     with torch.no_grad():
         for key, parameter in model.named_parameters():
             factor = parameter.ndim == 1 and key.endswith(("weight", "gamma"))
@@ -50,18 +93,14 @@ def random_model(name: str, **arguments: Any) -> torch.nn.Module:
     return model.eval()
 
 
-def relative_difference(name: str, folder: Path, *, small: bool = False) -> float:
+def relative_difference(name: str, folder: Path, **arguments: Any) -> float:
     """max |difference| over max |output| between timm's model and ours, loaded from its files."""
-    arguments = {"num_classes": 5} if small else {}
+    arguments["depth"] = _DEPTH.get(name, 2)
     model = random_model(name, **arguments)
-    save_for_hf(model, str(folder), model_args={"depth": 2, **arguments}, safe_serialization=True)
+    save_for_hf(model, str(folder), model_args=arguments, safe_serialization=True)
     ours = vitconvert.load_model(folder)
     images = torch.randn(1, 3, *ours.config.image_size)
     with torch.inference_mode():
         expected, found = model(images), ours(images)
+    assert expected.isfinite().all() and expected.std() > 0
     return ((expected - found).abs().max() / expected.abs().max()).item()
-
-
-def supported(name: str) -> bool:
-    """Whether vitconvert's ViT computes what this architecture computes."""
-    return name in named("timm")

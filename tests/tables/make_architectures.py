@@ -231,8 +231,9 @@ def timm_rows() -> dict[str, list[tuple[str, dict[str, Any]]]]:
         if supported(model):
             shapes = {key: tuple(tensor.shape) for key, tensor in model.state_dict().items()}
             found = facts(model)
-            dialect = recognise(shapes, find_tables("timm"), {"architecture": name}).table.name
-            sections.setdefault(dialect, []).append((name, found))
+            binding = recognise(shapes, find_tables("timm"), {"architecture": name}).binding
+            assert binding.fits, f"{name} is in no dialect of timm"
+            sections.setdefault(binding.table.name, []).append((name, found))
     return dict(sorted(sections.items()))
 
 

@@ -527,6 +527,7 @@ TURNED = {
 AVERAGED = {"pooling": "avg", "final_norm": False, "fc_norm": True}
 DINOV3 = TURNED | {"rope": "dinov3", "rope_temperature": 100.0, "rope_half": True}
 DINOV3 |= {"rope_reference": (), "pooling": "avg", "norm_eps": 1e-5}
+SAPIENS = DINOV3 | {"pooling": "token", "norm_eps": 1e-6}
 PE = TURNED | {"rope_offset": 1.0, "rope_indexing": "xy", "norm_eps": 1e-5}
 TIMM_KINDS = {
     "timm PE core, rotated": Specimen(
@@ -624,6 +625,14 @@ TIMM_KINDS = {
         make=partial(timm_named, "eva02_base_patch14_224", 14, depth=11),
         stated=USER | ON_14 | TURNED,
         expected=NARROW | AVERAGED | {"depth": 11, "gated_mlp": True, "mlp_norm": True},
+    ),
+    "timm Sapiens 2": Specimen(
+        dialect="timm_eva_split_packed",
+        make=partial(timm_named, "vit_base_patch16_sapiens2", 16, depth=12),
+        stated=ON_16 | SAPIENS,
+        expected=NARROW
+        | {"depth": 12, "gated_mlp": True, "mlp_dim": 144, "norm": "rms", "num_registers": 8}
+        | {"qk_norm": True, "qkv_bias": True, "layer_scale": True, "class_token": True},
     ),
     "timm rope-ViT, learned frequencies and positions": Specimen(
         dialect="timm_eva_rope",
