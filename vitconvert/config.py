@@ -109,6 +109,7 @@ class ViTConfig:
     # Blocks
     block_order: str = "pre"  # one of BLOCK_ORDERS
     branches: int = 1  # attentions, and MLPs, side by side in a block ("18x2" has 2)
+    kv_heads: tuple[int, ...] = ()  # of k and v in each block (Sapiens2); () is num_heads in all
     qkv_bias: bool = True
     qk_norm: bool = False
     attention_norm: bool = False  # on the heads' joined outputs, before the projection
@@ -118,6 +119,7 @@ class ViTConfig:
     mlp_bias: bool = True
     mlp_norm: bool = False  # on the hidden activations of the MLP
     layer_scale: bool = False
+    mlp_layer_scale: bool = True  # Sapiens2 has LayerScale on the attention alone
 
     # Pooling and head
     final_norm: bool = True  # LayerNorm of all tokens, before pooling
@@ -192,6 +194,16 @@ class ViTConfig:
         return self.branches > 1
 
     @property
+    def joined_qkv(self) -> bool:
+        """Whether q, k and v come from one matrix; heads that share k and v have three."""
+        return self.single_branch and not self.kv_heads
+
+    @property
+    def shared_kv(self) -> bool:
+        """Whether several heads of q may share one of k and v."""
+        return bool(self.kv_heads)
+
+    @property
     def mixed_rope(self) -> bool:
         """Whether the frequencies of the rotary embedding are learned."""
         return self.rope == "mixed"
@@ -261,6 +273,7 @@ class ViTConfig:
             "pool_mlp_dim": self.map_pooling,
             "head_bias": self.num_classes,
             "proj_bias": self.attention_proj,
+            "mlp_layer_scale": self.layer_scale,
         }
         return {name: value for name, value in fields.items() if effective.get(name, True)}
 
@@ -287,6 +300,7 @@ class ViTConfig:
             "relative": (2 * self.grid_size[0] - 1) * (2 * self.grid_size[1] - 1) + 3,
             "frequency": self.head_dim // 2,
             "layer": self.depth,
+            **{f"kv_head{i}": heads for i, heads in enumerate(self.kv_heads)},
             **self._stem_axes(),
         }
 
@@ -470,11 +484,17 @@ def _contradictions(config: ViTConfig) -> list[str]:
     if config.parallel_branches:
         problems += [
             f"{name} needs branches = 1"
-            for name in ("qk_norm", "attention_norm", "gated_mlp", "mlp_norm")
+            for name in ("kv_heads", "qk_norm", "attention_norm", "gated_mlp", "mlp_norm")
             if getattr(config, name)
         ]
         if config.block_order == "post" or config.block_relative_positions:
             problems.append("post order and relative positions of blocks need branches = 1")
+    if config.kv_heads and len(config.kv_heads) != config.depth:
+        problems.append(f"kv_heads has {len(config.kv_heads)} numbers for {config.depth} blocks")
+    if any(heads < 1 or config.num_heads % heads for heads in config.kv_heads):
+        problems.append(f"kv_heads must divide num_heads = {config.num_heads}")
+    if not config.mlp_layer_scale and config.parallel_branches:
+        problems.append("mlp_layer_scale = False needs branches = 1")
     if config.dist_head and not (config.dist_token and config.pooling == "token"):
         problems.append("dist_head needs a distillation token and pooling = 'token'")
     if config.stem and config.stem_width % 32:

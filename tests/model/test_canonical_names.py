@@ -41,6 +41,10 @@ def configs(draw):
     relative = draw(st.sampled_from(["none", "block", "shared"])) if alone else "none"
     order = draw(st.sampled_from(["pre", "post"])) if branches == 1 else "pre"
     attention_proj = draw(flag) or heads * head_dim != embed_dim
+    depth = draw(st.integers(1, 3))
+    divisors = [n for n in range(1, heads + 1) if heads % n == 0]
+    shared = branches == 1 and draw(flag)
+    kv_heads = draw(st.lists(st.sampled_from(divisors), min_size=depth, max_size=depth))
     flags = {
         name: draw(flag)
         for name in (
@@ -58,7 +62,9 @@ def configs(draw):
         in_channels=draw(st.integers(1, 4)),
         num_classes=num_classes,
         embed_dim=embed_dim,
-        depth=draw(st.integers(1, 3)),
+        depth=depth,
+        kv_heads=tuple(kv_heads) if shared else (),
+        mlp_layer_scale=branches > 1 or draw(flag),
         num_heads=heads,
         head_dim=head_dim,
         mlp_dim=draw(st.integers(1, 9)),
@@ -152,7 +158,7 @@ def _expand(row, config):
                     for branch in range(config.branches) if "{j}" in row else (0,):
                         yield (
                             row.format(p=parameter, i=block, j=branch, s=stage, u=unit),
-                            {"s": stage, "u": unit},
+                            {"i": block, "s": stage, "u": unit},
                         )
 
 

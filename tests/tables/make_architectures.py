@@ -14,7 +14,6 @@ import torch
 import torchvision.models.vision_transformer as tv
 from timm.layers import (
     Attention,
-    AttentionRope,
     HybridEmbed,
     LayerNorm,
     PatchEmbed,
@@ -104,14 +103,7 @@ def supported(model: torch.nn.Module) -> bool:
         and attentions <= {Attention, EvaAttention, BeitAttention}
         and model.global_pool in ("", "token", "avg", "avgmax", "max", "map")
         and resnet_stem(model.patch_embed)
-        and not grouped_heads(model)
     )
-
-
-def grouped_heads(model: torch.nn.Module) -> bool:
-    """Whether keys have fewer heads than queries (Sapiens2)."""
-    rope = (m for m in model.modules() if isinstance(m, AttentionRope))
-    return any(m.num_kv_heads != m.num_heads for m in rope)
 
 
 def resnet_stem(patch_embed: torch.nn.Module) -> bool:

@@ -137,6 +137,7 @@ class _Derivation:
         self.read_counts()
         self.read_sizes()
         self.read_heads()
+        self.read_kv_heads()
         self.read_patches()
         self.take_stated()
         self.read_positions()
@@ -234,6 +235,15 @@ class _Derivation:
             f"q has {inner} rows, and nothing shows how many heads share them{known}"
         )
         self.missing["head_dim"] = ""
+
+    def read_kv_heads(self) -> None:
+        """Heads of k and v, block by block, where they are not always as many as of q."""
+        axes = [f"kv_head{i}" for i in range(self.facts["depth"][0])]
+        products = self.binding.sizes.products
+        rows = [products.get(frozenset({axis, "dim"}), 0) for axis in axes]
+        dim = self.facts.get("head_dim", (1, ""))[0]
+        heads = [self.sizes.get(axis, n // dim) for axis, n in zip(axes, rows, strict=True)]
+        self.learn("kv_heads", tuple(heads) if any(heads) else ())
 
     def read_patches(self) -> None:
         """A patch kernel shows its size; flattened patches show only pixels times channels."""

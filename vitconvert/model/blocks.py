@@ -7,7 +7,7 @@ Letters: B images, N tokens (prefix tokens, then patches row by row), D width, H
 a head.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import NamedTuple, cast
 
 import torch
@@ -33,16 +33,27 @@ NOWHERE = Whereabouts()
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention; the rows of `qkv` are q, k, v, and head by head within each."""
+    """Multi-head self-attention; the rows of `qkv` are q, k, v, and head by head within each.
 
-    def __init__(self, config: ViTConfig) -> None:
+    Where `kv_heads` says so, neighbouring heads of q share one of k and v (Ainslie et al.,
+    https://arxiv.org/abs/2305.13245), and each of the three has its own matrix.
+    """
+
+    def __init__(self, config: ViTConfig, layer: int) -> None:
         super().__init__()
         self.num_heads, self.head_dim = config.num_heads, config.head_dim
         self.num_prefix_tokens, self.rope_half = config.num_prefix_tokens, config.rope_half
         self.scale = config.attention_scale
         self.drop_rate = config.attention_drop_rate
         inner = config.num_heads * config.head_dim
-        self.qkv = nn.Linear(config.embed_dim, 3 * inner, bias=config.qkv_bias)
+        self.qkv: nn.Linear | None = None
+        if config.kv_heads:
+            shared = config.kv_heads[layer] * config.head_dim
+            self.q = nn.Linear(config.embed_dim, inner, bias=config.qkv_bias)
+            self.k = nn.Linear(config.embed_dim, shared, bias=config.qkv_bias)
+            self.v = nn.Linear(config.embed_dim, shared, bias=config.qkv_bias)
+        else:
+            self.qkv = nn.Linear(config.embed_dim, 3 * inner, bias=config.qkv_bias)
         self.q_norm = norm_if(config.qk_norm, config.head_dim, config)
         self.k_norm = norm_if(config.qk_norm, config.head_dim, config)
         self.relative_position_bias_table = (
@@ -80,7 +91,7 @@ class Attention(nn.Module):
         kept = kept_heads(heads, self.num_heads)
         rows = torch.arange(3 * self.num_heads * self.head_dim, device="cpu")
         rows = rows.view(3, self.num_heads, self.head_dim)[:, kept]
-        assert isinstance(self.proj, nn.Linear)
+        assert isinstance(self.proj, nn.Linear) and self.qkv is not None
         keep(self.qkv, rows.flatten(), dim=0)
         keep(self.proj, rows[0].flatten(), dim=1)
         if self.relative_position_bias_table is not None:
@@ -89,14 +100,23 @@ class Attention(nn.Module):
         self.num_heads = len(kept)
 
     def _split(self, x: Tensor, where: Whereabouts) -> tuple[Tensor, Tensor, Tensor]:
-        B, N, _ = x.shape
-        qkv = self.qkv(x).reshape(B, N, 3, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4)
-        q, k, v = qkv.unbind(0)
+        q, k, v = self._project(x)
         q, k = self.q_norm(q), self.k_norm(k)
         if where.rope is not None:
             prefix, half = self.num_prefix_tokens, self.rope_half
             q, k = (turn(x, where.rope, prefix=prefix, half=half).type_as(v) for x in (q, k))
+        if self.qkv is None:
+            k, v = (x.repeat_interleave(self.num_heads // x.shape[1], dim=1) for x in (k, v))
         return q, k, v
+
+    def _project(self, x: Tensor) -> Sequence[Tensor]:
+        """(B, N, D) to q, k and v, each (B, heads, N, K)."""
+        B, N, _ = x.shape
+        if self.qkv is None:
+            parts = (linear(x) for linear in (self.q, self.k, self.v))
+            return [part.reshape(B, N, -1, self.head_dim).transpose(1, 2) for part in parts]
+        qkv = self.qkv(x).reshape(B, N, 3, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4)
+        return cast("Sequence[Tensor]", qkv.unbind(0))
 
     def _bias(self, where: Whereabouts) -> Tensor | None:
         if self.relative_position_bias_table is None or where.relative_index is None:
@@ -110,16 +130,17 @@ class Block(nn.Module):
     In "post" order (Swin v2, https://arxiv.org/abs/2111.09883) the norm is of what is added.
     """
 
-    def __init__(self, config: ViTConfig) -> None:
+    def __init__(self, config: ViTConfig, layer: int) -> None:
         super().__init__()
         D = config.embed_dim
         self.post = config.block_order == "post"
         self.norm1 = norm_of(D, config)
-        self.attn = Attention(config)
+        self.attn = Attention(config, layer)
         self.ls1 = LayerScale(D) if config.layer_scale else nn.Identity()
         self.norm2 = norm_of(D, config)
         self.mlp = _mlp(config)
-        self.ls2 = LayerScale(D) if config.layer_scale else nn.Identity()
+        scaled = config.layer_scale and config.mlp_layer_scale
+        self.ls2 = LayerScale(D) if scaled else nn.Identity()
 
     def forward(
         self, x: Tensor, head_mask: Tensor | None = None, where: Whereabouts = NOWHERE
@@ -144,10 +165,10 @@ class Block(nn.Module):
 class AttentionBranch(nn.Module):
     """One of several attentions side by side."""
 
-    def __init__(self, config: ViTConfig) -> None:
+    def __init__(self, config: ViTConfig, layer: int) -> None:
         super().__init__()
         self.norm = norm_of(config.embed_dim, config)
-        self.attn = Attention(config)
+        self.attn = Attention(config, layer)
         self.ls = LayerScale(config.embed_dim) if config.layer_scale else nn.Identity()
 
     def forward(self, x: Tensor, head_mask: Tensor | None, where: Whereabouts) -> Tensor:
@@ -177,9 +198,9 @@ class ParallelBlock(nn.Module):
     attentions.
     """
 
-    def __init__(self, config: ViTConfig) -> None:
+    def __init__(self, config: ViTConfig, layer: int) -> None:
         super().__init__()
-        self.attns = nn.ModuleList(AttentionBranch(config) for _ in range(config.branches))
+        self.attns = nn.ModuleList(AttentionBranch(config, layer) for _ in range(config.branches))
         self.ffns = nn.ModuleList(MlpBranch(config) for _ in range(config.branches))
 
     def forward(

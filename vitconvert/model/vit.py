@@ -126,7 +126,7 @@ class ViT(nn.Module):
         self.embed_drop = nn.Dropout(config.embed_drop_rate)
         self.norm_pre = norm_if(config.pre_norm, D, config)
         block = ParallelBlock if config.parallel_branches else Block
-        self.blocks = nn.ModuleList(block(config) for _ in range(config.depth))
+        self.blocks = nn.ModuleList(block(config, layer) for layer in range(config.depth))
         self.norm = norm_if(config.final_norm, D, config)
         self.attn_pool = AttentionPool(config) if config.map_pooling else None
         self.fc_norm = norm_if(config.fc_norm, D, config)
@@ -282,6 +282,7 @@ class ViT(nn.Module):
         obstacles = {
             "an output projection is missing": not self.config.attention_proj,
             "attentions stand side by side": self.config.parallel_branches,
+            "heads share keys and values": self.config.shared_kv,
             "a norm joins the heads": self.config.attention_norm,
             "the blocks share a table of relative positions": (
                 self.config.shared_relative_positions
