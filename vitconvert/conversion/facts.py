@@ -45,13 +45,19 @@ _MAY_DIFFER = {
     *("pooling", "fc_norm", "final_norm"),
 }
 
+# A word for a bias says nothing where the matrix that would have it is another one.
+_MATRICES = {
+    "head_bias": {"head.weight"},
+    "mlp_bias": {"blocks.{i}.mlp.fc2.weight", "blocks.{i}.ffns.{j}.mlp.fc2.weight"},
+}
+
 _LAST_NORMS = {"final_norm": True, "fc_norm": False}  # and what is so if nobody says otherwise
 
 # Rows of architectures.toml leave these out where they have their default, and these do not count.
 _TOLD_BY_ROWS = {
     *("layer_scale", "gated_mlp", "final_norm", "fc_norm", "dist_token", "branches"),
     *("class_token", "num_registers", "position_embedding", "pre_norm", "qkv_bias", "qk_norm"),
-    *("attention_norm", "mlp_norm", "relative_positions"),
+    *("attention_norm", "mlp_norm", "relative_positions", "differential"),
 }
 _INCIDENTAL = {"image_size", "num_classes", "num_heads", "pool_heads", "no_embed_class"}
 
@@ -174,10 +180,12 @@ class _Derivation:
             for word in tensor.conditions[-1:]:
                 present[word] = present.get(word, False) or name in found
         for word in sorted(present.keys() & _BOOLEAN):
-            if word != "head_bias" or "head.weight" in found:
+            if found & _MATRICES.get(word, found):
                 self.learn(word, present[word])
         if present["learned_positions"]:
             self.learn("position_embedding", "learned")
+        if present["parallel_order"]:
+            self.learn("block_order", "parallel")
         if present["map_pooling"]:
             self.learn("pooling", "map")
         if present["mixed_rope"]:
@@ -208,6 +216,11 @@ class _Derivation:
             self.learn("stem_depths", tuple(stages.get(s, 0) for s in range(last + 1)))
 
     def read_sizes(self) -> None:
+        if {"joined_in", "joined_out", "dim"} <= self.sizes.keys():
+            # The first has q, k and v beside the hidden channels; the second one as wide as they.
+            inner = (self.sizes["joined_in"] - self.sizes["joined_out"]) // 2
+            self.sizes["hidden"] = self.sizes["joined_out"] - inner
+            self.sizes["head"] = inner // self.sizes["dim"]
         for axis, field in _FIELD_OF_AXIS.items():
             if axis in self.sizes:
                 self.learn(field, self.sizes[axis])

@@ -164,6 +164,7 @@ def _architecture(config: ViTConfig, preferred: str | None) -> str:
         "norm": "layer",
         "gated_mlp": False,
         "block_order": "pre",
+        "differential": False,
         "branches": 1,
         "rope": "none",
         "relative_positions": "none",
