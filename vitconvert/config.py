@@ -18,7 +18,11 @@ ACTIVATIONS = ("gelu", "gelu_tanh", "quick_gelu", "relu", "silu", "tanh")
 POOLINGS = ("token", "avg", "avgmax", "max", "map", "token_avg", "none")
 POSITIONS = ("learned", "sincos2d", "none")
 NORMS = ("layer", "rms")
-BLOCK_ORDERS = ("pre", "post")  # norm before a branch, or on what the branch gives
+BLOCK_ORDERS = (
+    "pre",  # norm before a branch
+    "post",  # norm on what the branch gives
+    "parallel",  # attention and MLP read the same tokens, through one matrix (timm "xp", ViT-22B)
+)
 ROPES = (
     "none",
     "axial",  # timm RotaryEmbeddingCat: EVA-02, PE, rope-ViT; positions scaled to a reference grid
@@ -109,7 +113,9 @@ class ViTConfig:
     # Blocks
     block_order: str = "pre"  # one of BLOCK_ORDERS
     branches: int = 1  # attentions, and MLPs, side by side in a block ("18x2" has 2)
-    qkv_bias: bool = True
+    kv_heads: tuple[int, ...] = ()  # of k and v in each block (Sapiens2); () is num_heads in all
+    qkv_bias: bool = True  # in parallel order, of the matrix that q, k, v and the MLP share
+    differential: bool = False  # a head is the difference of two attentions, half as wide each
     qk_norm: bool = False
     attention_norm: bool = False  # on the heads' joined outputs, before the projection
     attention_proj: bool = True  # lucidrains leaves it out for a single head
@@ -118,6 +124,7 @@ class ViTConfig:
     mlp_bias: bool = True
     mlp_norm: bool = False  # on the hidden activations of the MLP
     layer_scale: bool = False
+    mlp_layer_scale: bool = True  # Sapiens2 has LayerScale on the attention alone
 
     # Pooling and head
     final_norm: bool = True  # LayerNorm of all tokens, before pooling
@@ -192,6 +199,46 @@ class ViTConfig:
         return self.branches > 1
 
     @property
+    def parallel_order(self) -> bool:
+        """Whether attention and MLP read the same tokens."""
+        return self.block_order == "parallel"
+
+    @property
+    def two_steps(self) -> bool:
+        """Whether a block is one attention, then one MLP."""
+        return self.single_branch and not self.parallel_order
+
+    @property
+    def joined_proj(self) -> bool:
+        """Whether attention and MLP end in one matrix."""
+        return self.parallel_order and self.differential
+
+    @property
+    def separate_proj(self) -> bool:
+        """Whether the attention and the MLP of a block end in a matrix each."""
+        return self.single_branch and not self.joined_proj
+
+    @property
+    def own_mlp_bias(self) -> bool:
+        """Whether the MLP has a bias beside the matrix that it shares with q, k and v."""
+        return self.parallel_order and not self.qkv_bias
+
+    @property
+    def joined_qkv(self) -> bool:
+        """Whether q, k and v come from one matrix; heads that share k and v have three."""
+        return self.two_steps and not self.kv_heads
+
+    @property
+    def shared_kv(self) -> bool:
+        """Whether several heads of q may share one of k and v."""
+        return bool(self.kv_heads)
+
+    @property
+    def turned(self) -> bool:
+        """Whether q and k are turned by their position."""
+        return self.rope != "none"
+
+    @property
     def mixed_rope(self) -> bool:
         """Whether the frequencies of the rotary embedding are learned."""
         return self.rope == "mixed"
@@ -261,6 +308,8 @@ class ViTConfig:
             "pool_mlp_dim": self.map_pooling,
             "head_bias": self.num_classes,
             "proj_bias": self.attention_proj,
+            "mlp_layer_scale": self.layer_scale,
+            "mlp_bias": not self.joined_proj,
         }
         return {name: value for name, value in fields.items() if effective.get(name, True)}
 
@@ -273,6 +322,9 @@ class ViTConfig:
             "hidden": self.mlp_dim,
             "head": self.num_heads,
             "dim": self.head_dim,
+            "half_dim": self.head_dim // 2,
+            "joined_in": self.mlp_dim + 3 * self.num_heads * self.head_dim,
+            "joined_out": self.mlp_dim + self.num_heads * self.head_dim,
             "rgb": self.in_channels,
             "y": self.patch_size[0],
             "x": self.patch_size[1],
@@ -287,6 +339,7 @@ class ViTConfig:
             "relative": (2 * self.grid_size[0] - 1) * (2 * self.grid_size[1] - 1) + 3,
             "frequency": self.head_dim // 2,
             "layer": self.depth,
+            **{f"kv_head{i}": heads for i, heads in enumerate(self.kv_heads)},
             **self._stem_axes(),
         }
 
@@ -470,11 +523,35 @@ def _contradictions(config: ViTConfig) -> list[str]:
     if config.parallel_branches:
         problems += [
             f"{name} needs branches = 1"
-            for name in ("qk_norm", "attention_norm", "gated_mlp", "mlp_norm")
+            for name in ("kv_heads", "qk_norm", "attention_norm", "gated_mlp", "mlp_norm")
             if getattr(config, name)
         ]
-        if config.block_order == "post" or config.block_relative_positions:
-            problems.append("post order and relative positions of blocks need branches = 1")
+        if config.block_order != "pre" or config.block_relative_positions:
+            problems.append("another order and relative positions of blocks need branches = 1")
+    if config.parallel_order:
+        problems += [
+            f"{name} and block_order = 'parallel' exclude each other"
+            for name in ("kv_heads", "attention_norm", "gated_mlp", "mlp_norm")
+            if getattr(config, name)
+        ]
+        if not (config.attention_proj and config.mlp_bias and config.mlp_layer_scale):
+            problems.append(
+                "block_order = 'parallel' needs attention_proj, mlp_bias and mlp_layer_scale"
+            )
+    if config.differential:
+        problems += [
+            f"{name} and differential attention exclude each other"
+            for name in ("kv_heads", "qk_norm", "parallel_branches", "turned")
+            if getattr(config, name)
+        ]
+        if config.head_dim % 2:
+            problems.append(f"differential attention halves head_dim {config.head_dim}")
+    if config.kv_heads and len(config.kv_heads) != config.depth:
+        problems.append(f"kv_heads has {len(config.kv_heads)} numbers for {config.depth} blocks")
+    if any(heads < 1 or config.num_heads % heads for heads in config.kv_heads):
+        problems.append(f"kv_heads must divide num_heads = {config.num_heads}")
+    if not config.mlp_layer_scale and config.parallel_branches:
+        problems.append("mlp_layer_scale = False needs branches = 1")
     if config.dist_head and not (config.dist_token and config.pooling == "token"):
         problems.append("dist_head needs a distillation token and pooling = 'token'")
     if config.stem and config.stem_width % 32:

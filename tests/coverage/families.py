@@ -96,6 +96,9 @@ def random_model(name: str, **arguments: Any) -> torch.nn.Module:
 def relative_difference(name: str, folder: Path, **arguments: Any) -> float:
     """max |difference| over max |output| between timm's model and ours, loaded from its files."""
     arguments["depth"] = _DEPTH.get(name, 2)
+    if "sapiens2" in name:  # timm's has a number of key heads for each block
+        heads = named("timm")[name]["num_heads"]
+        arguments["num_kv_heads"] = [heads // 2, heads]
     model = random_model(name, **arguments)
     save_for_hf(model, str(folder), model_args=arguments, safe_serialization=True)
     ours = vitconvert.load_model(folder)

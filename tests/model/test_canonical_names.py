@@ -39,8 +39,14 @@ def configs(draw):
     registers = draw(st.integers(0, 3))
     alone = class_token and not dist_token and not registers and branches == 1
     relative = draw(st.sampled_from(["none", "block", "shared"])) if alone else "none"
-    order = draw(st.sampled_from(["pre", "post"])) if branches == 1 else "pre"
-    attention_proj = draw(flag) or heads * head_dim != embed_dim
+    order = draw(st.sampled_from(["pre", "post", "parallel"])) if branches == 1 else "pre"
+    one_step = order == "parallel"
+    attention_proj = draw(flag) or one_step or heads * head_dim != embed_dim
+    differential = branches == 1 and rope == "none" and head_dim % 2 == 0 and draw(flag)
+    depth = draw(st.integers(1, 3))
+    divisors = [n for n in range(1, heads + 1) if heads % n == 0]
+    shared = branches == 1 and not one_step and not differential and draw(flag)
+    kv_heads = draw(st.lists(st.sampled_from(divisors), min_size=depth, max_size=depth))
     flags = {
         name: draw(flag)
         for name in (
@@ -50,15 +56,20 @@ def configs(draw):
         )
     }
     flags["fc_norm"] = flags["fc_norm"] and pooling != "token_avg"
-    for word in ("qk_norm", "attention_norm", "gated_mlp", "mlp_norm"):
-        flags[word] = branches == 1 and draw(flag)
+    for word in ("attention_norm", "gated_mlp", "mlp_norm"):
+        flags[word] = branches == 1 and not one_step and draw(flag)
+    flags["qk_norm"] = branches == 1 and not differential and draw(flag)
+    flags["mlp_bias"] = one_step or flags["mlp_bias"]
     return ViTConfig(
         image_size=(draw(st.integers(32, 70)), draw(st.integers(32, 70))),
         patch_size=(1, 2) if stem else (draw(st.integers(4, 9)), draw(st.integers(4, 9))),
         in_channels=draw(st.integers(1, 4)),
         num_classes=num_classes,
         embed_dim=embed_dim,
-        depth=draw(st.integers(1, 3)),
+        depth=depth,
+        kv_heads=tuple(kv_heads) if shared else (),
+        mlp_layer_scale=branches > 1 or one_step or draw(flag),
+        differential=differential,
         num_heads=heads,
         head_dim=head_dim,
         mlp_dim=draw(st.integers(1, 9)),
@@ -152,7 +163,7 @@ def _expand(row, config):
                     for branch in range(config.branches) if "{j}" in row else (0,):
                         yield (
                             row.format(p=parameter, i=block, j=branch, s=stage, u=unit),
-                            {"s": stage, "u": unit},
+                            {"i": block, "s": stage, "u": unit},
                         )
 
 

@@ -70,6 +70,19 @@ DINOV3 = (
     | registers(4)
     | {"pooling": "avg", "rope": "dinov3", "rope_temperature": 100.0, "rope_half": True}
 )
+SAPIENS2 = (
+    CLASS
+    | SCALED
+    | UNPLACED
+    | RMS
+    | SWIGLU
+    | registers(8)
+    | hidden(192)
+    | {"qk_norm": True, "kv_heads": (2, 4), "mlp_layer_scale": False}
+    | {"rope": "dinov3", "rope_temperature": 100.0, "rope_half": True}
+)
+PARALLEL = {"block_order": "parallel"}
+WEE = AVERAGE | SCALED | PLACED_PATCHES | registers(1) | hidden(240) | {"class_token": False}
 BEIT = AVERAGE | SCALED | UNPLACED | {"relative_positions": "block"}
 
 # timm's architecture: (patch size, fields of ViTConfig)
@@ -120,8 +133,22 @@ FAMILIES = {
     "beitv2_base_patch16_224": (16, BEIT),
     "vit_base_patch16_rpn_224": (16, AVERAGE | POST | NO_BIAS | {"class_token": False}),
     "vit_small_patch16_18x2_224": (16, CLASS | SCALED | {"branches": 2}),
+    "vit_base_patch16_xp_224": (
+        16,
+        CLASS
+        | RMS
+        | NO_BIAS
+        | PARALLEL
+        | {"qk_norm": True, "pre_norm": True, "patch_bias": False, "no_embed_class": True},
+    ),
+    "vit_pwee_patch16_reg1_gap_256": (16, WEE | PARALLEL),
+    "vit_dwee_patch16_reg1_gap_256": (16, WEE | {"differential": True}),
+    "vit_dpwee_patch16_reg1_gap_256": (16, WEE | PARALLEL | {"differential": True}),
+    "vit_base_patch16_sapiens2": (16, SAPIENS2),
     "vit_intern300m_patch14_448": (14, CLASS | SCALED | {"final_norm": False}),
 }
+# Arguments without which timm cannot build an architecture two blocks deep.
+ARGUMENTS = {"vit_base_patch16_sapiens2": {"num_kv_heads": (2, 4)}}
 # timm's options that none of its architectures has with random weights at a small size.
 OPTIONS = {
     "shared relative positions": (
@@ -217,6 +244,9 @@ def test_option_equals_timm(name, arguments, fields, randomise, images):
         "eva02_enormous_patch14_clip_224",
         "vit_small_patch16_rope_mixed_224",
         "vit_small_patch16_18x2_224",
+        "vit_base_patch16_xp_224",
+        "vit_dwee_patch16_reg1_gap_256",
+        "vit_dpwee_patch16_reg1_gap_256",
     ],
 )
 def test_training_drops_what_timm_drops(name, randomise, images):
@@ -315,7 +345,7 @@ def _pair(name, randomise, arguments=None, changes=None):
     sizes = {"image_size": (4 * patch, 3 * patch), "patch_size": (patch, patch)}
     config = ViTConfig(**(SMALL | sizes | fields | (changes or {})))
     narrow = {"embed_dim": 48, "num_heads": 4, "depth": 2, "num_classes": 7}
-    narrow |= {"img_size": config.image_size, **(arguments or {})}
+    narrow |= {"img_size": config.image_size, **ARGUMENTS.get(name, {}), **(arguments or {})}
     return randomise(timm.create_model(name, **narrow)), config
 
 
@@ -329,8 +359,15 @@ def _canonical(theirs, config):
     """timm's tensors under canonical names: q, k and v in one, gate and value apart."""
     state = {}
     for name, tensor in theirs.items():
+        if config.parallel_order:
+            name = name.replace("in_norm", "norm1").replace(".ls.", ".ls1.")
+            name = name.replace("mlp_bias", "mlp.bias").replace("mlp_out_proj", "mlp.fc2")
+            name = re.sub(r"\.([qk]_norm|lambda_..|sub_norm)", r".attn.\1", name)
+            name = name.replace("attn_out_proj", "attn.proj")
         name = re.sub(r"\bgamma_(\d)$", r"ls\1.gamma", name).replace("fc1_x", "fc1")
-        if re.search(r"attn\.(q_bias|q_proj\.\w+)$", name):
+        if config.kv_heads and re.search(r"attn\.[qkv]_proj", name):
+            state[name.replace("_proj", "")] = tensor
+        elif re.search(r"attn\.(q_bias|q_proj\.\w+)$", name):
             state[re.sub("q_bias", "qkv.bias", name).replace("q_proj", "qkv")] = _joined(
                 name, theirs
             )

@@ -1,9 +1,11 @@
 """Attention maps, masked heads and pruned heads."""
 
 import copy
+import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from vitconvert.errors import UsageError
 from vitconvert.model import ViT
@@ -17,6 +19,7 @@ CONFIGS = {
     "rotation": {"rope": "axial", "head_dim": 8, "qk_norm": True},
     "rotation of halves": {"rope": "dinov3", "head_dim": 8, "rope_half": True},
     "relative positions": {"relative_positions": "block"},
+    "differential": {"differential": True},
     "parts of an MLP": {"gated_mlp": True, "mlp_norm": True, "norm": "rms", "norm_bias": False},
 }
 # Words that join the heads, or blocks, so that pruning is refused.
@@ -27,6 +30,7 @@ JOINED = {
         "an output projection is missing",
     ),
     "branches": ({"branches": 2}, "attentions stand side by side"),
+    "shared keys": ({"kv_heads": (3, 1, 1), "qk_norm": True}, "heads share keys and values"),
     "shared table": (
         {"relative_positions": "shared"},
         "the blocks share a table of relative positions",
@@ -189,11 +193,54 @@ def _assert_probabilities_give_outputs(model, x, probabilities):
     for attention in attentions:
         attention.register_forward_hook(lambda _, args, out: seen.append((args[0], out)))
     model(x)
-    torch.testing.assert_close(probabilities.sum(-1), torch.ones(2, 3 * len(attentions), 13))
+    total = torch.ones(2, 3 * len(attentions), 13)
+    if model.config.differential:
+        total = total - _learned_factor(block.attn)
+    torch.testing.assert_close(probabilities.sum(-1), total)
     for attention, weights, (tokens, wanted) in zip(
         attentions, probabilities.split(3, dim=1), seen, strict=True
     ):
-        values = attention.qkv(tokens)[..., 2 * 3 * attention.head_dim :].unflatten(2, (3, -1))
-        read = (weights @ values.transpose(1, 2)).transpose(1, 2).flatten(2)
-        found = attention.proj(attention.norm(read))
+        linear = attention.v if model.config.kv_heads else attention.qkv
+        values = linear(tokens).unflatten(2, (-1, attention.head_dim))
+        values = values[:, :, -(model.config.kv_heads or (3, 3))[1] :]
+        read = (weights @ values.transpose(1, 2)).transpose(1, 2)
+        if model.config.differential:
+            read = attention.sub_norm(read) * (0.2 + 0.6 * math.exp(-0.3))
+        found = attention.proj(attention.norm(read.flatten(2)))
         torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+def _learned_factor(attention):
+    """How much of the second attention is taken away in the second block."""
+    plus, minus = (
+        (getattr(attention, f"lambda_q{n}") @ getattr(attention, f"lambda_k{n}")).exp()
+        for n in (1, 2)
+    )
+    return plus - minus + 0.8 - 0.6 * math.exp(-0.3)
+
+
+@pytest.mark.parametrize("differential", [False, True])
+def test_a_block_in_parallel_order_is_masked_and_not_pruned(
+    differential, make_config, randomise, images
+):
+    config = make_config(block_order="parallel", differential=differential)
+    model = randomise(ViT(config))
+    x = images(config)
+    block, tokens = model.blocks[1], model.hidden_states(x)[1]
+    mask = torch.tensor([1.0, 0.0, 1.0])
+    normal = block.norm1(tokens)
+    hidden, _, _, v = block.in_proj(normal).split([50, 30, 30, 30], dim=-1)
+    weights = model.attentions(x)[1] * mask.view(-1, 1, 1)
+    read = (weights @ v.unflatten(-1, (3, 10)).transpose(1, 2)).transpose(1, 2)
+    if differential:
+        read = block.attn.sub_norm(read) * (0.2 + 0.6 * math.exp(-0.3))
+        joined = torch.cat((read.flatten(2), F.gelu(hidden)), dim=-1)
+        wanted = tokens + block.out_proj(joined)
+    else:
+        wanted = tokens + block.attn.proj(read.flatten(2)) + block.mlp.fc2(F.gelu(hidden))
+    torch.testing.assert_close(block(tokens, mask), wanted, rtol=1e-5, atol=1e-5)
+    with pytest.raises(UsageError) as error:
+        model.prune_heads({0: [1]})
+    assert error.value.fact == (
+        "Heads of this model cannot be pruned: attentions and MLPs share a matrix."
+    )

@@ -14,7 +14,6 @@ import torch
 import torchvision.models.vision_transformer as tv
 from timm.layers import (
     Attention,
-    AttentionRope,
     HybridEmbed,
     LayerNorm,
     PatchEmbed,
@@ -24,6 +23,7 @@ from timm.layers import (
     RotaryEmbeddingMixed,
 )
 from timm.layers.activations import GELUTanh, QuickGELU
+from timm.layers.diff_attention import DiffAttention
 from timm.models.beit import Attention as BeitAttention
 from timm.models.beit import Beit
 from timm.models.beit import Block as BeitBlock
@@ -31,6 +31,8 @@ from timm.models.deit import VisionTransformerDistilled
 from timm.models.eva import Eva, EvaAttention, EvaBlock, EvaBlockPostNorm
 from timm.models.vision_transformer import (
     Block,
+    DiffParallelScalingBlock,
+    ParallelScalingBlock,
     ParallelThingsBlock,
     ResPostBlock,
     VisionTransformer,
@@ -46,7 +48,7 @@ ROPES = {
     RotaryEmbeddingMixed: "mixed",
 }
 POST_NORM = ("ResPostBlock", "EvaBlockPostNorm")
-UNSUPPORTED = ("DiffAttention", "ParallelScalingBlock", "DiffParallelScalingBlock")
+PARALLEL = ("ParallelScalingBlock", "DiffParallelScalingBlock")
 # Rows say only what differs; the others are ViTConfig's defaults, or what tensors show.
 DEFAULTS = {
     "class_token": True,
@@ -55,6 +57,7 @@ DEFAULTS = {
     "pre_norm": False,
     "qkv_bias": True,
     "qk_norm": False,
+    "differential": False,
     "attention_norm": False,
     "mlp_norm": False,
     "norm": "layer",
@@ -99,19 +102,14 @@ def supported(model: torch.nn.Module) -> bool:
         isinstance(model, VisionTransformer | Eva | Beit)
         and type(model.patch_embed) in (PatchEmbed, HybridEmbed)
         and blocks
-        <= {Block, ResPostBlock, ParallelThingsBlock, EvaBlock, EvaBlockPostNorm, BeitBlock}
-        and not any(type(m).__name__ in UNSUPPORTED for m in model.modules())
-        and attentions <= {Attention, EvaAttention, BeitAttention}
+        <= {
+            *(Block, ResPostBlock, ParallelThingsBlock, EvaBlock, EvaBlockPostNorm, BeitBlock),
+            *(ParallelScalingBlock, DiffParallelScalingBlock),
+        }
+        and attentions <= {Attention, DiffAttention, EvaAttention, BeitAttention}
         and model.global_pool in ("", "token", "avg", "avgmax", "max", "map")
         and resnet_stem(model.patch_embed)
-        and not grouped_heads(model)
     )
-
-
-def grouped_heads(model: torch.nn.Module) -> bool:
-    """Whether keys have fewer heads than queries (Sapiens2)."""
-    rope = (m for m in model.modules() if isinstance(m, AttentionRope))
-    return any(m.num_kv_heads != m.num_heads for m in rope)
 
 
 def resnet_stem(patch_embed: torch.nn.Module) -> bool:
@@ -132,7 +130,7 @@ def facts(model: torch.nn.Module) -> dict[str, Any]:
 
 def sizes(model: torch.nn.Module) -> dict[str, Any]:
     embed = model.patch_embed
-    attention = next(m for m in model.modules() if hasattr(m, "num_heads") and hasattr(m, "proj"))
+    attention = next(m for m in model.blocks.modules() if hasattr(m, "num_heads"))
     return {
         "image_size": list(embed.img_size),
         "patch_size": list(embed.proj.kernel_size),
@@ -146,7 +144,10 @@ def sizes(model: torch.nn.Module) -> dict[str, Any]:
 def parts(model: torch.nn.Module) -> dict[str, Any]:
     """What tensors show too; it tells apart architectures of the same size."""
     names = {name for name, _ in model.named_parameters()}
-    biases = ("attn.qkv.bias", "attn.q_bias", "attn.q_proj.bias", "attns.0.attn.qkv.bias")
+    biases = (
+        *("attn.qkv.bias", "attn.q_bias", "attn.q_proj.bias", "attns.0.attn.qkv.bias"),
+        "in_proj.bias",
+    )
     registers = getattr(model, "reg_token", None)
     return {
         "class_token": "cls_token" in names,
@@ -154,7 +155,8 @@ def parts(model: torch.nn.Module) -> dict[str, Any]:
         "position_embedding": "learned" if "pos_embed" in names else "none",
         "pre_norm": "norm_pre.weight" in names,
         "qkv_bias": any(f"blocks.0.{bias}" in names for bias in biases),
-        "qk_norm": "blocks.0.attn.q_norm.weight" in names,
+        "qk_norm": bool(names & {"blocks.0.attn.q_norm.weight", "blocks.0.q_norm.weight"}),
+        "differential": any("lambda_q1" in name for name in names),
         "attention_norm": "blocks.0.attn.norm.weight" in names,
         "mlp_norm": "blocks.0.mlp.norm.weight" in names,
     }
@@ -182,11 +184,17 @@ def numerics(model: torch.nn.Module) -> dict[str, Any]:
         "fc_norm": not isinstance(model.fc_norm, torch.nn.Identity),
         "gated_mlp": gated,
         "layer_scale": any(layer_scale(name) for name, _ in model.named_parameters()),
-        "block_order": "post" if type(model.blocks[0]).__name__ in POST_NORM else "pre",
+        "block_order": block_order(type(model.blocks[0]).__name__),
         "branches": getattr(model.blocks[0], "num_parallel", 1),
         "relative_positions": shared if tables else "none",
         "dist_token": isinstance(model, VisionTransformerDistilled),
     }
+
+
+def block_order(kind: str) -> str:
+    if kind in PARALLEL:
+        return "parallel"
+    return "post" if kind in POST_NORM else "pre"
 
 
 def includes_prefix(model: torch.nn.Module) -> bool:

@@ -45,13 +45,19 @@ _MAY_DIFFER = {
     *("pooling", "fc_norm", "final_norm"),
 }
 
+# A word for a bias says nothing where the matrix that would have it is another one.
+_MATRICES = {
+    "head_bias": {"head.weight"},
+    "mlp_bias": {"blocks.{i}.mlp.fc2.weight", "blocks.{i}.ffns.{j}.mlp.fc2.weight"},
+}
+
 _LAST_NORMS = {"final_norm": True, "fc_norm": False}  # and what is so if nobody says otherwise
 
 # Rows of architectures.toml leave these out where they have their default, and these do not count.
 _TOLD_BY_ROWS = {
     *("layer_scale", "gated_mlp", "final_norm", "fc_norm", "dist_token", "branches"),
     *("class_token", "num_registers", "position_embedding", "pre_norm", "qkv_bias", "qk_norm"),
-    *("attention_norm", "mlp_norm", "relative_positions"),
+    *("attention_norm", "mlp_norm", "relative_positions", "differential"),
 }
 _INCIDENTAL = {"image_size", "num_classes", "num_heads", "pool_heads", "no_embed_class"}
 
@@ -137,6 +143,7 @@ class _Derivation:
         self.read_counts()
         self.read_sizes()
         self.read_heads()
+        self.read_kv_heads()
         self.read_patches()
         self.take_stated()
         self.read_positions()
@@ -173,10 +180,12 @@ class _Derivation:
             for word in tensor.conditions[-1:]:
                 present[word] = present.get(word, False) or name in found
         for word in sorted(present.keys() & _BOOLEAN):
-            if word != "head_bias" or "head.weight" in found:
+            if found & _MATRICES.get(word, found):
                 self.learn(word, present[word])
         if present["learned_positions"]:
             self.learn("position_embedding", "learned")
+        if present["parallel_order"]:
+            self.learn("block_order", "parallel")
         if present["map_pooling"]:
             self.learn("pooling", "map")
         if present["mixed_rope"]:
@@ -207,6 +216,11 @@ class _Derivation:
             self.learn("stem_depths", tuple(stages.get(s, 0) for s in range(last + 1)))
 
     def read_sizes(self) -> None:
+        if {"joined_in", "joined_out", "dim"} <= self.sizes.keys():
+            # The first has q, k and v beside the hidden channels; the second one as wide as they.
+            inner = (self.sizes["joined_in"] - self.sizes["joined_out"]) // 2
+            self.sizes["hidden"] = self.sizes["joined_out"] - inner
+            self.sizes["head"] = inner // self.sizes["dim"]
         for axis, field in _FIELD_OF_AXIS.items():
             if axis in self.sizes:
                 self.learn(field, self.sizes[axis])
@@ -237,6 +251,15 @@ class _Derivation:
             f"q has {inner} rows, and nothing shows how many heads share them{known}"
         )
         self.missing["head_dim"] = ""
+
+    def read_kv_heads(self) -> None:
+        """Heads of k and v, block by block, where they are not always as many as of q."""
+        axes = [f"kv_head{i}" for i in range(self.facts["depth"][0])]
+        products = self.binding.sizes.products
+        rows = [products.get(frozenset({axis, "dim"}), 0) for axis in axes]
+        dim = self.facts.get("head_dim", (1, ""))[0]
+        heads = [self.sizes.get(axis, n // dim) for axis, n in zip(axes, rows, strict=True)]
+        self.learn("kv_heads", tuple(heads) if any(heads) else ())
 
     def read_patches(self) -> None:
         """A patch kernel shows its size; flattened patches show only pixels times channels."""

@@ -163,7 +163,7 @@ def _architecture(config: ViTConfig, preferred: str | None) -> str:
         "stem_depths": config.stem_depths,
     }
     plain = {"norm": "layer", "gated_mlp": False, "block_order": "pre", "branches": 1}
-    plain |= {"rope": "none", "relative_positions": "none"}
+    plain |= {"rope": "none", "relative_positions": "none", "differential": False}
     fixed = special | plain
     defaults = {**plain, "dist_token": False, "stem": False, "stem_depths": ()}
     fitting = [

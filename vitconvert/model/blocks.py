@@ -7,7 +7,8 @@ Letters: B images, N tokens (prefix tokens, then patches row by row), D width, H
 a head.
 """
 
-from collections.abc import Collection
+import math
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple, cast
 
 import torch
@@ -15,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitconvert.config import ViTConfig
-from vitconvert.model.layers import LayerScale, Mlp, norm_if, norm_of
+from vitconvert.model.layers import ACTIVATION, LayerScale, Mlp, norm_if, norm_of
 from vitconvert.model.relative_positions import relative_position_bias, unset_table
 from vitconvert.model.rope import turn
 from vitconvert.model.selection import keep, kept_heads
@@ -33,16 +34,27 @@ NOWHERE = Whereabouts()
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention; the rows of `qkv` are q, k, v, and head by head within each."""
+    """Multi-head self-attention; the rows of `qkv` are q, k, v, and head by head within each.
 
-    def __init__(self, config: ViTConfig) -> None:
+    Where `kv_heads` says so, neighbouring heads of q share one of k and v (Ainslie et al.,
+    https://arxiv.org/abs/2305.13245), and each of the three has its own matrix.
+    """
+
+    def __init__(self, config: ViTConfig, layer: int) -> None:
         super().__init__()
         self.num_heads, self.head_dim = config.num_heads, config.head_dim
         self.num_prefix_tokens, self.rope_half = config.num_prefix_tokens, config.rope_half
         self.scale = config.attention_scale
         self.drop_rate = config.attention_drop_rate
         inner = config.num_heads * config.head_dim
-        self.qkv = nn.Linear(config.embed_dim, 3 * inner, bias=config.qkv_bias)
+        self.qkv: nn.Linear | None = None  # in parallel order, the block's own matrix
+        if config.kv_heads:
+            shared = config.kv_heads[layer] * config.head_dim
+            self.q = nn.Linear(config.embed_dim, inner, bias=config.qkv_bias)
+            self.k = nn.Linear(config.embed_dim, shared, bias=config.qkv_bias)
+            self.v = nn.Linear(config.embed_dim, shared, bias=config.qkv_bias)
+        elif not config.parallel_order:
+            self.qkv = nn.Linear(config.embed_dim, 3 * inner, bias=config.qkv_bias)
         self.q_norm = norm_if(config.qk_norm, config.head_dim, config)
         self.k_norm = norm_if(config.qk_norm, config.head_dim, config)
         self.relative_position_bias_table = (
@@ -50,7 +62,7 @@ class Attention(nn.Module):
         )
         self.norm = norm_if(config.attention_norm, inner, config)
         self.proj: nn.Module = nn.Identity()
-        if config.attention_proj:
+        if config.attention_proj and not config.joined_proj:
             self.proj = nn.Linear(inner, config.embed_dim, bias=config.proj_bias)
         self.proj_drop = nn.Dropout(config.proj_drop_rate)
 
@@ -58,29 +70,29 @@ class Attention(nn.Module):
         self, x: Tensor, head_mask: Tensor | None = None, where: Whereabouts = NOWHERE
     ) -> Tensor:
         """(B, N, D) to (B, N, D); each head's output is multiplied by its entry of the mask."""
-        q, k, v = self._split(x, where)
-        dropout = self.drop_rate if self.training else 0.0
-        x = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=self._bias(where), dropout_p=dropout, scale=self.scale
-        )
-        if head_mask is not None:
-            x = x * head_mask.to(x).view(-1, 1, 1)
-        out: Tensor = self.proj_drop(self.proj(self.norm(x.transpose(1, 2).flatten(2))))
+        out: Tensor = self.proj_drop(self.proj(self.read(self.project(x), head_mask, where)))
         return out
 
-    def probabilities(self, x: Tensor, where: Whereabouts = NOWHERE) -> Tensor:
-        """(B, N, D) to (B, H, N, N): what each token reads of each token."""
-        q, k, _ = self._split(x, where)
-        scale = self.head_dim**-0.5 if self.scale is None else self.scale
-        scores, bias = q @ k.transpose(-2, -1) * scale, self._bias(where)
-        return (scores if bias is None else scores + bias).softmax(-1)
+    def read(self, qkv: Sequence[Tensor], head_mask: Tensor | None, where: Whereabouts) -> Tensor:
+        """q, k and v, each (B, heads, N, K), to the heads' joined outputs (B, N, H*K)."""
+        q, k, v = self._placed(qkv, where)
+        x = self._attend(q, k, v, self._bias(where))
+        if head_mask is not None:
+            x = x * head_mask.to(x).view(-1, 1, 1)
+        joined: Tensor = self.norm(x.transpose(1, 2).flatten(2))
+        return joined
+
+    def probabilities(self, qkv: Sequence[Tensor], where: Whereabouts = NOWHERE) -> Tensor:
+        """q, k and v to (B, H, N, N): what each token reads of each token."""
+        q, k, _ = self._placed(qkv, where)
+        return self._softmax(q, k, self._bias(where))
 
     def prune(self, heads: Collection[int]) -> None:
         """Remove heads: their rows of `qkv`, columns of `proj` and of the relative positions."""
         kept = kept_heads(heads, self.num_heads)
         rows = torch.arange(3 * self.num_heads * self.head_dim, device="cpu")
         rows = rows.view(3, self.num_heads, self.head_dim)[:, kept]
-        assert isinstance(self.proj, nn.Linear)
+        assert isinstance(self.proj, nn.Linear) and self.qkv is not None
         keep(self.qkv, rows.flatten(), dim=0)
         keep(self.proj, rows[0].flatten(), dim=1)
         if self.relative_position_bias_table is not None:
@@ -88,20 +100,84 @@ class Attention(nn.Module):
             self.relative_position_bias_table = nn.Parameter(table)
         self.num_heads = len(kept)
 
-    def _split(self, x: Tensor, where: Whereabouts) -> tuple[Tensor, Tensor, Tensor]:
-        B, N, _ = x.shape
-        qkv = self.qkv(x).reshape(B, N, 3, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4)
-        q, k, v = qkv.unbind(0)
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+        dropout = self.drop_rate if self.training else 0.0
+        return F.scaled_dot_product_attention(
+            q, k, v, attn_mask=bias, dropout_p=dropout, scale=self.scale
+        )
+
+    def _softmax(self, q: Tensor, k: Tensor, bias: Tensor | None) -> Tensor:
+        scale = q.shape[-1] ** -0.5 if self.scale is None else self.scale
+        scores = q @ k.transpose(-2, -1) * scale
+        return (scores if bias is None else scores + bias).softmax(-1)
+
+    def _placed(self, qkv: Sequence[Tensor], where: Whereabouts) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = qkv
         q, k = self.q_norm(q), self.k_norm(k)
         if where.rope is not None:
             prefix, half = self.num_prefix_tokens, self.rope_half
             q, k = (turn(x, where.rope, prefix=prefix, half=half).type_as(v) for x in (q, k))
+        if k.shape[1] < self.num_heads:
+            k, v = (x.repeat_interleave(self.num_heads // x.shape[1], dim=1) for x in (k, v))
         return q, k, v
+
+    def project(self, x: Tensor) -> Sequence[Tensor]:
+        """(B, N, D) to q, k and v, each (B, heads, N, K)."""
+        B, N, _ = x.shape
+        if self.qkv is None:
+            parts = (linear(x) for linear in (self.q, self.k, self.v))
+            return [part.reshape(B, N, -1, self.head_dim).transpose(1, 2) for part in parts]
+        qkv = self.qkv(x).reshape(B, N, 3, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4)
+        return cast("Sequence[Tensor]", qkv.unbind(0))
 
     def _bias(self, where: Whereabouts) -> Tensor | None:
         if self.relative_position_bias_table is None or where.relative_index is None:
             return where.bias
         return relative_position_bias(self.relative_position_bias_table, where.relative_index)
+
+
+class DifferentialAttention(Attention):
+    """Each head is the difference of two attentions to the same values, which cancels noise.
+
+    Ye et al., "Differential Transformer", https://arxiv.org/abs/2410.05258. Halves of a head's q
+    and k are those of the two; the second has a learned factor, which begins larger in later
+    blocks. timm's `DiffAttention`.
+    """
+
+    def __init__(self, config: ViTConfig, layer: int) -> None:
+        super().__init__(config, layer)
+        self.first_factor = 0.8 - 0.6 * math.exp(-0.3 * layer)
+        self.lambda_q1, self.lambda_k1, self.lambda_q2, self.lambda_k2 = (
+            nn.Parameter(torch.empty(config.head_dim // 2)) for _ in range(4)
+        )
+        self.sub_norm = nn.RMSNorm(config.head_dim, 1e-5)
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+        first, second = (
+            super(DifferentialAttention, self)._attend(q, k, v, bias) for q, k in _halves(q, k)
+        )
+        x: Tensor = self.sub_norm(first - self._factor(q) * second)
+        return x * (1 - self.first_factor)
+
+    def _softmax(self, q: Tensor, k: Tensor, bias: Tensor | None) -> Tensor:
+        first, second = (
+            super(DifferentialAttention, self)._softmax(q, k, bias) for q, k in _halves(q, k)
+        )
+        return first - self._factor(q) * second
+
+    def _factor(self, like: Tensor) -> Tensor:
+        plus = (self.lambda_q1 * self.lambda_k1).sum(-1).float().exp()
+        minus = (self.lambda_q2 * self.lambda_k2).sum(-1).float().exp()
+        return (plus - minus + self.first_factor).type_as(like)
+
+
+def _halves(q: Tensor, k: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    return zip(q.chunk(2, dim=-1), k.chunk(2, dim=-1), strict=True)
+
+
+def _attention(config: ViTConfig, layer: int) -> Attention:
+    kind = DifferentialAttention if config.differential else Attention
+    return kind(config, layer)
 
 
 class Block(nn.Module):
@@ -110,16 +186,17 @@ class Block(nn.Module):
     In "post" order (Swin v2, https://arxiv.org/abs/2111.09883) the norm is of what is added.
     """
 
-    def __init__(self, config: ViTConfig) -> None:
+    def __init__(self, config: ViTConfig, layer: int) -> None:
         super().__init__()
         D = config.embed_dim
         self.post = config.block_order == "post"
         self.norm1 = norm_of(D, config)
-        self.attn = Attention(config)
+        self.attn = _attention(config, layer)
         self.ls1 = LayerScale(D) if config.layer_scale else nn.Identity()
         self.norm2 = norm_of(D, config)
         self.mlp = _mlp(config)
-        self.ls2 = LayerScale(D) if config.layer_scale else nn.Identity()
+        scaled = config.layer_scale and config.mlp_layer_scale
+        self.ls2 = LayerScale(D) if scaled else nn.Identity()
 
     def forward(
         self, x: Tensor, head_mask: Tensor | None = None, where: Whereabouts = NOWHERE
@@ -133,7 +210,8 @@ class Block(nn.Module):
 
     def probabilities(self, x: Tensor, where: Whereabouts) -> Tensor:
         """(B, N, D) to (B, H, N, N)."""
-        return self.attn.probabilities(x if self.post else self.norm1(x), where)
+        read = x if self.post else self.norm1(x)
+        return self.attn.probabilities(self.attn.project(read), where)
 
     @property
     def num_heads(self) -> int:
@@ -141,13 +219,78 @@ class Block(nn.Module):
         return self.attn.num_heads
 
 
-class AttentionBranch(nn.Module):
-    """One of several attentions side by side."""
+class OneStepBlock(nn.Module):
+    """Attention and MLP read the same tokens, and what both give is added to them.
+
+    Dehghani et al., "Scaling Vision Transformers to 22 Billion Parameters",
+    https://arxiv.org/abs/2302.05442; timm's `ParallelScalingBlock` and, with differential
+    attention, `DiffParallelScalingBlock`, which end in one matrix too.
+    """
+
+    def __init__(self, config: ViTConfig, layer: int) -> None:
+        super().__init__()
+        D, inner = config.embed_dim, config.num_heads * config.head_dim
+        self.widths = [config.mlp_dim, inner, inner, inner]
+        self.norm1 = norm_of(D, config)
+        self.in_proj = nn.Linear(D, sum(self.widths), bias=config.qkv_bias)
+        self.attn = _attention(config, layer)
+        self.mlp = MlpEnd(config)
+        self.out_proj: nn.Linear | None = None
+        if config.joined_proj:
+            self.out_proj = nn.Linear(inner + config.mlp_dim, D, bias=config.proj_bias)
+        self.ls1 = LayerScale(D) if config.layer_scale else nn.Identity()
+
+    def forward(
+        self, x: Tensor, head_mask: Tensor | None = None, where: Whereabouts = NOWHERE
+    ) -> Tensor:
+        """(B, N, D) to (B, N, D)."""
+        hidden, qkv = self._project(x)
+        read, hidden = self.attn.read(qkv, head_mask, where), self.mlp(hidden)
+        if self.out_proj is None:
+            return x + cast("Tensor", self.ls1(self.attn.proj(read) + hidden))
+        return x + cast("Tensor", self.ls1(self.out_proj(torch.cat((read, hidden), dim=-1))))
+
+    def probabilities(self, x: Tensor, where: Whereabouts) -> Tensor:
+        """(B, N, D) to (B, H, N, N)."""
+        return self.attn.probabilities(self._project(x)[1], where)
+
+    @property
+    def num_heads(self) -> int:
+        """Heads that a mask has factors for."""
+        return self.attn.num_heads
+
+    def _project(self, x: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
+        """(B, N, D) to the MLP's hidden channels, and q, k and v, each (B, H, N, K)."""
+        hidden, *qkv = self.in_proj(self.norm1(x)).split(self.widths, dim=-1)
+        heads = (self.attn.num_heads, self.attn.head_dim)
+        return hidden, [part.unflatten(-1, heads).transpose(1, 2) for part in qkv]
+
+
+class MlpEnd(nn.Module):
+    """What follows an MLP's first matrix; without the second where the block ends in one matrix."""
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
+        self.act = ACTIVATION[config.activation]
+        self.bias = nn.Parameter(torch.empty(config.mlp_dim)) if config.own_mlp_bias else None
+        self.drop = nn.Dropout(config.proj_drop_rate)
+        self.fc2: nn.Module = nn.Identity()
+        if not config.joined_proj:
+            self.fc2 = nn.Linear(config.mlp_dim, config.embed_dim, bias=config.mlp_bias)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """(B, N, hidden) to (B, N, D), or to (B, N, hidden) without the second matrix."""
+        hidden = hidden if self.bias is None else hidden + self.bias
+        return cast("Tensor", self.fc2(self.drop(self.act(hidden))))
+
+
+class AttentionBranch(nn.Module):
+    """One of several attentions side by side."""
+
+    def __init__(self, config: ViTConfig, layer: int) -> None:
+        super().__init__()
         self.norm = norm_of(config.embed_dim, config)
-        self.attn = Attention(config)
+        self.attn = Attention(config, layer)
         self.ls = LayerScale(config.embed_dim) if config.layer_scale else nn.Identity()
 
     def forward(self, x: Tensor, head_mask: Tensor | None, where: Whereabouts) -> Tensor:
@@ -177,9 +320,9 @@ class ParallelBlock(nn.Module):
     attentions.
     """
 
-    def __init__(self, config: ViTConfig) -> None:
+    def __init__(self, config: ViTConfig, layer: int) -> None:
         super().__init__()
-        self.attns = nn.ModuleList(AttentionBranch(config) for _ in range(config.branches))
+        self.attns = nn.ModuleList(AttentionBranch(config, layer) for _ in range(config.branches))
         self.ffns = nn.ModuleList(MlpBranch(config) for _ in range(config.branches))
 
     def forward(
@@ -195,7 +338,8 @@ class ParallelBlock(nn.Module):
     def probabilities(self, x: Tensor, where: Whereabouts) -> Tensor:
         """(B, N, D) to (B, branches * H, N, N)."""
         branches = cast("list[AttentionBranch]", list(self.attns))
-        return torch.cat([b.attn.probabilities(b.norm(x), where) for b in branches], dim=1)
+        projected = ((b.attn, b.attn.project(b.norm(x))) for b in branches)
+        return torch.cat([attn.probabilities(qkv, where) for attn, qkv in projected], dim=1)
 
     @property
     def num_heads(self) -> int:

@@ -79,7 +79,9 @@ def _fill_parameters(model: nn.Module, style: Style) -> None:
     for name, parameter in model.named_parameters():
         if name.endswith(".gamma"):
             parameter.fill_(1e-5)
-        elif name.endswith("relative_position_bias_table"):
+        elif ".lambda_" in name:
+            init.normal_(parameter, std=0.1)  # timm `DiffAttention`
+        elif name.endswith(("relative_position_bias_table", ".mlp.bias")):
             init.zeros_(parameter)
         elif name == "rope.freqs":
             _mixed_frequencies(parameter)

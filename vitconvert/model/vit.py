@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from vitconvert.config import ViTConfig
 from vitconvert.errors import ConflictingFact, UsageError
-from vitconvert.model.blocks import Block, ParallelBlock, Whereabouts
+from vitconvert.model.blocks import Block, OneStepBlock, ParallelBlock, Whereabouts
 from vitconvert.model.heads import REDUCTION, AttentionPool, PreLogits, classifier
 from vitconvert.model.initialisation import initialise
 from vitconvert.model.inputs import check_images
@@ -35,6 +35,7 @@ from vitconvert.model.rope import RotaryEmbedding
 from vitconvert.model.selection import HeadMask, chosen_layers, head_masks, kept_heads
 from vitconvert.model.stem import ResNetStem
 
+AnyBlock = Block | OneStepBlock | ParallelBlock
 Intermediates = list[Tensor] | list[tuple[Tensor, Tensor]]
 
 
@@ -125,8 +126,7 @@ class ViT(nn.Module):
         self.rope = RotaryEmbedding(config) if config.rope != "none" else None
         self.embed_drop = nn.Dropout(config.embed_drop_rate)
         self.norm_pre = norm_if(config.pre_norm, D, config)
-        block = ParallelBlock if config.parallel_branches else Block
-        self.blocks = nn.ModuleList(block(config) for _ in range(config.depth))
+        self.blocks = nn.ModuleList(_block(config, layer) for layer in range(config.depth))
         self.norm = norm_if(config.final_norm, D, config)
         self.attn_pool = AttentionPool(config) if config.map_pooling else None
         self.fc_norm = norm_if(config.fc_norm, D, config)
@@ -282,6 +282,8 @@ class ViT(nn.Module):
         obstacles = {
             "an output projection is missing": not self.config.attention_proj,
             "attentions stand side by side": self.config.parallel_branches,
+            "attentions and MLPs share a matrix": self.config.parallel_order,
+            "heads share keys and values": self.config.shared_kv,
             "a norm joins the heads": self.config.attention_norm,
             "the blocks share a table of relative positions": (
                 self.config.shared_relative_positions
@@ -324,8 +326,8 @@ class ViT(nn.Module):
         self.grad_checkpointing = enable
 
     @property
-    def _blocks(self) -> list[Block | ParallelBlock]:
-        return cast("list[Block | ParallelBlock]", list(self.blocks))
+    def _blocks(self) -> list[AnyBlock]:
+        return cast("list[AnyBlock]", list(self.blocks))
 
     def _residual_stream(self, images: Tensor, head_mask: HeadMask = None) -> Iterator[Tensor]:
         """The embedded tokens, then the output of block after block."""
@@ -378,3 +380,9 @@ class ViT(nn.Module):
         if output_fmt == "NCHW":
             patches = patches.transpose(1, 2).reshape(x.shape[0], -1, *self.config.grid_size)
         return patches, prefix
+
+
+def _block(config: ViTConfig, layer: int) -> AnyBlock:
+    if config.parallel_branches:
+        return ParallelBlock(config, layer)
+    return OneStepBlock(config, layer) if config.parallel_order else Block(config, layer)

@@ -176,7 +176,8 @@ def _rearrangements(config: ViTConfig, weights: Weights, layer: str) -> Iterator
         case "embedding":
             yield from _positions(config, weights)
         case "attn":
-            yield from _qkv(config, weights, f"{block}.attn.qkv")
+            if config.joined_qkv:
+                yield from _qkv(config, weights, f"{block}.attn.qkv")
             yield from _transposed(weights, f"{block}.attn.proj.weight")
             yield from _exchanged(weights, f"{block}.norm1", f"{block}.norm2")
         case "mlp":
