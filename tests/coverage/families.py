@@ -30,14 +30,8 @@ _FAMILIES = (
     *("plus", "so150m", "so400m", "giantopt", "dpwee", "pwee", "dwee", "dlittle", "wee", "mci"),
     *("resnet", "_r26_", "_r50_", "_r_s16", "reg", "gap"),
 )
-# Blocks that are left; Sapiens2 lists the key heads of each block, and so has all of them.
-_DEPTH = {"vit_base_patch16_sapiens2": 12}
 # What vitconvert's ViT does not compute: what a name contains, and the part that is missing.
 _UNSUPPORTED = {
-    r"_xp_|_pwee_": "attention and MLP side by side, after one norm (ParallelScalingBlock)",
-    r"_dpwee_": "attention and MLP side by side, and differential attention",
-    r"_dwee_|_dlittle_": "differential attention",
-    r"(?<!_base_patch16)_sapiens2$": "grouped heads, fewer of keys than of queries",
     r"_resnet\d+d_": "a ResNet-D stem with batch norms",
     r"_mci_": "a MobileCLIP stem of convolutions with batch norms",
 }
@@ -95,7 +89,7 @@ def random_model(name: str, **arguments: Any) -> torch.nn.Module:
 
 def relative_difference(name: str, folder: Path, **arguments: Any) -> float:
     """max |difference| over max |output| between timm's model and ours, loaded from its files."""
-    arguments["depth"] = _DEPTH.get(name, 2)
+    arguments["depth"] = 2
     if "sapiens2" in name:  # timm's has a number of key heads for each block
         heads = named("timm")[name]["num_heads"]
         arguments["num_kv_heads"] = [heads // 2, heads]

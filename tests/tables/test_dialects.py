@@ -27,6 +27,7 @@ from vitconvert.conversion.accounts import check_accounts, open_ledger
 from vitconvert.conversion.facts import derive_config, state
 from vitconvert.conversion.materialise import materialise
 from vitconvert.conversion.plan import plan_reading, plan_writing
+from vitconvert.errors import NotRepresentable
 from vitconvert.model import ViT
 from vitconvert.tables.detection import recognise
 from vitconvert.tables.table import builtin_tables
@@ -114,6 +115,39 @@ def test_the_canonical_model_computes_what_theirs_does(name):
     wanted = specimen.outputs(theirs(images))
     if wanted is not None:
         torch.testing.assert_close(ours(images), wanted, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "dialect"),
+    [
+        ("timm EVA giant", "timm_eva"),
+        ("timm EVA-02 small", "timm_eva_packed"),
+        ("timm EVA-02 base", "timm_eva_split"),
+    ],
+)
+def test_a_bias_of_keys_is_never_left_out_in_silence(name, dialect):
+    canonical, config, _, _ = read(SPECIMENS[name].tensors(), SPECIMENS[name].stated)
+    keys = canonical["blocks.1.attn.qkv.bias"].unflatten(0, (3, -1))[1]
+    assert not keys.any()  # a zero part where the file has none
+    keys[5] = -0.25
+    with pytest.raises(NotRepresentable) as error:
+        write(canonical, config, dialect)
+    assert str(error.value) == (
+        "error: not-representable\n"
+        "  The target leaves out a part that is not zero in these weights.\n"
+        "  tensor    blocks.1.attn.qkv.bias[qkv=1]\n"
+        "  not zero  1 of 36 values\n"
+        "  largest   0.25"
+    )
+
+
+def test_a_packed_swiglu_holds_the_gate_and_then_the_value():
+    for name in ("timm DINOv2 giant", "timm EVA-02 small"):
+        tensors = SPECIMENS[name].tensors()
+        canonical, _, _, _ = read(tensors, SPECIMENS[name].stated)
+        gate, value = tensors["blocks.10.mlp.fc1.weight"].chunk(2)
+        assert torch.equal(canonical["blocks.10.mlp.fc1_g.weight"], gate)
+        assert torch.equal(canonical["blocks.10.mlp.fc1.weight"], value)
 
 
 POOLED = {"embed_dim": 32, "num_heads": 4, "mlp_ratio": 50 / 32, "class_token": False}
