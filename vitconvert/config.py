@@ -234,11 +234,6 @@ class ViTConfig:
         return bool(self.kv_heads)
 
     @property
-    def turned(self) -> bool:
-        """Whether q and k are turned by their position."""
-        return self.rope != "none"
-
-    @property
     def mixed_rope(self) -> bool:
         """Whether the frequencies of the rotary embedding are learned."""
         return self.rope == "mixed"
@@ -539,10 +534,12 @@ def _contradictions(config: ViTConfig) -> list[str]:
                 "block_order = 'parallel' needs attention_proj, mlp_bias and mlp_layer_scale"
             )
     if config.differential:
+        present = {"kv_heads": config.kv_heads, "qk_norm": config.qk_norm}
+        present |= {"branches": config.parallel_branches, "rope": config.rope != "none"}
         problems += [
             f"{name} and differential attention exclude each other"
-            for name in ("kv_heads", "qk_norm", "parallel_branches", "turned")
-            if getattr(config, name)
+            for name, there in present.items()
+            if there
         ]
         if config.head_dim % 2:
             problems.append(f"differential attention halves head_dim {config.head_dim}")

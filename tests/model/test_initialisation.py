@@ -40,6 +40,30 @@ def test_every_parameter_is_overwritten(style, heads, make_config):
 
 
 @pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"kv_heads": (3, 1, 1), "layer_scale": True, "mlp_layer_scale": False},
+        {"block_order": "parallel", "qkv_bias": False, "qk_norm": True},
+        {"block_order": "parallel", "differential": True, "layer_scale": True},
+    ],
+    ids=["shared keys", "parallel order", "differential"],
+)
+def test_every_parameter_of_other_blocks_is_overwritten(style, words, make_config):
+    model = ViT(make_config(**words))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(math.nan)
+    initialise(model, style)
+    for name, parameter in model.named_parameters():
+        assert parameter.isfinite().all(), name
+        if name.endswith("mlp.bias"):
+            assert (parameter == 0).all(), name
+        if "lambda" in name:
+            assert 0 < parameter.abs().max() < 0.6, name
+
+
+@pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("relative", ["block", "shared"])
 def test_rotations_relative_positions_and_gates_are_overwritten(style, relative, make_config):
     words = {"relative_positions": relative, "rope": "mixed", "head_dim": 8}

@@ -259,7 +259,9 @@ class _Derivation:
         rows = [products.get(frozenset({axis, "dim"}), 0) for axis in axes]
         dim = self.facts.get("head_dim", (1, ""))[0]
         heads = [self.sizes.get(axis, n // dim) for axis, n in zip(axes, rows, strict=True)]
-        self.learn("kv_heads", tuple(heads) if any(heads) else ())
+        # A block that lacks k and v is reported as incomplete; its heads are beside the point.
+        most = max(heads, default=0)
+        self.learn("kv_heads", tuple(n or most for n in heads) if most else ())
 
     def read_patches(self) -> None:
         """A patch kernel shows its size; flattened patches show only pixels times channels."""
