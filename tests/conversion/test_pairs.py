@@ -28,7 +28,13 @@ GATED = {"gated_mlp": True, "activation": "silu"}
 SCALED = {"layer_scale": True}
 KINDS = (
     *({}, {}, {}, {}, GATED, SCALED, GATED | SCALED),
-    *({"branches": 2}, {"block_order": "post"}, {"norm": "rms", "norm_bias": False}),
+    *(
+        {"branches": 2},
+        {"block_order": "post"},
+        {"block_order": "parallel"},
+        {"norm": "rms", "norm_bias": False},
+    ),
+    *({"differential": True}, {"differential": True, "block_order": "parallel"}),
     *({"attention_norm": True, "mlp_norm": True}, {"num_registers": 2, **SCALED}),
     *({"relative_positions": "block", **SCALED}, {"relative_positions": "shared"}),
     *({"rope": "axial"}, {"rope": "dinov3", **SCALED}, {"rope": "mixed", **SCALED}),
@@ -49,6 +55,7 @@ def configs(draw):
     representation = 0 if lucidrains else draw(st.sampled_from([0, 0, 5, width]))
     kind = draw(st.sampled_from(KINDS))
     assume("rope" not in kind or dim % 4 == 0)
+    assume("differential" not in kind or dim % 2 == 0)
     assume("relative_positions" not in kind or class_token)
     fields = {
         "image_size": draw(st.sampled_from([(12, 12), (12, 8), (13, 9)])),
@@ -196,6 +203,8 @@ def test_every_dialect_is_held_by_some_model():
         {**SCALED, "relative_positions": "block", "position_embedding": "none", **late},
         {**SCALED, **BEIT_BARE},
         {"rope": "mixed", **SCALED},
+        {"block_order": "parallel"},
+        {**SCALED, **GATED, "kv_heads": (3, 1), "mlp_layer_scale": False},
         CLIP,
         {**CLIP, "fc_norm": False, "pooling": "avg", "head_bias": True},
         {**CLIP, "pre_norm": False, "pooling": "avg"},

@@ -527,6 +527,7 @@ TURNED = {
 AVERAGED = {"pooling": "avg", "final_norm": False, "fc_norm": True}
 DINOV3 = TURNED | {"rope": "dinov3", "rope_temperature": 100.0, "rope_half": True}
 DINOV3 |= {"rope_reference": (), "pooling": "avg", "norm_eps": 1e-5}
+KEY_HEADS = (3, 1, 1, 1, 3, 1, 1, 1, 1, 1, 3)  # of keys and values, in each block
 SAPIENS = DINOV3 | {"pooling": "token", "norm_eps": 1e-6}
 PE = TURNED | {"rope_offset": 1.0, "rope_indexing": "xy", "norm_eps": 1e-5}
 TIMM_KINDS = {
@@ -627,12 +628,38 @@ TIMM_KINDS = {
         expected=NARROW | AVERAGED | {"depth": 11, "gated_mlp": True, "mlp_norm": True},
     ),
     "timm Sapiens 2": Specimen(
-        dialect="timm_eva_split_packed",
-        make=partial(timm_named, "vit_base_patch16_sapiens2", 16, depth=12),
+        dialect="timm_eva_shared_kv",
+        make=partial(timm_named, "vit_base_patch16_sapiens2", 16, depth=11, num_kv_heads=KEY_HEADS),
         stated=ON_16 | SAPIENS,
         expected=NARROW
-        | {"depth": 12, "gated_mlp": True, "mlp_dim": 144, "norm": "rms", "num_registers": 8}
-        | {"qk_norm": True, "qkv_bias": True, "layer_scale": True, "class_token": True},
+        | {"depth": 11, "gated_mlp": True, "mlp_dim": 144, "norm": "rms", "num_registers": 8}
+        | {"kv_heads": KEY_HEADS, "qk_norm": True, "qkv_bias": True, "class_token": True}
+        | {"layer_scale": True, "mlp_layer_scale": False},
+    ),
+    "timm, attention and MLP from one matrix": Specimen(
+        dialect="timm_parallel",
+        make=partial(timm_named, "vit_base_patch16_xp_224", 16, depth=11),
+        stated=ON_16,
+        expected=NARROW
+        | {"depth": 11, "block_order": "parallel", "norm": "rms", "qk_norm": True}
+        | {"qkv_bias": False, "mlp_dim": 144, "pre_norm": True, "differential": False},
+    ),
+    "timm, attention and MLP from one matrix and into one": Specimen(
+        dialect="timm_parallel",
+        make=partial(timm_named, "vit_dpwee_patch16_reg1_gap_256", 16),
+        stated=ON_16,
+        expected=NARROW
+        | AVERAGED
+        | {"block_order": "parallel", "differential": True, "qkv_bias": True}
+        | {"num_registers": 1, "class_token": False, "layer_scale": True},
+    ),
+    "timm, differential attention": Specimen(
+        dialect="timm",
+        make=partial(timm_named, "vit_dwee_patch16_reg1_gap_256", 16, depth=11),
+        stated=ON_16,
+        expected=NARROW
+        | AVERAGED
+        | {"depth": 11, "differential": True, "qkv_bias": True, "block_order": "pre"},
     ),
     "timm rope-ViT, learned frequencies and positions": Specimen(
         dialect="timm_eva_rope",

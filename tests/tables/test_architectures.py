@@ -49,12 +49,6 @@ def test_a_name_means_what_timm_builds(name):
 @pytest.mark.parametrize(
     "name",
     [
-        "vit_base_patch16_xp_224",  # attention and MLP side by side
-        "vit_pwee_patch16_reg1_gap_256",
-        "vit_dpwee_patch16_reg1_gap_256",
-        "vit_dwee_patch16_reg1_gap_256",  # differential attention
-        "vit_dlittle_patch16_reg1_gap_256",
-        "vit_large_patch16_sapiens2",  # fewer heads of keys than of queries
         "vit_base_resnet26d_224",  # batch norms in the stem
         "vit_base_resnet50d_224",
         "vit_base_mci_224",
@@ -86,6 +80,22 @@ def test_what_computes_something_else_has_no_row(name):
         ("eva02_tiny_patch14_224", "timm_eva_packed", {"rope_reference": (16, 16)}),
         ("eva02_large_patch14_224", "timm_eva_split", {"mlp_norm": True, "gated_mlp": True}),
         ("aimv2_large_patch14_224", "timm_swiglu", {"norm": "rms", "qkv_bias": False}),
+        ("vit_dlittle_patch16_reg1_gap_256", "timm", {"differential": True}),
+        (
+            "vit_base_patch16_xp_224",
+            "timm_parallel",
+            {"block_order": "parallel", "qkv_bias": False, "differential": None},
+        ),
+        (
+            "vit_dpwee_patch16_reg1_gap_256",
+            "timm_parallel",
+            {"block_order": "parallel", "differential": True},
+        ),
+        (
+            "vit_large_patch16_sapiens2",
+            "timm_eva_shared_kv",
+            {"rope": "dinov3", "norm": "rms", "num_registers": 8, "qk_norm": True},
+        ),
         ("vit_giant_patch14_dinov2", "timm_swiglu_packed", {"activation": "silu"}),
     ],
 )

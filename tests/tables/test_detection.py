@@ -134,7 +134,7 @@ def test_the_nearest_of_equals_is_the_one_that_lacks_nothing():
         ("timm AIMv2", ("timm", "timm_swiglu_packed")),
         ("timm", ("timm_swiglu", "timm_swiglu_packed")),
         ("timm EVA-02 small", ("timm_eva", "timm_eva_split", "timm_eva_gated")),
-        ("timm EVA-02 base", ("timm_eva", "timm_eva_packed", "timm_eva_split_packed")),
+        ("timm EVA-02 base", ("timm_eva", "timm_eva_packed", "timm_eva_shared_kv")),
         ("timm Sapiens 2", ("timm_eva_packed", "timm_eva_split")),
         ("timm EVA giant", ("timm_eva_packed", "timm_eva_gated")),
         ("timm DINOv3 with SwiGLU", ("timm_eva", "timm_eva_split")),

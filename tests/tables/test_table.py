@@ -123,6 +123,10 @@ MISTAKES = [
         *("row", "unknown section; there are {sections}", None),
     ),
     (
+        '[sizes]\n"n" = "dim * 4"',
+        *('sizes."n"', 'expected an axis, or one divided: "dim / 4"', None),
+    ),
+    (
         'author = "me"',
         *("dialect.author", "unknown key; {dialect_keys}", None),
     ),
@@ -292,7 +296,7 @@ MISTAKES = [
 ]
 VOCABULARY = {
     "{sections}": (
-        "dialect, words, rows, ignore, empty, config, ask, config_json, only, preprocessing"
+        "dialect, words, rows, ignore, sizes, empty, config, ask, config_json, only, preprocessing"
     ),
     "{dialect_keys}": "title, ecosystem, source, tested, extends, requires, container, named_only",
 }
