@@ -6,6 +6,7 @@
 """
 
 import inspect
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -237,12 +238,18 @@ def timm_rows() -> dict[str, list[tuple[str, dict[str, Any]]]]:
         with torch.device("meta"):
             model = timm.create_model(name)
         if supported(model):
-            shapes = {key: tuple(tensor.shape) for key, tensor in model.state_dict().items()}
             found = facts(model)
-            binding = recognise(shapes, find_tables("timm"), {"architecture": name}).binding
+            binding = recognise(header(model), find_tables("timm"), {"architecture": name}).binding
             assert binding.fits, f"{name} is in no dialect of timm"
             sections.setdefault(binding.table.name, []).append((name, found))
     return dict(sorted(sections.items()))
+
+
+def header(model: torch.nn.Module) -> dict[str, tuple[int, ...]]:
+    """Names and shapes without the blocks after the first two, which tell nothing new."""
+    later = re.compile(r"blocks\.([2-9]|\d\d)")
+    state = model.state_dict().items()
+    return {key: tuple(tensor.shape) for key, tensor in state if not later.match(key)}
 
 
 def torchvision_rows() -> Iterator[tuple[str, dict[str, Any]]]:

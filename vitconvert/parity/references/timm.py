@@ -20,6 +20,21 @@ from vitconvert.parity.references.reference import (
 from vitconvert.parity.taps import Tap, Taps, canonical_taps
 
 
+# What the arguments of timm's VisionTransformer can say; other models have a name.
+_PLAIN = {
+    "norm": "layer",
+    "block_order": "pre",
+    "branches": 1,
+    "gated_mlp": False,
+    "differential": False,
+    "attention_norm": False,
+    "mlp_norm": False,
+    "relative_positions": "none",
+    "rope": "none",
+    "register_positions": True,
+}
+
+
 def timm_reference(reading: Reading) -> Reference:
     """Build the named architecture, or else the class that the configuration describes.
 
@@ -33,9 +48,12 @@ def timm_reference(reading: Reading) -> Reference:
     tensors, config = own_tensors(reading), reading.config
     with torch.device("meta"):
         model = _named_model(timm, reading) or vision_transformer(config)
-        if config.representation_size:
-            put_back_pre_logits(model, config)
-            tensors = _renamed_pre_logits(tensors)
+    if any(buffer.is_meta for buffer in model.buffers()):
+        # Rotary tables and the like are in no file, so timm must compute them.
+        model = _named_model(timm, reading) or vision_transformer(config)
+    if config.representation_size:
+        put_back_pre_logits(model, config)
+        tensors = _renamed_pre_logits(tensors)
     name = f"timm {timm.__version__} {type(model).__name__}"
     load_strictly(model, tensors, name)
     return timm_like(model.eval(), config, name)
@@ -68,6 +86,13 @@ def vision_transformer(config: ViTConfig) -> nn.Module:
             "timm's VisionTransformer divides its width among the heads and scales by theirs; this "
             "model does not."
         )
+    special = [field for field, plain in _PLAIN.items() if getattr(config, field) != plain]
+    if special:
+        words = ", ".join(f"{field} {getattr(config, field)}" for field in special)
+        raise NotRepresentable(
+            f"timm describes such a model ({words}) by an architecture's name alone, and nothing "
+            "names one."
+        )
     kind = VisionTransformerDistilled if config.dist_token else VisionTransformer
     model: nn.Module = kind(**_arguments(config))
     return model
@@ -86,7 +111,7 @@ def put_back_pre_logits(model: nn.Module, config: ViTConfig) -> None:
 def _named_model(timm: Any, reading: Reading) -> nn.Module | None:
     """The architecture that a config.json or the reference names, as `create_model` makes it."""
     theirs = reading.their_config
-    name = theirs.get("architecture") or reading.located.name
+    name = reading.located.name or theirs.get("architecture")
     if not name or not timm.is_model(str(name).split(".")[0]):
         return None
     arguments: dict[str, Any] = {
