@@ -8,7 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitconvert.config import ViTConfig, parse_field
+from vitconvert.config import ViTConfig
 from vitconvert.containers import Container, open_container, weights_in
 from vitconvert.conversion.accounts import check_accounts, open_ledger
 from vitconvert.conversion.facts import (
@@ -29,6 +29,7 @@ from vitconvert.conversion.their_config import (
     unknown_arguments,
 )
 from vitconvert.errors import CorruptFile, NotRepresentable, SourceError
+from vitconvert.fields import parse_field
 from vitconvert.inference.labels import Labels, labels_for
 from vitconvert.inference.preprocessing import Preprocessing
 from vitconvert.sources import Located, locate

@@ -7,8 +7,8 @@ project by name.
 from collections.abc import Mapping
 from typing import Any
 
-from vitconvert.config import parse_field
 from vitconvert.errors import NotRepresentable, UsageError
+from vitconvert.fields import parse_field
 from vitconvert.tables.table import ConfigFile, Table
 
 Facts = dict[str, tuple[Any, str]]  # field -> (value, origin)

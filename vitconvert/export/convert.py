@@ -8,7 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitconvert.config import ViTConfig, parse_field
+from vitconvert.config import ViTConfig
 from vitconvert.containers import write_npz, write_safetensors, write_torch
 from vitconvert.conversion.ledger import Ledger
 from vitconvert.conversion.target import Target
@@ -17,6 +17,7 @@ from vitconvert.export.consumers import Opened, open_with_consumers
 from vitconvert.export.provenance import provenance
 from vitconvert.export.targets import OWN, Wish, choose_target
 from vitconvert.export.whole_directory import check_output, whole_directory
+from vitconvert.fields import parse_field
 from vitconvert.loading import Checkpoint, Source, build_model, read_checkpoint, read_header
 from vitconvert.sources import Located, locate
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from vitconvert.config import parse_field
 from vitconvert.errors import NotRepresentable
+from vitconvert.fields import parse_field
 from vitconvert.tables.directory import tables_dir
 
 FILE = "weights_map/architectures.toml"

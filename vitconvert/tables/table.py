@@ -11,8 +11,9 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-from vitconvert.config import ViTConfig, field_names, parse_field
+from vitconvert.config import ViTConfig, field_names
 from vitconvert.errors import TableError, UsageError
+from vitconvert.fields import parse_field
 from vitconvert.tables.axes import Axes, Dim, parse_axes
 from vitconvert.tables.canonical import CanonicalTensor, canonical_tensors
 from vitconvert.tables.directory import tables_dir

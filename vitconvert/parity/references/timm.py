@@ -19,7 +19,6 @@ from vitconvert.parity.references.reference import (
 )
 from vitconvert.parity.taps import Tap, Taps, canonical_taps
 
-
 # What the arguments of timm's VisionTransformer can say; other models have a name.
 _PLAIN = {
     "norm": "layer",
