@@ -177,11 +177,16 @@ def read_checkpoint(
     table: Source | None = None,
 ) -> Checkpoint:
     """`load_checkpoint` of files that have been located."""
-    from vitconvert.conversion.materialise import materialise
-
     reading = read_header(
         located, dialect=dialect, overrides=overrides, architecture=architecture, table=table
     )
+    return checkpoint_of(reading)
+
+
+def checkpoint_of(reading: Reading) -> Checkpoint:
+    """Materialise what a header promises."""
+    from vitconvert.conversion.materialise import materialise
+
     container, prefix = reading.container, reading.recognised.prefix
     plan = plan_reading(reading.recognised.binding.links, reading.config)
     tensors = materialise(plan, lambda name: container.read(prefix + name))

@@ -56,7 +56,7 @@ def command(name: str, help_text: str) -> click.Command:
 
 
 def _compare(options: dict[str, Any]) -> "ParityReport":
-    from vitconvert.loading import build_model, read_checkpoint, read_header
+    from vitconvert.loading import build_model, checkpoint_of, read_header
     from vitconvert.parity import verify_reading
     from vitconvert.sources import locate
 
@@ -67,11 +67,10 @@ def _compare(options: dict[str, Any]) -> "ParityReport":
         "table": options["table"],
     }
     located = locate(options["model"], **locate_options(options))
-    checkpoint = read_checkpoint(located, **reading)
+    reference = read_header(located, **reading)
+    checkpoint = checkpoint_of(reference)
     if options["against"]:
         reference = read_header(locate(options["against"], **locate_options(options)))
-    else:
-        reference = read_header(located, **reading)
     return verify_reading(
         reference,
         build_model(checkpoint),

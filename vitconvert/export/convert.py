@@ -18,7 +18,14 @@ from vitconvert.export.provenance import provenance
 from vitconvert.export.targets import OWN, Wish, choose_target
 from vitconvert.export.whole_directory import check_output, whole_directory
 from vitconvert.fields import parse_field
-from vitconvert.loading import Checkpoint, Source, build_model, read_checkpoint, read_header
+from vitconvert.loading import (
+    Checkpoint,
+    Reading,
+    Source,
+    build_model,
+    checkpoint_of,
+    read_header,
+)
 from vitconvert.sources import Located, locate
 
 if TYPE_CHECKING:
@@ -138,8 +145,9 @@ def convert_located(
     command: str | None = None,
 ) -> Conversion:
     """`convert` of files that have been located."""
-    checkpoint = read_checkpoint(located, **reading_options)
-    parity = _verify(located, checkpoint, reading_options) if verify else None
+    reading = read_header(located, **reading_options)
+    checkpoint = checkpoint_of(reading)
+    parity = _verify(reading, checkpoint) if verify else None
     if parity is not None:
         parity.raise_if_failed()
     checkpoint = _morphed(checkpoint, image_size=image_size, dtype=dtype)
@@ -209,16 +217,10 @@ def _wish(checkpoint: Checkpoint) -> Wish:
     )
 
 
-def _verify(
-    located: Located, checkpoint: Checkpoint, reading_options: Mapping[str, Any]
-) -> "ParityReport":
+def _verify(reading: Reading, checkpoint: Checkpoint) -> "ParityReport":
     from vitconvert.parity import verify_reading
 
-    return verify_reading(
-        read_header(located, **reading_options),
-        build_model(checkpoint),
-        preprocessing=checkpoint.preprocessing,
-    )
+    return verify_reading(reading, build_model(checkpoint), preprocessing=checkpoint.preprocessing)
 
 
 def _morphed(

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from vitconvert.config import ViTConfig
+from vitconvert.config import ViTConfig, field_names
 from vitconvert.conversion.facts import state
 from vitconvert.conversion.target import Target, fit_target
 from vitconvert.errors import NotRepresentable
@@ -79,8 +79,9 @@ def _fit(table: Table, wish: Wish) -> Target:
             companion = huggingface_config(table, wish.config, labels=wish.labels)
             return fit_target(table, wish.config, companion)
         case ecosystem if ecosystem == OWN:
-            own = {k: v for k, v in wish.config.to_dict().items() if v is not None}
-            return fit_target(table, wish.config, named=state(_tuples(own), "vitconvert.json"))
+            own = {name: getattr(wish.config, name) for name in field_names()}
+            stated = {name: value for name, value in own.items() if value is not None}
+            return fit_target(table, wish.config, named=state(stated, "vitconvert.json"))
     return fit_target(table, wish.config)
 
 
@@ -108,10 +109,6 @@ def _fit_timm(table: Table, wish: Wish) -> Target:
     )
     row = find_architecture("timm", wish.architecture)
     return fit_target(table, wish.config, written, state(row, "architecture"), only=False)
-
-
-def _tuples(fields: dict[str, Any]) -> dict[str, Any]:
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
 
 
 def holders(wish: Wish) -> dict[str, str | None]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from vitconvert.errors import MissingPackage, NotRepresentable, UsageError
 from vitconvert.inference.preprocessing import Preprocessing
-from vitconvert.loading import Reading, build_model, read_checkpoint, read_header
+from vitconvert.loading import Reading, build_model, checkpoint_of, read_header
 from vitconvert.model import ViT
 from vitconvert.parity.compare import allowed, compare, differences
 from vitconvert.parity.diagnosis import Case, diagnose
@@ -65,9 +65,9 @@ def verify(
         "architecture": architecture,
         "table": table,
     }
-    located = locate(source)
-    checkpoint = read_checkpoint(located, **options)
-    other = read_header(located, **options) if against is None else read_header(locate(against))
+    reading = read_header(locate(source), **options)
+    checkpoint = checkpoint_of(reading)
+    other = reading if against is None else read_header(locate(against))
     with other.container:
         return verify_reading(
             other,
