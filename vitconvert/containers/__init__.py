@@ -1,14 +1,20 @@
 """Bytes to named tensors and back: safetensors (sharded too), torch checkpoints and npz."""
 
-from vitconvert.containers.container import Container, TensorInfo
+from vitconvert.containers.boxes import Box, chunks_of
+from vitconvert.containers.container import ITEM_SIZE, Container, Stretch, TensorInfo, row_major
 from vitconvert.containers.directory import weights_in
 from vitconvert.containers.opening import open_container
 from vitconvert.containers.writing import write_npz, write_safetensors, write_torch
 
 __all__ = [
+    "ITEM_SIZE",
+    "Box",
     "Container",
+    "Stretch",
     "TensorInfo",
+    "chunks_of",
     "open_container",
+    "row_major",
     "weights_in",
     "write_npz",
     "write_safetensors",

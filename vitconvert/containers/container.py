@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -46,6 +46,20 @@ class TensorInfo:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Stretch:
+    """Where a tensor lies in a file: its first byte, and its strides in elements."""
+
+    path: Path
+    offset: int
+    strides: tuple[int, ...]
+
+
+def row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a tensor without gaps, in elements."""
+    return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Container:
     """An open checkpoint: everything its header says, and its tensors on demand.
 
@@ -58,6 +72,8 @@ class Container:
         wrapper: Keys that were unwrapped to reach the tensors, such as `("model",)`.
         extras: What lay beside the tensors, by its full path in the file: JSON-like values as
             they are, anything else as the name of its type.
+        places: Where tensors lie whose bytes stand in a file as they are: neither compressed nor
+            byte-swapped.
     """
 
     path: Path
@@ -67,6 +83,7 @@ class Container:
     metadata: Mapping[str, str] = field(default_factory=dict)
     wrapper: tuple[str, ...] = ()
     extras: Mapping[str, object] = field(default_factory=dict)
+    places: Mapping[str, Stretch] = field(default_factory=dict)
     reader: Callable[[str], torch.Tensor] = field(repr=False)
     release: Callable[[], None] = field(repr=False)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitconvert.containers.container import Container, TensorInfo
+from vitconvert.containers.container import Container, Stretch, TensorInfo, row_major
 from vitconvert.containers.mapped_file import MappedFile, checked_shape, tensor_from_buffer
 from vitconvert.containers.zip_directory import BROKEN_ZIP, Member
 from vitconvert.errors import CorruptFile, UnsafeFile
@@ -76,6 +76,11 @@ def open_npz(path: Path, members: Mapping[str, Member]) -> Container:
         format="npz",
         manifest={name: array.info for name, array in arrays.items()},
         extras=texts,
+        places={
+            name: _place(path, array)
+            for name, array in arrays.items()
+            if array.member.stored and not array.swapped
+        },
         reader=lambda name: _read(path, mapped, arrays[name]),
         release=mapped.close,
     )
@@ -188,6 +193,12 @@ def _array(
     return _Array(
         member=member, info=info, code=descr[1:], swapped=swapped, fortran=fortran, offset=offset
     )
+
+
+def _place(path: Path, array: _Array) -> Stretch:
+    shape = array.info.shape
+    strides = row_major(shape[::-1])[::-1] if array.fortran else row_major(shape)
+    return Stretch(path=path, offset=array.member.offset + array.offset, strides=strides)
 
 
 def _read(path: Path, mapped: MappedFile, array: _Array) -> torch.Tensor:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitconvert.containers.container import Container, TensorInfo
+from vitconvert.containers.container import Container, Stretch, TensorInfo, row_major
 from vitconvert.containers.mapped_file import MappedFile, checked_shape
 from vitconvert.errors import CorruptFile
 
@@ -61,6 +61,12 @@ def open_safetensors(path: Path) -> Container:
         format="safetensors",
         manifest={name: entry.info for name, entry in entries.items()},
         metadata=metadata,
+        places={
+            name: Stretch(
+                path=path, offset=header_end + entry.begin, strides=row_major(entry.info.shape)
+            )
+            for name, entry in entries.items()
+        },
         reader=lambda name: mapped.tensor(header_end + entries[name].begin, entries[name].info),
         release=mapped.close,
     )

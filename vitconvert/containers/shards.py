@@ -105,6 +105,7 @@ def _joined(
         wrapper=first.wrapper,
         metadata={k: v for shard in shards.values() for k, v in shard.metadata.items()},
         extras={k: v for shard in shards.values() for k, v in shard.extras.items()},
+        places={k: v for shard in shards.values() for k, v in shard.places.items()},
         reader=lambda name: shards[weight_map[name]].read(name),
         release=stack.close,
     )

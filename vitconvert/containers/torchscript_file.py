@@ -12,7 +12,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitconvert.containers.container import ITEM_SIZE, Container, TensorInfo
+from vitconvert.containers.container import ITEM_SIZE, Container, Stretch, TensorInfo
 from vitconvert.containers.mapped_file import MappedFile, checked_shape, tensor_from_buffer
 from vitconvert.containers.torchscript_pickle import StoredTensor, read_pickle
 from vitconvert.containers.zip_directory import BROKEN_ZIP, Member
@@ -64,6 +64,11 @@ def open_torchscript(path: Path, members: Mapping[str, Member]) -> Container:
             for name, (_, tensor) in tensors.items()
         },
         extras=extras,
+        places={
+            name: _place(path, member, tensor)
+            for name, (member, tensor) in tensors.items()
+            if member.stored
+        },
         reader=lambda name: _read(path, mapped, *tensors[name]),
         release=mapped.close,
     )
@@ -128,6 +133,11 @@ def _end(tensor: StoredTensor) -> int:
         return tensor.offset
     pairs = zip(tensor.shape, tensor.stride, strict=True)
     return tensor.offset + sum((axis - 1) * step for axis, step in pairs) + 1
+
+
+def _place(path: Path, member: Member, tensor: StoredTensor) -> Stretch:
+    offset = member.offset + tensor.offset * ITEM_SIZE[tensor.storage.dtype]
+    return Stretch(path=path, offset=offset, strides=tensor.stride)
 
 
 def _read(path: Path, mapped: MappedFile, member: Member, tensor: StoredTensor) -> torch.Tensor:

@@ -7,8 +7,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from vitconvert.conversion.plan import Assembly, Piece, Plan, Step
-from vitconvert.errors import NotRepresentable
+from vitconvert.conversion.plan import Assembly, Piece, Plan, Steps, not_zero
 from vitconvert.tables.axes import Axes
 
 Read = Callable[[str], Tensor]
@@ -35,20 +34,18 @@ def _assemble(assembly: Assembly, plan: Plan, read: Read) -> Tensor:
     shape, pieces = plan.shape(assembly), assembly.pieces
     if not pieces:
         return torch.zeros(shape, dtype=_any_dtype(plan, read))
-    if len(pieces) == 1 and pieces[0].put is None:
+    if len(pieces) == 1 and not pieces[0].put:
         # Kernels must lie in memory as the source project's would, for sums to round alike.
         return _axiswise(pieces[0], assembly.axes, plan, read).reshape(shape).contiguous()
     steps = []
     for piece in pieces:
-        assert piece.put is not None
         if piece.source is not None:
-            rest = assembly.axes.without(piece.put[0])
-            steps.append((piece.put, _axiswise(piece, rest, plan, read)))
+            steps.append((piece.put, _axiswise(piece, assembly.axes, plan, read)))
     # One dtype for all pieces, into which each of them fits.
     dtype = reduce(torch.promote_types, (tensor.dtype for _, tensor in steps))
     whole = torch.zeros([plan.sizes[axis] for axis in assembly.axes.names], dtype=dtype)
-    for step, tensor in steps:
-        _select(whole, assembly.axes, step).copy_(tensor)
+    for put, tensor in steps:
+        _select(whole, list(assembly.axes.names), put)[0].copy_(tensor)
     return whole.reshape(shape)
 
 
@@ -59,30 +56,32 @@ def _any_dtype(plan: Plan, read: Read) -> torch.dtype:
 
 
 def _axiswise(piece: Piece, target: Axes, plan: Plan, read: Read) -> Tensor:
-    """What a piece takes, one dimension for each axis, in the target's order."""
+    """What a piece takes, one dimension for each axis that it fills, in the target's order."""
+    taken, names = _taken(piece, plan, read)
+    filled = [axis for axis in target.names if axis not in dict(piece.put)]
+    return taken.permute([names.index(axis) for axis in filled])
+
+
+def _taken(piece: Piece, plan: Plan, read: Read) -> tuple[Tensor, list[str]]:
     assert piece.source is not None
     tensor = read(piece.source).reshape([plan.sizes[axis] for axis in piece.axes.names])
-    names = list(piece.axes.names)
-    if piece.take:
-        tensor = _select(tensor, piece.axes, piece.take)
-        names.remove(piece.take[0])
-    return tensor.permute([names.index(axis) for axis in target.names])
+    return _select(tensor, list(piece.axes.names), piece.take)
 
 
-def _select(tensor: Tensor, axes: Axes, step: Step) -> Tensor:
-    return tensor.select(axes.names.index(step[0]), step[1])
+def _select(tensor: Tensor, names: list[str], steps: Steps) -> tuple[Tensor, list[str]]:
+    """Steps along axes, and the axes that remain."""
+    for axis, step in steps:
+        tensor = tensor.select(names.index(axis), step)
+        names.remove(axis)
+    return tensor, names
 
 
 def _require_zero(piece: Piece, plan: Plan, read: Read) -> None:
-    assert piece.source is not None and piece.take is not None
-    tensor = read(piece.source).reshape([plan.sizes[axis] for axis in piece.axes.names])
-    left_out = _select(tensor, piece.axes, piece.take)
+    left_out, _ = _taken(piece, plan, read)
     if left_out.count_nonzero():
-        raise NotRepresentable(
-            "The target leaves out a part that is not zero in these weights.",
-            evidence={
-                "tensor": f"{piece.source}[{piece.take[0]}={piece.take[1]}]",
-                "not zero": f"{left_out.count_nonzero()} of {prod(left_out.shape)} values",
-                "largest": f"{left_out.abs().max():.3g}",
-            },
+        raise not_zero(
+            piece,
+            count=int(left_out.count_nonzero()),
+            of=prod(left_out.shape),
+            largest=left_out.abs().max().item(),
         )

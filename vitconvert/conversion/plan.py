@@ -5,7 +5,7 @@ piece is one source tensor, or one step of it, laid into the target or into one 
 same structure reads a dialect into our names and writes our names into a dialect.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from vitconvert.config import ViTConfig
@@ -17,6 +17,7 @@ from vitconvert.tables.expressions import Part
 from vitconvert.tables.table import Table
 
 Step = tuple[str, int]  # an axis, and which step along it
+Steps = tuple[Step, ...]  # along as many axes; () is all of a tensor
 
 
 @dataclass(frozen=True)
@@ -25,14 +26,17 @@ class Piece:
 
     source: str | None  # None: zeros
     axes: Axes
-    take: Step | None = None  # of the source; None takes all
-    put: Step | None = None  # into the target; None fills all
+    take: Steps = ()  # of the source
+    put: Steps = ()  # into the target
+
+    @property
+    def taken(self) -> str:
+        """The part of the source, as a table would write it."""
+        steps = "".join(f"[{axis}={step}]" for axis, step in self.take)
+        return "zeros" if self.source is None else f"{self.source}{steps}"
 
     def __str__(self) -> str:
-        if self.source is None:
-            return "zeros"
-        step = f"[{self.take[0]}={self.take[1]}]" if self.take else ""
-        return f"{self.source}{step} : {self.axes}"
+        return self.taken if self.source is None else f"{self.taken} : {self.axes}"
 
 
 @dataclass(frozen=True)
@@ -121,13 +125,65 @@ def _no_rows(table: Table, missing: list[str]) -> NotRepresentable:
     )
 
 
-def _our_step(link: Link) -> Step | None:
-    return None if link.our_step is None else (link.our_axes.names[0], link.our_step)
+def _our_steps(link: Link) -> Steps:
+    return () if link.our_step is None else ((link.our_axes.names[0], link.our_step),)
+
+
+def _their_steps(link: Link) -> Steps:
+    return () if link.their_step is None else (link.their_step,)
 
 
 def _reading(link: Link) -> Piece:
-    return Piece(link.theirs, link.their_axes, take=link.their_step, put=_our_step(link))
+    return Piece(link.theirs, link.their_axes, take=_their_steps(link), put=_our_steps(link))
 
 
 def _writing(link: Link) -> Piece:
-    return Piece(link.ours, link.our_axes, take=_our_step(link), put=link.their_step)
+    return Piece(link.ours, link.our_axes, take=_our_steps(link), put=_their_steps(link))
+
+
+def compose(reading: Plan, writing: Plan) -> Plan:
+    """From one dialect straight to another: our names disappear between the two.
+
+    What is joined and then split again is neither: `slice(cat(q, k, v))` is `q`.
+    """
+    made = {assembly.target: assembly for assembly in reading.assemblies}
+    return Plan(
+        tuple(
+            Assembly(whole.target, whole.axes, tuple(_through_all(whole.pieces, made)))
+            for whole in writing.assemblies
+        ),
+        writing.sizes,
+        tuple(piece for piece in _through_all(writing.zeros, made) if piece.source is not None),
+    )
+
+
+def _through_all(pieces: Iterable[Piece], made: Mapping[str, Assembly]) -> Iterator[Piece]:
+    for piece in pieces:
+        if piece.source is None:
+            yield piece
+        else:
+            yield from _through(piece, made[piece.source])
+
+
+def _through(piece: Piece, between: Assembly) -> Iterator[Piece]:
+    """A piece of a tensor that is itself made of pieces, as pieces of theirs."""
+    taken = dict(piece.take)
+    for inner in between.pieces:
+        filled = dict(inner.put)
+        if any(taken.get(axis, step) != step for axis, step in inner.put):
+            continue  # another step of the tensor between
+        further = tuple(step for step in piece.take if step[0] not in filled)
+        rest = tuple(step for step in inner.put if step[0] not in taken)
+        yield Piece(inner.source, inner.axes, inner.take + further, piece.put + rest)
+
+
+def not_zero(piece: Piece, *, count: int, of: int, largest: float) -> NotRepresentable:
+    """A step that the target leaves out, because it is always zero there, is not zero here."""
+    return NotRepresentable(
+        "The target leaves out a part that is not zero in these weights.",
+        evidence={
+            "tensor": piece.taken,
+            "not zero": f"{count} of {of} values",
+            "largest": f"{largest:.3g}",
+        },
+    )

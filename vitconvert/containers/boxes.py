@@ -1,0 +1,167 @@
+"""Elements on their way from a file to a tensor of another file, without torch.
+
+A box is a strided copy: what joins, splits or transposes tensors is a few of them. Where elements
+follow one another on both sides, a box is a stretch of bytes and moves as such.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vitconvert.containers.container import ITEM_SIZE, TensorInfo, row_major
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_CHUNK = 2**20  # bytes that are read and written at once; they stay in a core's cache
+_RESIDENT = 16 * 2**20  # bytes of a mapped file after which its pages are let go
+_PAGE = mmap.ALLOCATIONGRANULARITY
+
+
+@dataclass(frozen=True, kw_only=True)
+class Box:
+    """Elements of one tensor, and their place in another; everything counts elements.
+
+    Attributes:
+        path: The file, or None for zeros.
+        offset: Byte of the file at which the first element lies.
+        begin: Where the first element goes, in the row-major target.
+        sizes: Of the box, slowest axis of the target first.
+        strides: In the file, for each axis.
+        steps: In the target, for each axis.
+    """
+
+    path: Path | None
+    offset: int
+    begin: int
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    steps: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        """Number of elements."""
+        return prod(self.sizes)
+
+    @property
+    def fills_a_run(self) -> bool:
+        """Whether the elements follow one another in the target."""
+        return self.steps == row_major(self.sizes)
+
+    @property
+    def is_a_run(self) -> bool:
+        """Whether the elements follow one another in the file, in the same order."""
+        return self.strides == row_major(self.sizes)
+
+
+def chunks_of(info: TensorInfo, boxes: Sequence[Box]) -> Iterator[memoryview]:
+    """The bytes of a tensor that boxes make up, in order. Each chunk is good until the next.
+
+    Memory stays at a few MiB, but for a box that is scattered over its target: the whole tensor
+    is held then.
+    """
+    if not all(box.fills_a_run for box in boxes):
+        yield memoryview(_gathered(info, boxes)).cast("B")
+        return
+    size, position = ITEM_SIZE[info.dtype], 0
+    for box in sorted(boxes, key=lambda box: box.begin):
+        yield from _zeros((box.begin - position) * size)
+        if box.path is None:
+            yield from _zeros(box.count * size)
+        elif box.is_a_run:
+            yield from _stretch(box.path, box.offset, box.count * size)
+        else:
+            yield from _blocks(box, size)
+        position = box.begin + box.count
+    yield from _zeros((prod(info.shape) - position) * size)
+
+
+def _zeros(count: int) -> Iterator[memoryview]:
+    for begin in range(0, count, _CHUNK):
+        yield memoryview(bytes(min(_CHUNK, count - begin)))
+
+
+def _stretch(path: Path, offset: int, count: int) -> Iterator[memoryview]:
+    with path.open("rb", buffering=0) as file:
+        buffer = memoryview(bytearray(min(_CHUNK, count)))
+        file.seek(offset)
+        while count:
+            read = file.readinto(buffer[:count])
+            if not read:
+                raise EOFError(f"{path} became shorter while it was read")
+            yield buffer[:read]
+            count -= read
+
+
+def _blocks(box: Box, size: int) -> Iterator[memoryview]:
+    """Rows of the target, a few at a time."""
+    import numpy as np
+
+    rows, row = box.sizes[0], prod(box.sizes[1:]) * size
+    step = max(1, _CHUNK // max(row, 1))
+    with _mapped(box, size) as elements:
+        block = np.empty((min(step, rows), *box.sizes[1:]), f"u{size}")
+        for begin in range(0, rows, step):
+            part = elements.array[begin : begin + step]
+            np.copyto(block[: len(part)], part)
+            yield memoryview(block[: len(part)]).cast("B")
+            elements.let_go_after(part.size * size)
+
+
+def _gathered(info: TensorInfo, boxes: Sequence[Box]) -> np.ndarray:
+    import numpy as np
+
+    size = ITEM_SIZE[info.dtype]
+    whole = np.zeros(prod(info.shape), f"u{size}")
+    for box in boxes:
+        if box.path is not None:
+            steps = [step * size for step in box.steps]
+            place = np.lib.stride_tricks.as_strided(whole[box.begin :], box.sizes, steps)
+            with _mapped(box, size) as elements:
+                np.copyto(place, elements.array)
+    return whole
+
+
+class _mapped:  # noqa: N801 - a context manager, used as a function
+    """The elements of a box, as an array on the mapped file."""
+
+    def __init__(self, box: Box, size: int) -> None:
+        self.box, self.size, self.touched = box, size, 0
+
+    def __enter__(self) -> _mapped:
+        import numpy as np
+
+        box, size = self.box, self.size
+        assert box.path is not None
+        pairs = zip(box.sizes, box.strides, strict=True)
+        reach = (1 + sum((length - 1) * stride for length, stride in pairs)) * size
+        begin = box.offset // _PAGE * _PAGE
+        with box.path.open("rb") as file:
+            self.map = mmap.mmap(
+                file.fileno(), box.offset + reach - begin, access=mmap.ACCESS_READ, offset=begin
+            )
+        self.array = np.ndarray(
+            box.sizes,
+            f"u{size}",
+            buffer=self.map,
+            offset=box.offset - begin,
+            strides=[stride * size for stride in box.strides],
+        )
+        return self
+
+    def let_go_after(self, count: int) -> None:
+        """Drop the pages of the file from memory once enough bytes were read through them."""
+        self.touched += count
+        if self.touched > _RESIDENT and hasattr(mmap, "MADV_DONTNEED"):
+            self.map.madvise(mmap.MADV_DONTNEED)
+            self.touched = 0
+
+    def __exit__(self, *_: object) -> None:
+        del self.array
+        self.map.close()
