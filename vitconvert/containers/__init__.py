@@ -2,7 +2,9 @@
 
 from vitconvert.containers.boxes import Box, chunks_of
 from vitconvert.containers.container import ITEM_SIZE, Container, Stretch, TensorInfo, row_major
+from vitconvert.containers.content import Content
 from vitconvert.containers.directory import weights_in
+from vitconvert.containers.hashing import hash_file
 from vitconvert.containers.opening import open_container
 from vitconvert.containers.writing import write_npz, write_safetensors, write_torch
 
@@ -10,9 +12,11 @@ __all__ = [
     "ITEM_SIZE",
     "Box",
     "Container",
+    "Content",
     "Stretch",
     "TensorInfo",
     "chunks_of",
+    "hash_file",
     "open_container",
     "row_major",
     "weights_in",

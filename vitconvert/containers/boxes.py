@@ -7,12 +7,11 @@ follow one another on both sides, a box is a stretch of bytes and moves as such.
 from __future__ import annotations
 
 import mmap
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vitconvert.containers.container import ITEM_SIZE, TensorInfo, row_major
 
@@ -67,7 +66,7 @@ def chunks_of(info: TensorInfo, boxes: Sequence[Box]) -> Iterator[memoryview]:
     is held then.
     """
     if not all(box.fills_a_run for box in boxes):
-        yield memoryview(_gathered(info, boxes)).cast("B")
+        yield _gathered(info, boxes).data.cast("B")
         return
     size, position = ITEM_SIZE[info.dtype], 0
     for box in sorted(boxes, key=lambda box: box.begin):
@@ -110,11 +109,11 @@ def _blocks(box: Box, size: int) -> Iterator[memoryview]:
         for begin in range(0, rows, step):
             part = elements.array[begin : begin + step]
             np.copyto(block[: len(part)], part)
-            yield memoryview(block[: len(part)]).cast("B")
+            yield block[: len(part)].data.cast("B")
             elements.let_go_after(part.size * size)
 
 
-def _gathered(info: TensorInfo, boxes: Sequence[Box]) -> np.ndarray:
+def _gathered(info: TensorInfo, boxes: Sequence[Box]) -> np.ndarray[Any, Any]:
     import numpy as np
 
     size = ITEM_SIZE[info.dtype]

@@ -2,20 +2,32 @@
 
 import os
 import secrets
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from vitconvert.containers.hashing import hash_file
 from vitconvert.errors import UsageError
 
 
+@dataclass
+class WholeFile:
+    """A file that is being written, and its hash once it is."""
+
+    file: BinaryIO
+    sha256: str = ""
+
+
 @contextmanager
-def whole_file(path: Path) -> Iterator[BinaryIO]:
+def whole_file(path: Path) -> Iterator[WholeFile]:
     """Write to a temporary file that takes the place of `path` when the block ends well.
 
     Whatever interrupts the block, `path` keeps what it had and nothing is left beside it. The
-    file gets the permissions that the umask grants, like any other new file.
+    file gets the permissions that the umask grants, like any other new file. `sha256` is known
+    when the block has ended.
 
     Raises:
         UsageError: `path` is a directory, or no file can be made in its directory.
@@ -36,13 +48,28 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         ) from error
     try:
         with os.fdopen(descriptor, "w+b") as file:
-            yield file
+            whole = WholeFile(file)
+            yield whole
             file.flush()
-            os.fsync(descriptor)
+            _finish(whole, temporary)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
     _sync_directory(path.parent)
+
+
+def _finish(whole: WholeFile, path: Path) -> None:
+    """Hash what was written while the disk takes it."""
+
+    def digest() -> None:
+        whole.sha256 = hash_file(path)
+
+    thread = threading.Thread(target=digest)
+    thread.start()
+    try:
+        os.fsync(whole.file.fileno())
+    finally:
+        thread.join()
 
 
 _BINARY: int = getattr(os, "O_BINARY", 0)  # Windows alone tells text from bytes

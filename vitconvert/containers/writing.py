@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import struct
 import zipfile
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from vitconvert.containers.container import ITEM_SIZE, TensorInfo
+from vitconvert.containers.content import Content, checked_contents
 from vitconvert.containers.npz_file import DTYPES as NPZ_DTYPES
 from vitconvert.containers.safetensors_file import DTYPES as SAFETENSORS_DTYPES
 from vitconvert.containers.safetensors_file import LONGEST_HEADER
@@ -22,30 +23,41 @@ if TYPE_CHECKING:
 _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip archive can tell
 _NPY_ALIGNMENT = 64  # numpy pads its headers so that data begin at a multiple of this
 _ALIGNMENT_FIELD = 0xD935  # the extra field that Android's zipalign pads with
-_LONGEST_NPZ_NAME = 2**16 - 1 - len(".npy")  # bytes; zip counts them in two
 
 
 def write_safetensors(
-    path: Path, tensors: Mapping[str, torch.Tensor], *, metadata: Mapping[str, str] | None = None
-) -> None:
+    path: Path,
+    tensors: Mapping[str, torch.Tensor | Content],
+    *,
+    metadata: Mapping[str, str] | None = None,
+) -> str:
     """Write tensors as safetensors, in the order and layout of the safetensors library.
 
     The bytes depend on the tensors and the metadata alone, not on the order of either mapping.
 
+    Returns:
+        The sha256 of the file.
+
     Raises:
         UsageError: A name or a dtype that safetensors cannot hold, or no place for the file.
     """
-    infos = _checked(tensors, list(SAFETENSORS_DTYPES.values()), "safetensors")
-    if "__metadata__" in infos:
+    contents = checked_contents(tensors, list(SAFETENSORS_DTYPES.values()), "safetensors")
+    if "__metadata__" in contents:
         raise UsageError("safetensors cannot hold a tensor with the name '__metadata__'.")
     # Widest elements first, as the library does, so that every tensor is aligned.
-    order = sorted(infos, key=lambda name: (-tensors[name].element_size(), name))
-    header = _safetensors_header({name: infos[name] for name in order}, metadata or {})
-    with whole_file(path) as file:
-        file.write(len(header).to_bytes(8, "little"))
-        file.write(header)
+    order = sorted(contents, key=lambda name: (-ITEM_SIZE[contents[name].info.dtype], name))
+    header = _safetensors_header({name: contents[name].info for name in order}, metadata or {})
+    with whole_file(path) as whole:
+        whole.file.write(len(header).to_bytes(8, "little"))
+        whole.file.write(header)
         for name in order:
-            file.write(_bytes_of(tensors[name]))
+            _write_chunks(whole.file, contents[name])
+    return whole.sha256
+
+
+def _write_chunks(file: IO[bytes], content: Content) -> None:
+    for chunk in content.chunks():
+        file.write(chunk)
 
 
 def _safetensors_header(infos: Mapping[str, TensorInfo], metadata: Mapping[str, str]) -> bytes:
@@ -72,21 +84,28 @@ def _safetensors_header(infos: Mapping[str, TensorInfo], metadata: Mapping[str, 
     return text + b" " * (-len(text) % 8)
 
 
-def write_npz(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+def write_npz(path: Path, tensors: Mapping[str, torch.Tensor | Content]) -> str:
     """Write tensors as an uncompressed npz, each array aligned so that it can be mapped.
 
     bfloat16 becomes numpy's opaque two-byte type, as JAX stores it.
 
+    Returns:
+        The sha256 of the file.
+
     Raises:
         UsageError: A name or a dtype that npz cannot hold, or no place for the file.
     """
-    infos = _checked(tensors, list(NPZ_DTYPES.values()), "npz")
-    with whole_file(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-        for name in sorted(infos):
-            entry = _aligned_entry(f"{name}.npy", file.tell())
+    contents = checked_contents(tensors, list(NPZ_DTYPES.values()), "npz")
+    with (
+        whole_file(path) as whole,
+        zipfile.ZipFile(whole.file, "w", zipfile.ZIP_STORED) as archive,
+    ):
+        for name in sorted(contents):
+            entry = _aligned_entry(f"{name}.npy", whole.file.tell())
             with archive.open(entry, "w", force_zip64=True) as member:
-                _write_npy_header(member, infos[name])
-                member.write(_bytes_of(tensors[name]))
+                _write_npy_header(member, contents[name].info)
+                _write_chunks(member, contents[name])
+    return whole.sha256
 
 
 def _aligned_entry(name: str, position: int) -> zipfile.ZipInfo:
@@ -113,18 +132,22 @@ def _write_npy_header(file: IO[bytes], info: TensorInfo) -> None:
     )
 
 
-def write_torch(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+def write_torch(path: Path, tensors: Mapping[str, torch.Tensor]) -> str:
     """Write tensors as torch.save writes a plain dict, in the order of the mapping.
+
+    Returns:
+        The sha256 of the file.
 
     Raises:
         UsageError: A name that is not text, or no place for the file.
     """
     import torch
 
-    _checked(tensors, list(ITEM_SIZE), "torch")
+    checked_contents(tensors, list(ITEM_SIZE), "torch")
     # Given a path, torch.save would write the file's own name into it.
-    with whole_file(path) as file:
-        torch.save({name: _compact(tensor) for name, tensor in tensors.items()}, file)
+    with whole_file(path) as whole:
+        torch.save({name: _compact(tensor) for name, tensor in tensors.items()}, whole.file)
+    return whole.sha256
 
 
 def _compact(tensor: torch.Tensor) -> torch.Tensor:
@@ -132,47 +155,3 @@ def _compact(tensor: torch.Tensor) -> torch.Tensor:
     plain = tensor.detach().cpu().contiguous()
     whole = plain.untyped_storage().nbytes() == plain.numel() * plain.element_size()
     return plain if whole else plain.clone()
-
-
-def _bytes_of(tensor: torch.Tensor) -> memoryview:
-    """The elements of a tensor, row-major, without a copy where they lie so already."""
-    import torch
-
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return flat.view(torch.uint8).numpy().data
-
-
-def _checked(
-    tensors: Mapping[str, torch.Tensor], dtypes: Collection[str], format_name: str
-) -> dict[str, TensorInfo]:
-    """Name, dtype and shape of each tensor, once it is known that the format can hold it."""
-    import torch
-
-    infos: dict[str, TensorInfo] = {}
-    for name, tensor in tensors.items():
-        _check_name(name, format_name)
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        if dtype not in dtypes:
-            raise UsageError(
-                f"{name!r} has a dtype that {format_name} files do not get here.",
-                evidence={"dtype": dtype, "known": " ".join(dtypes)},
-            )
-        if tensor.is_meta or tensor.layout != torch.strided:
-            raise UsageError(f"{name!r} has no plain numbers to write: it is meta or sparse.")
-        infos[name] = TensorInfo(dtype=dtype, shape=tuple(tensor.shape))
-    return infos
-
-
-def _check_name(name: object, format_name: str) -> None:
-    if not isinstance(name, str):
-        raise UsageError("A tensor has a name that is not text.", evidence={"name": repr(name)})
-    try:
-        size = len(name.encode())
-    except UnicodeEncodeError as error:
-        raise UsageError(
-            "A tensor has a name that is not valid Unicode.", evidence={"name": ascii(name)}
-        ) from error
-    if format_name == "npz" and ("\0" in name or size > _LONGEST_NPZ_NAME):
-        raise UsageError(
-            "A tensor has a name that npz cannot hold.", evidence={"name": ascii(name)[:80]}
-        )

@@ -27,9 +27,7 @@ def boxes_of(
     )
 
 
-def _box(
-    piece: Piece, steps: Mapping[str, int], plan: Plan, place: Stretch, item_size: int
-) -> Box:
+def _box(piece: Piece, steps: Mapping[str, int], plan: Plan, place: Stretch, item_size: int) -> Box:
     strides = _axis_strides(piece.axes, place.strides, plan.sizes)
     filled = [axis for axis in steps if axis not in dict(piece.put)]
     sizes, strided, stepped = _coalesced(
@@ -49,9 +47,7 @@ def _reach(steps: Steps, strides: Mapping[str, int]) -> int:
     return sum(step * strides[axis] for axis, step in steps)
 
 
-def _axis_strides(
-    axes: Axes, strides: tuple[int, ...], sizes: Mapping[str, int]
-) -> dict[str, int]:
+def _axis_strides(axes: Axes, strides: tuple[int, ...], sizes: Mapping[str, int]) -> dict[str, int]:
     """Elements from one step to the next along each axis, slowest axis first."""
     found = {}
     for dim, stride in zip(axes.dims, strides, strict=True):
@@ -74,4 +70,3 @@ def _coalesced(
             kept.append((size, stride, step))
     sizes, strides, steps = zip(*kept, strict=True) if kept else ((1,), (1,), (1,))
     return sizes, strides, steps
-

@@ -5,10 +5,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vitconvert.containers import hash_file
 from vitconvert.conversion.target import Target
 from vitconvert.export.consumers import Opened
 from vitconvert.loading import Checkpoint
-from vitconvert.sources import hash_file
 
 if TYPE_CHECKING:
     from vitconvert.parity import ParityReport

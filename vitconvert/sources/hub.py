@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
+from vitconvert.containers.hashing import hash_file
 from vitconvert.errors import OfflineError, SourceError, UsageError
 from vitconvert.sources.choosing import INDEX, choose_weights, companions, require
-from vitconvert.sources.hashing import hash_file
 from vitconvert.sources.hub_errors import explained
 from vitconvert.sources.identity import LIBRARY, library_version
 from vitconvert.sources.integrity import check_published

@@ -24,9 +24,9 @@ from typing import IO
 
 from tqdm import tqdm
 
+from vitconvert.containers.hashing import hash_file
 from vitconvert.errors import SourceError
 from vitconvert.sources.downloads import publishes_sha256_in_name
-from vitconvert.sources.hashing import hash_file
 from vitconvert.sources.identity import LIBRARY, library_version
 from vitconvert.sources.integrity import mismatch
 from vitconvert.sources.located import Located, beside

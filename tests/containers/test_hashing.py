@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from vitconvert.sources import hash_file
-from vitconvert.sources.hashing import git_blob_hash
+from vitconvert.containers import hash_file
+from vitconvert.containers.hashing import git_blob_hash
 
 
 def test_hash_of_a_file_larger_than_one_chunk(tmp_path: Path) -> None:
