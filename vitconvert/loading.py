@@ -4,6 +4,7 @@ prove the accounts, materialise."""
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,6 +66,28 @@ class Reading:
     def table(self) -> Table:
         """The dialect."""
         return self.recognised.table
+
+    @property
+    def dialect(self) -> str:
+        """Name of the table."""
+        return self.table.name
+
+    @cached_property
+    def preprocessing(self) -> Preprocessing | None:
+        """What turns a photograph into the model's input, or None if nothing says."""
+        return _preprocessing(self)
+
+    @cached_property
+    def labels(self) -> Labels | None:
+        """Names of the classes, or None."""
+        return _labels(self)
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Every file that is read."""
+        located = self.located
+        companions = (located.config, located.preprocessor, located.own)
+        return (*self.container.files, *(path for path in companions if path is not None))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,13 +216,13 @@ def checkpoint_of(reading: Reading) -> Checkpoint:
     return Checkpoint(
         tensors=tensors,
         config=reading.config,
-        preprocessing=_preprocessing(reading),
-        labels=_labels(reading),
-        dialect=reading.table.name,
+        preprocessing=reading.preprocessing,
+        labels=reading.labels,
+        dialect=reading.dialect,
         ledger=reading.ledger,
         located=reading.located,
         their_config=reading.their_config,
-        files=_files(reading),
+        files=reading.files,
     )
 
 
@@ -397,12 +420,6 @@ def _read_json(path: Path | None) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise CorruptFile(f"{path.name} holds no JSON object.", evidence={"file": path})
     return value
-
-
-def _files(reading: Reading) -> tuple[Path, ...]:
-    located = reading.located
-    companions = (located.config, located.preprocessor, located.own)
-    return (*reading.container.files, *(path for path in companions if path is not None))
 
 
 def _preprocessing(reading: Reading) -> Preprocessing | None:

@@ -62,6 +62,7 @@ def command(source: str, help_text: str) -> click.Command:
 
 
 def _convert(source: str, options: dict[str, Any]) -> int:
+    from vitconvert.export.changes import Changes
     from vitconvert.export.convert import convert_located
     from vitconvert.export.whole_directory import check_output
 
@@ -74,8 +75,7 @@ def _convert(source: str, options: dict[str, Any]) -> int:
             to=options["to"],
             output=output,
             reading_options=_reading(source, options),
-            dtype=_dtype(options["dtype"]),
-            image_size=options["image_size"],
+            changes=Changes(image_size=options["image_size"], dtype=_dtype(options["dtype"])),
             verify=options["verify"],
             overwrite=options["force"],
             command=shlex.join(["vitconvert", *sys.argv[1:]]),

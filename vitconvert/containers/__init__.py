@@ -2,7 +2,7 @@
 
 from vitconvert.containers.boxes import Box, chunks_of
 from vitconvert.containers.container import ITEM_SIZE, Container, Stretch, TensorInfo, row_major
-from vitconvert.containers.content import Content
+from vitconvert.containers.content import Content, content_of
 from vitconvert.containers.directory import weights_in
 from vitconvert.containers.hashing import hash_file
 from vitconvert.containers.opening import open_container
@@ -16,6 +16,7 @@ __all__ = [
     "Stretch",
     "TensorInfo",
     "chunks_of",
+    "content_of",
     "hash_file",
     "open_container",
     "row_major",

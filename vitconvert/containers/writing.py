@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING
 
 from vitconvert.containers.container import ITEM_SIZE, TensorInfo
 from vitconvert.containers.content import Content, checked_contents
+from vitconvert.containers.mapped_file import tensor_from_buffer
 from vitconvert.containers.npz_file import DTYPES as NPZ_DTYPES
 from vitconvert.containers.safetensors_file import DTYPES as SAFETENSORS_DTYPES
 from vitconvert.containers.safetensors_file import LONGEST_HEADER
@@ -132,7 +133,7 @@ def _write_npy_header(file: IO[bytes], info: TensorInfo) -> None:
     )
 
 
-def write_torch(path: Path, tensors: Mapping[str, torch.Tensor]) -> str:
+def write_torch(path: Path, tensors: Mapping[str, torch.Tensor | Content]) -> str:
     """Write tensors as torch.save writes a plain dict, in the order of the mapping.
 
     Returns:
@@ -150,8 +151,11 @@ def write_torch(path: Path, tensors: Mapping[str, torch.Tensor]) -> str:
     return whole.sha256
 
 
-def _compact(tensor: torch.Tensor) -> torch.Tensor:
+def _compact(tensor: torch.Tensor | Content) -> torch.Tensor:
     """The tensor alone: torch.save writes all of the storage that a view looks at."""
+    if isinstance(tensor, Content):
+        buffer = bytearray(b"".join(map(bytes, tensor.chunks())))
+        return tensor_from_buffer(buffer, 0, tensor.info)
     plain = tensor.detach().cpu().contiguous()
     whole = plain.untyped_storage().nbytes() == plain.numel() * plain.element_size()
     return plain if whole else plain.clone()

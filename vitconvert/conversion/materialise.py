@@ -7,7 +7,8 @@ from math import prod
 import torch
 from torch import Tensor
 
-from vitconvert.conversion.plan import Assembly, Piece, Plan, Steps, not_zero
+from vitconvert.conversion.plan import Assembly, Piece, Plan, Steps
+from vitconvert.errors import NotRepresentable
 from vitconvert.tables.axes import Axes
 
 Read = Callable[[str], Tensor]
@@ -79,9 +80,11 @@ def _select(tensor: Tensor, names: list[str], steps: Steps) -> tuple[Tensor, lis
 def _require_zero(piece: Piece, plan: Plan, read: Read) -> None:
     left_out, _ = _taken(piece, plan, read)
     if left_out.count_nonzero():
-        raise not_zero(
-            piece,
-            count=int(left_out.count_nonzero()),
-            of=prod(left_out.shape),
-            largest=left_out.abs().max().item(),
+        raise NotRepresentable(
+            "The target leaves out a part that is not zero in these weights.",
+            evidence={
+                "tensor": piece.taken,
+                "not zero": f"{left_out.count_nonzero()} of {prod(left_out.shape)} values",
+                "largest": f"{left_out.abs().max():.3g}",
+            },
         )

@@ -175,15 +175,3 @@ def _through(piece: Piece, between: Assembly) -> Iterator[Piece]:
         further = tuple(step for step in piece.take if step[0] not in filled)
         rest = tuple(step for step in inner.put if step[0] not in taken)
         yield Piece(inner.source, inner.axes, inner.take + further, piece.put + rest)
-
-
-def not_zero(piece: Piece, *, count: int, of: int, largest: float) -> NotRepresentable:
-    """A step that the target leaves out, because it is always zero there, is not zero here."""
-    return NotRepresentable(
-        "The target leaves out a part that is not zero in these weights.",
-        evidence={
-            "tensor": piece.taken,
-            "not zero": f"{count} of {of} values",
-            "largest": f"{largest:.3g}",
-        },
-    )

@@ -1,23 +1,21 @@
 """Any ViT in, a directory out that other programs load and that computes the same function."""
 
-import json
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitconvert.config import ViTConfig
-from vitconvert.containers import write_npz, write_safetensors, write_torch
 from vitconvert.conversion.ledger import Ledger
 from vitconvert.conversion.target import Target
-from vitconvert.errors import NotRepresentable
+from vitconvert.export.changes import Changes, changed
+from vitconvert.export.companions import write_companions, write_json
 from vitconvert.export.consumers import Opened, open_with_consumers
-from vitconvert.export.provenance import provenance
+from vitconvert.export.provenance import hash_files, provenance
 from vitconvert.export.targets import OWN, Wish, choose_target
+from vitconvert.export.weights import contents_for, write_weights
 from vitconvert.export.whole_directory import check_output, whole_directory
-from vitconvert.fields import parse_field
 from vitconvert.loading import (
     Checkpoint,
     Reading,
@@ -32,8 +30,6 @@ if TYPE_CHECKING:
     import torch
 
     from vitconvert.parity import ParityReport
-
-_FILES = {"safetensors": "model.safetensors", "npz": "model.npz", "torch": "model.pt"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,8 +121,7 @@ def convert(
             "architecture": architecture,
             "table": table,
         },
-        dtype=dtype,
-        image_size=image_size,
+        changes=Changes(image_size=image_size, dtype=dtype),
         verify=verify,
         overwrite=overwrite,
     )
@@ -138,39 +133,44 @@ def convert_located(
     to: str,
     output: Path,
     reading_options: Mapping[str, Any],
-    dtype: "torch.dtype | None" = None,
-    image_size: int | tuple[int, int] | None = None,
+    changes: Changes | None = None,
     verify: bool = True,
     overwrite: bool = False,
     command: str | None = None,
 ) -> Conversion:
     """`convert` of files that have been located."""
     reading = read_header(located, **reading_options)
-    checkpoint = checkpoint_of(reading)
-    parity = _verify(reading, checkpoint) if verify else None
-    if parity is not None:
-        parity.raise_if_failed()
-    checkpoint = _morphed(checkpoint, image_size=image_size, dtype=dtype)
-    target, passed_over = choose_target(to, _wish(checkpoint))
+    sha256_in = hash_files(reading.files)
+    parity = _verified(reading) if verify else None
+    source = changed(checkpoint_of(reading), changes) if changes else reading
+    target, passed_over = choose_target(to, _wish(source))
+    contents = contents_for(target, source)
     with whole_directory(output, overwrite=overwrite) as directory:
-        weights = _write_weights(directory, target, checkpoint)
-        _write_companions(directory, target, checkpoint)
-        opened = _opened(directory, target, checkpoint) if verify else ()
+        sha256 = write_weights(directory, target.table.container, contents)
+        dtypes = {content.info.dtype for content in contents.values()}
+        write_companions(directory, target, source.preprocessing, dtypes)
+        opened = _opened(directory, target, source) if verify else ()
         record = provenance(
-            checkpoint, target, weights, parity=parity, opened=opened, command=command
+            source,
+            target,
+            sha256_in=sha256_in(),
+            sha256_out=sha256,
+            parity=parity,
+            opened=opened,
+            command=command,
         )
-        _write_json(directory / "vitconvert.json", record)
+        write_json(directory / "vitconvert.json", record)
     return Conversion(
         output=output,
         located=located,
-        source_dialect=checkpoint.dialect,
+        source_dialect=source.dialect,
         target_dialect=target.table.name,
-        config=checkpoint.config,
-        ledger=checkpoint.ledger,
+        config=source.config,
+        ledger=source.ledger,
         passed_over=passed_over,
         parity=parity,
         opened=opened,
-        sha256=record["sha256"],
+        sha256=sha256,
     )
 
 
@@ -203,88 +203,32 @@ def convert_state_dict(
     return materialise(target.plan, tensors.__getitem__)
 
 
-def _wish(checkpoint: Checkpoint) -> Wish:
-    theirs = checkpoint.their_config
+def _wish(source: Reading | Checkpoint) -> Wish:
+    theirs = source.their_config
     record = theirs.get("pretrained_cfg")
     return Wish(
-        config=checkpoint.config,
-        preprocessing=checkpoint.preprocessing,
-        labels=checkpoint.labels,
-        dialect=checkpoint.dialect,
-        architecture=checkpoint.located.name or theirs.get("architecture"),
+        config=source.config,
+        preprocessing=source.preprocessing,
+        labels=source.labels,
+        dialect=source.dialect,
+        architecture=source.located.name or theirs.get("architecture"),
         arguments=theirs.get("model_args") or {},
         pretrained_cfg=record if isinstance(record, dict) else None,
     )
 
 
-def _verify(reading: Reading, checkpoint: Checkpoint) -> "ParityReport":
+def _verified(reading: Reading) -> "ParityReport":
     from vitconvert.parity import verify_reading
 
-    return verify_reading(reading, build_model(checkpoint), preprocessing=checkpoint.preprocessing)
+    model = build_model(checkpoint_of(reading))
+    report = verify_reading(reading, model, preprocessing=reading.preprocessing)
+    report.raise_if_failed()
+    return report
 
 
-def _morphed(
-    checkpoint: Checkpoint,
-    *,
-    image_size: int | tuple[int, int] | None,
-    dtype: "torch.dtype | None",
-) -> Checkpoint:
-    from vitconvert.conversion.morphs import cast, resample_positions
-
-    tensors, config, ledger = checkpoint.tensors, checkpoint.config, checkpoint.ledger
-    if image_size is not None:
-        size = parse_field("image_size", image_size)
-        tensors, config, change = resample_positions(tensors, config, size)
-        ledger = ledger.with_change(change)
-    if dtype is not None:
-        tensors, change = cast(tensors, dtype)
-        ledger = ledger.with_change(change)
-    preprocessing = checkpoint.preprocessing
-    if preprocessing is not None and image_size is not None:
-        preprocessing = preprocessing.at_size(config.image_size)
-    return replace(
-        checkpoint, tensors=tensors, config=config, ledger=ledger, preprocessing=preprocessing
-    )
-
-
-def _write_weights(directory: Path, target: Target, checkpoint: Checkpoint) -> Path:
-    from vitconvert.conversion.materialise import materialise
-
-    tensors = materialise(target.plan, checkpoint.tensors.__getitem__)
-    path = directory / _FILES[target.table.container]
-    match target.table.container:
-        case "safetensors":
-            # transformers refuses files that do not say which framework they are for.
-            write_safetensors(path, tensors, metadata={"format": "pt"})
-        case "npz":
-            write_npz(path, tensors)
-        case "torch":
-            write_torch(path, tensors)
-    return path
-
-
-def _write_companions(directory: Path, target: Target, checkpoint: Checkpoint) -> None:
-    if not target.their_config:
-        return
-    dtypes = {str(t.dtype).removeprefix("torch.") for t in checkpoint.tensors.values()}
-    companion = dict(target.their_config)
-    if "dtype" in companion:
-        companion["dtype"] = dtypes.pop() if len(dtypes) == 1 else "float32"
-    _write_json(directory / "config.json", companion)
-    if checkpoint.preprocessing is None:
-        return
-    # Where transformers cannot say it, timm's config.json and vitconvert.json do all the same.
-    with suppress(NotRepresentable):
-        written = checkpoint.preprocessing.to_huggingface()
-        _write_json(directory / "preprocessor_config.json", written)
-
-
-def _opened(directory: Path, target: Target, checkpoint: Checkpoint) -> tuple[Opened, ...]:
+def _opened(directory: Path, target: Target, source: Reading | Checkpoint) -> tuple[Opened, ...]:
+    checkpoint = source if isinstance(source, Checkpoint) else checkpoint_of(source)
     opened = open_with_consumers(directory, target.table.ecosystem, build_model(checkpoint))
     for consumer in opened:
         consumer.raise_if_failed()
     return opened
-
-
-def _write_json(path: Path, value: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,0 +1,129 @@
+"""Carrying out a plan file to file: bytes are moved, and no tensor is ever in memory.
+
+A layout is a stride for every axis, so each piece of a plan is a strided copy whose places in
+both files follow from the two headers.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from math import prod
+
+from vitconvert.containers import (
+    ITEM_SIZE,
+    Box,
+    Container,
+    Content,
+    Stretch,
+    TensorInfo,
+    chunks_of,
+    row_major,
+)
+from vitconvert.conversion.plan import Assembly, Piece, Plan, Steps
+from vitconvert.tables.axes import Axes
+
+
+def stream(plan: Plan, source: Container, prefix: str = "") -> dict[str, Content] | None:
+    """Every target tensor of a plan, as bytes that are read when they are written.
+
+    Args:
+        plan: Composed: from the dialect of the source to that of the target.
+        source: Stays as it is until the contents are written.
+        prefix: Stands before the plan's source names in the file.
+
+    Returns:
+        None where moving bytes will not do: tensors that are compressed in the file, of several
+        dtypes in one, or not zero where the target leaves them out. `materialise` does it then,
+        or says why it cannot be done.
+    """
+    names = {piece.source for a in plan.assemblies for piece in a.pieces if piece.source}
+    names |= {piece.source for piece in plan.zeros if piece.source}
+    places = {name: source.places.get(prefix + name) for name in names}
+    found = {name: place for name, place in places.items() if place}
+    dtypes = {name: source.manifest[prefix + name].dtype for name in names}
+    infos = {a.target: _info(a, plan, dtypes) for a in plan.assemblies}
+    known = {name: info for name, info in infos.items() if info}
+    if len(found) < len(places) or len(known) < len(infos):
+        return None
+    if not all(_is_zero(piece, plan, found, dtypes) for piece in plan.zeros):
+        return None
+    return {
+        assembly.target: _content(assembly, plan, found, known[assembly.target])
+        for assembly in plan.assemblies
+    }
+
+
+def _info(assembly: Assembly, plan: Plan, dtypes: Mapping[str, str]) -> TensorInfo | None:
+    found = {dtypes[piece.source] for piece in assembly.pieces if piece.source}
+    if not found:  # an array without elements has the dtype of the others
+        found = set(list(dtypes.values())[:1])
+    return TensorInfo(dtype=found.pop(), shape=plan.shape(assembly)) if len(found) == 1 else None
+
+
+def _content(
+    assembly: Assembly, plan: Plan, places: Mapping[str, Stretch], info: TensorInfo
+) -> Content:
+    steps = _axis_strides(assembly.axes, row_major(info.shape), plan.sizes)
+    boxes = [
+        _box(piece, steps, plan, places[piece.source], ITEM_SIZE[info.dtype])
+        for piece in assembly.pieces
+        if piece.source is not None
+    ]
+    return Content(info=info, chunks=partial(chunks_of, info, boxes))
+
+
+def _is_zero(
+    piece: Piece, plan: Plan, places: Mapping[str, Stretch], dtypes: Mapping[str, str]
+) -> bool:
+    """Whether all bytes of what a piece takes are zero."""
+    assert piece.source is not None
+    taken = [axis for axis in piece.axes.names if axis not in dict(piece.take)]
+    shape = tuple(plan.sizes[axis] for axis in taken)
+    info = TensorInfo(dtype=dtypes[piece.source], shape=shape)
+    steps = dict(zip(taken, row_major(shape), strict=True))
+    box = _box(piece, steps, plan, places[piece.source], ITEM_SIZE[info.dtype])
+    return not any(any(chunk) for chunk in chunks_of(info, [box]))
+
+
+def _box(piece: Piece, steps: Mapping[str, int], plan: Plan, place: Stretch, item_size: int) -> Box:
+    strides = _axis_strides(piece.axes, place.strides, plan.sizes)
+    filled = [axis for axis in steps if axis not in dict(piece.put)]
+    sizes, strided, stepped = _coalesced(
+        [(plan.sizes[axis], strides[axis], steps[axis]) for axis in filled]
+    )
+    return Box(
+        path=place.path,
+        offset=place.offset + _reach(piece.take, strides) * item_size,
+        begin=_reach(piece.put, steps),
+        sizes=sizes,
+        strides=strided,
+        steps=stepped,
+    )
+
+
+def _reach(steps: Steps, strides: Mapping[str, int]) -> int:
+    return sum(step * strides[axis] for axis, step in steps)
+
+
+def _axis_strides(axes: Axes, strides: tuple[int, ...], sizes: Mapping[str, int]) -> dict[str, int]:
+    """Elements from one step to the next along each axis, slowest axis first."""
+    found = {}
+    for dim, stride in zip(axes.dims, strides, strict=True):
+        for position, axis in enumerate(dim.axes):
+            found[axis] = stride * prod(sizes[faster] for faster in dim.axes[position + 1 :])
+    return found
+
+
+def _coalesced(
+    axes: list[tuple[int, int, int]],
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """The same elements by as few axes as will do: sizes, strides, steps."""
+    kept: list[tuple[int, int, int]] = []
+    for size, stride, step in axes:
+        if size == 1:
+            continue
+        if kept and kept[-1][1:] == (stride * size, step * size):
+            kept[-1] = (kept[-1][0] * size, stride, step)
+        else:
+            kept.append((size, stride, step))
+    sizes, strides, steps = zip(*kept, strict=True) if kept else ((1,), (1,), (1,))
+    return sizes, strides, steps
