@@ -10,6 +10,10 @@ Importing this package imports neither torch nor timm; each name below does when
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from vitconvert.version import VERSION
+
+__version__ = VERSION
+
 if TYPE_CHECKING:
     from vitconvert.config import ViTConfig
     from vitconvert.conversion.ledger import Ledger

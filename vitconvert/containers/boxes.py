@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitconvert.containers.container import ITEM_SIZE, TensorInfo, row_major
+from vitconvert.errors import CorruptFile
 
 if TYPE_CHECKING:
     import numpy as np
@@ -93,7 +94,7 @@ def _stretch(path: Path, offset: int, count: int) -> Iterator[memoryview]:
         while count:
             read = file.readinto(buffer[:count])
             if not read:
-                raise EOFError(f"{path} became shorter while it was read")
+                raise CorruptFile("The file was cut while it was read.", evidence={"file": path})
             yield buffer[:read]
             count -= read
 

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,17 +9,10 @@ from vitconvert.containers import hash_file
 from vitconvert.conversion.target import Target
 from vitconvert.export.consumers import Opened
 from vitconvert.loading import Checkpoint, Reading
+from vitconvert.version import VERSION
 
 if TYPE_CHECKING:
     from vitconvert.parity import ParityReport
-
-
-def tool_version() -> str:
-    """The installed release."""
-    try:
-        return version("vitconvert")
-    except PackageNotFoundError:  # a source tree that was never installed
-        return "unknown"
 
 
 def provenance(
@@ -36,7 +28,7 @@ def provenance(
     """The record of a conversion; `config` in it is what vitconvert itself reads back."""
     located = source.located
     return {
-        "vitconvert": tool_version(),
+        "vitconvert": VERSION,
         "command": command,
         "source": {
             "reference": located.reference,

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from vitconvert.containers import Content, content_of, write_npz, write_safetensors, write_torch
 from vitconvert.conversion.plan import compose, plan_reading
-from vitconvert.conversion.stream import stream
 from vitconvert.conversion.target import Target
+from vitconvert.export.stream import stream
 from vitconvert.loading import Checkpoint, Reading, checkpoint_of
 
 _FILES = {"safetensors": "model.safetensors", "npz": "model.npz", "torch": "model.pt"}

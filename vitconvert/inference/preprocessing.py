@@ -6,16 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-from PIL import Image
-
-from vitconvert.errors import ConflictingFact, InputMismatch, MissingFact, NotRepresentable
-from vitconvert.inference import pixels, processor_config
-from vitconvert.inference.pixels import BACKENDS, Size
+from vitconvert.errors import ConflictingFact, MissingFact, NotRepresentable
+from vitconvert.inference import backends, processor_config
+from vitconvert.inference.backends import BACKENDS, Size
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
+    from numpy.typing import NDArray
+    from PIL import Image
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,12 +38,12 @@ class Preprocessing:
     image_size: Size  # what comes out
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    interpolation: str  # one of pixels.INTERPOLATIONS
-    resize: str  # one of pixels.RESIZES
+    interpolation: str  # one of backends.INTERPOLATIONS
+    resize: str  # one of backends.RESIZES
     resize_size: Size | None  # before cropping; twice the shortest side for "shortest"
     crop: bool  # the middle is cut out, or padded, to image_size
-    backend: str  # one of pixels.BACKENDS: whose arithmetic
-    transparency: str = "drop"  # one of pixels.TRANSPARENCIES
+    backend: str  # one of backends.BACKENDS: whose arithmetic
+    transparency: str = "drop"  # one of backends.TRANSPARENCIES
     rescale_factor: float | None = 1 / 255  # None: values stay 0 to 255
     normalize: bool = True  # False: mean 0, std 1, and no arithmetic that could round
     origin: str  # where this was stated
@@ -64,7 +63,7 @@ class Preprocessing:
         """Channels that come out: 3 for RGB, 1 for grey."""
         return len(self.mean)
 
-    def __call__(self, image: Image.Image) -> "torch.Tensor":
+    def __call__(self, image: "Image.Image") -> "torch.Tensor":
         """The image as the model reads it: (C, H, W) float32.
 
         Raises:
@@ -76,57 +75,11 @@ class Preprocessing:
 
         return torch.from_numpy(self.array(image))
 
-    def array(self, image: Image.Image) -> NDArray[np.float32]:
+    def array(self, image: "Image.Image") -> "NDArray[np.float32]":
         """As calling, without importing torch where Pillow does the resizing."""
-        backend = BACKENDS[self.backend]
-        values = self._resized(
-            pixels.converted(
-                image,
-                channels=self.channels,
-                transparency=self.transparency,
-                upright=backend.upright,
-            )
-        )
-        if self.crop:
-            values = pixels.centred(values, self.image_size, fill=self._fill(), backend=backend)
-        if values.shape[1:] != self.image_size:
-            raise InputMismatch(
-                f"The image is {_by(values.shape[1:])}, and the model reads "
-                f"{_by(self.image_size)} images that nothing resizes.",
-                evidence={"from": self.origin},
-            )
-        return pixels.normalised(
-            values,
-            mean=self.mean if self.normalize else None,
-            std=self.std if self.normalize else None,
-            factor=self.rescale_factor,
-            numbers=backend.numbers,
-        )
+        from vitconvert.inference.transform import transformed
 
-    def _resized(self, image: Image.Image) -> pixels.Pixels:
-        backend = BACKENDS[self.backend]
-        size = pixels.resized_size(
-            (image.height, image.width),
-            resize=self.resize,
-            size=self.resize_size or self.image_size,
-        )
-        if backend.resize == "pil":
-            return pixels.resized_on_pil(image, size, self.interpolation)
-        values = pixels.channels_first(image)
-        if backend.resize == "float":
-            values = values.astype(np.float32)
-        if backend.numbers == "first":
-            values = values * np.float32(self.rescale_factor or 1)
-        values = pixels.resized_on_tensor(
-            values, size, self.interpolation, antialias=backend.antialias
-        )
-        return np.trunc(values) if backend.truncate else values
-
-    def _fill(self) -> tuple[int, ...]:
-        # timm pads with the mean colour in its border mode; everyone else with black.
-        if self.resize != "border":
-            return (0,) * self.channels
-        return tuple(round(255 * value) for value in self.mean)
+        return transformed(image, self)
 
     def differences(self, other: "Preprocessing") -> tuple[str, ...]:
         """What another preprocessing does otherwise, one sentence per field."""
@@ -337,10 +290,10 @@ class Preprocessing:
     ) -> "Preprocessing":
         """What a table of `weights_map/` says its project does.
 
-            resize          one of pixels.RESIZES
-            interpolation   one of pixels.INTERPOLATIONS
+            resize          one of backends.RESIZES
+            interpolation   one of backends.INTERPOLATIONS
             mean, std       a number for each channel, or one for all
-            backend         one of pixels.BACKENDS
+            backend         one of backends.BACKENDS
             crop_pct        resize_size = floor(image_size / crop_pct); or
             resize_size     in pixels; without either, image_size
             crop            by default, unless the image is squashed to image_size
@@ -358,10 +311,10 @@ class Preprocessing:
 
 def _contradictions(p: Preprocessing) -> list[str]:
     vocabularies = {
-        "interpolation": tuple(pixels.INTERPOLATIONS),
-        "resize": pixels.RESIZES,
+        "interpolation": backends.INTERPOLATIONS,
+        "resize": backends.RESIZES,
         "backend": tuple(BACKENDS),
-        "transparency": pixels.TRANSPARENCIES,
+        "transparency": backends.TRANSPARENCIES,
     }
     numbers = BACKENDS[p.backend].numbers if p.backend in vocabularies["backend"] else None
     problems = [

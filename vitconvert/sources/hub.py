@@ -15,11 +15,11 @@ from vitconvert.containers.hashing import hash_file
 from vitconvert.errors import OfflineError, SourceError, UsageError
 from vitconvert.sources.choosing import INDEX, choose_weights, companions, require
 from vitconvert.sources.hub_errors import explained
-from vitconvert.sources.identity import LIBRARY, library_version
 from vitconvert.sources.integrity import check_published
 from vitconvert.sources.located import Located, beside
 from vitconvert.sources.offline import offline_error
 from vitconvert.sources.references import HubRepo
+from vitconvert.version import LIBRARY, VERSION
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ def _listing(client: _Client) -> _Snapshot:
     """Names and hashes of one commit, in one answer, so that they agree."""
     from huggingface_hub import HfApi
 
-    api = HfApi(library_name=LIBRARY, library_version=library_version(), token=client.token)
+    api = HfApi(library_name=LIBRARY, library_version=VERSION, token=client.token)
     info = api.model_info(client.repo, revision=client.revision, files_metadata=True)
     hashes = {
         sibling.rfilename: (sibling.lfs.sha256 if sibling.lfs else sibling.blob_id) or ""
@@ -162,7 +162,7 @@ def _download(client: _Client, snapshot: _Snapshot, names: list[str]) -> dict[st
                     token=client.token,
                     cache_dir=client.cache_dir,
                     library_name=LIBRARY,
-                    library_version=library_version(),
+                    library_version=VERSION,
                 )
             files[name] = Path(path)
             _same_commit(client.repo, _folder(files[name], name).name, snapshot.commit)

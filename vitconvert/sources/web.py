@@ -27,10 +27,10 @@ from tqdm import tqdm
 from vitconvert.containers.hashing import hash_file
 from vitconvert.errors import SourceError
 from vitconvert.sources.downloads import publishes_sha256_in_name
-from vitconvert.sources.identity import LIBRARY, library_version
 from vitconvert.sources.integrity import mismatch
 from vitconvert.sources.located import Located, beside
 from vitconvert.sources.offline import offline_error
+from vitconvert.version import LIBRARY, VERSION
 
 _CHUNK = 1 << 20
 _TIMEOUT_SECONDS = 30
@@ -186,7 +186,7 @@ def _receive(url: str, path: Path, *, quiet: bool) -> Mapping[str, str]:
 
 
 def _open(url: str, part: _Part) -> http.client.HTTPResponse:
-    headers = {"User-Agent": f"{LIBRARY}/{library_version()}", "Accept-Encoding": "identity"}
+    headers = {"User-Agent": f"{LIBRARY}/{VERSION}", "Accept-Encoding": "identity"}
     if part.size and part.etag:
         headers |= {"Range": f"bytes={part.size}-", "If-Range": part.etag}
     opener = urllib.request.build_opener(_SafeRedirects)

@@ -1,0 +1,181 @@
+"""Moving bytes from file to file gives what assembling tensors in memory gives."""
+
+import itertools
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from tests.conversion.test_pairs import configs, holders, random_tensors, told
+from vitconvert.containers import (
+    boxes,
+    content_of,
+    open_container,
+    write_npz,
+    write_safetensors,
+)
+from vitconvert.conversion.facts import derive_config, state
+from vitconvert.conversion.materialise import materialise
+from vitconvert.conversion.plan import compose, plan_reading
+from vitconvert.errors import CorruptFile
+from vitconvert.export.stream import stream
+from vitconvert.tables.binding import bind
+
+WRITERS = {"safetensors": write_safetensors, "npz": write_npz}
+
+
+def raw(content):
+    return b"".join(bytes(chunk) for chunk in content.chunks())
+
+
+def reading_of(table, container, config):
+    binding = bind(table, {name: info.shape for name, info in container.manifest.items()})
+    found, _ = derive_config(binding, state(told(config), "user"))
+    return plan_reading(binding.links, found)
+
+
+@pytest.mark.parametrize("chunk", [64, 2**20], ids=["small chunks", "large chunks"])
+@pytest.mark.parametrize("form", ["safetensors", "npz"])
+@settings(
+    max_examples=8,
+    deadline=None,
+    phases=[Phase.generate],
+    suppress_health_check=[HealthCheck.too_slow],
+)
+@given(configs(), st.sampled_from([torch.float32, torch.bfloat16]), st.randoms())
+def test_every_dialect_to_another_as_in_memory(form, chunk, config, dtype, random):
+    canonical = random_tensors(config, 3, dtype, keyless=True)
+    several = list(holders(config))
+    random.shuffle(several)
+    with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(boxes, "_CHUNK", chunk)
+        patch.setattr(boxes, "_RESIDENT", 4 * chunk)
+        for (table, plan), (_, further) in itertools.pairwise([*several, several[0]]):
+            path = Path(directory) / "weights"
+            WRITERS[form](path, materialise(plan, canonical.__getitem__))
+            with open_container(path) as container:
+                reading = reading_of(table, container, config)
+                moved = stream(compose(reading, further), container)
+                between = materialise(reading, container.read)
+                wanted = materialise(further, between.__getitem__)
+                assert moved is not None
+                assert moved.keys() == wanted.keys()
+                for name, tensor in wanted.items():
+                    assert moved[name].info == content_of(name, tensor).info
+                    assert raw(moved[name]) == raw(content_of(name, tensor)), (table.name, name)
+
+
+def simple(**fields):
+    """A plain ViT's configuration, tensors and the dialects that hold it."""
+    from vitconvert.config import ViTConfig
+
+    config = ViTConfig(
+        **{
+            "image_size": (12, 8),
+            "patch_size": (4, 4),
+            "in_channels": 3,
+            "num_classes": 5,
+            "embed_dim": 12,
+            "depth": 11,
+            "num_heads": 3,
+            "head_dim": 4,
+            "mlp_dim": 9,
+            "activation": "gelu",
+            "norm_eps": 1e-6,
+            "pooling": "token",
+        }
+        | fields
+    )
+    return (
+        config,
+        random_tensors(config, 0, torch.float32, keyless=False),
+        {table.name: (table, plan) for table, plan in holders(config)},
+    )
+
+
+def moved_to(path, source, target, config, tables):
+    with open_container(path) as container:
+        plan = compose(reading_of(tables[source][0], container, config), tables[target][1])
+        found = stream(plan, container)
+        return found and {name: raw(content) for name, content in found.items()}
+
+
+def in_memory(plan, tensors):
+    made = materialise(plan, tensors.__getitem__)
+    return {name: raw(content_of(name, tensor)) for name, tensor in made.items()}
+
+
+def test_fortran_order(tmp_path):
+    config, canonical, tables = simple()
+    theirs = materialise(tables["google_jax"][1], canonical.__getitem__)
+    arrays = {name: np.asfortranarray(tensor.numpy()) for name, tensor in theirs.items()}
+    np.savez(tmp_path / "f.npz", **arrays)
+    wanted = in_memory(tables["hf_vit"][1], canonical)
+    assert moved_to(tmp_path / "f.npz", "google_jax", "hf_vit", config, tables) == wanted
+
+
+def test_what_bytes_cannot_do_is_left_to_memory(tmp_path):
+    config, canonical, tables = simple()
+    theirs = materialise(tables["google_jax"][1], canonical.__getitem__)
+    arrays = {name: tensor.numpy() for name, tensor in theirs.items()}
+    np.savez_compressed(tmp_path / "deflated.npz", **arrays)
+    assert moved_to(tmp_path / "deflated.npz", "google_jax", "timm", config, tables) is None
+    np.savez(tmp_path / "big.npz", **{n: a.astype(">f4") for n, a in arrays.items()})
+    assert moved_to(tmp_path / "big.npz", "google_jax", "timm", config, tables) is None
+    split = materialise(tables["hf_vit"][1], canonical.__getitem__)
+    query = "vit.encoder.layer.3.attention.attention.query.bias"
+    write_safetensors(tmp_path / "mixed", {**split, query: split[query].half()})
+    assert moved_to(tmp_path / "mixed", "hf_vit", "timm", config, tables) is None
+
+
+@pytest.mark.parametrize("value", [1.0, -0.0])
+def test_a_part_that_is_left_out_must_be_zero(tmp_path, value):
+    config, canonical, tables = simple(layer_scale=True, relative_positions="block", pooling="avg")
+    source = next(name for name, (_, plan) in tables.items() if not plan.zeros)
+    target = next(name for name, (_, plan) in tables.items() if plan.zeros)
+    for name, tensor in canonical.items():
+        if name.endswith("qkv.bias"):
+            tensor.unflatten(0, (3, -1))[1] = 0.0
+    write_safetensors(tmp_path / "zero", materialise(tables[source][1], canonical.__getitem__))
+    wanted = in_memory(tables[target][1], canonical)
+    assert moved_to(tmp_path / "zero", source, target, config, tables) == wanted
+    canonical["blocks.7.attn.qkv.bias"][13] = value
+    write_safetensors(tmp_path / "not", materialise(tables[source][1], canonical.__getitem__))
+    # A negative zero is no reason to refuse; only arithmetic can tell it from a number.
+    assert moved_to(tmp_path / "not", source, target, config, tables) is None
+
+
+def test_a_file_that_shrinks_is_no_silent_end(tmp_path):
+    config, canonical, tables = simple()
+    path = tmp_path / "weights"
+    write_safetensors(path, materialise(tables["timm"][1], canonical.__getitem__))
+    with open_container(path) as container:
+        plan = compose(reading_of(tables["timm"][0], container, config), tables["hf_vit"][1])
+        contents = stream(plan, container)
+        with path.open("r+b") as file:
+            file.truncate(1000)
+        with pytest.raises(CorruptFile, match="was cut while it was read"):
+            for content in contents.values():
+                raw(content)
+
+
+def test_renames_import_neither_torch_nor_numpy(tmp_path):
+    _, canonical, tables = simple()
+    path, out = tmp_path / "model.safetensors", tmp_path / "out"
+    write_safetensors(path, materialise(tables["timm"][1], canonical.__getitem__))
+    code = (
+        "import sys, vitconvert\n"
+        f"vitconvert.convert({str(path)!r}, to='hf', output={str(out)!r}, verify=False, "
+        "dialect='timm', overrides=dict(num_heads=3, norm_eps=1e-6, activation='gelu', "
+        "pooling='token', image_size='12x8', position_embedding='learned', rope='none'))\n"
+        "print(sorted({'torch', 'numpy'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+    assert (out / "model.safetensors").is_file()
