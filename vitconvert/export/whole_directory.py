@@ -1,13 +1,20 @@
-"""Directories that appear whole or not at all."""
+"""Directories that appear whole or not at all, whatever happens meanwhile.
+
+A directory is written beside its place, under a name that says so and a lock that the operating
+system lets go of when the process ends. So a later run knows which remains nobody works on.
+"""
 
 import os
 import secrets
 import shutil
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from vitconvert.errors import OutputExists, UsageError
+
+_PART, _OLD = ".vitconvert-part", ".vitconvert-old"
 
 
 def check_output(path: Path, *, overwrite: bool) -> None:
@@ -20,53 +27,125 @@ def check_output(path: Path, *, overwrite: bool) -> None:
     if path.exists() and not path.is_dir():
         raise UsageError("The output must be a directory.", evidence={"output": path})
     if path.is_dir() and any(path.iterdir()) and not overwrite:
-        raise OutputExists(
-            f"{path} is there already, and not empty.",
-            hint="--force (in Python, overwrite=True) replaces it; -o names another directory.",
-        )
+        raise _exists(path)
+
+
+def _exists(path: Path) -> OutputExists:
+    return OutputExists(
+        f"{path} is there already, and not empty.",
+        hint="--force (in Python, overwrite=True) replaces it; -o names another directory.",
+    )
 
 
 @contextmanager
 def whole_directory(path: Path, *, overwrite: bool) -> Iterator[Path]:
     """Give a temporary directory that takes the place of `path` when the block ends well.
 
-    Whatever interrupts the block, `path` keeps what it had.
+    Whatever interrupts the block, also the end of the process, `path` keeps
+    what it had. What a killed process left beside it is cleaned by the next that writes there.
 
     Raises:
-        OutputExists: `path` is there and not empty, and `overwrite` is false.
+        OutputExists: `path` is there and not empty, and `overwrite` is false; or another process
+            finished writing there first.
         UsageError: No directory can be made beside `path`.
     """
     check_output(path, overwrite=overwrite)
     path = path.absolute()
-    mark = secrets.token_hex(8)
-    temporary = path.parent / f".vitconvert-{mark}.part"
-    replaced = path.parent / f".vitconvert-{mark}.old"
+    temporary = path.parent / f".{path.name}-{secrets.token_hex(8)}{_PART}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _clean(path)
         temporary.mkdir()
     except OSError as error:
         raise UsageError(
             "The output cannot be written.", evidence={"output": path, "reason": error.strerror}
         ) from None
     try:
-        yield temporary
-        _sync(temporary)
-        if path.exists():
-            path.rename(replaced)
-        temporary.rename(path)
-        _sync(path.parent)
-    except BaseException:
-        if replaced.exists() and not path.exists():
-            replaced.rename(path)
-        raise
+        with _locked(temporary):
+            yield temporary
+            _sync(temporary)
+            _put(temporary, path, overwrite=overwrite)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-        shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _put(temporary: Path, path: Path, *, overwrite: bool) -> None:
+    try:
+        temporary.rename(path)  # onto nothing, or onto an empty directory
+    except OSError:
+        if not path.is_dir():
+            raise
+        if not overwrite:
+            raise _exists(path) from None
+        if not _exchange(temporary, path):
+            replaced = temporary.with_suffix(_OLD)
+            path.rename(replaced)
+            try:
+                temporary.rename(path)
+            except BaseException:
+                replaced.rename(path)
+                raise
+            shutil.rmtree(replaced, ignore_errors=True)
+    _sync_names(path.parent)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Swap two directories in one step, where the system can; else nothing is done."""
+    import ctypes
+
+    library = ctypes.CDLL(None)
+    names = os.fsencode(one), os.fsencode(other)
+    match sys.platform:
+        case "linux" if hasattr(library, "renameat2"):  # glibc 2.28; linux/fs.h
+            at_cwd, exchange = -100, 2
+            done = library.renameat2(at_cwd, names[0], at_cwd, names[1], exchange)
+        case "darwin":
+            swap = 2  # sys/stdio.h, RENAME_SWAP
+            done = library.renamex_np(*names, swap)
+        case _:
+            return False
+    return int(done) == 0
+
+
+def _clean(path: Path) -> None:
+    """Remove what processes left that were killed while they wrote to `path`."""
+    for remains in path.parent.glob(f".{_escaped(path.name)}-*{_OLD}"):
+        if not path.exists():  # killed between two renames
+            remains.rename(path)
+        else:
+            shutil.rmtree(remains, ignore_errors=True)
+    for remains in path.parent.glob(f".{_escaped(path.name)}-*{_PART}"):
+        with suppress(BlockingIOError, FileNotFoundError), _locked(remains):
+            shutil.rmtree(remains, ignore_errors=True)
+
+
+def _escaped(name: str) -> str:
+    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Hold a directory against `_clean`; raises BlockingIOError where another process does."""
+    import fcntl
+
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _sync(directory: Path) -> None:
-    """Make a directory's names survive a power cut, where directories can be opened."""
-    if os.name == "nt":
+    """Make the files of a directory survive a power cut."""
+    for file in directory.iterdir():
+        with file.open("rb") as opened:
+            os.fsync(opened.fileno())
+    _sync_names(directory)
+
+
+def _sync_names(directory: Path) -> None:
+    if os.name == "nt":  # directories cannot be opened
         return
     descriptor = os.open(directory, os.O_RDONLY)
     try:
