@@ -85,7 +85,7 @@ def test_killed_at_any_moment_it_leaves_the_old_or_the_new_and_a_rerun_cleans(tm
             seen.append(content(path))
             assert seen[-1] in (OLD, NEW)
         with pytest.raises(KeyboardInterrupt), whole_directory(path, overwrite=True):
-            raise KeyboardInterrupt  # a rerun that fails puts back what the two renames had taken away
+            raise KeyboardInterrupt  # a rerun that fails puts back what had been taken away
         assert content(path) in (OLD, NEW)
         assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
     assert OLD in seen
