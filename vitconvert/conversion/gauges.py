@@ -1,0 +1,148 @@
+"""Steps that keep the function and change the bytes: named, allowed by the user, certified.
+
+Each is exact in real arithmetic and says why. What rounding makes of it is measured by whoever
+takes the step.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vitconvert.config import ViTConfig
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Tensors = Mapping[str, "Tensor"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gauge:
+    """One step.
+
+    Attributes:
+        name: As it is allowed: `--allow NAME`.
+        change: What it does, in words.
+        config: The configuration after it, or None where it does not apply.
+        tensors: The tensors after it.
+    """
+
+    name: str
+    change: str
+    config: Callable[[ViTConfig], ViTConfig | None]
+    tensors: Callable[[Tensors, ViTConfig], Tensors]
+
+
+def _without_class_position(config: ViTConfig) -> ViTConfig | None:
+    # Registers that come after the positions have none to fold.
+    folds = config.learned_positions and config.num_prefix_positions and not config.num_registers
+    return config.replace(no_embed_class=True) if folds else None
+
+
+def _fold_class_position(tensors: Tensors, config: ViTConfig) -> Tensors:
+    positions, count = tensors["pos_embed"], config.num_prefix_positions
+    folded = {"pos_embed": positions[:, count:].contiguous()}
+    names = [n for n in ("cls_token", "dist_token") if n in tensors]
+    for index, name in enumerate(names):
+        folded[name] = tensors[name] + positions[:, index : index + 1]
+    return {**tensors, **folded}
+
+
+def _with_class_position(config: ViTConfig) -> ViTConfig | None:
+    adds = config.learned_positions and config.no_embed_class and not config.num_registers
+    return config.replace(no_embed_class=False) if adds and config.num_prefix_tokens else None
+
+
+def _zero_class_position(tensors: Tensors, config: ViTConfig) -> Tensors:
+    import torch
+
+    positions = tensors["pos_embed"]
+    zeros = positions.new_zeros(1, config.num_prefix_tokens, positions.shape[-1])
+    return {**tensors, "pos_embed": torch.cat([zeros, positions], dim=1)}
+
+
+def _key_bias_cancels(config: ViTConfig) -> bool:
+    """Whether a bias of the keys adds the same number to every score of a query.
+
+    A rotary embedding turns it by the position, a norm of q and k rescales it, and heads that are
+    differences have two softmaxes, for each of which it holds.
+    """
+    return config.joined_qkv and config.qkv_bias and config.rope == "none" and not config.qk_norm
+
+
+def _drop_key_bias(tensors: Tensors, config: ViTConfig) -> Tensors:
+    dropped = {}
+    for name in (f"blocks.{block}.attn.qkv.bias" for block in range(config.depth)):
+        bias = tensors[name].clone()
+        bias.unflatten(0, (3, -1))[1] = 0
+        dropped[name] = bias
+    return {**tensors, **dropped}
+
+
+def _without_qkv_bias(config: ViTConfig) -> ViTConfig | None:
+    folds = (
+        _key_bias_cancels(config)
+        and config.block_order == "pre"
+        and config.norm == "layer"
+        and config.norm_bias
+        and config.attention_proj
+        and config.proj_bias
+        and not config.attention_norm
+        and not config.differential
+        and config.num_heads * config.head_dim <= config.embed_dim
+    )
+    return config.replace(qkv_bias=False) if folds else None
+
+
+def _fold_qkv_bias(tensors: Tensors, config: ViTConfig) -> Tensors:
+    """Into the bias of the norm before, and of the projection after.
+
+    Queries: the norm's bias moves by d with W_q d = b_q. Keys: what W_k d adds, and their own
+    bias, softmax cancels. Values: attention weights sum to 1, so W_v d and b_v reach the
+    projection whole.
+    """
+    import torch
+
+    folded = dict(tensors)
+    for block in (f"blocks.{index}." for index in range(config.depth)):
+        weight = tensors[f"{block}attn.qkv.weight"].double()
+        query, _, value = weight.unflatten(0, (3, -1))
+        bias = folded.pop(f"{block}attn.qkv.bias").double()
+        query_bias, _, value_bias = bias.unflatten(0, (3, -1))
+        shift = torch.linalg.lstsq(query, query_bias[:, None], driver="gelsd").solution[:, 0]
+        after = tensors[f"{block}attn.proj.weight"].double() @ (value_bias - value @ shift)
+        for name, change in ((f"{block}norm1.bias", shift), (f"{block}attn.proj.bias", after)):
+            folded[name] = (tensors[name].double() + change).to(tensors[name].dtype)
+    return folded
+
+
+GAUGES: Mapping[str, Gauge] = {
+    gauge.name: gauge
+    for gauge in (
+        Gauge(
+            name="fold-class-position",
+            change="the positions of class and distillation token were added to the tokens",
+            config=_without_class_position,
+            tensors=_fold_class_position,
+        ),
+        Gauge(
+            name="zero-class-position",
+            change="class and distillation token got positions of zero",
+            config=_with_class_position,
+            tensors=_zero_class_position,
+        ),
+        Gauge(
+            name="drop-key-bias",
+            change="the bias of the keys, which softmax cancels, was set to zero",
+            config=lambda config: config if _key_bias_cancels(config) else None,
+            tensors=_drop_key_bias,
+        ),
+        Gauge(
+            name="fold-qkv-bias",
+            change="the bias of q, k and v was folded into norm1.bias and attn.proj.bias",
+            config=_without_qkv_bias,
+            tensors=_fold_qkv_bias,
+        ),
+    )
+}
+"""Every step that may be allowed, by name."""
