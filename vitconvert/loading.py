@@ -29,7 +29,7 @@ from vitconvert.conversion.their_config import (
     look_up,
     unknown_arguments,
 )
-from vitconvert.errors import CorruptFile, NotRepresentable, SourceError
+from vitconvert.errors import CorruptFile, NotRepresentable, SourceError, UsageError
 from vitconvert.fields import parse_field
 from vitconvert.inference.labels import Labels, labels_for
 from vitconvert.inference.preprocessing import Preprocessing
@@ -255,9 +255,16 @@ def read_header(
     overrides: Mapping[str, Any] | None = None,
     architecture: str | None = None,
     table: Source | None = None,
+    prefer: str | None = None,
 ) -> Reading:
-    """Everything up to the proof that the accounts close, from headers alone."""
-    container, their_config = open_located(located)
+    """Everything up to the proof that the accounts close, from headers alone.
+
+    Args:
+        located: The files.
+        dialect, overrides, architecture, table: As for `load_model`.
+        prefer: The key whose weights to take where a torch checkpoint has several.
+    """
+    container, their_config = open_located(located, prefer)
     recognised = recognise_container(container, located, their_config, dialect, table)
     stated = stated_facts(recognised.table, located, their_config, overrides, architecture)
     config, ledger = prove(recognised, gather_facts(recognised.binding, stated), container)
@@ -271,9 +278,25 @@ def read_header(
     )
 
 
-def open_located(located: Located) -> tuple[Container, Mapping[str, Any]]:
-    """The weights, of which only the header is read, and the `config.json` beside them."""
-    return open_container(_weights(located)), _read_json(located.config)
+def open_located(
+    located: Located, prefer: str | None = None
+) -> tuple[Container, Mapping[str, Any]]:
+    """The weights, of which only the header is read, and the `config.json` beside them.
+
+    Raises:
+        UsageError: The file has no weights under the key that is preferred.
+    """
+    container = open_container(_weights(located), prefer=(prefer,) if prefer else ())
+    if prefer and prefer not in container.wrapper:
+        raise UsageError(
+            f"The checkpoint has no weights under {prefer!r}.",
+            evidence={
+                "file": container.path,
+                "found": ".".join(container.wrapper) or "tensors at the top",
+                "beside": ", ".join(container.extras) or "nothing",
+            },
+        )
+    return container, _read_json(located.config)
 
 
 def recognise_container(

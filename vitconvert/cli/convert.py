@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vitconvert.cli.options import (
+    changing_options,
     fetching_options,
     parse_settings,
     reading_options,
@@ -20,6 +21,7 @@ from vitconvert.cli.references import ecosystem_of, locate_options, reference_fo
 from vitconvert.cli.report import conversion_report, print_json
 
 if TYPE_CHECKING:
+    from vitconvert.export.changes import Changes
     from vitconvert.sources import Located
 
 
@@ -37,16 +39,17 @@ def command(source: str, help_text: str) -> click.Command:
         type=click.Path(path_type=Path, exists=True),
         help="A local file or directory to use instead of the download.",
     )
-    @click.option("--image-size", help="Resample positions: 384 or 224x320 (height x width).")
+    @changing_options
     @click.option(
-        "--dtype",
-        type=click.Choice(["keep", "float32", "float16", "bfloat16"]),
-        default="keep",
-        show_default=True,
-        help="Cast the weights.",
+        "--max-shard-size", help="Split safetensors into files of at most this size, such as 5GB."
     )
     @click.option("--verify/--no-verify", default=True, help="Compare logits; on by default.")
     @click.option("--force", is_flag=True, help="Replace the output if it is there.")
+    @click.option(
+        "--prefer",
+        metavar="KEY",
+        help="Of several state dicts in a torch checkpoint, this one; default: averaged weights.",
+    )
     @reading_options
     @fetching_options
     @talking_options
@@ -62,7 +65,6 @@ def command(source: str, help_text: str) -> click.Command:
 
 
 def _convert(source: str, options: dict[str, Any]) -> int:
-    from vitconvert.export.changes import Changes
     from vitconvert.export.convert import convert_located
     from vitconvert.export.whole_directory import check_output
 
@@ -75,7 +77,9 @@ def _convert(source: str, options: dict[str, Any]) -> int:
             to=options["to"],
             output=output,
             reading_options=_reading(source, options),
-            changes=Changes(image_size=options["image_size"], dtype=_dtype(options["dtype"])),
+            changes=_changes(options),
+            allow=options["allow"],
+            max_shard_size=options["max_shard_size"],
             verify=options["verify"],
             overwrite=options["force"],
             command=shlex.join(["vitconvert", *sys.argv[1:]]),
@@ -109,7 +113,21 @@ def _reading(source: str, options: dict[str, Any]) -> dict[str, Any]:
         "overrides": parse_settings(options["settings"]),
         "architecture": options["architecture"],
         "table": options["table"],
+        "prefer": options["prefer"],
     }
+
+
+def _changes(options: dict[str, Any]) -> "Changes":
+    from vitconvert.export.changes import Changes
+
+    classes = options["classes"]
+    return Changes(
+        image_size=options["image_size"],
+        in_channels=options["in_channels"],
+        num_classes=options["num_classes"],
+        classes=[name.strip() for name in classes.split(",")] if classes else None,
+        dtype=_dtype(options["dtype"]),
+    )
 
 
 def _dtype(name: str) -> Any:

@@ -24,6 +24,27 @@ _READING = (
         help="State a fact that tensors cannot tell, such as num_heads=3. May be repeated.",
     ),
 )
+_CHANGING = (
+    click.option("--image-size", help="Resample positions: 384 or 224x320 (height x width)."),
+    click.option("--in-channels", type=int, help="Read images of this many channels."),
+    click.option(
+        "--num-classes", type=int, help="A new head of zeros for so many classes; 0 takes it off."
+    ),
+    click.option("--classes", help="Keep these classes of the head: 3,7,tabby (index or name)."),
+    click.option(
+        "--dtype",
+        type=click.Choice(["keep", "float32", "float16", "bfloat16"]),
+        default="keep",
+        show_default=True,
+        help="Cast the weights.",
+    ),
+    click.option(
+        "--allow",
+        multiple=True,
+        metavar="STEP",
+        help="Allow a step that keeps the function and changes bytes. May be repeated.",
+    ),
+)
 _FETCHING = (
     click.option("--revision", help="Branch, tag or commit of a Hub repository."),
     click.option("--token", help="For private and gated repositories; default: `hf auth login`."),
@@ -39,6 +60,11 @@ _TALKING = (
 def reading_options(command: Command) -> Command:
     """What says how to read a checkpoint."""
     return _apply(_READING, command)
+
+
+def changing_options(command: Command) -> Command:
+    """What says how the model is to be changed."""
+    return _apply(_CHANGING, command)
 
 
 def fetching_options(command: Command) -> Command:

@@ -1,12 +1,66 @@
 """Checkpoints in several files, held together by an index (`*.index.json`)."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from vitconvert.containers.container import Container
+from vitconvert.containers.content import Content
+from vitconvert.containers.hashing import hash_file
+from vitconvert.containers.writing import write_safetensors
 from vitconvert.errors import CorruptFile, SourceError, UnsafeFile
+
+
+def write_shards(
+    path: Path,
+    contents: Mapping[str, Content],
+    *,
+    metadata: Mapping[str, str],
+    most: int | None,
+) -> dict[str, str]:
+    """Write safetensors in as many files as it takes, with an index as transformers writes it.
+
+    Args:
+        path: Of the one file, if it is one; `model.safetensors` becomes
+            `model-00001-of-00003.safetensors` and so on beside `model.safetensors.index.json`.
+        contents: The tensors.
+        metadata: Of every file.
+        most: Bytes of tensors in a file; a tensor that is larger has a file of its own.
+
+    Returns:
+        The sha256 of each file, by its name.
+    """
+    groups = list(_groups(contents, most))
+    if len(groups) < 2:
+        return {path.name: write_safetensors(path, contents, metadata=metadata)}
+    found: dict[str, str] = {}
+    weight_map: dict[str, str] = {}
+    for number, names in enumerate(groups, start=1):
+        shard = path.with_name(f"{path.stem}-{number:05}-of-{len(groups):05}{path.suffix}")
+        part = {name: contents[name] for name in names}
+        found[shard.name] = write_safetensors(shard, part, metadata=metadata)
+        weight_map |= dict.fromkeys(names, shard.name)
+    total = sum(content.info.nbytes for content in contents.values())
+    index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
+    place = path.with_name(f"{path.name}.index.json")
+    place.write_text(json.dumps(index, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    found[place.name] = hash_file(place)
+    return found
+
+
+def _groups(contents: Mapping[str, Content], most: int | None) -> Iterator[list[str]]:
+    group: list[str] = []
+    size = 0
+    for name in sorted(contents):
+        nbytes = contents[name].info.nbytes
+        if group and most is not None and size + nbytes > most:
+            yield group
+            group, size = [], 0
+        group.append(name)
+        size += nbytes
+    if group:
+        yield group
 
 
 def open_shards(index: Path, open_shard: Callable[[Path], Container]) -> Container:

@@ -74,7 +74,7 @@ def _drop_key_bias(tensors: Tensors, config: ViTConfig) -> Tensors:
     dropped = {}
     for name in (f"blocks.{block}.attn.qkv.bias" for block in range(config.depth)):
         bias = tensors[name].clone()
-        bias.unflatten(0, (3, -1))[1] = 0
+        bias.view(3, -1)[1] = 0
         dropped[name] = bias
     return {**tensors, **dropped}
 
@@ -106,9 +106,9 @@ def _fold_qkv_bias(tensors: Tensors, config: ViTConfig) -> Tensors:
     folded = dict(tensors)
     for block in (f"blocks.{index}." for index in range(config.depth)):
         weight = tensors[f"{block}attn.qkv.weight"].double()
-        query, _, value = weight.unflatten(0, (3, -1))
+        query, _, value = weight.reshape(3, -1, config.embed_dim)
         bias = folded.pop(f"{block}attn.qkv.bias").double()
-        query_bias, _, value_bias = bias.unflatten(0, (3, -1))
+        query_bias, _, value_bias = bias.reshape(3, -1)
         shift = torch.linalg.lstsq(query, query_bias[:, None], driver="gelsd").solution[:, 0]
         after = tensors[f"{block}attn.proj.weight"].double() @ (value_bias - value @ shift)
         for name, change in ((f"{block}norm1.bias", shift), (f"{block}attn.proj.bias", after)):

@@ -1,13 +1,21 @@
-"""Changes that were asked for on the way: of the image size, of the dtype."""
+"""Changes that were asked for on the way, and what each of them does to the logits."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from vitconvert.errors import ParityFailed, UsageError
 from vitconvert.fields import parse_field
-from vitconvert.loading import Checkpoint
+from vitconvert.inference.labels import Labels
+from vitconvert.inference.preprocessing import Preprocessing
+from vitconvert.loading import Checkpoint, build_model
 
 if TYPE_CHECKING:
     import torch
+
+    from vitconvert.conversion.gauges import Gauge
+
+TOLERANCE = 2e-5  # of max |logit|, for steps that keep the function: float32 on a CPU
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,10 +24,16 @@ class Changes:
 
     Attributes:
         image_size: Resample the positions to this size.
+        in_channels: Read images of this many channels.
+        num_classes: A new head of zeros of this size; 0 takes the head off.
+        classes: Keep these classes of the head, by index or by name, in this order.
         dtype: Cast the weights.
     """
 
     image_size: int | tuple[int, int] | None = None
+    in_channels: int | None = None
+    num_classes: int | None = None
+    classes: Sequence[int | str] | None = None
     dtype: "torch.dtype | None" = None
 
     def __bool__(self) -> bool:
@@ -32,19 +46,142 @@ def changed(checkpoint: Checkpoint, changes: Changes) -> Checkpoint:
     Raises:
         UsageError: A change makes no sense for this model.
     """
-    from vitconvert.conversion.morphs import cast, resample_positions
-
-    tensors, config, ledger = checkpoint.tensors, checkpoint.config, checkpoint.ledger
+    if changes.num_classes is not None and changes.classes is not None:
+        raise UsageError("A new head and a choice of the old one's classes exclude each other.")
     if changes.image_size is not None:
-        size = parse_field("image_size", changes.image_size)
-        tensors, config, change = resample_positions(tensors, config, size)
-        ledger = ledger.with_change(change)
+        checkpoint = _at_size(checkpoint, changes.image_size)
+    if changes.in_channels is not None:
+        checkpoint = _with_channels(checkpoint, changes.in_channels)
+    if changes.num_classes is not None:
+        checkpoint = _with_head(checkpoint, changes.num_classes)
+    if changes.classes is not None:
+        checkpoint = _with_classes(checkpoint, changes.classes)
     if changes.dtype is not None:
-        tensors, change = cast(tensors, changes.dtype)
-        ledger = ledger.with_change(change)
+        checkpoint = _with_dtype(checkpoint, changes.dtype)
+    return checkpoint
+
+
+def _at_size(checkpoint: Checkpoint, image_size: int | tuple[int, int]) -> Checkpoint:
+    from vitconvert.conversion.morphs import resample_positions
+
+    size = parse_field("image_size", image_size)
+    tensors, config, change = resample_positions(checkpoint.tensors, checkpoint.config, size)
     preprocessing = checkpoint.preprocessing
-    if preprocessing is not None and changes.image_size is not None:
-        preprocessing = preprocessing.at_size(config.image_size)
     return replace(
-        checkpoint, tensors=tensors, config=config, ledger=ledger, preprocessing=preprocessing
+        checkpoint,
+        tensors=tensors,
+        config=config,
+        ledger=checkpoint.ledger.with_change(change),
+        preprocessing=preprocessing and preprocessing.at_size(config.image_size),
     )
+
+
+def _with_channels(checkpoint: Checkpoint, channels: int) -> Checkpoint:
+    from vitconvert.conversion.ends import change_channels
+
+    tensors, config, change = change_channels(checkpoint.tensors, checkpoint.config, channels)
+    return replace(
+        checkpoint,
+        tensors=tensors,
+        config=config,
+        ledger=checkpoint.ledger.with_change(change),
+        preprocessing=_in_channels(checkpoint.preprocessing, channels),
+    )
+
+
+def _in_channels(preprocessing: Preprocessing | None, channels: int) -> Preprocessing | None:
+    """Each channel gets the mean of the means, as grey photographs have it."""
+    if preprocessing is None or channels not in (1, 3):  # photographs have no such channels
+        return None
+    count = preprocessing.channels
+    return replace(
+        preprocessing,
+        mean=(sum(preprocessing.mean) / count,) * channels,
+        std=(sum(preprocessing.std) / count,) * channels,
+        origin=f"{preprocessing.origin}, for {channels} channels",
+    )
+
+
+def _with_head(checkpoint: Checkpoint, num_classes: int) -> Checkpoint:
+    from vitconvert.conversion.ends import replace_head
+
+    tensors, config, change = replace_head(checkpoint.tensors, checkpoint.config, num_classes)
+    ledger = checkpoint.ledger.with_change(change)
+    return replace(checkpoint, tensors=tensors, config=config, ledger=ledger, labels=None)
+
+
+def _with_classes(checkpoint: Checkpoint, classes: Sequence[int | str]) -> Checkpoint:
+    from vitconvert.conversion.ends import select_classes
+
+    labels = checkpoint.labels
+    indices = [_index(name, labels) for name in classes]
+    tensors, config, change = select_classes(checkpoint.tensors, checkpoint.config, indices)
+    return replace(
+        checkpoint,
+        tensors=tensors,
+        config=config,
+        ledger=checkpoint.ledger.with_change(change),
+        labels=labels and Labels((labels[index] for index in indices), origin=labels.origin),
+    )
+
+
+def _index(name: int | str, labels: Labels | None) -> int:
+    if isinstance(name, int) or name.isdecimal():
+        return int(name)
+    if labels is None or name not in labels:
+        raise UsageError(
+            f"No class is called {name!r}.",
+            evidence={"classes": ", ".join((labels or ())[:5]) or "have no names"},
+            hint="Name classes by their index.",
+        )
+    return labels.index(name)
+
+
+def _with_dtype(checkpoint: Checkpoint, dtype: "torch.dtype") -> Checkpoint:
+    from vitconvert.conversion.morphs import cast
+
+    tensors, change = cast(checkpoint.tensors, dtype)
+    after = replace(checkpoint, tensors=tensors)
+    effect = effect_on_logits(checkpoint, after)
+    ledger = checkpoint.ledger.with_change(f"{change}; logits change by {effect:.1e}")
+    return replace(after, ledger=ledger)
+
+
+def gauged(checkpoint: Checkpoint, gauges: Sequence["Gauge"]) -> Checkpoint:
+    """The checkpoint after steps that keep its function, each certified by numbers.
+
+    Raises:
+        ParityFailed: What is exact in real arithmetic is not so in floating point here.
+    """
+    for gauge in gauges:
+        config = gauge.config(checkpoint.config)
+        assert config is not None
+        tensors = gauge.tensors(checkpoint.tensors, checkpoint.config)
+        after = replace(checkpoint, tensors=tensors, config=config)
+        effect = effect_on_logits(checkpoint, after)
+        if not effect <= TOLERANCE:
+            raise ParityFailed(
+                f"{gauge.name} changes the logits of these weights by more than rounding.",
+                evidence={"relative difference": f"{effect:.3g}", "tolerance": TOLERANCE},
+                meaning="A matrix that the step divides by is nearly singular.",
+                hint="Nothing was written. Choose a target that needs no such step.",
+            )
+        change = f"{gauge.name}: {gauge.change}; logits change by {effect:.1e}"
+        checkpoint = replace(after, ledger=checkpoint.ledger.with_change(change))
+    return checkpoint
+
+
+def effect_on_logits(before: Checkpoint, after: Checkpoint) -> float:
+    """Largest difference of the outputs for two random images, over the largest output.
+
+    Both are computed in float32 on a CPU, from the weights as they are.
+    """
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    shape = (2, before.config.in_channels, *before.config.image_size)
+    images = torch.randn(shape, generator=generator)
+    with torch.inference_mode():
+        old, new = (build_model(c, dtype=torch.float32)(images).double() for c in (before, after))
+    scale = old.abs().max().clamp_min(torch.finfo(torch.float64).tiny)
+    return float((old - new).abs().max() / scale)

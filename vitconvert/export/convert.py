@@ -1,6 +1,6 @@
 """Any ViT in, a directory out that other programs load and that computes the same function."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.ledger import Ledger
 from vitconvert.conversion.target import Target
-from vitconvert.export.changes import Changes, changed
+from vitconvert.export.changes import Changes, changed, gauged
 from vitconvert.export.companions import write_companions, write_json
 from vitconvert.export.consumers import Opened, open_with_consumers
 from vitconvert.export.provenance import hash_files, provenance
-from vitconvert.export.targets import OWN, Wish, choose_target
-from vitconvert.export.weights import contents_for, write_weights
+from vitconvert.export.targets import OWN, Wish, choose_gauged_target, choose_target
+from vitconvert.export.weights import contents_for, parse_size, write_weights
 from vitconvert.export.whole_directory import check_output, whole_directory
 from vitconvert.loading import (
     Checkpoint,
@@ -87,6 +87,12 @@ def convert(
     table: Source | None = None,
     dtype: "torch.dtype | None" = None,
     image_size: int | tuple[int, int] | None = None,
+    in_channels: int | None = None,
+    num_classes: int | None = None,
+    classes: Sequence[int | str] | None = None,
+    allow: Sequence[str] = (),
+    prefer: str | None = None,
+    max_shard_size: int | str | None = None,
     verify: bool = True,
     overwrite: bool = False,
 ) -> Conversion:
@@ -100,6 +106,14 @@ def convert(
         dialect, overrides, architecture, table: As for `load_model`.
         dtype: Cast the weights.
         image_size: Resample the positions to this size.
+        in_channels: Read images of this many channels, as timm adapts a first convolution.
+        num_classes: Put a new head of zeros in place of the old; 0 takes it off.
+        classes: Keep these classes of the head, by index or name, in this order.
+        allow: Names of steps that keep the function and change the bytes, where the target needs
+            them; a refusal tells which would help.
+        prefer: Which weights to take of a torch checkpoint that has several, such as "model"
+            where averaged ones lie beside them.
+        max_shard_size: Write safetensors in files of at most so many bytes ("5GB"), and an index.
         verify: Compare with the source's own implementation, and with the programs that the
             output is for.
         overwrite: Replace what is there.
@@ -120,8 +134,17 @@ def convert(
             "overrides": overrides,
             "architecture": architecture,
             "table": table,
+            "prefer": prefer,
         },
-        changes=Changes(image_size=image_size, dtype=dtype),
+        changes=Changes(
+            image_size=image_size,
+            in_channels=in_channels,
+            num_classes=num_classes,
+            classes=classes,
+            dtype=dtype,
+        ),
+        allow=allow,
+        max_shard_size=max_shard_size,
         verify=verify,
         overwrite=overwrite,
     )
@@ -134,19 +157,24 @@ def convert_located(
     output: Path,
     reading_options: Mapping[str, Any],
     changes: Changes | None = None,
+    allow: Sequence[str] = (),
+    max_shard_size: int | str | None = None,
     verify: bool = True,
     overwrite: bool = False,
     command: str | None = None,
 ) -> Conversion:
     """`convert` of files that have been located."""
+    most = parse_size(max_shard_size)
     reading = read_header(located, **reading_options)
     sha256_in = hash_files(reading.files)
     parity = _verified(reading) if verify else None
     source = changed(checkpoint_of(reading), changes) if changes else reading
-    target, passed_over = choose_target(to, _wish(source))
+    target, gauges, passed_over = choose_gauged_target(to, _wish(source), allow)
+    if gauges:
+        source = gauged(source if isinstance(source, Checkpoint) else checkpoint_of(source), gauges)
     contents = contents_for(target, source)
     with whole_directory(output, overwrite=overwrite) as directory:
-        sha256 = write_weights(directory, target.table.container, contents)
+        sha256 = write_weights(directory, target.table.container, contents, most)
         dtypes = {content.info.dtype for content in contents.values()}
         write_companions(directory, target, source.preprocessing, dtypes)
         opened = _opened(directory, target, source) if verify else ()

@@ -1,13 +1,15 @@
 """What `--to` means: which dialect, with which companions, holds a model's function."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vitconvert.config import ViTConfig, field_names
 from vitconvert.conversion.facts import state
+from vitconvert.conversion.gauges import GAUGES, Gauge
 from vitconvert.conversion.target import Target, fit_target
-from vitconvert.errors import NotRepresentable
+from vitconvert.errors import NotRepresentable, UsageError
 from vitconvert.export.huggingface_config import huggingface_config
 from vitconvert.export.timm_config import timm_config, timm_config_by_name
 from vitconvert.inference.labels import Labels
@@ -58,6 +60,64 @@ def choose_target(to: str, wish: Wish) -> tuple[Target, dict[str, str]]:
         f"No dialect of {to!r} computes the function of these weights.",
         details=[f"{name}: {reason}" for name, reason in refused.items()],
     )
+
+
+def choose_gauged_target(
+    to: str, wish: Wish, allow: Sequence[str]
+) -> tuple[Target, tuple[Gauge, ...], dict[str, str]]:
+    """As `choose_target`, after as few of the allowed steps as make the function fit.
+
+    Returns:
+        The target, the steps to take first, and why other dialects were passed over.
+
+    Raises:
+        NotRepresentable: No dialect fits. The hint names steps that would help.
+        UsageError: There is no step of this name.
+    """
+    if unknown := [name for name in allow if name not in GAUGES]:
+        raise UsageError(
+            f"There is no step {unknown[0]!r} to allow.", evidence={"steps": ", ".join(GAUGES)}
+        )
+    try:
+        target, passed_over = choose_target(to, wish)
+        return target, _for_zeros(target, wish, allow), passed_over
+    except NotRepresentable as error:
+        for gauges in _combinations(allow):
+            if found := _fitting(to, wish, gauges):
+                target, passed_over = found
+                return target, (*gauges, *_for_zeros(target, wish, allow)), passed_over
+        offers = [gauges for gauges in _combinations(GAUGES) if _fitting(to, wish, gauges)]
+        if offers:
+            names = " ".join(f"--allow {gauge.name}" for gauge in offers[0])
+            error.hint = f"{names} makes it fit, with the same function and other bytes."
+        raise
+
+
+def _combinations(names: Iterable[str]) -> Iterator[tuple[Gauge, ...]]:
+    """One step, then two: no dialect needs more."""
+    gauges = [GAUGES[name] for name in names]
+    return itertools.chain(*(itertools.permutations(gauges, count) for count in (1, 2)))
+
+
+def _fitting(
+    to: str, wish: Wish, gauges: tuple[Gauge, ...]
+) -> tuple[Target, dict[str, str]] | None:
+    config: ViTConfig | None = wish.config
+    for gauge in gauges:
+        config = config and gauge.config(config)
+    if config is None:
+        return None
+    try:
+        return choose_target(to, replace(wish, config=config))
+    except NotRepresentable:
+        return None
+
+
+def _for_zeros(target: Target, wish: Wish, allow: Sequence[str]) -> tuple[Gauge, ...]:
+    """The step that makes zero what the target leaves out."""
+    gauge = GAUGES["drop-key-bias"]
+    fits = target.plan.zeros and gauge.name in allow and gauge.config(wish.config)
+    return (gauge,) if fits else ()
 
 
 def _candidates(to: str) -> list[Table]:
