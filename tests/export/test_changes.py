@@ -1,0 +1,246 @@
+"""What is changed on the way: as the real packages change it, or with no change of the function."""
+
+import json
+
+import pytest
+import timm
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForImageClassification
+
+import vitconvert
+from vitconvert.config import ViTConfig
+from vitconvert.conversion.gauges import GAUGES
+from vitconvert.errors import NotRepresentable, ParityFailed, UsageError
+from vitconvert.export import changes
+from vitconvert.export.weights import parse_size
+from vitconvert.model import ViT
+
+SMALL = {"depth": 2, "embed_dim": 30, "num_heads": 3, "mlp_ratio": 1.5, "num_classes": 7}
+TINY = {**SMALL, "img_size": 48}
+
+
+def images(channels=3, size=(48, 48)):
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(2, channels, *size, generator=generator)
+
+
+@pytest.mark.parametrize(("before", "after"), [(3, 1), (3, 4), (3, 7), (1, 4)])
+def test_channels_change_as_in_timm(before, after, timm_directory, tmp_path):
+    source = timm_directory(**TINY, in_chans=before)
+    conversion = vitconvert.convert(
+        source, output=tmp_path / "out", in_channels=after, verify=False
+    )
+    wanted = timm.models._manipulate.adapt_input_conv(
+        after, load_file(source / "model.safetensors")["patch_embed.proj.weight"], before
+    )
+    found = load_file(tmp_path / "out" / "model.safetensors")["patch_embed.proj.weight"]
+    assert torch.equal(found, wanted)
+    assert conversion.ledger.changed == (f"input channels changed from {before} to {after}",)
+    theirs = timm.create_model(f"local-dir:{tmp_path / 'out'}", pretrained=True).eval()
+    x = images(after)
+    assert torch.equal(theirs(x), vitconvert.load_model(tmp_path / "out")(x))
+
+
+def test_grey_and_back_keeps_what_a_grey_image_gives(timm_directory, tmp_path):
+    source = timm_directory(**TINY)
+    grey = vitconvert.convert(source, output=tmp_path / "grey", in_channels=1, verify=False)
+    back = vitconvert.convert(grey.output, output=tmp_path / "rgb", in_channels=3, verify=False)
+    x = images(1)
+    wanted = vitconvert.load_model(source)(x.expand(-1, 3, -1, -1))
+    for output, image in ((grey.output, x), (back.output, x.expand(-1, 3, -1, -1))):
+        torch.testing.assert_close(vitconvert.load_model(output)(image), wanted)
+    made = vitconvert.load_checkpoint(grey.output).preprocessing
+    assert made.channels == 1
+    assert made.mean == pytest.approx((0.5,))
+
+
+def test_classes_are_chosen_by_index_and_by_name(huggingface_directory, tmp_path):
+    names = {index: f"kind {index}" for index in range(7)}
+    source = huggingface_directory(id2label=names)
+    labels = vitconvert.load_checkpoint(source).labels
+    conversion = vitconvert.convert(
+        source, to="hf", output=tmp_path / "out", classes=[labels[3], 0], verify=False
+    )
+    assert conversion.ledger.changed == (f"2 of {len(labels)} classes were kept",)
+    theirs = AutoModelForImageClassification.from_pretrained(tmp_path / "out").eval()
+    assert theirs.config.id2label == {0: labels[3], 1: labels[0]}
+    x = images(size=vitconvert.load_checkpoint(source).config.image_size)
+    torch.testing.assert_close(theirs(x).logits, vitconvert.load_model(source)(x)[:, [3, 0]])
+
+
+@pytest.mark.parametrize("count", [0, 4])
+def test_a_new_head_is_zeros_or_none(count, timm_directory, tmp_path):
+    source = timm_directory("deit_tiny_distilled_patch16_224", **TINY)
+    conversion = vitconvert.convert(
+        source, output=tmp_path / "out", num_classes=count, verify=False
+    )
+    tensors = load_file(tmp_path / "out" / "model.safetensors")
+    heads = {name for name in tensors if name.startswith("head")}
+    assert len(heads) == (4 if count else 0)
+    assert not any(tensors[name].any() for name in heads)
+    assert "the head of 7 classes was" in conversion.ledger.changed[0]
+    assert vitconvert.load_model(tmp_path / "out").config.num_classes == count
+    timm.create_model(f"local-dir:{tmp_path / 'out'}", pretrained=True)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "fact"),
+    [
+        ({"classes": [7]}, "The head has no class 7."),
+        ({"classes": [1, 1]}, "Classes to keep are named once each"),
+        ({"classes": ["cat"]}, "No class is called 'cat'."),
+        ({"classes": [1], "num_classes": 3}, "A new head and a choice"),
+        ({"num_classes": -1}, "A head cannot have fewer than 0 classes."),
+        ({"in_channels": 0}, "Images have at least 1 channel."),
+        ({"allow": ["fold"]}, "There is no step 'fold' to allow."),
+        ({"max_shard_size": "5 apples"}, "'5 apples' is no size."),
+        ({"max_shard_size": 5, "to": "torchvision"}, "Only safetensors are written in several"),
+    ],
+)
+def test_changes_that_make_no_sense(wanted, fact, timm_directory, tmp_path):
+    with pytest.raises(UsageError) as error:
+        vitconvert.convert(timm_directory(**TINY), output=tmp_path / "out", verify=False, **wanted)
+    assert error.value.fact.startswith(fact)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_cast_tells_its_effect(timm_directory, tmp_path):
+    conversion = vitconvert.convert(
+        timm_directory(**TINY), output=tmp_path / "out", dtype=torch.bfloat16, verify=False
+    )
+    (change,) = conversion.ledger.changed
+    told = float(change.removeprefix("cast from float32 to bfloat16; logits change by "))
+    x = torch.randn(2, 3, 48, 48, generator=torch.Generator().manual_seed(0))
+    exact = vitconvert.load_model(tmp_path / "timm-model")(x)
+    cast = vitconvert.load_model(tmp_path / "out")(x)
+    assert told == pytest.approx(((cast - exact).abs().max() / exact.abs().max()).item(), rel=0.1)
+
+
+def test_sizes():
+    assert [parse_size(s) for s in (None, 7, "7", "5GB", "1.5 KiB", "2m")] == [
+        *(None, 7, 7, 5_000_000_000, 1536, 2_000_000)
+    ]
+
+
+def test_shards_are_opened_by_transformers(huggingface_directory, tmp_path):
+    source, output = huggingface_directory(), tmp_path / "out"
+    conversion = vitconvert.convert(source, to="hf", output=output, max_shard_size=20_000)
+    assert conversion.opened[0].bit_equal
+    names = sorted(path.name for path in output.glob("*.safetensors"))
+    assert len(names) > 2
+    assert names[0] == f"model-00001-of-{len(names):05}.safetensors"
+    assert set(conversion.sha256) == {*names, "model.safetensors.index.json"}
+    index = json.loads((output / "model.safetensors.index.json").read_text())
+    assert set(index["weight_map"].values()) == set(names)
+    tensors = {k: v for name in names for k, v in load_file(output / name).items()}
+    assert index["metadata"]["total_size"] == sum(t.nbytes for t in tensors.values())
+    back = vitconvert.convert(output, to="hf", output=tmp_path / "back", verify=False)
+    again = load_file(back.output / "model.safetensors")
+    assert again.keys() == tensors.keys()
+    assert all(torch.equal(again[name], tensor) for name, tensor in tensors.items())
+
+
+def test_one_of_several_state_dicts_is_preferred(tmp_path):
+    plain, averaged = (timm.create_model("vit_tiny_patch16_224", **TINY) for _ in range(2))
+    path = tmp_path / "trained.pth"
+    torch.save({"model": plain.state_dict(), "model_ema": averaged.state_dict()}, path)
+    stated = {"num_heads": 3, "norm_eps": 1e-6, "rope": "none"}
+    for prefer, wanted in ((None, averaged), ("model", plain)):
+        output = tmp_path / str(prefer)
+        vitconvert.convert(path, output=output, prefer=prefer, overrides=stated, verify=False)
+        tensors = load_file(output / "model.safetensors")
+        assert torch.equal(tensors["head.weight"], wanted.state_dict()["head.weight"])
+    with pytest.raises(UsageError, match="no weights under 'ema'"):
+        vitconvert.convert(path, output=tmp_path / "x", prefer="ema", overrides=stated)
+
+
+def random_model(**fields):
+    config = ViTConfig(
+        **{
+            "image_size": (24, 16),
+            "patch_size": (8, 8),
+            "in_channels": 3,
+            "num_classes": 5,
+            "embed_dim": 36,
+            "depth": 3,
+            "num_heads": 3,
+            "head_dim": 8,
+            "mlp_dim": 50,
+            "activation": "gelu",
+            "norm_eps": 1e-5,
+            "pooling": "token",
+        }
+        | fields
+    )
+    torch.manual_seed(3)
+    model = ViT(config)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return model.eval()
+
+
+@pytest.mark.parametrize("name", sorted(GAUGES))
+@pytest.mark.parametrize("fields", [{}, {"dist_token": True}, {"block_order": "post"}], ids=str)
+def test_a_step_keeps_the_function_or_says_that_it_does_not_apply(name, fields):
+    gauge = GAUGES[name]
+    model = random_model(**fields, no_embed_class=name == "zero-class-position")
+    config = gauge.config(model.config)
+    if name == "fold-qkv-bias" and fields.get("block_order") == "post":
+        assert config is None
+        return
+    changed = ViT(config).eval()
+    changed.load_state_dict(gauge.tensors(model.state_dict(), model.config))
+    x = images(size=(24, 16))
+    assert changed.state_dict().keys() != model.state_dict().keys() or any(
+        not torch.equal(value, model.state_dict()[key])
+        for key, value in changed.state_dict().items()
+    )
+    torch.testing.assert_close(changed(x), model(x), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"rope": "axial", "position_embedding": "none"},
+        {"qk_norm": True},
+        {"qkv_bias": False},
+    ],
+    ids=str,
+)
+def test_a_key_bias_is_dropped_only_where_softmax_cancels_it(fields):
+    model = random_model(**fields)
+    assert GAUGES["drop-key-bias"].config(model.config) is None
+    assert GAUGES["fold-qkv-bias"].config(model.config) is None
+
+
+def test_a_refusal_offers_the_step_that_helps_and_the_step_helps(timm_directory, tmp_path):
+    source = timm_directory("deit3_small_patch16_224", **TINY)
+    options = {"to": "hf_vit", "overrides": {}, "verify": True}
+    with pytest.raises(NotRepresentable) as error:
+        vitconvert.convert(source, output=tmp_path / "no", **options)
+    # DeiT III also has LayerScale, for which transformers' ViT has no place: nothing helps.
+    assert error.value.hint is None or "--allow" not in error.value.hint
+    plain = timm_directory(**TINY, no_embed_class=True)
+    with pytest.raises(NotRepresentable) as error:
+        vitconvert.convert(plain, output=tmp_path / "no", to="hf_vit")
+    assert error.value.hint == (
+        "--allow zero-class-position makes it fit, with the same function and other bytes."
+    )
+    allow = ["zero-class-position", "fold-qkv-bias"]
+    conversion = vitconvert.convert(plain, output=tmp_path / "out", to="hf_vit", allow=allow)
+    assert conversion.opened[0].consumer == "transformers"
+    assert conversion.ledger.changed == (
+        "zero-class-position: class and distillation token got positions of zero; "
+        "logits change by 0.0e+00",
+    )
+
+
+def test_a_step_that_rounding_spoils_is_refused(timm_directory, tmp_path, monkeypatch):
+    plain = timm_directory(**TINY, no_embed_class=True)
+    monkeypatch.setattr(changes, "effect_on_logits", lambda *_: 1e-3)
+    with pytest.raises(ParityFailed, match="zero-class-position changes the logits"):
+        vitconvert.convert(
+            plain, output=tmp_path / "out", to="hf_vit", allow=["zero-class-position"]
+        )
+    assert not (tmp_path / "out").exists()
