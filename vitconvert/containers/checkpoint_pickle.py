@@ -17,6 +17,7 @@ from vitconvert.containers.torch_pickle import (
     STORAGES,
     TENSOR,
     UNTYPED_STORAGE,
+    UNTYPED_TENSOR,
     Global,
     PickleReader,
     Storage,
@@ -25,13 +26,12 @@ from vitconvert.containers.torch_pickle import (
 )
 
 _PARAMETER = "torch._utils._rebuild_parameter"
-_UNTYPED_TENSOR = "torch._utils._rebuild_tensor_v3"  # on an untyped storage, with its dtype
 _SET = "__builtin__.set"  # as protocol 2 spells it
 _NAMESPACE = "argparse.Namespace"  # Meta's training checkpoints keep their arguments in one
 _DTYPES: Mapping[str, str] = {f"torch.{dtype}": dtype for dtype in ITEM_SIZE}
 _KNOWN = (
     TENSOR,
-    _UNTYPED_TENSOR,
+    UNTYPED_TENSOR,
     _PARAMETER,
     HOOKS,
     _SET,
@@ -65,7 +65,7 @@ class _CheckpointReader(PickleReader):
         match called.name, arguments:
             case name, (StoredTensor() as tensor, bool(), dict()) if name == _PARAMETER:
                 return tensor
-            case name, (*typed, Global(dtype)) if name == _UNTYPED_TENSOR and dtype in _DTYPES:
+            case name, (*typed, Global(dtype)) if name == UNTYPED_TENSOR and dtype in _DTYPES:
                 untyped = super().described(Global(TENSOR), tuple(typed))
                 assert isinstance(untyped, StoredTensor)
                 return replace(untyped, storage=_viewed(untyped.storage, _DTYPES[dtype]))

@@ -33,6 +33,7 @@ UNTYPED_STORAGE = "torch.storage.UntypedStorage"
 """The storage of dtypes that came after storage classes: a run of bytes."""
 
 TENSOR = "torch._utils._rebuild_tensor_v2"
+UNTYPED_TENSOR = "torch._utils._rebuild_tensor_v3"  # on an untyped storage, with its dtype
 HOOKS = "collections.OrderedDict"  # the empty backward hooks of every tensor
 
 _STRANGE = "values in an order that torch never writes"
