@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from vitconvert.containers import write_npz, write_safetensors, write_torch
+from vitconvert.containers import write_npz, write_safetensors
 
 
 def _imported(path: Path) -> set[str]:
@@ -28,13 +28,15 @@ def _imported(path: Path) -> set[str]:
     return set(run.stdout.split())
 
 
-@pytest.mark.parametrize("kind", ["safetensors", "npz", "compressed npz"])
+@pytest.mark.parametrize("kind", ["safetensors", "npz", "compressed npz", "torch"])
 def test_a_manifest_needs_no_torch_and_no_numpy(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "x"
     if kind == "safetensors":
         write_safetensors(path, {"a": torch.randn(3)})
     elif kind == "npz":
         write_npz(path, {"a": torch.randn(3)})
+    elif kind == "torch":
+        torch.save({"model": torch.nn.Linear(3, 2).state_dict(), "epoch": 3}, path)
     else:
         with path.open("wb") as file:
             np.savez_compressed(file, a=np.ones(3))
@@ -42,5 +44,5 @@ def test_a_manifest_needs_no_torch_and_no_numpy(tmp_path: Path, kind: str) -> No
 
 
 def test_the_same_look_finds_torch_where_it_is_needed(tmp_path: Path) -> None:
-    write_torch(tmp_path / "x", {"a": torch.randn(3)})
+    torch.save({"a": torch.randn(3)}, tmp_path / "x", _use_new_zipfile_serialization=False)
     assert "torch" in _imported(tmp_path / "x")

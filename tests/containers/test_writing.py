@@ -121,6 +121,14 @@ def test_torch_reads_our_checkpoint_and_a_view_does_not_bring_its_whole_storage(
 
 
 @every_writer
+def test_one_element_of_a_column_is_written(tmp_path: Path, write: Write) -> None:
+    column = torch.arange(6.0).view(2, 3)[1:, 2]
+    write(tmp_path / "x", {"a": column, "b": torch.ones(()).expand(1)})
+    container = open_container(tmp_path / "x")
+    assert (container.read("a").tolist(), container.read("b").tolist()) == ([5], [1])
+
+
+@every_writer
 def test_the_same_tensors_give_the_same_bytes(tmp_path: Path, write: Write) -> None:
     tensors = {"b": torch.randn(3), "a": torch.randn(2, 5), "c": torch.tensor(1)}
     for directory in (tmp_path / "one", tmp_path / "two"):

@@ -19,6 +19,7 @@ from vitconvert.containers import (
     open_container,
     write_npz,
     write_safetensors,
+    write_torch,
 )
 from vitconvert.conversion.facts import derive_config, state
 from vitconvert.conversion.materialise import materialise
@@ -120,6 +121,25 @@ def test_fortran_order(tmp_path):
     assert moved_to(tmp_path / "f.npz", "google_jax", "hf_vit", config, tables) == wanted
 
 
+def test_views_that_torch_saved_as_they_were(tmp_path):
+    config, canonical, tables = simple()
+    theirs = materialise(tables["timm"][1], canonical.__getitem__)
+    whole = torch.randn(7, 100)
+    for name, tensor in theirs.items():
+        if name.endswith("norm1.weight"):
+            tensor = torch.randn(1).expand(tensor.shape)
+        elif name.endswith("norm1.bias"):
+            tensor = whole[3, 5 : 5 + 2 * len(tensor) : 2]
+        elif tensor.ndim == 2:
+            tensor = tensor.t().contiguous().t()
+        theirs[name] = tensor
+    torch.save(theirs, tmp_path / "x.pth")
+    with open_container(tmp_path / "x.pth") as container:
+        reading = reading_of(tables["timm"][0], container, config)
+        wanted = in_memory(tables["hf_vit"][1], materialise(reading, container.read))
+    assert moved_to(tmp_path / "x.pth", "timm", "hf_vit", config, tables) == wanted
+
+
 def test_what_bytes_cannot_do_is_left_to_memory(tmp_path):
     config, canonical, tables = simple()
     theirs = materialise(tables["google_jax"][1], canonical.__getitem__)
@@ -165,17 +185,21 @@ def test_a_file_that_shrinks_is_no_silent_end(tmp_path):
                 raw(content)
 
 
-def test_renames_import_neither_torch_nor_numpy(tmp_path):
+@pytest.mark.parametrize(
+    ("write", "to", "written"),
+    [(write_safetensors, "hf", "model.safetensors"), (write_torch, "jeonsworld", "model.pt")],
+)
+def test_renames_import_neither_torch_nor_numpy(tmp_path, write, to, written):
     _, canonical, tables = simple()
-    path, out = tmp_path / "model.safetensors", tmp_path / "out"
-    write_safetensors(path, materialise(tables["timm"][1], canonical.__getitem__))
+    path, out = tmp_path / "weights", tmp_path / "out"
+    write(path, materialise(tables["timm"][1], canonical.__getitem__))
     code = (
         "import sys, vitconvert\n"
-        f"vitconvert.convert({str(path)!r}, to='hf', output={str(out)!r}, verify=False, "
+        f"vitconvert.convert({str(path)!r}, to={to!r}, output={str(out)!r}, verify=False, "
         "dialect='timm', overrides=dict(num_heads=3, norm_eps=1e-6, activation='gelu', "
         "pooling='token', image_size='12x8', position_embedding='learned', rope='none'))\n"
         "print(sorted({'torch', 'numpy'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-    assert (out / "model.safetensors").is_file()
+    assert (out / written).is_file()

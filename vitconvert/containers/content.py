@@ -44,7 +44,8 @@ def _bytes_of(tensor: torch.Tensor) -> memoryview:
     """The elements of a tensor, row-major, without a copy where they lie so already."""
     import torch
 
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    plain = tensor.detach().cpu().contiguous()
+    flat = plain.as_strided((plain.numel(),), (1,))  # one element is contiguous by any stride
     return flat.view(torch.uint8).numpy().data
 
 

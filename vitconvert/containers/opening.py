@@ -8,7 +8,8 @@ from vitconvert.containers.npz_file import open_npz
 from vitconvert.containers.recognition import recognise, recognise_archive
 from vitconvert.containers.safetensors_file import open_safetensors
 from vitconvert.containers.shards import open_shards
-from vitconvert.containers.torch_file import open_torch_legacy, open_torch_zip
+from vitconvert.containers.torch_file import open_torch_legacy
+from vitconvert.containers.torch_zip import open_torch_zip
 from vitconvert.containers.torchscript_file import open_torchscript
 from vitconvert.containers.zip_directory import zip_members
 from vitconvert.errors import CorruptFile
@@ -19,7 +20,7 @@ def open_container(path: Path, *, prefer: tuple[str, ...] = ()) -> Container:
 
     safetensors, torch checkpoints, TorchScript archives and npz are read, and the index of a
     sharded checkpoint. Nothing in the file is executed, and no more memory is taken than the file
-    justifies. Only torch checkpoints import torch here.
+    justifies. Only torch checkpoints out of the ordinary import torch here: legacy ones, say.
 
     Args:
         path: The file.

@@ -6,20 +6,17 @@ storage is a member, and the program under `code/` is never opened.
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterator, Mapping
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from vitconvert.containers.container import ITEM_SIZE, Container, Stretch, TensorInfo
-from vitconvert.containers.mapped_file import MappedFile, checked_shape, tensor_from_buffer
-from vitconvert.containers.torchscript_pickle import StoredTensor, read_pickle
-from vitconvert.containers.zip_directory import BROKEN_ZIP, Member
+from vitconvert.containers.container import Container
+from vitconvert.containers.mapped_file import MappedFile
+from vitconvert.containers.stored_tensors import LocatedTensor, located, member_bytes
+from vitconvert.containers.torch_pickle import StoredTensor
+from vitconvert.containers.torchscript_pickle import read_torchscript_pickle
+from vitconvert.containers.zip_directory import Member
 from vitconvert.errors import CorruptFile
-
-if TYPE_CHECKING:
-    import torch
 
 # What nn.Module keeps beside parameters, buffers and the attributes of its author.
 _FLAGS = ("training", "_is_full_backward_hook")
@@ -42,9 +39,10 @@ def open_torchscript(path: Path, members: Mapping[str, Member]) -> Container:
     pickled = next(name for name in members if name.endswith("/data.pkl"))
     archive = pickled.removesuffix("data.pkl")
     _refuse_big_endian(path, members.get(archive + "byteorder"))
-    tensors: dict[str, tuple[Member, StoredTensor]] = {}
+    tensors: dict[str, LocatedTensor] = {}
     extras: dict[str, object] = {}
-    for name, value in _leaves(path, read_pickle(path, _member_bytes(path, members[pickled]))):
+    top = read_torchscript_pickle(path, member_bytes(path, members[pickled]))
+    for name, value in _leaves(path, top):
         if name in tensors or name in extras:
             raise CorruptFile(f"{name!r} appears twice.", evidence={"file": path})
         if isinstance(value, StoredTensor):
@@ -59,31 +57,14 @@ def open_torchscript(path: Path, members: Mapping[str, Member]) -> Container:
         path=path,
         files=(path,),
         format="torchscript",
-        manifest={
-            name: TensorInfo(dtype=tensor.storage.dtype, shape=tensor.shape)
-            for name, (_, tensor) in tensors.items()
-        },
+        manifest={name: tensor.info for name, tensor in tensors.items()},
         extras=extras,
         places={
-            name: _place(path, member, tensor)
-            for name, (member, tensor) in tensors.items()
-            if member.stored
+            name: tensor.place(path) for name, tensor in tensors.items() if tensor.member.stored
         },
-        reader=lambda name: _read(path, mapped, *tensors[name]),
+        reader=lambda name: tensors[name].read(path, mapped),
         release=mapped.close,
     )
-
-
-def _member_bytes(path: Path, member: Member) -> bytes:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return archive.read(member.name)
-    except BROKEN_ZIP as error:
-        raise CorruptFile(
-            f"{member.name!r} cannot be read from the archive.",
-            evidence={"file": path, "reason": error},
-            hint="download it again.",
-        ) from error
 
 
 def _leaves(path: Path, top: object) -> Iterator[tuple[str, object]]:
@@ -105,52 +86,19 @@ def _leaves(path: Path, top: object) -> Iterator[tuple[str, object]]:
     )
 
 
-def _located(
-    path: Path, name: str, tensor: StoredTensor, member: Member | None
-) -> tuple[Member, StoredTensor]:
-    """The tensor and its member, if it lies inside and the member is as long as declared."""
-    checked_shape(path, name, tensor.shape)
-    storage = tensor.storage
-    steps = tensor.stride
-    if len(steps) != len(tensor.shape) or not all(type(s) is int and s >= 0 for s in steps):
-        fact = f"{name!r} has a stride that does not go with its shape."
-    elif member is None or member.size != storage.length * ITEM_SIZE[storage.dtype]:
-        fact = f"{name!r} does not have the size that the pickle declares."
-    elif tensor.offset < 0 or _end(tensor) > storage.length:
-        fact = f"{name!r} reaches beyond its storage."
-    elif prod(tensor.shape) > storage.length:
-        fact = f"{name!r} is larger than its storage."
-    else:
-        return member, tensor
-    raise CorruptFile(
-        fact, evidence={"file": path, "shape": list(tensor.shape)}, hint="download it again."
-    )
-
-
-def _end(tensor: StoredTensor) -> int:
-    """One past the last element that the tensor looks at."""
-    if 0 in tensor.shape:
-        return tensor.offset
-    pairs = zip(tensor.shape, tensor.stride, strict=True)
-    return tensor.offset + sum((axis - 1) * step for axis, step in pairs) + 1
-
-
-def _place(path: Path, member: Member, tensor: StoredTensor) -> Stretch:
-    offset = member.offset + tensor.offset * ITEM_SIZE[tensor.storage.dtype]
-    return Stretch(path=path, offset=offset, strides=tensor.stride)
-
-
-def _read(path: Path, mapped: MappedFile, member: Member, tensor: StoredTensor) -> torch.Tensor:
-    whole = TensorInfo(dtype=tensor.storage.dtype, shape=(tensor.storage.length,))
-    if member.stored:
-        flat = mapped.tensor(member.offset, whole)
-    else:
-        flat = tensor_from_buffer(bytearray(_member_bytes(path, member)), 0, whole)
-    return flat.as_strided(tensor.shape, tensor.stride, tensor.offset)
+def _located(path: Path, name: str, tensor: StoredTensor, member: Member | None) -> LocatedTensor:
+    found = located(path, name, tensor, member)
+    if prod(tensor.shape) > tensor.storage.length:
+        raise CorruptFile(
+            f"{name!r} is larger than its storage.",
+            evidence={"file": path, "shape": list(tensor.shape)},
+            hint="download it again.",
+        )
+    return found
 
 
 def _refuse_big_endian(path: Path, member: Member | None) -> None:
-    if member and _member_bytes(path, member) != b"little":
+    if member and member_bytes(path, member) != b"little":
         raise CorruptFile(
             "The numbers of this archive are big-endian, which is not read here.",
             evidence={"file": path},

@@ -11,10 +11,10 @@ from typing import IO, TYPE_CHECKING
 
 from vitconvert.containers.container import ITEM_SIZE, TensorInfo
 from vitconvert.containers.content import Content, checked_contents
-from vitconvert.containers.mapped_file import tensor_from_buffer
 from vitconvert.containers.npz_file import DTYPES as NPZ_DTYPES
 from vitconvert.containers.safetensors_file import DTYPES as SAFETENSORS_DTYPES
 from vitconvert.containers.safetensors_file import LONGEST_HEADER
+from vitconvert.containers.torch_writing import write_torch_zip
 from vitconvert.containers.whole_file import whole_file
 from vitconvert.errors import UsageError
 
@@ -142,20 +142,7 @@ def write_torch(path: Path, tensors: Mapping[str, torch.Tensor | Content]) -> st
     Raises:
         UsageError: A name that is not text, or no place for the file.
     """
-    import torch
-
-    checked_contents(tensors, list(ITEM_SIZE), "torch")
-    # Given a path, torch.save would write the file's own name into it.
+    contents = checked_contents(tensors, list(ITEM_SIZE), "torch")
     with whole_file(path) as whole:
-        torch.save({name: _compact(tensor) for name, tensor in tensors.items()}, whole.file)
+        write_torch_zip(whole.file, contents)
     return whole.sha256
-
-
-def _compact(tensor: torch.Tensor | Content) -> torch.Tensor:
-    """The tensor alone: torch.save writes all of the storage that a view looks at."""
-    if isinstance(tensor, Content):
-        buffer = bytearray(b"".join(map(bytes, tensor.chunks())))
-        return tensor_from_buffer(buffer, 0, tensor.info)
-    plain = tensor.detach().cpu().contiguous()
-    whole = plain.untyped_storage().nbytes() == plain.numel() * plain.element_size()
-    return plain if whole else plain.clone()

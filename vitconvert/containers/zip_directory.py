@@ -35,10 +35,11 @@ BROKEN_ZIP = (
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """One file of an archive: its inflated size, and where its bytes begin."""
+    """One file of an archive: its inflated size and CRC, and where its bytes begin."""
 
     name: str
     size: int
+    crc: int
     stored: bool
     offset: int
 
@@ -126,6 +127,7 @@ def _located(path: Path, file: BinaryIO, entry: zipfile.ZipInfo) -> Member:
     return Member(
         name=entry.filename,
         size=entry.file_size,
+        crc=entry.CRC,
         stored=entry.compress_type == zipfile.ZIP_STORED,
         offset=offset,
     )

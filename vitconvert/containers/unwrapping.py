@@ -1,0 +1,180 @@
+"""From what a torch checkpoint holds to its named tensors: wrappers off, the rest set aside.
+
+The values are those of torch's unpickler, or descriptions of them; either kind does.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vitconvert.containers.torch_pickle import Global, StoredTensor
+from vitconvert.errors import CorruptFile
+
+WRAPPERS: tuple[str, ...] = (
+    "state_dict_ema",
+    "model_ema",
+    "state_dict",
+    "model",
+    "module",
+    "teacher",
+    "student",
+    "target_encoder",
+    "encoder",
+    "model_state",
+    "model_state_dict",
+    "params",
+)
+"""Keys under which training programs keep the weights, best first: averaged weights come before
+plain ones as in timm (`load_state_dict`, `use_ema=True`), DINO's teacher before its student."""
+
+# A pickle may hold itself, or a value shared so often that a walk never ends. No honest
+# checkpoint nests deeper than this, and no container is walked twice.
+_DEEPEST = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unwrapped:
+    """The tensors of a checkpoint by name, and what lay around and beside them."""
+
+    tensors: dict[str, Any]
+    wrapper: tuple[str, ...]
+    extras: dict[str, object]
+
+
+def unwrap(path: Path, loaded: object, prefer: tuple[str, ...]) -> Unwrapped:
+    """Find the named tensors of a checkpoint.
+
+    Raises:
+        CorruptFile: It holds none, or their names make no sense.
+    """
+    level, wrapper, extras = _unwrapped(loaded, prefer)
+    tensors: dict[str, Any] = {}
+    for name, value in _leaves(path, level):
+        if not _is_tensor(value):
+            extras[".".join((*wrapper, name))] = _plain(value)
+        elif name in tensors:
+            raise CorruptFile(
+                f"{name!r} appears twice, once of them inside a nested mapping.",
+                evidence={"file": path},
+            )
+        else:
+            tensors[name] = value
+    if not tensors:
+        raise CorruptFile(
+            "The file holds no named tensors.",
+            evidence={"file": path, "holds": _summary(loaded)},
+        )
+    return Unwrapped(tensors=tensors, wrapper=wrapper, extras=extras)
+
+
+def _unwrapped(
+    loaded: object, prefer: tuple[str, ...]
+) -> tuple[object, tuple[str, ...], dict[str, object]]:
+    """The innermost wrapped value, the keys that lead to it, and what lay beside them."""
+    level, wrapper = loaded, tuple[str, ...]()
+    extras: dict[str, object] = {}
+    while len(wrapper) < _DEEPEST and (key := _wrapper_key(level, prefer)) is not None:
+        assert isinstance(level, dict)
+        for other, value in level.items():
+            if other != key:
+                extras[".".join((*wrapper, str(other)))] = _plain(value)
+        level, wrapper = level[key], (*wrapper, key)
+    return level, wrapper, extras
+
+
+def _wrapper_key(level: object, prefer: tuple[str, ...]) -> str | None:
+    if not isinstance(level, dict):
+        return None
+    order = (*prefer, *WRAPPERS)
+    if "predictor" in level:
+        # I-JEPA keeps two encoders beside a predictor; its authors, timm and transformers take
+        # `encoder`. MSN has no predictor, and its weights are those of `target_encoder`.
+        order = (*prefer, "encoder", *WRAPPERS)
+    known = [k for k in order if isinstance(level.get(k), dict) and _tensor_count(level[k])]
+    # MSN keeps its prototypes, a tensor, beside the encoders; a state dict has no mappings in it.
+    if known:
+        return known[0]
+    if any(_is_tensor(value) for value in level.values()):
+        return None
+    # Without a known key, the only mapping of tensors there is.
+    direct = [
+        key
+        for key, value in level.items()
+        if isinstance(key, str)
+        and isinstance(value, dict)
+        and any(_is_tensor(inner) for inner in value.values())
+    ]
+    return direct[0] if len(direct) == 1 else None
+
+
+def _leaves(
+    path: Path, level: object, keys: tuple[str, ...] = (), walked: set[int] | None = None
+) -> Iterator[tuple[str, object]]:
+    """Every value of nested mappings, by its keys joined with dots."""
+    walked = set() if walked is None else walked
+    if not isinstance(level, dict):
+        return
+    if id(level) in walked or len(keys) > _DEEPEST:
+        raise CorruptFile(
+            "The file holds one mapping in several places, in a circle or too deeply.",
+            evidence={"file": path, "at": ".".join(keys)[:80]},
+        )
+    walked.add(id(level))
+    for key, value in level.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(path, value, (*keys, str(key)), walked)
+        elif isinstance(key, str) or not _is_tensor(value):
+            yield ".".join((*keys, str(key))), value
+        else:
+            raise CorruptFile(
+                "A tensor has a name that is not text.",
+                evidence={"file": path, "name": repr(key)[:80]},
+            )
+
+
+def _tensor_count(value: object) -> int:
+    """How many tensors a value holds, at any depth."""
+    count, walked, pending = 0, set[int](), [value]
+    while pending:
+        inner = pending.pop()
+        count += _is_tensor(inner)
+        if isinstance(inner, dict | list | tuple) and id(inner) not in walked:
+            walked.add(id(inner))
+            pending.extend(inner.values() if isinstance(inner, dict) else inner)
+    return count
+
+
+def _is_tensor(value: object) -> bool:
+    # Where torch is not imported, nothing is a tensor of its.
+    theirs = getattr(sys.modules.get("torch"), "Tensor", StoredTensor)
+    return isinstance(value, (StoredTensor, theirs))
+
+
+def _plain(value: object, depth: int = 0, walked: set[int] | None = None) -> object:
+    """A value as JSON has it, or the name of its type where JSON has none like it."""
+    if type(value).__name__ == "Namespace":  # argparse's, or its description
+        value = vars(value)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if _is_tensor(value):
+        return "Tensor"
+    if isinstance(value, Global):  # no other name stands for itself
+        return "dtype"
+    if _tensor_count(value):
+        return _summary(value)
+    walked = set() if walked is None else walked
+    if not isinstance(value, dict | list | tuple) or id(value) in walked or depth > _DEEPEST:
+        return type(value).__name__
+    walked.add(id(value))
+    if isinstance(value, dict):
+        return {str(key): _plain(inner, depth + 1, walked) for key, inner in value.items()}
+    return [_plain(inner, depth + 1, walked) for inner in value]
+
+
+def _summary(value: object) -> str:
+    count = _tensor_count(value)
+    return f"{type(value).__name__} with {count} tensor{'s' * (count != 1)}"
