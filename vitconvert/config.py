@@ -30,7 +30,12 @@ ROPES = (
 )
 ROPE_INDEXINGS = ("ij", "xy")
 RELATIVE_POSITIONS = ("none", "block", "shared")  # BEiT's tables: one a block, or one for all
-STEM_STYLES = ("google", "timm", "jeonsworld")  # the same weights, three arithmetics
+STANDARDISED_STEMS = ("google", "timm", "jeonsworld")  # the same weights, three arithmetics
+STEM_STYLES = (
+    *STANDARDISED_STEMS,
+    "resnet_d",  # timm ResNet-D: batch norms, a root of three convolutions, averaged shortcuts
+    "mobileclip",  # MobileCLIP-B: two convolutions with batch norms and GELU
+)
 RESAMPLINGS = (
     "bicubic_antialias",  # timm `resample_abs_pos_embed`
     "bicubic",  # Hugging Face ViT, DeiT, MAE, MSN, I-JEPA; Meta MAE, DeiT
@@ -49,6 +54,10 @@ FIXED_AXES = {
     "root_x": 7,
     "unit_y": 3,
     "unit_x": 3,
+    "four_y": 4,
+    "four_x": 4,
+    "two_y": 2,
+    "two_x": 2,
 }
 
 
@@ -103,7 +112,7 @@ class ViTConfig:
     patch_norm: bool = False  # LayerNorm on the embedded patch
     pre_norm: bool = False  # LayerNorm after the positions are added (CLIP)
 
-    # Hybrid stem: a ResNet in front of the patch convolution
+    # Hybrid stem: convolutions, mostly a ResNet, in front of the patch convolution
     stem: bool = False
     stem_depths: tuple[int, ...] = ()  # bottleneck units in each stage; () is the root alone
     stem_width: int = 64
@@ -156,13 +165,16 @@ class ViTConfig:
 
     @property
     def stem_stride(self) -> int:
-        """Pixels per position of the stem's grid: root 2, pooling 2, each later stage 2."""
-        return 4 * 2 ** max(len(self.stem_depths) - 1, 0) if self.stem else 1
+        """Pixels per position of the stem's grid."""
+        return stem_stride(self.stem_style, self.stem_depths) if self.stem else 1
 
     @property
     def grid_size(self) -> tuple[int, int]:
         """Patches down and across."""
-        height, width = (_stem_positions(self, size) for size in self.image_size)
+        height, width = self.image_size
+        if self.stem:
+            style, depths = self.stem_style, self.stem_depths
+            height, width = (stem_positions(size, style, depths) for size in self.image_size)
         return height // self.patch_size[0], width // self.patch_size[1]
 
     @property
@@ -253,9 +265,24 @@ class ViTConfig:
         return self.pooling == "map"
 
     @property
+    def standardised_stem(self) -> bool:
+        """Whether the stem is a ResNet with group norms and weight standardisation."""
+        return self.stem and self.stem_style in STANDARDISED_STEMS
+
+    @property
+    def resnet_d_stem(self) -> bool:
+        """Whether the stem is a ResNet-D with batch norms."""
+        return self.stem and self.stem_style == "resnet_d"
+
+    @property
+    def mobileclip_stem(self) -> bool:
+        """Whether the stem is two convolutions with batch norms."""
+        return self.stem and self.stem_style == "mobileclip"
+
+    @property
     def root_only(self) -> bool:
         """Whether the stem is the ResNet's root alone."""
-        return self.stem and not self.stem_depths
+        return self.standardised_stem and not self.stem_depths
 
     @property
     def square(self) -> bool:
@@ -343,6 +370,8 @@ class ViTConfig:
         axes = {"channel": self.in_channels}
         if self.stem:
             axes |= {"stem": self.stem_width, "channel": self.stem_width}
+            axes |= {"stem_in": self.stem_width}
+            axes |= dict.fromkeys(("half_stem", "half_stem_in"), self.stem_width // 2)
         for stage, units in enumerate(self.stem_depths):
             mid = self.stem_width * 2**stage
             axes |= {f"mid{stage}": mid, f"mid_in{stage}": mid, f"out{stage}": 4 * mid}
@@ -373,14 +402,19 @@ class ViTConfig:
         return cls(**fields, origins=dict.fromkeys(fields, origin))
 
 
-def _stem_positions(config: ViTConfig, pixels: int) -> int:
-    """Positions that the stem makes of a row or column of pixels; without a stem, the pixels."""
-    if not config.stem:
-        return pixels
+def stem_stride(style: str, depths: tuple[int, ...]) -> int:
+    """Pixels per position of a stem's grid: root 2, pooling 2, each later stage 2."""
+    return 8 if style == "mobileclip" else 4 * 2 ** max(len(depths) - 1, 0)
+
+
+def stem_positions(pixels: int, style: str, depths: tuple[int, ...]) -> int:
+    """Positions that a stem makes of a row or column of pixels."""
+    if style == "mobileclip":
+        return pixels // 8
     root = math.ceil(pixels / 2)
-    # Strides of 2 with SAME padding round up; jeonsworld's max-pooling of 3 has no padding.
-    pooled = (root - 3) // 2 + 1 if config.stem_style == "jeonsworld" else math.ceil(root / 2)
-    return math.ceil(pooled / (1 << max(len(config.stem_depths) - 1, 0)))
+    # Padded strides of 2 round up; jeonsworld's max-pooling of 3 has no padding.
+    pooled = (root - 3) // 2 + 1 if style == "jeonsworld" else math.ceil(root / 2)
+    return math.ceil(pooled / (1 << max(len(depths) - 1, 0)))
 
 
 def field_names() -> tuple[str, ...]:
@@ -467,8 +501,12 @@ def _contradictions(config: ViTConfig) -> list[str]:
         problems.append("mlp_layer_scale = False needs branches = 1")
     if config.dist_head and not (config.dist_token and config.pooling == "token"):
         problems.append("dist_head needs a distillation token and pooling = 'token'")
-    if config.stem and config.stem_width % 32:
+    if config.standardised_stem and config.stem_width % 32:
         problems.append(f"the stem's 32 groups do not divide stem_width {config.stem_width}")
+    if config.resnet_d_stem and config.stem_width % 2:
+        problems.append(f"the stem's first convolutions halve stem_width {config.stem_width}")
+    if config.mobileclip_stem and config.stem_depths:
+        problems.append("stem_style = 'mobileclip' has no stages: stem_depths must be empty")
     if config.position_embedding == "sincos2d" and (config.embed_dim % 4 or config.embed_dim < 8):
         problems.append(
             f"sincos2d positions need embed_dim divisible by 4, and 8 at least, not "

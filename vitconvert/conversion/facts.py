@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from vitconvert.config import ViTConfig, field_names
+from vitconvert.config import ViTConfig, field_names, stem_positions, stem_stride
 from vitconvert.conversion.their_config import Facts
 from vitconvert.errors import ConflictingFact, MissingFact
 from vitconvert.tables.architectures import architectures
@@ -188,6 +188,9 @@ class _Derivation:
             self.learn("block_order", "parallel")
         if present["map_pooling"]:
             self.learn("pooling", "map")
+        for style in ("resnet_d", "mobileclip"):
+            if present[f"{style}_stem"]:
+                self.learn("stem_style", style)
         if present["mixed_rope"]:
             self.learn("rope", "mixed")
         tables = [k for k in ("block", "shared") if present[f"{k}_relative_positions"]]
@@ -431,19 +434,20 @@ class _Derivation:
         down, across = self.facts["patch_size"][0]
         return int((2 * (image[0] // down) - 1) * (2 * (image[1] // across) - 1) + 3)
 
-    def stem_stride(self) -> int:
-        """Pixels from one position of the stem's grid to the next."""
-        depths = self.facts.get("stem_depths", ((), ""))[0]
-        return 4 * 2 ** max(len(depths) - 1, 0) if self.facts["stem"][0] else 1
+    def stem(self) -> tuple[str, tuple[int, ...]]:
+        """Style and depths of the stem."""
+        return self.facts.get("stem_style", ("google", ""))[0], self.facts["stem_depths"][0]
 
     def patches_in(self, image: tuple[int, int]) -> int:
-        # Rounding up within the stem is its SAME padding, as in ViTConfig.grid_size.
-        (down, across), stride = self.facts["patch_size"][0], self.stem_stride()
-        rows, columns = math.ceil(image[0] / stride) // down, math.ceil(image[1] / stride) // across
-        return int(rows * columns)
+        down, across = self.facts["patch_size"][0]
+        height, width = image
+        if self.facts["stem"][0]:
+            height, width = (stem_positions(side, *self.stem()) for side in image)
+        return int((height // down) * (width // across))
 
     def pixels(self, side: int) -> tuple[int, int]:
-        (down, across), stride = self.facts["patch_size"][0], self.stem_stride()
+        down, across = self.facts["patch_size"][0]
+        stride = stem_stride(*self.stem()) if self.facts["stem"][0] else 1
         return side * down * stride, side * across * stride
 
     def contradict_positions(self, image: tuple[int, int], rows: int, *, said: bool) -> None:

@@ -33,7 +33,7 @@ from vitconvert.model.relative_positions import (
 )
 from vitconvert.model.rope import RotaryEmbedding
 from vitconvert.model.selection import HeadMask, chosen_layers, head_masks, kept_heads
-from vitconvert.model.stem import ResNetStem
+from vitconvert.model.stem import stem_of
 
 AnyBlock = Block | OneStepBlock | ParallelBlock
 Intermediates = list[Tensor] | list[tuple[Tensor, Tensor]]
@@ -44,7 +44,7 @@ class PatchEmbed(nn.Module):
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        self.backbone = ResNetStem(config) if config.stem else None
+        self.backbone = stem_of(config) if config.stem else None
         channels = self.backbone.out_channels if self.backbone else config.in_channels
         pixels = channels * config.patch_size[0] * config.patch_size[1]
         self.pre_norm = norm_of(pixels, config) if config.patch_pre_norm else None

@@ -50,6 +50,9 @@ _DIALECT_KEYS = (
     "named_only",
 )
 
+# What {p} stands for besides weight and bias where we have it: the statistics of batch norms.
+_GATHERED = ("running_mean", "running_var", "num_batches_tracked")
+
 
 @dataclass(frozen=True)
 class Row:
@@ -449,7 +452,10 @@ class _TableReader:
 
 def _kinds(key: str) -> tuple[str, ...]:
     """What {p} stands for; a key without it means itself."""
-    return ("weight", "bias") if "{p}" in key else ("{p}",)
+    if "{p}" not in key:
+        return ("{p}",)
+    gathered = (kind for kind in _GATHERED if key.replace("{p}", kind) in canonical_tensors())
+    return ("weight", "bias", *gathered)
 
 
 def _with_kind(words: Words, kind: str) -> Words:
