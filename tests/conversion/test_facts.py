@@ -270,9 +270,9 @@ def test_arguments_that_the_table_does_not_know():
 
 def test_an_architecture_that_computes_something_else_is_no_plain_vit():
     with pytest.raises(NotRepresentable) as error:
-        find_architecture("timm", "vit_base_resnet26d_224.some_tag")
+        find_architecture("timm", "vit_relpos_base_patch16_224.some_tag")
     assert error.value.fact == (
-        "'vit_base_resnet26d_224' is no architecture that vitconvert knows."
+        "'vit_relpos_base_patch16_224' is no architecture that vitconvert knows."
     )
     assert error.value.meaning == (
         "Its tensors may look like a plain ViT's and still mean another function, so they are not "
@@ -295,7 +295,7 @@ def folder(tmp_path):
 @pytest.mark.parametrize(
     ("shapes", "config", "kind"),
     [
-        (timm(), {"architecture": "vit_base_resnet26d_224"}, NotRepresentable),
+        (timm(), {"architecture": "vit_relpos_base_patch16_224"}, NotRepresentable),
         (timm(), {"architecture": "vit_pe_core_base_patch16_224"}, ConflictingFact),
         (timm(), {"architecture": "vit_base_patch16_rope_224"}, ConflictingFact),
         (

@@ -188,6 +188,8 @@ def test_every_dialect_is_held_by_some_model():
             {"representation_size": 5},
             {"stem": True, "stem_width": 32, "patch_size": (1, 1)},
             {"stem": True, "stem_width": 32, "patch_size": (1, 1), "stem_style": "timm"},
+            {"stem": True, "patch_size": (1, 1), "stem_style": "resnet_d"},
+            {"stem": True, "patch_size": (1, 1), "stem_style": "mobileclip"},
         ),
         *({"dist_token": True}, {"dist_token": True, "dist_head": True}),
         *({**lucid, **normed}, {**lucid, **normed, **generous}, {**lucid, **normed, **late}),

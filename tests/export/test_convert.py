@@ -9,6 +9,7 @@ import pytest
 import timm
 import torch
 from PIL import Image
+from safetensors.torch import load_file
 from transformers import AutoImageProcessor, AutoModelForImageClassification
 
 import vitconvert
@@ -134,6 +135,39 @@ def test_other_targets_return_the_same_bytes(to, timm_directory, tmp_path):
     )
     for name, tensor in vitconvert.load_checkpoint(source).tensors.items():
         assert torch.equal(back.tensors[name], tensor), name
+
+
+@pytest.mark.parametrize("to", ["vit", "timm"])
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("vit_small_resnet26d_224", {"img_size": (64, 96)}),
+        ("vit_base_mci_224", {"img_size": (35, 48), "in_chans": 4}),
+    ],
+)
+def test_batch_norms_keep_every_byte(name, arguments, to, timm_directory, tmp_path):
+    source = timm_directory(name, depth=2, num_classes=7, **arguments)
+    conversion = vitconvert.convert(source, to=to, output=tmp_path / "out", verify=to == "timm")
+    if to == "timm":
+        assert conversion.parity.ok and conversion.opened[0].bit_equal
+    before, after = (load_file(f / "model.safetensors") for f in (source, tmp_path / "out"))
+    assert before.keys() == after.keys()
+    for key, tensor in before.items():
+        assert after[key].dtype == tensor.dtype and torch.equal(after[key], tensor), key
+    assert {int(t) for key, t in after.items() if key.endswith("num_batches_tracked")} == {9}
+
+
+def test_batch_norms_in_our_own_names(timm_directory, tmp_path):
+    source = timm_directory("vit_small_resnet26d_224", depth=2, num_classes=7, img_size=64)
+    unheard_of = {"norm_eps": 3e-4}
+    vitconvert.convert(source, output=tmp_path / "out", overrides=unheard_of, verify=False)
+    before = vitconvert.load_model(source, overrides=unheard_of)
+    after = vitconvert.load_model(tmp_path / "out")
+    state = load_file(tmp_path / "out" / "model.safetensors")
+    assert state.keys() == after.state_dict().keys() == before.state_dict().keys()
+    x = _images(before.config)
+    with torch.inference_mode():
+        assert torch.equal(after(x), before(x))
 
 
 def test_provenance_says_where_everything_came_from(timm_directory, tmp_path):

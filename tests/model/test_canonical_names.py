@@ -26,6 +26,8 @@ def configs(draw):
     class_token, num_classes = draw(flag), draw(st.integers(0, 5))
     dist_token = class_token and draw(flag)
     stem = draw(flag)
+    style = draw(st.sampled_from(["google", "resnet_d", "mobileclip"]))
+    staged = stem and style != "mobileclip"
     positions = draw(st.sampled_from(["learned", "sincos2d", "none"]))
     dist_head = dist_token and num_classes > 0 and draw(flag)
     representation_size = draw(st.integers(0, 4))
@@ -88,8 +90,9 @@ def configs(draw):
         num_registers=registers,
         position_embedding=positions,
         stem=stem,
-        stem_depths=tuple(draw(st.lists(st.integers(1, 2), max_size=2))) if stem else (),
+        stem_depths=tuple(draw(st.lists(st.integers(1, 2), max_size=2))) if staged else (),
         stem_width=32,
+        stem_style=style,
         attention_proj=attention_proj,
         proj_bias=attention_proj and draw(flag),
         pool_heads=draw(st.sampled_from([0, 1, 2])) if embed_dim % heads == 0 else 1,
@@ -109,9 +112,13 @@ def test_names_and_shapes_are_the_declared_ones(config):
 
 @settings(max_examples=10, deadline=None)
 @given(configs())
-def test_state_is_parameters_only(config):
+def test_state_is_parameters_and_what_batch_norms_gather(config):
     model = ViT(config, device="meta")
-    assert model.state_dict().keys() == dict(model.named_parameters()).keys()
+    gathered = ("running_mean", "running_var", "num_batches_tracked")
+    state = {name for name in model.state_dict() if not name.endswith(gathered)}
+    assert state == dict(model.named_parameters()).keys()
+    batch_norms = [m for m in model.modules() if isinstance(m, torch.nn.BatchNorm2d)]
+    assert len(model.state_dict()) == len(state) + 3 * len(batch_norms)
 
 
 @pytest.mark.parametrize("in_context", [False, True])

@@ -30,7 +30,6 @@ from timm.models.beit import Beit
 from timm.models.beit import Block as BeitBlock
 from timm.models.deit import VisionTransformerDistilled
 from timm.models.eva import Eva, EvaAttention, EvaBlock, EvaBlockPostNorm
-from timm.models.vision_transformer_hybrid import ConvStem
 from timm.models.vision_transformer import (
     Block,
     DiffParallelScalingBlock,
@@ -39,6 +38,7 @@ from timm.models.vision_transformer import (
     ResPostBlock,
     VisionTransformer,
 )
+from timm.models.vision_transformer_hybrid import ConvStem
 
 from vitconvert.tables.detection import recognise
 from vitconvert.tables.table import find_tables

@@ -60,6 +60,19 @@ norm_eps = 1e-5
     assert [reason for _, reason in table.ignore] == ["optimizer state"]
 
 
+def test_p_stands_for_the_statistics_of_a_batch_norm_too(write):
+    stage = "patch_embed.backbone.stages.{s}.blocks.{u}"
+    rows = f'[rows]\n"{stage}.norm1.{{p}}" = "{{unit}}.bn.{{p}}"\n"norm.{{p}}" = "last.{{p}}"'
+    table = read_table(write(HEADER + '[words]\nunit = "stage{s+1}.{u}"\n' + rows))
+    parts = {name: row.alternatives[0].parts[0] for name, row in table.row_of.items()}
+    spelled = {name: part.key.write({"s": 0, "u": 2}) for name, part in parts.items()}
+    kinds = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
+    assert spelled == {f"{stage}.norm1.{kind}": f"stage1.2.bn.{kind}" for kind in kinds} | {
+        "norm.weight": "last.weight",
+        "norm.bias": "last.bias",
+    }
+
+
 def test_extending_changes_words_rows_and_requirements_only_where_it_says(write):
     text = HEADER.replace("[dialect]", '[dialect]\nextends = "hf_vit"')
     table = read_table(

@@ -55,7 +55,8 @@ def resample_positions(
 
 def cast(tensors: Tensors, dtype: torch.dtype) -> tuple[Tensors, str]:
     """Change the dtype of every floating-point tensor."""
-    before = sorted({str(t.dtype).removeprefix("torch.") for t in tensors.values()})
+    floating = {t.dtype for t in tensors.values() if t.is_floating_point()}
+    before = sorted(str(d).removeprefix("torch.") for d in floating)
     cast = {k: t.to(dtype) if t.is_floating_point() else t for k, t in tensors.items()}
     return cast, f"cast from {' and '.join(before)} to {str(dtype).removeprefix('torch.')}"
 
