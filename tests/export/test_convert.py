@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from transformers import AutoImageProcessor, AutoModelForImageClassification
 
 import vitconvert
+from vitconvert.conversion.morphs import cast
 from vitconvert.errors import NotRepresentable, OutputExists, ParityFailed
 from vitconvert.export import consumers
 from vitconvert.export.targets import Wish, holders
@@ -243,6 +244,14 @@ def test_cast_weights_are_recorded(timm_directory, tmp_path):
     assert conversion.ledger.changed == ("cast from float32 to bfloat16",)
     tensors = vitconvert.load_checkpoint(tmp_path / "out").tensors
     assert {tensor.dtype for tensor in tensors.values()} == {torch.bfloat16}
+
+
+def test_counts_are_not_cast():
+    tensors = {"running_mean": torch.ones(3), "num_batches_tracked": torch.tensor(2**20 + 1)}
+    changed, words = cast(tensors, torch.bfloat16)
+    assert words == "cast from float32 to bfloat16"
+    assert changed["running_mean"].dtype == torch.bfloat16
+    assert changed["num_batches_tracked"] is tensors["num_batches_tracked"]
 
 
 def test_state_dicts_are_respelled_in_memory():
