@@ -55,8 +55,7 @@ def own_tensors(reading: Reading) -> dict[str, Tensor]:
     read = {name: reading.container.read(prefix + name) for name in names}
     # Empty arrays are ignored by us for having nothing to say, and wanted by their own module.
     read = {name: t for name, t in read.items() if name not in ignored or not t.numel()}
-    narrow = {n: t for n, t in read.items() if t.is_floating_point() and t.dtype != torch.float64}
-    return read | {n: t.float() for n, t in narrow.items()}
+    return {n: t if t.dtype == torch.float64 else t.float() for n, t in read.items()}
 
 
 def package(name: str, *, install: str) -> ModuleType:
