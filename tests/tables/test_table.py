@@ -239,7 +239,7 @@ MISTAKES = [
     ),
     (
         '[empty]\n"cls" = "1 width"',
-        *('empty."cls"', "expected one key, and axes that begin with 0", None),
+        *('empty."cls"', "expected one key, and axes of which one is 0", None),
     ),
     (
         '[empty]\n"cls" = "(0"',

@@ -91,8 +91,9 @@ def plan_writing(table: Table, config: ViTConfig) -> Plan:
             continue
         axes[link.theirs] = link.their_axes
         pieces.setdefault(link.theirs, []).append(_writing(link))
-    empty = (Assembly(key.write({}), layout, ()) for key, layout in table.empty)
     assemblies = [Assembly(key, axes[key], tuple(found)) for key, found in pieces.items()]
+    named = ((key.write({}), layout) for key, layout in table.empty)
+    empty = (Assembly(key, layout, ()) for key, layout in named if key not in pieces)
     return Plan((*assemblies, *empty), sizes_of(config), tuple(zeros))
 
 

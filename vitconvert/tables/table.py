@@ -346,8 +346,8 @@ class _TableReader:
                 template, layout = self.template("empty", key), parse_axes(axes)
             except (ValueError, TypeError) as error:
                 raise self.error(f'empty."{key}"', error) from None
-            if template.indices or layout.dims[:1] != (Dim(number=0),):
-                raise self.error(f'empty."{key}"', "expected one key, and axes that begin with 0")
+            if template.indices or Dim(number=0) not in layout.dims:
+                raise self.error(f'empty."{key}"', "expected one key, and axes of which one is 0")
             yield template, layout
 
     def template(self, section: str, key: str, kind: str = "{p}") -> Template:
