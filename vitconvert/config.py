@@ -15,7 +15,12 @@ from vitconvert.errors import ConflictingFact
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "quick_gelu", "relu", "silu", "tanh")
 POOLINGS = ("token", "avg", "avgmax", "max", "map", "token_avg", "none")
-POSITIONS = ("learned", "sincos2d", "none")
+POSITIONS = (
+    "learned",
+    "sincos2d",  # big_vision `posemb_sincos_2d`: frequencies 1 down to 1/temperature
+    "sincos2d_mae",  # MAE `get_2d_sincos_pos_embed`, AIMv2: the last frequency is left out
+    "none",
+)
 NORMS = ("layer", "rms")
 BLOCK_ORDERS = (
     "pre",  # norm before a branch
@@ -130,7 +135,10 @@ class ViTConfig:
     fc_norm: bool = False  # LayerNorm of the pooled token
     pool_include_prefix: bool = False  # whether avg, max and map pooling read the prefix tokens
     pool_heads: int = 0  # heads of the attention pooling; 0: num_heads
-    pool_mlp_dim: int = 0  # hidden width of the attention pooling's MLP; 0: mlp_dim
+    pool_q_proj: bool = True  # AIMv2's learned query attends as it is
+    pool_kv_bias: bool = True
+    pool_mlp: bool = True  # after the attention pooling; AIMv2 has none
+    pool_mlp_dim: int = 0  # its hidden width; 0: mlp_dim
     representation_size: int = 0  # width of the layer before the head (pre-logits, pooler); 0: none
     representation_activation: str = "tanh"
     dist_head: bool = False  # DeiT: a second head on the distillation token, logits are averaged
@@ -186,6 +194,11 @@ class ViTConfig:
     def learned_positions(self) -> bool:
         """Whether positions are a parameter."""
         return self.position_embedding == "learned"
+
+    @property
+    def computed_positions(self) -> bool:
+        """Whether positions are fixed sines and cosines, which patches alone have."""
+        return self.position_embedding.startswith("sincos2d")
 
     @property
     def single_branch(self) -> bool:
@@ -299,7 +312,10 @@ class ViTConfig:
             "rope_half": self.rope != "none",
             "rope_reference": self.rope == "axial",
             "pool_heads": self.map_pooling,
-            "pool_mlp_dim": self.map_pooling,
+            "pool_q_proj": self.map_pooling,
+            "pool_kv_bias": self.map_pooling,
+            "pool_mlp": self.map_pooling,
+            "pool_mlp_dim": self.map_pooling and self.pool_mlp,
             "head_bias": self.num_classes,
             "proj_bias": self.attention_proj,
             "mlp_layer_scale": self.layer_scale,
@@ -469,10 +485,10 @@ def _contradictions(config: ViTConfig) -> list[str]:
         problems.append("dist_head needs a distillation token and pooling = 'token'")
     if config.stem and config.stem_width % 32:
         problems.append(f"the stem's 32 groups do not divide stem_width {config.stem_width}")
-    if config.position_embedding == "sincos2d" and (config.embed_dim % 4 or config.embed_dim < 8):
+    if config.computed_positions and (config.embed_dim % 4 or config.embed_dim < 8):
         problems.append(
-            f"sincos2d positions need embed_dim divisible by 4, and 8 at least, not "
-            f"{config.embed_dim}"
+            f"{config.position_embedding} positions need embed_dim divisible by 4, and 8 at "
+            f"least, not {config.embed_dim}"
         )
     if not config.attention_proj and not config.even_heads:
         problems.append(

@@ -95,8 +95,6 @@ def test_another_model_of_the_same_names(changed):
 
 
 UNLIKE = {
-    "AIMv2's pooling": ("AIMv2", {"use_head": True}, "head.k_proj.weight"),
-    "AIMv2's computed positions": ("AIMv2", {"is_native": True}, "missing    pos_embed"),
     "DINOv3 with a bias of the keys": (
         "DINOv3",
         {"key_bias": True},
@@ -133,7 +131,7 @@ def test_a_classifier_whose_norm_is_lost(save):
     assert "there is no last norm, and nothing says that there is none" in str(error.value)
 
 
-@pytest.mark.parametrize("name", ["SigLIP", "SigLIP, both towers", "SigLIP 2"])
+@pytest.mark.parametrize("name", ["SigLIP", "SigLIP, both towers", "SigLIP 2", "AIMv2, pooled"])
 def test_a_pooling_head_that_is_lost(name, save):
     folder, _ = save(CLASSES[name])
     with pytest.raises(TensorMismatch) as error:
