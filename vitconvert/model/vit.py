@@ -270,19 +270,17 @@ class ViT(nn.Module):
         """
         chosen_layers(list(heads), len(self.blocks))
         self._check_prunable()
-        attentions = {layer: cast("Block", self.blocks[layer]).attn for layer in heads}
-        for layer, attention in attentions.items():
-            kept_heads(heads[layer], attention.num_heads)  # before any block is changed
-        for layer, attention in attentions.items():
-            attention.prune(heads[layer])
+        blocks = {layer: cast("Block | OneStepBlock", self.blocks[layer]) for layer in heads}
+        for layer, block in blocks.items():
+            kept_heads(heads[layer], block.num_heads)  # before any block is changed
+        for layer, block in blocks.items():
+            block.prune(heads[layer])
 
     def _check_prunable(self) -> None:
         """Without these, what is left of a block computes what it did with masked heads."""
         obstacles = {
             "an output projection is missing": not self.config.attention_proj,
             "attentions stand side by side": self.config.parallel_branches,
-            "attentions and MLPs share a matrix": self.config.parallel_order,
-            "heads share keys and values": self.config.shared_kv,
             "a norm joins the heads": self.config.attention_norm,
             "the blocks share a table of relative positions": (
                 self.config.shared_relative_positions
