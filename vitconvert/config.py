@@ -44,6 +44,20 @@ RESAMPLINGS = (
     "bilinear_antialias",  # Hugging Face SigLIP 2 (NaFlex)
     "bilinear_align_corners",  # Google, big_vision, jeonsworld: scipy.ndimage.zoom(order=1)
 )
+# The fields that have a word of a vocabulary.
+VOCABULARIES: Mapping[str, tuple[str, ...]] = {
+    "activation": ACTIVATIONS,
+    "representation_activation": ACTIVATIONS,
+    "pooling": POOLINGS,
+    "position_embedding": POSITIONS,
+    "position_resampling": RESAMPLINGS,
+    "stem_style": STEM_STYLES,
+    "norm": NORMS,
+    "block_order": BLOCK_ORDERS,
+    "rope": ROPES,
+    "rope_indexing": ROPE_INDEXINGS,
+    "relative_positions": RELATIVE_POSITIONS,
+}
 # Axes of the canonical layouts whose size is the same in every ViT.
 FIXED_AXES = {
     "qkv": 3,
@@ -405,22 +419,9 @@ def field_names() -> tuple[str, ...]:
 
 
 def _contradictions(config: ViTConfig) -> list[str]:
-    vocabularies = {
-        "activation": ACTIVATIONS,
-        "representation_activation": ACTIVATIONS,
-        "pooling": POOLINGS,
-        "position_embedding": POSITIONS,
-        "position_resampling": RESAMPLINGS,
-        "stem_style": STEM_STYLES,
-        "norm": NORMS,
-        "block_order": BLOCK_ORDERS,
-        "rope": ROPES,
-        "rope_indexing": ROPE_INDEXINGS,
-        "relative_positions": RELATIVE_POSITIONS,
-    }
     problems = [
         f"{name} = {getattr(config, name)!r} is none of {', '.join(words)}"
-        for name, words in vocabularies.items()
+        for name, words in VOCABULARIES.items()
         if getattr(config, name) not in words
     ]
     for name in ("in_channels", "embed_dim", "depth", "num_heads", "head_dim", "mlp_dim"):

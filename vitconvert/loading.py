@@ -347,7 +347,7 @@ def stated_facts(
     return strongest(
         state(user, USER),
         state(_parsed(own), "vitconvert.json"),
-        facts_from_config(table, their_config),
+        facts_from_config(table, their_config, known=user),
         _named_facts(table, located, their_config, architecture),
     )
 

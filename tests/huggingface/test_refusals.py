@@ -11,6 +11,7 @@ from vitconvert import load_checkpoint
 from vitconvert.errors import (
     ConflictingFact,
     MissingFact,
+    NotRepresentable,
     TensorMismatch,
     UnknownDialect,
 )
@@ -35,9 +36,18 @@ def message(error: pytest.ExceptionInfo) -> str:
 
 
 def test_an_activation_without_a_word(changed):
-    with pytest.raises(ConflictingFact) as error:
-        load_checkpoint(changed("CLIP", hidden_act="mish"))
-    assert "activation = 'mish' is none of gelu, gelu_tanh, quick_gelu" in str(error.value)
+    folder = changed("CLIP", hidden_act="mish")
+    with pytest.raises(NotRepresentable) as error:
+        load_checkpoint(folder)
+    assert str(error.value) == (
+        "error: not-representable\n"
+        "  config.json says hidden_act = 'mish', which vitconvert has no word for.\n"
+        "  table    weights_map/hf_clip.toml\n"
+        "  problem  activation is one of gelu, gelu_tanh, quick_gelu, relu, silu, tanh\n"
+        "  hint: --set activation=... states it in vitconvert's words."
+    )
+    stated = load_checkpoint(folder, overrides={"activation": "gelu"})
+    assert stated.config.activation == "gelu"
 
 
 @pytest.mark.parametrize(
