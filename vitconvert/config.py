@@ -113,6 +113,7 @@ class ViTConfig:
     relative_positions: str = "none"  # one of RELATIVE_POSITIONS, added to attention scores
     rope: str = "none"  # one of ROPES: q and k of patch tokens are turned by their position
     rope_temperature: float = 10000.0
+    rope_periods: bool = False  # Meta's DINOv3 stores the periods, rounded to bfloat16
     rope_indexing: str = "ij"  # one of ROPE_INDEXINGS: which of row and column comes first
     rope_offset: float = 0.0  # added to grid positions
     rope_half: bool = False  # turns first and second half of a head, instead of neighbours
@@ -320,7 +321,7 @@ class ViTConfig:
             "register_positions": self.num_registers
             and self.learned_positions
             and not self.no_embed_class,
-            "rope_temperature": self.rope not in ("none", "mixed"),
+            "rope_temperature": self.rope not in ("none", "mixed") and not self.rope_periods,
             "rope_indexing": self.rope != "none",
             "rope_offset": self.rope in ("axial", "dinov3"),
             "rope_half": self.rope != "none",
@@ -347,6 +348,7 @@ class ViTConfig:
             "head": self.num_heads,
             "dim": self.head_dim,
             "half_dim": self.head_dim // 2,
+            "quarter_dim": self.head_dim // 4,
             "joined_in": self.mlp_dim + 3 * self.num_heads * self.head_dim,
             "joined_out": self.mlp_dim + self.num_heads * self.head_dim,
             "rgb": self.in_channels,
@@ -440,6 +442,8 @@ def _contradictions(config: ViTConfig) -> list[str]:
         problems.append("relative positions are for a class token and no other prefix tokens")
     if config.rope != "none" and config.head_dim % 4:
         problems.append(f"a rotary embedding needs head_dim divisible by 4, not {config.head_dim}")
+    if config.rope_periods and config.rope != "dinov3":
+        problems.append("rope_periods are those of rope = 'dinov3'")
     if len(config.rope_reference) not in (0, 2):
         problems.append("rope_reference must be rows and columns, or nothing")
     if config.norm == "rms" and config.norm_bias:

@@ -79,6 +79,7 @@ def configs(draw):
         norm=norm,
         norm_bias=norm == "layer" and draw(flag),
         rope=rope,
+        rope_periods=rope == "dinov3" and draw(flag),
         relative_positions=relative,
         branches=branches,
         block_order=order,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from vitconvert.config import FIXED_AXES
 from vitconvert.tables.axes import Axes, Dim
 from vitconvert.tables.canonical import CanonicalTensor, instantiate
+from vitconvert.tables.constants import Constant
 from vitconvert.tables.expressions import Alternative, Part
 from vitconvert.tables.sizes import Equation, Sizes, solve
 from vitconvert.tables.table import Row, Table
@@ -72,6 +73,16 @@ class Binding:
             if any(template.match(key) is not None for key in self.ignored)
         }
         return tuple(group for group in self.table.requires if not found & set(group))
+
+    @functools.cached_property
+    def guarded(self) -> Mapping[str, Constant]:
+        """Ignored keys that must hold certain numbers to play no part."""
+        return {
+            key: constant
+            for key in self.ignored
+            for template, constant in self.table.holds
+            if template.match(key) is not None
+        }
 
     @property
     def explained(self) -> int:
