@@ -250,6 +250,10 @@ MISTAKES = [
         *('holds."mask"', "1 numbers for the steps of 'head': nothing tells how many", None),
     ),
     (
+        '[ignore]\n"mask" = "why"\n[holds]\n"mask" = "1 0 1 : (qkv heads)"',
+        *('holds."mask"', "no tensor of ours has an axis 'heads'", None),
+    ),
+    (
         '[ignore]\n"mask" = "why"\n[holds]\n"mask" = "qkv"',
         *('holds."mask"', "expected numbers, a colon and axes, found 'qkv'", None),
     ),

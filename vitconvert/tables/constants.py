@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from vitconvert.config import FIXED_AXES
 from vitconvert.tables.axes import Axes, parse_axes
+from vitconvert.tables.canonical import canonical_tensors
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,8 @@ def parse_constant(text: str, row: str) -> Constant:
         row: The row of the table that has this text, for messages.
 
     Raises:
-        ValueError: The text is not of this form, or the axis has another number of steps.
+        ValueError: The text is not of this form, or the first axis has another number of steps,
+            or nothing tells the size of another.
     """
     numbers, colon, layout = text.partition(":")
     if not colon:
@@ -36,4 +38,8 @@ def parse_constant(text: str, row: str) -> Constant:
     if FIXED_AXES.get(axis) != len(constant.numbers):
         known = f"it has {FIXED_AXES[axis]}" if axis in FIXED_AXES else "nothing tells how many"
         raise ValueError(f"{len(constant.numbers)} numbers for the steps of {axis!r}: {known}")
+    ours = {name for tensor in canonical_tensors().values() for name in tensor.axes.names}
+    for name in constant.axes.names:
+        if name not in ours:
+            raise ValueError(f"no tensor of ours has an axis {name!r}")
     return constant
