@@ -15,7 +15,12 @@ from vitconvert.errors import ConflictingFact
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "quick_gelu", "relu", "silu", "tanh")
 POOLINGS = ("token", "avg", "avgmax", "max", "map", "token_avg", "none")
-POSITIONS = ("learned", "sincos2d", "none")
+POSITIONS = (
+    "learned",
+    "sincos2d",  # big_vision `posemb_sincos_2d`: frequencies 1 down to 1/temperature
+    "sincos2d_mae",  # MAE `get_2d_sincos_pos_embed`, AIMv2: the last frequency is left out
+    "none",
+)
 NORMS = ("layer", "rms")
 BLOCK_ORDERS = (
     "pre",  # norm before a branch
@@ -44,6 +49,20 @@ RESAMPLINGS = (
     "bilinear_antialias",  # Hugging Face SigLIP 2 (NaFlex)
     "bilinear_align_corners",  # Google, big_vision, jeonsworld: scipy.ndimage.zoom(order=1)
 )
+# The fields that have a word of a vocabulary.
+VOCABULARIES: Mapping[str, tuple[str, ...]] = {
+    "activation": ACTIVATIONS,
+    "representation_activation": ACTIVATIONS,
+    "pooling": POOLINGS,
+    "position_embedding": POSITIONS,
+    "position_resampling": RESAMPLINGS,
+    "stem_style": STEM_STYLES,
+    "norm": NORMS,
+    "block_order": BLOCK_ORDERS,
+    "rope": ROPES,
+    "rope_indexing": ROPE_INDEXINGS,
+    "relative_positions": RELATIVE_POSITIONS,
+}
 # Axes of the canonical layouts whose size is the same in every ViT.
 FIXED_AXES = {
     "qkv": 3,
@@ -103,6 +122,7 @@ class ViTConfig:
     relative_positions: str = "none"  # one of RELATIVE_POSITIONS, added to attention scores
     rope: str = "none"  # one of ROPES: q and k of patch tokens are turned by their position
     rope_temperature: float = 10000.0
+    rope_periods: bool = False  # Meta's DINOv3 stores the periods, rounded to bfloat16
     rope_indexing: str = "ij"  # one of ROPE_INDEXINGS: which of row and column comes first
     rope_offset: float = 0.0  # added to grid positions
     rope_half: bool = False  # turns first and second half of a head, instead of neighbours
@@ -139,7 +159,10 @@ class ViTConfig:
     fc_norm: bool = False  # LayerNorm of the pooled token
     pool_include_prefix: bool = False  # whether avg, max and map pooling read the prefix tokens
     pool_heads: int = 0  # heads of the attention pooling; 0: num_heads
-    pool_mlp_dim: int = 0  # hidden width of the attention pooling's MLP; 0: mlp_dim
+    pool_q_proj: bool = True  # AIMv2's learned query attends as it is
+    pool_kv_bias: bool = True
+    pool_mlp: bool = True  # after the attention pooling; AIMv2 has none
+    pool_mlp_dim: int = 0  # its hidden width; 0: mlp_dim
     representation_size: int = 0  # width of the layer before the head (pre-logits, pooler); 0: none
     representation_activation: str = "tanh"
     dist_head: bool = False  # DeiT: a second head on the distillation token, logits are averaged
@@ -198,6 +221,11 @@ class ViTConfig:
     def learned_positions(self) -> bool:
         """Whether positions are a parameter."""
         return self.position_embedding == "learned"
+
+    @property
+    def computed_positions(self) -> bool:
+        """Whether positions are fixed sines and cosines, which patches alone have."""
+        return self.position_embedding.startswith("sincos2d")
 
     @property
     def single_branch(self) -> bool:
@@ -320,13 +348,16 @@ class ViTConfig:
             "register_positions": self.num_registers
             and self.learned_positions
             and not self.no_embed_class,
-            "rope_temperature": self.rope not in ("none", "mixed"),
+            "rope_temperature": self.rope not in ("none", "mixed") and not self.rope_periods,
             "rope_indexing": self.rope != "none",
             "rope_offset": self.rope in ("axial", "dinov3"),
             "rope_half": self.rope != "none",
             "rope_reference": self.rope == "axial",
             "pool_heads": self.map_pooling,
-            "pool_mlp_dim": self.map_pooling,
+            "pool_q_proj": self.map_pooling,
+            "pool_kv_bias": self.map_pooling,
+            "pool_mlp": self.map_pooling,
+            "pool_mlp_dim": self.map_pooling and self.pool_mlp,
             "head_bias": self.num_classes,
             "proj_bias": self.attention_proj,
             "mlp_layer_scale": self.layer_scale,
@@ -344,6 +375,7 @@ class ViTConfig:
             "head": self.num_heads,
             "dim": self.head_dim,
             "half_dim": self.head_dim // 2,
+            "quarter_dim": self.head_dim // 4,
             "joined_in": self.mlp_dim + 3 * self.num_heads * self.head_dim,
             "joined_out": self.mlp_dim + self.num_heads * self.head_dim,
             "rgb": self.in_channels,
@@ -423,22 +455,9 @@ def field_names() -> tuple[str, ...]:
 
 
 def _contradictions(config: ViTConfig) -> list[str]:
-    vocabularies = {
-        "activation": ACTIVATIONS,
-        "representation_activation": ACTIVATIONS,
-        "pooling": POOLINGS,
-        "position_embedding": POSITIONS,
-        "position_resampling": RESAMPLINGS,
-        "stem_style": STEM_STYLES,
-        "norm": NORMS,
-        "block_order": BLOCK_ORDERS,
-        "rope": ROPES,
-        "rope_indexing": ROPE_INDEXINGS,
-        "relative_positions": RELATIVE_POSITIONS,
-    }
     problems = [
         f"{name} = {getattr(config, name)!r} is none of {', '.join(words)}"
-        for name, words in vocabularies.items()
+        for name, words in VOCABULARIES.items()
         if getattr(config, name) not in words
     ]
     for name in ("in_channels", "embed_dim", "depth", "num_heads", "head_dim", "mlp_dim"):
@@ -457,6 +476,8 @@ def _contradictions(config: ViTConfig) -> list[str]:
         problems.append("relative positions are for a class token and no other prefix tokens")
     if config.rope != "none" and config.head_dim % 4:
         problems.append(f"a rotary embedding needs head_dim divisible by 4, not {config.head_dim}")
+    if config.rope_periods and config.rope != "dinov3":
+        problems.append("rope_periods are those of rope = 'dinov3'")
     if len(config.rope_reference) not in (0, 2):
         problems.append("rope_reference must be rows and columns, or nothing")
     if config.norm == "rms" and config.norm_bias:
@@ -507,10 +528,10 @@ def _contradictions(config: ViTConfig) -> list[str]:
         problems.append(f"the stem's first convolutions halve stem_width {config.stem_width}")
     if config.mobileclip_stem and config.stem_depths:
         problems.append("stem_style = 'mobileclip' has no stages: stem_depths must be empty")
-    if config.position_embedding == "sincos2d" and (config.embed_dim % 4 or config.embed_dim < 8):
+    if config.computed_positions and (config.embed_dim % 4 or config.embed_dim < 8):
         problems.append(
-            f"sincos2d positions need embed_dim divisible by 4, and 8 at least, not "
-            f"{config.embed_dim}"
+            f"{config.position_embedding} positions need embed_dim divisible by 4, and 8 at "
+            f"least, not {config.embed_dim}"
         )
     if not config.attention_proj and not config.even_heads:
         problems.append(

@@ -188,7 +188,7 @@ def checkpoint_of(reading: Reading) -> Checkpoint:
     from vitconvert.conversion.materialise import materialise
 
     container, prefix = reading.container, reading.recognised.prefix
-    plan = plan_reading(reading.recognised.binding.links, reading.config)
+    plan = plan_reading(reading.recognised.binding, reading.config)
     tensors = materialise(plan, lambda name: container.read(prefix + name))
     return Checkpoint(
         tensors=tensors,
@@ -221,7 +221,7 @@ def read_state_dict(
     user = _parsed(overrides or {})
     config, _ = derive_config(recognised.binding, state(user, USER))
     check_accounts(recognised.binding, config, "a state dict")
-    plan = plan_reading(recognised.binding.links, config)
+    plan = plan_reading(recognised.binding, config)
     return materialise(plan, lambda name: state_dict[recognised.prefix + name]), config
 
 
@@ -347,7 +347,7 @@ def stated_facts(
     return strongest(
         state(user, USER),
         state(_parsed(own), "vitconvert.json"),
-        facts_from_config(table, their_config),
+        facts_from_config(table, their_config, known=user),
         _named_facts(table, located, their_config, architecture),
     )
 

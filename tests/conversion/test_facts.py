@@ -241,10 +241,12 @@ def test_a_word_of_the_config_that_has_no_match():
     theirs = {"model_type": "vit", "hidden_act": "gelu_10"}
     config, _ = examine(hf(), HEADS, theirs | {"hidden_act": "gelu_new"})
     assert config.activation == "gelu_tanh"
-    assert message(ConflictingFact, hf(), HEADS, theirs) == (
-        "error: conflicting-fact\n"
-        "  These facts contradict each other.\n"
-        "  activation = 'gelu_10' is none of gelu, gelu_tanh, quick_gelu, relu, silu, tanh"
+    assert message(NotRepresentable, hf(), HEADS, theirs) == (
+        "error: not-representable\n"
+        "  config.json says hidden_act = 'gelu_10', which vitconvert has no word for.\n"
+        "  table    weights_map/hf_vit.toml\n"
+        "  problem  activation is one of gelu, gelu_tanh, quick_gelu, relu, silu, tanh\n"
+        "  hint: --set activation=... states it in vitconvert's words."
     )
 
 
@@ -253,7 +255,7 @@ def test_a_value_of_the_config_of_another_kind():
         facts_from_config(builtin_tables()["hf_vit"], {"num_attention_heads": "many"})
     assert str(error.value) == (
         "error: not-representable\n"
-        "  config.json says num_heads = 'many', which vitconvert has no word for.\n"
+        "  config.json says num_attention_heads = 'many', which vitconvert has no word for.\n"
         "  table    weights_map/hf_vit.toml\n"
         "  problem  num_heads must be a whole number, not 'many'.\n"
         "  hint: --set num_heads=... states it in vitconvert's words."

@@ -115,7 +115,7 @@ def through(table, plan, canonical, config):
     found, _ = derive_config(binding, state(told(config), "user"))
     check_accounts(binding, found, table.name)
     assert len(theirs) == binding.explained + len(binding.ignored)
-    return materialise(plan_reading(binding.links, found), theirs.__getitem__)
+    return materialise(plan_reading(binding, found), theirs.__getitem__)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -202,6 +202,7 @@ def test_every_dialect_is_held_by_some_model():
         {**DINOV3, **SCALED, "num_classes": 0},
         {**DINOV3, **SCALED, **GATED},
         {**DINOV3, **SCALED, **GATED, "qkv_bias": False},
+        {**DINOV3, **SCALED, **GATED, **lucid, "rope_periods": True, "num_classes": 0},
         {**SCALED, "relative_positions": "block", "position_embedding": "none", **late},
         {**SCALED, **BEIT_BARE},
         {"rope": "mixed", **SCALED},

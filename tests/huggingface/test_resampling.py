@@ -1,4 +1,4 @@
-"""Learned positions at another image size, by the rule of each class."""
+"""Positions at another image size, by the rule of each class."""
 
 import pytest
 import torch
@@ -15,6 +15,7 @@ NAMES = {
     "CLIP, both towers": ASKED,
     "SigLIP": ASKED,
     "SigLIP 2": {},
+    "AIMv2, pooled, native, biases": {},
 }
 
 

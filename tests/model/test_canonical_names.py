@@ -28,7 +28,7 @@ def configs(draw):
     stem = draw(flag)
     style = draw(st.sampled_from(["google", "resnet_d", "mobileclip"]))
     staged = stem and style != "mobileclip"
-    positions = draw(st.sampled_from(["learned", "sincos2d", "none"]))
+    positions = draw(st.sampled_from(["learned", "sincos2d", "sincos2d_mae", "none"]))
     dist_head = dist_token and num_classes > 0 and draw(flag)
     representation_size = draw(st.integers(0, 4))
     pooling = draw(st.sampled_from(["avg", "avgmax", "max", "map", "none", "token", "token_avg"]))
@@ -54,7 +54,7 @@ def configs(draw):
         for name in (
             *("no_embed_class", "patch_bias", "patch_norm", "patch_pre_norm", "pre_norm"),
             *("qkv_bias", "qk_norm", "mlp_bias", "layer_scale", "final_norm", "fc_norm"),
-            *("pool_include_prefix", "head_bias"),
+            *("pool_include_prefix", "head_bias", "pool_q_proj", "pool_kv_bias", "pool_mlp"),
         )
     }
     flags["fc_norm"] = flags["fc_norm"] and pooling != "token_avg"
@@ -81,6 +81,7 @@ def configs(draw):
         norm=norm,
         norm_bias=norm == "layer" and draw(flag),
         rope=rope,
+        rope_periods=rope == "dinov3" and draw(flag),
         relative_positions=relative,
         branches=branches,
         block_order=order,

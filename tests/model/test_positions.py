@@ -10,6 +10,7 @@ import torch.nn.functional as F
 import vit_pytorch.simple_vit
 from timm.layers import resample_abs_pos_embed, resample_patch_embed, resize_rel_pos_bias_table
 from torchvision.models.vision_transformer import interpolate_embeddings
+from transformers.models.aimv2.modeling_aimv2 import build_2d_sinusoidal_position_embedding
 from transformers.models.vit.modeling_vit import ViTEmbeddings
 
 from vitconvert.config import RESAMPLINGS
@@ -19,6 +20,7 @@ from vitconvert.model.positions import (
     resample_patch_kernel,
     resample_positions,
     resample_relative_positions,
+    sincos2d_mae_positions,
     sincos2d_positions,
 )
 
@@ -176,6 +178,13 @@ def test_unknown_rule_is_told():
 def test_fixed_positions_are_lucidrains(grid, dim):
     wanted = vit_pytorch.simple_vit.posemb_sincos_2d(h=grid[0], w=grid[1], dim=dim)
     assert torch.equal(sincos2d_positions(grid, dim), wanted)
+
+
+@pytest.mark.parametrize(("grid", "dim"), [((4, 3), 8), ((5, 7), 32), ((1, 1), 12)])
+def test_fixed_positions_of_mae_are_transformers(grid, dim):
+    wanted = build_2d_sinusoidal_position_embedding(*grid, dim)
+    along, across = wanted.chunk(2, dim=1)
+    assert torch.equal(sincos2d_mae_positions(grid, dim), torch.cat((across, along), dim=1))
 
 
 def _table(grid, prefix):

@@ -21,6 +21,7 @@ def configs(draw):
     names = (
         *("no_embed_class", "patch_bias", "patch_norm", "patch_pre_norm", "pre_norm", "qkv_bias"),
         *("qk_norm", "mlp_bias", "layer_scale", "final_norm", "fc_norm", "head_bias"),
+        *("pool_q_proj", "pool_kv_bias", "pool_mlp"),
     )
     pooling = draw(st.sampled_from(poolings))
     return ViTConfig(
@@ -40,7 +41,7 @@ def configs(draw):
         dist_token=dist_token,
         dist_head=dist_token and pooling == "token" and classes > 0 and draw(flag),
         num_registers=draw(st.integers(0, 3)),
-        position_embedding=draw(st.sampled_from(["learned", "sincos2d", "none"])),
+        position_embedding=draw(st.sampled_from(["learned", "sincos2d", "sincos2d_mae", "none"])),
         stem=stem,
         stem_depths=tuple(draw(st.lists(st.integers(1, 3), max_size=3))) if staged else (),
         stem_width=32,

@@ -43,7 +43,7 @@ def read(tensors, stated):
     binding = recognised.binding
     config, notes = derive_config(binding, state(stated, "user"))
     check_accounts(binding, config, "specimen")
-    canonical = materialise(plan_reading(binding.links, config), tensors.__getitem__)
+    canonical = materialise(plan_reading(binding, config), tensors.__getitem__)
     return canonical, config, binding, notes
 
 

@@ -251,8 +251,28 @@ MISTAKES = [
         *('ignore."{base}.*"', "{base} is neither an index nor a word of this table (none)", None),
     ),
     (
+        '[holds]\n"mask" = "1 0 1 : (qkv head)"',
+        *('holds."mask"', "only an ignored tensor must hold something", None),
+    ),
+    (
+        '[ignore]\n"mask" = "why"\n[holds]\n"mask" = "1 0 : (qkv head)"',
+        *('holds."mask"', "2 numbers for the steps of 'qkv': it has 3", None),
+    ),
+    (
+        '[ignore]\n"mask" = "why"\n[holds]\n"mask" = "1 : head"',
+        *('holds."mask"', "1 numbers for the steps of 'head': nothing tells how many", None),
+    ),
+    (
+        '[ignore]\n"mask" = "why"\n[holds]\n"mask" = "1 0 1 : (qkv heads)"',
+        *('holds."mask"', "no tensor of ours has an axis 'heads'", None),
+    ),
+    (
+        '[ignore]\n"mask" = "why"\n[holds]\n"mask" = "qkv"',
+        *('holds."mask"', "expected numbers, a colon and axes, found 'qkv'", None),
+    ),
+    (
         '[empty]\n"cls" = "1 width"',
-        *('empty."cls"', "expected one key, and axes that begin with 0", None),
+        *('empty."cls"', "expected one key, and axes of which one is 0", None),
     ),
     (
         '[empty]\n"cls" = "(0"',
@@ -309,7 +329,8 @@ MISTAKES = [
 ]
 VOCABULARY = {
     "{sections}": (
-        "dialect, words, rows, ignore, sizes, empty, config, ask, config_json, only, preprocessing"
+        "dialect, words, rows, ignore, sizes, holds, empty, config, ask, config_json, only, "
+        "preprocessing"
     ),
     "{dialect_keys}": "title, ecosystem, source, tested, extends, requires, container, named_only",
 }

@@ -193,6 +193,8 @@ class _Derivation:
                 self.learn("stem_style", style)
         if present["mixed_rope"]:
             self.learn("rope", "mixed")
+        if present["rope_periods"]:
+            self.learn("rope", "dinov3")
         tables = [k for k in ("block", "shared") if present[f"{k}_relative_positions"]]
         self.learn("relative_positions", tables[0] if tables else "none")
         for field, name in (("num_registers", "reg_token"), ("num_classes", "head.weight")):

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn import init
 
 from vitconvert.errors import UsageError
+from vitconvert.model.rope import dinov3_periods
 
 Layer = nn.Linear | nn.Conv2d
 Fill = Callable[[Tensor], object]
@@ -86,6 +87,8 @@ def _fill_parameters(model: nn.Module, style: Style) -> None:
             init.zeros_(parameter)
         elif name == "rope.freqs":
             _mixed_frequencies(parameter)
+        elif name == "rope.periods":
+            parameter.copy_(dinov3_periods(len(parameter), temperature=100.0))
         elif name == "pos_embed":
             style.positions(parameter)
         elif name in TOKENS:

@@ -1,9 +1,10 @@
-"""Position tables: the fixed sine-cosine one, and fitting learned weights to other grids."""
+"""Position tables: the fixed sine-cosine ones, and fitting learned weights to other grids."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitconvert.config import ViTConfig
 from vitconvert.errors import ShapeMismatch, UsageError
 
 # How each project fits a grid of positions to another image size, by the names of
@@ -22,6 +23,13 @@ INTERPOLATION: dict[str, dict[str, str | bool]] = {
 OFFSET = {"bicubic_offset": 0.1}
 
 
+def computed_positions(config: ViTConfig) -> Tensor:
+    """The fixed positions of a configuration, (rows * columns, D) float32 on the CPU."""
+    if config.position_embedding == "sincos2d_mae":
+        return sincos2d_mae_positions(config.grid_size, config.embed_dim)
+    return sincos2d_positions(config.grid_size, config.embed_dim)
+
+
 def sincos2d_positions(grid: tuple[int, int], dim: int, temperature: float = 10000.0) -> Tensor:
     """Fixed positions of big_vision (`posemb_sincos_2d`) and lucidrains' SimpleViT.
 
@@ -30,7 +38,23 @@ def sincos2d_positions(grid: tuple[int, int], dim: int, temperature: float = 100
         sin x, cos x, sin y, cos y, each with dim/4 frequencies from 1 down to 1/temperature.
     """
     frequencies = torch.arange(dim // 4, device="cpu") / (dim // 4 - 1)
-    omega = 1.0 / temperature**frequencies
+    return _sines_and_cosines(grid, 1.0 / temperature**frequencies)
+
+
+def sincos2d_mae_positions(grid: tuple[int, int], dim: int, temperature: float = 10000.0) -> Tensor:
+    """Fixed positions of MAE (`get_2d_sincos_pos_embed`), computed in float64.
+
+    AIMv2 for images of native size has them too (transformers 5.23,
+    `build_2d_sinusoidal_position_embedding`).
+
+    Returns:
+        As `sincos2d_positions`, but the dim/4 frequencies end before 1/temperature.
+    """
+    frequencies = torch.arange(dim // 4, device="cpu", dtype=torch.float64) / (dim // 4)
+    return _sines_and_cosines(grid, 1.0 / temperature**frequencies).float()
+
+
+def _sines_and_cosines(grid: tuple[int, int], omega: Tensor) -> Tensor:
     rows, columns = (torch.arange(size, device="cpu") for size in grid)
     y, x = torch.meshgrid(rows, columns, indexing="ij")
     y = y.flatten()[:, None] * omega

@@ -16,6 +16,7 @@ from vitconvert.errors import TableError, UsageError
 from vitconvert.fields import parse_field
 from vitconvert.tables.axes import Axes, Dim, parse_axes
 from vitconvert.tables.canonical import CanonicalTensor, canonical_tensors
+from vitconvert.tables.constants import Constant, parse_constant
 from vitconvert.tables.directory import tables_dir
 from vitconvert.tables.expressions import Alternative, parse_expression
 from vitconvert.tables.soundness import check_alternative
@@ -32,6 +33,7 @@ _SECTIONS = (
     "rows",
     "ignore",
     "sizes",
+    "holds",
     "empty",
     "config",
     "ask",
@@ -110,6 +112,7 @@ class Table:
     rows: tuple[Row, ...]
     ignore: tuple[tuple[Template, str], ...]
     sizes: tuple[tuple[Template, str, int], ...]  # a key, an axis, what times its length that is
+    holds: tuple[tuple[Template, Constant], ...]  # what ignored tensors must be
     empty: tuple[tuple[Template, Axes], ...]
     defaults: tuple[Default, ...]
     ask: Mapping[str, str]  # fields that only the user can tell -> why
@@ -263,6 +266,7 @@ class _TableReader:
             rows=rows,
             ignore=tuple(self.ignore()),
             sizes=tuple(self.sizes()),
+            holds=tuple(self.holds()),
             empty=tuple(self.empty()),
             defaults=tuple(self.defaults()),
             ask=dict(self.ask()),
@@ -343,14 +347,26 @@ class _TableReader:
                 raise self.error(f'sizes."{key}"', 'expected an axis, or one divided: "dim / 4"')
             yield self.template("sizes", key), match[1], int(match[2] or 1)
 
+    def holds(self) -> Iterator[tuple[Template, Constant]]:
+        for key, text in self.section("holds").items():
+            if text is False:
+                continue
+            if not self.section("ignore").get(key):
+                raise self.error(f'holds."{key}"', "only an ignored tensor must hold something")
+            try:
+                constant = parse_constant(str(text), f'{self.label}: "{key}" = "{text}"')
+            except ValueError as error:
+                raise self.error(f'holds."{key}"', error) from None
+            yield self.template("holds", key), constant
+
     def empty(self) -> Iterator[tuple[Template, Axes]]:
         for key, axes in self.section("empty").items():
             try:
                 template, layout = self.template("empty", key), parse_axes(axes)
             except (ValueError, TypeError) as error:
                 raise self.error(f'empty."{key}"', error) from None
-            if template.indices or layout.dims[:1] != (Dim(number=0),):
-                raise self.error(f'empty."{key}"', "expected one key, and axes that begin with 0")
+            if template.indices or Dim(number=0) not in layout.dims:
+                raise self.error(f'empty."{key}"', "expected one key, and axes of which one is 0")
             yield template, layout
 
     def template(self, section: str, key: str, kind: str = "{p}") -> Template:
