@@ -13,7 +13,7 @@ from typing import Any
 
 from vitconvert.config import ViTConfig, field_names
 from vitconvert.conversion.their_config import Facts
-from vitconvert.errors import ConflictingFact, MissingFact
+from vitconvert.errors import ConflictingFact, MissingFact, NotRepresentable
 from vitconvert.tables.architectures import architectures
 from vitconvert.tables.binding import Binding
 from vitconvert.tables.canonical import canonical_tensors
@@ -99,6 +99,7 @@ class Gathered:
         Raises:
             ConflictingFact: What is stated contradicts the tensors.
             MissingFact: Fields are not known. Lists all of them.
+            NotRepresentable: The dialect's own project mistakes such tensors.
         """
         if self.conflicts:
             raise ConflictingFact(
@@ -118,7 +119,16 @@ class Gathered:
             )
         values = {name: value for name, (value, _) in self.facts.items()}
         origins = {name: origin for name, (_, origin) in self.facts.items()}
-        return ViTConfig(**values, origins=origins)
+        config = ViTConfig(**values, origins=origins)
+        broken = [f"not {k}: {why}" for k, why in self.table.must.items() if not getattr(config, k)]
+        if broken:
+            raise NotRepresentable(
+                "The project's own code mistakes tensors like these.",
+                evidence={"dialect": f"{self.table.name} ({self.table.file})"},
+                details=broken,
+                meaning="So nothing tells which function they were trained for.",
+            )
+        return config
 
 
 def gather_facts(binding: Binding, stated: Facts) -> Gathered:
