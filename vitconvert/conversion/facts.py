@@ -14,7 +14,7 @@ from typing import Any
 from vitconvert.config import ViTConfig, field_names
 from vitconvert.conversion.their_config import Facts
 from vitconvert.errors import ConflictingFact, MissingFact, NotRepresentable
-from vitconvert.tables.architectures import architectures
+from vitconvert.tables.architectures import architectures, named
 from vitconvert.tables.binding import Binding
 from vitconvert.tables.canonical import canonical_tensors
 from vitconvert.tables.table import SCALED_BY_WIDTH, Default, Table
@@ -343,7 +343,10 @@ class _Derivation:
         """A rotary embedding leaves no trace, so a file must not look like a model that has one."""
         if "rope" in self.stated or "rope" in self.facts:
             return
-        rows = architectures().get(self.binding.table.name, {})
+        table = self.binding.table
+        rows = architectures().get(table.name, {})
+        if table.config_file and table.config_file.architectures:
+            rows = named(table.config_file.architectures)
         turned = (name for name, row in rows.items() if row.get("rope", "none") != "none")
         alike = [name for name in turned if self.looks_like(rows[name])]
         if alike:

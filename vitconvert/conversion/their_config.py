@@ -28,6 +28,8 @@ def facts_from_config(table: Table, their_config: Mapping[str, Any]) -> Facts:
         facts[field] = (default, f"{table.file}, for a config.json that does not say")
     for field, paths in mapping.fields.items():
         found = next((v for p in paths if (v := look_up(their_config, p)) is not None), None)
+        if found == "" and "" not in mapping.values.get(field, {}):
+            continue  # nothing said
         if found is not None:
             facts[field] = (_translate(mapping, field, found, table), "config.json")
     return facts
