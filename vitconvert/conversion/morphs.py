@@ -30,8 +30,9 @@ def resize(
         The tensors, the configuration and what was changed, in words.
 
     Raises:
-        UsageError: A size is none, the image would be no whole number of patches, or the patches
-            of this model cannot be resized.
+        UsageError: The image would be no whole number of patches, or the patches of this model
+            cannot be resized.
+        ConflictingFact: The image would hold no patch.
     """
     asked = {"image_size": image_size, "patch_size": patch_size}
     sizes = {name: parse_field(name, size) for name, size in asked.items() if size is not None}
