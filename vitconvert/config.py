@@ -49,6 +49,10 @@ RESAMPLINGS = (
     "bilinear_antialias",  # Hugging Face SigLIP 2 (NaFlex)
     "bilinear_align_corners",  # Google, big_vision, jeonsworld: scipy.ndimage.zoom(order=1)
 )
+RELATIVE_RESAMPLINGS = (
+    "geometric",  # timm `resize_rel_pos_bias_table`, after BEiT's fine-tuning
+    "bilinear",  # Hugging Face BEiT and Data2VecVision, after MiDaS 3.1
+)
 # The fields that have a word of a vocabulary.
 VOCABULARIES: Mapping[str, tuple[str, ...]] = {
     "activation": ACTIVATIONS,
@@ -62,6 +66,7 @@ VOCABULARIES: Mapping[str, tuple[str, ...]] = {
     "rope": ROPES,
     "rope_indexing": ROPE_INDEXINGS,
     "relative_positions": RELATIVE_POSITIONS,
+    "relative_resampling": RELATIVE_RESAMPLINGS,
 }
 # Axes of the canonical layouts whose size is the same in every ViT.
 FIXED_AXES = {
@@ -120,6 +125,7 @@ class ViTConfig:
     no_embed_class: bool = False  # positions belong to patches only
     position_resampling: str = "bicubic_antialias"  # one of RESAMPLINGS, for other image sizes
     relative_positions: str = "none"  # one of RELATIVE_POSITIONS, added to attention scores
+    relative_resampling: str = "geometric"  # one of RELATIVE_RESAMPLINGS, for other image sizes
     rope: str = "none"  # one of ROPES: q and k of patch tokens are turned by their position
     rope_temperature: float = 10000.0
     rope_periods: bool = False  # Meta's DINOv3 stores the periods, rounded to bfloat16
@@ -334,7 +340,8 @@ class ViTConfig:
         Two configurations compute the same function of the same weights if these are equal.
         """
         fields = {name: getattr(self, name) for name in field_names()}
-        for name in ("position_resampling", *(n for n in fields if n.endswith("drop_rate"))):
+        resampling = ("position_resampling", "relative_resampling")
+        for name in (*resampling, *(n for n in fields if n.endswith("drop_rate"))):
             del fields[name]
         fields["attention_scale"] = self.attention_scale or self.head_dim**-0.5
         fields["pool_heads"] = self.pool_heads or self.num_heads

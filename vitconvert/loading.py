@@ -103,6 +103,7 @@ def load_model(
     architecture: str | None = None,
     table: Source | None = None,
     image_size: int | tuple[int, int] | None = None,
+    patch_size: int | tuple[int, int] | None = None,
     num_classes: int | None = None,
     dtype: "torch.dtype | None" = None,
     device: "torch.device | str" = "cpu",
@@ -117,6 +118,7 @@ def load_model(
         architecture: Name of an architecture, for files that cannot tell what they are.
         table: A TOML file with one more dialect.
         image_size: Resample the positions to this size, by the project's own rule.
+        patch_size: Resize the kernel of the patches as FlexiViT does, and resample the positions.
         num_classes: Replace the head by a new one of this size (0: none).
         dtype: Cast the weights; by default, half-precision weights become float32, which is exact
             and what their projects compute in on a CPU, and others stay as they are.
@@ -133,7 +135,12 @@ def load_model(
         source, dialect=dialect, overrides=overrides, architecture=architecture, table=table
     )
     return build_model(
-        checkpoint, image_size=image_size, num_classes=num_classes, dtype=dtype, device=device
+        checkpoint,
+        image_size=image_size,
+        patch_size=patch_size,
+        num_classes=num_classes,
+        dtype=dtype,
+        device=device,
     )
 
 
@@ -283,18 +290,17 @@ def build_model(
     checkpoint: Checkpoint,
     *,
     image_size: int | tuple[int, int] | None = None,
+    patch_size: int | tuple[int, int] | None = None,
     num_classes: int | None = None,
     dtype: "torch.dtype | None" = None,
     device: "torch.device | str" = "cpu",
 ) -> "ViT":
     """Assign a checkpoint's tensors to a model built on the meta device: no second copy."""
-    from vitconvert.conversion.morphs import resample_positions
+    from vitconvert.conversion.morphs import resize
     from vitconvert.model import ViT
 
     tensors, config = checkpoint.tensors, checkpoint.config
-    if image_size is not None:
-        size = parse_field("image_size", image_size)
-        tensors, config, _ = resample_positions(tensors, config, size)
+    tensors, config, _ = resize(tensors, config, image_size=image_size, patch_size=patch_size)
     model = ViT(config, device="meta")
     model.load_state_dict(dict(tensors), strict=True, assign=True)
     if num_classes is not None and num_classes != config.num_classes:

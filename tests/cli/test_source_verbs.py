@@ -144,9 +144,12 @@ def test_hf_directory(run, tmp_path):
         image_size=24, patch_size=8, num_labels=4, num_channels=1,
     )  # fmt: skip
     _random(transformers.ViTForImageClassification(config)).save_pretrained(tmp_path / "hf")
-    code, out, err = run("hf", tmp_path / "hf", "-o", tmp_path / "out")
+    sizes = ("--image-size", "24x36", "--patch-size", "6")
+    code, out, err = run("hf", tmp_path / "hf", "-o", tmp_path / "out", *sizes)
     assert code == 0, err
     assert "dialect        hf_vit" in out
+    assert "patches resized from 8x8 to 6x6 pixels" in out
+    assert "positions resampled from 3x3 to 4x6 patches (bicubic)" in out
     assert "norm_eps 1e-12" in out
     assert "opened by      transformers: bit-equal" in out
     assert "not for        timm: timm has no architecture with these fixed parts; norm_eps" in out

@@ -401,6 +401,39 @@ def test_a_file_that_looks_rotated_and_has_no_name_is_asked_about(name, dialect)
     assert (config.rope, config.origins["rope"]) == ("none", "user")
 
 
+@pytest.mark.parametrize(
+    ("name", "dialect"),
+    [("eva02_enormous_patch14_clip_224", "timm_eva"), ("vit_base_patch16_rpn_224", "timm")],
+)
+def test_a_file_that_looks_normed_after_its_branches_is_asked_about(name, dialect):
+    with torch.device("meta"):
+        shapes = shapes_of(create_model(name))
+    row = find_architecture("timm", name)
+    stated = {"num_heads": row["num_heads"]}
+    assert message(MissingFact, shapes, stated, dialect="timm") == missing(
+        dialect,
+        f"block_order  the tensors are those of {name} too, which norms what a branch gives, not "
+        "what it reads; --architecture NAME says which model this is, --set block_order=pre that "
+        "it is not",
+        "--set block_order=...",
+    )
+    config, _ = examine(shapes, None, None, row, dialect="timm")
+    assert config.block_order == "post"
+
+
+def test_an_image_tower_that_looks_rotated_and_has_no_name_is_asked_about():
+    with torch.device("meta"):
+        tensors = shapes_of(create_model("vit_pe_core_tiny_patch16_384"))
+    shapes = {f"visual.trunk.{name}": shape for name, shape in tensors.items()}
+    assert message(MissingFact, shapes, {"num_heads": 3}, dialect="openclip") == missing(
+        "openclip_timm",
+        "rope  the tensors are those of vit_pe_core_tiny_patch16_384 too, which turns q and k by "
+        "their position; --architecture NAME says which model this is, --set rope=none that it is "
+        "not",
+        "--set rope=...",
+    )
+
+
 def test_deit_iii_and_the_rotated_model_of_its_names_are_told_apart_by_the_user():
     with torch.device("meta"):
         shapes = shapes_of(create_model("vit_small_patch16_rope_ape_224"))

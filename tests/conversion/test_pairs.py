@@ -147,8 +147,8 @@ def test_there_and_back_through_every_pair(dtype, config, seed, keyless):
 REGISTERS = {"num_registers": 2, "no_embed_class": True}
 DINOV3 = {"rope": "dinov3", "position_embedding": "none", "num_registers": 4}
 DINOV3 |= {"rope_half": True, "rope_temperature": 100.0}
-BEIT_BARE = {"relative_positions": "block", "position_embedding": "none", "pooling": "none"}
-BEIT_BARE |= {"num_classes": 0, "final_norm": False}
+BEIT = {"relative_positions": "block", "position_embedding": "none", "image_size": (12, 12)}
+BEIT_BARE = BEIT | {"pooling": "none", "num_classes": 0, "final_norm": False}
 CLIP = {"pre_norm": True, "patch_bias": False, "final_norm": False, "fc_norm": True}
 CLIP |= {"head_bias": False}
 NO_CLASS = {"class_token": False}
@@ -203,7 +203,7 @@ def test_every_dialect_is_held_by_some_model():
         {**DINOV3, **SCALED, **GATED},
         {**DINOV3, **SCALED, **GATED, "qkv_bias": False},
         {**DINOV3, **SCALED, **GATED, **lucid, "rope_periods": True, "num_classes": 0},
-        {**SCALED, "relative_positions": "block", "position_embedding": "none", **late},
+        {**SCALED, **BEIT, **late},
         {**SCALED, **BEIT_BARE},
         {"rope": "mixed", **SCALED},
         {"block_order": "parallel"},

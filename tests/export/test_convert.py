@@ -14,7 +14,7 @@ from transformers import AutoImageProcessor, AutoModelForImageClassification
 
 import vitconvert
 from vitconvert.conversion.morphs import cast
-from vitconvert.errors import NotRepresentable, OutputExists, ParityFailed
+from vitconvert.errors import NotRepresentable, OutputExists, ParityFailed, UsageError
 from vitconvert.export import consumers
 from vitconvert.export.targets import Wish, holders
 from vitconvert.tables.table import builtin_tables
@@ -235,6 +235,76 @@ def test_image_size_resamples_as_timm_does(timm_directory, tmp_path):
         assert torch.equal(ours(x), theirs(x))
     made = vitconvert.load_checkpoint(tmp_path / "out").preprocessing
     assert made(Image.new("RGB", (300, 200))).shape == (3, 160, 192)
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "changes"),
+    [
+        (
+            "vit_tiny_patch16_224",
+            {"patch_size": (8, 14)},
+            (
+                "patches resized from 16x16 to 8x14 pixels",
+                "positions resampled from 14x14 to 28x16 patches (bicubic_antialias)",
+            ),
+        ),
+        (
+            "vit_tiny_patch16_224",
+            {"patch_size": (32, 32), "image_size": (448, 448)},
+            ("patches resized from 16x16 to 32x32 pixels",),
+        ),
+        (
+            "vit_small_patch16_rope_224",
+            {"patch_size": (12, 12), "image_size": (48, 36)},
+            ("patches resized from 16x16 to 12x12 pixels",),
+        ),
+    ],
+    ids=["patch", "patch and image", "rotation"],
+)
+def test_patch_size_resizes_as_timm_does(name, sizes, changes, timm_directory, tmp_path):
+    source = timm_directory(name, **SMALL | {"embed_dim": 48})
+    conversion = vitconvert.convert(source, to="timm", output=tmp_path / "out", **sizes)
+    assert conversion.ledger.changed == changes
+    assert "timm" in {opened.consumer for opened in conversion.opened}
+    theirs = timm.create_model(f"local-dir:{source}", pretrained=True).eval()
+    theirs.set_input_size(sizes.get("image_size", (224, 224)), sizes["patch_size"])
+    x = _images(vitconvert.load_checkpoint(tmp_path / "out").config)
+    written = timm.create_model(f"local-dir:{tmp_path / 'out'}", pretrained=True).eval()
+    with torch.inference_mode():
+        assert torch.equal(written(x), theirs(x))
+        assert torch.equal(vitconvert.load_model(source, **sizes)(x), theirs(x))
+
+
+def test_sizes_that_change_nothing_are_no_change(timm_directory, tmp_path):
+    same = {"image_size": 48, "patch_size": "16", "verify": False}
+    source = timm_directory(**SMALL, img_size=48)
+    assert vitconvert.convert(source, output=tmp_path / "out", **same).ledger.changed == ()
+
+
+def test_a_stem_has_no_patches_of_pixels_to_resize(timm_directory):
+    source = timm_directory("vit_tiny_r_s16_p8_224", **SMALL, img_size=64)
+    with pytest.raises(UsageError) as caught:
+        vitconvert.load_model(source, patch_size=4)
+    assert str(caught.value) == (
+        "error: usage\n"
+        "  The patches of this model cannot be resized: they are cut from a stem's feature map.\n"
+        "  patches are  8x8\n"
+        "  asked        4x4"
+    )
+
+
+@pytest.mark.parametrize("sizes", [{"patch_size": 10}, {"image_size": 72}], ids=str)
+def test_images_are_whole_numbers_of_patches(sizes, timm_directory):
+    source = timm_directory(**SMALL, img_size=48)
+    with pytest.raises(UsageError) as caught:
+        vitconvert.load_model(source, **sizes)
+    image, patch = sizes.get("image_size", 48), sizes.get("patch_size", 16)
+    assert str(caught.value) == (
+        "error: usage\n"
+        f"  An image of {image}x{image} is no whole number of patches.\n"
+        f"  a patch is  {patch}x{patch} pixels\n"
+        "  hint: Choose an image size of whole patches."
+    )
 
 
 def test_cast_weights_are_recorded(timm_directory, tmp_path):

@@ -91,6 +91,22 @@ def test_relative_positions_of_another_grid(changed):
     )
 
 
+def test_a_grid_that_transformers_mistakes(tmp_path):
+    case = CLASSES["BEiT"]
+    arguments = dict(case.arguments) | {"image_size": [24, 40], "num_hidden_layers": 2}
+    wide = type(case)(name=case.name, config=case.config, dialect="", arguments=arguments)
+    wide.model().save_pretrained(tmp_path)
+    with pytest.raises(NotRepresentable) as error:
+        load_checkpoint(tmp_path)
+    assert message(error) == (
+        "error: not-representable\n"
+        "  The project's own code mistakes tensors like these.\n"
+        "  dialect  hf_beit (weights_map/hf_beit.toml)\n"
+        "  not square: BeitRelativePositionBias takes rows for columns on other grids\n"
+        "  So nothing tells which function they were trained for."
+    )
+
+
 def test_another_model_of_the_same_names(changed):
     with pytest.raises(UnknownDialect) as error:
         load_checkpoint(changed("CLIP", model_type="chinese_clip_vision_model"))

@@ -1,4 +1,4 @@
-"""Positions at another image size, by the rule of each class."""
+"""Another image size, by the rule of each class."""
 
 import pytest
 import torch
@@ -11,6 +11,10 @@ ASKED = {"interpolate_pos_encoding": True}
 NAMES = {
     "DINOv2": {},
     "DINOv2, registers": {},
+    "DINOv3": {},
+    "BEiT": ASKED,
+    "BEiT, shared": ASKED,
+    "Data2Vec, classes": ASKED,
     "BEiT, absolute, token": ASKED,
     "CLIP, both towers": ASKED,
     "SigLIP": ASKED,

@@ -91,6 +91,17 @@ def test_stems_that_do_not_exist(fields, problem, make_config):
 
 
 @pytest.mark.parametrize("depths", [(), (1, 2, 2)], ids=str)
+def test_intermediates_equal_timm(depths, make_config, randomise, images):
+    config = _hybrid(make_config, depths, image_size=(64, 96), stem_style="timm")
+    theirs = randomise(_timm(config))
+    ours = _same_weights(config, theirs)
+    x = images(config)
+    outputs, wanted = (m.forward_intermediates(x, intermediates_only=True) for m in (ours, theirs))
+    assert all(map(torch.equal, outputs, wanted))
+    assert len(outputs) == len(wanted)
+
+
+@pytest.mark.parametrize("depths", [(), (1, 2, 2)], ids=str)
 def test_google_style_is_close_to_timm(depths, make_config, randomise, images):
     config = _hybrid(make_config, depths)
     theirs = randomise(_timm(config))

@@ -319,6 +319,14 @@ MISTAKES = [
         "[only]\nroundness = true",
         *("only.roundness", "'roundness' is no property of ViTConfig", None),
     ),
+    (
+        '[must]\nroundness = "rolls"',
+        *("must.roundness", "'roundness' is no property of ViTConfig", None),
+    ),
+    (
+        "[must]\nsquare = true",
+        *("must.square", "a reason is needed, as text", None),
+    ),
     ("rows = 3", *("dialect.rows", "unknown key; {dialect_keys}", None)),
     ('requires = "norm.weight"', *("dialect.requires", "expected a list of texts", None)),
     (
@@ -329,7 +337,7 @@ MISTAKES = [
 ]
 VOCABULARY = {
     "{sections}": (
-        "dialect, words, rows, ignore, sizes, holds, empty, config, ask, config_json, only, "
+        "dialect, words, rows, ignore, sizes, holds, empty, config, ask, config_json, only, must, "
         "preprocessing"
     ),
     "{dialect_keys}": "title, ecosystem, source, tested, extends, requires, container, named_only",

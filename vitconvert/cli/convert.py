@@ -38,6 +38,7 @@ def command(source: str, help_text: str) -> click.Command:
         help="A local file or directory to use instead of the download.",
     )
     @click.option("--image-size", help="Resample positions: 384 or 224x320 (height x width).")
+    @click.option("--patch-size", help="Resize the patches, as FlexiViT: 8 or 8x16.")
     @click.option(
         "--dtype",
         type=click.Choice(["keep", "float32", "float16", "bfloat16"]),
@@ -76,6 +77,7 @@ def _convert(source: str, options: dict[str, Any]) -> int:
             reading_options=_reading(source, options),
             dtype=_dtype(options["dtype"]),
             image_size=options["image_size"],
+            patch_size=options["patch_size"],
             verify=options["verify"],
             overwrite=options["force"],
             command=shlex.join(["vitconvert", *sys.argv[1:]]),

@@ -32,6 +32,8 @@ def facts_from_config(
     for field, paths in mapping.fields.items():
         said = ((p, v) for p in paths if (v := look_up(their_config, p)) is not None)
         path, found = next(said, ("", None))
+        if found == "" and "" not in mapping.values.get(field, {}):
+            continue  # nothing said
         if found is not None and field not in known:
             facts[field] = (_translate(table, mapping, field, path, found), "config.json")
     return facts

@@ -17,7 +17,6 @@ from vitconvert.export.consumers import Opened, open_with_consumers
 from vitconvert.export.provenance import provenance
 from vitconvert.export.targets import OWN, Wish, choose_target
 from vitconvert.export.whole_directory import check_output, whole_directory
-from vitconvert.fields import parse_field
 from vitconvert.loading import (
     Checkpoint,
     Reading,
@@ -91,6 +90,7 @@ def convert(
     table: Source | None = None,
     dtype: "torch.dtype | None" = None,
     image_size: int | tuple[int, int] | None = None,
+    patch_size: int | tuple[int, int] | None = None,
     verify: bool = True,
     overwrite: bool = False,
 ) -> Conversion:
@@ -104,6 +104,7 @@ def convert(
         dialect, overrides, architecture, table: As for `load_model`.
         dtype: Cast the weights.
         image_size: Resample the positions to this size.
+        patch_size: Resize the kernel of the patches as FlexiViT does, and resample the positions.
         verify: Compare with the source's own implementation, and with the programs that the
             output is for.
         overwrite: Replace what is there.
@@ -127,6 +128,7 @@ def convert(
         },
         dtype=dtype,
         image_size=image_size,
+        patch_size=patch_size,
         verify=verify,
         overwrite=overwrite,
     )
@@ -140,6 +142,7 @@ def convert_located(
     reading_options: Mapping[str, Any],
     dtype: "torch.dtype | None" = None,
     image_size: int | tuple[int, int] | None = None,
+    patch_size: int | tuple[int, int] | None = None,
     verify: bool = True,
     overwrite: bool = False,
     command: str | None = None,
@@ -150,7 +153,7 @@ def convert_located(
     parity = _verify(reading, checkpoint) if verify else None
     if parity is not None:
         parity.raise_if_failed()
-    checkpoint = _morphed(checkpoint, image_size=image_size, dtype=dtype)
+    checkpoint = _morphed(checkpoint, image_size=image_size, patch_size=patch_size, dtype=dtype)
     target, passed_over = choose_target(to, _wish(checkpoint))
     with whole_directory(output, overwrite=overwrite) as directory:
         weights = _write_weights(directory, target, checkpoint)
@@ -227,14 +230,16 @@ def _morphed(
     checkpoint: Checkpoint,
     *,
     image_size: int | tuple[int, int] | None,
+    patch_size: int | tuple[int, int] | None,
     dtype: "torch.dtype | None",
 ) -> Checkpoint:
-    from vitconvert.conversion.morphs import cast, resample_positions
+    from vitconvert.conversion.morphs import cast, resize
 
-    tensors, config, ledger = checkpoint.tensors, checkpoint.config, checkpoint.ledger
-    if image_size is not None:
-        size = parse_field("image_size", image_size)
-        tensors, config, change = resample_positions(tensors, config, size)
+    ledger = checkpoint.ledger
+    tensors, config, changes = resize(
+        checkpoint.tensors, checkpoint.config, image_size=image_size, patch_size=patch_size
+    )
+    for change in changes:
         ledger = ledger.with_change(change)
     if dtype is not None:
         tensors, change = cast(tensors, dtype)

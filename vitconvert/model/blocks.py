@@ -27,7 +27,7 @@ class Whereabouts(NamedTuple):
 
     rope: Tensor | None = None  # (patches, 2K) or (H, patches, 2K): sines and cosines
     relative_index: Tensor | None = None  # (N, N): rows of the attention's own table
-    bias: Tensor | None = None  # (H, N, N) to add to the scores
+    bias: Tensor | None = None  # (1, H, N, N) to add to the scores
 
 
 NOWHERE = Whereabouts()

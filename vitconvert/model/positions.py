@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitconvert.config import ViTConfig
+from vitconvert.config import RELATIVE_RESAMPLINGS, RESAMPLINGS, ViTConfig
 from vitconvert.errors import ShapeMismatch, UsageError
 
 # How each project fits a grid of positions to another image size, by the names of
@@ -22,6 +22,8 @@ INTERPOLATION: dict[str, dict[str, str | bool]] = {
 # (https://github.com/facebookresearch/dino/issues/8), which moves every sample a little.
 OFFSET = {"bicubic_offset": 0.1}
 
+Grid = tuple[int, int]  # patches down and across
+
 
 def computed_positions(config: ViTConfig) -> Tensor:
     """The fixed positions of a configuration, (rows * columns, D) float32 on the CPU."""
@@ -30,7 +32,7 @@ def computed_positions(config: ViTConfig) -> Tensor:
     return sincos2d_positions(config.grid_size, config.embed_dim)
 
 
-def sincos2d_positions(grid: tuple[int, int], dim: int, temperature: float = 10000.0) -> Tensor:
+def sincos2d_positions(grid: Grid, dim: int, temperature: float = 10000.0) -> Tensor:
     """Fixed positions of big_vision (`posemb_sincos_2d`) and lucidrains' SimpleViT.
 
     Returns:
@@ -41,7 +43,7 @@ def sincos2d_positions(grid: tuple[int, int], dim: int, temperature: float = 100
     return _sines_and_cosines(grid, 1.0 / temperature**frequencies)
 
 
-def sincos2d_mae_positions(grid: tuple[int, int], dim: int, temperature: float = 10000.0) -> Tensor:
+def sincos2d_mae_positions(grid: Grid, dim: int, temperature: float = 10000.0) -> Tensor:
     """Fixed positions of MAE (`get_2d_sincos_pos_embed`), computed in float64.
 
     AIMv2 for images of native size has them too (transformers 5.23,
@@ -65,8 +67,8 @@ def _sines_and_cosines(grid: tuple[int, int], omega: Tensor) -> Tensor:
 def resample_positions(
     pos_embed: Tensor,
     *,
-    old_grid: tuple[int, int],
-    new_grid: tuple[int, int],
+    old_grid: Grid,
+    new_grid: Grid,
     prefix: int,
     rule: str,
 ) -> Tensor:
@@ -87,11 +89,7 @@ def resample_positions(
         ShapeMismatch: `pos_embed` does not hold prefix + old rows * old columns positions.
         UsageError: `rule` is none of the known ones.
     """
-    if rule not in INTERPOLATION:
-        raise UsageError(
-            f"{rule!r} is no rule for resampling positions.",
-            evidence={"known": ", ".join(INTERPOLATION)},
-        )
+    _check_rule(rule, RESAMPLINGS)
     _check_positions(pos_embed, old_grid, prefix)
     if old_grid == new_grid:
         return pos_embed
@@ -106,18 +104,22 @@ def resample_positions(
 
 
 def resample_relative_positions(
-    table: Tensor, *, old_grid: tuple[int, int], new_grid: tuple[int, int]
+    table: Tensor, *, old_grid: Grid, new_grid: Grid, rule: str
 ) -> Tensor:
     """Fit a BEiT table of relative positions to another grid of patches.
 
-    The offsets of the old grid are spread over those of the new one, in steps that grow
-    geometrically: near patches keep their offsets. Between them, values are interpolated linearly.
-    timm 1.0.31, `resize_rel_pos_bias_table`, after BEiT's fine-tuning (which is cubic there).
+    "geometric": the offsets of the old grid are spread over those of the new one, in steps that
+    grow geometrically: near patches keep their offsets. Between them, values are interpolated
+    linearly. timm 1.0.31, `resize_rel_pos_bias_table`, after BEiT's fine-tuning (cubic there).
+
+    "bilinear": the table is resized as an image. transformers 5.23, `BeitRelativePositionBias`,
+    after MiDaS 3.1, https://arxiv.org/abs/2307.14460.
 
     Args:
         table: (offsets, heads): (2 rows - 1)(2 columns - 1) of them, then three of the class token.
         old_grid: Patches down and across that `table` was made for.
         new_grid: Patches down and across to fit.
+        rule: One of `vitconvert.config.RELATIVE_RESAMPLINGS`.
 
     Returns:
         (offsets, heads), in the dtype of `table`, computed in float32. For an unchanged grid,
@@ -125,7 +127,9 @@ def resample_relative_positions(
 
     Raises:
         ShapeMismatch: `table` does not have the offsets of the old grid.
+        UsageError: `rule` is none of the known ones.
     """
+    _check_rule(rule, RELATIVE_RESAMPLINGS)
     rows, columns = (2 * size - 1 for size in old_grid)
     if table.ndim != 2 or len(table) != rows * columns + 3:
         raise ShapeMismatch(
@@ -139,10 +143,13 @@ def resample_relative_positions(
         )
     if old_grid == new_grid:
         return table
-    down, across = (_spread(*sizes) for sizes in zip(old_grid, new_grid, strict=True))
     offsets = table[:-3].float().reshape(rows, columns, -1)
-    spread = torch.einsum("Yy,Xx,yxh->YXh", down.to(offsets), across.to(offsets), offsets)
-    return torch.cat((spread.flatten(0, 1).to(table.dtype), table[-3:]))
+    fitted = (
+        _bilinear(offsets, new_grid)
+        if rule == "bilinear"
+        else _geometric(offsets, old_grid, new_grid)
+    )
+    return torch.cat((fitted.flatten(0, 1).to(table.dtype), table[-3:]))
 
 
 def resample_patch_kernel(kernel: Tensor, *, patch_size: tuple[int, int]) -> Tensor:
@@ -171,6 +178,11 @@ def resample_patch_kernel(kernel: Tensor, *, patch_size: tuple[int, int]) -> Ten
     return fitted.reshape(*kernel.shape[:2], *patch_size).to(kernel.dtype)
 
 
+def _geometric(offsets: Tensor, old_grid: Grid, new_grid: Grid) -> Tensor:
+    down, across = (_spread(*sizes) for sizes in zip(old_grid, new_grid, strict=True))
+    return torch.einsum("Yy,Xx,yxh->YXh", down.to(offsets), across.to(offsets), offsets)
+
+
 def _spread(old: int, new: int) -> Tensor:
     """(2 new - 1, 2 old - 1) float32: the share of each old offset in each new one."""
     # The farthest old offset, 1 + q + q^2 + ..., is to lie on the farthest new one.
@@ -191,7 +203,20 @@ def _spread(old: int, new: int) -> Tensor:
     return shares.scatter_(1, right[:, None] - 1, 1 - share[:, None])
 
 
-def _check_positions(pos_embed: Tensor, grid: tuple[int, int], prefix: int) -> None:
+def _bilinear(offsets: Tensor, new_grid: Grid) -> Tensor:
+    size = (2 * new_grid[0] - 1, 2 * new_grid[1] - 1)
+    resized = F.interpolate(offsets.permute(2, 0, 1)[None], size=size, mode="bilinear")
+    return resized[0].permute(1, 2, 0)
+
+
+def _check_rule(rule: str, known: tuple[str, ...]) -> None:
+    if rule not in known:
+        raise UsageError(
+            f"{rule!r} is no rule for resampling positions.", evidence={"known": ", ".join(known)}
+        )
+
+
+def _check_positions(pos_embed: Tensor, grid: Grid, prefix: int) -> None:
     rows, columns = grid
     wanted = prefix + rows * columns
     if pos_embed.ndim == 3 and pos_embed.shape[:2] == (1, wanted):

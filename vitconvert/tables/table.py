@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.resources.abc import Traversable
@@ -39,6 +39,7 @@ _SECTIONS = (
     "ask",
     "config_json",
     "only",
+    "must",
     "preprocessing",
 )
 _DIALECT_KEYS = (
@@ -118,6 +119,7 @@ class Table:
     ask: Mapping[str, str]  # fields that only the user can tell -> why
     config_file: ConfigFile | None
     only: Mapping[str, Any]  # properties of ViTConfig that the project's model always has
+    must: Mapping[str, str]  # properties without which its code mistakes the tensors -> why
     preprocessing: Mapping[str, Any]
 
     @functools.cached_property
@@ -269,9 +271,10 @@ class _TableReader:
             holds=tuple(self.holds()),
             empty=tuple(self.empty()),
             defaults=tuple(self.defaults()),
-            ask=dict(self.ask()),
+            ask=dict(self.reasons("ask", self.check_field)),
             config_file=self.config_file(),
             only=self.only(),
+            must=dict(self.reasons("must", self.check_property)),
             preprocessing=self.section("preprocessing"),
         )
 
@@ -391,14 +394,14 @@ class _TableReader:
                     forms = '"field", "field if word" or "field unless word"'
                     raise self.error(place, f"expected {forms}")
 
-    def ask(self) -> Iterator[tuple[str, str]]:
-        for field, reason in self.section("ask").items():
-            self.check_field(f"ask.{field}", field)
+    def reasons(self, section: str, check: Callable[[str, str], None]) -> Iterator[tuple[str, str]]:
+        for name, reason in self.section(section).items():
+            check(f"{section}.{name}", name)
             if reason is False:
                 continue
             if not isinstance(reason, str) or not reason.strip():
-                raise self.error(f"ask.{field}", "a reason is needed, as text")
-            yield field, reason
+                raise self.error(f"{section}.{name}", "a reason is needed, as text")
+            yield name, reason
 
     def config_file(self) -> ConfigFile | None:
         section = self.section("config_json")
@@ -447,9 +450,12 @@ class _TableReader:
 
     def only(self) -> Mapping[str, Any]:
         for name in self.section("only"):
-            if not hasattr(ViTConfig, name) and name not in ViTConfig.__dataclass_fields__:
-                raise self.error(f"only.{name}", f"{name!r} is no property of ViTConfig")
+            self.check_property(f"only.{name}", name)
         return self.section("only")
+
+    def check_property(self, place: str, name: str) -> None:
+        if not hasattr(ViTConfig, name) and name not in ViTConfig.__dataclass_fields__:
+            raise self.error(place, f"{name!r} is no property of ViTConfig")
 
     def field(self, place: str, field: str, value: object) -> Any:
         self.check_field(place, field)
