@@ -15,7 +15,12 @@ from vitconvert.errors import ConflictingFact
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "quick_gelu", "relu", "silu", "tanh")
 POOLINGS = ("token", "avg", "avgmax", "max", "map", "token_avg", "none")
-POSITIONS = ("learned", "sincos2d", "none")
+POSITIONS = (
+    "learned",
+    "sincos2d",  # big_vision `posemb_sincos_2d`: frequencies 1 down to 1/temperature
+    "sincos2d_mae",  # MAE `get_2d_sincos_pos_embed`, AIMv2: the last frequency is left out
+    "none",
+)
 NORMS = ("layer", "rms")
 BLOCK_ORDERS = (
     "pre",  # norm before a branch
@@ -30,7 +35,12 @@ ROPES = (
 )
 ROPE_INDEXINGS = ("ij", "xy")
 RELATIVE_POSITIONS = ("none", "block", "shared")  # BEiT's tables: one a block, or one for all
-STEM_STYLES = ("google", "timm", "jeonsworld")  # the same weights, three arithmetics
+STANDARDISED_STEMS = ("google", "timm", "jeonsworld")  # the same weights, three arithmetics
+STEM_STYLES = (
+    *STANDARDISED_STEMS,
+    "resnet_d",  # timm ResNet-D: batch norms, a root of three convolutions, averaged shortcuts
+    "mobileclip",  # MobileCLIP-B: two convolutions with batch norms and GELU
+)
 RESAMPLINGS = (
     "bicubic_antialias",  # timm `resample_abs_pos_embed`
     "bicubic",  # Hugging Face ViT, DeiT, MAE, MSN, I-JEPA; Meta MAE, DeiT
@@ -39,6 +49,25 @@ RESAMPLINGS = (
     "bilinear_antialias",  # Hugging Face SigLIP 2 (NaFlex)
     "bilinear_align_corners",  # Google, big_vision, jeonsworld: scipy.ndimage.zoom(order=1)
 )
+RELATIVE_RESAMPLINGS = (
+    "geometric",  # timm `resize_rel_pos_bias_table`, after BEiT's fine-tuning
+    "bilinear",  # Hugging Face BEiT and Data2VecVision, after MiDaS 3.1
+)
+# The fields that have a word of a vocabulary.
+VOCABULARIES: Mapping[str, tuple[str, ...]] = {
+    "activation": ACTIVATIONS,
+    "representation_activation": ACTIVATIONS,
+    "pooling": POOLINGS,
+    "position_embedding": POSITIONS,
+    "position_resampling": RESAMPLINGS,
+    "stem_style": STEM_STYLES,
+    "norm": NORMS,
+    "block_order": BLOCK_ORDERS,
+    "rope": ROPES,
+    "rope_indexing": ROPE_INDEXINGS,
+    "relative_positions": RELATIVE_POSITIONS,
+    "relative_resampling": RELATIVE_RESAMPLINGS,
+}
 # Axes of the canonical layouts whose size is the same in every ViT.
 FIXED_AXES = {
     "qkv": 3,
@@ -49,6 +78,10 @@ FIXED_AXES = {
     "root_x": 7,
     "unit_y": 3,
     "unit_x": 3,
+    "four_y": 4,
+    "four_x": 4,
+    "two_y": 2,
+    "two_x": 2,
 }
 
 
@@ -92,8 +125,10 @@ class ViTConfig:
     no_embed_class: bool = False  # positions belong to patches only
     position_resampling: str = "bicubic_antialias"  # one of RESAMPLINGS, for other image sizes
     relative_positions: str = "none"  # one of RELATIVE_POSITIONS, added to attention scores
+    relative_resampling: str = "geometric"  # one of RELATIVE_RESAMPLINGS, for other image sizes
     rope: str = "none"  # one of ROPES: q and k of patch tokens are turned by their position
     rope_temperature: float = 10000.0
+    rope_periods: bool = False  # Meta's DINOv3 stores the periods, rounded to bfloat16
     rope_indexing: str = "ij"  # one of ROPE_INDEXINGS: which of row and column comes first
     rope_offset: float = 0.0  # added to grid positions
     rope_half: bool = False  # turns first and second half of a head, instead of neighbours
@@ -103,7 +138,7 @@ class ViTConfig:
     patch_norm: bool = False  # LayerNorm on the embedded patch
     pre_norm: bool = False  # LayerNorm after the positions are added (CLIP)
 
-    # Hybrid stem: a ResNet in front of the patch convolution
+    # Hybrid stem: convolutions, mostly a ResNet, in front of the patch convolution
     stem: bool = False
     stem_depths: tuple[int, ...] = ()  # bottleneck units in each stage; () is the root alone
     stem_width: int = 64
@@ -130,7 +165,10 @@ class ViTConfig:
     fc_norm: bool = False  # LayerNorm of the pooled token
     pool_include_prefix: bool = False  # whether avg, max and map pooling read the prefix tokens
     pool_heads: int = 0  # heads of the attention pooling; 0: num_heads
-    pool_mlp_dim: int = 0  # hidden width of the attention pooling's MLP; 0: mlp_dim
+    pool_q_proj: bool = True  # AIMv2's learned query attends as it is
+    pool_kv_bias: bool = True
+    pool_mlp: bool = True  # after the attention pooling; AIMv2 has none
+    pool_mlp_dim: int = 0  # its hidden width; 0: mlp_dim
     representation_size: int = 0  # width of the layer before the head (pre-logits, pooler); 0: none
     representation_activation: str = "tanh"
     dist_head: bool = False  # DeiT: a second head on the distillation token, logits are averaged
@@ -156,13 +194,16 @@ class ViTConfig:
 
     @property
     def stem_stride(self) -> int:
-        """Pixels per position of the stem's grid: root 2, pooling 2, each later stage 2."""
-        return 4 * 2 ** max(len(self.stem_depths) - 1, 0) if self.stem else 1
+        """Pixels per position of the stem's grid."""
+        return stem_stride(self.stem_style, self.stem_depths) if self.stem else 1
 
     @property
     def grid_size(self) -> tuple[int, int]:
         """Patches down and across."""
-        height, width = (_stem_positions(self, size) for size in self.image_size)
+        height, width = self.image_size
+        if self.stem:
+            style, depths = self.stem_style, self.stem_depths
+            height, width = (stem_positions(size, style, depths) for size in self.image_size)
         return height // self.patch_size[0], width // self.patch_size[1]
 
     @property
@@ -186,6 +227,11 @@ class ViTConfig:
     def learned_positions(self) -> bool:
         """Whether positions are a parameter."""
         return self.position_embedding == "learned"
+
+    @property
+    def computed_positions(self) -> bool:
+        """Whether positions are fixed sines and cosines, which patches alone have."""
+        return self.position_embedding.startswith("sincos2d")
 
     @property
     def single_branch(self) -> bool:
@@ -253,9 +299,24 @@ class ViTConfig:
         return self.pooling == "map"
 
     @property
+    def standardised_stem(self) -> bool:
+        """Whether the stem is a ResNet with group norms and weight standardisation."""
+        return self.stem and self.stem_style in STANDARDISED_STEMS
+
+    @property
+    def resnet_d_stem(self) -> bool:
+        """Whether the stem is a ResNet-D with batch norms."""
+        return self.stem and self.stem_style == "resnet_d"
+
+    @property
+    def mobileclip_stem(self) -> bool:
+        """Whether the stem is two convolutions with batch norms."""
+        return self.stem and self.stem_style == "mobileclip"
+
+    @property
     def root_only(self) -> bool:
         """Whether the stem is the ResNet's root alone."""
-        return self.stem and not self.stem_depths
+        return self.standardised_stem and not self.stem_depths
 
     @property
     def square(self) -> bool:
@@ -279,7 +340,8 @@ class ViTConfig:
         Two configurations compute the same function of the same weights if these are equal.
         """
         fields = {name: getattr(self, name) for name in field_names()}
-        for name in ("position_resampling", *(n for n in fields if n.endswith("drop_rate"))):
+        resampling = ("position_resampling", "relative_resampling")
+        for name in (*resampling, *(n for n in fields if n.endswith("drop_rate"))):
             del fields[name]
         fields["attention_scale"] = self.attention_scale or self.head_dim**-0.5
         fields["pool_heads"] = self.pool_heads or self.num_heads
@@ -293,13 +355,16 @@ class ViTConfig:
             "register_positions": self.num_registers
             and self.learned_positions
             and not self.no_embed_class,
-            "rope_temperature": self.rope not in ("none", "mixed"),
+            "rope_temperature": self.rope not in ("none", "mixed") and not self.rope_periods,
             "rope_indexing": self.rope != "none",
             "rope_offset": self.rope in ("axial", "dinov3"),
             "rope_half": self.rope != "none",
             "rope_reference": self.rope == "axial",
             "pool_heads": self.map_pooling,
-            "pool_mlp_dim": self.map_pooling,
+            "pool_q_proj": self.map_pooling,
+            "pool_kv_bias": self.map_pooling,
+            "pool_mlp": self.map_pooling,
+            "pool_mlp_dim": self.map_pooling and self.pool_mlp,
             "head_bias": self.num_classes,
             "proj_bias": self.attention_proj,
             "mlp_layer_scale": self.layer_scale,
@@ -317,6 +382,7 @@ class ViTConfig:
             "head": self.num_heads,
             "dim": self.head_dim,
             "half_dim": self.head_dim // 2,
+            "quarter_dim": self.head_dim // 4,
             "joined_in": self.mlp_dim + 3 * self.num_heads * self.head_dim,
             "joined_out": self.mlp_dim + self.num_heads * self.head_dim,
             "rgb": self.in_channels,
@@ -343,6 +409,8 @@ class ViTConfig:
         axes = {"channel": self.in_channels}
         if self.stem:
             axes |= {"stem": self.stem_width, "channel": self.stem_width}
+            axes |= {"stem_in": self.stem_width}
+            axes |= dict.fromkeys(("half_stem", "half_stem_in"), self.stem_width // 2)
         for stage, units in enumerate(self.stem_depths):
             mid = self.stem_width * 2**stage
             axes |= {f"mid{stage}": mid, f"mid_in{stage}": mid, f"out{stage}": 4 * mid}
@@ -373,14 +441,19 @@ class ViTConfig:
         return cls(**fields, origins=dict.fromkeys(fields, origin))
 
 
-def _stem_positions(config: ViTConfig, pixels: int) -> int:
-    """Positions that the stem makes of a row or column of pixels; without a stem, the pixels."""
-    if not config.stem:
-        return pixels
+def stem_stride(style: str, depths: tuple[int, ...]) -> int:
+    """Pixels per position of a stem's grid: root 2, pooling 2, each later stage 2."""
+    return 8 if style == "mobileclip" else 4 * 2 ** max(len(depths) - 1, 0)
+
+
+def stem_positions(pixels: int, style: str, depths: tuple[int, ...]) -> int:
+    """Positions that a stem makes of a row or column of pixels."""
+    if style == "mobileclip":
+        return pixels // 8
     root = math.ceil(pixels / 2)
-    # Strides of 2 with SAME padding round up; jeonsworld's max-pooling of 3 has no padding.
-    pooled = (root - 3) // 2 + 1 if config.stem_style == "jeonsworld" else math.ceil(root / 2)
-    return math.ceil(pooled / (1 << max(len(config.stem_depths) - 1, 0)))
+    # Padded strides of 2 round up; jeonsworld's max-pooling of 3 has no padding.
+    pooled = (root - 3) // 2 + 1 if style == "jeonsworld" else math.ceil(root / 2)
+    return math.ceil(pooled / (1 << max(len(depths) - 1, 0)))
 
 
 def field_names() -> tuple[str, ...]:
@@ -389,22 +462,9 @@ def field_names() -> tuple[str, ...]:
 
 
 def _contradictions(config: ViTConfig) -> list[str]:
-    vocabularies = {
-        "activation": ACTIVATIONS,
-        "representation_activation": ACTIVATIONS,
-        "pooling": POOLINGS,
-        "position_embedding": POSITIONS,
-        "position_resampling": RESAMPLINGS,
-        "stem_style": STEM_STYLES,
-        "norm": NORMS,
-        "block_order": BLOCK_ORDERS,
-        "rope": ROPES,
-        "rope_indexing": ROPE_INDEXINGS,
-        "relative_positions": RELATIVE_POSITIONS,
-    }
     problems = [
         f"{name} = {getattr(config, name)!r} is none of {', '.join(words)}"
-        for name, words in vocabularies.items()
+        for name, words in VOCABULARIES.items()
         if getattr(config, name) not in words
     ]
     for name in ("in_channels", "embed_dim", "depth", "num_heads", "head_dim", "mlp_dim"):
@@ -423,6 +483,8 @@ def _contradictions(config: ViTConfig) -> list[str]:
         problems.append("relative positions are for a class token and no other prefix tokens")
     if config.rope != "none" and config.head_dim % 4:
         problems.append(f"a rotary embedding needs head_dim divisible by 4, not {config.head_dim}")
+    if config.rope_periods and config.rope != "dinov3":
+        problems.append("rope_periods are those of rope = 'dinov3'")
     if len(config.rope_reference) not in (0, 2):
         problems.append("rope_reference must be rows and columns, or nothing")
     if config.norm == "rms" and config.norm_bias:
@@ -467,12 +529,16 @@ def _contradictions(config: ViTConfig) -> list[str]:
         problems.append("mlp_layer_scale = False needs branches = 1")
     if config.dist_head and not (config.dist_token and config.pooling == "token"):
         problems.append("dist_head needs a distillation token and pooling = 'token'")
-    if config.stem and config.stem_width % 32:
+    if config.standardised_stem and config.stem_width % 32:
         problems.append(f"the stem's 32 groups do not divide stem_width {config.stem_width}")
-    if config.position_embedding == "sincos2d" and (config.embed_dim % 4 or config.embed_dim < 8):
+    if config.resnet_d_stem and config.stem_width % 2:
+        problems.append(f"the stem's first convolutions halve stem_width {config.stem_width}")
+    if config.mobileclip_stem and config.stem_depths:
+        problems.append("stem_style = 'mobileclip' has no stages: stem_depths must be empty")
+    if config.computed_positions and (config.embed_dim % 4 or config.embed_dim < 8):
         problems.append(
-            f"sincos2d positions need embed_dim divisible by 4, and 8 at least, not "
-            f"{config.embed_dim}"
+            f"{config.position_embedding} positions need embed_dim divisible by 4, and 8 at "
+            f"least, not {config.embed_dim}"
         )
     if not config.attention_proj and not config.even_heads:
         problems.append(

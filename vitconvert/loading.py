@@ -126,6 +126,7 @@ def load_model(
     architecture: str | None = None,
     table: Source | None = None,
     image_size: int | tuple[int, int] | None = None,
+    patch_size: int | tuple[int, int] | None = None,
     num_classes: int | None = None,
     dtype: "torch.dtype | None" = None,
     device: "torch.device | str" = "cpu",
@@ -140,6 +141,7 @@ def load_model(
         architecture: Name of an architecture, for files that cannot tell what they are.
         table: A TOML file with one more dialect.
         image_size: Resample the positions to this size, by the project's own rule.
+        patch_size: Resize the kernel of the patches as FlexiViT does, and resample the positions.
         num_classes: Replace the head by a new one of this size (0: none).
         dtype: Cast the weights; by default, half-precision weights become float32, which is exact
             and what their projects compute in on a CPU, and others stay as they are.
@@ -156,7 +158,12 @@ def load_model(
         source, dialect=dialect, overrides=overrides, architecture=architecture, table=table
     )
     return build_model(
-        checkpoint, image_size=image_size, num_classes=num_classes, dtype=dtype, device=device
+        checkpoint,
+        image_size=image_size,
+        patch_size=patch_size,
+        num_classes=num_classes,
+        dtype=dtype,
+        device=device,
     )
 
 
@@ -211,7 +218,7 @@ def checkpoint_of(reading: Reading) -> Checkpoint:
     from vitconvert.conversion.materialise import materialise
 
     container, prefix = reading.container, reading.recognised.prefix
-    plan = plan_reading(reading.recognised.binding.links, reading.config)
+    plan = plan_reading(reading.recognised.binding, reading.config)
     tensors = materialise(plan, lambda name: container.read(prefix + name))
     return Checkpoint(
         tensors=tensors,
@@ -244,7 +251,7 @@ def read_state_dict(
     user = _parsed(overrides or {})
     config, _ = derive_config(recognised.binding, state(user, USER))
     check_accounts(recognised.binding, config, "a state dict")
-    plan = plan_reading(recognised.binding.links, config)
+    plan = plan_reading(recognised.binding, config)
     return materialise(plan, lambda name: state_dict[recognised.prefix + name]), config
 
 
@@ -329,18 +336,17 @@ def build_model(
     checkpoint: Checkpoint,
     *,
     image_size: int | tuple[int, int] | None = None,
+    patch_size: int | tuple[int, int] | None = None,
     num_classes: int | None = None,
     dtype: "torch.dtype | None" = None,
     device: "torch.device | str" = "cpu",
 ) -> "ViT":
     """Assign a checkpoint's tensors to a model built on the meta device: no second copy."""
-    from vitconvert.conversion.morphs import resample_positions
+    from vitconvert.conversion.morphs import resize
     from vitconvert.model import ViT
 
     tensors, config = checkpoint.tensors, checkpoint.config
-    if image_size is not None:
-        size = parse_field("image_size", image_size)
-        tensors, config, _ = resample_positions(tensors, config, size)
+    tensors, config, _ = resize(tensors, config, image_size=image_size, patch_size=patch_size)
     model = ViT(config, device="meta")
     model.load_state_dict(dict(tensors), strict=True, assign=True)
     if num_classes is not None and num_classes != config.num_classes:
@@ -393,7 +399,7 @@ def stated_facts(
     return strongest(
         state(user, USER),
         state(_parsed(own), "vitconvert.json"),
-        facts_from_config(table, their_config),
+        facts_from_config(table, their_config, known=user),
         _named_facts(table, located, their_config, architecture),
     )
 

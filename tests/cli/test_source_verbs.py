@@ -130,11 +130,11 @@ def test_error_an_architecture_whose_name_means_another_function(run, tmp_path):
     model = timm.create_model("vit_tiny_patch16_224")
     torch.save(model.state_dict(), tmp_path / "x.pth")
     options = ("--checkpoint", tmp_path / "x.pth", "-o", tmp_path / "out")
-    code, _, err = run("timm", "vit_base_resnet26d_224", *options)
+    code, _, err = run("timm", "vit_relpos_base_patch16_224", *options)
     assert code == 5
     assert err.startswith(
         "error: not-representable\n"
-        "  'vit_base_resnet26d_224' is no architecture that vitconvert knows.\n"
+        "  'vit_relpos_base_patch16_224' is no architecture that vitconvert knows.\n"
     )
 
 
@@ -144,9 +144,12 @@ def test_hf_directory(run, tmp_path):
         image_size=24, patch_size=8, num_labels=4, num_channels=1,
     )  # fmt: skip
     _random(transformers.ViTForImageClassification(config)).save_pretrained(tmp_path / "hf")
-    code, out, err = run("hf", tmp_path / "hf", "-o", tmp_path / "out")
+    sizes = ("--image-size", "24x36", "--patch-size", "6")
+    code, out, err = run("hf", tmp_path / "hf", "-o", tmp_path / "out", *sizes)
     assert code == 0, err
     assert "dialect        hf_vit" in out
+    assert "patches resized from 8x8 to 6x6 pixels" in out
+    assert "positions resampled from 3x3 to 4x6 patches (bicubic)" in out
     assert "norm_eps 1e-12" in out
     assert "opened by      transformers: bit-equal" in out
     assert "not for        timm: timm has no architecture with these fixed parts; norm_eps" in out

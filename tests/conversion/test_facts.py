@@ -241,10 +241,12 @@ def test_a_word_of_the_config_that_has_no_match():
     theirs = {"model_type": "vit", "hidden_act": "gelu_10"}
     config, _ = examine(hf(), HEADS, theirs | {"hidden_act": "gelu_new"})
     assert config.activation == "gelu_tanh"
-    assert message(ConflictingFact, hf(), HEADS, theirs) == (
-        "error: conflicting-fact\n"
-        "  These facts contradict each other.\n"
-        "  activation = 'gelu_10' is none of gelu, gelu_tanh, quick_gelu, relu, silu, tanh"
+    assert message(NotRepresentable, hf(), HEADS, theirs) == (
+        "error: not-representable\n"
+        "  config.json says hidden_act = 'gelu_10', which vitconvert has no word for.\n"
+        "  table    weights_map/hf_vit.toml\n"
+        "  problem  activation is one of gelu, gelu_tanh, quick_gelu, relu, silu, tanh\n"
+        "  hint: --set activation=... states it in vitconvert's words."
     )
 
 
@@ -253,7 +255,7 @@ def test_a_value_of_the_config_of_another_kind():
         facts_from_config(builtin_tables()["hf_vit"], {"num_attention_heads": "many"})
     assert str(error.value) == (
         "error: not-representable\n"
-        "  config.json says num_heads = 'many', which vitconvert has no word for.\n"
+        "  config.json says num_attention_heads = 'many', which vitconvert has no word for.\n"
         "  table    weights_map/hf_vit.toml\n"
         "  problem  num_heads must be a whole number, not 'many'.\n"
         "  hint: --set num_heads=... states it in vitconvert's words."
@@ -270,9 +272,9 @@ def test_arguments_that_the_table_does_not_know():
 
 def test_an_architecture_that_computes_something_else_is_no_plain_vit():
     with pytest.raises(NotRepresentable) as error:
-        find_architecture("timm", "vit_base_resnet26d_224.some_tag")
+        find_architecture("timm", "vit_relpos_base_patch16_224.some_tag")
     assert error.value.fact == (
-        "'vit_base_resnet26d_224' is no architecture that vitconvert knows."
+        "'vit_relpos_base_patch16_224' is no architecture that vitconvert knows."
     )
     assert error.value.meaning == (
         "Its tensors may look like a plain ViT's and still mean another function, so they are not "
@@ -295,7 +297,7 @@ def folder(tmp_path):
 @pytest.mark.parametrize(
     ("shapes", "config", "kind"),
     [
-        (timm(), {"architecture": "vit_base_resnet26d_224"}, NotRepresentable),
+        (timm(), {"architecture": "vit_relpos_base_patch16_224"}, NotRepresentable),
         (timm(), {"architecture": "vit_pe_core_base_patch16_224"}, ConflictingFact),
         (timm(), {"architecture": "vit_base_patch16_rope_224"}, ConflictingFact),
         (
@@ -397,6 +399,39 @@ def test_a_file_that_looks_rotated_and_has_no_name_is_asked_about(name, dialect)
     assert (config.rope, config.origins["rope"]) == (row["rope"], "architecture some_vit")
     config, _ = examine(shapes, stated | {"rope": "none"}, dialect="timm")
     assert (config.rope, config.origins["rope"]) == ("none", "user")
+
+
+@pytest.mark.parametrize(
+    ("name", "dialect"),
+    [("eva02_enormous_patch14_clip_224", "timm_eva"), ("vit_base_patch16_rpn_224", "timm")],
+)
+def test_a_file_that_looks_normed_after_its_branches_is_asked_about(name, dialect):
+    with torch.device("meta"):
+        shapes = shapes_of(create_model(name))
+    row = find_architecture("timm", name)
+    stated = {"num_heads": row["num_heads"]}
+    assert message(MissingFact, shapes, stated, dialect="timm") == missing(
+        dialect,
+        f"block_order  the tensors are those of {name} too, which norms what a branch gives, not "
+        "what it reads; --architecture NAME says which model this is, --set block_order=pre that "
+        "it is not",
+        "--set block_order=...",
+    )
+    config, _ = examine(shapes, None, None, row, dialect="timm")
+    assert config.block_order == "post"
+
+
+def test_an_image_tower_that_looks_rotated_and_has_no_name_is_asked_about():
+    with torch.device("meta"):
+        tensors = shapes_of(create_model("vit_pe_core_tiny_patch16_384"))
+    shapes = {f"visual.trunk.{name}": shape for name, shape in tensors.items()}
+    assert message(MissingFact, shapes, {"num_heads": 3}, dialect="openclip") == missing(
+        "openclip_timm",
+        "rope  the tensors are those of vit_pe_core_tiny_patch16_384 too, which turns q and k by "
+        "their position; --architecture NAME says which model this is, --set rope=none that it is "
+        "not",
+        "--set rope=...",
+    )
 
 
 def test_deit_iii_and_the_rotated_model_of_its_names_are_told_apart_by_the_user():

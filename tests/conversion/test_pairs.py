@@ -115,7 +115,7 @@ def through(table, plan, canonical, config):
     found, _ = derive_config(binding, state(told(config), "user"))
     check_accounts(binding, found, table.name)
     assert len(theirs) == binding.explained + len(binding.ignored)
-    return materialise(plan_reading(binding.links, found), theirs.__getitem__)
+    return materialise(plan_reading(binding, found), theirs.__getitem__)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -147,8 +147,8 @@ def test_there_and_back_through_every_pair(dtype, config, seed, keyless):
 REGISTERS = {"num_registers": 2, "no_embed_class": True}
 DINOV3 = {"rope": "dinov3", "position_embedding": "none", "num_registers": 4}
 DINOV3 |= {"rope_half": True, "rope_temperature": 100.0}
-BEIT_BARE = {"relative_positions": "block", "position_embedding": "none", "pooling": "none"}
-BEIT_BARE |= {"num_classes": 0, "final_norm": False}
+BEIT = {"relative_positions": "block", "position_embedding": "none", "image_size": (12, 12)}
+BEIT_BARE = BEIT | {"pooling": "none", "num_classes": 0, "final_norm": False}
 CLIP = {"pre_norm": True, "patch_bias": False, "final_norm": False, "fc_norm": True}
 CLIP |= {"head_bias": False}
 NO_CLASS = {"class_token": False}
@@ -188,6 +188,8 @@ def test_every_dialect_is_held_by_some_model():
             {"representation_size": 5},
             {"stem": True, "stem_width": 32, "patch_size": (1, 1)},
             {"stem": True, "stem_width": 32, "patch_size": (1, 1), "stem_style": "timm"},
+            {"stem": True, "patch_size": (1, 1), "stem_style": "resnet_d"},
+            {"stem": True, "patch_size": (1, 1), "stem_style": "mobileclip"},
         ),
         *({"dist_token": True}, {"dist_token": True, "dist_head": True}),
         *({**lucid, **normed}, {**lucid, **normed, **generous}, {**lucid, **normed, **late}),
@@ -200,7 +202,8 @@ def test_every_dialect_is_held_by_some_model():
         {**DINOV3, **SCALED, "num_classes": 0},
         {**DINOV3, **SCALED, **GATED},
         {**DINOV3, **SCALED, **GATED, "qkv_bias": False},
-        {**SCALED, "relative_positions": "block", "position_embedding": "none", **late},
+        {**DINOV3, **SCALED, **GATED, **lucid, "rope_periods": True, "num_classes": 0},
+        {**SCALED, **BEIT, **late},
         {**SCALED, **BEIT_BARE},
         {"rope": "mixed", **SCALED},
         {"block_order": "parallel"},

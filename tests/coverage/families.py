@@ -9,6 +9,7 @@ import torch
 from timm.models import save_for_hf
 
 import vitconvert
+from vitconvert.config import stem_stride
 from vitconvert.tables.architectures import named
 
 MODULES = ("vision_transformer", "deit", "vision_transformer_hybrid", "eva", "beit")
@@ -30,11 +31,6 @@ _FAMILIES = (
     *("plus", "so150m", "so400m", "giantopt", "dpwee", "pwee", "dwee", "dlittle", "wee", "mci"),
     *("resnet", "_r26_", "_r50_", "_r_s16", "reg", "gap"),
 )
-# What vitconvert's ViT does not compute: what a name contains, and the part that is missing.
-_UNSUPPORTED = {
-    r"_resnet\d+d_": "a ResNet-D stem with batch norms",
-    r"_mci_": "a MobileCLIP stem of convolutions with batch norms",
-}
 
 
 def family_of(name: str) -> str:
@@ -46,11 +42,6 @@ def family_of(name: str) -> str:
 def supported(name: str) -> bool:
     """Whether vitconvert's ViT computes what this architecture computes."""
     return name in named("timm")
-
-
-def why_unsupported(name: str) -> str:
-    """The part of an architecture that vitconvert's ViT does not have."""
-    return next((why for part, why in _UNSUPPORTED.items() if re.search(part, name)), "")
 
 
 def smallest_of_each_family() -> list[str]:
@@ -69,8 +60,8 @@ def _width(name: str) -> int:
 def small_arguments(name: str) -> dict[str, Any]:
     """4 patches down and 3 across, 5 classes; all else as the architecture has it."""
     row = named("timm")[name]
-    # A stem halves the image in its root and pooling, and in each stage but the first.
-    stride = 4 * 2 ** max(len(row.get("stem_depths", ())) - 1, 0) if row.get("stem") else 1
+    style, depths = row.get("stem_style", "timm"), row.get("stem_depths", ())
+    stride = stem_stride(style, depths) if row.get("stem") else 1
     down, across = (side * stride for side in row["patch_size"])
     return {"img_size": [4 * down, 3 * across], "num_classes": 5}
 
@@ -84,7 +75,7 @@ def _shallow(name: str) -> dict[str, Any]:
 
 
 def random_model(name: str, **arguments: Any) -> torch.nn.Module:
-    """timm's model with every parameter random; factors around one."""
+    """timm's model with every parameter and statistic random; factors around one."""
     torch.manual_seed(3)
     model = timm.create_model(name, **arguments)
     with torch.no_grad():
@@ -92,6 +83,11 @@ def random_model(name: str, **arguments: Any) -> torch.nn.Module:
             factor = parameter.ndim == 1 and key.endswith(("weight", "gamma"))
             scale = 0.2 if parameter.ndim < 2 else 1.0 / parameter[0].numel() ** 0.5
             parameter.normal_(std=scale).add_(1.0 if factor else 0.0)
+        for module in model.modules():
+            if isinstance(module, torch.nn.BatchNorm2d):
+                module.running_mean.normal_(std=0.2)
+                module.running_var.uniform_(0.5, 2.0)
+                module.num_batches_tracked.fill_(7)
     return model.eval()
 
 

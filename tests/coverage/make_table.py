@@ -22,7 +22,6 @@ from tests.coverage.families import (
     family_of,
     relative_difference,
     supported,
-    why_unsupported,
 )
 
 README = Path(__file__).parents[2] / "README.md"
@@ -46,7 +45,7 @@ def measure(names: list[str], file: Path) -> None:
 
 
 def table(measured: Mapping[str, float]) -> str:
-    """A row for each family, and what is not supported by name."""
+    """A row for each family, and one for all of them."""
     families: dict[str, list[str]] = defaultdict(list)
     for name in ARCHITECTURES:
         families[family_of(name)].append(name)
@@ -57,9 +56,6 @@ def table(measured: Mapping[str, float]) -> str:
         "| family | architectures | supported | worst relative difference |",
         "|---|---|---|---|",
         *("| " + " | ".join(map(str, row)) + " |" for row in (*rows, total)),
-        "",
-        "Not supported, and refused by name:",
-        *_refusals(),
     ]
     return "\n".join(lines)
 
@@ -68,14 +64,6 @@ def _row(family: str, names: list[str], measured: Mapping[str, float]) -> tuple[
     differences = [measured[name] for name in names if supported(name)]
     worst = f"{max(differences):.1e}" if differences else "-"
     return family, len(names), len(differences), worst
-
-
-def _refusals() -> list[str]:
-    reasons: dict[str, list[str]] = defaultdict(list)
-    for name in ARCHITECTURES:
-        if not supported(name):
-            reasons[why_unsupported(name)].append(f"`{name}`")
-    return [f"- {', '.join(names)}: {reason}" for reason, names in reasons.items()]
 
 
 def main() -> None:

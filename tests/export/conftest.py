@@ -20,7 +20,16 @@ def fill(model: nn.Module, seed: int = 0) -> nn.Module:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             factor = parameter.ndim == 1 and name.endswith(("weight", "gamma"))
+            # Kernels of a stem come one after the other, and nothing there keeps signals small.
+            if parameter.ndim == 4:
+                parameter.normal_(std=parameter[0].numel() ** -0.5, generator=generator)
+                continue
             parameter.normal_(std=0.2, generator=generator).add_(1.0 if factor else 0.05)
+        for module in model.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.running_mean.normal_(std=0.2, generator=generator)
+                module.running_var.uniform_(0.5, 2.0, generator=generator)
+                module.num_batches_tracked.fill_(9)
     return model.eval()
 
 

@@ -9,10 +9,12 @@ import pytest
 import timm
 import torch
 from PIL import Image
+from safetensors.torch import load_file
 from transformers import AutoImageProcessor, AutoModelForImageClassification
 
 import vitconvert
-from vitconvert.errors import NotRepresentable, OutputExists, ParityFailed
+from vitconvert.conversion.morphs import cast
+from vitconvert.errors import NotRepresentable, OutputExists, ParityFailed, UsageError
 from vitconvert.export import consumers
 from vitconvert.export.targets import Wish, holders
 from vitconvert.tables.table import builtin_tables
@@ -136,6 +138,39 @@ def test_other_targets_return_the_same_bytes(to, timm_directory, tmp_path):
         assert torch.equal(back.tensors[name], tensor), name
 
 
+@pytest.mark.parametrize("to", ["vit", "timm"])
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("vit_small_resnet26d_224", {"img_size": (64, 96)}),
+        ("vit_base_mci_224", {"img_size": (35, 48), "in_chans": 4}),
+    ],
+)
+def test_batch_norms_keep_every_byte(name, arguments, to, timm_directory, tmp_path):
+    source = timm_directory(name, depth=2, num_classes=7, **arguments)
+    conversion = vitconvert.convert(source, to=to, output=tmp_path / "out", verify=to == "timm")
+    if to == "timm":
+        assert conversion.parity.ok and conversion.opened[0].bit_equal
+    before, after = (load_file(f / "model.safetensors") for f in (source, tmp_path / "out"))
+    assert before.keys() == after.keys()
+    for key, tensor in before.items():
+        assert after[key].dtype == tensor.dtype and torch.equal(after[key], tensor), key
+    assert {int(t) for key, t in after.items() if key.endswith("num_batches_tracked")} == {9}
+
+
+def test_batch_norms_in_our_own_names(timm_directory, tmp_path):
+    source = timm_directory("vit_small_resnet26d_224", depth=2, num_classes=7, img_size=64)
+    unheard_of = {"norm_eps": 3e-4}
+    vitconvert.convert(source, output=tmp_path / "out", overrides=unheard_of, verify=False)
+    before = vitconvert.load_model(source, overrides=unheard_of)
+    after = vitconvert.load_model(tmp_path / "out")
+    state = load_file(tmp_path / "out" / "model.safetensors")
+    assert state.keys() == after.state_dict().keys() == before.state_dict().keys()
+    x = _images(before.config)
+    with torch.inference_mode():
+        assert torch.equal(after(x), before(x))
+
+
 def test_provenance_says_where_everything_came_from(timm_directory, tmp_path):
     source = timm_directory()
     vitconvert.convert(source, output=tmp_path / "out")
@@ -202,6 +237,76 @@ def test_image_size_resamples_as_timm_does(timm_directory, tmp_path):
     assert made(Image.new("RGB", (300, 200))).shape == (3, 160, 192)
 
 
+@pytest.mark.parametrize(
+    ("name", "sizes", "changes"),
+    [
+        (
+            "vit_tiny_patch16_224",
+            {"patch_size": (8, 14)},
+            (
+                "patches resized from 16x16 to 8x14 pixels",
+                "positions resampled from 14x14 to 28x16 patches (bicubic_antialias)",
+            ),
+        ),
+        (
+            "vit_tiny_patch16_224",
+            {"patch_size": (32, 32), "image_size": (448, 448)},
+            ("patches resized from 16x16 to 32x32 pixels",),
+        ),
+        (
+            "vit_small_patch16_rope_224",
+            {"patch_size": (12, 12), "image_size": (48, 36)},
+            ("patches resized from 16x16 to 12x12 pixels",),
+        ),
+    ],
+    ids=["patch", "patch and image", "rotation"],
+)
+def test_patch_size_resizes_as_timm_does(name, sizes, changes, timm_directory, tmp_path):
+    source = timm_directory(name, **SMALL | {"embed_dim": 48})
+    conversion = vitconvert.convert(source, to="timm", output=tmp_path / "out", **sizes)
+    assert conversion.ledger.changed == changes
+    assert "timm" in {opened.consumer for opened in conversion.opened}
+    theirs = timm.create_model(f"local-dir:{source}", pretrained=True).eval()
+    theirs.set_input_size(sizes.get("image_size", (224, 224)), sizes["patch_size"])
+    x = _images(vitconvert.load_checkpoint(tmp_path / "out").config)
+    written = timm.create_model(f"local-dir:{tmp_path / 'out'}", pretrained=True).eval()
+    with torch.inference_mode():
+        assert torch.equal(written(x), theirs(x))
+        assert torch.equal(vitconvert.load_model(source, **sizes)(x), theirs(x))
+
+
+def test_sizes_that_change_nothing_are_no_change(timm_directory, tmp_path):
+    same = {"image_size": 48, "patch_size": "16", "verify": False}
+    source = timm_directory(**SMALL, img_size=48)
+    assert vitconvert.convert(source, output=tmp_path / "out", **same).ledger.changed == ()
+
+
+def test_a_stem_has_no_patches_of_pixels_to_resize(timm_directory):
+    source = timm_directory("vit_tiny_r_s16_p8_224", **SMALL, img_size=64)
+    with pytest.raises(UsageError) as caught:
+        vitconvert.load_model(source, patch_size=4)
+    assert str(caught.value) == (
+        "error: usage\n"
+        "  The patches of this model cannot be resized: they are cut from a stem's feature map.\n"
+        "  patches are  8x8\n"
+        "  asked        4x4"
+    )
+
+
+@pytest.mark.parametrize("sizes", [{"patch_size": 10}, {"image_size": 72}], ids=str)
+def test_images_are_whole_numbers_of_patches(sizes, timm_directory):
+    source = timm_directory(**SMALL, img_size=48)
+    with pytest.raises(UsageError) as caught:
+        vitconvert.load_model(source, **sizes)
+    image, patch = sizes.get("image_size", 48), sizes.get("patch_size", 16)
+    assert str(caught.value) == (
+        "error: usage\n"
+        f"  An image of {image}x{image} is no whole number of patches.\n"
+        f"  a patch is  {patch}x{patch} pixels\n"
+        "  hint: Choose an image size of whole patches."
+    )
+
+
 def test_cast_weights_are_recorded(timm_directory, tmp_path):
     conversion = vitconvert.convert(
         timm_directory(**SMALL), output=tmp_path / "out", dtype=torch.bfloat16, verify=False
@@ -209,6 +314,14 @@ def test_cast_weights_are_recorded(timm_directory, tmp_path):
     assert conversion.ledger.changed[0].startswith("cast from float32 to bfloat16; ")
     tensors = vitconvert.load_checkpoint(tmp_path / "out").tensors
     assert {tensor.dtype for tensor in tensors.values()} == {torch.bfloat16}
+
+
+def test_counts_are_not_cast():
+    tensors = {"running_mean": torch.ones(3), "num_batches_tracked": torch.tensor(2**20 + 1)}
+    changed, words = cast(tensors, torch.bfloat16)
+    assert words == "cast from float32 to bfloat16"
+    assert changed["running_mean"].dtype == torch.bfloat16
+    assert changed["num_batches_tracked"] is tensors["num_batches_tracked"]
 
 
 def test_state_dicts_are_respelled_in_memory():

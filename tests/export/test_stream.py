@@ -38,7 +38,7 @@ def raw(content):
 def reading_of(table, container, config):
     binding = bind(table, {name: info.shape for name, info in container.manifest.items()})
     found, _ = derive_config(binding, state(told(config), "user"))
-    return plan_reading(binding.links, found)
+    return plan_reading(binding, found)
 
 
 @pytest.mark.parametrize("chunk", [64, 2**20], ids=["small chunks", "large chunks"])

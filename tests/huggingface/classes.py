@@ -153,6 +153,7 @@ NAFLEX = {
     "position_resampling": "bilinear_antialias",
 }
 MAP = {"pooling": "map", "pool_mlp_dim": 50, "num_classes": 0}
+AIMV2_POOL = {"pooling": "map", "pool_q_proj": False, "pool_mlp": False, "num_classes": 0}
 TOWERS = {"towers": True}
 TEXT_TOWER = ("text_model.", "logit_")
 
@@ -246,6 +247,14 @@ CLASSES: dict[str, Case] = {
         expected=DINOV3
         | {"gated_mlp": True, "activation": "silu", "qkv_bias": False, "mlp_bias": False},
         ignored=MASK,
+    ),
+    "DINOv3, no registers": _case(
+        "DINOv3ViTModel",
+        "DINOv3ViTConfig",
+        "hf_dinov3",
+        MLP | {"num_register_tokens": 0},
+        expected={"num_registers": 0, "class_token": True, "rope_temperature": 100.0},
+        ignored=(*MASK, "embeddings.register_tokens"),
     ),
     "BEiT": _case(
         "BeitModel",
@@ -432,6 +441,20 @@ CLASSES: dict[str, Case] = {
         "hf_aimv2",
         MLP | {"use_head": False, "qkv_bias": True, "mlp_bias": True, "rms_norm_eps": 1e-3},
         expected={"qkv_bias": True, "proj_bias": True, "mlp_bias": True, "norm_eps": 1e-3},
+    ),
+    "AIMv2, pooled": _case(
+        "Aimv2VisionModel",
+        "Aimv2VisionConfig",
+        "hf_aimv2",
+        DEEP | MLP,
+        expected=AIMV2_POOL | {"pool_kv_bias": False, "position_embedding": "learned"},
+    ),
+    "AIMv2, pooled, native, biases": _case(
+        "Aimv2VisionModel",
+        "Aimv2VisionConfig",
+        "hf_aimv2",
+        MLP | {"is_native": True, "qkv_bias": True},
+        expected=AIMV2_POOL | {"pool_kv_bias": True, "position_embedding": "sincos2d_mae"},
     ),
 }
 # Two spellings: on disk, and in memory.

@@ -33,8 +33,9 @@ def test_writing_undoes_reading_to_the_last_byte(case, save):
     written = materialise(plan, checkpoint.tensors.__getitem__)
     with safe_open(folder / "model.safetensors", framework="pt") as file:
         theirs = {bare(name): file.get_tensor(name) for name in checkpoint.ledger.used}
-    assert {bare(name) for name in written} == theirs.keys()
-    for name, tensor in written.items():
+    holding = {name: tensor for name, tensor in written.items() if tensor.numel()}
+    assert {bare(name) for name in holding} == theirs.keys()
+    for name, tensor in holding.items():
         wanted = theirs[bare(name)]
         assert tensor.shape == wanted.shape and torch.equal(tensor, wanted), name
 

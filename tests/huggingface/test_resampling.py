@@ -1,4 +1,4 @@
-"""Learned positions at another image size, by the rule of each class."""
+"""Another image size, by the rule of each class."""
 
 import pytest
 import torch
@@ -11,10 +11,15 @@ ASKED = {"interpolate_pos_encoding": True}
 NAMES = {
     "DINOv2": {},
     "DINOv2, registers": {},
+    "DINOv3": {},
+    "BEiT": ASKED,
+    "BEiT, shared": ASKED,
+    "Data2Vec, classes": ASKED,
     "BEiT, absolute, token": ASKED,
     "CLIP, both towers": ASKED,
     "SigLIP": ASKED,
     "SigLIP 2": {},
+    "AIMv2, pooled, native, biases": {},
 }
 
 

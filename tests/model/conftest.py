@@ -39,6 +39,11 @@ def randomise() -> Callable[[nn.Module], nn.Module]:
             for name, parameter in model.named_parameters():
                 factor = parameter.ndim == 1 and name.endswith(("weight", "gamma", "lambda1"))
                 parameter.normal_(std=0.2).add_(1.0 if factor else 0.05)
+            for module in model.modules():
+                if isinstance(module, nn.BatchNorm2d):
+                    module.running_mean.normal_(std=0.2)
+                    module.running_var.uniform_(0.5, 2.0)
+                    module.num_batches_tracked.fill_(9)
         return model.eval()
 
     return fill

@@ -26,7 +26,9 @@ def configs(draw):
     class_token, num_classes = draw(flag), draw(st.integers(0, 5))
     dist_token = class_token and draw(flag)
     stem = draw(flag)
-    positions = draw(st.sampled_from(["learned", "sincos2d", "none"]))
+    style = draw(st.sampled_from(["google", "resnet_d", "mobileclip"]))
+    staged = stem and style != "mobileclip"
+    positions = draw(st.sampled_from(["learned", "sincos2d", "sincos2d_mae", "none"]))
     dist_head = dist_token and num_classes > 0 and draw(flag)
     representation_size = draw(st.integers(0, 4))
     pooling = draw(st.sampled_from(["avg", "avgmax", "max", "map", "none", "token", "token_avg"]))
@@ -52,7 +54,7 @@ def configs(draw):
         for name in (
             *("no_embed_class", "patch_bias", "patch_norm", "patch_pre_norm", "pre_norm"),
             *("qkv_bias", "qk_norm", "mlp_bias", "layer_scale", "final_norm", "fc_norm"),
-            *("pool_include_prefix", "head_bias"),
+            *("pool_include_prefix", "head_bias", "pool_q_proj", "pool_kv_bias", "pool_mlp"),
         )
     }
     flags["fc_norm"] = flags["fc_norm"] and pooling != "token_avg"
@@ -79,6 +81,7 @@ def configs(draw):
         norm=norm,
         norm_bias=norm == "layer" and draw(flag),
         rope=rope,
+        rope_periods=rope == "dinov3" and draw(flag),
         relative_positions=relative,
         branches=branches,
         block_order=order,
@@ -88,8 +91,9 @@ def configs(draw):
         num_registers=registers,
         position_embedding=positions,
         stem=stem,
-        stem_depths=tuple(draw(st.lists(st.integers(1, 2), max_size=2))) if stem else (),
+        stem_depths=tuple(draw(st.lists(st.integers(1, 2), max_size=2))) if staged else (),
         stem_width=32,
+        stem_style=style,
         attention_proj=attention_proj,
         proj_bias=attention_proj and draw(flag),
         pool_heads=draw(st.sampled_from([0, 1, 2])) if embed_dim % heads == 0 else 1,
@@ -109,9 +113,13 @@ def test_names_and_shapes_are_the_declared_ones(config):
 
 @settings(max_examples=10, deadline=None)
 @given(configs())
-def test_state_is_parameters_only(config):
+def test_state_is_parameters_and_what_batch_norms_gather(config):
     model = ViT(config, device="meta")
-    assert model.state_dict().keys() == dict(model.named_parameters()).keys()
+    gathered = ("running_mean", "running_var", "num_batches_tracked")
+    state = {name for name in model.state_dict() if not name.endswith(gathered)}
+    assert state == dict(model.named_parameters()).keys()
+    batch_norms = [m for m in model.modules() if isinstance(m, torch.nn.BatchNorm2d)]
+    assert len(model.state_dict()) == len(state) + 3 * len(batch_norms)
 
 
 @pytest.mark.parametrize("in_context", [False, True])

@@ -1,6 +1,7 @@
 """Architectures of timm's registry, narrow and two blocks deep, compute what timm computes."""
 
 import copy
+import itertools
 import re
 from functools import partial
 
@@ -145,6 +146,7 @@ FAMILIES = {
     "vit_dwee_patch16_reg1_gap_256": (16, WEE | {"differential": True}),
     "vit_dpwee_patch16_reg1_gap_256": (16, WEE | PARALLEL | {"differential": True}),
     "vit_base_patch16_sapiens2": (16, SAPIENS2),
+    "deit_tiny_distilled_patch16_224": (16, CLASS | {"dist_token": True, "dist_head": True}),
     "vit_intern300m_patch14_448": (14, CLASS | SCALED | {"final_norm": False}),
 }
 # Arguments without which timm cannot build an architecture two blocks deep.
@@ -265,27 +267,33 @@ def test_training_drops_what_timm_drops(name, randomise, images):
     assert not torch.equal(ours.eval()(x), wanted)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "beit_base_patch16_224",
-        "vit_small_patch16_dinov3",
-        "vit_small_patch16_rope_mixed_224",
-        "vit_small_patch16_18x2_224",
-        "eva02_enormous_patch14_clip_224",
-    ],
-)
+# What timm has to say about intermediates, in each combination.
+CHOICES = {
+    "indices": (None, [0]),
+    "return_prefix_tokens": (False, True),
+    "norm": (False, True),
+    "stop_early": (False, True),
+    "output_fmt": ("NCHW", "NLC"),
+    "intermediates_only": (False, True),
+}
+OF_DINO = dict.fromkeys(("reshape", "return_prefix_tokens", "norm"), (False, True))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@torch.inference_mode()
 def test_intermediates_equal_timm(name, randomise, images):
     theirs, config = _pair(name, randomise)
     ours = _same_weights(config, theirs)
     x = images(config)
-    (found, outputs), (wanted, their_outputs) = (
-        model.forward_intermediates(x, return_prefix_tokens=True, norm=True)
-        for model in (ours, theirs)
-    )
-    assert torch.equal(found, wanted)
-    pairs = zip(outputs, their_outputs, strict=True)
-    assert all(torch.equal(a, b) for pair in pairs for a, b in zip(*pair, strict=True))
+    for arguments in _combinations(CHOICES):
+        # Without prefix tokens, timm's Eva fails when asked for them.
+        if config.num_prefix_tokens or not arguments["return_prefix_tokens"]:
+            found, wanted = (m.forward_intermediates(x, **arguments) for m in (ours, theirs))
+            assert _equal(found, wanted), arguments
+    if hasattr(theirs, "get_intermediate_layers"):
+        for arguments in _combinations({"n": (1, [0, 1]), **OF_DINO}):
+            found, wanted = (m.get_intermediate_layers(x, **arguments) for m in (ours, theirs))
+            assert _equal(found, wanted), arguments
     present = dict(ours.named_parameters()).keys()
     assert ours.no_weight_decay() & present == theirs.no_weight_decay() & present
 
@@ -338,6 +346,16 @@ def test_learned_rotation_begins_as_timms():
     along, across = ours.unflatten(-1, (2, -1)).unbind(-2)
     torch.testing.assert_close((along * across).sum(0), torch.zeros(3, 4, 6), atol=1e-6, rtol=0)
     assert len(along[0, :, :, 0].unique()) == 12
+
+
+def _combinations(choices):
+    return [dict(zip(choices, c, strict=True)) for c in itertools.product(*choices.values())]
+
+
+def _equal(found, wanted):
+    if isinstance(wanted, torch.Tensor):
+        return torch.equal(found, wanted)
+    return len(found) == len(wanted) and all(map(_equal, found, wanted))
 
 
 def _pair(name, randomise, arguments=None, changes=None):

@@ -20,6 +20,7 @@ CONFIGS = {
     "rotation of halves": {"rope": "dinov3", "head_dim": 8, "rope_half": True},
     "relative positions": {"relative_positions": "block"},
     "differential": {"differential": True},
+    "shared keys": {"kv_heads": (3, 1, 1), "qk_norm": True},
     "parts of an MLP": {"gated_mlp": True, "mlp_norm": True, "norm": "rms", "norm_bias": False},
 }
 # Words that join the heads, or blocks, so that pruning is refused.
@@ -30,7 +31,6 @@ JOINED = {
         "an output projection is missing",
     ),
     "branches": ({"branches": 2}, "attentions stand side by side"),
-    "shared keys": ({"kv_heads": (3, 1, 1), "qk_norm": True}, "heads share keys and values"),
     "shared table": (
         {"relative_positions": "shared"},
         "the blocks share a table of relative positions",
@@ -88,7 +88,8 @@ def test_pruned_and_masked_models_agree(model, images):
     assert (masked - model(x)).abs().max() > 1e-3
     assert [block.attn.num_heads for block in pruned.blocks] == [2, 3, 1]
     width = model.config.head_dim
-    assert pruned.state_dict()["blocks.2.attn.qkv.weight"].shape == (3 * width, 30)
+    if model.config.joined_qkv:
+        assert pruned.state_dict()["blocks.2.attn.qkv.weight"].shape == (3 * width, 30)
     assert pruned.state_dict()["blocks.2.attn.proj.weight"].shape == (30, width)
     assert pruned.attentions(x)[0].shape == (2, 2, 13, 13)
     assert torch.equal(pruned.attentions(x)[0], model.attentions(x)[0][:, [0, 2]])
@@ -220,9 +221,7 @@ def _learned_factor(attention):
 
 
 @pytest.mark.parametrize("differential", [False, True])
-def test_a_block_in_parallel_order_is_masked_and_not_pruned(
-    differential, make_config, randomise, images
-):
+def test_a_block_in_parallel_order_is_masked(differential, make_config, randomise, images):
     config = make_config(block_order="parallel", differential=differential)
     model = randomise(ViT(config))
     x = images(config)
@@ -239,8 +238,38 @@ def test_a_block_in_parallel_order_is_masked_and_not_pruned(
     else:
         wanted = tokens + block.attn.proj(read.flatten(2)) + block.mlp.fc2(F.gelu(hidden))
     torch.testing.assert_close(block(tokens, mask), wanted, rtol=1e-5, atol=1e-5)
-    with pytest.raises(UsageError) as error:
-        model.prune_heads({0: [1]})
-    assert error.value.fact == (
-        "Heads of this model cannot be pruned: attentions and MLPs share a matrix."
-    )
+
+
+PARALLEL = {"block_order": "parallel"}
+
+
+@pytest.mark.parametrize(
+    ("words", "left"),
+    [
+        (
+            PARALLEL,
+            {"in_proj.weight": (68, 30), "in_proj.bias": (68,), "attn.proj.weight": (30, 6)},
+        ),
+        (PARALLEL | {"qkv_bias": False}, {"in_proj.weight": (68, 30), "mlp.bias": (50,)}),
+        (PARALLEL | {"differential": True}, {"out_proj.weight": (30, 56)}),
+        ({"kv_heads": (6, 2, 3)}, {"attn.q.bias": (6,), "attn.k.bias": (4,), "attn.v.bias": (4,)}),
+        ({"kv_heads": (6, 2, 6)}, {"attn.q.bias": (6,), "attn.k.bias": (6,), "attn.v.bias": (6,)}),
+    ],
+    ids=["parallel", "parallel, no bias", "parallel, differential", "shared keys", "own keys"],
+)
+def test_heads_that_share_a_matrix_or_keys_are_pruned(words, left, make_config, randomise, images):
+    model = randomise(ViT(make_config(num_heads=6, head_dim=2, **words)))
+    x = images(model.config)
+    mask = torch.ones(3, 6)
+    mask[1, 3] = mask[2, 0] = mask[2, 1] = mask[2, 4] = 0
+    masked = model(x, mask)
+    pruned = copy.deepcopy(model)
+    pruned.prune_heads({1: [3], 2: [0, 1, 4]})
+    torch.testing.assert_close(pruned(x), masked, rtol=1e-5, atol=1e-5)
+    assert (masked - model(x)).abs().max() > 1e-3
+    state = pruned.blocks[2].state_dict()
+    assert {name: tuple(state[name].shape) for name in left} == left
+    once = copy.deepcopy(pruned)
+    once.prune_heads({2: [1]})  # number 3 of all
+    mask[2, 3] = 0
+    torch.testing.assert_close(once(x), model(x, mask), rtol=1e-5, atol=1e-5)

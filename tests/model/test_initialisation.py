@@ -63,6 +63,17 @@ def test_every_parameter_of_other_blocks_is_overwritten(style, words, make_confi
             assert 0 < parameter.abs().max() < 0.6, name
 
 
+def test_periods_that_a_file_would_have_begin_as_computed_ones(make_config, images):
+    config = make_config(rope="dinov3", head_dim=8, rope_temperature=100.0, rope_periods=True)
+    model = ViT(config).eval()
+    computed = ViT(config.replace(rope_periods=False)).eval()
+    tensors = model.state_dict()
+    assert tensors.pop("rope.periods").tolist() == [1.0, 10.0]
+    computed.load_state_dict(tensors)
+    x = images(config)
+    assert torch.equal(model(x), computed(x))
+
+
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("relative", ["block", "shared"])
 def test_rotations_relative_positions_and_gates_are_overwritten(style, relative, make_config):

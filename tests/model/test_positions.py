@@ -10,17 +10,22 @@ import torch.nn.functional as F
 import vit_pytorch.simple_vit
 from timm.layers import resample_abs_pos_embed, resample_patch_embed, resize_rel_pos_bias_table
 from torchvision.models.vision_transformer import interpolate_embeddings
+from transformers import BeitConfig
+from transformers.models.aimv2.modeling_aimv2 import build_2d_sinusoidal_position_embedding
+from transformers.models.beit.modeling_beit import BeitRelativePositionBias
 from transformers.models.vit.modeling_vit import ViTEmbeddings
 
-from vitconvert.config import RESAMPLINGS
+from vitconvert.config import RELATIVE_RESAMPLINGS, RESAMPLINGS
 from vitconvert.errors import ShapeMismatch, UsageError
 from vitconvert.model.positions import (
     INTERPOLATION,
     resample_patch_kernel,
     resample_positions,
     resample_relative_positions,
+    sincos2d_mae_positions,
     sincos2d_positions,
 )
+from vitconvert.model.relative_positions import relative_position_bias, relative_position_index
 
 GRIDS = [((4, 4), (7, 5)), ((7, 5), (4, 4)), ((5, 3), (5, 8)), ((6, 6), (3, 3)), ((3, 4), (1, 2))]
 
@@ -75,21 +80,36 @@ def test_relative_positions_are_spread_as_timms(old, new):
     table = torch.randn((2 * old[0] - 1) * (2 * old[1] - 1) + 3, 5)
     shape = ((2 * new[0] - 1) * (2 * new[1] - 1) + 3, 5)
     wanted = resize_rel_pos_bias_table(table, new, shape, old)
-    found = resample_relative_positions(table, old_grid=old, new_grid=new)
+    found = resample_relative_positions(table, old_grid=old, new_grid=new, rule="geometric")
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
     assert torch.equal(found[-3:], table[-3:])
-    half = resample_relative_positions(table.half(), old_grid=old, new_grid=new)
-    assert half.dtype == torch.float16
 
 
-def test_relative_positions_of_the_same_grid_are_not_changed():
-    table = torch.randn(5 * 3 + 3, 2)
-    assert resample_relative_positions(table, old_grid=(3, 2), new_grid=(3, 2)) is table
+@pytest.mark.parametrize(("side", "new"), [(4, (7, 5)), (7, (4, 4)), (14, (14, 9)), (1, (2, 3))])
+def test_relative_positions_are_resized_as_huggingfaces(side, new):
+    config = BeitConfig(image_size=8 * side, patch_size=8, hidden_size=15, num_attention_heads=5)
+    theirs = BeitRelativePositionBias(config)
+    table = torch.nn.init.normal_(theirs.relative_position_bias_table)
+    found = resample_relative_positions(table, old_grid=(side, side), new_grid=new, rule="bilinear")
+    bias = relative_position_bias(found, relative_position_index(new))
+    assert torch.equal(bias, theirs(new, True, dim_size=new[0] * new[1] + 1))
+
+
+@pytest.mark.parametrize("rule", RELATIVE_RESAMPLINGS)
+def test_relative_positions_keep_their_dtype_and_on_the_same_grid_themselves(rule):
+    table = torch.randn(5 * 3 + 3, 2).half()
+    same = resample_relative_positions(table, old_grid=(3, 2), new_grid=(3, 2), rule=rule)
+    other = resample_relative_positions(table, old_grid=(3, 2), new_grid=(2, 4), rule=rule)
+    assert same is table
+    assert other.dtype == torch.float16
+    assert other.shape == (3 * 7 + 3, 2)
 
 
 def test_wrong_relative_table_is_told():
     with pytest.raises(ShapeMismatch) as caught:
-        resample_relative_positions(torch.zeros(17, 2), old_grid=(3, 2), new_grid=(4, 4))
+        resample_relative_positions(
+            torch.zeros(17, 2), old_grid=(3, 2), new_grid=(4, 4), rule="bilinear"
+        )
     assert str(caught.value) == (
         "error: shape-mismatch\n"
         "  The table of relative positions does not fit the grid that it is said to come from.\n"
@@ -106,7 +126,7 @@ def test_patch_kernel_is_fitted_as_timms(old, new):
     kernel = torch.randn(6, 3, *old)
     wanted = resample_patch_embed(kernel, list(new))
     found = resample_patch_kernel(kernel, patch_size=new)
-    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+    assert torch.equal(found, wanted)
     assert resample_patch_kernel(kernel.bfloat16(), patch_size=new).dtype == torch.bfloat16
     assert resample_patch_kernel(kernel, patch_size=old) is kernel
 
@@ -170,12 +190,27 @@ def test_unknown_rule_is_told():
         "  known  bicubic_antialias, bicubic, bicubic_align_corners, bicubic_offset, "
         "bilinear_antialias, bilinear_align_corners"
     )
+    table = torch.zeros(12, 2)
+    with pytest.raises(UsageError) as caught:
+        resample_relative_positions(table, old_grid=(2, 2), new_grid=(3, 3), rule="bicubic")
+    assert str(caught.value) == (
+        "error: usage\n"
+        "  'bicubic' is no rule for resampling positions.\n"
+        "  known  geometric, bilinear"
+    )
 
 
 @pytest.mark.parametrize(("grid", "dim"), [((4, 3), 8), ((5, 7), 32), ((1, 1), 12)])
 def test_fixed_positions_are_lucidrains(grid, dim):
     wanted = vit_pytorch.simple_vit.posemb_sincos_2d(h=grid[0], w=grid[1], dim=dim)
     assert torch.equal(sincos2d_positions(grid, dim), wanted)
+
+
+@pytest.mark.parametrize(("grid", "dim"), [((4, 3), 8), ((5, 7), 32), ((1, 1), 12)])
+def test_fixed_positions_of_mae_are_transformers(grid, dim):
+    wanted = build_2d_sinusoidal_position_embedding(*grid, dim)
+    along, across = wanted.chunk(2, dim=1)
+    assert torch.equal(sincos2d_mae_positions(grid, dim), torch.cat((across, along), dim=1))
 
 
 def _table(grid, prefix):

@@ -1,16 +1,19 @@
-"""The hybrid's ResNet: beside timm's, and beside each project's arithmetic in float64."""
+"""The hybrid's stem: beside timm's, and beside each project's arithmetic in float64."""
 
+import re
 from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
 from timm.layers import HybridEmbed, StdConv2dSame
+from timm.models.resnet import Bottleneck, ResNet
 from timm.models.resnetv2 import ResNetV2, create_resnetv2_stem
 from timm.models.vision_transformer import VisionTransformer
+from timm.models.vision_transformer_hybrid import ConvStem
 
+from vitconvert.errors import ConflictingFact
 from vitconvert.model import ViT
-from vitconvert.model.stem import ARITHMETIC
 
 DEPTHS = [(), (1,), (1, 2, 2), (2, 1, 1, 2), (3, 4, 9)]
 SIZES = [(64, 96), (65, 79)]
@@ -29,6 +32,75 @@ def test_timm_style_equals_timm_to_the_last_bit(depths, size, make_config, rando
     assert torch.equal(ours(x), theirs(x))
 
 
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+@pytest.mark.parametrize("size", [(64, 96), (67, 79)], ids=str)
+@pytest.mark.parametrize("stem", [(2,), (1, 2, 2), (2, 1, 1, 2), "mobileclip"], ids=str)
+def test_batch_norm_stems_equal_timm_to_the_last_bit(
+    stem, size, training, make_config, randomise, images
+):
+    config = _batch_normed(make_config, stem, image_size=size)
+    theirs = randomise(_timm_batch_normed(config))
+    ours = ViT(config)
+    ours.load_state_dict(_renamed(theirs.state_dict()), strict=True)
+    ours.train(training), theirs.train(training)
+    x = images(config)
+    assert torch.equal(ours.patch_embed(x), theirs.patch_embed(x))
+    assert torch.equal(ours(x), theirs(x))
+    gathered = _renamed(theirs.state_dict())
+    assert all(torch.equal(gathered[name], tensor) for name, tensor in ours.state_dict().items())
+    counts = {int(t) for name, t in gathered.items() if name.endswith("num_batches_tracked")}
+    assert counts == {11 if training else 9}
+
+
+@pytest.mark.parametrize("stem", [(1, 2), "mobileclip"], ids=str)
+def test_fresh_batch_norm_stems_are_timms(stem, make_config):
+    config = _batch_normed(make_config, stem, stem_width=64, image_size=(64, 96))
+    theirs = _renamed(_timm_batch_normed(config).state_dict())
+    for name, tensor in ViT(config).state_dict().items():
+        ours, wanted = tensor.float(), theirs[name].float()
+        if ours.ndim == 4 and "backbone" in name:
+            assert abs(ours.std() / wanted.std() - 1) < 5 / ours.numel() ** 0.5, name
+            assert (ours.abs().max() < 2 * ours.std()) == (stem == "mobileclip"), name
+        elif "norm" in name:
+            assert torch.equal(ours, wanted), name
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        (
+            {"stem_style": "mobileclip", "stem_depths": (1,)},
+            "stem_style = 'mobileclip' has no stages: stem_depths must be empty",
+        ),
+        (
+            {"stem_style": "resnet_d", "stem_width": 9},
+            "the stem's first convolutions halve stem_width 9",
+        ),
+        (
+            {"stem_style": "mobileclip", "image_size": (64, 7)},
+            "image_size 64x7 holds no patch of 1x1 (stem stride 8)",
+        ),
+    ],
+)
+def test_stems_that_do_not_exist(fields, problem, make_config):
+    with pytest.raises(ConflictingFact) as error:
+        make_config(**{"stem": True, "patch_size": (1, 1), "image_size": (64, 96)} | fields)
+    assert str(error.value) == (
+        f"error: conflicting-fact\n  These facts contradict each other.\n  {problem}"
+    )
+
+
+@pytest.mark.parametrize("depths", [(), (1, 2, 2)], ids=str)
+def test_intermediates_equal_timm(depths, make_config, randomise, images):
+    config = _hybrid(make_config, depths, image_size=(64, 96), stem_style="timm")
+    theirs = randomise(_timm(config))
+    ours = _same_weights(config, theirs)
+    x = images(config)
+    outputs, wanted = (m.forward_intermediates(x, intermediates_only=True) for m in (ours, theirs))
+    assert all(map(torch.equal, outputs, wanted))
+    assert len(outputs) == len(wanted)
+
+
 @pytest.mark.parametrize("depths", [(), (1, 2, 2)], ids=str)
 def test_google_style_is_close_to_timm(depths, make_config, randomise, images):
     config = _hybrid(make_config, depths)
@@ -38,7 +110,7 @@ def test_google_style_is_close_to_timm(depths, make_config, randomise, images):
     assert 0 < _relative(ours.patch_embed.backbone(x), theirs.patch_embed.backbone(x)) < 5e-5
 
 
-@pytest.mark.parametrize("style", ARITHMETIC)
+@pytest.mark.parametrize("style", ["google", "timm", "jeonsworld"])
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_stem_computes_its_projects_formulas(style, size, make_config, randomise, images):
     config = _hybrid(make_config, (1, 2, 2), image_size=size, stem_style=style)
@@ -86,6 +158,84 @@ def _hybrid(make_config, depths, **changes):
         "depth": 2,
     }
     return make_config(**(fields | changes))
+
+
+def _batch_normed(make_config, stem, **changes):
+    """Depths of a ResNet-D, or MobileCLIP's stem; four channels."""
+    if stem == "mobileclip":
+        fields = {"stem_style": stem, "patch_size": (2, 2), "no_embed_class": True}
+    else:
+        fields = {"stem_style": "resnet_d", "patch_size": (1, 1), "stem_depths": stem}
+    fields |= {"stem": True, "stem_width": 16, "in_channels": 4, "depth": 2}
+    return make_config(**fields | changes)
+
+
+def _timm_batch_normed(config):
+    width = config.stem_width
+    if config.stem_style == "mobileclip":
+        # Of as many channels as the model is wide, since timm puts no projection behind it.
+        backbone = ConvStem(
+            channels=(width, width, 30),
+            stride=(4, 2, 2),
+            kernel_size=(4, 2, 2),
+            padding=0,
+            act_layer=torch.nn.GELU,
+            in_chans=config.in_channels,
+        )
+    else:
+        backbone = ResNet(
+            Bottleneck,
+            config.stem_depths,
+            channels=tuple(width * 2**stage for stage in range(len(config.stem_depths))),
+            stem_width=width // 2,
+            stem_type="deep",
+            avg_down=True,
+            num_classes=0,
+            global_pool="",
+            in_chans=config.in_channels,
+        )
+        for later in range(len(config.stem_depths), 4):
+            backbone.add_module(f"layer{later + 1}", torch.nn.Identity())
+    project = config.stem_style != "mobileclip"
+    embed = partial(HybridEmbed, backbone=backbone, proj=project, in_chans=config.in_channels)
+    return VisionTransformer(
+        img_size=config.image_size,
+        patch_size=1,
+        embed_layer=embed,
+        num_classes=7,
+        embed_dim=30,
+        depth=2,
+        num_heads=3,
+        mlp_ratio=50 / 30,
+        no_embed_class=config.no_embed_class,
+        in_chans=config.in_channels,
+    )
+
+
+# timm's names of `resnet.py` and `ConvStem`, and ours
+NAMES = {
+    r"backbone\.conv1\.0\.": "backbone.stem.conv1.",
+    r"backbone\.conv1\.1\.": "backbone.stem.norm1.",
+    r"backbone\.conv1\.3\.": "backbone.stem.conv2.",
+    r"backbone\.conv1\.4\.": "backbone.stem.norm2.",
+    r"backbone\.conv1\.6\.": "backbone.stem.conv3.",
+    r"backbone\.bn1\.": "backbone.stem.norm3.",
+    r"layer(\d)\.(\d)": lambda found: f"stages.{int(found[1]) - 1}.blocks.{found[2]}",
+    r"\.bn(\d)": r".norm\1",
+    r"downsample\.1": "downsample.conv",
+    r"downsample\.2": "downsample.norm",
+    r"backbone\.([01])\.bn": r"backbone.\1.norm",
+    r"backbone\.2\.conv": "proj",
+}
+
+
+def _renamed(state):
+    renamed = {}
+    for name, tensor in state.items():
+        for pattern, ours in NAMES.items():
+            name = re.sub(pattern, ours, name)
+        renamed[name] = tensor
+    return renamed
 
 
 def _timm(config):

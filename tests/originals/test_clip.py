@@ -1,6 +1,7 @@
 """CLIP's image tower from OpenAI's archives and OpenCLIP's directories: equal to open_clip."""
 
 import json
+import re
 import warnings
 from dataclasses import asdict
 
@@ -121,6 +122,45 @@ def test_towers_of_timm(tower, tiny_timm, tmp_path):
     assert load_checkpoint(folder, overrides=stated).dialect == "openclip_timm"
     ours = load_model(folder, overrides=stated)
     assert relative(ours(images(32)), model.visual(images(32))) <= ROUNDING
+
+
+def towers_by_name():
+    """Every ViT of timm that open_clip's configs name, at the smallest size each is named with."""
+    towers = [open_clip.get_model_config(name)["vision_cfg"] for name in open_clip.list_models()]
+    of_timm = [t for t in towers if re.match(r"vit_|eva", t.get("timm_model_name", ""))]
+    largest_first = sorted(of_timm, key=lambda tower: -tower["image_size"])
+    return {re.sub(r"_\d+$", "", tower["timm_model_name"]): tower for tower in largest_first}
+
+
+EVAS = {
+    "eva_giant": "openclip_timm_eva",
+    "eva02_enormous": "openclip_timm_eva",
+    "eva02": "openclip_timm_eva_split",
+}
+NO_WORDS = {"vit_base_mci": "backbone.0.bn", "vit_relpos_medium_patch16_cls": "rel_pos.mlp"}
+
+
+@pytest.mark.parametrize("name", towers_by_name())
+@torch.no_grad()
+def test_towers_that_openclips_configs_name(name, monkeypatch, tmp_path):
+    narrow = {"depth": 2} if "mci" in name else {"depth": 2, "embed_dim": 48, "num_heads": 3}
+    create = open_clip.timm_model.timm.create_model
+    monkeypatch.setattr(
+        open_clip.timm_model.timm, "create_model", lambda name, **o: create(name, **o, **narrow)
+    )
+    tower = towers_by_name()[name]
+    model, config = clip(tower, custom_text=True)
+    folder = save(model, config, tmp_path)
+    if name in NO_WORDS:
+        with pytest.raises(UnknownDialect, match=NO_WORDS[name]):
+            load_checkpoint(folder, overrides=narrow)
+        return
+    dialect = next((d for part, d in EVAS.items() if part in name), "openclip_timm")
+    assert load_checkpoint(folder, overrides=narrow).dialect == dialect
+    ours = load_model(folder, overrides=narrow)
+    assert ours.config.rope == ("axial" if re.search("eva02_[bl]|pe_core", name) else "none")
+    x = images(tower["image_size"])
+    assert relative(ours(x), model.visual(x)) <= ROUNDING
 
 
 @torch.no_grad()

@@ -32,7 +32,14 @@ from tests.originals.spelling import (
     prefixed,
 )
 from vitconvert import load_checkpoint, load_model
-from vitconvert.errors import AmbiguousDialect, ConflictingFact, TensorMismatch, UnknownDialect
+from vitconvert.errors import (
+    AmbiguousDialect,
+    ConflictingFact,
+    NotRepresentable,
+    ShapeMismatch,
+    TensorMismatch,
+    UnknownDialect,
+)
 
 ROUNDING = 2e-5
 STATED = {"num_heads": HEADS}
@@ -128,7 +135,13 @@ def deit3_in_timm() -> Tensors:
 
 
 PLAIN = {"activation": "gelu", "norm_eps": 1e-6, "pooling": "token", "image_size": (24, 24)}
-DINOV3 = {"norm_eps": 1e-5, "rope": "dinov3", "num_heads": HEADS, "num_registers": 4}
+DINOV3 = {
+    "norm_eps": 1e-5,
+    "rope": "dinov3",
+    "rope_periods": True,
+    "num_heads": HEADS,
+    "num_registers": 4,
+}
 RATIO = {"mlp_ratio": HIDDEN / WIDTH}
 SWIGLU_RATIO = {"mlp_ratio": 2 * HIDDEN / WIDTH}  # timm counts both halves
 ORIGINALS = {
@@ -334,6 +347,52 @@ def test_periods_tell_the_heads(tmp_path):
     assert (config.num_heads, config.head_dim, config.origins["head_dim"]) == (3, 16, "tensors")
     with pytest.raises(ConflictingFact, match="num_heads = 6"):
         load_checkpoint(tmp_path / "file.pth", overrides={"num_heads": 6})
+
+
+@torch.no_grad()
+def test_periods_are_those_of_the_file(tmp_path):
+    """Meta published them rounded to bfloat16; timm computes them, rounded to float32."""
+    rounded = dinov3()["rope_embed.periods"].bfloat16().float()
+    torch.save(dinov3() | {"rope_embed.periods": rounded}, tmp_path / "file.pth")
+    ours = load_model(tmp_path / "file.pth", overrides={"image_size": (24, 24)})
+    theirs = timm_model(ORIGINALS["DINOv3"])
+    torch.manual_seed(1)
+    images = torch.randn(2, 3, 24, 24)
+    tokens = ours.forward_features(images)
+    assert relative(tokens, theirs.forward_features(images)) > 2 * ROUNDING
+    theirs.rope.periods.copy_(rounded)
+    assert relative(tokens, theirs.forward_features(images)) <= ROUNDING
+
+
+@pytest.mark.parametrize(
+    ("step", "value", "different"),
+    [
+        (1, 1.0, "48 of 144 values, the first 1"),
+        (2, float("nan"), "48 of 144 values, the first nan"),
+    ],
+    ids=["keys count", "never initialised"],
+)
+def test_another_mask_of_the_bias_is_refused(step, value, different, tmp_path):
+    tensors = dinov3()
+    tensors["blocks.10.attn.qkv.bias_mask"].view(3, WIDTH)[step] = value
+    torch.save(tensors, tmp_path / "file.pth")
+    with pytest.raises(NotRepresentable) as error:
+        load_checkpoint(tmp_path / "file.pth")
+    assert str(error.value) == (
+        "error: not-representable\n"
+        "  A tensor that is ignored because it is always the same is another one here.\n"
+        '  row        weights_map/dinov3.toml: "{block}.attn.qkv.bias_mask" = '
+        '"1 0 1 : (qkv head dim)"\n'
+        "  tensor     blocks.10.attn.qkv.bias_mask\n"
+        f"  different  {different}"
+    )
+
+
+def test_a_mask_of_another_shape_is_found_in_the_header(tmp_path):
+    torch.save(dinov3() | {"blocks.3.attn.qkv.bias_mask": torch.ones(3)}, tmp_path / "file.pth")
+    with pytest.raises(ShapeMismatch) as error:
+        load_checkpoint(tmp_path / "file.pth")
+    assert "blocks.3.attn.qkv.bias_mask  found [3], wanted [144]" in str(error.value)
 
 
 def test_deit_iii_and_a_timm_model_with_rope_have_the_same_tensors(tmp_path):

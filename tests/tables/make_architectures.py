@@ -38,6 +38,7 @@ from timm.models.vision_transformer import (
     ResPostBlock,
     VisionTransformer,
 )
+from timm.models.vision_transformer_hybrid import ConvStem
 
 from vitconvert.tables.detection import recognise
 from vitconvert.tables.table import find_tables
@@ -75,6 +76,7 @@ DEFAULTS = {
     "rope_offset": 0.0,
     "rope_half": False,
     "rope_indexing": "ij",
+    "stem_style": "timm",
 }
 ACTIVATIONS = {torch.nn.GELU: "gelu", GELUTanh: "gelu_tanh", QuickGELU: "quick_gelu"}
 
@@ -109,18 +111,20 @@ def supported(model: torch.nn.Module) -> bool:
         }
         and attentions <= {Attention, DiffAttention, EvaAttention, BeitAttention}
         and model.global_pool in ("", "token", "avg", "avgmax", "max", "map")
-        and resnet_stem(model.patch_embed)
+        and (type(model.patch_embed) is PatchEmbed or bool(stem_style(model.patch_embed.backbone)))
     )
 
 
-def resnet_stem(patch_embed: torch.nn.Module) -> bool:
-    """Hybrids: Google's ResNet v1 with GroupNorm and SAME padding, and no other backbone."""
-    if type(patch_embed) is PatchEmbed:
-        return True
-    backbone = patch_embed.backbone
-    norms = [m for m in backbone.modules() if "BatchNorm" in type(m).__name__]
+def stem_style(backbone: torch.nn.Module) -> str:
+    """Hybrids: Google's ResNet v1 with group norms, ResNet-D, MobileCLIP's, or another backbone."""
+    norms = {type(m) for m in backbone.modules() if "BatchNorm" in type(m).__name__}
     names = {name.split(".")[0] for name, _ in backbone.named_parameters()}
-    return not norms and names in ({"stem", "stages"}, {"conv", "norm"})
+    if isinstance(backbone, ConvStem) and [s.conv.stride[0] for s in backbone] == [4, 2, 2]:
+        return "mobileclip"
+    if names in ({"stem", "stages"}, {"conv", "norm"}):
+        return "" if norms else "timm"
+    deep = isinstance(getattr(backbone, "conv1", None), torch.nn.Sequential)
+    return "resnet_d" if deep and norms == {torch.nn.BatchNorm2d} else ""
 
 
 def facts(model: torch.nn.Module) -> dict[str, Any]:
@@ -134,12 +138,18 @@ def sizes(model: torch.nn.Module) -> dict[str, Any]:
     attention = next(m for m in model.blocks.modules() if hasattr(m, "num_heads"))
     return {
         "image_size": list(embed.img_size),
-        "patch_size": list(embed.proj.kernel_size),
+        "patch_size": list(patch_convolution(embed).kernel_size),
         "embed_dim": model.embed_dim,
         "depth": len(model.blocks),
         "num_heads": attention.num_heads,
         "pool_heads": pool_heads(model, attention.num_heads),
     }
+
+
+def patch_convolution(embed: torch.nn.Module) -> torch.nn.Module:
+    """The last of MobileCLIP's convolutions is the patch convolution."""
+    last = isinstance(embed.proj, torch.nn.Identity)
+    return embed.backbone[-1].conv if last else embed.proj
 
 
 def parts(model: torch.nn.Module) -> dict[str, Any]:
@@ -227,8 +237,11 @@ def rope(model: torch.nn.Module) -> dict[str, Any]:
 def stem(model: torch.nn.Module) -> dict[str, Any]:
     if not isinstance(model.patch_embed, HybridEmbed):
         return {}
-    stages = getattr(model.patch_embed.backbone, "stages", [])
-    return {"stem": True, "stem_depths": [len(stage.blocks) for stage in stages]}
+    backbone = model.patch_embed.backbone
+    stages = [len(stage.blocks) for stage in getattr(backbone, "stages", [])]
+    layers = [len(layer) for name, layer in backbone.named_children() if "layer" in name]
+    depths = {"stem": True, "stem_depths": stages or layers}
+    return depths | {"stem_style": stem_style(backbone)}
 
 
 def timm_rows() -> dict[str, list[tuple[str, dict[str, Any]]]]:

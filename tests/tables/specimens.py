@@ -16,8 +16,10 @@ import vit_pytorch
 from timm.layers import HybridEmbed, StdConv2dSame
 from timm.models.beit import Beit
 from timm.models.deit import VisionTransformerDistilled
+from timm.models.resnet import Bottleneck, ResNet
 from timm.models.resnetv2 import ResNetV2, create_resnetv2_stem
 from timm.models.vision_transformer import VisionTransformer
+from timm.models.vision_transformer_hybrid import ConvStem
 from torch import Tensor, nn
 from torchvision.models.vision_transformer import VisionTransformer as TorchvisionViT
 from vit_pytorch.simple_vit_with_register_tokens import SimpleViT as SimpleViTWithRegisters
@@ -61,6 +63,11 @@ def randomise(model: nn.Module) -> nn.Module:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(std=0.2).add_(0.5 if parameter.ndim == 1 else 0.05)
+        for module in model.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.running_mean.normal_(std=0.2)
+                module.running_var.uniform_(0.5, 2.0)
+                module.num_batches_tracked.fill_(9)
     return model.eval()
 
 
@@ -97,6 +104,21 @@ def timm_hybrid(layers: tuple[int, ...], size: int = 32) -> VisionTransformer:
         backbone = create_resnetv2_stem(3, out_chs=32, **common)
     embed = partial(HybridEmbed, backbone=backbone)
     return timm_vit(img_size=size, patch_size=1 if layers else 4, embed_layer=embed)
+
+
+def timm_resnet_d() -> VisionTransformer:
+    sizes = {"stem_width": 8, "channels": (16, 32), "layers": (1, 2), "num_classes": 0}
+    options = {"stem_type": "deep", "avg_down": True, "global_pool": ""}
+    backbone = ResNet(Bottleneck, **sizes, **options)
+    backbone.layer3 = backbone.layer4 = nn.Identity()
+    embed = partial(HybridEmbed, backbone=backbone)
+    return timm_vit(img_size=(30, 24), patch_size=1, embed_layer=embed)
+
+
+def timm_mobileclip() -> VisionTransformer:
+    stem = {"stride": (4, 2, 2), "kernel_size": (4, 2, 2), "padding": 0, "act_layer": nn.GELU}
+    embed = partial(HybridEmbed, backbone=ConvStem(channels=(12, 12, 30), **stem), proj=False)
+    return timm_vit(img_size=(67, 48), patch_size=1, embed_layer=embed, no_embed_class=True)
 
 
 def timm_named(name: str, patch: int, **changes: Any) -> nn.Module:
@@ -511,6 +533,19 @@ TIMM = {
         make=partial(timm_hybrid, ()),
         stated=USER | {"stem_style": "timm"},
         expected={"stem": True, "stem_depths": (), "stem_width": 32, "image_size": (32, 32)},
+    ),
+    "timm hybrid with a ResNet-D": Specimen(
+        dialect="timm_resnet_d",
+        make=timm_resnet_d,
+        stated=USER | {"image_size": (30, 24)},
+        expected={"stem_style": "resnet_d", "stem_depths": (1, 2), "stem_width": 16},
+    ),
+    "timm hybrid with MobileCLIP's convolutions": Specimen(
+        dialect="timm_mobileclip",
+        make=timm_mobileclip,
+        stated=USER | {"image_size": (67, 48)},
+        expected={"stem_style": "mobileclip", "stem_depths": (), "stem_width": 12}
+        | {"patch_size": (2, 2), "no_embed_class": True},
     ),
 }
 NARROW = {"embed_dim": 36, "depth": 2, "num_heads": 3, "head_dim": 12, "num_classes": 7}

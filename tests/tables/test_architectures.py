@@ -49,9 +49,9 @@ def test_a_name_means_what_timm_builds(name):
 @pytest.mark.parametrize(
     "name",
     [
-        "vit_base_resnet26d_224",  # batch norms in the stem
-        "vit_base_resnet50d_224",
-        "vit_base_mci_224",
+        "vit_relpos_base_patch16_224",  # relative positions of another kind
+        "vit_srelpos_small_patch16_224",
+        "samvit_base_patch16",
     ],
 )
 def test_what_computes_something_else_has_no_row(name):
@@ -95,6 +95,12 @@ def test_what_computes_something_else_has_no_row(name):
             "vit_large_patch16_sapiens2",
             "timm_eva_shared_kv",
             {"rope": "dinov3", "norm": "rms", "num_registers": 8, "qk_norm": True},
+        ),
+        ("vit_small_resnet50d_s16_224", "timm_resnet_d", {"stem_depths": (3, 4, 6)}),
+        (
+            "vit_base_mci_224",
+            "timm_mobileclip",
+            {"stem_style": "mobileclip", "stem_depths": (), "patch_size": (2, 2)},
         ),
         ("vit_giant_patch14_dinov2", "timm_swiglu_packed", {"activation": "silu"}),
     ],

@@ -77,6 +77,14 @@ def test_an_empty_array_is_ignored_only_while_it_is_empty(table):
     assert bind(mine, {"n": (5,), "cls": (1, 5)}).unexplained == ("cls",)
 
 
+def test_a_row_fills_what_else_would_be_empty(table):
+    mine = table('[rows]\n"reg_token" = "r"\n[empty]\n"r" = "1 0 width"')
+    assert bind(mine, {"r": (1, 0, 5)}).ignored == {
+        "r": "the project keeps an empty 1 0 width here"
+    }
+    assert list(bind(mine, {"r": (1, 2, 5)}).links) == ["reg_token"]
+
+
 def test_two_spellings_of_one_tensor_are_doubled():
     for extra in ("layernorm.weight", "deit.layernorm.weight"):
         binding = bind(builtin_tables()["hf_vit"], hf() | {extra: (30,)})

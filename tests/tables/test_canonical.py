@@ -16,9 +16,12 @@ def configs(draw):
     classes, dist_token = draw(st.integers(0, 4)), class_token and draw(flag)
     projected = draw(flag) or heads * dim != width
     poolings = ["avg", "avgmax", "max", "map", "none", *(["token"] if class_token else [])]
+    style = draw(st.sampled_from(["google", "resnet_d", "mobileclip"]))
+    staged = stem and style != "mobileclip"
     names = (
         *("no_embed_class", "patch_bias", "patch_norm", "patch_pre_norm", "pre_norm", "qkv_bias"),
         *("qk_norm", "mlp_bias", "layer_scale", "final_norm", "fc_norm", "head_bias"),
+        *("pool_q_proj", "pool_kv_bias", "pool_mlp"),
     )
     pooling = draw(st.sampled_from(poolings))
     return ViTConfig(
@@ -38,10 +41,11 @@ def configs(draw):
         dist_token=dist_token,
         dist_head=dist_token and pooling == "token" and classes > 0 and draw(flag),
         num_registers=draw(st.integers(0, 3)),
-        position_embedding=draw(st.sampled_from(["learned", "sincos2d", "none"])),
+        position_embedding=draw(st.sampled_from(["learned", "sincos2d", "sincos2d_mae", "none"])),
         stem=stem,
-        stem_depths=tuple(draw(st.lists(st.integers(1, 3), max_size=3))) if stem else (),
+        stem_depths=tuple(draw(st.lists(st.integers(1, 3), max_size=3))) if staged else (),
         stem_width=32,
+        stem_style=style,
         attention_proj=projected,
         proj_bias=projected and draw(flag),
         pool_heads=draw(st.sampled_from([1, 2, 4])),

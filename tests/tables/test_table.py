@@ -60,6 +60,19 @@ norm_eps = 1e-5
     assert [reason for _, reason in table.ignore] == ["optimizer state"]
 
 
+def test_p_stands_for_the_statistics_of_a_batch_norm_too(write):
+    stage = "patch_embed.backbone.stages.{s}.blocks.{u}"
+    rows = f'[rows]\n"{stage}.norm1.{{p}}" = "{{unit}}.bn.{{p}}"\n"norm.{{p}}" = "last.{{p}}"'
+    table = read_table(write(HEADER + '[words]\nunit = "stage{s+1}.{u}"\n' + rows))
+    parts = {name: row.alternatives[0].parts[0] for name, row in table.row_of.items()}
+    spelled = {name: part.key.write({"s": 0, "u": 2}) for name, part in parts.items()}
+    kinds = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
+    assert spelled == {f"{stage}.norm1.{kind}": f"stage1.2.bn.{kind}" for kind in kinds} | {
+        "norm.weight": "last.weight",
+        "norm.bias": "last.bias",
+    }
+
+
 def test_extending_changes_words_rows_and_requirements_only_where_it_says(write):
     text = HEADER.replace("[dialect]", '[dialect]\nextends = "hf_vit"')
     table = read_table(
@@ -238,8 +251,28 @@ MISTAKES = [
         *('ignore."{base}.*"', "{base} is neither an index nor a word of this table (none)", None),
     ),
     (
+        '[holds]\n"mask" = "1 0 1 : (qkv head)"',
+        *('holds."mask"', "only an ignored tensor must hold something", None),
+    ),
+    (
+        '[ignore]\n"mask" = "why"\n[holds]\n"mask" = "1 0 : (qkv head)"',
+        *('holds."mask"', "2 numbers for the steps of 'qkv': it has 3", None),
+    ),
+    (
+        '[ignore]\n"mask" = "why"\n[holds]\n"mask" = "1 : head"',
+        *('holds."mask"', "1 numbers for the steps of 'head': nothing tells how many", None),
+    ),
+    (
+        '[ignore]\n"mask" = "why"\n[holds]\n"mask" = "1 0 1 : (qkv heads)"',
+        *('holds."mask"', "no tensor of ours has an axis 'heads'", None),
+    ),
+    (
+        '[ignore]\n"mask" = "why"\n[holds]\n"mask" = "qkv"',
+        *('holds."mask"', "expected numbers, a colon and axes, found 'qkv'", None),
+    ),
+    (
         '[empty]\n"cls" = "1 width"',
-        *('empty."cls"', "expected one key, and axes that begin with 0", None),
+        *('empty."cls"', "expected one key, and axes of which one is 0", None),
     ),
     (
         '[empty]\n"cls" = "(0"',
@@ -286,6 +319,14 @@ MISTAKES = [
         "[only]\nroundness = true",
         *("only.roundness", "'roundness' is no property of ViTConfig", None),
     ),
+    (
+        '[must]\nroundness = "rolls"',
+        *("must.roundness", "'roundness' is no property of ViTConfig", None),
+    ),
+    (
+        "[must]\nsquare = true",
+        *("must.square", "a reason is needed, as text", None),
+    ),
     ("rows = 3", *("dialect.rows", "unknown key; {dialect_keys}", None)),
     ('requires = "norm.weight"', *("dialect.requires", "expected a list of texts", None)),
     (
@@ -296,7 +337,8 @@ MISTAKES = [
 ]
 VOCABULARY = {
     "{sections}": (
-        "dialect, words, rows, ignore, sizes, empty, config, ask, config_json, only, preprocessing"
+        "dialect, words, rows, ignore, sizes, holds, empty, config, ask, config_json, only, must, "
+        "preprocessing"
     ),
     "{dialect_keys}": "title, ecosystem, source, tested, extends, requires, container, named_only",
 }

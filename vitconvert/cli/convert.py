@@ -123,6 +123,7 @@ def _changes(options: dict[str, Any]) -> "Changes":
     classes = options["classes"]
     return Changes(
         image_size=options["image_size"],
+        patch_size=options["patch_size"],
         in_channels=options["in_channels"],
         num_classes=options["num_classes"],
         classes=[name.strip() for name in classes.split(",")] if classes else None,

@@ -26,6 +26,7 @@ _READING = (
 )
 _CHANGING = (
     click.option("--image-size", help="Resample positions: 384 or 224x320 (height x width)."),
+    click.option("--patch-size", help="Resize the patches, as FlexiViT: 8 or 8x16."),
     click.option("--in-channels", type=int, help="Read images of this many channels."),
     click.option(
         "--num-classes", type=int, help="A new head of zeros for so many classes; 0 takes it off."

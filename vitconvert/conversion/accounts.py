@@ -104,6 +104,10 @@ def _misshapen(binding: Binding, config: ViTConfig) -> Iterator[str]:
                 continue  # a tensor that is left over; its axes have no size
             if axes.shape(sizes) != found:
                 yield f"{link.theirs}  found {_show(found)}, wanted {_show(axes.shape(sizes))}"
+    for key, constant in binding.guarded.items():
+        found, wanted = binding.shapes[key], constant.axes.shape(sizes)
+        if found != wanted:
+            yield f"{key}  found {_show(found)}, wanted {_show(wanted)}"
 
 
 def _show(shape: tuple[int, ...]) -> str:

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from vitconvert.config import ViTConfig, field_names
+from vitconvert.config import ViTConfig, field_names, stem_positions, stem_stride
 from vitconvert.conversion.their_config import Facts
-from vitconvert.errors import ConflictingFact, MissingFact
-from vitconvert.tables.architectures import architectures
+from vitconvert.errors import ConflictingFact, MissingFact, NotRepresentable
+from vitconvert.tables.architectures import architectures, named
 from vitconvert.tables.binding import Binding
 from vitconvert.tables.canonical import canonical_tensors
 from vitconvert.tables.table import SCALED_BY_WIDTH, Default, Table
@@ -52,6 +52,12 @@ _MATRICES = {
 }
 
 _LAST_NORMS = {"final_norm": True, "fc_norm": False}  # and what is so if nobody says otherwise
+
+# What no tensor shows: how it mostly is, and what a model does where it is otherwise.
+_TRACELESS = {
+    "rope": ("none", "turns q and k by their position"),
+    "block_order": ("pre", "norms what a branch gives, not what it reads"),
+}
 
 # Rows of architectures.toml leave these out where they have their default, and these do not count.
 _TOLD_BY_ROWS = {
@@ -99,6 +105,7 @@ class Gathered:
         Raises:
             ConflictingFact: What is stated contradicts the tensors.
             MissingFact: Fields are not known. Lists all of them.
+            NotRepresentable: The dialect's own project mistakes such tensors.
         """
         if self.conflicts:
             raise ConflictingFact(
@@ -118,7 +125,16 @@ class Gathered:
             )
         values = {name: value for name, (value, _) in self.facts.items()}
         origins = {name: origin for name, (_, origin) in self.facts.items()}
-        return ViTConfig(**values, origins=origins)
+        config = ViTConfig(**values, origins=origins)
+        broken = [f"not {k}: {why}" for k, why in self.table.must.items() if not getattr(config, k)]
+        if broken:
+            raise NotRepresentable(
+                "The project's own code mistakes tensors like these.",
+                evidence={"dialect": f"{self.table.name} ({self.table.file})"},
+                details=broken,
+                meaning="So nothing tells which function they were trained for.",
+            )
+        return config
 
 
 def gather_facts(binding: Binding, stated: Facts) -> Gathered:
@@ -148,7 +164,7 @@ class _Derivation:
         self.take_stated()
         self.read_positions()
         self.read_last_norm()
-        self.read_rope()
+        self.read_what_leaves_no_trace()
         for name in _REQUIRED:
             if name not in self.facts and name not in self.missing:
                 self.missing[name] = "nothing tells it"
@@ -188,8 +204,13 @@ class _Derivation:
             self.learn("block_order", "parallel")
         if present["map_pooling"]:
             self.learn("pooling", "map")
+        for style in ("resnet_d", "mobileclip"):
+            if present[f"{style}_stem"]:
+                self.learn("stem_style", style)
         if present["mixed_rope"]:
             self.learn("rope", "mixed")
+        if present["rope_periods"]:
+            self.learn("rope", "dinov3")
         tables = [k for k in ("block", "shared") if present[f"{k}_relative_positions"]]
         self.learn("relative_positions", tables[0] if tables else "none")
         for field, name in (("num_registers", "reg_token"), ("num_classes", "head.weight")):
@@ -329,18 +350,20 @@ class _Derivation:
                 "there is no last norm, and nothing says that there is none"
             )
 
-    def read_rope(self) -> None:
-        """A rotary embedding leaves no trace, so a file must not look like a model that has one."""
-        if "rope" in self.stated or "rope" in self.facts:
-            return
-        rows = architectures().get(self.binding.table.name, {})
-        turned = (name for name, row in rows.items() if row.get("rope", "none") != "none")
-        alike = [name for name in turned if self.looks_like(rows[name])]
-        if alike:
-            self.missing["rope"] = (
-                f"the tensors are those of {alike[0]} too, which turns q and k by their position; "
-                "--architecture NAME says which model this is, --set rope=none that it is not"
-            )
+    def read_what_leaves_no_trace(self) -> None:
+        """A file must not look like a model that has what no tensor shows."""
+        table = self.binding.table
+        rows = architectures().get(table.name, {})
+        if table.config_file and table.config_file.architectures:
+            rows = named(table.config_file.architectures)
+        for field, (usual, otherwise) in _TRACELESS.items():
+            unusual = (name for name, row in rows.items() if row.get(field, usual) != usual)
+            alike = [name for name in unusual if self.looks_like(rows[name])]
+            if alike and field not in self.stated and field not in self.facts:
+                self.missing[field] = (
+                    f"the tensors are those of {alike[0]} too, which {otherwise}; --architecture "
+                    f"NAME says which model this is, --set {field}={usual} that it is not"
+                )
 
     def looks_like(self, row: Mapping[str, Any]) -> bool:
         """Whether the tensors show nothing that an architecture does not have."""
@@ -431,19 +454,20 @@ class _Derivation:
         down, across = self.facts["patch_size"][0]
         return int((2 * (image[0] // down) - 1) * (2 * (image[1] // across) - 1) + 3)
 
-    def stem_stride(self) -> int:
-        """Pixels from one position of the stem's grid to the next."""
-        depths = self.facts.get("stem_depths", ((), ""))[0]
-        return 4 * 2 ** max(len(depths) - 1, 0) if self.facts["stem"][0] else 1
+    def stem(self) -> tuple[str, tuple[int, ...]]:
+        """Style and depths of the stem."""
+        return self.facts.get("stem_style", ("google", ""))[0], self.facts["stem_depths"][0]
 
     def patches_in(self, image: tuple[int, int]) -> int:
-        # Rounding up within the stem is its SAME padding, as in ViTConfig.grid_size.
-        (down, across), stride = self.facts["patch_size"][0], self.stem_stride()
-        rows, columns = math.ceil(image[0] / stride) // down, math.ceil(image[1] / stride) // across
-        return int(rows * columns)
+        down, across = self.facts["patch_size"][0]
+        height, width = image
+        if self.facts["stem"][0]:
+            height, width = (stem_positions(side, *self.stem()) for side in image)
+        return int((height // down) * (width // across))
 
     def pixels(self, side: int) -> tuple[int, int]:
-        (down, across), stride = self.facts["patch_size"][0], self.stem_stride()
+        down, across = self.facts["patch_size"][0]
+        stride = stem_stride(*self.stem()) if self.facts["stem"][0] else 1
         return side * down * stride, side * across * stride
 
     def contradict_positions(self, image: tuple[int, int], rows: int, *, said: bool) -> None:

@@ -1,6 +1,6 @@
 """What happened to a checkpoint: used, ignored (why), assumed (from where), changed (how)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,9 +25,9 @@ class Ledger:
 
     __repr__ = __str__
 
-    def with_change(self, change: str) -> "Ledger":
-        """The ledger after one more morph."""
-        return replace(self, changed=(*self.changed, change))
+    def with_changes(self, changes: Iterable[str]) -> "Ledger":
+        """The ledger after further morphs."""
+        return replace(self, changed=(*self.changed, *changes))
 
     def to_dict(self) -> dict[str, Any]:
         """For `vitconvert.json` and `--json`."""

@@ -10,6 +10,7 @@ from torch import Tensor
 from vitconvert.conversion.plan import Assembly, Piece, Plan, Steps
 from vitconvert.errors import NotRepresentable
 from vitconvert.tables.axes import Axes
+from vitconvert.tables.constants import Constant
 
 Read = Callable[[str], Tensor]
 
@@ -24,8 +25,10 @@ def materialise(plan: Plan, read: Read) -> dict[str, Tensor]:
 
     Raises:
         NotRepresentable: A step that the target leaves out, because it is always zero there, is
-            not zero here.
+            not zero here; or a tensor that is ignored, because it is always the same, is not.
     """
+    for source, constant in plan.constants.items():
+        _require_constant(source, constant, plan, read)
     for piece in plan.zeros:
         _require_zero(piece, plan, read)
     return {assembly.target: _assemble(assembly, plan, read) for assembly in plan.assemblies}
@@ -75,6 +78,21 @@ def _select(tensor: Tensor, names: list[str], steps: Steps) -> tuple[Tensor, lis
         tensor = tensor.select(names.index(axis), step)
         names.remove(axis)
     return tensor, names
+
+
+def _require_constant(source: str, constant: Constant, plan: Plan, read: Read) -> None:
+    tensor = read(source).reshape([plan.sizes[axis] for axis in constant.axes.names])
+    wanted = torch.tensor(constant.numbers, dtype=tensor.dtype)
+    other = tensor[tensor != wanted.view(-1, *[1] * (tensor.ndim - 1))]
+    if len(other):
+        raise NotRepresentable(
+            "A tensor that is ignored because it is always the same is another one here.",
+            evidence={
+                "row": constant.text,
+                "tensor": source,
+                "different": f"{len(other)} of {tensor.numel()} values, the first {other[0]:.3g}",
+            },
+        )
 
 
 def _require_zero(piece: Piece, plan: Plan, read: Read) -> None:

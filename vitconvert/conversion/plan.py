@@ -6,13 +6,14 @@ same structure reads a dialect into our names and writes our names into a dialec
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from vitconvert.config import ViTConfig
 from vitconvert.errors import NotRepresentable
 from vitconvert.tables.axes import Axes
-from vitconvert.tables.binding import Link, links_of
+from vitconvert.tables.binding import Binding, Link, links_of
 from vitconvert.tables.canonical import canonical_tensors, instances
+from vitconvert.tables.constants import Constant
 from vitconvert.tables.expressions import Part
 from vitconvert.tables.table import Table
 
@@ -55,11 +56,12 @@ class Assembly:
 
 @dataclass(frozen=True)
 class Plan:
-    """Every target tensor, each exactly once, and the steps that must be zero to be left out."""
+    """Every target tensor, each exactly once, and what must hold for the plan to be right."""
 
     assemblies: tuple[Assembly, ...]
     sizes: Mapping[str, int]
-    zeros: tuple[Piece, ...] = ()
+    zeros: tuple[Piece, ...] = ()  # steps that are left out
+    constants: Mapping[str, Constant] = field(default_factory=dict)  # ignored source tensors
 
     def shape(self, assembly: Assembly) -> tuple[int, ...]:
         """The shape of a target tensor."""
@@ -71,13 +73,13 @@ def sizes_of(config: ViTConfig) -> dict[str, int]:
     return {**config.axes(), "layer": config.depth}
 
 
-def plan_reading(links: Mapping[str, tuple[Link, ...]], config: ViTConfig) -> Plan:
+def plan_reading(binding: Binding, config: ViTConfig) -> Plan:
     """From a dialect to our names."""
     assemblies = [
         Assembly(name, parts[0].our_axes, tuple(_reading(link) for link in parts))
-        for name, parts in links.items()
+        for name, parts in binding.links.items()
     ]
-    return Plan(tuple(assemblies), sizes_of(config))
+    return Plan(tuple(assemblies), sizes_of(config), constants=binding.guarded)
 
 
 def plan_writing(table: Table, config: ViTConfig) -> Plan:
@@ -95,8 +97,9 @@ def plan_writing(table: Table, config: ViTConfig) -> Plan:
             continue
         axes[link.theirs] = link.their_axes
         pieces.setdefault(link.theirs, []).append(_writing(link))
-    empty = (Assembly(key.write({}), layout, ()) for key, layout in table.empty)
     assemblies = [Assembly(key, axes[key], tuple(found)) for key, found in pieces.items()]
+    named = ((key.write({}), layout) for key, layout in table.empty)
+    empty = (Assembly(key, layout, ()) for key, layout in named if key not in pieces)
     return Plan((*assemblies, *empty), sizes_of(config), tuple(zeros))
 
 
@@ -154,6 +157,7 @@ def compose(reading: Plan, writing: Plan) -> Plan:
         ),
         writing.sizes,
         tuple(piece for piece in _through_all(writing.zeros, made) if piece.source is not None),
+        reading.constants,
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vitconvert.config import ViTConfig
-from vitconvert.conversion.facts import TENSORS, derive_config, state, strongest
+from vitconvert.conversion.facts import derive_config, state, strongest
 from vitconvert.conversion.plan import Plan, plan_writing
 from vitconvert.conversion.their_config import Facts, facts_from_config
 from vitconvert.errors import NotRepresentable
@@ -92,13 +92,11 @@ def _require_properties(table: Table, config: ViTConfig) -> None:
 
 def _require_same_function(table: Table, config: ViTConfig, read_back: ViTConfig) -> None:
     wanted, found = config.function(), read_back.function()
-    # A reader is lenient where the tensors show a fact; the project's own code is not.
+    # A reader believes the number of positions; the project's own code does not.
     found |= {
         default.field: default.value
         for default in table.defaults
-        if not default.word
-        and default.field in wanted
-        and read_back.origins.get(default.field) == TENSORS
+        if default.field == "no_embed_class" in wanted and not default.word
     }
     differences = [
         f"{name}: the weights need {wanted.get(name)}, and there it is {found.get(name)}"

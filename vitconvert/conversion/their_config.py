@@ -4,9 +4,10 @@ Which of their keys says what is the table's business (`[config_json]`); nothing
 project by name.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
+from vitconvert.config import VOCABULARIES
 from vitconvert.errors import NotRepresentable, UsageError
 from vitconvert.fields import parse_field
 from vitconvert.tables.table import ConfigFile, Table
@@ -14,8 +15,10 @@ from vitconvert.tables.table import ConfigFile, Table
 Facts = dict[str, tuple[Any, str]]  # field -> (value, origin)
 
 
-def facts_from_config(table: Table, their_config: Mapping[str, Any]) -> Facts:
-    """Read the fields that the table maps.
+def facts_from_config(
+    table: Table, their_config: Mapping[str, Any], *, known: Collection[str] = ()
+) -> Facts:
+    """Read the fields that the table maps, but for those that are known better.
 
     Raises:
         NotRepresentable: A value says something that ViTConfig has no word for.
@@ -27,9 +30,12 @@ def facts_from_config(table: Table, their_config: Mapping[str, Any]) -> Facts:
     for field, default in _defaults(mapping, their_config).items():
         facts[field] = (default, f"{table.file}, for a config.json that does not say")
     for field, paths in mapping.fields.items():
-        found = next((v for p in paths if (v := look_up(their_config, p)) is not None), None)
-        if found is not None:
-            facts[field] = (_translate(mapping, field, found, table), "config.json")
+        said = ((p, v) for p in paths if (v := look_up(their_config, p)) is not None)
+        path, found = next(said, ("", None))
+        if found == "" and "" not in mapping.values.get(field, {}):
+            continue  # nothing said
+        if found is not None and field not in known:
+            facts[field] = (_translate(table, mapping, field, path, found), "config.json")
     return facts
 
 
@@ -48,20 +54,26 @@ def look_up(config: Mapping[str, Any], path: str) -> Any:
     return value
 
 
-def _translate(mapping: ConfigFile, field: str, value: Any, table: Table) -> Any:
-    words = mapping.values.get(field)
-    if words and isinstance(value, str | bool):
-        value = words.get(value if isinstance(value, str) else str(value).lower(), value)
+def _translate(table: Table, mapping: ConfigFile, field: str, path: str, value: Any) -> Any:
+    words = mapping.values.get(field, {})
+    ours = value
+    if isinstance(value, str | bool):
+        ours = words.get(value if isinstance(value, str) else str(value).lower(), value)
     if field == "in_channels" and isinstance(value, list) and len(value) == 3:
-        value = value[0]  # channels, height, width
+        ours = value[0]  # channels, height, width
     try:
-        return parse_field(field, value)
+        ours = parse_field(field, ours)
+        known = VOCABULARIES.get(field, (ours,))
+        problem = "" if ours in known else f"{field} is one of {', '.join(known)}"
     except UsageError as error:
-        raise NotRepresentable(
-            f"config.json says {field} = {value!r}, which vitconvert has no word for.",
-            evidence={"table": table.file, "problem": error.fact},
-            hint=f"--set {field}=... states it in vitconvert's words.",
-        ) from None
+        problem = error.fact
+    if not problem:
+        return ours
+    raise NotRepresentable(
+        f"config.json says {path} = {value!r}, which vitconvert has no word for.",
+        evidence={"table": table.file, "problem": problem},
+        hint=f"--set {field}=... states it in vitconvert's words.",
+    )
 
 
 def broken_musts(table: Table, their_config: Mapping[str, Any]) -> list[str]:

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from vitconvert.errors import ParityFailed, UsageError
-from vitconvert.fields import parse_field
 from vitconvert.inference.labels import Labels
 from vitconvert.inference.preprocessing import Preprocessing
 from vitconvert.loading import Checkpoint, build_model
@@ -24,6 +23,7 @@ class Changes:
 
     Attributes:
         image_size: Resample the positions to this size.
+        patch_size: Resize the kernel of the patches, and resample the positions.
         in_channels: Read images of this many channels.
         num_classes: A new head of zeros of this size; 0 takes the head off.
         classes: Keep these classes of the head, by index or by name, in this order.
@@ -31,6 +31,7 @@ class Changes:
     """
 
     image_size: int | tuple[int, int] | None = None
+    patch_size: int | tuple[int, int] | None = None
     in_channels: int | None = None
     num_classes: int | None = None
     classes: Sequence[int | str] | None = None
@@ -48,8 +49,7 @@ def changed(checkpoint: Checkpoint, changes: Changes) -> Checkpoint:
     """
     if changes.num_classes is not None and changes.classes is not None:
         raise UsageError("A new head and a choice of the old one's classes exclude each other.")
-    if changes.image_size is not None:
-        checkpoint = _at_size(checkpoint, changes.image_size)
+    checkpoint = _resized(checkpoint, changes)
     if changes.in_channels is not None:
         checkpoint = _with_channels(checkpoint, changes.in_channels)
     if changes.num_classes is not None:
@@ -61,17 +61,21 @@ def changed(checkpoint: Checkpoint, changes: Changes) -> Checkpoint:
     return checkpoint
 
 
-def _at_size(checkpoint: Checkpoint, image_size: int | tuple[int, int]) -> Checkpoint:
-    from vitconvert.conversion.morphs import resample_positions
+def _resized(checkpoint: Checkpoint, changes: Changes) -> Checkpoint:
+    from vitconvert.conversion.morphs import resize
 
-    size = parse_field("image_size", image_size)
-    tensors, config, change = resample_positions(checkpoint.tensors, checkpoint.config, size)
+    tensors, config, said = resize(
+        checkpoint.tensors,
+        checkpoint.config,
+        image_size=changes.image_size,
+        patch_size=changes.patch_size,
+    )
     preprocessing = checkpoint.preprocessing
     return replace(
         checkpoint,
         tensors=tensors,
         config=config,
-        ledger=checkpoint.ledger.with_change(change),
+        ledger=checkpoint.ledger.with_changes(said),
         preprocessing=preprocessing and preprocessing.at_size(config.image_size),
     )
 
@@ -84,7 +88,7 @@ def _with_channels(checkpoint: Checkpoint, channels: int) -> Checkpoint:
         checkpoint,
         tensors=tensors,
         config=config,
-        ledger=checkpoint.ledger.with_change(change),
+        ledger=checkpoint.ledger.with_changes([change]),
         preprocessing=_in_channels(checkpoint.preprocessing, channels),
     )
 
@@ -106,7 +110,7 @@ def _with_head(checkpoint: Checkpoint, num_classes: int) -> Checkpoint:
     from vitconvert.conversion.ends import replace_head
 
     tensors, config, change = replace_head(checkpoint.tensors, checkpoint.config, num_classes)
-    ledger = checkpoint.ledger.with_change(change)
+    ledger = checkpoint.ledger.with_changes([change])
     return replace(checkpoint, tensors=tensors, config=config, ledger=ledger, labels=None)
 
 
@@ -120,7 +124,7 @@ def _with_classes(checkpoint: Checkpoint, classes: Sequence[int | str]) -> Check
         checkpoint,
         tensors=tensors,
         config=config,
-        ledger=checkpoint.ledger.with_change(change),
+        ledger=checkpoint.ledger.with_changes([change]),
         labels=labels and Labels((labels[index] for index in indices), origin=labels.origin),
     )
 
@@ -143,7 +147,7 @@ def _with_dtype(checkpoint: Checkpoint, dtype: "torch.dtype") -> Checkpoint:
     tensors, change = cast(checkpoint.tensors, dtype)
     after = replace(checkpoint, tensors=tensors)
     effect = effect_on_logits(checkpoint, after)
-    ledger = checkpoint.ledger.with_change(f"{change}; logits change by {effect:.1e}")
+    ledger = checkpoint.ledger.with_changes([f"{change}; logits change by {effect:.1e}"])
     return replace(after, ledger=ledger)
 
 
@@ -167,7 +171,7 @@ def gauged(checkpoint: Checkpoint, gauges: Sequence["Gauge"]) -> Checkpoint:
                 hint="Nothing was written. Choose a target that needs no such step.",
             )
         change = f"{gauge.name}: {gauge.change}; logits change by {effect:.1e}"
-        checkpoint = replace(after, ledger=checkpoint.ledger.with_change(change))
+        checkpoint = replace(after, ledger=checkpoint.ledger.with_changes([change]))
     return checkpoint
 
 

@@ -50,7 +50,10 @@ class Opened:
 def open_with_consumers(directory: Path, ecosystem: str, model: "ViT") -> tuple[Opened, ...]:
     """Load the directory with timm and transformers, where its layout is theirs."""
     openers: dict[str, dict[str, Callable[[Path], Callable[[Tensor], Tensor]]]] = {
-        "timm": {"timm": _timm, "transformers": _transformers},
+        "timm": {
+            "timm": _timm_resnet_d if model.config.resnet_d_stem else _timm,
+            "transformers": _transformers,
+        },
         "hf": {"transformers": _transformers},
     }
     return tuple(
@@ -105,6 +108,16 @@ def _timm(directory: Path) -> "Callable[[Tensor], Tensor]":
 
     model: Callable[[Tensor], Tensor] = timm.create_model(
         f"local-dir:{directory}", pretrained=True
+    ).eval()
+    return model
+
+
+def _timm_resnet_d(directory: Path) -> "Callable[[Tensor], Tensor]":
+    """As `_timm`, but for ImageNet weights of the stem, which timm 1.0.31 would download first."""
+    import timm
+
+    model: Callable[[Tensor], Tensor] = timm.create_model(
+        f"local-dir:{directory}", checkpoint_path=directory / "model.safetensors"
     ).eval()
     return model
 

@@ -87,6 +87,7 @@ def convert(
     table: Source | None = None,
     dtype: "torch.dtype | None" = None,
     image_size: int | tuple[int, int] | None = None,
+    patch_size: int | tuple[int, int] | None = None,
     in_channels: int | None = None,
     num_classes: int | None = None,
     classes: Sequence[int | str] | None = None,
@@ -106,6 +107,7 @@ def convert(
         dialect, overrides, architecture, table: As for `load_model`.
         dtype: Cast the weights.
         image_size: Resample the positions to this size.
+        patch_size: Resize the kernel of the patches as FlexiViT does, and resample the positions.
         in_channels: Read images of this many channels, as timm adapts a first convolution.
         num_classes: Put a new head of zeros in place of the old; 0 takes it off.
         classes: Keep these classes of the head, by index or name, in this order.
@@ -138,6 +140,7 @@ def convert(
         },
         changes=Changes(
             image_size=image_size,
+            patch_size=patch_size,
             in_channels=in_channels,
             num_classes=num_classes,
             classes=classes,

@@ -32,11 +32,13 @@ def stream(plan: Plan, source: Container, prefix: str = "") -> dict[str, Content
 
     Returns:
         None where moving bytes will not do: tensors that are compressed in the file, of several
-        dtypes in one, or not zero where the target leaves them out. `materialise` does it then,
+        dtypes in one, or not what the dialect says that they must be. `materialise` does it then,
         or says why it cannot be done.
     """
-    names = {piece.source for a in plan.assemblies for piece in a.pieces if piece.source}
-    names |= {piece.source for piece in plan.zeros if piece.source}
+    if plan.constants:  # compared as numbers
+        return None
+    pieces = (piece for assembly in plan.assemblies for piece in assembly.pieces)
+    names = dict.fromkeys(p.source for p in (*pieces, *plan.zeros) if p.source)
     places = {name: source.places.get(prefix + name) for name in names}
     found = {name: place for name, place in places.items() if place}
     dtypes = {name: source.manifest[prefix + name].dtype for name in names}
@@ -55,7 +57,7 @@ def stream(plan: Plan, source: Container, prefix: str = "") -> dict[str, Content
 def _info(assembly: Assembly, plan: Plan, dtypes: Mapping[str, str]) -> TensorInfo | None:
     found = {dtypes[piece.source] for piece in assembly.pieces if piece.source}
     if not found:  # an array without elements has the dtype of the others
-        found = set(list(dtypes.values())[:1])
+        found = {next(iter(dtypes.values()))}
     return TensorInfo(dtype=found.pop(), shape=plan.shape(assembly)) if len(found) == 1 else None
 
 

@@ -61,6 +61,8 @@ def timm_config_by_name(
     kept = {key: value for key, value in arguments.items() if key != "num_classes"}
     if row["image_size"] != config.image_size:
         kept["img_size"] = list(config.image_size)
+    if row["patch_size"] != config.patch_size:
+        kept["patch_size"] = _one_or_both(config.patch_size)
     if config.in_channels != 3:
         kept["in_chans"] = config.in_channels
     return _written(name, kept, config, preprocessing, labels, pretrained_cfg)

@@ -23,7 +23,7 @@ def contents_for(target: Target, source: Reading | Checkpoint) -> dict[str, Cont
     """
     if isinstance(source, Reading):
         recognised = source.recognised
-        reading = plan_reading(recognised.binding.links, source.config)
+        reading = plan_reading(recognised.binding, source.config)
         moved = stream(compose(reading, target.plan), source.container, recognised.prefix)
         if moved is not None:
             return moved

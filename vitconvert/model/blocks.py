@@ -27,7 +27,7 @@ class Whereabouts(NamedTuple):
 
     rope: Tensor | None = None  # (patches, 2K) or (H, patches, 2K): sines and cosines
     relative_index: Tensor | None = None  # (N, N): rows of the attention's own table
-    bias: Tensor | None = None  # (H, N, N) to add to the scores
+    bias: Tensor | None = None  # (1, H, N, N) to add to the scores
 
 
 NOWHERE = Whereabouts()
@@ -48,7 +48,11 @@ class Attention(nn.Module):
         self.drop_rate = config.attention_drop_rate
         inner = config.num_heads * config.head_dim
         self.qkv: nn.Linear | None = None  # in parallel order, the block's own matrix
+        self.reads: list[int] | None = None  # for each head, which one of k and v
         if config.kv_heads:
+            self.reads = [
+                h * config.kv_heads[layer] // self.num_heads for h in range(self.num_heads)
+            ]
             shared = config.kv_heads[layer] * config.head_dim
             self.q = nn.Linear(config.embed_dim, inner, bias=config.qkv_bias)
             self.k = nn.Linear(config.embed_dim, shared, bias=config.qkv_bias)
@@ -87,18 +91,35 @@ class Attention(nn.Module):
         q, k, _ = self._placed(qkv, where)
         return self._softmax(q, k, self._bias(where))
 
-    def prune(self, heads: Collection[int]) -> None:
-        """Remove heads: their rows of `qkv`, columns of `proj` and of the relative positions."""
+    def prune(self, heads: Collection[int]) -> Tensor:
+        """Remove heads: their rows of q, k and v, columns of `proj` and of the relative positions.
+
+        Returns:
+            The channels of the joined outputs that are left.
+        """
         kept = kept_heads(heads, self.num_heads)
-        rows = torch.arange(3 * self.num_heads * self.head_dim, device="cpu")
-        rows = rows.view(3, self.num_heads, self.head_dim)[:, kept]
-        assert isinstance(self.proj, nn.Linear) and self.qkv is not None
-        keep(self.qkv, rows.flatten(), dim=0)
-        keep(self.proj, rows[0].flatten(), dim=1)
+        inner = self.num_heads * self.head_dim
+        channels = self._channels(kept)
+        if self.qkv is not None:
+            keep(self.qkv, torch.cat([channels + part * inner for part in range(3)]), dim=0)
+        if self.reads is not None:
+            read = [self.reads[head] for head in kept]
+            left = sorted(set(read))
+            self.reads = [left.index(head) for head in read]
+            keep(self.q, channels, dim=0)
+            keep(self.k, self._channels(left), dim=0)
+            keep(self.v, self._channels(left), dim=0)
+        if isinstance(self.proj, nn.Linear):
+            keep(self.proj, channels, dim=1)
         if self.relative_position_bias_table is not None:
             table = self.relative_position_bias_table.detach()[:, kept]
             self.relative_position_bias_table = nn.Parameter(table)
         self.num_heads = len(kept)
+        return channels
+
+    def _channels(self, heads: list[int]) -> Tensor:
+        first = torch.tensor(heads, device="cpu")[:, None] * self.head_dim
+        return (first + torch.arange(self.head_dim, device="cpu")).flatten()
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
         dropout = self.drop_rate if self.training else 0.0
@@ -117,8 +138,8 @@ class Attention(nn.Module):
         if where.rope is not None:
             prefix, half = self.num_prefix_tokens, self.rope_half
             q, k = (turn(x, where.rope, prefix=prefix, half=half).type_as(v) for x in (q, k))
-        if k.shape[1] < self.num_heads:
-            k, v = (x.repeat_interleave(self.num_heads // x.shape[1], dim=1) for x in (k, v))
+        if self.reads is not None and self.reads != list(range(k.shape[1])):
+            k, v = k[:, self.reads], v[:, self.reads]
         return q, k, v
 
     def project(self, x: Tensor) -> Sequence[Tensor]:
@@ -213,6 +234,10 @@ class Block(nn.Module):
         read = x if self.post else self.norm1(x)
         return self.attn.probabilities(self.attn.project(read), where)
 
+    def prune(self, heads: Collection[int]) -> None:
+        """Remove heads of the attention."""
+        self.attn.prune(heads)
+
     @property
     def num_heads(self) -> int:
         """Heads that a mask has factors for."""
@@ -253,6 +278,16 @@ class OneStepBlock(nn.Module):
     def probabilities(self, x: Tensor, where: Whereabouts) -> Tensor:
         """(B, N, D) to (B, H, N, N)."""
         return self.attn.probabilities(self._project(x)[1], where)
+
+    def prune(self, heads: Collection[int]) -> None:
+        """Remove heads of the attention: their rows of `in_proj`, and columns of `out_proj`."""
+        hidden, inner, *_ = self.widths
+        channels, mlp = self.attn.prune(heads), torch.arange(hidden, device="cpu")
+        rows = [mlp, *(hidden + part * inner + channels for part in range(3))]
+        keep(self.in_proj, torch.cat(rows), dim=0)
+        if self.out_proj is not None:
+            keep(self.out_proj, torch.cat((channels, inner + mlp)), dim=1)
+        self.widths = [hidden, *[len(channels)] * 3]
 
     @property
     def num_heads(self) -> int:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitconvert.config import ViTConfig
-from vitconvert.model.layers import ACTIVATION, Mlp, norm_of
+from vitconvert.model.layers import ACTIVATION, Mlp, norm_if
 
 # Pooling that needs no weights: (B, N, D) to (B, D).
 REDUCTION: dict[str, Callable[[Tensor], Tensor]] = {
@@ -24,7 +24,8 @@ class AttentionPool(nn.Module):
     """A learned query reads all tokens; an MLP with a residual follows.
 
     big_vision's `MAPHead`, after Lee et al., https://arxiv.org/abs/1810.00825; operations as in
-    timm 1.0.31, `AttentionPoolLatent`.
+    timm 1.0.31, `AttentionPoolLatent`. AIMv2 (https://arxiv.org/abs/2411.14402) neither projects
+    the query nor has the MLP: transformers 5.23, `Aimv2AttentionPoolingHead`.
     """
 
     def __init__(self, config: ViTConfig) -> None:
@@ -32,11 +33,12 @@ class AttentionPool(nn.Module):
         D = config.embed_dim
         self.num_heads = config.pool_heads or config.num_heads
         self.latent = nn.Parameter(torch.empty(1, 1, D))
-        self.q = nn.Linear(D, D)
-        self.kv = nn.Linear(D, 2 * D)
+        self.q = nn.Linear(D, D) if config.pool_q_proj else nn.Identity()
+        self.kv = nn.Linear(D, 2 * D, bias=config.pool_kv_bias)
         self.proj = nn.Linear(D, D)
-        self.norm = norm_of(D, config)
-        self.mlp = Mlp(config, config.pool_mlp_dim or config.mlp_dim, bias=True, drop=0.0)
+        self.norm = norm_if(config.pool_mlp, D, config)
+        hidden = config.pool_mlp_dim or config.mlp_dim
+        self.mlp = Mlp(config, hidden, bias=True, drop=0.0) if config.pool_mlp else None
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, N, D) to (B, D)."""
@@ -44,7 +46,8 @@ class AttentionPool(nn.Module):
         k, v = (self._heads(part) for part in self.kv(x).chunk(2, dim=-1))
         read = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
         pooled: Tensor = self.proj(read)
-        pooled = pooled + self.mlp(self.norm(pooled))
+        if self.mlp is not None:
+            pooled = pooled + self.mlp(self.norm(pooled))
         return pooled[:, 0]
 
     def _heads(self, x: Tensor) -> Tensor:

@@ -24,10 +24,12 @@ from torch import Tensor, nn
 from torch.nn import init
 
 from vitconvert.errors import UsageError
+from vitconvert.model.rope import dinov3_periods
 
 Layer = nn.Linear | nn.Conv2d
 Fill = Callable[[Tensor], object]
 
+RESNET = ("patch_embed.backbone.stem", "patch_embed.backbone.stages")
 TOKENS = ("cls_token", "dist_token", "reg_token", "attn_pool.latent")
 
 
@@ -69,9 +71,9 @@ def _fill_modules(model: nn.Module, style: Style) -> None:
     for name, module in model.named_modules():
         if isinstance(module, Layer):
             style.layer(name, module)
-        elif isinstance(module, nn.LayerNorm | nn.GroupNorm | nn.RMSNorm):
+        elif isinstance(module, nn.LayerNorm | nn.GroupNorm | nn.BatchNorm2d | nn.RMSNorm):
             module.reset_parameters()
-            if style.zero_residual and name.endswith(".norm3"):
+            if style.zero_residual and ".stages." in name and name.endswith(".norm3"):
                 init.zeros_(module.weight)
 
 
@@ -85,6 +87,8 @@ def _fill_parameters(model: nn.Module, style: Style) -> None:
             init.zeros_(parameter)
         elif name == "rope.freqs":
             _mixed_frequencies(parameter)
+        elif name == "rope.periods":
+            parameter.copy_(dinov3_periods(len(parameter), temperature=100.0))
         elif name == "pos_embed":
             style.positions(parameter)
         elif name in TOKENS:
@@ -108,7 +112,7 @@ def _timm_layer(name: str, layer: Layer) -> None:
     if isinstance(layer, nn.Linear):
         init.trunc_normal_(layer.weight, std=0.02)
         _zero_bias(layer)
-    elif "backbone" in name:
+    elif name.startswith(RESNET):
         init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
 
 

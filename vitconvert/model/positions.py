@@ -1,9 +1,10 @@
-"""Position tables: the fixed sine-cosine one, and fitting learned weights to other grids."""
+"""Position tables: the fixed sine-cosine ones, and fitting learned weights to other grids."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitconvert.config import RELATIVE_RESAMPLINGS, RESAMPLINGS, ViTConfig
 from vitconvert.errors import ShapeMismatch, UsageError
 
 # How each project fits a grid of positions to another image size, by the names of
@@ -21,8 +22,17 @@ INTERPOLATION: dict[str, dict[str, str | bool]] = {
 # (https://github.com/facebookresearch/dino/issues/8), which moves every sample a little.
 OFFSET = {"bicubic_offset": 0.1}
 
+Grid = tuple[int, int]  # patches down and across
 
-def sincos2d_positions(grid: tuple[int, int], dim: int, temperature: float = 10000.0) -> Tensor:
+
+def computed_positions(config: ViTConfig) -> Tensor:
+    """The fixed positions of a configuration, (rows * columns, D) float32 on the CPU."""
+    if config.position_embedding == "sincos2d_mae":
+        return sincos2d_mae_positions(config.grid_size, config.embed_dim)
+    return sincos2d_positions(config.grid_size, config.embed_dim)
+
+
+def sincos2d_positions(grid: Grid, dim: int, temperature: float = 10000.0) -> Tensor:
     """Fixed positions of big_vision (`posemb_sincos_2d`) and lucidrains' SimpleViT.
 
     Returns:
@@ -30,7 +40,23 @@ def sincos2d_positions(grid: tuple[int, int], dim: int, temperature: float = 100
         sin x, cos x, sin y, cos y, each with dim/4 frequencies from 1 down to 1/temperature.
     """
     frequencies = torch.arange(dim // 4, device="cpu") / (dim // 4 - 1)
-    omega = 1.0 / temperature**frequencies
+    return _sines_and_cosines(grid, 1.0 / temperature**frequencies)
+
+
+def sincos2d_mae_positions(grid: Grid, dim: int, temperature: float = 10000.0) -> Tensor:
+    """Fixed positions of MAE (`get_2d_sincos_pos_embed`), computed in float64.
+
+    AIMv2 for images of native size has them too (transformers 5.23,
+    `build_2d_sinusoidal_position_embedding`).
+
+    Returns:
+        As `sincos2d_positions`, but the dim/4 frequencies end before 1/temperature.
+    """
+    frequencies = torch.arange(dim // 4, device="cpu", dtype=torch.float64) / (dim // 4)
+    return _sines_and_cosines(grid, 1.0 / temperature**frequencies).float()
+
+
+def _sines_and_cosines(grid: tuple[int, int], omega: Tensor) -> Tensor:
     rows, columns = (torch.arange(size, device="cpu") for size in grid)
     y, x = torch.meshgrid(rows, columns, indexing="ij")
     y = y.flatten()[:, None] * omega
@@ -41,8 +67,8 @@ def sincos2d_positions(grid: tuple[int, int], dim: int, temperature: float = 100
 def resample_positions(
     pos_embed: Tensor,
     *,
-    old_grid: tuple[int, int],
-    new_grid: tuple[int, int],
+    old_grid: Grid,
+    new_grid: Grid,
     prefix: int,
     rule: str,
 ) -> Tensor:
@@ -63,11 +89,7 @@ def resample_positions(
         ShapeMismatch: `pos_embed` does not hold prefix + old rows * old columns positions.
         UsageError: `rule` is none of the known ones.
     """
-    if rule not in INTERPOLATION:
-        raise UsageError(
-            f"{rule!r} is no rule for resampling positions.",
-            evidence={"known": ", ".join(INTERPOLATION)},
-        )
+    _check_rule(rule, RESAMPLINGS)
     _check_positions(pos_embed, old_grid, prefix)
     if old_grid == new_grid:
         return pos_embed
@@ -82,18 +104,22 @@ def resample_positions(
 
 
 def resample_relative_positions(
-    table: Tensor, *, old_grid: tuple[int, int], new_grid: tuple[int, int]
+    table: Tensor, *, old_grid: Grid, new_grid: Grid, rule: str
 ) -> Tensor:
     """Fit a BEiT table of relative positions to another grid of patches.
 
-    The offsets of the old grid are spread over those of the new one, in steps that grow
-    geometrically: near patches keep their offsets. Between them, values are interpolated linearly.
-    timm 1.0.31, `resize_rel_pos_bias_table`, after BEiT's fine-tuning (which is cubic there).
+    "geometric": the offsets of the old grid are spread over those of the new one, in steps that
+    grow geometrically: near patches keep their offsets. Between them, values are interpolated
+    linearly. timm 1.0.31, `resize_rel_pos_bias_table`, after BEiT's fine-tuning (cubic there).
+
+    "bilinear": the table is resized as an image. transformers 5.23, `BeitRelativePositionBias`,
+    after MiDaS 3.1, https://arxiv.org/abs/2307.14460.
 
     Args:
         table: (offsets, heads): (2 rows - 1)(2 columns - 1) of them, then three of the class token.
         old_grid: Patches down and across that `table` was made for.
         new_grid: Patches down and across to fit.
+        rule: One of `vitconvert.config.RELATIVE_RESAMPLINGS`.
 
     Returns:
         (offsets, heads), in the dtype of `table`, computed in float32. For an unchanged grid,
@@ -101,7 +127,9 @@ def resample_relative_positions(
 
     Raises:
         ShapeMismatch: `table` does not have the offsets of the old grid.
+        UsageError: `rule` is none of the known ones.
     """
+    _check_rule(rule, RELATIVE_RESAMPLINGS)
     rows, columns = (2 * size - 1 for size in old_grid)
     if table.ndim != 2 or len(table) != rows * columns + 3:
         raise ShapeMismatch(
@@ -115,10 +143,13 @@ def resample_relative_positions(
         )
     if old_grid == new_grid:
         return table
-    down, across = (_spread(*sizes) for sizes in zip(old_grid, new_grid, strict=True))
     offsets = table[:-3].float().reshape(rows, columns, -1)
-    spread = torch.einsum("Yy,Xx,yxh->YXh", down.to(offsets), across.to(offsets), offsets)
-    return torch.cat((spread.flatten(0, 1).to(table.dtype), table[-3:]))
+    fitted = (
+        _bilinear(offsets, new_grid)
+        if rule == "bilinear"
+        else _geometric(offsets, old_grid, new_grid)
+    )
+    return torch.cat((fitted.flatten(0, 1).to(table.dtype), table[-3:]))
 
 
 def resample_patch_kernel(kernel: Tensor, *, patch_size: tuple[int, int]) -> Tensor:
@@ -147,6 +178,11 @@ def resample_patch_kernel(kernel: Tensor, *, patch_size: tuple[int, int]) -> Ten
     return fitted.reshape(*kernel.shape[:2], *patch_size).to(kernel.dtype)
 
 
+def _geometric(offsets: Tensor, old_grid: Grid, new_grid: Grid) -> Tensor:
+    down, across = (_spread(*sizes) for sizes in zip(old_grid, new_grid, strict=True))
+    return torch.einsum("Yy,Xx,yxh->YXh", down.to(offsets), across.to(offsets), offsets)
+
+
 def _spread(old: int, new: int) -> Tensor:
     """(2 new - 1, 2 old - 1) float32: the share of each old offset in each new one."""
     # The farthest old offset, 1 + q + q^2 + ..., is to lie on the farthest new one.
@@ -167,7 +203,20 @@ def _spread(old: int, new: int) -> Tensor:
     return shares.scatter_(1, right[:, None] - 1, 1 - share[:, None])
 
 
-def _check_positions(pos_embed: Tensor, grid: tuple[int, int], prefix: int) -> None:
+def _bilinear(offsets: Tensor, new_grid: Grid) -> Tensor:
+    size = (2 * new_grid[0] - 1, 2 * new_grid[1] - 1)
+    resized = F.interpolate(offsets.permute(2, 0, 1)[None], size=size, mode="bilinear")
+    return resized[0].permute(1, 2, 0)
+
+
+def _check_rule(rule: str, known: tuple[str, ...]) -> None:
+    if rule not in known:
+        raise UsageError(
+            f"{rule!r} is no rule for resampling positions.", evidence={"known": ", ".join(known)}
+        )
+
+
+def _check_positions(pos_embed: Tensor, grid: Grid, prefix: int) -> None:
     rows, columns = grid
     wanted = prefix + rows * columns
     if pos_embed.ndim == 3 and pos_embed.shape[:2] == (1, wanted):

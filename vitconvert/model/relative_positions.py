@@ -46,5 +46,8 @@ def relative_position_index(grid: tuple[int, int]) -> Tensor:
 
 
 def relative_position_bias(table: Tensor, index: Tensor) -> Tensor:
-    """(H, N, N), to be added to attention scores."""
-    return table[index.to(table.device)].permute(2, 0, 1).contiguous()
+    """(1, H, N, N), to be added to attention scores.
+
+    Without the first axis, fused attention on a CPU would take another path than timm's.
+    """
+    return table[index.to(table.device)].permute(2, 0, 1).contiguous()[None]

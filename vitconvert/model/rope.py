@@ -31,6 +31,9 @@ class RotaryEmbedding(nn.Module):
         if config.rope == "mixed":
             axes = (2, config.depth, config.num_heads, config.head_dim // 2)
             self.freqs = nn.Parameter(torch.empty(axes))
+        self.periods: nn.Parameter | None = None
+        if config.rope_periods:
+            self.periods = nn.Parameter(torch.empty(config.head_dim // 4), requires_grad=False)
 
     def tables(self, like: Tensor) -> Iterator[Tensor]:
         """For each block (P, 2K), or (H, P, 2K) if learned: sines, then cosines.
@@ -48,7 +51,7 @@ class RotaryEmbedding(nn.Module):
                 angles = angles + second[:, None] * along_second[:, None]
                 yield _table(angles, config.rope_half).to(self.freqs.dtype)
         elif config.rope == "dinov3":
-            angles = dinov3_angles(config, like)
+            angles = dinov3_angles(config, like, self.periods)
             yield from [_table(angles, config.rope_half)] * config.depth
         else:
             angles = axial_angles(config, like.device)
@@ -67,15 +70,21 @@ def axial_angles(config: ViTConfig, device: torch.device) -> Tensor:
     return (grid[..., None] * frequencies).flatten(-2)
 
 
-def dinov3_angles(config: ViTConfig, like: Tensor) -> Tensor:
+def dinov3_periods(count: int, temperature: float, device: torch.device | None = None) -> Tensor:
+    """(count,) float32, from 1 up: what DINOv3 divides by."""
+    return temperature ** (torch.arange(count, device=device).float() / count)
+
+
+def dinov3_angles(config: ViTConfig, like: Tensor, periods: Tensor | None = None) -> Tensor:
     """(P, K/2): patch centres in [-1, 1], in whole turns, divided by K/4 periods each.
 
     timm's `RotaryEmbeddingDinoV3` for images of any size: float32 grid and periods, and products
-    of the model's dtype if that is more precise.
+    of the model's dtype if that is more precise. Periods that are given are those of a checkpoint.
     """
     dtype = torch.promote_types(like.dtype, torch.float32)
-    exponents = 2.0 * torch.arange(config.head_dim // 4, device=like.device).float()
-    periods = config.rope_temperature ** (exponents / (config.head_dim // 2))
+    if periods is None:
+        count = config.head_dim // 4
+        periods = dinov3_periods(count, config.rope_temperature, like.device)
     rows, columns = (
         (torch.arange(0.5, size, device=like.device, dtype=torch.float32) + config.rope_offset)
         / size

@@ -1,6 +1,7 @@
-"""The ResNet in front of a hybrid ViT: bottlenecks with GroupNorm and weight standardisation.
+"""The convolutions in front of a hybrid ViT, mostly a ResNet of bottlenecks.
 
-Three projects compute different functions with the same weights (`ViTConfig.stem_style`):
+Three projects compute different functions with the same weights of a ResNet with group norms and
+weight standardisation (`ViTConfig.stem_style`):
 
                  padding      kernels divided by   norm eps   norm of the shortcut
     google       SAME         std + 1e-5           1e-6       32 groups
@@ -12,12 +13,22 @@ and jeonsworld's max-pool is not padded at all. Sources: google-research/vision_
 `models/modeling_resnet.py`. The smaller the kernels, the more the first two differ: for ResNet-50
 by 2e-4 of the largest feature with random kernels of deviation 0.2, by 3e-3 with 0.02.
 
+Two other stems have batch norms of eps 1e-5, plain kernels and weights of their own:
+
+    resnet_d     timm 1.0.31 `resnet.py`, `resnet50d`: a root of three 3x3 convolutions; shortcuts
+                 that average before they project; symmetric padding. He et al., "Bag of Tricks",
+                 https://arxiv.org/abs/1812.01187
+    mobileclip   timm 1.0.31 `vision_transformer_hybrid.py`, `ConvStem`: two convolutions, each of
+                 as many pixels as its stride. timm's third is the patch convolution. Vasu et al.,
+                 https://arxiv.org/abs/2311.17049
+
 Letters: B images, C channels, Y rows, X columns.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -28,12 +39,13 @@ from vitconvert.config import ViTConfig
 
 @dataclass(frozen=True, kw_only=True)
 class Arithmetic:
-    """What a project does with the weights of a stem."""
+    """What a project does with the weights of a ResNet."""
 
     same_padding: bool
     standardise: Callable[[Tensor], Tensor]
-    norm_eps: float
-    shortcut_norm: Callable[[int], nn.GroupNorm]
+    norm: Callable[[int], nn.Module]
+    shortcut_norm: Callable[[int], nn.Module]
+    averaged_shortcut: bool = False
 
 
 def _over_deviation(weight: Tensor) -> Tensor:
@@ -52,32 +64,44 @@ def _over_root_of_variance(weight: Tensor) -> Tensor:
     return (weight - mean) / (variance + 1e-5).sqrt()
 
 
+def _as_it_is(weight: Tensor) -> Tensor:
+    return weight
+
+
 ARITHMETIC = {
     "google": Arithmetic(
         same_padding=True,
         standardise=_over_deviation,
-        norm_eps=1e-6,
-        shortcut_norm=lambda channels: nn.GroupNorm(32, channels, eps=1e-6),
+        norm=partial(nn.GroupNorm, 32, eps=1e-6),
+        shortcut_norm=partial(nn.GroupNorm, 32, eps=1e-6),
     ),
     "timm": Arithmetic(
         same_padding=True,
         standardise=_as_batch_norm,
-        norm_eps=1e-5,
-        shortcut_norm=lambda channels: nn.GroupNorm(32, channels, eps=1e-5),
+        norm=partial(nn.GroupNorm, 32, eps=1e-5),
+        shortcut_norm=partial(nn.GroupNorm, 32, eps=1e-5),
     ),
     "jeonsworld": Arithmetic(
         same_padding=False,
         standardise=_over_root_of_variance,
-        norm_eps=1e-6,
+        norm=partial(nn.GroupNorm, 32, eps=1e-6),
         shortcut_norm=lambda channels: nn.GroupNorm(channels, channels, eps=1e-5),
+    ),
+    "resnet_d": Arithmetic(
+        same_padding=False,
+        standardise=_as_it_is,
+        norm=nn.BatchNorm2d,
+        shortcut_norm=nn.BatchNorm2d,
+        averaged_shortcut=True,
     ),
 }
 
 
-class StandardisedConv2d(nn.Conv2d):
-    """Convolution without bias, its kernels of mean 0 and deviation 1 per output channel.
+class StemConv2d(nn.Conv2d):
+    """Convolution without bias, padded as its style does.
 
-    Weight standardisation: Qiao et al., https://arxiv.org/abs/1903.10520.
+    Unless that is resnet_d, its kernels have mean 0 and deviation 1 per output channel: weight
+    standardisation, Qiao et al., https://arxiv.org/abs/1903.10520.
     """
 
     def __init__(
@@ -101,8 +125,8 @@ class Root(nn.Module):
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         width, self.style = config.stem_width, config.stem_style
-        self.conv = StandardisedConv2d(config.in_channels, width, 7, stride=2, style=self.style)
-        self.norm = _group_norm(width, self.style)
+        self.conv = StemConv2d(config.in_channels, width, 7, stride=2, style=self.style)
+        self.norm = ARITHMETIC[self.style].norm(width)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, Y, X) to (B, stem_width, Y / 4, X / 4)."""
@@ -112,17 +136,43 @@ class Root(nn.Module):
         return F.max_pool2d(x, kernel_size=3, stride=2)
 
 
+class DeepRoot(nn.Module):
+    """Three 3x3 convolutions, each with norm and ReLU, then max-pool."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        width, style = config.stem_width, config.stem_style
+        self.conv1 = StemConv2d(config.in_channels, width // 2, 3, stride=2, style=style)
+        self.norm1 = ARITHMETIC[style].norm(width // 2)
+        self.conv2 = StemConv2d(width // 2, width // 2, 3, style=style)
+        self.norm2 = ARITHMETIC[style].norm(width // 2)
+        self.conv3 = StemConv2d(width // 2, width, 3, style=style)
+        self.norm3 = ARITHMETIC[style].norm(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, Y, X) to (B, stem_width, Y / 4, X / 4), rounded up."""
+        x = F.relu(self.norm1(self.conv1(x)))
+        x = F.relu(self.norm2(self.conv2(x)))
+        x = F.relu(self.norm3(self.conv3(x)))
+        return F.max_pool2d(x, kernel_size=3, stride=2, padding=1)
+
+
 class Shortcut(nn.Module):
-    """1x1 convolution and norm around the first unit of a stage."""
+    """1x1 convolution and norm around the first unit of a stage, perhaps after a 2x2 mean."""
 
     def __init__(self, in_channels: int, out_channels: int, *, stride: int, style: str) -> None:
         super().__init__()
-        self.conv = StandardisedConv2d(in_channels, out_channels, 1, stride=stride, style=style)
+        self.pool: nn.Module = nn.Identity()
+        if ARITHMETIC[style].averaged_shortcut and stride > 1:
+            # At odd edges, the mean of the pixels that are there.
+            self.pool = nn.AvgPool2d(2, stride, ceil_mode=True, count_include_pad=False)
+            stride = 1
+        self.conv = StemConv2d(in_channels, out_channels, 1, stride=stride, style=style)
         self.norm = ARITHMETIC[style].shortcut_norm(out_channels)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, Y, X) to (B, out_channels, Y / stride, X / stride)."""
-        out: Tensor = self.norm(self.conv(x))
+        out: Tensor = self.norm(self.conv(self.pool(x)))
         return out
 
 
@@ -131,12 +181,12 @@ class Bottleneck(nn.Module):
 
     def __init__(self, in_channels: int, mid: int, *, stride: int, style: str) -> None:
         super().__init__()
-        self.conv1 = StandardisedConv2d(in_channels, mid, 1, style=style)
-        self.norm1 = _group_norm(mid, style)
-        self.conv2 = StandardisedConv2d(mid, mid, 3, stride=stride, style=style)
-        self.norm2 = _group_norm(mid, style)
-        self.conv3 = StandardisedConv2d(mid, 4 * mid, 1, style=style)
-        self.norm3 = _group_norm(4 * mid, style)
+        self.conv1 = StemConv2d(in_channels, mid, 1, style=style)
+        self.norm1 = ARITHMETIC[style].norm(mid)
+        self.conv2 = StemConv2d(mid, mid, 3, stride=stride, style=style)
+        self.norm2 = ARITHMETIC[style].norm(mid)
+        self.conv3 = StemConv2d(mid, 4 * mid, 1, style=style)
+        self.norm3 = ARITHMETIC[style].norm(4 * mid)
         self.downsample: nn.Module = nn.Identity()
         if in_channels != 4 * mid or stride != 1:
             self.downsample = Shortcut(in_channels, 4 * mid, stride=stride, style=style)
@@ -173,7 +223,7 @@ class ResNetStem(nn.Module):
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        self.stem = Root(config)
+        self.stem = DeepRoot(config) if config.resnet_d_stem else Root(config)
         self.stages = nn.ModuleList()
         self.out_channels = config.stem_width
         for index, units in enumerate(config.stem_depths):
@@ -192,6 +242,35 @@ class ResNetStem(nn.Module):
         return x
 
 
+class ConvolutionAndNorm(nn.Module):
+    """Convolution of neighbouring squares of pixels, norm and GELU."""
+
+    def __init__(self, in_channels: int, out_channels: int, size: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(in_channels, out_channels, size, size, bias=False)
+        self.norm = nn.BatchNorm2d(out_channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, Y, X) to (B, out_channels, Y / size, X / size)."""
+        return F.gelu(self.norm(self.conv(x)))
+
+
+class MobileCLIPStem(nn.Sequential):
+    """Squares of 4x4 pixels, then of 2x2 of those."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        self.out_channels = config.stem_width
+        super().__init__(
+            ConvolutionAndNorm(config.in_channels, self.out_channels, 4),
+            ConvolutionAndNorm(self.out_channels, self.out_channels, 2),
+        )
+
+
+def stem_of(config: ViTConfig) -> ResNetStem | MobileCLIPStem:
+    """What a hybrid has in front of its patch convolution, without weights."""
+    return MobileCLIPStem(config) if config.mobileclip_stem else ResNetStem(config)
+
+
 def pad_same(x: Tensor, size: int, stride: int, value: float = 0.0) -> Tensor:
     """TensorFlow's SAME padding: output = ceil(input / stride), the odd pixel below and right."""
     top, bottom = _same(x.shape[-2], size, stride)
@@ -202,7 +281,3 @@ def pad_same(x: Tensor, size: int, stride: int, value: float = 0.0) -> Tensor:
 def _same(length: int, size: int, stride: int) -> tuple[int, int]:
     total = max((math.ceil(length / stride) - 1) * stride + size - length, 0)
     return total // 2, total - total // 2
-
-
-def _group_norm(channels: int, style: str) -> nn.GroupNorm:
-    return nn.GroupNorm(32, channels, eps=ARITHMETIC[style].norm_eps)

@@ -25,7 +25,7 @@ from vitconvert.model.heads import REDUCTION, AttentionPool, PreLogits, classifi
 from vitconvert.model.initialisation import initialise
 from vitconvert.model.inputs import check_images
 from vitconvert.model.layers import norm_if, norm_of, unset
-from vitconvert.model.positions import sincos2d_positions
+from vitconvert.model.positions import computed_positions
 from vitconvert.model.relative_positions import (
     RelativePositions,
     relative_position_bias,
@@ -33,7 +33,7 @@ from vitconvert.model.relative_positions import (
 )
 from vitconvert.model.rope import RotaryEmbedding
 from vitconvert.model.selection import HeadMask, chosen_layers, head_masks, kept_heads
-from vitconvert.model.stem import ResNetStem
+from vitconvert.model.stem import stem_of
 
 AnyBlock = Block | OneStepBlock | ParallelBlock
 Intermediates = list[Tensor] | list[tuple[Tensor, Tensor]]
@@ -44,7 +44,7 @@ class PatchEmbed(nn.Module):
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        self.backbone = ResNetStem(config) if config.stem else None
+        self.backbone = stem_of(config) if config.stem else None
         channels = self.backbone.out_channels if self.backbone else config.in_channels
         pixels = channels * config.patch_size[0] * config.patch_size[1]
         self.pre_norm = norm_of(pixels, config) if config.patch_pre_norm else None
@@ -103,9 +103,8 @@ class ViT(nn.Module):
             initialise(self, "timm")
         # Tables that no checkpoint brings are real even in a model on "meta".
         place = None if device.type == "meta" else device
-        if config.position_embedding == "sincos2d":
-            table = sincos2d_positions(config.grid_size, config.embed_dim)
-            table = table.to(device=place, dtype=dtype)
+        if config.computed_positions:
+            table = computed_positions(config).to(device=place, dtype=dtype)
             self.register_buffer("pos_embed", table[None], persistent=False)
         if config.relative_positions != "none":
             self.relative_index = relative_position_index(config.grid_size).to(device=place)
@@ -119,7 +118,7 @@ class ViT(nn.Module):
         self.dist_token = unset(1, D) if config.dist_token else None
         self.reg_token = unset(config.num_registers, D) if config.num_registers else None
         self.pos_embed: Tensor | None
-        if config.position_embedding != "sincos2d":
+        if not config.computed_positions:
             self.pos_embed = unset(config.num_positions, D) if config.learned_positions else None
         self.register_buffer("relative_index", None, persistent=False)
         self.rel_pos_bias = RelativePositions(config) if config.shared_relative_positions else None
@@ -271,19 +270,17 @@ class ViT(nn.Module):
         """
         chosen_layers(list(heads), len(self.blocks))
         self._check_prunable()
-        attentions = {layer: cast("Block", self.blocks[layer]).attn for layer in heads}
-        for layer, attention in attentions.items():
-            kept_heads(heads[layer], attention.num_heads)  # before any block is changed
-        for layer, attention in attentions.items():
-            attention.prune(heads[layer])
+        blocks = {layer: cast("Block | OneStepBlock", self.blocks[layer]) for layer in heads}
+        for layer, block in blocks.items():
+            kept_heads(heads[layer], block.num_heads)  # before any block is changed
+        for layer, block in blocks.items():
+            block.prune(heads[layer])
 
     def _check_prunable(self) -> None:
         """Without these, what is left of a block computes what it did with masked heads."""
         obstacles = {
             "an output projection is missing": not self.config.attention_proj,
             "attentions stand side by side": self.config.parallel_branches,
-            "attentions and MLPs share a matrix": self.config.parallel_order,
-            "heads share keys and values": self.config.shared_kv,
             "a norm joins the heads": self.config.attention_norm,
             "the blocks share a table of relative positions": (
                 self.config.shared_relative_positions
@@ -359,7 +356,7 @@ class ViT(nn.Module):
         tokens = (self.cls_token, self.dist_token, self.reg_token)
         # Not len(x), which would fix the batch size of an exported model.
         prefix = [token.expand(x.shape[0], -1, -1) for token in tokens if token is not None]
-        patches_only = self.config.no_embed_class or self.config.position_embedding == "sincos2d"
+        patches_only = self.config.no_embed_class or self.config.computed_positions
         if self.pos_embed is not None and patches_only:
             x = x + self.pos_embed.to(x)
         late = [] if self.config.register_positions or self.reg_token is None else [prefix.pop()]

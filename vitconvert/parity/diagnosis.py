@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitconvert.config import ACTIVATIONS, POOLINGS, STEM_STYLES, ViTConfig
+from vitconvert.config import ACTIVATIONS, POOLINGS, STANDARDISED_STEMS, ViTConfig
 from vitconvert.errors import ConflictingFact
 from vitconvert.model import ViT
 from vitconvert.parity.compare import relative_difference
@@ -113,8 +113,8 @@ def _settings(config: ViTConfig, layer: str) -> Iterator[Setting]:
     if part == "attn":
         yield from _heads(config)
         yield from _scales(config)
-    if part == "patch_embed" and config.stem:
-        yield from _words("stem_style", config.stem_style, STEM_STYLES)
+    if part == "patch_embed" and config.standardised_stem:
+        yield from _words("stem_style", config.stem_style, STANDARDISED_STEMS)
     if part in ("features", OUTPUT):
         yield from _poolings(config)
         word = "representation_activation"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from vitconvert.config import FIXED_AXES
 from vitconvert.tables.axes import Axes, Dim
 from vitconvert.tables.canonical import CanonicalTensor, instantiate
+from vitconvert.tables.constants import Constant
 from vitconvert.tables.expressions import Alternative, Part
 from vitconvert.tables.sizes import Equation, Sizes, solve
 from vitconvert.tables.table import Row, Table
@@ -73,6 +74,16 @@ class Binding:
         }
         return tuple(group for group in self.table.requires if not found & set(group))
 
+    @functools.cached_property
+    def guarded(self) -> Mapping[str, Constant]:
+        """Ignored keys that must hold certain numbers to play no part."""
+        return {
+            key: constant
+            for key in self.ignored
+            for template, constant in self.table.holds
+            if template.match(key) is not None
+        }
+
     @property
     def explained(self) -> int:
         """Number of keys that rows use."""
@@ -134,6 +145,12 @@ def _selected(part: Part | None, indices: Mapping[str, int]) -> tuple[str, int] 
     return part.selection.axis, number
 
 
+def _has_rank(axes: Axes, shape: Shape) -> bool:
+    return len(axes.dims) == len(shape) and all(
+        dim.axes or dim.number == size for dim, size in zip(axes.dims, shape, strict=True)
+    )
+
+
 class _Binder:
     """Collects the places of every key, then decides for each of our tensors."""
 
@@ -155,6 +172,9 @@ class _Binder:
     def binding(self) -> Binding:
         unexplained, misfits, ignored = [], {}, {}
         for key in self.shapes:
+            if empty := self.empty_axes(key):
+                ignored[key] = f"the project keeps an empty {empty} here"
+                continue
             matched = list(self.match(key))
             fitting = [(p, indices) for p, indices in matched if self.has_rank(p, key)]
             for place, indices in fitting:
@@ -196,20 +216,21 @@ class _Binder:
 
     def has_rank(self, place: _Place, key: str) -> bool:
         """Whether the key has the number of dimensions, and the fixed ones, of its row."""
-        dims, shape = self.their_axes(place, {}).dims, self.shapes[key]
-        return len(dims) == len(shape) and all(
-            dim.axes or dim.number == size for dim, size in zip(dims, shape, strict=True)
-        )
+        return _has_rank(self.their_axes(place, {}), self.shapes[key])
 
     def their_axes(self, place: _Place, indices: Mapping[str, int]) -> Axes:
         alternative, tensor = place.row.alternatives[place.alternative], place.row.tensor
         ours = tensor.axes.without(tensor.axes.names[0]) if alternative.joined else tensor.axes
         return instantiate(place.part.axes or ours, indices)
 
-    def reason_to_ignore(self, key: str) -> str | None:
+    def empty_axes(self, key: str) -> Axes | None:
+        """The layout of an array that the project keeps without elements."""
         for template, axes in self.table.empty:
-            if template.match(key) is not None and self.shapes[key][:1] == (0,):
-                return f"the project keeps an empty {axes} here"
+            if template.match(key) is not None and _has_rank(axes, self.shapes[key]):
+                return axes
+        return None
+
+    def reason_to_ignore(self, key: str) -> str | None:
         return next((r for t, r in self.table.ignore if t.match(key) is not None), None)
 
     def spell(self, place: _Place, indices: dict[str, int], key: str) -> None:

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.resources.abc import Traversable
@@ -16,6 +16,7 @@ from vitconvert.errors import TableError, UsageError
 from vitconvert.fields import parse_field
 from vitconvert.tables.axes import Axes, Dim, parse_axes
 from vitconvert.tables.canonical import CanonicalTensor, canonical_tensors
+from vitconvert.tables.constants import Constant, parse_constant
 from vitconvert.tables.directory import tables_dir
 from vitconvert.tables.expressions import Alternative, parse_expression
 from vitconvert.tables.soundness import check_alternative
@@ -32,11 +33,13 @@ _SECTIONS = (
     "rows",
     "ignore",
     "sizes",
+    "holds",
     "empty",
     "config",
     "ask",
     "config_json",
     "only",
+    "must",
     "preprocessing",
 )
 _DIALECT_KEYS = (
@@ -49,6 +52,9 @@ _DIALECT_KEYS = (
     "container",
     "named_only",
 )
+
+# What {p} stands for besides weight and bias where we have it: the statistics of batch norms.
+_GATHERED = ("running_mean", "running_var", "num_batches_tracked")
 
 
 @dataclass(frozen=True)
@@ -107,11 +113,13 @@ class Table:
     rows: tuple[Row, ...]
     ignore: tuple[tuple[Template, str], ...]
     sizes: tuple[tuple[Template, str, int], ...]  # a key, an axis, what times its length that is
+    holds: tuple[tuple[Template, Constant], ...]  # what ignored tensors must be
     empty: tuple[tuple[Template, Axes], ...]
     defaults: tuple[Default, ...]
     ask: Mapping[str, str]  # fields that only the user can tell -> why
     config_file: ConfigFile | None
     only: Mapping[str, Any]  # properties of ViTConfig that the project's model always has
+    must: Mapping[str, str]  # properties without which its code mistakes the tensors -> why
     preprocessing: Mapping[str, Any]
 
     @functools.cached_property
@@ -260,11 +268,13 @@ class _TableReader:
             rows=rows,
             ignore=tuple(self.ignore()),
             sizes=tuple(self.sizes()),
+            holds=tuple(self.holds()),
             empty=tuple(self.empty()),
             defaults=tuple(self.defaults()),
-            ask=dict(self.ask()),
+            ask=dict(self.reasons("ask", self.check_field)),
             config_file=self.config_file(),
             only=self.only(),
+            must=dict(self.reasons("must", self.check_property)),
             preprocessing=self.section("preprocessing"),
         )
 
@@ -340,14 +350,26 @@ class _TableReader:
                 raise self.error(f'sizes."{key}"', 'expected an axis, or one divided: "dim / 4"')
             yield self.template("sizes", key), match[1], int(match[2] or 1)
 
+    def holds(self) -> Iterator[tuple[Template, Constant]]:
+        for key, text in self.section("holds").items():
+            if text is False:
+                continue
+            if not self.section("ignore").get(key):
+                raise self.error(f'holds."{key}"', "only an ignored tensor must hold something")
+            try:
+                constant = parse_constant(str(text), f'{self.label}: "{key}" = "{text}"')
+            except ValueError as error:
+                raise self.error(f'holds."{key}"', error) from None
+            yield self.template("holds", key), constant
+
     def empty(self) -> Iterator[tuple[Template, Axes]]:
         for key, axes in self.section("empty").items():
             try:
                 template, layout = self.template("empty", key), parse_axes(axes)
             except (ValueError, TypeError) as error:
                 raise self.error(f'empty."{key}"', error) from None
-            if template.indices or layout.dims[:1] != (Dim(number=0),):
-                raise self.error(f'empty."{key}"', "expected one key, and axes that begin with 0")
+            if template.indices or Dim(number=0) not in layout.dims:
+                raise self.error(f'empty."{key}"', "expected one key, and axes of which one is 0")
             yield template, layout
 
     def template(self, section: str, key: str, kind: str = "{p}") -> Template:
@@ -372,14 +394,14 @@ class _TableReader:
                     forms = '"field", "field if word" or "field unless word"'
                     raise self.error(place, f"expected {forms}")
 
-    def ask(self) -> Iterator[tuple[str, str]]:
-        for field, reason in self.section("ask").items():
-            self.check_field(f"ask.{field}", field)
+    def reasons(self, section: str, check: Callable[[str, str], None]) -> Iterator[tuple[str, str]]:
+        for name, reason in self.section(section).items():
+            check(f"{section}.{name}", name)
             if reason is False:
                 continue
             if not isinstance(reason, str) or not reason.strip():
-                raise self.error(f"ask.{field}", "a reason is needed, as text")
-            yield field, reason
+                raise self.error(f"{section}.{name}", "a reason is needed, as text")
+            yield name, reason
 
     def config_file(self) -> ConfigFile | None:
         section = self.section("config_json")
@@ -428,9 +450,12 @@ class _TableReader:
 
     def only(self) -> Mapping[str, Any]:
         for name in self.section("only"):
-            if not hasattr(ViTConfig, name) and name not in ViTConfig.__dataclass_fields__:
-                raise self.error(f"only.{name}", f"{name!r} is no property of ViTConfig")
+            self.check_property(f"only.{name}", name)
         return self.section("only")
+
+    def check_property(self, place: str, name: str) -> None:
+        if not hasattr(ViTConfig, name) and name not in ViTConfig.__dataclass_fields__:
+            raise self.error(place, f"{name!r} is no property of ViTConfig")
 
     def field(self, place: str, field: str, value: object) -> Any:
         self.check_field(place, field)
@@ -449,7 +474,10 @@ class _TableReader:
 
 def _kinds(key: str) -> tuple[str, ...]:
     """What {p} stands for; a key without it means itself."""
-    return ("weight", "bias") if "{p}" in key else ("{p}",)
+    if "{p}" not in key:
+        return ("{p}",)
+    gathered = (kind for kind in _GATHERED if key.replace("{p}", kind) in canonical_tensors())
+    return ("weight", "bias", *gathered)
 
 
 def _with_kind(words: Words, kind: str) -> Words:

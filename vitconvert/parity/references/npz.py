@@ -26,7 +26,7 @@ def npz_reference(reading: Reading) -> Reference:
     """
     timm = package("timm", install="timm")
     config = reading.config
-    if config.position_embedding == "sincos2d":
+    if config.computed_positions:
         raise NotRepresentable("timm's .npz loader wants stored positions; this file has none.")
     name = f"timm {timm.__version__}'s .npz loader"
     model = _read(reading, config, name)

@@ -31,6 +31,8 @@ _PLAIN = {
     "relative_positions": "none",
     "rope": "none",
     "register_positions": True,
+    "resnet_d_stem": False,
+    "mobileclip_stem": False,
 }
 
 
