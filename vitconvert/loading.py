@@ -40,7 +40,7 @@ from vitconvert.tables.architectures import (
     named,
 )
 from vitconvert.tables.detection import Recognised, recognise
-from vitconvert.tables.table import Table, builtin_tables, find_tables, read_table
+from vitconvert.tables.table import Table, find_tables, read_table
 
 if TYPE_CHECKING:
     import torch
@@ -308,13 +308,13 @@ def _computing_dtype(model: "ViT") -> "torch.dtype":
     return torch.promote_types(model.patch_embed.proj.weight.dtype, torch.float32)
 
 
-def candidate_tables(dialect: str | None, table: Source | None) -> list[Table]:
-    """The tables that may explain a checkpoint."""
+def candidate_tables(dialect: str | None, table: Source | None) -> list[Table] | None:
+    """The tables that may explain a checkpoint; None for any of `weights_map/`."""
     if table is not None:
         return [read_table(Path(table))]
     if dialect:
         return find_tables(dialect)
-    return [table for table in builtin_tables().values() if not table.named_only]
+    return None
 
 
 def stated_facts(

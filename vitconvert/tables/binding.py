@@ -151,23 +151,28 @@ def _has_rank(axes: Axes, shape: Shape) -> bool:
     )
 
 
+def _places(table: Table) -> Iterator[_Place]:
+    for row in table.rows:
+        for number, alternative in enumerate(row.alternatives):
+            for n, item in enumerate(alternative.items):
+                if isinstance(item, Part):
+                    yield _Place(row, number, n)
+
+
 class _Binder:
     """Collects the places of every key, then decides for each of our tensors."""
 
     def __init__(self, table: Table, shapes: Mapping[str, Shape]) -> None:
         self.table = table
         self.shapes = shapes
-        self.places = [
-            _Place(row, a, n)
-            for row in table.rows
-            for a, alternative in enumerate(row.alternatives)
-            for n, item in enumerate(alternative.items)
-            if isinstance(item, Part)
-        ]
+        # Keys that differ only in their numbers have the same candidates, and there are few.
+        self.places: dict[str, list[_Place]] = defaultdict(list)
+        for place in _places(table):
+            for skeleton in place.part.key.skeletons:
+                self.places[skeleton].append(place)
         self.spellings: _Spellings = defaultdict(dict)
         self.doubled: dict[str, tuple[str, ...]] = {}
         self.partial: dict[str, tuple[str, ...]] = {}
-        self._candidates: dict[str, list[_Place]] = {}
 
     def binding(self) -> Binding:
         unexplained, misfits, ignored = [], {}, {}
@@ -179,10 +184,9 @@ class _Binder:
             fitting = [(p, indices) for p, indices in matched if self.has_rank(p, key)]
             for place, indices in fitting:
                 self.spell(place, indices, key)
-            reason = self.reason_to_ignore(key)
             if fitting:
                 continue
-            if reason:
+            if reason := self.reason_to_ignore(key):
                 ignored[key] = reason
             elif matched:
                 misfits[key] = matched[0][0].row.text
@@ -203,13 +207,7 @@ class _Binder:
         )
 
     def match(self, key: str) -> Iterator[tuple[_Place, dict[str, int]]]:
-        # Keys that differ only in their numbers have the same candidates, and there are few.
-        skeleton = skeleton_of(key)
-        if skeleton not in self._candidates:
-            self._candidates[skeleton] = [
-                place for place in self.places if place.part.key.skeleton.match(skeleton)
-            ]
-        for place in self._candidates[skeleton]:
+        for place in self.places.get(skeleton_of(key), ()):
             indices = place.part.key.match(key)
             if indices is not None:
                 yield place, indices

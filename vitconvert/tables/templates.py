@@ -11,8 +11,9 @@ matches any rest.
 """
 
 import functools
+import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 _NUMBER = re.compile(r"[0-9]+")
@@ -82,10 +83,16 @@ class Template:
         return re.compile("".join(_pattern(s) for s in self.segments) + r"\Z")
 
     @functools.cached_property
-    def skeleton(self) -> re.Pattern[str]:
-        """A pattern for `skeleton_of` the template's keys."""
-        plain = (_without_numbers(segment) for segment in self.segments)
-        return re.compile("".join(_pattern(s) for s in plain) + r"\Z")
+    def skeletons(self) -> frozenset[str]:
+        """`skeleton_of` the template's keys, one for each choice of texts; without the rest."""
+        texts = itertools.product(*map(_texts, self.segments))
+        return frozenset(skeleton_of("".join(several)) for several in texts)
+
+    def may_spell(self, skeletons: Set[str]) -> bool:
+        """Whether one of these skeletons is that of a key of the template."""
+        if not isinstance(self.segments[-1], Rest):
+            return not self.skeletons.isdisjoint(skeletons)
+        return any(skeleton.startswith(tuple(self.skeletons)) for skeleton in skeletons)
 
     def match(self, key: str) -> dict[str, int] | None:
         """The indices that spell `key`, or None."""
@@ -113,14 +120,17 @@ def skeleton_of(key: str) -> str:
     return _NUMBER.sub("0", key)
 
 
-def _without_numbers(segment: Segment) -> Segment:
+def _texts(segment: Segment) -> tuple[str, ...]:
+    """What may stand for a segment in a skeleton."""
     match segment:
         case str():
-            return skeleton_of(segment)
+            return (segment,)
+        case Index() | Blank():
+            return ("0",)
         case Choice(texts):
-            return Choice(tuple(map(skeleton_of, texts)))
-        case _:
-            return segment
+            return texts
+        case Rest():
+            return ("",)
 
 
 def _pattern(segment: Segment) -> str:
