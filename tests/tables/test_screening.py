@@ -34,9 +34,9 @@ def test_what_fits_is_likely(name):
 
 
 def test_words_that_a_table_lacks_rule_it_out():
-    keys = ["transformer.encoder.layer.0.attn.query.weight", "transformer.embeddings.cls_token"]
-    assert "jeonsworld" in likely_dialects(keys) and "timm" not in likely_dialects(keys)
-    assert likely_dialects([*keys, "transformer.pooler.weight"]) == []
+    keys = ["vit.encoder.layer.0.layernorm_before.weight", "vit.layernorm.bias"]
+    assert "hf_vit" in likely_dialects(keys) and "timm" not in likely_dialects(keys)
+    assert likely_dialects([*keys, "vit.encoder.unheard.weight"]) == []
 
 
 def test_an_ignored_prefix_lets_any_word_follow():

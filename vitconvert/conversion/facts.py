@@ -338,12 +338,12 @@ class _Derivation:
         """A rotary embedding leaves no trace, so a file must not look like a model that has one."""
         if "rope" in self.stated or "rope" in self.facts:
             return
-        rows = architectures().get(self.binding.table.name, {})
-        turned = (name for name, row in rows.items() if row.get("rope", "none") != "none")
-        alike = [name for name in turned if self.looks_like(rows[name])]
+        rows = architectures().get(self.binding.table.name)
+        turned = rows.stating("rope").items() if rows else ()
+        alike = next((name for name, row in turned if self.looks_like(row)), None)
         if alike:
             self.missing["rope"] = (
-                f"the tensors are those of {alike[0]} too, which turns q and k by their position; "
+                f"the tensors are those of {alike} too, which turns q and k by their position; "
                 "--architecture NAME says which model this is, --set rope=none that it is not"
             )
 
