@@ -243,6 +243,7 @@ class _TableReader:
             raise self.error(f"dialect.{unknown}", f"unknown key; {', '.join(_DIALECT_KEYS)}")
         rows = tuple(self.rows())
         self.check_uses(rows)
+        self.check_requires(rows)
         return Table(
             name=self.name,
             file=self.label,
@@ -331,16 +332,16 @@ class _TableReader:
         return all(found.intersection(group) for group in groups)
 
     def requires(self) -> tuple[tuple[str, ...], ...]:
-        rows = (key for key, value in self.section("rows").items() if value is not False)
-        known = {key.replace("{p}", kind) for key in rows for kind in _kinds(key)}
-        known |= set(self.section("ignore"))
         names = self.section("dialect").get("requires", [])
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise self.error("dialect.requires", "expected a list of texts")
-        for name in (n.strip() for either in names for n in either.split("|")):
+        return tuple(tuple(n.strip() for n in either.split("|")) for either in names)
+
+    def check_requires(self, rows: Iterable[Row]) -> None:
+        known = {row.name for row in rows} | set(self.section("ignore"))
+        for name in (name for group in self.requires() for name in group):
             if name not in known:
                 raise self.error("dialect.requires", f"{name!r} is no row of this table")
-        return tuple(tuple(n.strip() for n in either.split("|")) for either in names)
 
     def ignore(self, keys: Collection[str] | None = None) -> Iterator[tuple[Template, str]]:
         """All ignored keys with the reason, or those of some texts."""

@@ -13,7 +13,7 @@ read in one way. `*`, only at the end and only in [ignore], matches any rest.
 import functools
 import itertools
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 _NUMBER = re.compile(r"[0-9]+")
@@ -96,14 +96,19 @@ class Template:
 
     def match(self, key: str) -> dict[str, int] | None:
         """The indices that spell `key`, or None."""
-        skeleton = skeleton_of(key)
+        return self.read(skeleton_of(key), numbers_of(key))
+
+    def read(self, skeleton: str, numbers: Sequence[str]) -> dict[str, int] | None:
+        """The indices that spell the key of this skeleton and these numbers, or None."""
         readings = self.skeletons.get(skeleton, ())
         if isinstance(self.segments[-1], Rest):
             several = (r for start, r in self.skeletons.items() if skeleton.startswith(start))
             readings = tuple(itertools.chain.from_iterable(several))
-        numbers = _NUMBER.findall(key)
-        found = (_read(reading, numbers) for reading in readings)
-        return next((indices for indices in found if indices is not None), None)
+        for slots in readings:
+            indices = _read(slots, numbers)
+            if indices is not None:
+                return indices
+        return None
 
     def write(self, indices: Mapping[str, int]) -> str:
         """The key for these indices."""
@@ -116,6 +121,11 @@ class Template:
 def skeleton_of(key: str) -> str:
     """The key with every number replaced by 0."""
     return _NUMBER.sub("0", key)
+
+
+def numbers_of(key: str) -> list[str]:
+    """The numbers in a key, in order: what its skeleton does not tell."""
+    return _NUMBER.findall(key)
 
 
 def _texts(segment: Segment) -> tuple[str, ...]:
@@ -136,7 +146,7 @@ def _numbers(segment: Segment, text: str) -> _Numbers:
     return (segment,) if isinstance(segment, Index | Blank) else tuple(_NUMBER.findall(text))
 
 
-def _read(slots: _Numbers, numbers: list[str]) -> dict[str, int] | None:
+def _read(slots: _Numbers, numbers: Sequence[str]) -> dict[str, int] | None:
     """The indices that these numbers spell, or None if they do not."""
     found: dict[str, int] = {}
     for slot, number in zip(slots, numbers, strict=False):  # more numbers may be in the rest
