@@ -16,7 +16,8 @@ _ECOSYSTEM = re.compile(r'^ecosystem\s*=\s*"([^"]*)"', re.MULTILINE)
 # Of a key of [ignore] that ends in "*", the letters before it.
 _ANY_REST = re.compile(r'^"(?:[^"]*\})?([^"{}]*)\*"', re.MULTILINE)
 _WORD = re.compile(r"[A-Za-z]+")
-_KINDS = {"weight", "bias"}  # tables spell them {p}
+# Words of what tables spell {p}: weight, bias, running_mean, running_var, num_batches_tracked.
+_KINDS = {"weight", "bias", "running", "mean", "var", "num", "batches", "tracked"}
 
 
 @dataclass(frozen=True)

@@ -284,7 +284,7 @@ class _TableReader:
     @functools.cached_property
     def words_of_kind(self) -> Mapping[str, Words]:
         """The words, with what {p} stands for."""
-        kinds = ("weight", "bias", "{p}")
+        kinds = ("weight", "bias", *_GATHERED, "{p}")
         return {kind: _with_kind(self.words, kind) for kind in kinds}
 
     def rows(self, names: Collection[str] | None = None) -> Iterator[Row]:
