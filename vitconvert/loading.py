@@ -1,6 +1,7 @@
 """From a reference to a model: locate, read the header, recognise, derive the configuration, plan,
 prove the accounts, materialise."""
 
+import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ from vitconvert.conversion.their_config import (
 )
 from vitconvert.errors import CorruptFile, NotRepresentable, SourceError
 from vitconvert.fields import parse_field
-from vitconvert.inference.labels import Labels, labels_for
+from vitconvert.inference.labels import Labels, assumed_labels, stated_labels
 from vitconvert.inference.preprocessing import Preprocessing
 from vitconvert.sources import Located, locate
 from vitconvert.tables.architectures import (
@@ -40,7 +41,7 @@ from vitconvert.tables.architectures import (
     named,
 )
 from vitconvert.tables.detection import Recognised, recognise
-from vitconvert.tables.table import Table, builtin_tables, find_tables, read_table
+from vitconvert.tables.table import Table, find_tables, read_table
 
 if TYPE_CHECKING:
     import torch
@@ -76,7 +77,7 @@ class Checkpoint:
             mapped file where the layouts are the same.
         config: Architecture and numerics; `config.origins` says where each field is from.
         preprocessing: What turns a photograph into the model's input, or None if nothing says.
-        labels: Names of the classes, or None.
+        own_labels: Names that the checkpoint itself gives its classes, or None.
         dialect: Name of the table.
         ledger: What was used, ignored (why), assumed (from where), changed (how).
         located: The files and where they came from.
@@ -87,12 +88,17 @@ class Checkpoint:
     tensors: Mapping[str, "torch.Tensor"]
     config: ViTConfig
     preprocessing: Preprocessing | None
-    labels: Labels | None
+    own_labels: Labels | None
     dialect: str
     ledger: Ledger
     located: Located
     their_config: Mapping[str, Any]
     files: tuple[Path, ...]
+
+    @functools.cached_property
+    def labels(self) -> Labels | None:
+        """Names of the classes, assumed if the checkpoint itself has none; None if unknown."""
+        return self.own_labels or assumed_labels(self.config.num_classes)
 
 
 def load_model(
@@ -201,7 +207,7 @@ def checkpoint_of(reading: Reading) -> Checkpoint:
         tensors=tensors,
         config=reading.config,
         preprocessing=_preprocessing(reading),
-        labels=_labels(reading),
+        own_labels=_own_labels(reading),
         dialect=reading.table.name,
         ledger=reading.ledger,
         located=reading.located,
@@ -314,13 +320,13 @@ def _computing_dtype(model: "ViT") -> "torch.dtype":
     return torch.promote_types(model.patch_embed.proj.weight.dtype, torch.float32)
 
 
-def candidate_tables(dialect: str | None, table: Source | None) -> list[Table]:
-    """The tables that may explain a checkpoint."""
+def candidate_tables(dialect: str | None, table: Source | None) -> list[Table] | None:
+    """The tables that may explain a checkpoint; None for any of `weights_map/`."""
     if table is not None:
         return [read_table(Path(table))]
     if dialect:
         return find_tables(dialect)
-    return [table for table in builtin_tables().values() if not table.named_only]
+    return None
 
 
 def stated_facts(
@@ -436,9 +442,9 @@ def _preprocessing(reading: Reading) -> Preprocessing | None:
     return None
 
 
-def _labels(reading: Reading) -> Labels | None:
+def _own_labels(reading: Reading) -> Labels | None:
     config = reading.their_config
-    named = config.get("id2label") or config.get("label_names")
-    return labels_for(
-        reading.config.num_classes, named, descriptions=config.get("label_descriptions")
+    names = config.get("id2label") or config.get("label_names")
+    return stated_labels(
+        reading.config.num_classes, names, descriptions=config.get("label_descriptions")
     )

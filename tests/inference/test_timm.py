@@ -11,7 +11,8 @@ from sklearn.datasets import load_sample_image
 from timm.data import ImageDataset, create_transform, resolve_data_config
 
 from vitconvert.errors import ConflictingFact, InputMismatch, NotRepresentable
-from vitconvert.inference.pixels import INTERPOLATIONS, open_image
+from vitconvert.inference.backends import INTERPOLATIONS
+from vitconvert.inference.pixels import open_image
 from vitconvert.inference.preprocessing import Preprocessing
 
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}

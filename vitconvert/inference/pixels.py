@@ -2,7 +2,7 @@
 
 Projects that agree on "resize to 256, crop 224, normalise" still disagree on pixels: whether
 the resizing runs on a Pillow image or on a tensor, where an odd crop falls, when the division by
-255 happens. `BACKENDS` states these choices; the functions below obey them.
+255 happens. `backends.py` states these choices; the functions below obey them.
 
 Letters: C channels, H height, W width. Sizes are (height, width).
 """
@@ -12,7 +12,6 @@ import struct
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,89 +20,13 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from vitconvert.errors import CorruptFile, InputMismatch, NotRepresentable, SourceError, UnsafeFile
+from vitconvert.inference.backends import Backend, Size
 
-Size = tuple[int, int]
 Pixels = NDArray[Any]  # uint8 or float32
 
-INTERPOLATIONS = {
-    "nearest": Image.Resampling.NEAREST,
-    "bilinear": Image.Resampling.BILINEAR,
-    "bicubic": Image.Resampling.BICUBIC,
-    "lanczos": Image.Resampling.LANCZOS,
-    "box": Image.Resampling.BOX,
-    "hamming": Image.Resampling.HAMMING,
-}
-_TENSOR_INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")
-RESIZES = (
-    "shortest",  # shortest side to resize_size, the other truncated (torchvision, transformers)
-    "cover",  # the smallest size of the same shape that covers resize_size, rounded (timm)
-    "border",  # the largest size of the same shape that fits in resize_size, rounded (timm)
-    "squash",  # both sides to resize_size
-    "none",  # the image already has its size
-)
-TRANSPARENCIES = (
-    "drop",  # the alpha channel is forgotten: PIL's convert("RGB")
-    "white",  # composed over white
-)
 # Pillow's own limit for a decoded file (twice its MAX_IMAGE_PIXELS): a 1 x 100000 image is a small
 # file, but a giant once its shortest side is 224.
 MAX_PIXELS = 2 * 89_478_485
-
-
-@dataclass(frozen=True, kw_only=True)
-class Backend:
-    """How one project computes with pixels."""
-
-    resize: str  # on "pil" images, "uint8" tensors or "float" tensors
-    interpolations: tuple[str, ...] = _TENSOR_INTERPOLATIONS
-    antialias: bool = True
-    truncate: bool = False  # back to whole numbers after resizing, towards zero
-    crop_rounding: str = "down"  # of an offset k + 1/2: "down", or to the "even" neighbour
-    pad_first: bool = False  # an odd row or column of padding goes first
-    upright: bool  # EXIF orientation is applied
-    numbers: str  # "divide", "double", "first" or "fused": see `normalised`
-
-
-BACKENDS = {
-    # torchvision.transforms on PIL images: timm, torchvision, OpenAI CLIP, OpenCLIP, DINO, MAE,
-    # jeonsworld. None of them reads EXIF. Read in timm 1.0.31, torchvision 0.29.2.
-    "torchvision": Backend(
-        resize="pil",
-        interpolations=tuple(INTERPOLATIONS),
-        crop_rounding="even",
-        upright=False,
-        numbers="divide",
-    ),
-    # transformers 5.23, image_processing_backends.py; `load_image` applies the EXIF orientation.
-    "transformers": Backend(resize="uint8", upright=True, numbers="fused"),
-    "transformers_pil": Backend(
-        resize="pil",
-        interpolations=tuple(INTERPOLATIONS),
-        pad_first=True,
-        upright=True,
-        numbers="double",
-    ),
-    # DINOv3ViTImageProcessor rescales before it resizes, "to preserve order of transforms".
-    "transformers_float": Backend(resize="float", upright=True, numbers="first"),
-    # tf.image.resize without antialias. google-research/vision_transformer, input_pipeline.py;
-    # big_vision, pp/ops_image.py, which casts back to uint8. Not compared with TensorFlow, whose
-    # cubic filter (a = -0.5) is not torch's (-0.75).
-    "tensorflow": Backend(
-        resize="float",
-        interpolations=("bilinear",),
-        antialias=False,
-        upright=False,
-        numbers="fused",
-    ),
-    "big_vision": Backend(
-        resize="float",
-        interpolations=("bilinear",),
-        antialias=False,
-        truncate=True,
-        upright=False,
-        numbers="divide",
-    ),
-}
 
 # The first four were seen on damaged files of fourteen formats (Pillow 13); the rest are what the
 # decompressors and struct raise.
@@ -220,7 +143,7 @@ def _unchecked_size(source: Size, *, resize: str, size: Size) -> Size:
 
 def resized_on_pil(image: Image.Image, size: Size, interpolation: str) -> Pixels:
     """Resize with Pillow, whose filters always widen with the scale: (C, H, W) uint8."""
-    image = image.resize((size[1], size[0]), INTERPOLATIONS[interpolation])
+    image = image.resize((size[1], size[0]), Image.Resampling[interpolation.upper()])
     return channels_first(image)
 
 

@@ -6,16 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-from PIL import Image
-
 from vitconvert.errors import ConflictingFact, InputMismatch, MissingFact, NotRepresentable
-from vitconvert.inference import pixels, processor_config
-from vitconvert.inference.pixels import BACKENDS, Size
+from vitconvert.inference import processor_config
+from vitconvert.inference.backends import BACKENDS, INTERPOLATIONS, RESIZES, TRANSPARENCIES, Size
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
+    from numpy.typing import NDArray
+    from PIL import Image
+
+    from vitconvert.inference.pixels import Pixels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,12 +40,12 @@ class Preprocessing:
     image_size: Size  # what comes out
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    interpolation: str  # one of pixels.INTERPOLATIONS
-    resize: str  # one of pixels.RESIZES
+    interpolation: str  # one of backends.INTERPOLATIONS
+    resize: str  # one of backends.RESIZES
     resize_size: Size | None  # before cropping; twice the shortest side for "shortest"
     crop: bool  # the middle is cut out, or padded, to image_size
-    backend: str  # one of pixels.BACKENDS: whose arithmetic
-    transparency: str = "drop"  # one of pixels.TRANSPARENCIES
+    backend: str  # one of backends.BACKENDS: whose arithmetic
+    transparency: str = "drop"  # one of backends.TRANSPARENCIES
     rescale_factor: float | None = 1 / 255  # None: values stay 0 to 255
     normalize: bool = True  # False: mean 0, std 1, and no arithmetic that could round
     origin: str  # where this was stated
@@ -64,7 +65,7 @@ class Preprocessing:
         """Channels that come out: 3 for RGB, 1 for grey."""
         return len(self.mean)
 
-    def __call__(self, image: Image.Image) -> "torch.Tensor":
+    def __call__(self, image: "Image.Image") -> "torch.Tensor":
         """The image as the model reads it: (C, H, W) float32.
 
         Raises:
@@ -76,8 +77,10 @@ class Preprocessing:
 
         return torch.from_numpy(self.array(image))
 
-    def array(self, image: Image.Image) -> NDArray[np.float32]:
+    def array(self, image: "Image.Image") -> "NDArray[np.float32]":
         """As calling, without importing torch where Pillow does the resizing."""
+        from vitconvert.inference import pixels
+
         backend = BACKENDS[self.backend]
         values = self._resized(
             pixels.converted(
@@ -103,7 +106,11 @@ class Preprocessing:
             numbers=backend.numbers,
         )
 
-    def _resized(self, image: Image.Image) -> pixels.Pixels:
+    def _resized(self, image: "Image.Image") -> "Pixels":
+        import numpy as np
+
+        from vitconvert.inference import pixels
+
         backend = BACKENDS[self.backend]
         size = pixels.resized_size(
             (image.height, image.width),
@@ -337,10 +344,10 @@ class Preprocessing:
     ) -> "Preprocessing":
         """What a table of `weights_map/` says its project does.
 
-            resize          one of pixels.RESIZES
-            interpolation   one of pixels.INTERPOLATIONS
+            resize          one of backends.RESIZES
+            interpolation   one of backends.INTERPOLATIONS
             mean, std       a number for each channel, or one for all
-            backend         one of pixels.BACKENDS
+            backend         one of backends.BACKENDS
             crop_pct        resize_size = floor(image_size / crop_pct); or
             resize_size     in pixels; without either, image_size
             crop            by default, unless the image is squashed to image_size
@@ -358,10 +365,10 @@ class Preprocessing:
 
 def _contradictions(p: Preprocessing) -> list[str]:
     vocabularies = {
-        "interpolation": tuple(pixels.INTERPOLATIONS),
-        "resize": pixels.RESIZES,
+        "interpolation": INTERPOLATIONS,
+        "resize": RESIZES,
         "backend": tuple(BACKENDS),
-        "transparency": pixels.TRANSPARENCIES,
+        "transparency": TRANSPARENCIES,
     }
     numbers = BACKENDS[p.backend].numbers if p.backend in vocabularies["backend"] else None
     problems = [

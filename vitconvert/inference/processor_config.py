@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vitconvert.errors import ConflictingFact, MissingFact, NotRepresentable, TableError
-from vitconvert.inference.pixels import Size
+from vitconvert.inference.backends import Size
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 HALVES = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from vitconvert.errors import SourceError, UsageError
 from vitconvert.sources.downloads import address
-from vitconvert.sources.hub import locate_repo
 from vitconvert.sources.local import locate_path
 from vitconvert.sources.located import Located
 from vitconvert.sources.references import (
@@ -17,7 +16,6 @@ from vitconvert.sources.references import (
     parse_reference,
 )
 from vitconvert.sources.timm_names import resolve_timm
-from vitconvert.sources.web import locate_address
 
 
 def locate(
@@ -60,10 +58,14 @@ def locate(
             case LocalPath(path=path):
                 return locate_path(text, path)
             case WebAddress(url=url):
+                from vitconvert.sources.web import locate_address
+
                 return locate_address(
                     text, url, name=name, cache_dir=cache, offline=offline, quiet=quiet
                 )
             case HubRepo():
+                from vitconvert.sources.hub import locate_repo
+
                 return locate_repo(
                     text,
                     target,

@@ -1,0 +1,78 @@
+"""The choices in which projects differ that resize, crop and normalise photographs.
+
+Sizes are (height, width).
+"""
+
+from dataclasses import dataclass
+
+Size = tuple[int, int]
+
+INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos", "box", "hamming")
+_TENSOR_INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")
+RESIZES = (
+    "shortest",  # shortest side to resize_size, the other truncated (torchvision, transformers)
+    "cover",  # the smallest size of the same shape that covers resize_size, rounded (timm)
+    "border",  # the largest size of the same shape that fits in resize_size, rounded (timm)
+    "squash",  # both sides to resize_size
+    "none",  # the image already has its size
+)
+TRANSPARENCIES = (
+    "drop",  # the alpha channel is forgotten: PIL's convert("RGB")
+    "white",  # composed over white
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backend:
+    """How one project computes with pixels."""
+
+    resize: str  # on "pil" images, "uint8" tensors or "float" tensors
+    interpolations: tuple[str, ...] = _TENSOR_INTERPOLATIONS
+    antialias: bool = True
+    truncate: bool = False  # back to whole numbers after resizing, towards zero
+    crop_rounding: str = "down"  # of an offset k + 1/2: "down", or to the "even" neighbour
+    pad_first: bool = False  # an odd row or column of padding goes first
+    upright: bool  # EXIF orientation is applied
+    numbers: str  # "divide", "double", "first" or "fused": see `normalised`
+
+
+BACKENDS = {
+    # torchvision.transforms on PIL images: timm, torchvision, OpenAI CLIP, OpenCLIP, DINO, MAE,
+    # jeonsworld. None of them reads EXIF. Read in timm 1.0.31, torchvision 0.29.2.
+    "torchvision": Backend(
+        resize="pil",
+        interpolations=INTERPOLATIONS,
+        crop_rounding="even",
+        upright=False,
+        numbers="divide",
+    ),
+    # transformers 5.23, image_processing_backends.py; `load_image` applies the EXIF orientation.
+    "transformers": Backend(resize="uint8", upright=True, numbers="fused"),
+    "transformers_pil": Backend(
+        resize="pil",
+        interpolations=INTERPOLATIONS,
+        pad_first=True,
+        upright=True,
+        numbers="double",
+    ),
+    # DINOv3ViTImageProcessor rescales before it resizes, "to preserve order of transforms".
+    "transformers_float": Backend(resize="float", upright=True, numbers="first"),
+    # tf.image.resize without antialias. google-research/vision_transformer, input_pipeline.py;
+    # big_vision, pp/ops_image.py, which casts back to uint8. Not compared with TensorFlow, whose
+    # cubic filter (a = -0.5) is not torch's (-0.75).
+    "tensorflow": Backend(
+        resize="float",
+        interpolations=("bilinear",),
+        antialias=False,
+        upright=False,
+        numbers="fused",
+    ),
+    "big_vision": Backend(
+        resize="float",
+        interpolations=("bilinear",),
+        antialias=False,
+        truncate=True,
+        upright=False,
+        numbers="divide",
+    ),
+}
