@@ -1,6 +1,7 @@
 """What a user or a config file says about a field of ViTConfig, in the field's own type."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
@@ -17,7 +18,7 @@ def parse_field(name: str, value: object) -> Any:
     Raises:
         UsageError: The field does not exist or the value is of another kind.
     """
-    kinds = {f.name: f.type for f in dataclasses.fields(ViTConfig) if f.name != "origins"}
+    kinds = _kinds()
     if name not in kinds:
         near = get_close_matches(name, kinds, n=1)
         raise UsageError(
@@ -30,6 +31,11 @@ def parse_field(name: str, value: object) -> Any:
     except (ValueError, TypeError):
         wanted = _WANTED[kinds[name]]
         raise UsageError(f"{name} must be {wanted}, not {value!r}.") from None
+
+
+@functools.cache
+def _kinds() -> Mapping[str, Any]:
+    return {f.name: f.type for f in dataclasses.fields(ViTConfig) if f.name != "origins"}
 
 
 def _parse_bool(value: object) -> bool:

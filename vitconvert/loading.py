@@ -1,10 +1,10 @@
 """From a reference to a model: locate, read the header, recognise, derive the configuration, plan,
 prove the accounts, materialise."""
 
+import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ from vitconvert.conversion.their_config import (
 )
 from vitconvert.errors import CorruptFile, NotRepresentable, SourceError, UsageError
 from vitconvert.fields import parse_field
-from vitconvert.inference.labels import Labels, labels_for
+from vitconvert.inference.labels import Labels, assumed_labels, stated_labels
 from vitconvert.inference.preprocessing import Preprocessing
 from vitconvert.sources import Located, locate
 from vitconvert.tables.architectures import (
@@ -41,7 +41,7 @@ from vitconvert.tables.architectures import (
     named,
 )
 from vitconvert.tables.detection import Recognised, recognise
-from vitconvert.tables.table import Table, builtin_tables, find_tables, read_table
+from vitconvert.tables.table import Table, find_tables, read_table
 
 if TYPE_CHECKING:
     import torch
@@ -72,15 +72,20 @@ class Reading:
         """Name of the table."""
         return self.table.name
 
-    @cached_property
+    @functools.cached_property
     def preprocessing(self) -> Preprocessing | None:
         """What turns a photograph into the model's input, or None if nothing says."""
         return _preprocessing(self)
 
-    @cached_property
+    @functools.cached_property
+    def own_labels(self) -> Labels | None:
+        """Names that the checkpoint itself gives its classes, or None."""
+        return _own_labels(self)
+
+    @functools.cached_property
     def labels(self) -> Labels | None:
-        """Names of the classes, or None."""
-        return _labels(self)
+        """Names of the classes, assumed if the checkpoint itself has none; None if unknown."""
+        return self.own_labels or assumed_labels(self.config.num_classes)
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -99,7 +104,7 @@ class Checkpoint:
             mapped file where the layouts are the same.
         config: Architecture and numerics; `config.origins` says where each field is from.
         preprocessing: What turns a photograph into the model's input, or None if nothing says.
-        labels: Names of the classes, or None.
+        own_labels: Names that the checkpoint itself gives its classes, or None.
         dialect: Name of the table.
         ledger: What was used, ignored (why), assumed (from where), changed (how).
         located: The files and where they came from.
@@ -110,12 +115,17 @@ class Checkpoint:
     tensors: Mapping[str, "torch.Tensor"]
     config: ViTConfig
     preprocessing: Preprocessing | None
-    labels: Labels | None
+    own_labels: Labels | None
     dialect: str
     ledger: Ledger
     located: Located
     their_config: Mapping[str, Any]
     files: tuple[Path, ...]
+
+    @functools.cached_property
+    def labels(self) -> Labels | None:
+        """Names of the classes, assumed if the checkpoint itself has none; None if unknown."""
+        return self.own_labels or assumed_labels(self.config.num_classes)
 
 
 def load_model(
@@ -224,7 +234,7 @@ def checkpoint_of(reading: Reading) -> Checkpoint:
         tensors=tensors,
         config=reading.config,
         preprocessing=reading.preprocessing,
-        labels=reading.labels,
+        own_labels=reading.own_labels,
         dialect=reading.dialect,
         ledger=reading.ledger,
         located=reading.located,
@@ -360,13 +370,13 @@ def _computing_dtype(model: "ViT") -> "torch.dtype":
     return torch.promote_types(model.patch_embed.proj.weight.dtype, torch.float32)
 
 
-def candidate_tables(dialect: str | None, table: Source | None) -> list[Table]:
-    """The tables that may explain a checkpoint."""
+def candidate_tables(dialect: str | None, table: Source | None) -> list[Table] | None:
+    """The tables that may explain a checkpoint; None for any of `weights_map/`."""
     if table is not None:
         return [read_table(Path(table))]
     if dialect:
         return find_tables(dialect)
-    return [table for table in builtin_tables().values() if not table.named_only]
+    return None
 
 
 def stated_facts(
@@ -476,9 +486,9 @@ def _preprocessing(reading: Reading) -> Preprocessing | None:
     return None
 
 
-def _labels(reading: Reading) -> Labels | None:
+def _own_labels(reading: Reading) -> Labels | None:
     config = reading.their_config
-    named = config.get("id2label") or config.get("label_names")
-    return labels_for(
-        reading.config.num_classes, named, descriptions=config.get("label_descriptions")
+    names = config.get("id2label") or config.get("label_names")
+    return stated_labels(
+        reading.config.num_classes, names, descriptions=config.get("label_descriptions")
     )

@@ -1,5 +1,7 @@
 """The table of named architectures is what the packages say."""
 
+import tomllib
+
 import pytest
 import timm
 import torch
@@ -28,6 +30,21 @@ NAMES = (
 def test_the_file_is_what_the_script_writes():
     text = (tables_dir() / "architectures.toml").read_text(encoding="utf-8")
     assert make_architectures.document() == text
+
+
+def test_every_row_of_the_file_is_read():
+    text = (tables_dir() / "architectures.toml").read_text(encoding="utf-8")
+    whole = tomllib.loads(text)
+    assert {dialect: list(rows) for dialect, rows in architectures().items()} == {
+        dialect: list(rows) for dialect, rows in whole.items()
+    }
+    for dialect, rows in architectures().items():
+        for name, row in rows.items():
+            said = whole[dialect][name].items()
+            assert row == {k: tuple(v) if isinstance(v, list) else v for k, v in said}
+        turned = {name for name, row in whole[dialect].items() if "rope" in row}
+        assert set(rows.stating("rope")) == turned
+        assert all(whole[dialect][name]["rope"] != "none" for name in turned)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -55,9 +55,11 @@ def test_what_prints_parses_back(drawn):
 
 
 @given(templates())
-def test_the_skeleton_lets_every_spelled_key_through(drawn):
+def test_the_skeletons_hold_that_of_every_spelled_key(drawn):
     template, _, values = drawn
-    assert template.skeleton.match(skeleton_of(template.write(values)))
+    skeleton = skeleton_of(template.write(values))
+    assert skeleton in template.skeletons
+    assert template.may_spell({skeleton}) and not template.may_spell({f"{skeleton}!"})
 
 
 def test_an_index_may_count_from_one():
@@ -109,6 +111,13 @@ def test_words_hold_words():
     assert template.match("b.layer.12.attn.w") == {"i": 12}
 
 
+def test_a_number_of_the_letters_is_no_index():
+    template = parse_template("{fc}.{i}.w1", {"fc": ("fc1", "fc2", "mlp")})
+    assert [template.match(f"fc{n}.7.w1") for n in range(4)] == [None, {"i": 7}, {"i": 7}, None]
+    assert template.match("mlp.7.w1") == {"i": 7}
+    assert template.match("fc1.7.w2") is None
+
+
 def test_letters_are_no_regular_expression():
     template = parse_template("a.b", {})
     assert template.match("axb") is None
@@ -120,6 +129,7 @@ def test_a_star_matches_any_rest():
     assert template.segments == ("opt/", Blank(), "/", Rest())
     assert template.match("opt/0/mu/kernel") == {}
     assert template.match("opt/x/mu") is None
+    assert template.may_spell({"opt/0/mu"}) and not template.may_spell({"opt/x/mu"})
 
 
 def test_an_index_is_parsed_by_itself():
@@ -147,6 +157,9 @@ def test_an_index_is_parsed_by_itself():
             {"aa": ("x.{i}", "y.{i}")},
             "the word 'aa' has several texts, so none can hold braces",
         ),
+        ("conv1{i}.w", {}, "two numbers side by side cannot be told apart"),
+        ("{i}{_}", {}, "two numbers side by side cannot be told apart"),
+        ("{i}{dot}{j}", {"dot": (".", "")}, "two numbers side by side cannot be told apart"),
         ("layers.{i.w", {}, "a '{' never closes"),
         ("layers.i}.w", {}, "a '}' never opens"),
         ("*.w", {}, "a '*' is not at the end"),

@@ -353,15 +353,17 @@ class _Derivation:
     def read_what_leaves_no_trace(self) -> None:
         """A file must not look like a model that has what no tensor shows."""
         table = self.binding.table
-        rows = architectures().get(table.name, {})
+        rows = architectures().get(table.name)
         if table.config_file and table.config_file.architectures:
             rows = named(table.config_file.architectures)
         for field, (usual, otherwise) in _TRACELESS.items():
-            unusual = (name for name, row in rows.items() if row.get(field, usual) != usual)
-            alike = [name for name in unusual if self.looks_like(rows[name])]
-            if alike and field not in self.stated and field not in self.facts:
+            if field in self.stated or field in self.facts or rows is None:
+                continue
+            unusual = ((n, row) for n, row in rows.stating(field).items() if row[field] != usual)
+            alike = next((name for name, row in unusual if self.looks_like(row)), None)
+            if alike:
                 self.missing[field] = (
-                    f"the tensors are those of {alike[0]} too, which {otherwise}; --architecture "
+                    f"the tensors are those of {alike} too, which {otherwise}; --architecture "
                     f"NAME says which model this is, --set {field}={usual} that it is not"
                 )
 

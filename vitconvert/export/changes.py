@@ -111,7 +111,7 @@ def _with_head(checkpoint: Checkpoint, num_classes: int) -> Checkpoint:
 
     tensors, config, change = replace_head(checkpoint.tensors, checkpoint.config, num_classes)
     ledger = checkpoint.ledger.with_changes([change])
-    return replace(checkpoint, tensors=tensors, config=config, ledger=ledger, labels=None)
+    return replace(checkpoint, tensors=tensors, config=config, ledger=ledger, own_labels=None)
 
 
 def _with_classes(checkpoint: Checkpoint, classes: Sequence[int | str]) -> Checkpoint:
@@ -125,7 +125,7 @@ def _with_classes(checkpoint: Checkpoint, classes: Sequence[int | str]) -> Check
         tensors=tensors,
         config=config,
         ledger=checkpoint.ledger.with_changes([change]),
-        labels=labels and Labels((labels[index] for index in indices), origin=labels.origin),
+        own_labels=labels and Labels((labels[index] for index in indices), origin=labels.origin),
     )
 
 

@@ -36,10 +36,19 @@ def labels_for(
     descriptions: Mapping[str, str] | None = None,
     origin: str = "config.json",
 ) -> Labels | None:
-    """The checkpoint's own names, or ImageNet-1k's for a head of 1000 classes, or none.
+    """The checkpoint's own names, or those that are assumed, or none: see the functions below."""
+    stated = stated_labels(num_classes, id2label, descriptions=descriptions, origin=origin)
+    return stated or assumed_labels(num_classes)
 
-    Heads of ImageNet-21k get no assumed names: there are several orders of its classes, and a
-    head does not say which is its own.
+
+def stated_labels(
+    num_classes: int,
+    id2label: Mapping[str, str] | Mapping[int, str] | Sequence[str] | None = None,
+    *,
+    descriptions: Mapping[str, str] | None = None,
+    origin: str = "config.json",
+) -> Labels | None:
+    """The checkpoint's own names, or none.
 
     Args:
         num_classes: Width of the head.
@@ -51,16 +60,23 @@ def labels_for(
     Raises:
         ConflictingFact: The checkpoint names other classes than the head has.
     """
-    if num_classes < 1:
-        return None
     stated = dict(id2label if isinstance(id2label, Mapping) else enumerate(id2label or ()))
     by_index = {str(index): str(name) for index, name in stated.items()}
-    if any(name != f"LABEL_{index}" for index, name in by_index.items()):
-        names = _in_order(num_classes, by_index, origin)
-        return Labels(((descriptions or {}).get(name, name) for name in names), origin=origin)
-    if num_classes == _IMAGENET_CLASSES and (names := _imagenet()):
-        return Labels(names, origin="ImageNet-1k, as timm orders it", assumed=True)
-    return None
+    if num_classes < 1 or all(name == f"LABEL_{index}" for index, name in by_index.items()):
+        return None
+    names = _in_order(num_classes, by_index, origin)
+    return Labels(((descriptions or {}).get(name, name) for name in names), origin=origin)
+
+
+def assumed_labels(num_classes: int) -> Labels | None:
+    """ImageNet-1k's names for a head of 1000 classes, or none.
+
+    Heads of ImageNet-21k get no assumed names: there are several orders of its classes, and a
+    head does not say which is its own.
+    """
+    if num_classes != _IMAGENET_CLASSES or not (names := _imagenet()):
+        return None
+    return Labels(names, origin="ImageNet-1k, as timm orders it", assumed=True)
 
 
 def _in_order(num_classes: int, by_index: Mapping[str, str], origin: str) -> list[str]:
@@ -86,6 +102,8 @@ def _imagenet() -> list[str]:
         return []
     folder = Path(spec.submodule_search_locations[0]) / "data" / "_info"
     synsets = (folder / "imagenet_synsets.txt").read_text(encoding="utf-8").splitlines()
-    lemmas = (folder / "imagenet_synset_to_lemma.txt").read_text(encoding="utf-8").splitlines()
-    words = {row[0]: row[1] for row in csv.reader(lemmas, delimiter="\t")}
+    wanted = set(synsets)
+    with (folder / "imagenet_synset_to_lemma.txt").open(encoding="utf-8") as lemmas:
+        ours = (line for line in lemmas if line.partition("\t")[0] in wanted)
+        words = {row[0]: row[1] for row in csv.reader(ours, delimiter="\t")}
     return [words[synset] for synset in synsets]

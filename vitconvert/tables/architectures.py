@@ -2,7 +2,7 @@
 
 import functools
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -13,27 +13,55 @@ from vitconvert.tables.directory import tables_dir
 FILE = "weights_map/architectures.toml"
 
 
+Fields = Mapping[str, Any]  # of ViTConfig
+
+
+class Architectures(Mapping[str, Fields]):
+    """Fields of ViTConfig by name. There are hundreds, so each is parsed when it is asked for."""
+
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        self.texts = texts
+
+    def __getitem__(self, name: str) -> Fields:
+        row = tomllib.loads(f"row = {self.texts[name]}")["row"]
+        return {field: parse_field(field, value) for field, value in row.items()}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.texts)
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def stating(self, field: str) -> "Architectures":
+        """Those that state a field."""
+        stated = f" {field} = "
+        return Architectures({name: text for name, text in self.texts.items() if stated in text})
+
+
 @functools.cache
-def architectures() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
-    """Dialect of an architecture's tensors -> its name -> fields of ViTConfig."""
+def architectures() -> Mapping[str, Architectures]:
+    """Named architectures by the dialect of their tensors."""
     text = (tables_dir() / "architectures.toml").read_text(encoding="utf-8")
-    return {
-        ecosystem: {
-            name: {field: parse_field(field, value) for field, value in row.items()}
-            for name, row in rows.items()
-        }
-        for ecosystem, rows in tomllib.loads(text).items()
-    }
+    sections = (section.partition("]") for section in text.split("\n[")[1:])
+    return {dialect: Architectures(dict(_rows(lines))) for dialect, _, lines in sections}
+
+
+def _rows(lines: str) -> Iterator[tuple[str, str]]:
+    """Name and fields, which stand on a line of their own: the file is written by a script."""
+    for line in lines.splitlines():
+        name, _, fields = line.partition(" = ")
+        if fields:
+            yield name.strip('"'), fields
 
 
 @functools.cache
-def named(ecosystem: str) -> Mapping[str, Mapping[str, Any]]:
-    """Every architecture of an ecosystem: name -> fields of ViTConfig."""
+def named(ecosystem: str) -> Architectures:
+    """Every architecture of an ecosystem."""
     own = (rows for dialect, rows in architectures().items() if dialect.split("_")[0] == ecosystem)
-    return {name: row for rows in own for name, row in rows.items()}
+    return Architectures({name: text for rows in own for name, text in rows.texts.items()})
 
 
-def find_architecture(ecosystem: str, name: str) -> Mapping[str, Any]:
+def find_architecture(ecosystem: str, name: str) -> Fields:
     """The fields of a named architecture; a tag after a dot does not count.
 
     Raises:

@@ -8,6 +8,7 @@ inside parentheses is from the slowest to the fastest, as in einops. Two layouts
 name the same axes, and the permutation between them follows.
 """
 
+import functools
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -40,7 +41,7 @@ class Axes:
 
     dims: tuple[Dim, ...]
 
-    @property
+    @functools.cached_property
     def names(self) -> tuple[str, ...]:
         """Every axis, slowest first."""
         return tuple(axis for dim in self.dims for axis in dim.axes)

@@ -12,7 +12,7 @@ from vitconvert.tables.constants import Constant
 from vitconvert.tables.expressions import Alternative, Part
 from vitconvert.tables.sizes import Equation, Sizes, solve
 from vitconvert.tables.table import Row, Table
-from vitconvert.tables.templates import MOST_STEPS, Index, skeleton_of
+from vitconvert.tables.templates import MOST_STEPS, Index, numbers_of, skeleton_of
 
 Shape = tuple[int, ...]
 
@@ -90,6 +90,12 @@ class Binding:
         return len({link.theirs for links in self.links.values() for link in links} - {None})
 
 
+def _has_rank(axes: Axes, shape: Shape) -> bool:
+    return len(axes.dims) == len(shape) and all(
+        dim.axes or dim.number == size for dim, size in zip(axes.dims, shape, strict=True)
+    )
+
+
 @dataclass(frozen=True)
 class _Place:
     """Where a part stands in a table."""
@@ -97,12 +103,19 @@ class _Place:
     row: Row
     alternative: int
     item: int
+    part: Part
 
-    @property
-    def part(self) -> Part:
-        part = self.row.alternatives[self.alternative].items[self.item]
-        assert isinstance(part, Part)
-        return part
+    @functools.cached_property
+    def axes(self) -> Axes:
+        """Theirs, of all blocks: names may hold an index."""
+        ours = self.row.tensor.axes
+        if self.row.alternatives[self.alternative].joined:
+            ours = ours.without(ours.names[0])
+        return self.part.axes or ours
+
+    def has_rank(self, shape: Shape) -> bool:
+        """Whether a shape has the number of dimensions, and the fixed ones, of the row."""
+        return _has_rank(self.axes, shape)
 
 
 _Indices = tuple[tuple[str, int], ...]
@@ -145,10 +158,12 @@ def _selected(part: Part | None, indices: Mapping[str, int]) -> tuple[str, int] 
     return part.selection.axis, number
 
 
-def _has_rank(axes: Axes, shape: Shape) -> bool:
-    return len(axes.dims) == len(shape) and all(
-        dim.axes or dim.number == size for dim, size in zip(axes.dims, shape, strict=True)
-    )
+def _places(table: Table) -> Iterator[_Place]:
+    for row in table.rows:
+        for number, alternative in enumerate(row.alternatives):
+            for n, item in enumerate(alternative.items):
+                if isinstance(item, Part):
+                    yield _Place(row, number, n, item)
 
 
 class _Binder:
@@ -157,17 +172,14 @@ class _Binder:
     def __init__(self, table: Table, shapes: Mapping[str, Shape]) -> None:
         self.table = table
         self.shapes = shapes
-        self.places = [
-            _Place(row, a, n)
-            for row in table.rows
-            for a, alternative in enumerate(row.alternatives)
-            for n, item in enumerate(alternative.items)
-            if isinstance(item, Part)
-        ]
+        # Keys that differ only in their numbers have the same candidates, and there are few.
+        self.places: dict[str, list[_Place]] = defaultdict(list)
+        for place in _places(table):
+            for skeleton in place.part.key.skeletons:
+                self.places[skeleton].append(place)
         self.spellings: _Spellings = defaultdict(dict)
         self.doubled: dict[str, tuple[str, ...]] = {}
         self.partial: dict[str, tuple[str, ...]] = {}
-        self._candidates: dict[str, list[_Place]] = {}
 
     def binding(self) -> Binding:
         unexplained, misfits, ignored = [], {}, {}
@@ -176,13 +188,12 @@ class _Binder:
                 ignored[key] = f"the project keeps an empty {empty} here"
                 continue
             matched = list(self.match(key))
-            fitting = [(p, indices) for p, indices in matched if self.has_rank(p, key)]
+            fitting = [(p, indices) for p, indices in matched if p.has_rank(self.shapes[key])]
             for place, indices in fitting:
                 self.spell(place, indices, key)
-            reason = self.reason_to_ignore(key)
             if fitting:
                 continue
-            if reason:
+            if reason := self.reason_to_ignore(key):
                 ignored[key] = reason
             elif matched:
                 misfits[key] = matched[0][0].row.text
@@ -203,25 +214,11 @@ class _Binder:
         )
 
     def match(self, key: str) -> Iterator[tuple[_Place, dict[str, int]]]:
-        # Keys that differ only in their numbers have the same candidates, and there are few.
-        skeleton = skeleton_of(key)
-        if skeleton not in self._candidates:
-            self._candidates[skeleton] = [
-                place for place in self.places if place.part.key.skeleton.match(skeleton)
-            ]
-        for place in self._candidates[skeleton]:
-            indices = place.part.key.match(key)
+        skeleton, numbers = skeleton_of(key), numbers_of(key)
+        for place in self.places.get(skeleton, ()):
+            indices = place.part.key.read(skeleton, numbers)
             if indices is not None:
                 yield place, indices
-
-    def has_rank(self, place: _Place, key: str) -> bool:
-        """Whether the key has the number of dimensions, and the fixed ones, of its row."""
-        return _has_rank(self.their_axes(place, {}), self.shapes[key])
-
-    def their_axes(self, place: _Place, indices: Mapping[str, int]) -> Axes:
-        alternative, tensor = place.row.alternatives[place.alternative], place.row.tensor
-        ours = tensor.axes.without(tensor.axes.names[0]) if alternative.joined else tensor.axes
-        return instantiate(place.part.axes or ours, indices)
 
     def empty_axes(self, key: str) -> Axes | None:
         """The layout of an array that the project keeps without elements."""
@@ -250,7 +247,7 @@ class _Binder:
         if not isinstance(step, Index) or step.name in indices or not selection:
             yield indices
             return
-        dims = self.their_axes(place, indices).dims
+        dims = instantiate(place.axes, indices).dims
         along = next(n for n, dim in enumerate(dims) if selection.axis in dim.axes)
         for number in range(min(self.shapes[key][along], MOST_STEPS)):
             value = step.read(number)
@@ -261,24 +258,20 @@ class _Binder:
         for (row_name, pairs), spelling in self.spellings.items():
             row, indices = self.table.row_of[row_name], dict(pairs)
             name = row.tensor.name.write(indices)
-            complete = [
-                (number, alternative)
-                for number, alternative in enumerate(row.alternatives)
-                if self.missing(number, alternative, spelling) == 0
-            ]
-            if not complete:
+            spelled = {a for a, _ in spelling}
+            number = next((a for a in sorted(spelled) if self.complete(row, a, spelling)), None)
+            if number is None:
                 self.partial[name] = self.missing_keys(row, indices, spelling)
                 continue
-            number, alternative = complete[0]
             keys = {n: key for (a, n), key in spelling.items() if a == number}
             others = set(spelling.values()) - set(keys.values())
             if others:
                 self.doubled[name] = (*keys.values(), *sorted(others))
-            yield name, tuple(links_of(row, alternative, indices, keys))
+            yield name, tuple(links_of(row, row.alternatives[number], indices, keys))
 
     @staticmethod
-    def missing(number: int, alternative: Alternative, spelling: dict[tuple[int, int], str]) -> int:
-        return len(alternative.parts) - sum(1 for a, _ in spelling if a == number)
+    def complete(row: Row, number: int, spelling: dict[tuple[int, int], str]) -> bool:
+        return len(row.alternatives[number].parts) == sum(1 for a, _ in spelling if a == number)
 
     @staticmethod
     def missing_keys(

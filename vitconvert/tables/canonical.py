@@ -3,6 +3,7 @@
 import functools
 import tomllib
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from vitconvert.config import ViTConfig
@@ -16,19 +17,44 @@ from vitconvert.tables.templates import Template, parse_template
 class CanonicalTensor:
     """One line of `canonical.toml`: a tensor, or the same tensor in every block."""
 
-    name: Template
-    axes: Axes
+    text: str  # of the name
+    layout: str
     conditions: tuple[str, ...]  # words of ViTConfig that must all hold
+
+    @functools.cached_property
+    def name(self) -> Template:
+        """The name, with its indices."""
+        with self._parsing():
+            return parse_template(self.text, {})
+
+    @functools.cached_property
+    def axes(self) -> Axes:
+        """The layout, with indices in the names of axes."""
+        with self._parsing():
+            return parse_axes(self.layout)
 
     def axes_at(self, indices: Mapping[str, int]) -> Axes:
         """The layout in one block: `mid{s}` becomes `mid2`."""
         return instantiate(self.axes, indices)
 
+    @contextmanager
+    def _parsing(self) -> Iterator[None]:
+        try:
+            yield
+        except ValueError as error:
+            raise TableError(
+                "The canonical table does not parse.",
+                evidence={"row": f'weights_map/canonical.toml: "{self.text}"', "problem": error},
+            ) from None
+
 
 def instantiate(axes: Axes, indices: Mapping[str, int]) -> Axes:
     """Replace the indices in axis names by their values."""
+    indexed = [axis for axis in axes.names if "{" in axis]
+    if not indexed:
+        return axes
     names = {}
-    for axis in axes.names:
+    for axis in indexed:
         name = axis
         for index, value in indices.items():
             name = name.replace(f"{{{index}}}", str(value))
@@ -38,31 +64,20 @@ def instantiate(axes: Axes, indices: Mapping[str, int]) -> Axes:
 
 @functools.cache
 def canonical_tensors() -> Mapping[str, CanonicalTensor]:
-    """All canonical tensors by the text of their name.
-
-    Raises:
-        TableError: `canonical.toml` does not parse.
-    """
+    """All canonical tensors by the text of their name."""
     text = (tables_dir() / "canonical.toml").read_text(encoding="utf-8")
     rows = tomllib.loads(text)["tensors"]
     return {
-        name: _parse(name, value)
+        name: _tensor(name, value)
         for template, value in rows.items()
         for kind in (("weight", "bias") if "{p}" in template else ("",))
         for name in (template.replace("{p}", kind),)
     }
 
 
-def _parse(name: str, value: str) -> CanonicalTensor:
+def _tensor(name: str, value: str) -> CanonicalTensor:
     axes, _, condition = value.partition(" if ")
-    try:
-        conditions = tuple(word.strip() for word in condition.split(" and ") if word)
-        return CanonicalTensor(parse_template(name, {}), parse_axes(axes), conditions)
-    except ValueError as error:
-        raise TableError(
-            "The canonical table does not parse.",
-            evidence={"row": f'weights_map/canonical.toml: "{name}"', "problem": error},
-        ) from None
+    return CanonicalTensor(name, axes, tuple(condition.split(" and ")) if condition else ())
 
 
 def expected_tensors(config: ViTConfig) -> dict[str, Axes]:

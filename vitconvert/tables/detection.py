@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from vitconvert.errors import AmbiguousDialect, UnknownDialect
 from vitconvert.tables.binding import Binding, Shape, bind
 from vitconvert.tables.directory import tables_dir
-from vitconvert.tables.table import Table, builtin_tables
+from vitconvert.tables.table import Table, builtin_tables, likely_tables
 
 # A table that uses this share of a file's keys is taken to be meant: what it does not explain is
 # then reported as a problem of the file, tensor by tensor, and not as an unknown dialect.
@@ -48,20 +48,28 @@ def recognise(
             nearest and what it lacks.
         AmbiguousDialect: Several tables do. Name one.
     """
-    every = builtin_tables().values() if tables is None else tables
-    candidates = [table for table in every if tables is not None or not table.named_only]
     prefix = common_prefix(shapes)
     attempts = [("", shapes)]
     if prefix:
         attempts.append((prefix, {key[len(prefix) :]: s for key, s in shapes.items()}))
-    bindings: list[_Attempt] = [(p, bind(t, s)) for p, s in attempts for t in candidates]
-    fitting = [(p, b) for p, b in bindings if b.fits]
+    candidates = None if tables is None else list(tables)
+    fitting = [
+        (p, binding)
+        for p, s in attempts
+        for table in (likely_tables(s) if candidates is None else candidates)
+        if (binding := bind(table, s)).fits
+    ]
     if not fitting:
-        return _nearest(bindings, len(shapes))
+        every = _recognisable_tables() if candidates is None else candidates
+        return _nearest([(p, bind(t, s)) for p, s in attempts for t in every], len(shapes))
     best = _decide(_not_denied(fitting, their_config or {}), their_config or {})
     if len(best) > 1:
         raise _ambiguous([binding for _, binding in best])
     return Recognised(best[0][1], best[0][0])
+
+
+def _recognisable_tables() -> list[Table]:
+    return [table for table in builtin_tables().values() if not table.named_only]
 
 
 @functools.cache

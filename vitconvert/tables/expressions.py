@@ -11,6 +11,7 @@
 `x[qkv=0] : (qkv head dim) width` is the first step along their axis `qkv`.
 """
 
+import functools
 import re
 from dataclasses import dataclass
 
@@ -49,7 +50,7 @@ class Alternative:
     items: tuple[Part | Zeros, ...]
     joined: bool
 
-    @property
+    @functools.cached_property
     def parts(self) -> tuple[Part, ...]:
         """The items that are tensors of theirs."""
         return tuple(item for item in self.items if isinstance(item, Part))

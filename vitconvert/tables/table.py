@@ -3,8 +3,7 @@
 import dataclasses
 import functools
 import re
-import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.resources.abc import Traversable
@@ -19,11 +18,18 @@ from vitconvert.tables.canonical import CanonicalTensor, canonical_tensors
 from vitconvert.tables.constants import Constant, parse_constant
 from vitconvert.tables.directory import tables_dir
 from vitconvert.tables.expressions import Alternative, parse_expression
+from vitconvert.tables.screening import ecosystem_of, likely_dialects
+from vitconvert.tables.sections import (
+    Sections,
+    builtin_label,
+    builtin_sections,
+    builtin_texts,
+    read_sections,
+    stem_of,
+)
 from vitconvert.tables.soundness import check_alternative
-from vitconvert.tables.templates import Template, Words, parse_template
+from vitconvert.tables.templates import Template, Words, parse_template, skeleton_of
 
-# Files of weights_map/ that are not dialects.
-_OTHERS = ("canonical", "prefixes", "downloads", "architectures")
 # The one default that depends on a size: attention scaled by the model's width, not the head's.
 SCALED_BY_WIDTH = "embed_dim ** -0.5"
 
@@ -128,15 +134,50 @@ class Table:
         return {row.name: row for row in self.rows}
 
 
+class _BuiltinTables(Mapping[str, Table]):
+    """Every dialect of `weights_map/`, by name, sorted, each parsed when it is first asked for."""
+
+    def __getitem__(self, name: str) -> Table:
+        if name not in builtin_texts():
+            raise KeyError(name)
+        return _builtin_table(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(builtin_texts())
+
+    def __len__(self) -> int:
+        return len(builtin_texts())
+
+
 @functools.cache
+def _builtin_table(name: str) -> Table:
+    return _TableReader(name, builtin_label(name), builtin_sections(name)).table()
+
+
 def builtin_tables() -> Mapping[str, Table]:
-    """Every dialect of `weights_map/`, by name, sorted.
+    """Every dialect of `weights_map/`, by name, sorted, each parsed when it is first asked for.
 
     Raises:
-        TableError: A table does not parse.
+        TableError: When a table that does not parse is asked for.
     """
-    files = {_stem(f): f for f in tables_dir().iterdir() if f.name.endswith(".toml")}
-    return {name: read_table(files[name]) for name in sorted(files) if name not in _OTHERS}
+    return _BuiltinTables()
+
+
+def likely_tables(keys: Iterable[str]) -> list[Table]:
+    """The dialects that may explain these keys and find what they require, in order of name.
+
+    The others do not, and were not parsed to know it. Those that are `named_only` are left out.
+    """
+    skeletons = {skeleton_of(key) for key in keys}
+    readers = [
+        _TableReader(name, builtin_label(name), builtin_sections(name))
+        for name in likely_dialects(skeletons)
+    ]
+    return [
+        _builtin_table(reader.name)
+        for reader in readers
+        if not reader.named_only() and reader.finds_required(skeletons)
+    ]
 
 
 def find_tables(name: str) -> list[Table]:
@@ -145,16 +186,15 @@ def find_tables(name: str) -> list[Table]:
     Raises:
         UsageError: There is none; names the nearest.
     """
-    tables = builtin_tables()
-    found = [table for table in tables.values() if name == table.ecosystem]
-    found = found or [table for table in tables.values() if name == table.name]
+    ecosystems = {dialect: ecosystem_of(dialect) for dialect in builtin_texts()}
+    found = [dialect for dialect, ecosystem in ecosystems.items() if name == ecosystem]
+    found = found or [dialect for dialect in ecosystems if name == dialect]
     if found:
-        return found
-    names = sorted({*tables, *(table.ecosystem for table in tables.values())})
-    near = get_close_matches(name, names, n=3)
+        return [_builtin_table(dialect) for dialect in found]
+    near = get_close_matches(name, sorted({*ecosystems, *ecosystems.values()}), n=3)
     raise UsageError(
         f"There is no dialect {name!r}.",
-        evidence={"dialects": ", ".join(tables)},
+        evidence={"dialects": ", ".join(ecosystems)},
         hint=f"Did you mean {' or '.join(near)}?" if near else "`vitconvert list` describes them.",
     )
 
@@ -165,65 +205,15 @@ def read_table(file: Traversable | Path) -> Table:
     Raises:
         TableError: With the place in the file and what is wrong there.
     """
-    label = f"weights_map/{file.name}" if not isinstance(file, Path) else str(file)
-    if isinstance(file, Path) and file.parent == tables_dir():
-        label = f"weights_map/{file.name}"
-    return _TableReader(_stem(file), label, _inherit(file, label, ())).table()
-
-
-def _stem(file: Traversable | Path) -> str:
-    return file.name.removesuffix(".toml")
-
-
-def _load(file: Traversable | Path, label: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise TableError(
-            "The table is not TOML.",
-            evidence={"file": label, "problem": error},
-            hint="Keys that hold dots or braces must be quoted.",
-        ) from None
-    except OSError as error:
-        raise TableError(
-            "The table cannot be read.", evidence={"file": label, "problem": error.strerror}
-        ) from None
-
-
-def _inherit(file: Traversable | Path, label: str, children: tuple[str, ...]) -> dict[str, Any]:
-    """The file's sections, on top of those of the table that it extends."""
-    data = _load(file, label)
-    dialect = data.get("dialect")
-    parent = dialect.get("extends") if isinstance(dialect, dict) else None
-    if parent is None:
-        return data
-    base = tables_dir() / f"{parent}.toml"
-    if parent in (*children, _stem(file)) or not base.is_file():
-        raise TableError(
-            f"The table extends {parent!r}, which is "
-            + ("itself." if base.is_file() else "no table."),
-            evidence={"file": label},
-        )
-    inherited = _inherit(base, f"weights_map/{parent}.toml", (*children, _stem(file)))
-    for own in ("requires", "named_only"):
-        inherited.get("dialect", {}).pop(own, None)
-    return _merge(inherited, data)
-
-
-def _merge(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
-    """Sections key by key; what `top` sets to false is taken away."""
-    merged = dict(base)
-    for key, value in top.items():
-        old = merged.get(key)
-        both = isinstance(old, dict) and isinstance(value, dict)
-        merged[key] = _merge(old, value) if both and isinstance(old, dict) else value
-    return merged
+    builtin = not isinstance(file, Path) or file.parent == tables_dir()
+    label = builtin_label(stem_of(file)) if builtin else str(file)
+    return _TableReader(stem_of(file), label, read_sections(file, label)).table()
 
 
 class _TableReader:
     """Turns the sections of one file into a Table; every message carries its place."""
 
-    def __init__(self, name: str, label: str, data: Mapping[str, Any]) -> None:
+    def __init__(self, name: str, label: str, data: Sections) -> None:
         self.name = name
         self.label = label
         self.data = data
@@ -255,6 +245,7 @@ class _TableReader:
             raise self.error(f"dialect.{unknown}", f"unknown key; {', '.join(_DIALECT_KEYS)}")
         rows = tuple(self.rows())
         self.check_uses(rows)
+        self.check_requires(rows)
         return Table(
             name=self.name,
             file=self.label,
@@ -263,8 +254,8 @@ class _TableReader:
             source=self.text("dialect", "source"),
             tested=self.text("dialect", "tested", ""),
             container=self.text("dialect", "container", "safetensors"),
-            named_only=bool(self.section("dialect").get("named_only", False)),
-            requires=self.requires({row.name for row in rows} | set(self.section("ignore"))),
+            named_only=self.named_only(),
+            requires=self.requires(),
             rows=rows,
             ignore=tuple(self.ignore()),
             sizes=tuple(self.sizes()),
@@ -278,6 +269,10 @@ class _TableReader:
             preprocessing=self.section("preprocessing"),
         )
 
+    def named_only(self) -> bool:
+        return bool(self.section("dialect").get("named_only", False))
+
+    @functools.cached_property
     def words(self) -> Words:
         words = {}
         for word, texts in self.section("words").items():
@@ -289,16 +284,24 @@ class _TableReader:
             words[word] = tuple(several)
         return words
 
-    def rows(self) -> Iterator[Row]:
-        words = self.words()
+    @functools.cached_property
+    def words_of_kind(self) -> Mapping[str, Words]:
+        """The words, with what {p} stands for."""
+        kinds = ("weight", "bias", *_GATHERED, "{p}")
+        return {kind: _with_kind(self.words, kind) for kind in kinds}
+
+    def rows(self, names: Collection[str] | None = None) -> Iterator[Row]:
+        """All rows, or those of some of our tensors."""
+        words = self.words_of_kind
         for key, value in self.section("rows").items():
             if value is False:
                 continue
             if not isinstance(value, str):
                 raise self.error(f'rows."{key}"', "expected a text, or false to take a row away")
             for kind in _kinds(key):
-                name, text = key.replace("{p}", kind), value.replace("{p}", kind)
-                yield self.row(name, text, _with_kind(words, kind), key)
+                name = key.replace("{p}", kind)
+                if names is None or name in names:
+                    yield self.row(name, value.replace("{p}", kind), words[kind], key)
 
     def row(self, name: str, text: str, words: Words, key: str) -> Row:
         tensors = canonical_tensors()
@@ -307,9 +310,7 @@ class _TableReader:
             hint = f"Did you mean {near[0]!r}?" if near else None
             raise self.error(f'rows."{key}"', f"{name!r} is no canonical name", hint)
         try:
-            alternatives = parse_expression(text, words)
-            for alternative in alternatives:
-                check_alternative(tensors[name], alternative)
+            alternatives = _alternatives(name, text, tuple(words.items()))
         except ValueError as error:
             raise self.error(f'rows."{key}"', error) from None
         return Row(tensors[name], alternatives, f'{self.label}: "{name}" = "{text}"')
@@ -325,23 +326,36 @@ class _TableReader:
                         problem = f"{part.key} is used by {users[use]!r} already"
                         raise self.error(f'rows."{row.name}"', problem)
 
-    def requires(self, known: set[str]) -> tuple[tuple[str, ...], ...]:
+    def finds_required(self, skeletons: Set[str]) -> bool:
+        """Whether keys of these skeletons fill each group of `requires`, as far as names tell."""
+        groups = self.requires()
+        wanted = {name for group in groups for name in group}
+        found = {row.name for row in self.rows(wanted) if _may_fill(row, skeletons)}
+        found |= {t.text for t, _ in self.ignore(wanted) if t.may_spell(skeletons)}
+        return all(found.intersection(group) for group in groups)
+
+    def requires(self) -> tuple[tuple[str, ...], ...]:
         names = self.section("dialect").get("requires", [])
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise self.error("dialect.requires", "expected a list of texts")
-        for name in (n.strip() for either in names for n in either.split("|")):
-            if name not in known:
-                raise self.error("dialect.requires", f"{name!r} is no row of this table")
         return tuple(tuple(n.strip() for n in either.split("|")) for either in names)
 
-    def ignore(self) -> Iterator[tuple[Template, str]]:
+    def check_requires(self, rows: Iterable[Row]) -> None:
+        known = {row.name for row in rows} | set(self.section("ignore"))
+        for name in (name for group in self.requires() for name in group):
+            if name not in known:
+                raise self.error("dialect.requires", f"{name!r} is no row of this table")
+
+    def ignore(self, keys: Collection[str] | None = None) -> Iterator[tuple[Template, str]]:
+        """All ignored keys with the reason, or those of some texts."""
         for key, reason in self.section("ignore").items():
             if reason is False:
                 continue
             if not isinstance(reason, str) or not reason.strip():
                 raise self.error(f'ignore."{key}"', "a reason is needed, as text")
             for kind in _kinds(key):
-                yield self.template("ignore", key, kind), reason
+                if keys is None or key.replace("{p}", kind) in keys:
+                    yield self.template("ignore", key, kind), reason
 
     def sizes(self) -> Iterator[tuple[Template, str, int]]:
         for key, value in self.section("sizes").items():
@@ -374,7 +388,7 @@ class _TableReader:
 
     def template(self, section: str, key: str, kind: str = "{p}") -> Template:
         try:
-            return parse_template(key.replace("{p}", kind), _with_kind(self.words(), kind))
+            return parse_template(key.replace("{p}", kind), self.words_of_kind[kind])
         except ValueError as error:
             raise self.error(f'{section}."{key}"', error) from None
 
@@ -478,6 +492,25 @@ def _kinds(key: str) -> tuple[str, ...]:
         return ("{p}",)
     gathered = (kind for kind in _GATHERED if key.replace("{p}", kind) in canonical_tensors())
     return ("weight", "bias", *gathered)
+
+
+@functools.cache
+def _alternatives(
+    name: str, text: str, words: tuple[tuple[str, tuple[str, ...]], ...]
+) -> tuple[Alternative, ...]:
+    """A row's right side. Tables that extend another share most of their rows with it."""
+    alternatives = parse_expression(text, dict(words))
+    for alternative in alternatives:
+        check_alternative(canonical_tensors()[name], alternative)
+    return alternatives
+
+
+def _may_fill(row: Row, skeletons: Set[str]) -> bool:
+    """Whether keys of these skeletons are all parts of one spelling of the row."""
+    return any(
+        all(part.key.may_spell(skeletons) for part in alternative.parts)
+        for alternative in row.alternatives
+    )
 
 
 def _with_kind(words: Words, kind: str) -> Words:

@@ -6,13 +6,14 @@
 
 An index counts from 0: `block{s+1}` spells s = 0 as `block1`. `{_}` is a number that carries
 nothing. Numbers are decimal, without leading zeros. A word stands for its text; a word with several
-texts matches any of them and is written as the first. `*`, only at the end and only in [ignore],
-matches any rest.
+texts matches any of them and is written as the first. Two numbers never touch, so every key can be
+read in one way. `*`, only at the end and only in [ignore], matches any rest.
 """
 
 import functools
+import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 _NUMBER = re.compile(r"[0-9]+")
@@ -20,7 +21,7 @@ _BRACES = re.compile(r"\{([^{}]*)\}")
 _INDEX = re.compile(r"(?:([1-9][0-9]*)\*)?([a-z])(?:\+([0-9]+))?\Z")
 # No ViT has a thousand blocks: a longer number is no index, and a file cannot make us count to it.
 MOST_STEPS = 1000
-_DIGITS = "(0|[1-9][0-9]{0,2})"
+_INDEX_NUMBER = re.compile(r"(?:0|[1-9][0-9]{0,2})\Z")
 
 Words = Mapping[str, tuple[str, ...]]
 
@@ -61,6 +62,7 @@ class Rest:
 
 
 Segment = str | Index | Choice | Blank | Rest
+_Numbers = tuple[str | Index | Blank, ...]  # of a key, in order
 
 
 @dataclass(frozen=True)
@@ -77,28 +79,36 @@ class Template:
         return tuple(dict.fromkeys(found))
 
     @functools.cached_property
-    def regex(self) -> re.Pattern[str]:
-        """A pattern that matches the template's keys and perhaps some with impossible numbers."""
-        return re.compile("".join(_pattern(s) for s in self.segments) + r"\Z")
+    def skeletons(self) -> Mapping[str, tuple[_Numbers, ...]]:
+        """`skeleton_of` the template's keys up to the rest, and what their numbers can be."""
+        found: dict[str, tuple[_Numbers, ...]] = {}
+        for texts in itertools.product(*map(_texts, self.segments)):
+            skeleton = skeleton_of("".join(texts))
+            numbers = itertools.chain.from_iterable(map(_numbers, self.segments, texts))
+            found[skeleton] = (*found.get(skeleton, ()), tuple(numbers))
+        return found
 
-    @functools.cached_property
-    def skeleton(self) -> re.Pattern[str]:
-        """A pattern for `skeleton_of` the template's keys."""
-        plain = (_without_numbers(segment) for segment in self.segments)
-        return re.compile("".join(_pattern(s) for s in plain) + r"\Z")
+    def may_spell(self, skeletons: Set[str]) -> bool:
+        """Whether one of these skeletons is that of a key of the template."""
+        if not isinstance(self.segments[-1], Rest):
+            return not self.skeletons.keys().isdisjoint(skeletons)
+        return any(skeleton.startswith(tuple(self.skeletons)) for skeleton in skeletons)
 
     def match(self, key: str) -> dict[str, int] | None:
         """The indices that spell `key`, or None."""
-        match = self.regex.match(key)
-        if not match:
-            return None
-        found: dict[str, int] = {}
-        slots = (s for s in self.segments if isinstance(s, Index))
-        for slot, number in zip(slots, match.groups(), strict=True):
-            value = slot.read(int(number))
-            if value is None or found.setdefault(slot.name, value) != value:
-                return None
-        return found
+        return self.read(skeleton_of(key), numbers_of(key))
+
+    def read(self, skeleton: str, numbers: Sequence[str]) -> dict[str, int] | None:
+        """The indices that spell the key of this skeleton and these numbers, or None."""
+        readings = self.skeletons.get(skeleton, ())
+        if isinstance(self.segments[-1], Rest):
+            several = (r for start, r in self.skeletons.items() if skeleton.startswith(start))
+            readings = tuple(itertools.chain.from_iterable(several))
+        for slots in readings:
+            indices = _read(slots, numbers)
+            if indices is not None:
+                return indices
+        return None
 
     def write(self, indices: Mapping[str, int]) -> str:
         """The key for these indices."""
@@ -113,28 +123,40 @@ def skeleton_of(key: str) -> str:
     return _NUMBER.sub("0", key)
 
 
-def _without_numbers(segment: Segment) -> Segment:
-    match segment:
-        case str():
-            return skeleton_of(segment)
-        case Choice(texts):
-            return Choice(tuple(map(skeleton_of, texts)))
-        case _:
-            return segment
+def numbers_of(key: str) -> list[str]:
+    """The numbers in a key, in order: what its skeleton does not tell."""
+    return _NUMBER.findall(key)
 
 
-def _pattern(segment: Segment) -> str:
+def _texts(segment: Segment) -> tuple[str, ...]:
+    """What may stand for a segment in a skeleton."""
     match segment:
         case str():
-            return re.escape(segment)
-        case Index():
-            return _DIGITS
+            return (segment,)
+        case Index() | Blank():
+            return ("0",)
         case Choice(texts):
-            return "(?:" + "|".join(map(re.escape, texts)) + ")"
-        case Blank():
-            return r"[0-9]+"
+            return texts
         case Rest():
-            return r".*"
+            return ("",)
+
+
+def _numbers(segment: Segment, text: str) -> _Numbers:
+    """The numbers in what stands for a segment."""
+    return (segment,) if isinstance(segment, Index | Blank) else tuple(_NUMBER.findall(text))
+
+
+def _read(slots: _Numbers, numbers: Sequence[str]) -> dict[str, int] | None:
+    """The indices that these numbers spell, or None if they do not."""
+    found: dict[str, int] = {}
+    for slot, number in zip(slots, numbers, strict=False):  # more numbers may be in the rest
+        if isinstance(slot, Index):
+            value = slot.read(int(number)) if _INDEX_NUMBER.match(number) else None
+            if value is None or found.setdefault(slot.name, value) != value:
+                return None
+        elif slot != number and not isinstance(slot, Blank):
+            return None
+    return found
 
 
 def _spell(segment: Segment, indices: Mapping[str, int]) -> str:
@@ -156,9 +178,13 @@ def parse_template(text: str, words: Words) -> Template:
 
     Raises:
         ValueError: A brace holds neither an index nor a known word, or stands alone; words refer
-            in a circle; a `*` is not at the end.
+            in a circle; numbers touch; a `*` is not at the end.
     """
-    return Template(_merge(_segments(text, words, ())), text)
+    template = Template(_merge(_segments(text, words, ())), text)
+    for skeleton, readings in template.skeletons.items():
+        if any(len(reading) != len(_NUMBER.findall(skeleton)) for reading in readings):
+            raise ValueError("two numbers side by side cannot be told apart")
+    return template
 
 
 def _segments(text: str, words: Words, open_words: tuple[str, ...]) -> list[Segment]:

@@ -1,0 +1,80 @@
+"""Which dialects may explain a file, told from the text of their tables before any is parsed.
+
+Parsing every table would take longer than all else that comes before the weights. Most of them
+have words in their keys that a file lacks, or lack words of the file, and text is fast to search.
+"""
+
+import functools
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from vitconvert.tables.sections import builtin_texts
+
+_EXTENDS = re.compile(r'^extends\s*=\s*"([^"]*)"', re.MULTILINE)
+_ECOSYSTEM = re.compile(r'^ecosystem\s*=\s*"([^"]*)"', re.MULTILINE)
+# Of a key of [ignore] that ends in "*", the letters before it.
+_ANY_REST = re.compile(r'^"(?:[^"]*\})?([^"{}]*)\*"', re.MULTILINE)
+_WORD = re.compile(r"[A-Za-z]+")
+# Words of what tables spell {p}: weight, bias, running_mean, running_var, num_batches_tracked.
+_KINDS = {"weight", "bias", "running", "mean", "var", "num", "batches", "tracked"}
+
+
+@dataclass(frozen=True)
+class _Spelling:
+    """Everything that a table's keys are made of."""
+
+    text: str
+    any_rest: tuple[str, ...]  # keys that hold one of these may hold any word
+
+
+def likely_dialects(keys: Collection[str]) -> list[str]:
+    """Names of the dialects that have the words of every key, and perhaps of some that do not.
+
+    No dialect that explains all keys is left out.
+    """
+    words = set(_WORD.findall(" ".join(keys))) - _KINDS
+    longest_first = sorted(words, key=len, reverse=True)
+    return [name for name, s in _spellings().items() if _may_spell(s, keys, longest_first)]
+
+
+def _may_spell(spelling: _Spelling, keys: Collection[str], words: list[str]) -> bool:
+    absent = (word for word in words if word not in spelling.text)
+    if not spelling.any_rest:
+        return next(absent, None) is None
+    foreign = (key for word in absent for key in keys if word in key)
+    return all(any(start in key for start in spelling.any_rest) for key in foreign)
+
+
+@functools.cache
+def _spellings() -> Mapping[str, _Spelling]:
+    texts = {name: "\n".join(map(_their_side, _with_ancestors(name))) for name in builtin_texts()}
+    return {name: _Spelling(text, tuple(_ANY_REST.findall(text))) for name, text in texts.items()}
+
+
+def ecosystem_of(name: str) -> str:
+    """The ecosystem of a dialect."""
+    said = (_ECOSYSTEM.search(text) for text in _with_ancestors(name))
+    return next((match[1] for match in said if match), name)
+
+
+def _with_ancestors(name: str) -> Iterator[str]:
+    """The text of a table, then of those that it extends, nearest first."""
+    text = builtin_texts().get(name, "")
+    yield text
+    parent = _EXTENDS.search(text)
+    if parent:
+        yield from _with_ancestors(parent[1])
+
+
+@functools.cache
+def _their_side(text: str) -> str:
+    """Right sides of [words] and [rows]; of the other sections that name keys, everything."""
+    found: list[str] = []
+    for section in text.split("\n["):
+        name, _, lines = section.partition("]")
+        if name in ("words", "rows"):
+            found += (line.partition("=")[2] or line for line in lines.splitlines())
+        elif name in ("ignore", "empty"):
+            found.append(lines)
+    return "\n".join(found)
