@@ -181,6 +181,7 @@ def test_every_dialect_is_held_by_some_model():
     late = {"final_norm": False, "fc_norm": True}
     simple = {**lucid, "proj_bias": False, "pooling": "avg", "class_token": False}
     simple |= {"position_embedding": "sincos2d"}
+    dinov2 = {**SCALED, "image_size": (12, 12)}
     kinds = [
         *(
             {},
@@ -197,7 +198,7 @@ def test_every_dialect_is_held_by_some_model():
         {**lucid, **early, "final_norm": False},
         *({**simple, **normed}, {**simple, **normed, **late}, {**simple, **late}),
         {"representation_size": 5, "num_classes": 0},
-        *(SCALED, GATED | SCALED, REGISTERS | SCALED, REGISTERS | GATED | SCALED),
+        *(dinov2, GATED | dinov2, REGISTERS | dinov2, REGISTERS | GATED | dinov2),
         {**DINOV3, **SCALED},
         {**DINOV3, **SCALED, "num_classes": 0},
         {**DINOV3, **SCALED, **GATED},
