@@ -329,6 +329,17 @@ class ViTConfig:
         return self.num_heads * self.head_dim == self.embed_dim
 
     @property
+    def plain_attention_pool(self) -> bool:
+        """Whether attention pooling, if there is any, has as many heads and channels as a block."""
+        heads, hidden = self.pool_heads or self.num_heads, self.pool_mlp_dim or self.mlp_dim
+        return not self.map_pooling or (heads, hidden) == (self.num_heads, self.mlp_dim)
+
+    @property
+    def alike_attention_biases(self) -> bool:
+        """Whether both matrices of the attention have a bias, or none."""
+        return self.qkv_bias == self.proj_bias
+
+    @property
     def feature_dim(self) -> int:
         """Width of what the head reads."""
         pooled = self.embed_dim * (2 if self.pooling == "token_avg" else 1)

@@ -145,6 +145,7 @@ def test_there_and_back_through_every_pair(dtype, config, seed, keyless):
 
 
 REGISTERS = {"num_registers": 2, "no_embed_class": True}
+DINOV2_REGISTERS = {"num_registers": 2, "register_positions": False, "image_size": (12, 12)}
 DINOV3 = {"rope": "dinov3", "position_embedding": "none", "num_registers": 4}
 DINOV3 |= {"rope_half": True, "rope_temperature": 100.0}
 BEIT = {"relative_positions": "block", "position_embedding": "none", "image_size": (12, 12)}
@@ -181,6 +182,7 @@ def test_every_dialect_is_held_by_some_model():
     late = {"final_norm": False, "fc_norm": True}
     simple = {**lucid, "proj_bias": False, "pooling": "avg", "class_token": False}
     simple |= {"position_embedding": "sincos2d"}
+    dinov2 = {**SCALED, "image_size": (12, 12)}
     kinds = [
         *(
             {},
@@ -197,7 +199,7 @@ def test_every_dialect_is_held_by_some_model():
         {**lucid, **early, "final_norm": False},
         *({**simple, **normed}, {**simple, **normed, **late}, {**simple, **late}),
         {"representation_size": 5, "num_classes": 0},
-        *(SCALED, GATED | SCALED, REGISTERS | SCALED, REGISTERS | GATED | SCALED),
+        *(dinov2, GATED | dinov2, REGISTERS | dinov2, REGISTERS | GATED | dinov2),
         {**DINOV3, **SCALED},
         {**DINOV3, **SCALED, "num_classes": 0},
         {**DINOV3, **SCALED, **GATED},

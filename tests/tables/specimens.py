@@ -798,7 +798,6 @@ TRANSFORMERS = {
         make=partial(hf, "ViTMAE", "Model"),
         stated=HF_STATED,
         expected=PLAIN | {"num_classes": 0},
-        rewritten="vit.{}".format,
         outputs=lambda found: None,  # it shuffles and drops patches
     ),
 }

@@ -279,6 +279,50 @@ MISTAKES = [
         *('empty."cls"', "'0' inside parentheses: only names can be there", None),
     ),
     (
+        '[constants]\n"mask" = "none : width"',
+        'constants."mask"',
+        "could not convert string to float: 'none'; expected such as \"0 : 1 width\"",
+        None,
+    ),
+    (
+        '[constants]\n"mask" = "0 : (width"',
+        *('constants."mask"', "a '(' without its ')'; expected such as \"0 : 1 width\"", None),
+    ),
+    (
+        '[constants]\n"mask" = "0 : 1 width"\n[ignore]\n"masks" = "others"',
+        *('constants."mask"', "expected one key, which an entry of [ignore] explains", None),
+    ),
+    (
+        '[words]\nbase = ["a.", ""]\n"base unless num_classes" = "b."',
+        *('words."base unless num_classes"', "'b.' is no text of 'base'", None),
+    ),
+    (
+        '[words]\nbase = ["a.", ""]\n"base unless headless" = ""',
+        'words."base unless headless"',
+        "'headless' is no field or property of ViTConfig",
+        None,
+    ),
+    (
+        '[config_json.writes]\n"kind when norm" = 1',
+        'config_json.writes."kind when norm"',
+        'expected "name", "name if word" or "name unless word"',
+        None,
+    ),
+    (
+        '[config_json.writes]\nwidth = { word = "function" }',
+        *('config_json.writes."width"', "'function' is no field or property of ViTConfig", None),
+    ),
+    (
+        '[config_json.writes]\nratio = { makes = "mlp_dim", half = 2 }',
+        'config_json.writes."ratio"',
+        "expected { word = ... } or { makes = ... } with multiple, over, times, whole",
+        None,
+    ),
+    (
+        "[config_json]\nwithin = 3",
+        *("config_json.within", "expected a text or a list of texts", None),
+    ),
+    (
         "[config]\nnorm_epsilon = 1e-6",
         'config."norm_epsilon"',
         "'norm_epsilon' is no field of ViTConfig",
@@ -337,7 +381,8 @@ MISTAKES = [
 ]
 VOCABULARY = {
     "{sections}": (
-        "dialect, words, rows, ignore, sizes, holds, empty, config, ask, config_json, only, must, "
+        "dialect, words, rows, ignore, sizes, holds, empty, constants, config, ask, config_json, "
+        "only, must, "
         "preprocessing"
     ),
     "{dialect_keys}": "title, ecosystem, source, tested, extends, requires, container, named_only",

@@ -37,7 +37,7 @@ def materialise(plan: Plan, read: Read) -> dict[str, Tensor]:
 def _assemble(assembly: Assembly, plan: Plan, read: Read) -> Tensor:
     shape, pieces = plan.shape(assembly), assembly.pieces
     if not pieces:
-        return torch.zeros(shape, dtype=_any_dtype(plan, read))
+        return torch.full(shape, assembly.fill, dtype=_any_dtype(plan, read))
     if len(pieces) == 1 and not pieces[0].put:
         # Kernels must lie in memory as the source project's would, for sums to round alike.
         return _axiswise(pieces[0], assembly.axes, plan, read).reshape(shape).contiguous()
@@ -54,7 +54,7 @@ def _assemble(assembly: Assembly, plan: Plan, read: Read) -> Tensor:
 
 
 def _any_dtype(plan: Plan, read: Read) -> torch.dtype:
-    """An empty tensor has the dtype of the others."""
+    """A tensor that plays no part has the dtype of the others."""
     pieces = (piece for assembly in plan.assemblies for piece in assembly.pieces)
     return next(read(piece.source).dtype for piece in pieces if piece.source)
 

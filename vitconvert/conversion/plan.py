@@ -6,7 +6,7 @@ same structure reads a dialect into our names and writes our names into a dialec
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from vitconvert.config import ViTConfig
 from vitconvert.errors import NotRepresentable
@@ -47,8 +47,11 @@ class Assembly:
     target: str
     axes: Axes
     pieces: tuple[Piece, ...]
+    fill: float = 0.0  # of what no piece covers
 
     def __str__(self) -> str:
+        if not self.pieces:
+            return f"{self.target} : {self.axes} = {self.fill:g}"
         pieces = ", ".join(map(str, self.pieces))
         joined = f"cat({pieces})" if len(self.pieces) > 1 else pieces
         return f"{self.target} : {self.axes} = {joined}"
@@ -98,13 +101,21 @@ def plan_writing(table: Table, config: ViTConfig) -> Plan:
         axes[link.theirs] = link.their_axes
         pieces.setdefault(link.theirs, []).append(_writing(link))
     assemblies = [Assembly(key, axes[key], tuple(found)) for key, found in pieces.items()]
-    named = ((key.write({}), layout) for key, layout in table.empty)
-    empty = (Assembly(key, layout, ()) for key, layout in named if key not in pieces)
-    return Plan((*assemblies, *empty), sizes_of(config), tuple(zeros))
+    inert = (assembly for assembly in _inert(table, config) if assembly.target not in pieces)
+    return Plan((*assemblies, *inert), sizes_of(config), tuple(zeros))
+
+
+def _inert(table: Table, config: ViTConfig) -> Iterable[Assembly]:
+    """Tensors that the project's class has, and that play no part."""
+    first = table.first_texts(config)
+    for key, layout in table.empty:
+        yield Assembly(key.write({}, first), layout, ())
+    for key, value, layout in table.constants:
+        yield Assembly(key.write({}, first), layout, (), value)
 
 
 def _links_for(table: Table, config: ViTConfig) -> Iterable[Link]:
-    missing = []
+    missing, first = [], table.first_texts(config)
     for name, tensor in canonical_tensors().items():
         for indices in instances(tensor, config):
             row = table.row_of.get(name)
@@ -113,7 +124,7 @@ def _links_for(table: Table, config: ViTConfig) -> Iterable[Link]:
                 continue
             alternative = row.alternatives[0]
             items = enumerate(alternative.items)
-            keys = {n: i.key.write(indices) for n, i in items if isinstance(i, Part)}
+            keys = {n: i.key.write(indices, first) for n, i in items if isinstance(i, Part)}
             yield from links_of(row, alternative, indices, keys)
     if missing:
         raise _no_rows(table, missing)
@@ -152,7 +163,7 @@ def compose(reading: Plan, writing: Plan) -> Plan:
     made = {assembly.target: assembly for assembly in reading.assemblies}
     return Plan(
         tuple(
-            Assembly(whole.target, whole.axes, tuple(_through_all(whole.pieces, made)))
+            replace(whole, pieces=tuple(_through_all(whole.pieces, made)))
             for whole in writing.assemblies
         ),
         writing.sizes,

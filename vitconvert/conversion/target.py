@@ -13,8 +13,8 @@ from vitconvert.config import ViTConfig
 from vitconvert.conversion.facts import derive_config, state, strongest
 from vitconvert.conversion.plan import Plan, plan_writing
 from vitconvert.conversion.their_config import Facts, facts_from_config
-from vitconvert.errors import NotRepresentable
-from vitconvert.tables.binding import bind
+from vitconvert.errors import ConflictingFact, MissingFact, NotRepresentable
+from vitconvert.tables.binding import Binding, bind
 from vitconvert.tables.table import Table
 
 # Sizes that every project's user passes when building the model the file is for.
@@ -73,9 +73,19 @@ def fit_target(
         facts_from_config(table, their_config or {}),
         named or {},
     )
-    read_back, _ = derive_config(binding, stated)
-    _require_same_function(table, config, read_back)
+    _require_same_function(table, config, _read_back(binding, stated))
     return Target(table=table, plan=plan, their_config=their_config or {})
+
+
+def _read_back(binding: Binding, stated: Facts) -> ViTConfig:
+    try:
+        return derive_config(binding, stated)[0]
+    except (ConflictingFact, MissingFact) as error:
+        raise NotRepresentable(
+            f"{binding.table.title} would not be read back.",
+            evidence={"table": binding.table.file},
+            details=error.details,
+        ) from None
 
 
 def _require_properties(table: Table, config: ViTConfig) -> None:

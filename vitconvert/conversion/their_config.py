@@ -7,10 +7,11 @@ project by name.
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from vitconvert.config import VOCABULARIES
+from vitconvert.config import VOCABULARIES, ViTConfig
 from vitconvert.errors import NotRepresentable, UsageError
 from vitconvert.fields import parse_field
-from vitconvert.tables.table import ConfigFile, Table
+from vitconvert.tables.config_file import ConfigFile, Ratio, Word
+from vitconvert.tables.table import Table
 
 Facts = dict[str, tuple[Any, str]]  # field -> (value, origin)
 
@@ -29,7 +30,7 @@ def facts_from_config(
     facts: Facts = {}
     for field, default in _defaults(mapping, their_config).items():
         facts[field] = (default, f"{table.file}, for a config.json that does not say")
-    for field, paths in mapping.fields.items():
+    for field, paths in mapping.paths():
         said = ((p, v) for p in paths if (v := look_up(their_config, p)) is not None)
         path, found = next(said, ("", None))
         if found == "" and "" not in mapping.values.get(field, {}):
@@ -76,6 +77,67 @@ def _translate(table: Table, mapping: ConfigFile, field: str, path: str, value: 
     )
 
 
+def their_word(table: Table, field: str, value: Any) -> Any:
+    """How their file says a value of ours; the inverse of reading it.
+
+    Raises:
+        NotRepresentable: They have words for this field, and none for the value.
+    """
+    words = table.config_file.values.get(field, {}) if table.config_file else {}
+    theirs = next((theirs for theirs, ours in words.items() if ours == value), None)
+    if words and theirs is None:
+        raise NotRepresentable(
+            f"{table.title} has no word for {field} = {value!r}.",
+            evidence={"table": table.file, "words for": ", ".join(map(str, words.values()))},
+        )
+    if theirs is not None:
+        return theirs == "true" if theirs in ("true", "false") else theirs
+    if isinstance(value, tuple):
+        return value[0] if len(set(value)) == 1 else list(value)
+    return value
+
+
+def written_besides(table: Table, config: ViTConfig) -> dict[str, Any]:
+    """What their file has besides the fields of ours that it maps: path -> value, nested.
+
+    Raises:
+        NotRepresentable: No ratio makes one of our sizes.
+    """
+    written: dict[str, Any] = {}
+    for said in table.config_file.writes if table.config_file else ():
+        if said.holds(config):
+            put(written, said.name, _value(said.value, said.name, table, config))
+    return written
+
+
+def put(written: dict[str, Any], path: str, value: Any) -> None:
+    """Set what stands at a dotted path."""
+    *sections, key = path.split(".")
+    for section in sections:
+        written = written.setdefault(section, {})
+    written[key] = value
+
+
+def _value(value: Any, path: str, table: Table, config: ViTConfig) -> Any:
+    match value:
+        case Word(word=word):
+            return getattr(config, word)
+        case Ratio(makes=field) as ratio:
+            number = ratio.of(config)
+            if number is None:
+                raise NotRepresentable(
+                    f"{table.title} says {field} by a ratio, and none makes this one.",
+                    evidence={
+                        "table": table.file,
+                        "ratio": path,
+                        field: getattr(config, field),
+                        "embed_dim": config.embed_dim,
+                    },
+                )
+            return number
+    return value
+
+
 def broken_musts(table: Table, their_config: Mapping[str, Any]) -> list[str]:
     """What the project's config would have to say for the table to be right, and does not."""
     must = table.config_file.must if table.config_file and their_config else {}
@@ -92,6 +154,6 @@ def unknown_arguments(table: Table, their_config: Mapping[str, Any]) -> list[str
     arguments = look_up(their_config, mapping.arguments)
     if not isinstance(arguments, Mapping):
         return []
-    paths = {path for paths in mapping.fields.values() for path in paths}
+    paths = {path for _, paths in mapping.paths() for path in paths}
     known = {p.removeprefix(f"{mapping.arguments}.") for p in paths} | set(mapping.inert)
     return sorted(set(arguments) - known)

@@ -71,12 +71,14 @@ def _resized(checkpoint: Checkpoint, changes: Changes) -> Checkpoint:
         patch_size=changes.patch_size,
     )
     preprocessing = checkpoint.preprocessing
+    if preprocessing and config.image_size != checkpoint.config.image_size:
+        preprocessing = preprocessing.at_size(config.image_size)
     return replace(
         checkpoint,
         tensors=tensors,
         config=config,
         ledger=checkpoint.ledger.with_changes(said),
-        preprocessing=preprocessing and preprocessing.at_size(config.image_size),
+        preprocessing=preprocessing,
     )
 
 

@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitconvert.containers import open_container
 from vitconvert.errors import ParityFailed
 
 if TYPE_CHECKING:
@@ -15,6 +14,8 @@ if TYPE_CHECKING:
     from vitconvert.model import ViT
 
 TOLERANCE = 2e-5  # of max |logit|, float32 on a CPU
+# What timm and transformers raise for weights or arguments that they do not take.
+_REFUSALS = (RuntimeError, ValueError, TypeError, KeyError, AttributeError, OSError, AssertionError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +53,7 @@ def open_with_consumers(directory: Path, ecosystem: str, model: "ViT") -> tuple[
     openers: dict[str, dict[str, Callable[[Path], Callable[[Tensor], Tensor]]]] = {
         "timm": {
             "timm": _timm_resnet_d if model.config.resnet_d_stem else _timm,
-            "transformers": _transformers,
+            "transformers": _timm_wrapper,
         },
         "hf": {"transformers": _transformers},
     }
@@ -95,7 +96,7 @@ def _open(
 ) -> "Callable[[Tensor], Tensor]":
     try:
         return opener(directory)
-    except (RuntimeError, ValueError, TypeError, KeyError, AttributeError, OSError) as error:
+    except _REFUSALS as error:
         raise ParityFailed(
             f"{consumer} cannot load the output.",
             evidence={"problem": str(error).splitlines()[0]},
@@ -122,19 +123,33 @@ def _timm_resnet_d(directory: Path) -> "Callable[[Tensor], Tensor]":
     return model
 
 
-def _transformers(directory: Path) -> "Callable[[Tensor], Tensor]":
+def _timm_wrapper(directory: Path) -> "Callable[[Tensor], Tensor]":
     from transformers import AutoConfig, AutoModel, AutoModelForImageClassification
 
     config = AutoConfig.from_pretrained(directory)
-    classifies = any("ImageClassification" in name for name in config.architectures or ())
-    timm_classifies = config.model_type == "timm_wrapper" and config.num_labels > 0
-    if classifies or timm_classifies:
-        model = AutoModelForImageClassification.from_pretrained(directory, dtype="float32").eval()
-        return lambda images: model(images).logits
-    bare = AutoModel.from_pretrained(directory, dtype="float32").eval()
-    # A pooler that the weights lack would be made up at random by transformers.
-    with open_container(directory / "model.safetensors") as container:
-        has_pooler = any("pooler" in name for name in container.manifest)
-    pooled = has_pooler or config.model_type == "timm_wrapper"
-    output = "pooler_output" if pooled else "last_hidden_state"
-    return lambda images: getattr(bare(images), output)
+    model = _loaded(AutoModelForImageClassification if config.num_labels else AutoModel, directory)
+    output = "logits" if config.num_labels else "pooler_output"
+    return lambda images: getattr(model(images), output)
+
+
+def _transformers(directory: Path) -> "Callable[[Tensor], Tensor]":
+    import transformers
+
+    from vitconvert.parity.references.huggingface import run
+
+    config = transformers.AutoConfig.from_pretrained(directory)
+    model = _loaded(getattr(transformers, config.architectures[0]), directory)
+    return lambda images: run(model, images)
+
+
+def _loaded(kind: Any, directory: Path) -> Any:
+    """A model whose every weight is of the file; transformers would make up what it misses."""
+    model, problems = kind.from_pretrained(directory, dtype="float32", output_loading_info=True)
+    found = [
+        f"{problem}: {', '.join(sorted(map(str, names)))}"
+        for problem, names in problems.items()
+        if names
+    ]
+    if found:
+        raise ValueError("; ".join(found))
+    return model.eval()

@@ -35,7 +35,7 @@ def stream(plan: Plan, source: Container, prefix: str = "") -> dict[str, Content
         dtypes in one, or not what the dialect says that they must be. `materialise` does it then,
         or says why it cannot be done.
     """
-    if plan.constants:  # compared as numbers
+    if plan.constants or any(assembly.fill for assembly in plan.assemblies):  # numbers, not bytes
         return None
     pieces = (piece for assembly in plan.assemblies for piece in assembly.pieces)
     names = dict.fromkeys(p.source for p in (*pieces, *plan.zeros) if p.source)

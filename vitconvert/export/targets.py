@@ -48,12 +48,21 @@ def choose_target(to: str, wish: Wish) -> tuple[Target, dict[str, str]]:
     """
     refused: dict[str, str] = {}
     errors = []
-    for table in _candidates(to):
-        try:
-            return _fit(table, wish), refused
-        except NotRepresentable as error:
-            refused[table.name] = reason(error)
-            errors.append(error)
+    for tables in _candidates(to, wish.dialect):
+        guarded = None
+        for table in tables:
+            try:
+                target = _fit(table, wish)
+            except NotRepresentable as error:
+                refused[table.name] = reason(error)
+                errors.append(error)
+                continue
+            # A part that is left out must be zero, which the header does not show.
+            if not target.plan.zeros:
+                return target, refused
+            guarded = guarded or target
+        if guarded:
+            return guarded, refused
     if len(errors) == 1:
         raise errors[0]
     raise NotRepresentable(
@@ -120,10 +129,15 @@ def _for_zeros(target: Target, wish: Wish, allow: Sequence[str]) -> tuple[Gauge,
     return (gauge,) if fits else ()
 
 
-def _candidates(to: str) -> list[Table]:
-    if to != OWN:
-        return [table for table in find_tables(to) if table.name == to or not _historic(table)]
-    return [t for layout in _OWN_LAYOUTS for t in find_tables(layout) if not _historic(t)]
+def _candidates(to: str, dialect: str | None) -> list[list[Table]]:
+    """The tables of each layout that may be written, the one that was read first."""
+    layouts = [find_tables(layout) for layout in (_OWN_LAYOUTS if to == OWN else (to,))]
+    return [
+        sorted(
+            (t for t in tables if t.name == to or not _historic(t)), key=lambda t: t.name != dialect
+        )
+        for tables in layouts
+    ]
 
 
 def _historic(table: Table) -> bool:
@@ -146,29 +160,45 @@ def _fit(table: Table, wish: Wish) -> Target:
 
 
 def _fit_timm(table: Table, wish: Wish) -> Target:
-    """By arguments, which describe a plain ViT, or by the name that the checkpoint came with."""
-    companions: dict[str, Any] = {
+    """By arguments, which describe a plain ViT, or else by an architecture's name."""
+    if table.name not in _BY_ARGUMENTS:
+        return _fit_timm_by_name(table, wish)
+    try:
+        return _fit_timm_by_arguments(table, wish)
+    except NotRepresentable as by_arguments:
+        try:
+            return _fit_timm_by_name(table, wish)
+        except NotRepresentable:
+            raise by_arguments from None
+
+
+def _fit_timm_by_arguments(table: Table, wish: Wish) -> Target:
+    companions = _timm_companions(wish)
+    written = timm_config(table, wish.config, architecture=wish.architecture, **companions)
+    # All else about the architecture is overruled by the arguments that go with it.
+    eps = find_architecture("timm", written["architecture"])["norm_eps"]
+    return fit_target(table, wish.config, written, state({"norm_eps": eps}, "architecture"))
+
+
+def _fit_timm_by_name(table: Table, wish: Wish) -> Target:
+    """The name that the checkpoint came with, or one that fits."""
+    written = timm_config_by_name(
+        table,
+        wish.config,
+        architecture=wish.architecture if wish.dialect == table.name else None,
+        arguments=wish.arguments,
+        **_timm_companions(wish),
+    )
+    row = find_architecture("timm", written["architecture"])
+    return fit_target(table, wish.config, written, state(row, "architecture"), only=False)
+
+
+def _timm_companions(wish: Wish) -> dict[str, Any]:
+    return {
         "preprocessing": wish.preprocessing,
         "labels": wish.labels,
         "pretrained_cfg": wish.pretrained_cfg,
     }
-    by_name = wish.architecture is not None and wish.dialect == table.name
-    try:
-        if table.name not in _BY_ARGUMENTS:
-            raise NotRepresentable(f"{table.title} is written only under an architecture's name.")
-        written = timm_config(wish.config, architecture=wish.architecture, **companions)
-        # All else about the architecture is overruled by the arguments that go with it.
-        eps = find_architecture("timm", written["architecture"])["norm_eps"]
-        return fit_target(table, wish.config, written, state({"norm_eps": eps}, "architecture"))
-    except NotRepresentable:
-        if not by_name:
-            raise
-    assert wish.architecture is not None
-    written = timm_config_by_name(
-        wish.config, architecture=wish.architecture, arguments=wish.arguments, **companions
-    )
-    row = find_architecture("timm", wish.architecture)
-    return fit_target(table, wish.config, written, state(row, "architecture"), only=False)
 
 
 def holders(wish: Wish) -> dict[str, str | None]:
@@ -176,8 +206,12 @@ def holders(wish: Wish) -> dict[str, str | None]:
     found: dict[str, str | None] = {}
     for name, table in builtin_tables().items():
         try:
-            _fit(table, wish)
-            found[name] = None
+            left_out = _fit(table, wish).plan.zeros
+            found[name] = (
+                f"leaves out {left_out[0].taken}, which is not known to be zero"
+                if left_out
+                else None
+            )
         except NotRepresentable as error:
             found[name] = reason(error)
     return found

@@ -8,15 +8,25 @@ from collections.abc import Mapping
 from typing import Any
 
 from vitconvert.config import ViTConfig
+from vitconvert.conversion.their_config import written_besides
 from vitconvert.errors import NotRepresentable
+from vitconvert.export.timm_architectures import fitting_architecture, with_defaults
 from vitconvert.inference.labels import Labels
 from vitconvert.inference.preprocessing import Preprocessing
 from vitconvert.tables.architectures import architectures, find_architecture
+from vitconvert.tables.table import Table
 
-_POOLING = {"none": ""}
+_POOLING = {name: name for name in ("token", "avg", "avgmax", "max", "map")} | {"none": ""}
+
+# Of two architectures whose arguments can say the same, the one that says more by itself.
+_LIKENESS = (
+    *("embed_dim", "depth", "num_heads", "patch_size", "pooling", "image_size", "activation"),
+    *("layer_scale", "pre_norm", "class_token", "num_registers", "no_embed_class"),
+)
 
 
 def timm_config(
+    table: Table,
     config: ViTConfig,
     *,
     preprocessing: Preprocessing | None = None,
@@ -27,6 +37,7 @@ def timm_config(
     """Say to timm what this configuration says.
 
     Args:
+        table: The dialect to be written.
         config: The model's configuration.
         preprocessing: How its images are made.
         labels: Names of the classes, if the checkpoint has any.
@@ -37,32 +48,45 @@ def timm_config(
         NotRepresentable: timm has no architecture with this LayerNorm eps, stem or tokens.
     """
     name = _architecture(config, architecture)
-    return _written(name, model_args(config), config, preprocessing, labels, pretrained_cfg)
+    arguments = model_args(config) | written_besides(table, config)["model_args"]
+    return _written(name, arguments, config, preprocessing, labels, pretrained_cfg)
 
 
 def timm_config_by_name(
+    table: Table,
     config: ViTConfig,
     *,
-    architecture: str,
-    arguments: Mapping[str, Any],
+    architecture: str | None = None,
+    arguments: Mapping[str, Any] | None = None,
     preprocessing: Preprocessing | None = None,
     labels: Labels | None = None,
     pretrained_cfg: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Name the timm architecture that a checkpoint came with, and the arguments it came with.
+    """Name a timm architecture, and the arguments that it needs.
 
     For models that only an architecture's name describes: rotary embeddings, SwiGLU and so on.
 
+    Args:
+        table: The dialect to be written.
+        config: The model's configuration.
+        architecture: The name that the checkpoint came with; by default, one that fits is chosen.
+        arguments: Those that it came with.
+        preprocessing, labels, pretrained_cfg: As for `timm_config`.
+
     Raises:
-        NotRepresentable: The architecture is not known.
+        NotRepresentable: The architecture is not known, or there is none that computes this.
     """
-    name = architecture.split(".")[0]
-    row = find_architecture("timm", name)
-    kept = {key: value for key, value in arguments.items() if key != "num_classes"}
-    if row["image_size"] != config.image_size:
-        kept["img_size"] = list(config.image_size)
-    if row["patch_size"] != config.patch_size:
-        kept["patch_size"] = _one_or_both(config.patch_size)
+    if architecture is None:
+        name, kept = fitting_architecture(table, config)
+        kept |= written_besides(table, config)["model_args"]
+    else:
+        name = architecture.split(".")[0]
+        row = find_architecture("timm", name)
+        kept = {key: value for key, value in (arguments or {}).items() if key != "num_classes"}
+        if row["image_size"] != config.image_size:
+            kept["img_size"] = list(config.image_size)
+        if row["patch_size"] != config.patch_size:
+            kept["patch_size"] = _one_or_both(config.patch_size)
     if config.in_channels != 3:
         kept["in_chans"] = config.in_channels
     return _written(name, kept, config, preprocessing, labels, pretrained_cfg)
@@ -83,7 +107,7 @@ def _written(
         "architecture": name,
         "num_classes": config.num_classes,
         "num_features": config.embed_dim,
-        "global_pool": _POOLING.get(config.pooling, config.pooling),
+        "global_pool": _pooling(config),
         "model_args": dict(arguments),
         "pretrained_cfg": record,
     }
@@ -105,16 +129,19 @@ def model_args(config: ViTConfig) -> dict[str, Any]:
         "embed_dim": config.embed_dim,
         "depth": config.depth,
         "num_heads": config.num_heads,
-        "mlp_ratio": _mlp_ratio(config),
         "qkv_bias": config.qkv_bias,
         "qk_norm": config.qk_norm,
         "proj_bias": config.proj_bias,
         "class_token": config.class_token,
         "no_embed_class": config.no_embed_class,
         "reg_tokens": config.num_registers,
+        "scale_attn_norm": config.attention_norm,
+        "scale_mlp_norm": config.mlp_norm,
+        "pos_embed": "learn" if config.learned_positions else "none",
         "pre_norm": config.pre_norm,
+        "final_norm": config.final_norm or config.fc_norm,
         "fc_norm": config.fc_norm,
-        "global_pool": _POOLING.get(config.pooling, config.pooling),
+        "global_pool": _pooling(config),
         "pool_include_prefix": config.pool_include_prefix,
         "act_layer": config.activation,
     }
@@ -126,26 +153,19 @@ def model_args(config: ViTConfig) -> dict[str, Any]:
         del arguments["reg_tokens"], arguments["fc_norm"], arguments["pool_include_prefix"]
     if config.layer_scale:
         arguments["init_values"] = 1e-5
-    if config.attention_norm:
-        arguments["scale_attn_norm"] = True
-    if config.mlp_norm:
-        arguments["scale_mlp_norm"] = True
-    if not (config.final_norm or config.fc_norm):
-        arguments["final_norm"] = False
-    if config.position_embedding == "none":
-        arguments["pos_embed"] = "none"
     return arguments
+
+
+def _pooling(config: ViTConfig) -> str:
+    if config.pooling not in _POOLING:
+        raise NotRepresentable(
+            "timm does not pool tokens like this.", evidence={"pooling": config.pooling}
+        )
+    return _POOLING[config.pooling]
 
 
 def _one_or_both(size: tuple[int, int]) -> int | list[int]:
     return size[0] if size[0] == size[1] else list(size)
-
-
-def _mlp_ratio(config: ViTConfig) -> float:
-    ratio = config.mlp_dim / config.embed_dim
-    while int(config.embed_dim * ratio) < config.mlp_dim:  # timm truncates the product
-        ratio += 1e-9
-    return int(ratio) if ratio == int(ratio) else ratio
 
 
 def _input(config: ViTConfig, preprocessing: Preprocessing | None) -> dict[str, Any]:
@@ -184,11 +204,10 @@ def _architecture(config: ViTConfig, preferred: str | None) -> str:
             evidence={field: value for field, value in special.items() if value},
             meaning="timm's config.json cannot state them; they come with an architecture's name.",
         )
-    likeness = ("embed_dim", "depth", "num_heads", "patch_size", "pooling", "image_size")
     return max(
         fitting,
         key=lambda name: (
-            sum(rows[name].get(field) == getattr(config, field) for field in likeness),
+            sum(with_defaults(rows[name])[field] == getattr(config, field) for field in _LIKENESS),
             name.startswith("vit_"),
         ),
     )

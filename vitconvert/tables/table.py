@@ -1,6 +1,5 @@
 """A dialect: one TOML file of `weights_map/`, parsed once into an object nobody edits."""
 
-import dataclasses
 import functools
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
@@ -15,6 +14,12 @@ from vitconvert.errors import TableError, UsageError
 from vitconvert.fields import parse_field
 from vitconvert.tables.axes import Axes, Dim, parse_axes
 from vitconvert.tables.canonical import CanonicalTensor, canonical_tensors
+from vitconvert.tables.config_file import (
+    Conditional,
+    ConfigFile,
+    parse_conditional,
+    read_config_file,
+)
 from vitconvert.tables.constants import Constant, parse_constant
 from vitconvert.tables.directory import tables_dir
 from vitconvert.tables.expressions import Alternative, parse_expression
@@ -41,6 +46,7 @@ _SECTIONS = (
     "sizes",
     "holds",
     "empty",
+    "constants",
     "config",
     "ask",
     "config_json",
@@ -88,22 +94,6 @@ class Default:
 
 
 @dataclass(frozen=True)
-class ConfigFile:
-    """How the project's own `config.json` says what our configuration says."""
-
-    identify: Mapping[str, tuple[str, ...]]  # their key -> values that mark this dialect
-    fields: Mapping[str, tuple[str, ...]]  # our field -> paths in their file, first found wins
-    values: Mapping[str, Mapping[str, Any]]  # our field -> their value -> ours
-    defaults: Mapping[str, Any]  # our field -> what the project assumes if the file is silent
-    defaults_of: Mapping[str, Mapping[str, Any]]  # the same for one identifying value
-    arguments: str  # path of the constructor's arguments, all of which must be understood
-    must: Mapping[str, Any]  # path -> the only value of which the table is right
-    inert: tuple[str, ...]  # arguments that change nothing in inference, or that tensors show
-    architectures: str  # whose architectures.toml to look in, if not the ecosystem's
-    architecture: str  # path of the name of an architecture in architectures.toml
-
-
-@dataclass(frozen=True)
 class Table:
     """A parsed dialect."""
 
@@ -121,6 +111,8 @@ class Table:
     sizes: tuple[tuple[Template, str, int], ...]  # a key, an axis, what times its length that is
     holds: tuple[tuple[Template, Constant], ...]  # what ignored tensors must be
     empty: tuple[tuple[Template, Axes], ...]
+    constants: tuple[tuple[Template, float, Axes], ...]
+    first: tuple[Conditional, ...]  # a word -> the text that some models are written with
     defaults: tuple[Default, ...]
     ask: Mapping[str, str]  # fields that only the user can tell -> why
     config_file: ConfigFile | None
@@ -132,6 +124,10 @@ class Table:
     def row_of(self) -> Mapping[str, Row]:
         """Rows by canonical name."""
         return {row.name: row for row in self.rows}
+
+    def first_texts(self, config: ViTConfig) -> Mapping[str, str]:
+        """The words that this model is not written with the first text of."""
+        return {first.name: first.value for first in self.first if first.holds(config)}
 
 
 class _BuiltinTables(Mapping[str, Table]):
@@ -261,6 +257,8 @@ class _TableReader:
             sizes=tuple(self.sizes()),
             holds=tuple(self.holds()),
             empty=tuple(self.empty()),
+            constants=tuple(self.constants()),
+            first=tuple(self.first()),
             defaults=tuple(self.defaults()),
             ask=dict(self.reasons("ask", self.check_field)),
             config_file=self.config_file(),
@@ -276,6 +274,8 @@ class _TableReader:
     def words(self) -> Words:
         words = {}
         for word, texts in self.section("words").items():
+            if " " in word:
+                continue
             several = [texts] if isinstance(texts, str) else texts
             if len(word) < 2:
                 raise self.error(f"words.{word}", "a word has two letters or more; one is an index")
@@ -283,6 +283,19 @@ class _TableReader:
                 raise self.error(f"words.{word}", "expected a text or a list of texts")
             words[word] = tuple(several)
         return words
+
+    def first(self) -> Iterator[Conditional]:
+        words = self.words
+        for key, text in self.section("words").items():
+            if " " not in key:
+                continue
+            try:
+                first = parse_conditional(key, text)
+            except ValueError as error:
+                raise self.error(f'words."{key}"', error) from None
+            if text not in words.get(first.name, ()):
+                raise self.error(f'words."{key}"', f"{text!r} is no text of {first.name!r}")
+            yield first
 
     @functools.cached_property
     def words_of_kind(self) -> Mapping[str, Words]:
@@ -386,6 +399,20 @@ class _TableReader:
                 raise self.error(f'empty."{key}"', "expected one key, and axes of which one is 0")
             yield template, layout
 
+    def constants(self) -> Iterator[tuple[Template, float, Axes]]:
+        ignored = [template for template, _ in self.ignore()]
+        for key, text in self.section("constants").items():
+            place = f'constants."{key}"'
+            value, _, axes = str(text).partition(" : ")
+            try:
+                template = self.template("constants", key)
+                constant = template, float(value), parse_axes(axes)
+            except ValueError as error:
+                raise self.error(place, f'{error}; expected such as "0 : 1 width"') from None
+            if template.indices or all(i.match(template.write({})) is None for i in ignored):
+                raise self.error(place, "expected one key, which an entry of [ignore] explains")
+            yield constant
+
     def template(self, section: str, key: str, kind: str = "{p}") -> Template:
         try:
             return parse_template(key.replace("{p}", kind), self.words_of_kind[kind])
@@ -419,48 +446,7 @@ class _TableReader:
 
     def config_file(self) -> ConfigFile | None:
         section = self.section("config_json")
-        if not section:
-            return None
-        for unknown in sorted(set(section) - {f.name for f in dataclasses.fields(ConfigFile)}):
-            raise self.error(f"config_json.{unknown}", "unknown section")
-        identify, fields, values, defaults, defaults_of = (
-            self.subsection(section, name)
-            for name in ("identify", "fields", "values", "defaults", "defaults_of")
-        )
-        for field in {**fields, **values}:
-            self.check_field(f"config_json.fields.{field}", field)
-        return ConfigFile(
-            identify=self.tuples("identify", identify),
-            fields=self.tuples("fields", fields),
-            values=values,
-            defaults=self.facts("defaults", defaults),
-            defaults_of={
-                value: self.facts(f"defaults_of.{value}", self.subsection(defaults_of, value))
-                for value in defaults_of
-            },
-            arguments=section.get("arguments", ""),
-            must=self.subsection(section, "must"),
-            inert=tuple(section.get("inert", ())),
-            architectures=section.get("architectures", ""),
-            architecture=section.get("architecture", ""),
-        )
-
-    def subsection(self, section: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-        value = section.get(name, {})
-        if not isinstance(value, dict):
-            raise self.error(f"config_json.{name}", "expected a [section]")
-        return value
-
-    def facts(self, name: str, section: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {k: self.field(f"config_json.{name}.{k}", k, v) for k, v in section.items()}
-
-    def tuples(self, name: str, section: Mapping[str, Any]) -> Mapping[str, tuple[str, ...]]:
-        several = {k: (v,) if isinstance(v, str) else v for k, v in section.items()}
-        for key, texts in several.items():
-            if not isinstance(texts, list | tuple) or not all(isinstance(t, str) for t in texts):
-                place = f"config_json.{name}.{key}"
-                raise self.error(place, "expected a text or a list of texts")
-        return {key: tuple(texts) for key, texts in several.items()}
+        return read_config_file(section, self) if section else None
 
     def only(self) -> Mapping[str, Any]:
         for name in self.section("only"):

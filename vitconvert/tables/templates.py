@@ -14,7 +14,7 @@ import functools
 import itertools
 import re
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 _NUMBER = re.compile(r"[0-9]+")
 _BRACES = re.compile(r"\{([^{}]*)\}")
@@ -46,9 +46,10 @@ class Index:
 
 @dataclass(frozen=True)
 class Choice:
-    """Several spellings; the first is written."""
+    """Several spellings; the first is written, unless another one is asked for."""
 
     texts: tuple[str, ...]
+    word: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)
@@ -110,9 +111,9 @@ class Template:
                 return indices
         return None
 
-    def write(self, indices: Mapping[str, int]) -> str:
-        """The key for these indices."""
-        return "".join(_spell(segment, indices) for segment in self.segments)
+    def write(self, indices: Mapping[str, int], first: Mapping[str, str] | None = None) -> str:
+        """The key for these indices; `first` says which text of a word is written."""
+        return "".join(_spell(segment, indices, first or {}) for segment in self.segments)
 
     def __str__(self) -> str:
         return self.text
@@ -159,14 +160,14 @@ def _read(slots: _Numbers, numbers: Sequence[str]) -> dict[str, int] | None:
     return found
 
 
-def _spell(segment: Segment, indices: Mapping[str, int]) -> str:
+def _spell(segment: Segment, indices: Mapping[str, int], first: Mapping[str, str]) -> str:
     match segment:
         case str():
             return segment
         case Index():
             return str(segment.write(indices[segment.name]))
-        case Choice(texts):
-            return texts[0]
+        case Choice(texts, word):
+            return first.get(word, texts[0])
         case Blank():
             return "0"
         case Rest():
@@ -225,7 +226,7 @@ def _brace(inside: str, words: Words, open_words: tuple[str, ...]) -> list[Segme
         return _segments(texts[0], words, (*open_words, inside))
     if any("{" in text for text in texts):
         raise ValueError(f"the word {inside!r} has several texts, so none can hold braces")
-    return [Choice(tuple(map(_letters, texts)))]
+    return [Choice(tuple(map(_letters, texts)), inside)]
 
 
 def parse_index(text: str) -> Index | None:

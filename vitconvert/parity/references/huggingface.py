@@ -126,7 +126,7 @@ def huggingface_reference(reading: Reading) -> Reference:
         name=f"transformers {transformers.__version__} {kind}",
         model=model.eval(),
         taps=_taps(model, family, reading.config.depth),
-        run=_run,
+        run=run,
         reads="output" if _gives_output(model) else "tokens",
         **_in_float32(kind),
     )
@@ -248,7 +248,8 @@ def _gives_output(model: nn.Module) -> bool:
     return pooled or any(getattr(model, name, None) is not None for name in heads)
 
 
-def _run(model: nn.Module, images: Tensor) -> Tensor:
+def run(model: nn.Module, images: Tensor) -> Tensor:
+    """What a class of transformers gives in the end: logits, an embedding, features or tokens."""
     output = model(**_inputs(model, images))
     for name in ("logits", "image_embeds", "pooler_output", "last_hidden_state"):
         if getattr(output, name, None) is not None:

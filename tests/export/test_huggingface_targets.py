@@ -1,0 +1,277 @@
+"""Every class of transformers that is read is written again, and timm's where it fits."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+import vitconvert
+from tests.huggingface.classes import CLASSES, Case, outputs, randomise
+from vitconvert.errors import NotRepresentable, ParityFailed
+from vitconvert.export.consumers import open_with_consumers
+from vitconvert.export.targets import Wish, choose_target
+from vitconvert.loading import build_model
+
+# The dialect that has a class's own name, where another one computes the same.
+NAMED = {
+    "Data2Vec, classes": "hf_data2vec",
+    "SigLIP, classes": "hf_siglip_classifier",
+    "SigLIP 2": "hf_siglip2",
+    "SigLIP 2, both towers": "hf_siglip2",
+    "SigLIP 2, classes": "hf_siglip2_classifier",
+}
+# Image towers are written as such, and in the names that releases before 5 read too.
+TOWERS = ("CLIPVisionModel", "SiglipVisionModel", "Siglip2VisionModel")
+WRITTEN = {
+    "CLIPModel": "CLIPVisionModelWithProjection",
+    "SiglipModel": "SiglipVisionModel",
+    "Siglip2Model": "Siglip2VisionModel",
+}
+SHARED = {"Data2Vec": "BeitModel"}  # the same function under a class that pools
+
+
+def older_name(model: torch.nn.Module, name: str) -> str:
+    return f"vision_model.{name}" if type(model).__name__ in TOWERS else name
+
+
+@pytest.mark.parametrize("name", list(CLASSES))
+@torch.no_grad()
+def test_every_class_comes_back_as_it_was(name, tmp_path):
+    case = CLASSES[name]
+    model = case.model()
+    model.save_pretrained(tmp_path / "first")
+    vitconvert.convert(tmp_path / "first", output=tmp_path / "between", verify=False)
+    vitconvert.convert(
+        tmp_path / "between",
+        to=NAMED.get(name, "hf"),
+        output=tmp_path / "second",
+        verify=False,
+    )
+
+    first = load_file(tmp_path / "first" / "model.safetensors")
+    second = load_file(tmp_path / "second" / "model.safetensors")
+    expected = {
+        older_name(model, key): tensor
+        for key, tensor in first.items()
+        if not key.startswith(case.ignored or ("nothing",))
+    }
+    assert expected.keys() <= second.keys()
+    for key, tensor in expected.items():
+        assert torch.equal(second[key], tensor) and second[key].dtype == tensor.dtype, key
+
+    reopened, problems = opened(tmp_path / "second")
+    own = SHARED.get(name, type(model).__name__)
+    assert type(reopened).__name__ == WRITTEN.get(own, own)
+    assert not any(problems.values()), problems
+    for key in second.keys() - expected.keys():  # a constant, which plays no part
+        assert second[key].unique().numel() <= 1 and key.startswith(case.ignored), key
+    images = torch.randn(2, 3, *vitconvert.load_checkpoint(tmp_path / "second").config.image_size)
+    # gelu_new is written as the other name of the same function.
+    tolerance = 1e-5 if "gelu_new" in case.arguments.values() else 0.0
+    for theirs, ours in zip(outputs(model, images), outputs(reopened, images), strict=True):
+        if theirs is not None:
+            torch.testing.assert_close(ours, theirs, rtol=0.0, atol=tolerance)
+
+
+def opened(folder) -> tuple[torch.nn.Module, Mapping[str, object]]:
+    """What transformers makes of a directory, as its users call it."""
+    kind = json.loads((folder / "config.json").read_text())["architectures"][0]
+    auto = transformers.AutoModel
+    if "ForImageClassification" in kind:
+        auto = transformers.AutoModelForImageClassification
+    if kind.endswith("WithProjection"):
+        auto = transformers.CLIPVisionModelWithProjection
+    model, problems = auto.from_pretrained(folder, dtype="float32", output_loading_info=True)
+    return model.eval(), problems
+
+
+BARE = {
+    "hidden_size": 36,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "intermediate_size": 50,
+    "image_size": 24,
+    "patch_size": 8,
+    "layer_norm_eps": 1e-7,
+}
+
+
+@pytest.mark.parametrize("kind", ["ViTModel", "ViTMAEModel", "ViTMSNModel", "IJepaModel"])
+def test_an_encoder_without_pooler_gets_none_made_up(kind, tmp_path):
+    class_ = getattr(transformers, kind)
+    pooler = {} if kind in ("ViTMAEModel", "ViTMSNModel") else {"add_pooling_layer": False}
+    model = randomise(class_(class_.config_class(**BARE), **pooler))
+    model.save_pretrained(tmp_path / "first")
+    conversion = vitconvert.convert(tmp_path / "first", to="hf", output=tmp_path / "second")
+    assert [(o.consumer, o.bit_equal) for o in conversion.opened] == [("transformers", True)]
+    first, second = (load_file(tmp_path / n / "model.safetensors") for n in ("first", "second"))
+    assert first.keys() == second.keys()
+    assert all(torch.equal(tensor, second[key]) for key, tensor in first.items())
+    reopened, _ = opened(tmp_path / "second")
+    assert type(reopened).__name__ == ("IJepaModel" if kind == "IJepaModel" else "ViTMSNModel")
+
+
+def test_weights_that_a_class_would_make_up_are_an_error(tmp_path):
+    CLASSES["BEiT, shared"].model().save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    model = build_model(vitconvert.load_checkpoint(tmp_path))
+    tensors["classifier.more"] = tensors.pop("classifier.bias")
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ParityFailed) as error:
+        open_with_consumers(tmp_path, "hf", model)
+    assert str(error.value) == (
+        "error: parity-failed\n"
+        "  transformers cannot load the output.\n"
+        "  problem  missing_keys: classifier.bias; unexpected_keys: classifier.more\n"
+        "  hint: Nothing was written. Please report this with the checkpoint's name."
+    )
+
+
+WIDE = {"patch_size": [8, 4], "image_size": [24, 40], "num_channels": 1}
+SQUARE = {"patch_size": 8, "image_size": 24}
+DINOV3 = {"num_register_tokens": 4, "rope_theta": 100.0, **SQUARE}
+GATED = {"intermediate_size": 48, "mlp_bias": True, **DINOV3}
+OF_TIMM = {  # changes, dialect, architecture
+    "DINOv2": ({"num_channels": 1}, "timm", "vit_base_patch14_dinov2"),
+    "DINOv2, SwiGLU, no bias of q, k, v": (
+        {"qkv_bias": True},
+        "timm_swiglu_packed",
+        "vit_giant_patch14_dinov2",
+    ),
+    "DINOv3": (DINOV3 | WIDE, "timm_eva", "vit_tiny_patch16_dinov3_qkvb"),
+    "DINOv3, SwiGLU, no bias": (GATED, "timm_eva_gated", "vit_small_plus_patch16_dinov3"),
+    "BEiT, classes": ({"layer_norm_eps": 1e-6}, "timm_eva", "beit_base_patch16_224"),
+    "BEiT, absolute, token": ({"layer_norm_eps": 1e-6}, "timm", "vit_base_patch14_dinov2"),
+    "CLIP": ({}, "timm", "vit_base_patch16_clip_quickgelu_224"),
+    "CLIP, classes": ({}, "timm", "vit_base_patch16_clip_224"),
+    "SigLIP": ({}, "timm", "vit_base_patch32_siglip_256"),
+    "SigLIP, classes": ({}, "timm", "vit_base_patch32_siglip_gap_256"),
+    "AIMv2": ({"num_channels": 4}, "timm_swiglu", "aimv2_large_patch14_224"),
+}
+
+
+def saved(name, folder, changes: Mapping[str, object] | None = None):
+    case: Case = CLASSES[name]
+    case = replace(case, arguments={**case.arguments, **(changes or {})})
+    case.model().save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", list(OF_TIMM))
+def test_timm_builds_what_a_class_of_transformers_was(name, tmp_path):
+    changes, dialect, architecture = OF_TIMM[name]
+    folder = saved(name, tmp_path / "first", changes)
+    conversion = vitconvert.convert(folder, to="timm", output=tmp_path / "timm")
+    assert conversion.target_dialect == dialect
+    assert all(opened.relative <= 2e-6 for opened in conversion.opened)
+    assert {opened.consumer for opened in conversion.opened} == {"timm", "transformers"}
+    written = json.loads((tmp_path / "timm" / "config.json").read_text())
+    assert written["architecture"] == architecture
+    assert "num_classes" not in written["model_args"]
+
+
+BASE = {"embed_dim": 768, "depth": 12, "num_heads": 12, "head_dim": 64, "mlp_dim": 3072}
+BASE |= {"image_size": (224, 224), "patch_size": (16, 16)}
+EPS = {"norm_eps": 1e-6}
+TOLD = {"img_size": [224, 224], "mlp_ratio": 4}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "architecture", "arguments"),
+    [
+        (
+            "DINOv2",
+            {"patch_size": (14, 14), "image_size": (518, 518)},
+            "vit_base_patch14_dinov2",
+            None,
+        ),
+        (
+            "DINOv3",
+            {"num_registers": 4, "rope_temperature": 100.0},
+            "vit_base_patch16_dinov3_qkvb",
+            {**TOLD, "global_pool": "token"},
+        ),
+        ("BEiT, classes", EPS, "beit_base_patch16_224", {"mlp_ratio": 4}),
+        (
+            "BEiT, classes",
+            EPS | {"image_size": (384, 384)},
+            "beit_base_patch16_384",
+            {"mlp_ratio": 4},
+        ),
+        ("CLIP", {}, "vit_base_patch16_clip_quickgelu_224", None),
+        ("CLIP", {"activation": "gelu"}, "vit_base_patch16_clip_224", None),
+        ("SigLIP", {"pool_mlp_dim": 3072}, "vit_base_patch16_siglip_224", None),
+        ("SigLIP, classes", {}, "vit_base_patch16_siglip_gap_224", None),
+    ],
+)
+def test_a_released_size_is_called_by_its_name(name, changes, architecture, arguments, tmp_path):
+    config = vitconvert.load_checkpoint(saved(name, tmp_path)).config
+    target, _ = choose_target("timm", Wish(config=config.replace(**BASE | changes)))
+    assert target.their_config["architecture"] == architecture
+    if arguments is not None:  # an architecture of ViT is told everything
+        assert target.their_config["model_args"] == arguments
+
+
+def refusal(name, to, folder, changes=None) -> str:
+    config = vitconvert.load_checkpoint(saved(name, folder)).config.replace(**(changes or {}))
+    with pytest.raises(NotRepresentable) as error:
+        choose_target(to, Wish(config=config))
+    return str(error.value)
+
+
+def test_an_architecture_that_differs_where_nothing_can_be_told(tmp_path):
+    assert refusal("BEiT, classes", "timm_eva", tmp_path) == (
+        "error: not-representable\n"
+        "  No architecture of timm Eva, Beit computes this.\n"
+        "  listed in  weights_map/architectures.toml\n"
+        "  the nearest is beit_base_patch16_224, with norm_eps 1e-06 and not 1e-12"
+    )
+
+
+def test_a_width_that_no_whole_ratio_makes(tmp_path):
+    assert refusal("DINOv2", "hf_dinov2", tmp_path, {"mlp_dim": 50}) == (
+        "error: not-representable\n"
+        "  Hugging Face DINOv2 says mlp_dim by a ratio, and none makes this one.\n"
+        "  table      weights_map/hf_dinov2.toml\n"
+        "  ratio      mlp_ratio\n"
+        "  mlp_dim    50\n"
+        "  embed_dim  36"
+    )
+
+
+def test_a_model_for_which_there_is_no_class(tmp_path):
+    changes = {"dist_token": True}
+    assert refusal("DINOv2", "hf_deit", tmp_path, changes) == (
+        "error: not-representable\n"
+        "  Hugging Face DeiTForImageClassification has no class that computes this.\n"
+        "  table  weights_map/hf_deit.toml"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "to", "changes", "problem"),
+    [
+        ("SigLIP", "hf_siglip", {"pool_heads": 2}, "plain_attention_pool is always True there"),
+        ("SigLIP", "hf_siglip", {"pool_mlp_dim": 7}, "plain_attention_pool is always True there"),
+        ("SigLIP", "timm", {"pool_heads": 2}, "timm: plain_attention_pool is always True there"),
+        ("CLIP, projection", "timm", {}, "timm: head_bias is always True there, and False here"),
+        ("DINOv2, classes", "timm", {}, "timm: timm does not pool tokens like this; pooling token"),
+        ("AIMv2", "hf_aimv2", {"proj_bias": True}, "alike_attention_biases is always True there"),
+        ("DINOv2", "hf_dinov2", {"image_size": (24, 40)}, "not square: Dinov2Embeddings takes the"),
+        ("CLIP", "hf_clip", {"head_dim": 10}, "even_heads is always True there, and False here"),
+    ],
+)
+def test_what_a_class_cannot_be(name, to, changes, problem, tmp_path):
+    assert problem in refusal(name, to, tmp_path, changes)
+
+
+def test_a_part_that_may_not_be_zero_is_left_out_only_where_nothing_else_holds_it(tmp_path):
+    """BEiT has no bias of the keys; a DINOv2 of which it holds the rest does."""
+    config = vitconvert.load_checkpoint(saved("DINOv2", tmp_path)).config
+    target, passed_over = choose_target("hf", Wish(config=config))
+    assert target.table.name == "hf_dinov2" and "hf_beit" not in passed_over
+    assert choose_target("hf_beit", Wish(config=config))[0].plan.zeros

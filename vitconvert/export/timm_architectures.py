@@ -1,0 +1,98 @@
+"""Which architecture of timm computes a function, and what it must be told to do so."""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from typing import Any
+
+from vitconvert.config import ViTConfig
+from vitconvert.errors import NotRepresentable
+from vitconvert.tables.architectures import FILE, architectures, named
+from vitconvert.tables.table import Table
+
+# What all of timm's ViT, Eva and Beit classes take, whatever the architecture. Telling a size is
+# possible and no end in itself: an architecture of the right size is preferred.
+_TOLD = {
+    "image_size": "img_size",
+    "pooling": "global_pool",
+    "patch_size": "patch_size",
+    "embed_dim": "embed_dim",
+    "depth": "depth",
+    "num_heads": "num_heads",
+}
+_SHOWN = 3  # differences; an architecture of another kind has many
+_DEFAULTS = {f.name: f.default for f in fields(ViTConfig) if f.default is not MISSING}
+
+
+def fitting_architecture(table: Table, config: ViTConfig) -> tuple[str, dict[str, Any]]:
+    """The architecture of a dialect that needs to be told the least, and what that is.
+
+    Raises:
+        NotRepresentable: None computes this, whatever it is told. Names the nearest.
+    """
+    differing = {
+        name: _differences(row, config) for name, row in architectures().get(table.name, {}).items()
+    }
+    if not differing:
+        raise NotRepresentable(
+            f"timm names no architecture of {table.title}.", evidence={"listed in": FILE}
+        )
+    name = min(differing, key=lambda name: _distance(differing[name], config))
+    untold = {field: v for field, v in differing[name].items() if field not in _TOLD}
+    if untold:
+        shown = [
+            f"{field} {value} and not {getattr(config, field)}"
+            for field, value in list(untold.items())[:_SHOWN]
+        ]
+        raise NotRepresentable(
+            f"No architecture of {table.title} computes this.",
+            evidence={"listed in": FILE},
+            details=[f"the nearest is {name}, with {', '.join(shown)}"],
+        )
+    return name, {_TOLD[field]: _told(getattr(config, field)) for field in differing[name]}
+
+
+def with_defaults(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of architectures.toml with what it leaves out because it is as usual."""
+    return {**_DEFAULTS, **row}
+
+
+def _distance(differences: Mapping[str, Any], config: ViTConfig) -> tuple[int, int, int]:
+    """What cannot be told weighs most, then sizes; pooling is anybody's choice."""
+    untold, sizes = differences.keys() - _TOLD.keys(), differences.keys() - {"pooling"}
+    width = config.embed_dim
+    return len(untold), len(sizes), abs(differences.get("embed_dim", width) - width)
+
+
+def _differences(row: Mapping[str, Any], config: ViTConfig) -> dict[str, Any]:
+    """Fields of which an architecture has another value: field -> that value."""
+    theirs = with_defaults(row) | _norms(row, config.pooling)
+    theirs["head_dim"] = config.embed_dim // config.num_heads
+    theirs["attention_scale"] = theirs["head_dim"] ** -0.5
+    theirs["pool_heads"] = theirs["pool_heads"] or config.num_heads
+    stated = _stated_fields() | {"head_dim", "attention_scale", "head_bias"}
+    return {
+        field: theirs[field]
+        for field, value in config.function().items()
+        if field in stated and theirs[field] != value
+    }
+
+
+def _norms(row: Mapping[str, Any], pooling: str) -> dict[str, bool]:
+    """timm norms the mean of the tokens, unless the architecture says to norm all of them."""
+    fc_norm, final_norm = row.get("fc_norm", False), row.get("final_norm", True)
+    if fc_norm != (row["pooling"] == "avg") or fc_norm == final_norm:
+        return {"fc_norm": fc_norm, "final_norm": final_norm}
+    return {"fc_norm": pooling == "avg", "final_norm": pooling != "avg"}
+
+
+def _told(value: Any) -> Any:
+    if value == "none":
+        return ""
+    return list(value) if isinstance(value, tuple) else value
+
+
+@functools.cache
+def _stated_fields() -> frozenset[str]:
+    """What some row states; in others these fields have their default."""
+    return frozenset(field for row in named("timm").values() for field in row)
