@@ -17,6 +17,7 @@ __version__ = VERSION
 if TYPE_CHECKING:
     from vitconvert.config import ViTConfig
     from vitconvert.conversion.ledger import Ledger
+    from vitconvert.difference import Difference, diff
     from vitconvert.errors import VitConvertError
     from vitconvert.export.convert import Conversion, convert, convert_state_dict
     from vitconvert.inference.predict import predict
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Checkpoint": "loading",
     "Conversion": "export.convert",
+    "Difference": "difference",
     "Inspection": "inspection",
     "Ledger": "conversion.ledger",
     "ParityReport": "parity",
@@ -38,6 +40,7 @@ _HOMES = {
     "VitConvertError": "errors",
     "convert": "export.convert",
     "convert_state_dict": "export.convert",
+    "diff": "difference",
     "inspect": "inspection",
     "load_checkpoint": "loading",
     "load_model": "loading",
@@ -48,6 +51,7 @@ _HOMES = {
 __all__ = [
     "Checkpoint",
     "Conversion",
+    "Difference",
     "Inspection",
     "Ledger",
     "ParityReport",
@@ -57,6 +61,7 @@ __all__ = [
     "VitConvertError",
     "convert",
     "convert_state_dict",
+    "diff",
     "inspect",
     "load_checkpoint",
     "load_model",
