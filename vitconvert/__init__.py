@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from vitconvert.difference import Difference, diff
     from vitconvert.errors import VitConvertError
     from vitconvert.export.convert import Conversion, convert, convert_state_dict
+    from vitconvert.export.dry_run import ConversionPlan, plan_conversion
     from vitconvert.inference.predict import predict
     from vitconvert.inference.preprocessing import Preprocessing
     from vitconvert.inspection import Inspection, inspect
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Checkpoint": "loading",
     "Conversion": "export.convert",
+    "ConversionPlan": "export.dry_run",
     "Difference": "difference",
     "Inspection": "inspection",
     "Ledger": "conversion.ledger",
@@ -44,6 +46,7 @@ _HOMES = {
     "inspect": "inspection",
     "load_checkpoint": "loading",
     "load_model": "loading",
+    "plan_conversion": "export.dry_run",
     "predict": "inference.predict",
     "verify": "parity",
 }
@@ -51,6 +54,7 @@ _HOMES = {
 __all__ = [
     "Checkpoint",
     "Conversion",
+    "ConversionPlan",
     "Difference",
     "Inspection",
     "Ledger",
@@ -65,6 +69,7 @@ __all__ = [
     "inspect",
     "load_checkpoint",
     "load_model",
+    "plan_conversion",
     "predict",
     "verify",
 ]

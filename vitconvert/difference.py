@@ -172,6 +172,7 @@ def diff(
     Raises:
         SourceError: A source leads to no file.
         CorruptFile, UnsafeFile: A file cannot be read, or not safely.
+        NotRepresentable: A tensor that is ignored because it is always the same is not.
         UsageError: There is no such dialect, field or value.
     """
     return diff_located(
@@ -205,6 +206,9 @@ def diff_located(
     readings = _try(a, how_a), _try(b, how_b)
     match readings:
         case Reading() as one, Reading() as two:
+            if not header:
+                _check_constants(one)
+                _check_constants(two)
             return _difference(_canonical(one), _canonical(two), readings, (a, b), header)
     containers = [
         reading.container if isinstance(reading, Reading) else open_located(located)[0]
@@ -243,7 +247,7 @@ def _raw(container: Container) -> _Tensors:
 
 def _canonical(reading: Reading) -> _Tensors:
     container, prefix = reading.container, reading.recognised.prefix
-    plan = plan_reading(reading.recognised.binding.links, reading.config)
+    plan = plan_reading(reading.recognised.binding, reading.config)
     assemblies = {assembly.target: assembly for assembly in plan.assemblies}
 
     def dtype(assembly: Assembly) -> str:
@@ -253,11 +257,20 @@ def _canonical(reading: Reading) -> _Tensors:
     def read(name: str) -> "torch.Tensor":
         from vitconvert.conversion.materialise import materialise
 
-        alone = replace(plan, assemblies=(assemblies[name],))
+        alone = replace(plan, assemblies=(assemblies[name],), constants={})
         return materialise(alone, lambda key: container.read(prefix + key))[name]
 
     infos = {n: TensorInfo(dtype=dtype(a), shape=plan.shape(a)) for n, a in assemblies.items()}
     return _Tensors(naming="canonical", infos=infos, read=read, close=container.close)
+
+
+def _check_constants(reading: Reading) -> None:
+    """What is ignored because it is always the same is so here."""
+    from vitconvert.conversion.materialise import materialise
+
+    container, prefix = reading.container, reading.recognised.prefix
+    plan = plan_reading(reading.recognised.binding, reading.config)
+    materialise(replace(plan, assemblies=()), lambda key: container.read(prefix + key))
 
 
 def _difference(

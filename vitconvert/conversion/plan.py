@@ -50,7 +50,7 @@ class Assembly:
 
     def __str__(self) -> str:
         pieces = ", ".join(map(str, self.pieces))
-        joined = f"cat({pieces})" if len(self.pieces) > 1 else pieces
+        joined = f"cat({pieces})" if len(self.pieces) > 1 else pieces or "empty"
         return f"{self.target} : {self.axes} = {joined}"
 
 
