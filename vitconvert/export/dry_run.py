@@ -1,6 +1,6 @@
 """What a conversion would do, from headers alone: no weights are read and nothing is written."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -207,14 +207,8 @@ def plan_located(
         ledger=source.ledger,
         passed_over=passed_over,
         tensors=tuple(
-            PlannedTensor(
-                assembly=assembly,
-                info=infos[assembly.target],
-                steps=_steps(assembly, plan.zeros, _changes_of(written, altered)),
-                in_ranges=_in_ranges(moved[assembly.target]) if moved else None,
-                rearranged=_rearranged(moved[assembly.target]) if moved else None,
-            )
-            for assembly, written in zip(plan.assemblies, target.plan.assemblies, strict=True)
+            _planned(assembly, infos, moved, _steps(assembly, plan.zeros, kinds))
+            for assembly, kinds in zip(plan.assemblies, _changes(target, altered), strict=True)
         ),
         guards=(
             *(f"{piece.taken} is zero" for piece in plan.zeros),
@@ -330,9 +324,28 @@ def _infos_in_memory(target: Target, source: Reading | Checkpoint) -> dict[str, 
     }
 
 
-def _changes_of(written: Assembly, altered: Mapping[str, str]) -> list[str]:
-    """The classes of changes to what a tensor of the target is written from."""
-    return sorted({altered[p.source] for p in written.pieces if p.source and p.source in altered})
+def _planned(
+    assembly: Assembly,
+    infos: Mapping[str, TensorInfo],
+    moved: Mapping[str, Move] | None,
+    steps: tuple[str, ...],
+) -> PlannedTensor:
+    name = assembly.target
+    return PlannedTensor(
+        assembly=assembly,
+        info=infos[name],
+        steps=steps,
+        in_ranges=_in_ranges(moved[name]) if moved else None,
+        rearranged=_rearranged(moved[name]) if moved else None,
+    )
+
+
+def _changes(target: Target, altered: Mapping[str, str]) -> Iterator[list[str]]:
+    """For each tensor of the target, the classes of changes to what it is written from."""
+    for assembly in target.plan.assemblies:
+        yield sorted(
+            {altered[p.source] for p in assembly.pieces if p.source and p.source in altered}
+        )
 
 
 def _steps(assembly: Assembly, zeros: tuple[Piece, ...], changes: list[str]) -> tuple[str, ...]:
