@@ -88,13 +88,13 @@ def test_files_of_no_known_kind(run, tmp_path):
     code, out, _ = run("diff", tmp_path / "a", tmp_path / "b")
     assert code == 1
     assert (
-        "names          a cannot be read as a ViT, so the files' own names are compared\n"
+        "names          a cannot be read as it stands, so the files' own names are compared\n"
         "               error: unknown-dialect\n"
     ) in out
     assert "only in a      layer{i+1}.w  float32 [2]  x 11\n" in out
     assert "dtypes         float32 in a, bfloat16 in b\n" in out
     assert "               layer0.w  the same numbers in other bytes\n" in out
-    assert out.endswith("result         different: 12 tensors\n")
+    assert out.endswith("result         different: 12 tensors, by the files' own names\n")
 
 
 def test_error_a_file_that_is_not_there(files, run, tmp_path):

@@ -91,7 +91,7 @@ def _report(difference: "Difference", *, verbose: bool) -> Iterator[str]:
     yield from (_side_line("a", a), _side_line("b", b))
     for name, side in (("a", a), ("b", b)):
         if side.problem:
-            why = f"{name} cannot be read as a ViT, so the files' own names are compared"
+            why = f"{name} cannot be read as it stands, so the files' own names are compared"
             yield line("names", f"{why}\n{side.problem}")
     yield from _titled("configuration", _fields(difference))
     yield from _titled("only in a", _tensors(difference.only_a))
@@ -114,7 +114,8 @@ def _side_line(name: str, side: "Side") -> str:
 
 
 def _verdict(difference: "Difference") -> str:
-    compared = "" if difference.values is not None else ", as far as headers tell"
+    compared = "" if difference.naming == "canonical" else ", by the files' own names"
+    compared += "" if difference.values is not None else ", as far as headers tell"
     if difference.equal:
         return f"equal{compared}"
     return f"different: {', '.join(difference.parts)}{compared}"
