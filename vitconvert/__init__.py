@@ -17,8 +17,10 @@ __version__ = VERSION
 if TYPE_CHECKING:
     from vitconvert.config import ViTConfig
     from vitconvert.conversion.ledger import Ledger
+    from vitconvert.difference import Difference, diff
     from vitconvert.errors import VitConvertError
     from vitconvert.export.convert import Conversion, convert, convert_state_dict
+    from vitconvert.export.dry_run import ConversionPlan, plan_conversion
     from vitconvert.inference.predict import predict
     from vitconvert.inference.preprocessing import Preprocessing
     from vitconvert.inspection import Inspection, inspect
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "Checkpoint": "loading",
     "Conversion": "export.convert",
+    "ConversionPlan": "export.dry_run",
+    "Difference": "difference",
     "Inspection": "inspection",
     "Ledger": "conversion.ledger",
     "ParityReport": "parity",
@@ -38,9 +42,11 @@ _HOMES = {
     "VitConvertError": "errors",
     "convert": "export.convert",
     "convert_state_dict": "export.convert",
+    "diff": "difference",
     "inspect": "inspection",
     "load_checkpoint": "loading",
     "load_model": "loading",
+    "plan_conversion": "export.dry_run",
     "predict": "inference.predict",
     "verify": "parity",
 }
@@ -48,6 +54,8 @@ _HOMES = {
 __all__ = [
     "Checkpoint",
     "Conversion",
+    "ConversionPlan",
+    "Difference",
     "Inspection",
     "Ledger",
     "ParityReport",
@@ -57,9 +65,11 @@ __all__ = [
     "VitConvertError",
     "convert",
     "convert_state_dict",
+    "diff",
     "inspect",
     "load_checkpoint",
     "load_model",
+    "plan_conversion",
     "predict",
     "verify",
 ]

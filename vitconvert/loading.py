@@ -230,6 +230,11 @@ def checkpoint_of(reading: Reading) -> Checkpoint:
     container, prefix = reading.container, reading.recognised.prefix
     plan = plan_reading(reading.recognised.binding, reading.config)
     tensors = materialise(plan, lambda name: container.read(prefix + name))
+    return checkpoint_with(reading, tensors)
+
+
+def checkpoint_with(reading: Reading, tensors: "Mapping[str, torch.Tensor]") -> Checkpoint:
+    """What a header says, with these tensors under canonical names."""
     return Checkpoint(
         tensors=tensors,
         config=reading.config,

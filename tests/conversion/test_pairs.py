@@ -200,6 +200,7 @@ def test_every_dialect_is_held_by_some_model():
         *({**simple, **normed}, {**simple, **normed, **late}, {**simple, **late}),
         {"representation_size": 5, "num_classes": 0},
         *(dinov2, GATED | dinov2, REGISTERS | dinov2, REGISTERS | GATED | dinov2),
+        *(DINOV2_REGISTERS | SCALED, DINOV2_REGISTERS | GATED | SCALED),
         {**DINOV3, **SCALED},
         {**DINOV3, **SCALED, "num_classes": 0},
         {**DINOV3, **SCALED, **GATED},

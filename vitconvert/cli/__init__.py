@@ -25,6 +25,7 @@ VERBS = {
     "dino": ("convert", "Convert Meta's DINO, DINOv2 or DINOv3: NAME or FILE."),
     "file": ("convert", "Convert any checkpoint; recognise what it is."),
     "inspect": ("inspect", "Say what a checkpoint is, from its header alone."),
+    "diff": ("diff", "Say what two checkpoints, of any dialects, differ in."),
     "verify": ("verify", "Compare a checkpoint with its own project's implementation."),
     "predict": ("predict", "Name what photographs show."),
     "list": ("listing", "List dialects and named architectures."),

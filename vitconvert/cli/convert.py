@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from vitconvert.cli.dry_run import tell_plan
 from vitconvert.cli.options import (
     changing_options,
     fetching_options,
@@ -44,6 +45,8 @@ def command(source: str, help_text: str) -> click.Command:
         "--max-shard-size", help="Split safetensors into files of at most this size, such as 5GB."
     )
     @click.option("--verify/--no-verify", default=True, help="Compare logits; on by default.")
+    @click.option("--dry-run", is_flag=True, help="Say what would be done, and write nothing.")
+    @click.option("-v", "--verbose", is_flag=True, help="With --dry-run: list every tensor.")
     @click.option("--force", is_flag=True, help="Replace the output if it is there.")
     @click.option(
         "--prefer",
@@ -70,16 +73,21 @@ def _convert(source: str, options: dict[str, Any]) -> int:
 
     output = options["output"] or Path(_default_name(options["model"]))
     check_output(output, overwrite=options["force"])
+    asked = {
+        "to": options["to"],
+        "reading_options": _reading(source, options),
+        "changes": _changes(options),
+        "allow": options["allow"],
+        "max_shard_size": options["max_shard_size"],
+    }
     with ExitStack() as stack:
         located = _locate(source, options, stack)
+        if options["dry_run"]:
+            return tell_plan(located, asked, options)
         conversion = convert_located(
             located,
-            to=options["to"],
+            **asked,
             output=output,
-            reading_options=_reading(source, options),
-            changes=_changes(options),
-            allow=options["allow"],
-            max_shard_size=options["max_shard_size"],
             verify=options["verify"],
             overwrite=options["force"],
             command=shlex.join(["vitconvert", *sys.argv[1:]]),

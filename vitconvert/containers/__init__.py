@@ -6,7 +6,7 @@ from vitconvert.containers.content import Content, content_of
 from vitconvert.containers.directory import weights_in
 from vitconvert.containers.hashing import hash_file
 from vitconvert.containers.opening import open_container
-from vitconvert.containers.shards import write_shards
+from vitconvert.containers.shards import split, write_shards
 from vitconvert.containers.writing import write_npz, write_safetensors, write_torch
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "hash_file",
     "open_container",
     "row_major",
+    "split",
     "weights_in",
     "write_npz",
     "write_safetensors",

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
-from vitconvert.containers.container import Container
+from vitconvert.containers.container import Container, TensorInfo
 from vitconvert.containers.content import Content
 from vitconvert.containers.hashing import hash_file
 from vitconvert.containers.writing import write_safetensors
@@ -31,16 +31,15 @@ def write_shards(
     Returns:
         The sha256 of each file, by its name.
     """
-    groups = list(_groups(contents, most))
-    if len(groups) < 2:
+    shards = split(path.name, {name: content.info for name, content in contents.items()}, most)
+    if len(shards) < 2:
         return {path.name: write_safetensors(path, contents, metadata=metadata)}
     found: dict[str, str] = {}
     weight_map: dict[str, str] = {}
-    for number, names in enumerate(groups, start=1):
-        shard = path.with_name(f"{path.stem}-{number:05}-of-{len(groups):05}{path.suffix}")
+    for shard, names in shards.items():
         part = {name: contents[name] for name in names}
-        found[shard.name] = write_safetensors(shard, part, metadata=metadata)
-        weight_map |= dict.fromkeys(names, shard.name)
+        found[shard] = write_safetensors(path.with_name(shard), part, metadata=metadata)
+        weight_map |= dict.fromkeys(names, shard)
     total = sum(content.info.nbytes for content in contents.values())
     index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
     place = path.with_name(f"{path.name}.index.json")
@@ -49,11 +48,23 @@ def write_shards(
     return found
 
 
-def _groups(contents: Mapping[str, Content], most: int | None) -> Iterator[list[str]]:
+def split(file: str, infos: Mapping[str, TensorInfo], most: int | None) -> dict[str, list[str]]:
+    """Names of files, and which tensors go into each; one file keeps its name."""
+    groups = list(_groups(infos, most))
+    if len(groups) < 2:
+        return {file: list(infos)}
+    stem, suffix = Path(file).stem, Path(file).suffix
+    return {
+        f"{stem}-{number:05}-of-{len(groups):05}{suffix}": names
+        for number, names in enumerate(groups, start=1)
+    }
+
+
+def _groups(infos: Mapping[str, TensorInfo], most: int | None) -> Iterator[list[str]]:
     group: list[str] = []
     size = 0
-    for name in sorted(contents):
-        nbytes = contents[name].info.nbytes
+    for name in sorted(infos):
+        nbytes = infos[name].nbytes
         if group and most is not None and size + nbytes > most:
             yield group
             group, size = [], 0

@@ -23,12 +23,14 @@ class Gauge:
     Attributes:
         name: As it is allowed: `--allow NAME`.
         change: What it does, in words.
+        alters: What it changes the values of, as canonical names with `{i}` for each block.
         config: The configuration after it, or None where it does not apply.
         tensors: The tensors after it.
     """
 
     name: str
     change: str
+    alters: tuple[str, ...]
     config: Callable[[ViTConfig], ViTConfig | None]
     tensors: Callable[[Tensors, ViTConfig], Tensors]
 
@@ -122,24 +124,28 @@ GAUGES: Mapping[str, Gauge] = {
         Gauge(
             name="fold-class-position",
             change="the positions of class and distillation token were added to the tokens",
+            alters=("cls_token", "dist_token", "pos_embed"),
             config=_without_class_position,
             tensors=_fold_class_position,
         ),
         Gauge(
             name="zero-class-position",
             change="class and distillation token got positions of zero",
+            alters=("pos_embed",),
             config=_with_class_position,
             tensors=_zero_class_position,
         ),
         Gauge(
             name="drop-key-bias",
             change="the bias of the keys, which softmax cancels, was set to zero",
+            alters=("blocks.{i}.attn.qkv.bias",),
             config=lambda config: config if _key_bias_cancels(config) else None,
             tensors=_drop_key_bias,
         ),
         Gauge(
             name="fold-qkv-bias",
             change="the bias of q, k and v was folded into norm1.bias and attn.proj.bias",
+            alters=("blocks.{i}.norm1.bias", "blocks.{i}.attn.proj.bias"),
             config=_without_qkv_bias,
             tensors=_fold_qkv_bias,
         ),

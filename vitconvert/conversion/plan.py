@@ -53,7 +53,7 @@ class Assembly:
         if not self.pieces:
             return f"{self.target} : {self.axes} = {self.fill:g}"
         pieces = ", ".join(map(str, self.pieces))
-        joined = f"cat({pieces})" if len(self.pieces) > 1 else pieces
+        joined = f"cat({pieces})" if len(self.pieces) > 1 else pieces or "empty"
         return f"{self.target} : {self.axes} = {joined}"
 
 

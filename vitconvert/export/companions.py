@@ -11,22 +11,22 @@ from vitconvert.errors import NotRepresentable
 from vitconvert.inference.preprocessing import Preprocessing
 
 
-def write_companions(
-    directory: Path, target: Target, preprocessing: Preprocessing | None, dtypes: Iterable[str]
-) -> None:
-    """Write `config.json` and `preprocessor_config.json`, where the target has them."""
+def companions_of(
+    target: Target, preprocessing: Preprocessing | None, dtypes: Iterable[str]
+) -> dict[str, Mapping[str, Any]]:
+    """`config.json` and `preprocessor_config.json`, where the target has them."""
     if not target.their_config:
-        return
-    companion = dict(target.their_config)
-    if "dtype" in companion:
+        return {}
+    config = dict(target.their_config)
+    if "dtype" in config:
         found = set(dtypes)
-        companion["dtype"] = found.pop() if len(found) == 1 else "float32"
-    write_json(directory / "config.json", companion)
-    if preprocessing is None:
-        return
-    # Where transformers cannot say it, timm's config.json and vitconvert.json do all the same.
-    with suppress(NotRepresentable):
-        write_json(directory / "preprocessor_config.json", preprocessing.to_huggingface())
+        config["dtype"] = found.pop() if len(found) == 1 else "float32"
+    companions: dict[str, Mapping[str, Any]] = {"config.json": config}
+    if preprocessing is not None:
+        # Where transformers cannot say it, timm's config.json and vitconvert.json do all the same.
+        with suppress(NotRepresentable):
+            companions["preprocessor_config.json"] = preprocessing.to_huggingface()
+    return companions
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:

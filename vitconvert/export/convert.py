@@ -10,7 +10,7 @@ from vitconvert.config import ViTConfig
 from vitconvert.conversion.ledger import Ledger
 from vitconvert.conversion.target import Target
 from vitconvert.export.changes import Changes, changed, gauged
-from vitconvert.export.companions import write_companions, write_json
+from vitconvert.export.companions import companions_of, write_json
 from vitconvert.export.consumers import Opened, open_with_consumers
 from vitconvert.export.provenance import hash_files, provenance
 from vitconvert.export.targets import OWN, Wish, choose_gauged_target, choose_target
@@ -172,14 +172,15 @@ def convert_located(
     sha256_in = hash_files(reading.files)
     parity = _verified(reading) if verify else None
     source = changed(checkpoint_of(reading), changes) if changes else reading
-    target, gauges, passed_over = choose_gauged_target(to, _wish(source), allow)
+    target, gauges, passed_over = choose_gauged_target(to, wish_of(source), allow)
     if gauges:
         source = gauged(source if isinstance(source, Checkpoint) else checkpoint_of(source), gauges)
     contents = contents_for(target, source)
     with whole_directory(output, overwrite=overwrite) as directory:
         sha256 = write_weights(directory, target.table.container, contents, most)
         dtypes = {content.info.dtype for content in contents.values()}
-        write_companions(directory, target, source.preprocessing, dtypes)
+        for name, companion in companions_of(target, source.preprocessing, dtypes).items():
+            write_json(directory / name, companion)
         opened = _opened(directory, target, source) if verify else ()
         record = provenance(
             source,
@@ -234,7 +235,8 @@ def convert_state_dict(
     return materialise(target.plan, tensors.__getitem__)
 
 
-def _wish(source: Reading | Checkpoint) -> Wish:
+def wish_of(source: Reading | Checkpoint) -> Wish:
+    """What a target has to hold."""
     theirs = source.their_config
     record = theirs.get("pretrained_cfg")
     return Wish(

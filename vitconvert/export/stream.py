@@ -5,6 +5,7 @@ both files follow from the two headers.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from math import prod
 
@@ -22,35 +23,57 @@ from vitconvert.conversion.plan import Assembly, Piece, Plan, Steps
 from vitconvert.tables.axes import Axes
 
 
-def stream(plan: Plan, source: Container, prefix: str = "") -> dict[str, Content] | None:
-    """Every target tensor of a plan, as bytes that are read when they are written.
+@dataclass(frozen=True, kw_only=True)
+class Move:
+    """Where the elements of a target tensor come from; what no box fills is zero."""
+
+    info: TensorInfo
+    boxes: tuple[Box, ...]
+
+
+def moves(plan: Plan, source: Container, prefix: str = "") -> dict[str, Move] | None:
+    """Every target tensor of a plan, as bytes of the source; from the headers alone.
 
     Args:
         plan: Composed: from the dialect of the source to that of the target.
-        source: Stays as it is until the contents are written.
+        source: The checkpoint.
         prefix: Stands before the plan's source names in the file.
 
     Returns:
         None where moving bytes will not do: tensors that are compressed in the file, of several
-        dtypes in one, or not what the dialect says that they must be. `materialise` does it then,
-        or says why it cannot be done.
+        dtypes in one, or ignored only if they hold certain numbers.
     """
     if plan.constants or any(assembly.fill for assembly in plan.assemblies):  # numbers, not bytes
         return None
-    pieces = (piece for assembly in plan.assemblies for piece in assembly.pieces)
-    names = dict.fromkeys(p.source for p in (*pieces, *plan.zeros) if p.source)
+    pieces = (*(piece for a in plan.assemblies for piece in a.pieces), *plan.zeros)
+    names = dict.fromkeys(piece.source for piece in pieces if piece.source)
+    dtypes = {name: source.manifest[prefix + name].dtype for name in names}
     places = {name: source.places.get(prefix + name) for name in names}
     found = {name: place for name, place in places.items() if place}
-    dtypes = {name: source.manifest[prefix + name].dtype for name in names}
     infos = {a.target: _info(a, plan, dtypes) for a in plan.assemblies}
     known = {name: info for name, info in infos.items() if info}
     if len(found) < len(places) or len(known) < len(infos):
         return None
-    if not all(_is_zero(piece, plan, found, dtypes) for piece in plan.zeros):
+    return {a.target: _move(a, plan, found, known[a.target]) for a in plan.assemblies}
+
+
+def stream(plan: Plan, source: Container, prefix: str = "") -> dict[str, Content] | None:
+    """Every target tensor of a plan, as bytes that are read when they are written.
+
+    Args:
+        plan, source, prefix: As for `moves`. The source stays as it is until the contents are
+            written.
+
+    Returns:
+        None where moving bytes will not do, or where what the target leaves out is not zero.
+        `materialise` does it then, or says why it cannot be done.
+    """
+    found = moves(plan, source, prefix)
+    if found is None or not all(_is_zero(piece, plan, source, prefix) for piece in plan.zeros):
         return None
     return {
-        assembly.target: _content(assembly, plan, found, known[assembly.target])
-        for assembly in plan.assemblies
+        name: Content(info=move.info, chunks=partial(chunks_of, move.info, move.boxes))
+        for name, move in found.items()
     }
 
 
@@ -61,28 +84,25 @@ def _info(assembly: Assembly, plan: Plan, dtypes: Mapping[str, str]) -> TensorIn
     return TensorInfo(dtype=found.pop(), shape=plan.shape(assembly)) if len(found) == 1 else None
 
 
-def _content(
-    assembly: Assembly, plan: Plan, places: Mapping[str, Stretch], info: TensorInfo
-) -> Content:
+def _move(assembly: Assembly, plan: Plan, places: Mapping[str, Stretch], info: TensorInfo) -> Move:
     steps = _axis_strides(assembly.axes, row_major(info.shape), plan.sizes)
-    boxes = [
+    boxes = (
         _box(piece, steps, plan, places[piece.source], ITEM_SIZE[info.dtype])
         for piece in assembly.pieces
         if piece.source is not None
-    ]
-    return Content(info=info, chunks=partial(chunks_of, info, boxes))
+    )
+    return Move(info=info, boxes=tuple(boxes))
 
 
-def _is_zero(
-    piece: Piece, plan: Plan, places: Mapping[str, Stretch], dtypes: Mapping[str, str]
-) -> bool:
+def _is_zero(piece: Piece, plan: Plan, source: Container, prefix: str) -> bool:
     """Whether all bytes of what a piece takes are zero."""
     assert piece.source is not None
+    name = prefix + piece.source
     taken = [axis for axis in piece.axes.names if axis not in dict(piece.take)]
     shape = tuple(plan.sizes[axis] for axis in taken)
-    info = TensorInfo(dtype=dtypes[piece.source], shape=shape)
+    info = TensorInfo(dtype=source.manifest[name].dtype, shape=shape)
     steps = dict(zip(taken, row_major(shape), strict=True))
-    box = _box(piece, steps, plan, places[piece.source], ITEM_SIZE[info.dtype])
+    box = _box(piece, steps, plan, source.places[name], ITEM_SIZE[info.dtype])
     return not any(any(chunk) for chunk in chunks_of(info, [box]))
 
 

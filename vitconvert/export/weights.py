@@ -62,6 +62,20 @@ def parse_size(text: int | str | None) -> int | None:
     return int(float(number) * (1024 if binary else 1000) ** power)
 
 
+def weights_file(container: str, most: int | None = None) -> str:
+    """What the file of weights is called, if it is one.
+
+    Raises:
+        UsageError: Files of this kind are not split.
+    """
+    name = _FILES[container]
+    if most is not None and container != "safetensors":
+        raise UsageError(
+            f"Only safetensors are written in several files, and this target has {name}."
+        )
+    return name
+
+
 def write_weights(
     directory: Path, container: str, contents: Mapping[str, Content], most: int | None = None
 ) -> dict[str, str]:
@@ -79,11 +93,7 @@ def write_weights(
     Raises:
         UsageError: Files of this kind are not split.
     """
-    path = directory / _FILES[container]
-    if most is not None and container != "safetensors":
-        raise UsageError(
-            f"Only safetensors are written in several files, and this target has {path.name}."
-        )
+    path = directory / weights_file(container, most)
     match container:
         case "safetensors":
             # transformers refuses files that do not say which framework they are for.

@@ -1,0 +1,213 @@
+"""`vitconvert diff A B`."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from vitconvert.cli.options import (
+    fetching_options,
+    parse_settings,
+    reading_options,
+    talking_options,
+)
+from vitconvert.cli.references import locate_options
+from vitconvert.cli.report import line, print_json, show
+
+if TYPE_CHECKING:
+    from vitconvert.containers import TensorInfo
+    from vitconvert.conversion.values import ValueDifference
+    from vitconvert.difference import Difference, Side
+
+    Headers = Mapping[str, tuple[TensorInfo, TensorInfo]]
+
+DIFFERENT = 1
+_SHOWN = 12  # differing tensors, without -v
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def command(name: str, help_text: str) -> click.Command:
+    """The command."""
+
+    @click.command(name, help=f"{help_text} Exit code 0: they are equal; 1: they differ.")
+    @click.argument("a")
+    @click.argument("b")
+    @click.option("--header", is_flag=True, help="Compare no values; reads no weights.")
+    @click.option("-v", "--verbose", is_flag=True, help="List every tensor that differs.")
+    @reading_options
+    @_options_of("a")
+    @_options_of("b")
+    @fetching_options
+    @talking_options
+    def diff(**options: Any) -> int:
+        from vitconvert.difference import diff_located
+        from vitconvert.sources import locate
+
+        difference = diff_located(
+            *(locate(options[side], **locate_options(options)) for side in "ab"),
+            how_a=_how(options, "a"),
+            how_b=_how(options, "b"),
+            header=options["header"],
+        )
+        if options["as_json"]:
+            print_json({"ok": difference.equal, **difference.to_dict()})
+        elif options["quiet"]:
+            click.echo(_verdict(difference))
+        else:
+            click.echo("\n".join(_report(difference, verbose=options["verbose"])))
+        return 0 if difference.equal else DIFFERENT
+
+    return diff
+
+
+def _options_of(side: str) -> Callable[[Command], Command]:
+    """The reading options for one of the checkpoints, which win over those for both."""
+    only = f"For {side.upper()} only."
+
+    def apply(command: Command) -> Command:
+        command = click.option(
+            f"--set-{side}", f"settings_{side}", multiple=True, metavar="FIELD=VALUE", help=only
+        )(command)
+        command = click.option(f"--architecture-{side}", help=only)(command)
+        path = click.Path(path_type=Path, dir_okay=False)
+        command = click.option(f"--table-{side}", type=path, help=only)(command)
+        return click.option(f"--dialect-{side}", help=only)(command)
+
+    return apply
+
+
+def _how(options: dict[str, Any], side: str) -> dict[str, Any]:
+    names = ("dialect", "table", "architecture")
+    how = {name: options[f"{name}_{side}"] or options[name] for name in names}
+    settings = (*options["settings"], *options[f"settings_{side}"])
+    return {**how, "overrides": parse_settings(settings)}
+
+
+def _report(difference: "Difference", *, verbose: bool) -> Iterator[str]:
+    a, b = difference.a, difference.b
+    yield from (_side_line("a", a), _side_line("b", b))
+    for name, side in (("a", a), ("b", b)):
+        if side.problem:
+            why = f"{name} cannot be read as it stands, so the files' own names are compared"
+            yield line("names", f"{why}\n{side.problem}")
+    yield from _titled("configuration", _fields(difference))
+    yield from _titled("only in a", _tensors(difference.only_a))
+    yield from _titled("only in b", _tensors(difference.only_b))
+    yield from _titled("shapes", _shapes(difference.headers))
+    yield from _titled("dtypes", _dtypes(difference.headers))
+    yield line("values", "\n".join(_values(difference, None if verbose else _SHOWN)))
+    yield from _titled("ignored in a", _reasons(a.ignored))
+    yield from _titled("ignored in b", _reasons(b.ignored))
+    if difference.preprocessing:
+        sides = "here is a, there is b"
+        yield line("preprocessing", "\n".join([sides, *difference.preprocessing]))
+    yield from _titled("labels", _some(difference.labels, None if verbose else 3))
+    yield from _titled("note", difference.unstated)
+    yield line("result", _verdict(difference))
+
+
+def _side_line(name: str, side: "Side") -> str:
+    return line(name, f"{side.located.reference} ({side.dialect or 'not recognised'})")
+
+
+def _verdict(difference: "Difference") -> str:
+    compared = "" if difference.naming == "canonical" else ", by the files' own names"
+    compared += "" if difference.values is not None else ", as far as headers tell"
+    if difference.equal:
+        return f"equal{compared}"
+    return f"different: {', '.join(difference.parts)}{compared}"
+
+
+def _titled(title: str, lines: Iterable[str]) -> list[str]:
+    text = "\n".join(lines)
+    return [line(title, text)] if text else []
+
+
+def _fields(difference: "Difference") -> Iterator[str]:
+    for name, field in difference.fields.items():
+        yield (
+            f"{name}  {_shown(field.a)} in a ({field.origin_a}), "
+            f"{_shown(field.b)} in b ({field.origin_b})"
+        )
+
+
+def _shown(value: object) -> str:
+    return "without effect" if value is None else show(value)
+
+
+def _tensors(tensors: "Mapping[str, TensorInfo]") -> list[str]:
+    return _told(f"{name}  {info.dtype} [{_by(info)}]" for name, info in tensors.items())
+
+
+def _shapes(headers: "Headers") -> list[str]:
+    return _told(
+        f"{name}  [{_by(a)}] in a, [{_by(b)}] in b"
+        for name, (a, b) in headers.items()
+        if a.shape != b.shape
+    )
+
+
+def _dtypes(headers: "Headers") -> list[str]:
+    pairs = Counter((a.dtype, b.dtype) for a, b in headers.values() if a.dtype != b.dtype)
+    return [_times(f"{a} in a, {b} in b", count) for (a, b), count in pairs.items()]
+
+
+def _by(info: "TensorInfo") -> str:
+    return " ".join(map(str, info.shape))
+
+
+def _reasons(ignored: Mapping[str, str]) -> list[str]:
+    return _told(f"{name}: {why}" for name, why in ignored.items())
+
+
+def _told(lines: Iterable[str]) -> list[str]:
+    """One line for all blocks."""
+    from vitconvert.tables.runs import runs
+
+    return [_times(text, count) for text, count in runs(lines)]
+
+
+def _times(text: str, count: int) -> str:
+    return f"{text}  x {count}" if count > 1 else text
+
+
+def _values(difference: "Difference", most: int | None) -> list[str]:
+    """Those that differ most come first."""
+    if difference.values is None or difference.bit_equal is None:
+        return ["not compared"]
+    equal, values = len(difference.bit_equal), difference.values
+    rounded = Counter(value.equal_in for value in values.values() if value.equal_in)
+    more = "".join(f", {n} more after rounding to {dtype}" for dtype, n in rounded.items())
+    ordered = sorted(values.items(), key=lambda item: -_severity(item[1]))
+    return [
+        f"{equal} of {equal + len(values)} tensors are equal in every bit{more}",
+        *_some([f"{name}  {_value(value)}" for name, value in ordered], most),
+    ]
+
+
+def _severity(value: "ValueDifference") -> float:
+    if value.not_finite or (value.largest and not value.scale):
+        return float("inf")
+    return value.relative or 0.0
+
+
+def _value(value: "ValueDifference") -> str:
+    if not value.differing:
+        return "the same numbers in other bytes"
+    relative = "" if value.relative is None else f" ({value.relative:.2g} of max |a|)"
+    strange = f", {value.not_finite} not finite" if value.not_finite else ""
+    rounded = f"; equal in {value.equal_in}" if value.equal_in else ""
+    first = " ".join(map(str, value.first or ()))
+    return (
+        f"max |a-b| {value.largest:.3g}{relative}, {value.differing} of {value.elements} "
+        f"elements{strange}, first [{first}]{rounded}"
+    )
+
+
+def _some(lines: "list[str] | tuple[str, ...]", most: int | None) -> list[str]:
+    if most is None or len(lines) <= most:
+        return list(lines)
+    return [*lines[:most], f"and {len(lines) - most} more; -v lists all"]

@@ -1,0 +1,378 @@
+"""What a conversion would do, from headers alone: no weights are read and nothing is written."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from vitconvert.config import ViTConfig
+from vitconvert.containers import ITEM_SIZE, TensorInfo, split
+from vitconvert.conversion.gauges import Gauge
+from vitconvert.conversion.ledger import Ledger
+from vitconvert.conversion.plan import Assembly, Piece, Plan, compose, plan_reading
+from vitconvert.conversion.target import Target
+from vitconvert.export.changes import Changes, changed
+from vitconvert.export.companions import companions_of
+from vitconvert.export.convert import wish_of
+from vitconvert.export.stream import Move, moves
+from vitconvert.export.targets import OWN, choose_gauged_target
+from vitconvert.export.weights import parse_size, weights_file
+from vitconvert.loading import Checkpoint, Reading, Source, checkpoint_with, read_header
+from vitconvert.sources import Located, locate
+from vitconvert.tables.canonical import expected_shapes, expected_tensors
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedTensor:
+    """A tensor of the target.
+
+    Attributes:
+        assembly: How it is made up of the source's tensors.
+        info: Its dtype and shape.
+        steps: "rename", or what else is done: "layout" (axes are permuted or grouped otherwise),
+            "structure" (tensors are joined or split), "guarded" (a part is filled with zeros, or
+            left out if it is zero), "gauge" (a change that keeps the numbers), "lossy" (one that
+            does not).
+        in_ranges: Bytes that follow one another in both files, or None if it goes through memory.
+        rearranged: Bytes that do not, or None likewise.
+    """
+
+    assembly: Assembly
+    info: TensorInfo
+    steps: tuple[str, ...]
+    in_ranges: int | None
+    rearranged: int | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            "name": self.assembly.target,
+            "dtype": self.info.dtype,
+            "shape": list(self.info.shape),
+            "expression": str(self.assembly),
+            "steps": list(self.steps),
+            "bytes": self.info.nbytes,
+            "in_ranges": self.in_ranges,
+            "rearranged": self.rearranged,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConversionPlan:
+    """What a conversion would do.
+
+    Attributes:
+        located: Where the source comes from.
+        source_dialect, target_dialect: Names of the tables on both sides.
+        config: Architecture and numerics of what would be written.
+        ledger: What would become of each tensor of the source.
+        passed_over: Dialects of the target's ecosystem that cannot hold the function, and why.
+        tensors: Each tensor that would be written, once.
+        guards: What would be checked of the weights before they are written.
+        files: Names of the files that would be written.
+        streamed: Whether bytes would go from file to file, or else through memory.
+    """
+
+    located: Located
+    source_dialect: str
+    target_dialect: str
+    config: ViTConfig
+    ledger: Ledger
+    passed_over: Mapping[str, str]
+    tensors: tuple[PlannedTensor, ...]
+    guards: tuple[str, ...]
+    files: tuple[str, ...]
+    streamed: bool
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(tensor.info.nbytes for tensor in self.tensors)
+
+    @property
+    def in_ranges(self) -> int:
+        """Bytes that would be moved as they follow one another in the source."""
+        return sum(tensor.in_ranges or 0 for tensor in self.tensors)
+
+    @property
+    def rearranged(self) -> int:
+        """Bytes that would be moved one element or a few at a time."""
+        return sum(tensor.rearranged or 0 for tensor in self.tensors)
+
+    @property
+    def zeros(self) -> int:
+        """Bytes of zeros that would be filled in, where bytes go from file to file."""
+        return self.nbytes - self.in_ranges - self.rearranged if self.streamed else 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            "source": self.located.reference,
+            "source_dialect": self.source_dialect,
+            "target_dialect": self.target_dialect,
+            "config": self.config.to_dict(),
+            "origins": dict(self.config.origins),
+            "ledger": self.ledger.to_dict(),
+            "passed_over": dict(self.passed_over),
+            "tensors": [tensor.to_dict() for tensor in self.tensors],
+            "guards": list(self.guards),
+            "files": list(self.files),
+            "streamed": self.streamed,
+            "bytes": self.nbytes,
+        }
+
+
+def plan_conversion(
+    source: Source,
+    *,
+    to: str = OWN,
+    dialect: str | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    architecture: str | None = None,
+    table: Source | None = None,
+    prefer: str | None = None,
+    dtype: "torch.dtype | None" = None,
+    image_size: int | tuple[int, int] | None = None,
+    patch_size: int | tuple[int, int] | None = None,
+    in_channels: int | None = None,
+    num_classes: int | None = None,
+    classes: Sequence[int | str] | None = None,
+    allow: Sequence[str] = (),
+    max_shard_size: int | str | None = None,
+) -> ConversionPlan:
+    """Say what `convert` would do, reading no weights and writing nothing.
+
+    That each tensor of the source would be used or ignored once, each of the target written once,
+    and that all shapes close, is proved here; what only the weights can tell is in `guards`.
+
+    Args:
+        source: A path or reference, as for `load_model`.
+        to: As for `convert`, like all that follow.
+
+    Raises:
+        NotRepresentable: The target cannot compute this function.
+        VitConvertError: One of the errors of `load_checkpoint`.
+    """
+    return plan_located(
+        locate(source),
+        to=to,
+        reading_options={
+            "dialect": dialect,
+            "overrides": overrides,
+            "architecture": architecture,
+            "table": table,
+            "prefer": prefer,
+        },
+        changes=Changes(
+            image_size=image_size,
+            patch_size=patch_size,
+            in_channels=in_channels,
+            num_classes=num_classes,
+            classes=classes,
+            dtype=dtype,
+        ),
+        allow=allow,
+        max_shard_size=max_shard_size,
+    )
+
+
+def plan_located(
+    located: Located,
+    *,
+    to: str,
+    reading_options: Mapping[str, Any],
+    changes: Changes | None = None,
+    allow: Sequence[str] = (),
+    max_shard_size: int | str | None = None,
+) -> ConversionPlan:
+    """`plan_conversion` of files that have been located."""
+    most = parse_size(max_shard_size)
+    reading = read_header(located, **reading_options)
+    source, altered = _after(reading, changes) if changes else (reading, {})
+    target, gauges, passed_over = choose_gauged_target(to, wish_of(source), allow)
+    for gauge in gauges:
+        source, altered = _after_gauge(source, altered, gauge)
+    plan = compose(_reading_plan(reading, source.config), target.plan)
+    moved = None
+    if source is reading:
+        moved = moves(plan, reading.container, reading.recognised.prefix)
+    infos = {n: m.info for n, m in moved.items()} if moved else _infos_in_memory(target, source)
+    return ConversionPlan(
+        located=located,
+        source_dialect=reading.dialect,
+        target_dialect=target.table.name,
+        config=source.config,
+        ledger=source.ledger,
+        passed_over=passed_over,
+        tensors=tuple(
+            _planned(assembly, infos, moved, _steps(assembly, plan.zeros, kinds))
+            for assembly, kinds in zip(plan.assemblies, _changes(target, altered), strict=True)
+        ),
+        guards=(
+            *(f"{piece.taken} is zero" for piece in plan.zeros),
+            *(f"{name} is as in {constant.text}" for name, constant in plan.constants.items()),
+        ),
+        files=_files(target, source, infos, most),
+        streamed=moved is not None,
+    )
+
+
+def _reading_plan(reading: Reading, after: ViTConfig) -> Plan:
+    """What is read; tensors that a change makes out of nothing stand for themselves."""
+    plan = plan_reading(reading.recognised.binding, reading.config)
+    read = {assembly.target for assembly in plan.assemblies}
+    made = (
+        Assembly(name, axes, (Piece(name, axes),))
+        for name, axes in expected_tensors(after).items()
+        if name not in read
+    )
+    return replace(plan, assemblies=(*plan.assemblies, *made))
+
+
+def _files(
+    target: Target, source: Reading | Checkpoint, infos: Mapping[str, TensorInfo], most: int | None
+) -> tuple[str, ...]:
+    file = weights_file(target.table.container, most)
+    weights = list(split(file, infos, most))
+    index = [f"{file}.index.json"] if len(weights) > 1 else []
+    dtypes = {info.dtype for info in infos.values()}
+    companions = companions_of(target, source.preprocessing, dtypes)
+    return (*weights, *index, *companions, "vitconvert.json")
+
+
+def _after(reading: Reading, changes: Changes) -> tuple[Checkpoint, dict[str, str]]:
+    """The checkpoint as it would be after changes, and the class of each tensor's change."""
+    from vitconvert.conversion.morphs import cast
+
+    before = _promised(reading)
+    after = changed(before, replace(changes, dtype=None))
+    if changes.dtype is not None:  # by itself: what it does to the logits needs numbers
+        tensors, change = cast(after.tensors, changes.dtype)
+        after = replace(after, tensors=tensors, ledger=after.ledger.with_changes([change]))
+    altered = {
+        name: "gauge" if _only_wider(before.tensors.get(name), tensor) else "lossy"
+        for name, tensor in after.tensors.items()
+        if tensor is not before.tensors.get(name)
+    }
+    return after, altered
+
+
+def _after_gauge(
+    source: Reading | Checkpoint, altered: Mapping[str, str], gauge: Gauge
+) -> tuple[Checkpoint, dict[str, str]]:
+    """The same after a step that keeps the function, whose numbers are not computed."""
+    import torch
+
+    before = source if isinstance(source, Checkpoint) else _promised(source)
+    config = gauge.config(before.config)
+    assert config is not None
+    dtype = next(iter(before.tensors.values())).dtype
+    tensors = {
+        name: torch.empty(shape, dtype=dtype, device="meta")
+        if name not in before.tensors or before.tensors[name].shape != shape
+        else before.tensors[name]
+        for name, shape in expected_shapes(config).items()
+    }
+    names = (
+        template.replace("{i}", str(i)) for template in gauge.alters for i in range(config.depth)
+    )
+    ledger = before.ledger.with_changes([f"{gauge.name}: {gauge.change}"])
+    after = replace(before, tensors=tensors, config=config, ledger=ledger)
+    return after, {**dict.fromkeys(names, "gauge"), **altered}
+
+
+def _promised(reading: Reading) -> Checkpoint:
+    """The checkpoint with tensors that have a dtype and a shape, and no numbers."""
+    import torch
+
+    from vitconvert.conversion.materialise import materialise
+
+    manifest, prefix = reading.container.manifest, reading.recognised.prefix
+
+    def read(name: str) -> torch.Tensor:
+        info = manifest[prefix + name]
+        return torch.empty(info.shape, dtype=getattr(torch, info.dtype))
+
+    plan = plan_reading(reading.recognised.binding, reading.config)
+    with torch.device("meta"):
+        return checkpoint_with(reading, materialise(replace(plan, constants={}), read))
+
+
+def _only_wider(before: "torch.Tensor | None", after: "torch.Tensor") -> bool:
+    import torch
+
+    return (
+        before is not None
+        and before.shape == after.shape
+        and torch.promote_types(before.dtype, after.dtype) == after.dtype
+    )
+
+
+def _infos_in_memory(target: Target, source: Reading | Checkpoint) -> dict[str, TensorInfo]:
+    import torch
+
+    from vitconvert.conversion.materialise import materialise
+
+    checkpoint = source if isinstance(source, Checkpoint) else _promised(source)
+    with torch.device("meta"):
+        tensors = materialise(replace(target.plan, zeros=()), checkpoint.tensors.__getitem__)
+    return {
+        name: TensorInfo(dtype=str(t.dtype).removeprefix("torch."), shape=tuple(t.shape))
+        for name, t in tensors.items()
+    }
+
+
+def _planned(
+    assembly: Assembly,
+    infos: Mapping[str, TensorInfo],
+    moved: Mapping[str, Move] | None,
+    steps: tuple[str, ...],
+) -> PlannedTensor:
+    name = assembly.target
+    return PlannedTensor(
+        assembly=assembly,
+        info=infos[name],
+        steps=steps,
+        in_ranges=_in_ranges(moved[name]) if moved else None,
+        rearranged=_rearranged(moved[name]) if moved else None,
+    )
+
+
+def _changes(target: Target, altered: Mapping[str, str]) -> Iterator[list[str]]:
+    """For each tensor of the target, the classes of changes to what it is written from."""
+    for assembly in target.plan.assemblies:
+        yield sorted(
+            {altered[p.source] for p in assembly.pieces if p.source and p.source in altered}
+        )
+
+
+def _steps(assembly: Assembly, zeros: tuple[Piece, ...], changes: list[str]) -> tuple[str, ...]:
+    pieces = assembly.pieces
+    sources = {piece.source for piece in pieces}
+    found = {
+        "layout": any(_relaid(piece, assembly) for piece in pieces),
+        "structure": len(pieces) != 1 or any(piece.take or piece.put for piece in pieces),
+        "guarded": None in sources or any(piece.source in sources for piece in zeros),
+    }
+    return (*(step for step, taken in found.items() if taken), *changes) or ("rename",)
+
+
+def _relaid(piece: Piece, assembly: Assembly) -> bool:
+    """Whether the axes that a piece fills are permuted, or grouped into dimensions otherwise."""
+    theirs, ours = piece.axes, assembly.axes
+    for axis, _ in piece.take:
+        theirs = theirs.without(axis)
+    for axis, _ in piece.put:
+        ours = ours.without(axis)
+    return piece.source is not None and theirs != ours
+
+
+def _in_ranges(move: Move) -> int:
+    runs = (box.count for box in move.boxes if box.is_a_run and box.fills_a_run)
+    return sum(runs) * ITEM_SIZE[move.info.dtype]
+
+
+def _rearranged(move: Move) -> int:
+    return sum(box.count for box in move.boxes) * ITEM_SIZE[move.info.dtype] - _in_ranges(move)
