@@ -105,3 +105,14 @@ def relative_difference(name: str, folder: Path, **arguments: Any) -> float:
         expected, found = model(images), ours(images)
     assert expected.isfinite().all() and expected.std() > 0
     return ((expected - found).abs().max() / expected.abs().max()).item()
+
+
+@torch.inference_mode()
+def errors_of_arithmetic(folder: Path) -> tuple[float, float]:
+    """max |difference| from float64 over max |output|: of fast arithmetic, of the usual one."""
+    usual, fast = vitconvert.load_model(folder), vitconvert.load_model(folder, fast=True)
+    images = torch.randn(2, 3, *usual.config.image_size)
+    outputs = fast(images), usual(images)
+    truth = usual.double()(images.double())
+    found, usually = (((out - truth).abs().max() / truth.abs().max()).item() for out in outputs)
+    return found, usually

@@ -28,6 +28,12 @@ def command(name: str, help_text: str) -> click.Command:
     @click.option("--topk", default=5, show_default=True, type=click.IntRange(min=1))
     @click.option("--batch-size", default=8, show_default=True, type=click.IntRange(min=1))
     @click.option("--device", default="cpu", show_default=True)
+    @click.option(
+        "--fast/--no-fast",
+        default=True,
+        show_default=True,
+        help="Arithmetic that is faster, and the same within rounding.",
+    )
     @reading_options
     @fetching_options
     @talking_options
@@ -56,7 +62,7 @@ def _predict(options: dict[str, Any]) -> int:
             hint="Put its preprocessor_config.json, or timm's config.json, beside the weights.",
         )
     predictions = predict(
-        build_model(checkpoint, device=options["device"]),
+        build_model(checkpoint, device=options["device"], fast=options["fast"]),
         options["images"],
         checkpoint.preprocessing,
         topk=min(options["topk"], checkpoint.config.num_classes or 1),

@@ -23,11 +23,12 @@ from vitconvert.model.selection import keep, kept_heads
 
 
 class Whereabouts(NamedTuple):
-    """What an attention is told of where its tokens are, besides the positions in them."""
+    """What a block is told of its tokens: where they are, besides the positions in them."""
 
     rope: Tensor | None = None  # (patches, 2K) or (H, patches, 2K): sines and cosines
     relative_index: Tensor | None = None  # (N, N): rows of the attention's own table
     bias: Tensor | None = None  # (1, H, N, N) to add to the scores
+    wanted: int | None = None  # how many of the first tokens to compute; None: all
 
 
 NOWHERE = Whereabouts()
@@ -73,14 +74,16 @@ class Attention(nn.Module):
     def forward(
         self, x: Tensor, head_mask: Tensor | None = None, where: Whereabouts = NOWHERE
     ) -> Tensor:
-        """(B, N, D) to (B, N, D); each head's output is multiplied by its entry of the mask."""
+        """(B, N, D) to (B, wanted, D); the mask has a factor for each head's output."""
         out: Tensor = self.proj_drop(self.proj(self.read(self.project(x), head_mask, where)))
         return out
 
     def read(self, qkv: Sequence[Tensor], head_mask: Tensor | None, where: Whereabouts) -> Tensor:
-        """q, k and v, each (B, heads, N, K), to the heads' joined outputs (B, N, H*K)."""
+        """q, k and v, each (B, heads, N, K), to the heads' joined outputs (B, wanted, H*K)."""
         q, k, v = self._placed(qkv, where)
-        x = self._attend(q, k, v, self._bias(where))
+        bias = self._bias(where)
+        bias = None if bias is None else bias[:, :, : where.wanted]
+        x = self._attend(q[:, :, : where.wanted], k, v, bias)
         if head_mask is not None:
             x = x * head_mask.to(x).view(-1, 1, 1)
         joined: Tensor = self.norm(x.transpose(1, 2).flatten(2))
@@ -222,11 +225,11 @@ class Block(nn.Module):
     def forward(
         self, x: Tensor, head_mask: Tensor | None = None, where: Whereabouts = NOWHERE
     ) -> Tensor:
-        """(B, N, D) to (B, N, D)."""
+        """(B, N, D) to (B, wanted, D)."""
         if self.post:
-            x = x + self.ls1(self.norm1(self.attn(x, head_mask, where)))
+            x = x[:, : where.wanted] + self.ls1(self.norm1(self.attn(x, head_mask, where)))
             return x + cast("Tensor", self.ls2(self.norm2(self.mlp(x))))
-        x = x + self.ls1(self.attn(self.norm1(x), head_mask, where))
+        x = x[:, : where.wanted] + self.ls1(self.attn(self.norm1(x), head_mask, where))
         return x + cast("Tensor", self.ls2(self.mlp(self.norm2(x))))
 
     def probabilities(self, x: Tensor, where: Whereabouts) -> Tensor:
@@ -268,8 +271,9 @@ class OneStepBlock(nn.Module):
     def forward(
         self, x: Tensor, head_mask: Tensor | None = None, where: Whereabouts = NOWHERE
     ) -> Tensor:
-        """(B, N, D) to (B, N, D)."""
+        """(B, N, D) to (B, wanted, D)."""
         hidden, qkv = self._project(x)
+        x, hidden = x[:, : where.wanted], hidden[:, : where.wanted]
         read, hidden = self.attn.read(qkv, head_mask, where), self.mlp(hidden)
         if self.out_proj is None:
             return x + cast("Tensor", self.ls1(self.attn.proj(read) + hidden))
@@ -329,7 +333,7 @@ class AttentionBranch(nn.Module):
         self.ls = LayerScale(config.embed_dim) if config.layer_scale else nn.Identity()
 
     def forward(self, x: Tensor, head_mask: Tensor | None, where: Whereabouts) -> Tensor:
-        """(B, N, D) to (B, N, D), without the input itself."""
+        """(B, N, D) to (B, wanted, D), without the input itself."""
         return cast("Tensor", self.ls(self.attn(self.norm(x), head_mask, where)))
 
 
@@ -363,11 +367,11 @@ class ParallelBlock(nn.Module):
     def forward(
         self, x: Tensor, head_mask: Tensor | None = None, where: Whereabouts = NOWHERE
     ) -> Tensor:
-        """(B, N, D) to (B, N, D)."""
+        """(B, N, D) to (B, wanted, D)."""
         count = len(self.attns)
         masks = [None] * count if head_mask is None else head_mask.chunk(count)
         read = [branch(x, mask, where) for branch, mask in zip(self.attns, masks, strict=True)]
-        x = x + torch.stack(read).sum(dim=0)
+        x = x[:, : where.wanted] + torch.stack(read).sum(dim=0)
         return x + torch.stack([branch(x) for branch in self.ffns]).sum(dim=0)
 
     def probabilities(self, x: Tensor, where: Whereabouts) -> Tensor:

@@ -326,12 +326,16 @@ class ViT(nn.Module):
     def _blocks(self) -> list[AnyBlock]:
         return cast("list[AnyBlock]", list(self.blocks))
 
-    def _residual_stream(self, images: Tensor, head_mask: HeadMask = None) -> Iterator[Tensor]:
-        """The embedded tokens, then the output of block after block."""
+    def _residual_stream(
+        self, images: Tensor, head_mask: HeadMask = None, wanted: int | None = None
+    ) -> Iterator[Tensor]:
+        """The embedded tokens, then block after block's output; of the last, `wanted` tokens."""
         masks = head_masks(head_mask, [block.num_heads for block in self._blocks])
         x = self._embed(images)
         yield x
         for block, mask, where in zip(self._blocks, masks, self._whereabouts(), strict=True):
+            if block is self.blocks[-1]:
+                where = where._replace(wanted=wanted)
             if self.grad_checkpointing and torch.is_grad_enabled():
                 x = checkpoint(block, x, mask, where, use_reentrant=False)
             else:

@@ -1,0 +1,285 @@
+"""The fast arithmetic is the same function within rounding, on the same weights."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from vitconvert.config import ACTIVATIONS
+from vitconvert.demo.demonstration import DIGITS
+from vitconvert.loading import load_checkpoint, load_model
+from vitconvert.model import FastViT, ViT, fast
+
+BOUND = 4e-6  # of the largest output, from float64
+LINEAR = "mkldnn._linear_pointwise.default"
+CONFIGS = {
+    "token": {"depth": 11},
+    "distilled": {"dist_token": True, "dist_head": True},
+    "tokens": {"pooling": "none", "in_channels": 4},
+    "average": {"pooling": "avg", "class_token": False, "in_channels": 1},
+    "token and average": {"pooling": "token_avg", "num_registers": 2},
+    "attention pooling": {"pooling": "map"},
+    "no head": {"num_classes": 0, "fc_norm": True},
+    "pre-logits": {"representation_size": 11},
+    "post": {"block_order": "post", "layer_scale": True},
+    "parallel": {"block_order": "parallel", "qk_norm": True},
+    "joined": {"block_order": "parallel", "differential": True, "qkv_bias": False},
+    "side by side": {"branches": 2},
+    "gated": {"gated_mlp": True, "mlp_norm": True, "activation": "silu", "norm": "rms"}
+    | {"norm_bias": False},
+    "rope": {"rope": "axial", "head_dim": 12, "num_registers": 2},
+    "shared keys": {"kv_heads": (1, 3, 1), "mlp_bias": False},
+    "relative": {"relative_positions": "block", "attention_norm": True},
+    "shared relative": {"relative_positions": "shared", "attention_scale": 0.2},
+    **{name: {"activation": name} for name in ACTIVATIONS},
+}
+
+
+class Operations(TorchDispatchMode):
+    """Names of the operations that ran; in inference mode, of those before they are taken apart."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def pair(make_config, randomise):
+    """A usual model and a fast one on the same tensors."""
+
+    def make(**changes):
+        usual = randomise(ViT(make_config(**changes)))
+        return usual, _fast(usual)
+
+    return make
+
+
+def _fast(usual):
+    model = FastViT(usual.config, device="meta").eval()
+    model.load_state_dict(usual.state_dict(), assign=True)
+    return model
+
+
+def _off(found, truth):
+    assert found.shape == truth.shape and truth.isfinite().all() and truth.std() > 0
+    return ((found - truth).abs().max() / truth.abs().max()).item()
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("name", CONFIGS)
+def test_it_is_the_same_function(name, pair, images):
+    usual, model = pair(**CONFIGS[name])
+    x = images(usual.config)
+    found = model(x)
+    assert _off(found, usual.double()(x.double())) <= BOUND
+
+
+@torch.inference_mode()
+def test_the_digits_model_says_the_same():
+    truth, model = load_model(DIGITS, dtype=torch.float64), load_model(DIGITS, fast=True)
+    x = torch.randn(5, 3, 32, 32)
+    assert _off(model(x), truth(x.double())) <= BOUND
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("name", ["token", "side by side", "parallel", "relative", "rope"])
+def test_methods_give_what_they_do_elsewhere(name, pair, images):
+    usual, found = pair(**CONFIGS[name])
+    x = images(usual.config)
+    mask = torch.rand(usual.config.depth, usual.blocks[0].num_heads)
+    assert _off(found(x, mask), usual(x, mask)) <= BOUND
+    assert _off(found.forward_features(x), usual.forward_features(x)) <= BOUND
+    results = (model.hidden_states(x) for model in (found, usual))
+    assert all(_off(*states) <= BOUND for states in zip(*results, strict=True))
+    maps, their_maps = (model.attentions(x) for model in (found, usual))
+    assert all(_off(maps[layer], their_maps[layer]) <= BOUND for layer in their_maps)
+    tokens, layers = found.forward_intermediates(x, 2)
+    assert tokens.shape[1] == usual.config.num_patches + usual.config.num_prefix_tokens
+    assert len(layers) == 2
+
+
+@torch.no_grad()
+@pytest.mark.skipif(not fast._DTYPES, reason="this torch has no oneDNN")
+@pytest.mark.parametrize(
+    ("name", "tokens", "linear"),
+    [("token", 1, 45), ("distilled", 2, 14), ("average", 12, 13), ("tokens", 13, 13)],
+)
+def test_what_is_computed(name, tokens, linear, pair, images):
+    """All linear layers by oneDNN with their activation, and the last block for pooled tokens."""
+    _, model = pair(**CONFIGS[name])
+    counts = []
+    for module in (model.blocks[-2], model.blocks[-1].attn.proj, model.blocks[-1].mlp.fc2):
+        module.register_forward_hook(lambda *call: counts.append(call[2].shape[1]))
+    with Operations() as ran:
+        model(images(model.config))
+    assert counts == [model.config.num_patches + model.config.num_prefix_tokens, tokens, tokens]
+    assert ran.names.count(LINEAR) == linear
+    assert not {"aten.addmm.default", "aten.mm.default", "aten.gelu.default"} & set(ran.names)
+
+
+def test_its_weights_are_those_of_the_checkpoint():
+    checkpoint, model = load_checkpoint(DIGITS), load_model(DIGITS, fast=True)
+    state = model.state_dict()
+    assert type(model) is FastViT and not model.training
+    assert state.keys() == checkpoint.tensors.keys()
+    assert all(torch.equal(state[name], tensor) for name, tensor in checkpoint.tensors.items())
+    assert isinstance(load_model(DIGITS), ViT) and not isinstance(load_model(DIGITS), FastViT)
+
+
+@torch.inference_mode()
+def test_it_shares_memory_with_the_usual_model_and_sees_every_change(pair, images):
+    usual, model = pair()
+    theirs = dict(usual.named_parameters())
+    assert all(p.data_ptr() == theirs[name].data_ptr() for name, p in model.named_parameters())
+    x = images(usual.config)
+    before = model(x)
+    for parameter in usual.parameters():
+        parameter.mul_(1.1)
+    assert _off(model(x), usual(x)) <= BOUND
+    assert not torch.allclose(model(x), before)
+    model.load_state_dict(_negated(usual))
+    assert _off(model(x), usual(x)) <= BOUND
+
+
+def _negated(model):
+    return {name: -tensor for name, tensor in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
+def test_copies_are_fast_too(copied, pair, images):
+    _, model = pair()
+    x = images(model.config)
+    again = copied(model)
+    assert type(again) is FastViT
+    assert torch.equal(again(x), model(x))
+
+
+@pytest.mark.slow
+def test_export_and_compilers_get_torchs_own_operations(pair, images):
+    usual, model = pair(**CONFIGS["token"])
+    x, graphs = images(usual.config), []
+    exported = torch.export.export(model, (x,))
+    assert exported.state_dict.keys() == usual.state_dict().keys()
+
+    def backend(module, inputs):
+        graphs.append(module.graph)
+        return module.forward
+
+    compiled = torch.compile(model, backend=backend, fullgraph=True)
+    for found in (exported.module(), compiled):
+        assert _off(found(x), usual(x)) <= BOUND
+    assert len(graphs) == 1
+    for graph in (exported.graph, *graphs):
+        assert not any("mkldnn" in str(node.target) for node in graph.nodes)
+
+
+@pytest.mark.parametrize("name", ["token", "relative", "gated", "quick_gelu"])
+def test_gradients_are_those_of_the_usual_model(name, pair, images):
+    usual, model = pair(**CONFIGS[name])
+    x = images(usual.config)
+    assert not model(x).requires_grad
+    model.requires_grad_(True)
+    for each in (usual, model):
+        each(x).square().sum().backward()
+    found = dict(model.named_parameters())
+    for name, parameter in usual.named_parameters():
+        assert _off(found[name].grad, parameter.grad) <= 10 * BOUND, name
+
+
+def test_the_gradient_of_an_image(pair, images):
+    usual, model = pair()
+    grads = []
+    for each in (usual, model):
+        x = torch.ones_like(images(usual.config)).requires_grad_()
+        each(x)[:, 0].sum().backward()
+        grads.append(x.grad)
+    assert _off(*grads) <= 10 * BOUND
+
+
+def test_dropout_in_training(pair, images):
+    _, model = pair(proj_drop_rate=0.5, attention_drop_rate=0.5)
+    x = images(model.config)
+    assert torch.equal(model(x), model(x))
+    model.train()
+    assert not torch.allclose(model(x), model(x))
+
+
+@torch.inference_mode()
+def test_pruned_heads_and_a_new_head(pair, images):
+    usual, model = pair(num_classes=0)
+    for each in (usual, model):
+        each.prune_heads({0: [1], 2: [0, 2]})
+    x = images(usual.config)
+    assert _off(model(x), usual(x)) <= BOUND
+    model.reset_classifier(3, "avg")
+    assert model(x).shape == (2, 3)
+
+
+@torch.inference_mode()
+@pytest.mark.filterwarnings("ignore:TF32 acceleration")  # of Intel GPUs, says torch's switch
+@pytest.mark.parametrize("switched_off", [False, True])
+def test_without_onednn(switched_off, pair, images, monkeypatch):
+    usual, model = pair()
+    x = images(usual.config)
+    monkeypatch.setattr(fast, "_DTYPES", fast._DTYPES if switched_off else ())
+    with torch.backends.mkldnn.flags(enabled=not switched_off), Operations() as ran:
+        found = model(x)
+    assert _off(found, usual(x)) <= BOUND
+    assert LINEAR not in ran.names
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize(
+    ("dtype", "bound"), [(torch.bfloat16, 0.05), (torch.float16, 0.005), (torch.float64, 1e-12)]
+)
+def test_other_dtypes(dtype, bound, pair, images):
+    usual, model = pair()
+    x = images(usual.config).to(dtype)
+    found = model.to(dtype)(x)
+    assert found.dtype == dtype
+    assert _off(found.double(), usual.double()(x.double())) <= bound
+
+
+@torch.inference_mode()
+def test_autocast_chooses_the_precision(pair, images):
+    usual, model = pair()
+    x = images(usual.config)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert model(x).dtype == usual(x).dtype == torch.bfloat16
+
+
+@torch.inference_mode()
+def test_no_images_at_all(pair, images):
+    _, model = pair()
+    assert model(images(model.config)[:0]).shape == (0, 7)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_a_number_that_is_none_stays_one(activation, pair, images):
+    usual, model = pair(activation=activation, pooling="avg", depth=1)
+    for block in (usual.blocks[0], model.blocks[0]):
+        block.mlp.fc1.bias[3] = torch.nan
+    assert model(images(model.config)).isnan().all()
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("which", ["weight", "bias", ""])
+def test_parameters_with_gaps_in_memory(which, pair, images):
+    """As the views on a transposed file are."""
+    usual, model = pair()
+    state = usual.state_dict()
+    for name, tensor in state.items():
+        if name.endswith(which):
+            wide = tensor.new_full((*tensor.shape, 2), torch.nan)
+            wide[..., 0] = tensor
+            state[name] = wide[..., 0]
+    model.load_state_dict(state, assign=True)
+    x = images(usual.config)
+    assert _off(model(x), usual(x)) <= BOUND
