@@ -368,10 +368,25 @@ def build_model(
     tensors, config = checkpoint.tensors, checkpoint.config
     tensors, config, _ = resize(tensors, config, image_size=image_size, patch_size=patch_size)
     model = (FastViT if fast else ViT)(config, device="meta")
-    model.load_state_dict(dict(tensors), strict=True, assign=True)
+    aligned = {name: _aligned(tensor) for name, tensor in tensors.items() if _meets_one_row(name)}
+    model.load_state_dict({**tensors, **aligned}, strict=True, assign=True)
     if num_classes is not None and num_classes != config.num_classes:
         model.reset_classifier(num_classes)
     return model.to(device=device, dtype=dtype or _computing_dtype(model)).eval()
+
+
+# A matrix times a single row is summed in another order where the matrix does not begin as an
+# allocator would have it, which a mapped file need not: the last bits differ (torch 2.15, MKL).
+_ALIGNMENT = 64  # bytes
+
+
+def _meets_one_row(name: str) -> bool:
+    """Whether a tensor is applied to the pooled token, of which one image has one."""
+    return name.startswith(("head", "pre_logits.", "attn_pool."))
+
+
+def _aligned(tensor: "torch.Tensor") -> "torch.Tensor":
+    return tensor.clone() if tensor.data_ptr() % _ALIGNMENT else tensor
 
 
 def _computing_dtype(model: "ViT") -> "torch.dtype":
