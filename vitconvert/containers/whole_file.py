@@ -2,23 +2,52 @@
 
 import os
 import secrets
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from vitconvert.containers.hashing import hash_file
+from vitconvert.containers.hashing import FollowingHash
 from vitconvert.errors import UsageError
 
+_WRITE_BACK = 16 * 2**20  # bytes after which the disk is told to begin
 
-@dataclass
+
 class WholeFile:
-    """A file that is being written, and its hash once it is."""
+    """A file that is being written, and its sha256 once it is.
 
-    file: BinaryIO
-    sha256: str = ""
+    Whoever writes from the beginning to the end says `settled` now and then: what was written so
+    far is hashed on another core, and the disk may begin to take it.
+    """
+
+    def __init__(self, file: BinaryIO, path: Path) -> None:
+        self.file = file
+        self.sha256 = ""
+        self._following = FollowingHash(path)
+        self._begun = 0
+
+    def settled(self) -> None:
+        """Nothing that was written will change."""
+        self.file.flush()
+        position = self.file.tell()
+        self._following.advance(position)
+        if position - self._begun >= _WRITE_BACK and hasattr(os, "posix_fadvise"):
+            # Linux begins to write dirty pages of the range out (mm/fadvise.c), so that fsync
+            # has little left to wait for; where it does not, nothing is lost.
+            length, advice = position - self._begun, os.POSIX_FADV_DONTNEED
+            os.posix_fadvise(self.file.fileno(), self._begun, length, advice)
+            self._begun = position
+
+    def finish(self) -> None:
+        """Hash the rest while the disk takes what it has not yet."""
+        self.file.flush()
+        self._following.advance(os.fstat(self.file.fileno()).st_size)
+        os.fsync(self.file.fileno())
+        self.sha256 = self._following.hexdigest()
+
+    def close(self) -> None:
+        """Hash no more."""
+        self._following.close()
 
 
 @contextmanager
@@ -48,28 +77,16 @@ def whole_file(path: Path) -> Iterator[WholeFile]:
         ) from error
     try:
         with os.fdopen(descriptor, "w+b") as file:
-            whole = WholeFile(file)
-            yield whole
-            file.flush()
-            _finish(whole, temporary)
+            whole = WholeFile(file, temporary)
+            try:
+                yield whole
+                whole.finish()
+            finally:
+                whole.close()
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
     _sync_directory(path.parent)
-
-
-def _finish(whole: WholeFile, path: Path) -> None:
-    """Hash what was written while the disk takes it."""
-
-    def digest() -> None:
-        whole.sha256 = hash_file(path)
-
-    thread = threading.Thread(target=digest)
-    thread.start()
-    try:
-        os.fsync(whole.file.fileno())
-    finally:
-        thread.join()
 
 
 _BINARY: int = getattr(os, "O_BINARY", 0)  # Windows alone tells text from bytes

@@ -53,6 +53,7 @@ def write_safetensors(
         whole.file.write(header)
         for name in order:
             _write_chunks(whole.file, contents[name])
+            whole.settled()
     return whole.sha256
 
 
