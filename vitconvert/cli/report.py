@@ -39,7 +39,7 @@ def config_lines(config: "ViTConfig") -> list[str]:
     groups: dict[str, list[str]] = {}
     for name, value in config.function().items():
         # That something is not there says little to a reader.
-        if value is not False and value != 0:
+        if value is not False and value not in (0, ()):
             groups.setdefault(config.origins.get(name, ""), []).append(f"{name} {show(value)}")
     groups.pop("", None)  # defaults that no origin tells have no effect
     assumed = [o for o in groups if o.startswith(("weights_map/", "assumed"))]

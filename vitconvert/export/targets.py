@@ -99,7 +99,13 @@ def choose_gauged_target(
         if offers:
             names = " ".join(f"--allow {gauge.name}" for gauge in offers[0])
             error.hint = f"{names} makes it fit, with the same function and other bytes."
+        error.meaning = f"Targets that hold it as it is: {', '.join(_fitting_ecosystems(wish))}."
         raise
+
+
+def _fitting_ecosystems(wish: Wish) -> list[str]:
+    held = (name for name, why in holders(wish).items() if why is None)
+    return sorted({builtin_tables()[name].ecosystem for name in held})
 
 
 def _combinations(names: Iterable[str]) -> Iterator[tuple[Gauge, ...]]:
