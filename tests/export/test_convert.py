@@ -121,7 +121,8 @@ def test_targets_that_compute_another_function_are_refused_by_name(timm_director
         "error: not-representable\n"
         "  No dialect of 'jax' computes the function of these weights.\n"
         "  google_jax: activation: the weights need gelu, and there it is gelu_tanh\n"
-        "  google_jax_linen: activation: the weights need gelu, and there it is gelu_tanh"
+        "  google_jax_linen: activation: the weights need gelu, and there it is gelu_tanh\n"
+        "  Targets that hold it as it is: hf, jeonsworld, openclip, timm, torchvision, vit."
     )
     assert caught.value.exit_code == 5
     assert not (tmp_path / "out").exists()
