@@ -9,7 +9,7 @@ import secrets
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from vitconvert.errors import OutputExists, UsageError
@@ -51,22 +51,35 @@ def whole_directory(path: Path, *, overwrite: bool) -> Iterator[Path]:
     """
     check_output(path, overwrite=overwrite)
     path = path.absolute()
-    temporary = path.parent / f".{path.name}-{secrets.token_hex(8)}{_PART}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _clean(path)
-        temporary.mkdir()
+        temporary, lock = _new_part(path)
     except OSError as error:
         raise UsageError(
             "The output cannot be written.", evidence={"output": path, "reason": error.strerror}
         ) from None
     try:
-        with _locked(temporary):
+        with lock:
             yield temporary
             _sync(temporary)
             _put(temporary, path, overwrite=overwrite)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _new_part(path: Path) -> tuple[Path, ExitStack]:
+    """A directory beside `path`, and the lock on it."""
+    while True:
+        part = path.parent / f".{path.name}-{secrets.token_hex(8)}{_PART}"
+        part.mkdir()
+        lock = ExitStack()
+        # Before it is locked, another process may take it for remains; then there is a next.
+        with suppress(BlockingIOError, FileNotFoundError):
+            lock.enter_context(_locked(part))
+            part.stat()
+            return part, lock
+        lock.close()
 
 
 def _put(temporary: Path, path: Path, *, overwrite: bool) -> None:
