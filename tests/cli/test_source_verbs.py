@@ -14,6 +14,8 @@ from vit_pytorch import ViT as LucidrainsViT
 import vitconvert
 from tests.hub_server import HubServer, use_hub
 from tests.spelling import google_arrays
+from vitconvert.containers import open_container
+from vitconvert.demo.demonstration import DIGITS
 
 NAME = "vit_tiny_patch16_224"
 REPO = "timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k"
@@ -246,3 +248,14 @@ def test_error_unknown_field(run, tmp_path):
     assert code == 2
     assert "'num_head' is no field of ViTConfig." in err
     assert "Did you mean 'num_heads'?" in err
+
+
+def test_scan_stacks_the_blocks_of_big_vision(run, tmp_path):
+    asked = ["--set", "activation=gelu_tanh", "--no-verify", "-q", "--scan", "-o", tmp_path / "out"]
+    assert run("file", DIGITS, "--to", "big_vision", *asked).code == 0
+    with open_container(tmp_path / "out" / "model.npz") as container:
+        names = [name for name in container.manifest if name.endswith("LayerNorm_0/scale")]
+        assert [container.manifest[name].shape for name in names] == [(4, 48)]
+    refused = run("file", DIGITS, "--to", "timm", *asked)
+    assert refused.code == 2
+    assert "timm has no stacked blocks." in refused.err

@@ -40,6 +40,7 @@ def command(source: str, help_text: str) -> click.Command:
         type=click.Path(path_type=Path, exists=True),
         help="A local file or directory to use instead of the download.",
     )
+    @click.option("--scan", is_flag=True, help="For big_vision: all blocks stacked in one array.")
     @changing_options
     @click.option(
         "--max-shard-size", help="Split safetensors into files of at most this size, such as 5GB."
@@ -74,7 +75,7 @@ def _convert(source: str, options: dict[str, Any]) -> int:
     output = options["output"] or Path(_default_name(options["model"]))
     check_output(output, overwrite=options["force"])
     asked = {
-        "to": options["to"],
+        "to": _target(options),
         "reading_options": _reading(source, options),
         "changes": _changes(options),
         "allow": options["allow"],
@@ -99,6 +100,13 @@ def _convert(source: str, options: dict[str, Any]) -> int:
     else:
         click.echo(conversion_report(conversion))
     return 0
+
+
+def _target(options: dict[str, Any]) -> str:
+    to: str = options["to"]
+    if options["scan"] and to != "big_vision":
+        raise click.BadParameter(f"{to} has no stacked blocks.", param_hint="--scan")
+    return "big_vision_scan" if options["scan"] else to
 
 
 def _locate(source: str, options: dict[str, Any], stack: ExitStack) -> "Located":
