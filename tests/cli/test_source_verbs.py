@@ -256,6 +256,6 @@ def test_scan_stacks_the_blocks_of_big_vision(run, tmp_path):
     with open_container(tmp_path / "out" / "model.npz") as container:
         names = [name for name in container.manifest if name.endswith("LayerNorm_0/scale")]
         assert [container.manifest[name].shape for name in names] == [(4, 48)]
-    refused = run("file", DIGITS, "--to", "timm", *asked)
+    refused = run("file", DIGITS, "--to", "timm", *asked, "--force")
     assert refused.code == 2
     assert "timm has no stacked blocks." in refused.err
