@@ -76,6 +76,7 @@ def conversion_report(conversion: "Conversion") -> str:
         *(line("changed", change) for change in ledger.changed),
         line("parity", conversion.parity.summary() if conversion.parity else "not asked for"),
         *(line("opened by", opened.summary()) for opened in conversion.opened),
+        *(line("photographs", departure) for departure in conversion.departures),
         *(
             line("not for", f"{dialect}: {why}")
             for dialect, why in conversion.passed_over.items()

@@ -238,7 +238,7 @@ def _files(
     weights = list(split(file, infos, most))
     index = [f"{file}.index.json"] if len(weights) > 1 else []
     dtypes = {info.dtype for info in infos.values()}
-    companions = companions_of(target, source.preprocessing, dtypes)
+    companions = companions_of(target, source.preprocessing, dtypes).files
     return (*weights, *index, *companions, "vitconvert.json")
 
 
