@@ -41,8 +41,8 @@ def companions_of(
         found = set(dtypes)
         config["dtype"] = found.pop() if len(found) == 1 else "float32"
     if preprocessing is None:
-        departures = ("nothing says how photographs become the model's input",)
-        return Companions(files={"config.json": config}, departures=departures)
+        unknown = "nothing says how photographs become the model's input"
+        return Companions(files={"config.json": config}, departures=(unknown,))
     if "pretrained_cfg" not in config:
         processor, departures = _for_transformers(preprocessing)
     else:

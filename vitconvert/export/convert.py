@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.ledger import Ledger
 from vitconvert.conversion.target import Target
+from vitconvert.export.card import write_card
 from vitconvert.export.changes import Changes, changed, gauged
 from vitconvert.export.companions import companions_of, write_json
 from vitconvert.export.consumers import Opened, open_with_consumers
@@ -183,21 +184,20 @@ def convert_located(
         metadata = weights_metadata(source, target)
         container = target.table.container
         sha256 = write_weights(directory, container, contents, most, metadata=metadata)
-        dtypes = {content.info.dtype for content in contents.values()}
+        infos = {name: content.info for name, content in contents.items()}
+        dtypes = {info.dtype for info in infos.values()}
         companions = companions_of(target, source.preprocessing, dtypes)
         for name, companion in companions.files.items():
             write_json(directory / name, companion)
         opened = _opened(directory, target, source) if verify else ()
-        record = provenance(
-            source,
-            target,
-            sha256_in=sha256_in(),
-            sha256_out=sha256,
-            parity=parity,
-            opened=opened,
-            departures=companions.departures,
-            command=command,
-        )
+        told: dict[str, Any] = {
+            "sha256_in": sha256_in(),
+            "parity": parity,
+            "opened": opened,
+            "departures": companions.departures,
+        }
+        write_card(directory, source, target, infos, **told)
+        record = provenance(source, target, sha256_out=sha256, command=command, **told)
         write_json(directory / "vitconvert.json", record)
     return Conversion(
         output=output,

@@ -239,7 +239,7 @@ def _files(
     index = [f"{file}.index.json"] if len(weights) > 1 else []
     dtypes = {info.dtype for info in infos.values()}
     companions = companions_of(target, source.preprocessing, dtypes).files
-    return (*weights, *index, *companions, "vitconvert.json")
+    return (*weights, *index, *companions, "README.md", "vitconvert.json")
 
 
 def _after(reading: Reading, changes: Changes) -> tuple[Checkpoint, dict[str, str]]:
