@@ -16,6 +16,7 @@ from vit_pytorch import ViT as LucidrainsViT
 import vitconvert
 from tests.export.conftest import fill
 from tests.hub_server import HubServer, use_hub
+from tests.huggingface.classes import CLASSES
 from tests.spelling import google_arrays
 
 SMALL = {"depth": 2, "embed_dim": 30, "num_heads": 3, "mlp_ratio": 1.5, "num_classes": 7}
@@ -166,6 +167,17 @@ def test_classes_of_transformers(name, classifies, huggingface_directory, tmp_pa
         "tags": ["transformers", "vitconvert", "vision-transformer"],
     }
     assert len(_run(text, tmp_path / "out", monkeypatch)) == 2
+
+
+@pytest.mark.parametrize("name", list(CLASSES))
+def test_every_class_of_transformers(name, tmp_path, monkeypatch):
+    CLASSES[name].model().save_pretrained(tmp_path / "theirs")
+    vitconvert.convert(tmp_path / "theirs", to="hf", output=tmp_path / "out", verify=False)
+    first, ours = _run(_card(tmp_path / "out"), tmp_path / "out", monkeypatch)
+    if first is None:  # of SigLIP 2, the tensors are loaded
+        assert name.startswith("SigLIP 2")
+    elif isinstance(first, torch.Tensor):
+        assert _close(first, ours)
 
 
 def test_torchvision(timm_directory, tmp_path, monkeypatch):

@@ -45,7 +45,7 @@ def examples(target: Target, source: Reading | Checkpoint, has_processor: bool) 
     match target.table.ecosystem:
         case "timm":
             own = [_timm(config, preprocessing), _timm_wrapper(config, preprocessing)]
-        case "hf":
+        case "hf" if not _reads_patches(target):
             own = [_transformers(target, config, preprocessing if has_processor else None)]
         case "torchvision" if _is_torchvision(config):
             own = [_torchvision(config)]
@@ -91,6 +91,11 @@ def _transformers(
         preprocessing is not None,
         ', backend="pil"' if on_pillow else "",
     )
+
+
+def _reads_patches(target: Target) -> bool:
+    """SigLIP 2 in transformers reads patches, which its own processor cuts."""
+    return bool(target.their_config["architectures"][0].startswith("Siglip2"))
 
 
 def _with_transformers(kind: str, config: ViTConfig, processor: bool, backend: str) -> Example:
