@@ -1,6 +1,7 @@
 """The photographs of an output are those of its source, or the report says what is otherwise."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -166,9 +167,11 @@ def test_a_model_of_no_photographs_says_so(timm_directory, tmp_path):
 
 
 def test_a_squash_to_the_size_itself_cuts_nothing():
-    assert not Preprocessing.from_timm({"crop_mode": "squash", "crop_pct": 1.0}).crop
-    assert Preprocessing.from_timm({"crop_mode": "squash", "crop_pct": 0.9}).crop
-    assert Preprocessing.from_timm({"crop_mode": "center", "crop_pct": 1.0}).crop
+    squashed = Preprocessing.from_timm({"crop_mode": "squash", "crop_pct": 1.0})
+    assert not squashed.cuts
+    assert replace(squashed, crop=False).differences(squashed) == ()
+    assert Preprocessing.from_timm({"crop_mode": "squash", "crop_pct": 0.9}).cuts
+    assert Preprocessing.from_timm({"crop_mode": "center", "crop_pct": 1.0}).cuts
 
 
 def test_the_report_tells_departures(timm_directory, tmp_path):

@@ -176,7 +176,7 @@ def _preprocessing(stated: Preprocessing | None) -> str:
         "none": "not resized",
     }
     filter_ = "" if stated.resize == "none" else f" ({stated.interpolation})"
-    crop = f", middle {size}" if stated.crop else ""
+    crop = f", middle {size}" if stated.cuts else ""
     mean, std = (", ".join(f"{v:g}" for v in values) for values in (stated.mean, stated.std))
     scale = f", over {1 / stated.rescale_factor:g}" if stated.rescale_factor else ""
     return f"{steps[stated.resize]}{filter_}{crop}{scale}, mean {mean}, std {std}"

@@ -98,7 +98,7 @@ def _departures(program: str, source: Preprocessing, theirs: Preprocessing) -> t
         said.append(f"resizes {_RESIZES[other.resize]}, not {_RESIZES[ours.resize]}")
     if other.antialias != ours.antialias:
         said.append("smooths what it shrinks" if other.antialias else "shrinks without smoothing")
-    if source.crop and theirs.crop and other.crop_rounding != ours.crop_rounding:
+    if source.cuts and other.crop_rounding != ours.crop_rounding:
         said.append("cuts a pixel beside where an odd number of pixels is cut off")
     if other.upright != ours.upright:
         turns = "turns" if other.upright else "does not turn"

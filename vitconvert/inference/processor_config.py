@@ -95,15 +95,14 @@ def fields_from_timm(cfg: Mapping[str, Any]) -> dict[str, Any]:
         raise ConflictingFact(f"crop_mode = {mode!r} is none of center, squash, border.")
     if mode == "center":
         mode = "shortest" if size[0] == size[1] else "cover"
-    resize_size = scaled_size(image_size, cfg.get("crop_pct") or _TIMM_CROP_PCT)
     return {
         "image_size": image_size,
         "mean": numbers(cfg.get("mean") or IMAGENET[0], "mean", channels),
         "std": numbers(cfg.get("std") or IMAGENET[1], "std", channels),
         "interpolation": cfg.get("interpolation") or "bicubic",
         "resize": mode,
-        "resize_size": resize_size,
-        "crop": mode != "squash" or resize_size != image_size,
+        "resize_size": scaled_size(image_size, cfg.get("crop_pct") or _TIMM_CROP_PCT),
+        "crop": True,
         "backend": "torchvision",
     }
 
