@@ -99,7 +99,7 @@ def _departures(program: str, source: Preprocessing, theirs: Preprocessing) -> t
     if other.antialias != ours.antialias:
         said.append("smooths what it shrinks" if other.antialias else "shrinks without smoothing")
     if source.cuts and other.crop_rounding != ours.crop_rounding:
-        said.append("cuts a pixel beside where an odd number of pixels is cut off")
+        said.append("cuts a pixel beside where 3, 7, 11, ... pixels are cut off")
     if other.upright != ours.upright:
         turns = "turns" if other.upright else "does not turn"
         said.append(f"{turns} photographs by their EXIF orientation")
