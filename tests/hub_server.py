@@ -1,4 +1,4 @@
-"""A Hugging Face Hub in one thread: the read side of its API, and the ways in which it fails.
+"""A Hugging Face Hub in one thread: what its API reads and writes, and the ways in which it fails.
 
     with HubServer({"org/name": {"config.json": b"{}", "model.safetensors": weights}}) as server:
         use_hub(monkeypatch, server, tmp_path)
@@ -12,11 +12,12 @@ import importlib
 import json
 import re
 import threading
+from base64 import b64decode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -65,6 +66,7 @@ class HubServer:
         repos: Repository to branch or commit to files.
         gated: Repositories whose files need `token`.
         private: Repositories that only exist for `token`.
+        read_only: Repositories that `token` may not write to.
         token: The token that opens them.
         files: Plain files, under `/files/`.
         faults: What goes wrong.
@@ -78,6 +80,9 @@ class HubServer:
         self.branches: dict[str, dict[str, str]] = {}
         self.gated: set[str] = set()
         self.private: set[str] = set()
+        self.read_only: set[str] = set()
+        self.stored: dict[str, bytes] = {}  # sha256 to what was uploaded
+        self.messages: list[str] = []  # of commits that came in
         self.token = "hf_of_the_test"
         self.files: dict[str, bytes] = {}
         self.faults = Faults()
@@ -175,7 +180,14 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self._answer()
 
+    def do_POST(self) -> None:
+        self._answer()
+
+    def do_PUT(self) -> None:
+        self._answer()
+
     def _answer(self) -> None:
+        body = self._sent()
         path = unquote(urlsplit(self.path).path)
         headers = {name.lower(): value for name, value in self.headers.items()}
         self.hub.requests.append(Request(method=self.command, path=path, headers=headers))
@@ -183,6 +195,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.hub.on_request(self.command, path)
         if (status := self._planned(path)) is not None:
             self._send(status, b"", {"Retry-After": "0"})
+        elif self.command in ("POST", "PUT"):
+            self._write(path, body)
         elif match := re.fullmatch(r"/files/(?P<name>.+)", path):
             self._plain(match["name"])
         elif match := re.fullmatch(
@@ -196,6 +210,17 @@ class _Handler(BaseHTTPRequestHandler):
             self._file(match["repo"], match["revision"], match["name"])
         else:
             self._send(404, b"", {})
+
+    def _sent(self) -> bytes:
+        """The body of the request, also one in chunks, whose length nobody knew before."""
+        if self.headers.get("Transfer-Encoding") != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        body = b""
+        while size := int(self.rfile.readline(), 16):
+            body += self.rfile.read(size)
+            self.rfile.readline()
+        self.rfile.readline()
+        return body
 
     def _planned(self, path: str) -> int | None:
         for part, statuses in self.hub.faults.status.items():
@@ -233,7 +258,95 @@ class _Handler(BaseHTTPRequestHandler):
                 for name, body in files.items()
             ]
             answer = {"id": repo, "sha": commit, "siblings": siblings, "tags": []}
-        self._send(200, json.dumps(answer).encode(), {"Content-Type": "application/json"})
+            answer["private"] = repo in self.hub.private
+        self._json(answer)
+
+    def _write(self, path: str, body: bytes) -> None:
+        """Every request that changes something; uploads themselves carry no token."""
+        if match := re.fullmatch(r"/lfs/(?P<sha256>[0-9a-f]{64})", path):
+            self.hub.stored[match["sha256"]] = body
+            self._send(200, b"", {})
+            return
+        if not self._allowed(""):
+            self._send(401, b"", {"X-Error-Message": "Invalid credentials in Authorization header"})
+        elif path == "/api/repos/create":
+            self._create(json.loads(body))
+        elif path == "/api/validate-yaml":
+            self._validate(json.loads(body)["content"])
+        elif path.endswith("/verify"):
+            self._send(200 if json.loads(body)["oid"] in self.hub.stored else 404, b"", {})
+        elif match := re.fullmatch(r"/(?P<repo>[^/]+/[^/]+)[.]git/info/lfs/objects/batch", path):
+            self._json({"transfer": "basic", "objects": self._actions(json.loads(body)["objects"])})
+        elif match := re.fullmatch(
+            r"/api/models/(?P<repo>[^/]+/[^/]+)/(?P<what>preupload|commit|branch)/(?P<revision>.+)",
+            path,
+        ):
+            self._change(match["repo"], match["what"], match["revision"], body)
+        else:
+            self._send(404, b"", {})
+
+    def _create(self, wanted: dict[str, str | None]) -> None:
+        repo = f"{wanted['organization'] or 'me'}/{wanted['name']}"
+        answer = {"url": f"{self.hub.endpoint}/{repo}"}
+        if repo in self.hub.commits:
+            self._json({**answer, "error": "You already created this model repo"}, 409)
+        elif repo in self.hub.read_only:
+            self._send(403, b"", {"X-Error-Message": "You don't have the rights"})
+        else:
+            if wanted.get("visibility") == "private":
+                self.hub.private.add(repo)
+            self.hub.push(repo, {})
+            self._json(answer)
+
+    def _validate(self, card: str) -> None:
+        if card.startswith("---\n"):
+            self._json({"errors": [], "warnings": []})
+        else:
+            self._json({"errors": [{"message": "no metadata"}], "warnings": []}, 400)
+
+    def _actions(self, objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Where to send what is not there yet."""
+        found = []
+        for wanted in objects:
+            place = f"{self.hub.other_host}/lfs/{wanted['oid']}"
+            verify = f"{self.hub.endpoint}/lfs/verify"
+            actions = {"upload": {"href": place}, "verify": {"href": verify}}
+            known = wanted["oid"] in self.hub.stored
+            found.append(wanted if known else {**wanted, "actions": actions})
+        return found
+
+    def _change(self, repo: str, what: str, revision: str, body: bytes) -> None:
+        proposed = "create_pr=1" in self.path
+        if repo in self.hub.read_only and not proposed:
+            self._send(403, b"", {"X-Error-Message": "You don't have the rights"})
+        elif what == "branch":
+            self.hub.branches[repo].setdefault(revision, self.hub.branches[repo]["main"])
+            self._send(200, b"", {})
+        elif self._commit(repo, revision) is None:
+            pass
+        elif what == "preupload":
+            modes = [
+                {"uploadMode": "lfs" if f["path"].endswith(_LFS) else "regular", "path": f["path"]}
+                for f in json.loads(body)["files"]
+            ]
+            self._json({"files": [{**mode, "shouldIgnore": False, "oid": None} for mode in modes]})
+        else:
+            header, *changes = (json.loads(line) for line in body.splitlines())
+            self.hub.messages.append(header["value"]["summary"])
+            files = dict(self.hub.commits[repo][self.hub.branches[repo][revision]])
+            for change in (change["value"] for change in changes):
+                content = change.get("content")
+                files[change["path"]] = (
+                    self.hub.stored[change["oid"]] if content is None else b64decode(content)
+                )
+            branch = "refs/pr/1" if proposed else revision
+            commit = self.hub.push(repo, files, branch=branch)
+            page = f"{self.hub.endpoint}/{repo}"
+            answer = {"commitUrl": f"{page}/commit/{commit}", "commitOid": commit}
+            self._json({**answer, "pullRequestUrl": f"{page}/discussions/1" if proposed else None})
+
+    def _json(self, answer: object, status: int = 200) -> None:
+        self._send(status, json.dumps(answer).encode(), {"Content-Type": "application/json"})
 
     def _file(self, repo: str, revision: str, name: str) -> None:
         if (commit := self._commit(repo, revision)) is None:

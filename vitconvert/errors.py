@@ -16,6 +16,7 @@
       InputMismatch             1  images of the wrong size, type or channel count
       NotRepresentable          5  the target cannot compute this function
       ParityFailed              3  the numbers disagree
+      UploadError               1  an output does not get to the Hub
       OutputExists              1  nothing is overwritten without being told to
       MissingPackage            1  an optional reference package is not installed
       UsageError                2  the command line is wrong
@@ -179,6 +180,12 @@ class ParityFailed(VitConvertError):
 
     code = "parity-failed"
     exit_code = 3
+
+
+class UploadError(VitConvertError):
+    """An output cannot be published, or the Hub does not take it."""
+
+    code = "upload-failed"
 
 
 class OutputExists(VitConvertError):

@@ -33,7 +33,7 @@ def test_the_plan_is_told_block_by_block(google, run, tmp_path):
     assert lines[-3].startswith("bytes          ")
     assert lines[-3].endswith(" rearranged")
     assert lines[-2:] == [
-        "files          model.safetensors, config.json, preprocessor_config.json, vitconvert.json",
+        "files          model.safetensors, config.json, README.md, vitconvert.json",
         "output         nothing was written",
     ]
     assert not (tmp_path / "out").exists()

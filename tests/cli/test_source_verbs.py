@@ -60,6 +60,17 @@ def test_timm_name_is_downloaded_checked_converted_verified_and_written(hub, run
     assert record["source"]["verified"] == ["config.json", "model.safetensors"]
 
 
+@pytest.mark.parametrize("typed", [["--token", "hf_secret"], ["--token=hf_secret"]], ids=str)
+def test_the_token_is_not_in_the_record(typed, hub, run, tmp_path, monkeypatch):
+    arguments = ["timm", NAME, "-o", str(tmp_path / "out"), "--no-verify", *typed]
+    monkeypatch.setattr("sys.argv", ["vitconvert", *arguments])
+    assert run(*arguments).code == 0
+    record = (tmp_path / "out" / "vitconvert.json").read_text()
+    assert "hf_secret" not in record
+    assert "--no-verify --token" in record
+    assert all(r.headers["authorization"] == "Bearer hf_secret" for r in hub.requests)
+
+
 def test_a_warm_cache_is_enough_offline(hub, run, tmp_path):
     assert run("timm", NAME, "-o", tmp_path / "one", "--no-verify").code == 0
     assert run("timm", NAME, "-o", tmp_path / "two", "--no-verify", "--offline").code == 0

@@ -34,9 +34,9 @@ def test_it_is_small() -> None:
 def test_nothing_else_lies_there() -> None:
     names = {path.relative_to(DIGITS).as_posix() for path in FILES}
     assert names == {
+        "README.md",
         "config.json",
         "model.safetensors",
-        "preprocessor_config.json",
         "training.json",
         "vitconvert.json",
         *(f"samples/{name}.png" for name in CLASSES),

@@ -1,7 +1,9 @@
 """What is written is loaded by the programs it is for, and computes the same function."""
 
 import json
+import shutil
 import tomllib
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +11,12 @@ import pytest
 import timm
 import torch
 from PIL import Image
+from safetensors import safe_open
 from safetensors.torch import load_file
 from transformers import AutoImageProcessor, AutoModelForImageClassification
 
 import vitconvert
+from tests.hub_server import HubServer, use_hub
 from vitconvert.conversion.morphs import cast
 from vitconvert.errors import NotRepresentable, OutputExists, ParityFailed, UsageError
 from vitconvert.export import consumers
@@ -184,6 +188,36 @@ def test_provenance_says_where_everything_came_from(timm_directory, tmp_path):
     assert vitconvert.load_model(tmp_path / "out").config.origins["num_heads"] == "vitconvert.json"
 
 
+def test_weights_say_where_they_are_from_but_for_places_of_this_machine(timm_directory, tmp_path):
+    vitconvert.convert(timm_directory(**SMALL), to="hf", output=tmp_path / "out", verify=False)
+    with safe_open(tmp_path / "out" / "model.safetensors", "pt") as file:
+        assert file.metadata() == {
+            "format": "pt",
+            "vitconvert.version": vitconvert.__version__,
+            "vitconvert.source_dialect": "timm",
+            "vitconvert.target_dialect": "hf_vit",
+        }
+
+
+def test_weights_say_which_repository_they_are_from(timm_directory, tmp_path, monkeypatch):
+    directory = timm_directory(**SMALL)
+    files = {path.name: path.read_bytes() for path in directory.iterdir()}
+    with HubServer({"org/vit": files}) as server:
+        use_hub(monkeypatch, server, tmp_path)
+        vitconvert.convert("hf:org/vit", output=tmp_path / "out", max_shard_size=9999, verify=False)
+    for shard in (tmp_path / "out").glob("*.safetensors"):
+        with safe_open(shard, "pt") as file:
+            assert file.metadata() == {
+                "format": "pt",
+                "vitconvert.version": vitconvert.__version__,
+                "vitconvert.source_dialect": "timm",
+                "vitconvert.target_dialect": "timm",
+                "vitconvert.source_repo": "org/vit",
+                "vitconvert.source_revision": server.branches["org/vit"]["main"],
+                "vitconvert.source_sha256": sha256(files["model.safetensors"]).hexdigest(),
+            }
+
+
 def test_the_same_source_gives_the_same_bytes(timm_directory, tmp_path):
     source = timm_directory(**SMALL)
     for name in ("one", "two"):
@@ -191,6 +225,15 @@ def test_the_same_source_gives_the_same_bytes(timm_directory, tmp_path):
     files = sorted(path.name for path in (tmp_path / "one").iterdir())
     for file in files:
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
+
+
+def test_a_renamed_source_gives_the_same_weights(timm_directory, tmp_path):
+    source = timm_directory(**SMALL)
+    vitconvert.convert(source, output=tmp_path / "one", verify=False)
+    shutil.move(source, tmp_path / "elsewhere")
+    vitconvert.convert(tmp_path / "elsewhere", output=tmp_path / "two", verify=False)
+    one, two = (tmp_path / name / "model.safetensors" for name in ("one", "two"))
+    assert one.read_bytes() == two.read_bytes()
 
 
 def test_nothing_is_replaced_without_being_told_to(timm_directory, tmp_path):

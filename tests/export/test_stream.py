@@ -198,7 +198,7 @@ def test_renames_import_neither_torch_nor_numpy(tmp_path, write, to, written):
         f"vitconvert.convert({str(path)!r}, to={to!r}, output={str(out)!r}, verify=False, "
         "dialect='timm', overrides=dict(num_heads=3, norm_eps=1e-6, activation='gelu', "
         "pooling='token', image_size='12x8', position_embedding='learned', rope='none'))\n"
-        "print(sorted({'torch', 'numpy'} & set(sys.modules)))"
+        "print(sorted({'torch', 'numpy', 'huggingface_hub', 'yaml'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -28,6 +28,7 @@ VERBS = {
     "diff": ("diff", "Say what two checkpoints, of any dialects, differ in."),
     "verify": ("verify", "Compare a checkpoint with its own project's implementation."),
     "predict": ("predict", "Name what photographs show."),
+    "push": ("push", "Publish an output on the Hugging Face Hub."),
     "list": ("listing", "List dialects and named architectures."),
 }
 

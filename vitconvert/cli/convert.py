@@ -91,7 +91,7 @@ def _convert(source: str, options: dict[str, Any]) -> int:
             output=output,
             verify=options["verify"],
             overwrite=options["force"],
-            command=shlex.join(["vitconvert", *sys.argv[1:]]),
+            command=_typed(sys.argv[1:]),
         )
     if options["as_json"]:
         print_json({"ok": True, **conversion.to_dict()})
@@ -107,6 +107,16 @@ def _target(options: dict[str, Any]) -> str:
     if options["scan"] and to != "big_vision":
         raise click.BadParameter(f"{to} has no stacked blocks.", param_hint="--scan")
     return "big_vision_scan" if options["scan"] else to
+
+
+def _typed(arguments: list[str]) -> str:
+    """The command for the record, which may be published, so without the token."""
+    hidden = {i + 1 for i, argument in enumerate(arguments) if argument == "--token"}
+    shown = [
+        "--token=..." if argument.startswith("--token=") else "..." if i in hidden else argument
+        for i, argument in enumerate(arguments)
+    ]
+    return shlex.join(["vitconvert", *shown])
 
 
 def _locate(source: str, options: dict[str, Any], stack: ExitStack) -> "Located":

@@ -9,6 +9,7 @@ import click
 if TYPE_CHECKING:
     from vitconvert.config import ViTConfig
     from vitconvert.export.convert import Conversion
+    from vitconvert.export.push import Pushed
     from vitconvert.inspection import Inspection
     from vitconvert.sources import Located
 
@@ -76,6 +77,7 @@ def conversion_report(conversion: "Conversion") -> str:
         *(line("changed", change) for change in ledger.changed),
         line("parity", conversion.parity.summary() if conversion.parity else "not asked for"),
         *(line("opened by", opened.summary()) for opened in conversion.opened),
+        *(line("photographs", departure) for departure in conversion.departures),
         *(
             line("not for", f"{dialect}: {why}")
             for dialect, why in conversion.passed_over.items()
@@ -83,6 +85,21 @@ def conversion_report(conversion: "Conversion") -> str:
         ),
         line("output", f"{conversion.output} ({conversion.target_dialect})"),
     ]
+    return "\n".join(lines)
+
+
+def push_report(
+    files: Mapping[str, int], pushed: "Pushed | None" = None, *, quiet: bool = False
+) -> str:
+    """What goes, or went, to the Hub."""
+    if quiet:
+        return "\n".join(files)
+    lines = [
+        line("file" if pushed else "would send", f"{n:,} bytes  {f}") for f, n in files.items()
+    ]
+    if pushed:
+        lines.append(line("pull request" if pushed.pull_request else "commit", pushed.url))
+        lines.append(line("load it with", f"hf-hub:{pushed.repo}"))
     return "\n".join(lines)
 
 

@@ -2,33 +2,108 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vitconvert.conversion.target import Target
 from vitconvert.errors import NotRepresentable
+from vitconvert.inference.backends import BACKENDS
 from vitconvert.inference.preprocessing import Preprocessing
+
+_RESIZES = {"pil": "Pillow images", "uint8": "tensors of bytes", "float": "tensors of floats"}
+_TRANSPARENT = {"drop": "forgets transparency", "white": "lays transparent images over white"}
+_IN_WORDS = ("backend", "transparency")  # said by these, and not by their names
+
+
+@dataclass(frozen=True, kw_only=True)
+class Companions:
+    """The small files, and what they cannot say.
+
+    Attributes:
+        files: Name -> content of each JSON file.
+        departures: What the programs that the target is for do otherwise with photographs than
+            the checkpoint's own project, one sentence each.
+    """
+
+    files: Mapping[str, Mapping[str, Any]]
+    departures: tuple[str, ...] = ()
 
 
 def companions_of(
     target: Target, preprocessing: Preprocessing | None, dtypes: Iterable[str]
-) -> dict[str, Mapping[str, Any]]:
+) -> Companions:
     """`config.json` and `preprocessor_config.json`, where the target has them."""
     if not target.their_config:
-        return {}
+        return Companions(files={})
     config = dict(target.their_config)
     if "dtype" in config:
         found = set(dtypes)
         config["dtype"] = found.pop() if len(found) == 1 else "float32"
-    companions: dict[str, Mapping[str, Any]] = {"config.json": config}
-    if preprocessing is not None:
-        # Where transformers cannot say it, timm's config.json and vitconvert.json do all the same.
-        with suppress(NotRepresentable):
-            companions["preprocessor_config.json"] = preprocessing.to_huggingface()
-    return companions
+    if preprocessing is None:
+        unknown = "nothing says how photographs become the model's input"
+        return Companions(files={"config.json": config}, departures=(unknown,))
+    if "pretrained_cfg" not in config:
+        processor, departures = _for_transformers(preprocessing)
+    else:
+        processor, departures = _beside_timm(config["pretrained_cfg"], preprocessing)
+        if processor:
+            # Without it, transformers would not look into the other file of a timm directory.
+            config["image_processor_type"] = processor["image_processor_type"]
+    files = {"config.json": config, "preprocessor_config.json": processor}
+    return Companions(
+        files={name: file for name, file in files.items() if file}, departures=departures
+    )
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write a JSON object as people read it."""
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _beside_timm(
+    pretrained_cfg: Mapping[str, Any], source: Preprocessing
+) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
+    """A file of transformers' own only where it is exact and timm, which it would ask, is not.
+
+    transformers 5.23, TimmWrapperImageProcessor: without such a file, timm makes the images.
+    """
+    departures = _departures("timm", source, Preprocessing.from_timm(pretrained_cfg))
+    try:
+        processor = source.to_huggingface()
+    except NotRepresentable:
+        return None, departures
+    exact = not Preprocessing.from_huggingface(processor).differences(source)
+    return (processor if exact and departures else None), departures
+
+
+def _for_transformers(source: Preprocessing) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
+    try:
+        processor = source.to_huggingface()
+    except NotRepresentable as error:
+        return None, (f"preprocessor_config.json is left out: {error.fact}",)
+    departures = _departures("transformers", source, Preprocessing.from_huggingface(processor))
+    if departures and BACKENDS[source.backend].resize == "pil":
+        # The file cannot choose it.
+        advice = 'transformers resizes Pillow images with AutoImageProcessor(..., backend="pil")'
+        departures = (*departures, advice)
+    return processor, departures
+
+
+def _departures(program: str, source: Preprocessing, theirs: Preprocessing) -> tuple[str, ...]:
+    """What a program does otherwise; roundings of the last bit are left out."""
+    ours, other = BACKENDS[source.backend], BACKENDS[theirs.backend]
+    said = []
+    if other.resize != ours.resize:
+        said.append(f"resizes {_RESIZES[other.resize]}, not {_RESIZES[ours.resize]}")
+    if other.antialias != ours.antialias:
+        said.append("smooths what it shrinks" if other.antialias else "shrinks without smoothing")
+    if source.cuts and other.crop_rounding != ours.crop_rounding:
+        said.append("cuts a pixel beside where 3, 7, 11, ... pixels are cut off")
+    if other.upright != ours.upright:
+        turns = "turns" if other.upright else "does not turn"
+        said.append(f"{turns} photographs by their EXIF orientation")
+    if theirs.transparency != source.transparency:
+        said.append(_TRANSPARENT[theirs.transparency])
+    said += [d for d in source.differences(theirs) if not d.startswith(_IN_WORDS)]
+    return tuple(f"{program} {sentence}" for sentence in said)

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.ledger import Ledger
 from vitconvert.conversion.target import Target
+from vitconvert.export.card import write_card
 from vitconvert.export.changes import Changes, changed, gauged
 from vitconvert.export.companions import companions_of, write_json
 from vitconvert.export.consumers import Opened, open_with_consumers
-from vitconvert.export.provenance import hash_files, provenance
+from vitconvert.export.provenance import hash_files, provenance, weights_metadata
 from vitconvert.export.targets import OWN, Wish, choose_gauged_target, choose_target
 from vitconvert.export.weights import contents_for, parse_size, write_weights
 from vitconvert.export.whole_directory import check_output, whole_directory
@@ -45,6 +46,7 @@ class Conversion:
         passed_over: Dialects of the target's ecosystem that cannot hold the function, and why.
         parity: Comparison with the source's own implementation, or None if it was not asked for.
         opened: How other programs that loaded the output agree with vitconvert.
+        departures: What they do otherwise with photographs than the checkpoint's own project.
         sha256: File of the output to hash.
     """
 
@@ -57,6 +59,7 @@ class Conversion:
     passed_over: Mapping[str, str]
     parity: "ParityReport | None"
     opened: tuple[Opened, ...]
+    departures: tuple[str, ...]
     sha256: Mapping[str, str]
 
     def to_dict(self) -> dict[str, Any]:
@@ -72,6 +75,7 @@ class Conversion:
             "passed_over": dict(self.passed_over),
             "parity": self.parity.to_dict() if self.parity else None,
             "opened_by": [opened.to_dict() for opened in self.opened],
+            "departures": list(self.departures),
             "sha256": dict(self.sha256),
         }
 
@@ -177,20 +181,23 @@ def convert_located(
         source = gauged(source if isinstance(source, Checkpoint) else checkpoint_of(source), gauges)
     contents = contents_for(target, source)
     with whole_directory(output, overwrite=overwrite) as directory:
-        sha256 = write_weights(directory, target.table.container, contents, most)
-        dtypes = {content.info.dtype for content in contents.values()}
-        for name, companion in companions_of(target, source.preprocessing, dtypes).items():
+        metadata = weights_metadata(source, target)
+        container = target.table.container
+        sha256 = write_weights(directory, container, contents, most, metadata=metadata)
+        infos = {name: content.info for name, content in contents.items()}
+        dtypes = {info.dtype for info in infos.values()}
+        companions = companions_of(target, source.preprocessing, dtypes)
+        for name, companion in companions.files.items():
             write_json(directory / name, companion)
         opened = _opened(directory, target, source) if verify else ()
-        record = provenance(
-            source,
-            target,
-            sha256_in=sha256_in(),
-            sha256_out=sha256,
-            parity=parity,
-            opened=opened,
-            command=command,
-        )
+        told: dict[str, Any] = {
+            "sha256_in": sha256_in(),
+            "parity": parity,
+            "opened": opened,
+            "departures": companions.departures,
+        }
+        write_card(directory, source, target, infos, **told)
+        record = provenance(source, target, sha256_out=sha256, command=command, **told)
         write_json(directory / "vitconvert.json", record)
     return Conversion(
         output=output,
@@ -202,6 +209,7 @@ def convert_located(
         passed_over=passed_over,
         parity=parity,
         opened=opened,
+        departures=companions.departures,
         sha256=sha256,
     )
 

@@ -238,8 +238,8 @@ def _files(
     weights = list(split(file, infos, most))
     index = [f"{file}.index.json"] if len(weights) > 1 else []
     dtypes = {info.dtype for info in infos.values()}
-    companions = companions_of(target, source.preprocessing, dtypes)
-    return (*weights, *index, *companions, "vitconvert.json")
+    companions = companions_of(target, source.preprocessing, dtypes).files
+    return (*weights, *index, *companions, "README.md", "vitconvert.json")
 
 
 def _after(reading: Reading, changes: Changes) -> tuple[Checkpoint, dict[str, str]]:

@@ -9,6 +9,7 @@ from vitconvert.containers import hash_file
 from vitconvert.conversion.target import Target
 from vitconvert.export.consumers import Opened
 from vitconvert.loading import Checkpoint, Reading
+from vitconvert.sources import Located
 from vitconvert.version import VERSION
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ def provenance(
     sha256_out: Mapping[str, str],
     parity: "ParityReport | None",
     opened: Sequence[Opened],
+    departures: Sequence[str],
     command: str | None,
 ) -> dict[str, Any]:
     """The record of a conversion; `config` in it is what vitconvert itself reads back."""
@@ -44,11 +46,38 @@ def provenance(
         "config": source.config.to_dict(),
         "origins": dict(source.config.origins),
         "preprocessing": source.preprocessing and source.preprocessing.to_dict(),
+        "departures": list(departures),
         "ledger": source.ledger.to_dict(),
         "parity": parity.to_dict() if parity else None,
         "opened_by": [consumer.to_dict() for consumer in opened],
         "sha256": dict(sha256_out),
     }
+
+
+def weights_metadata(source: Reading | Checkpoint, target: Target) -> dict[str, str]:
+    """What the weights say of their own origin, wherever they are copied.
+
+    Only what is the same on every machine, so no path and no time, and only what is known before
+    a byte is written: a local file is hashed while it is moved, and waiting for that would take
+    as long as moving it. Its hash is in `vitconvert.json`.
+    """
+    located = source.located
+    stated = {
+        "version": VERSION,
+        "source_dialect": source.dialect,
+        "target_dialect": target.table.name,
+        "source_repo": located.repo,
+        "source_revision": located.revision,
+        "source_url": located.url and located.url.partition("?")[0],  # a query may be a secret
+        "source_sha256": _sha256_of_weights(located),
+    }
+    return {f"vitconvert.{key}": value for key, value in stated.items() if value}
+
+
+def _sha256_of_weights(located: Located) -> str | None:
+    name = located.weights.name if located.weights else None
+    # In a repository a file may lie in a folder.
+    return next((found for file, found in located.sha256.items() if Path(file).name == name), None)
 
 
 def hash_files(files: Sequence[Path]) -> Callable[[], dict[str, str]]:

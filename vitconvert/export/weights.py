@@ -77,7 +77,12 @@ def weights_file(container: str, most: int | None = None) -> str:
 
 
 def write_weights(
-    directory: Path, container: str, contents: Mapping[str, Content], most: int | None = None
+    directory: Path,
+    container: str,
+    contents: Mapping[str, Content],
+    most: int | None = None,
+    *,
+    metadata: Mapping[str, str],
 ) -> dict[str, str]:
     """Write the file (or files) of weights.
 
@@ -86,6 +91,7 @@ def write_weights(
         container: "safetensors", "npz" or "torch".
         contents: What, by name.
         most: Bytes of tensors in a file of safetensors; None is one file.
+        metadata: What the header of safetensors says besides; the other kinds have no place.
 
     Returns:
         The sha256 of each file, by its name.
@@ -97,7 +103,8 @@ def write_weights(
     match container:
         case "safetensors":
             # transformers refuses files that do not say which framework they are for.
-            return write_shards(path, contents, metadata={"format": "pt"}, most=most)
+            stated = {**metadata, "format": "pt"}
+            return write_shards(path, contents, metadata=stated, most=most)
         case "npz":
             return {path.name: write_npz(path, contents)}
         case _:

@@ -82,6 +82,11 @@ def _new_part(path: Path) -> tuple[Path, ExitStack]:
         lock.close()
 
 
+def is_unfinished(path: Path) -> bool:
+    """Whether a directory is one of those that `whole_directory` works with."""
+    return path.absolute().name.endswith((_PART, _OLD))
+
+
 def _put(temporary: Path, path: Path, *, overwrite: bool) -> None:
     try:
         temporary.rename(path)  # onto nothing, or onto an empty directory

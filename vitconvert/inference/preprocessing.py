@@ -63,6 +63,11 @@ class Preprocessing:
         """Channels that come out: 3 for RGB, 1 for grey."""
         return len(self.mean)
 
+    @property
+    def cuts(self) -> bool:
+        """Whether cropping has an effect: it has none on images squashed to their last size."""
+        return self.crop and not (self.resize == "squash" and self.resize_size == self.image_size)
+
     def __call__(self, image: "Image.Image") -> "torch.Tensor":
         """The image as the model reads it: (C, H, W) float32.
 
@@ -87,6 +92,7 @@ class Preprocessing:
             f"{field.name} is {_shown(mine)} here and {_shown(theirs)} there"
             for field in dataclasses.fields(self)
             if field.name != "origin"
+            and not (field.name == "crop" and self.cuts == other.cuts)
             and (mine := getattr(self, field.name)) != (theirs := getattr(other, field.name))
         )
 
@@ -249,7 +255,7 @@ class Preprocessing:
             "image_processor_type": self._huggingface_type(),
             "do_resize": self.resize != "none",
             "resample": processor_config.resample_code(self.interpolation),
-            "do_center_crop": self._crops(),
+            "do_center_crop": self.cuts,
             "do_rescale": self.rescale_factor is not None,
             "do_normalize": self.normalize,
             "image_mean": list(self.mean),
@@ -263,21 +269,18 @@ class Preprocessing:
                 if self.resize == "shortest"
                 else _height_width(self.resize_size)
             )
-        if self._crops():
+        if self.cuts:
             config["crop_size"] = _height_width(self.image_size)
         if self.rescale_factor is not None:
             config["rescale_factor"] = self.rescale_factor
         return config
-
-    def _crops(self) -> bool:
-        return self.crop and not (self.resize == "squash" and self.resize_size == self.image_size)
 
     def _huggingface_type(self) -> str:
         if self.backend == "transformers_float":
             return "DINOv3ViTImageProcessor"
         if self.resize == "shortest":
             return "BitImageProcessor"
-        return "DeiTImageProcessor" if self._crops() else "ViTImageProcessor"
+        return "DeiTImageProcessor" if self.cuts else "ViTImageProcessor"
 
     @classmethod
     def from_dialect(

@@ -6,8 +6,7 @@ The client (huggingface_hub) downloads, resumes and caches; it does not look at 
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
@@ -18,6 +17,7 @@ from vitconvert.sources.hub_errors import explained
 from vitconvert.sources.integrity import check_published
 from vitconvert.sources.located import Located, beside
 from vitconvert.sources.offline import offline_error
+from vitconvert.sources.progress import progress
 from vitconvert.sources.references import HubRepo
 from vitconvert.version import LIBRARY, VERSION
 
@@ -148,7 +148,7 @@ def _download(client: _Client, snapshot: _Snapshot, names: list[str]) -> dict[st
     from huggingface_hub import hf_hub_download
 
     files = {}
-    with _progress(quiet=client.quiet):
+    with progress(quiet=client.quiet):
         # Small files first: what is wrong with a repository shows before gigabytes arrive.
         for position, name in enumerate(reversed(names)):
             # The first goes by the name of the branch, so that the cache learns where the branch
@@ -180,27 +180,6 @@ def _same_commit(repo: str, found: str, listed: str) -> None:
 
 def _folder(path: Path, name: str) -> Path:
     return path.parents[len(PurePosixPath(name).parts) - 1]
-
-
-@contextmanager
-def _progress(*, quiet: bool) -> Iterator[None]:
-    from huggingface_hub import constants
-    from huggingface_hub.utils import (  # type: ignore[attr-defined]
-        are_progress_bars_disabled,
-        disable_progress_bars,
-        enable_progress_bars,
-    )
-
-    # The environment variable, where it is set, has the last word in the client.
-    free = constants.HF_HUB_DISABLE_PROGRESS_BARS is None
-    hide = quiet and free and not are_progress_bars_disabled()
-    if hide:
-        disable_progress_bars()
-    try:
-        yield
-    finally:
-        if hide:
-            enable_progress_bars()
 
 
 def _from_cache(client: _Client, file: str | None, missing: OfflineError) -> _Files:

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
 
-from vitconvert.errors import SourceError
+from vitconvert.errors import SourceError, UploadError
 from vitconvert.sources.offline import offline_error
 
 
@@ -46,6 +46,81 @@ def explained(
             evidence={"repository": repo, "cause": str(error).split("\n")[0]},
             hint="run again; if it repeats, the server or a proxy alters the file",
         ) from error
+
+
+@contextmanager
+def explained_upload(repo: str, revision: str | None) -> Iterator[None]:
+    """Turn what the client raises within the block into an `UploadError`."""
+    from huggingface_hub import errors
+
+    transport: type[Exception] = errors.HfHubHTTPError.__bases__[0]
+    try:
+        with _unwrapped():
+            yield
+    except errors.HFValidationError as error:
+        raise UploadError(
+            f"{repo} cannot be the name of a Hub repository.",
+            hint="letters, digits, '-', '_' and '.', as in ORG/REPO",
+        ) from error
+    except errors.HfHubHTTPError as error:
+        raise _refused_upload(repo, revision, error) from error
+    except (transport, ConnectionError) as error:
+        raise UploadError(
+            f"The upload to {repo} broke off.",
+            evidence={"cause": _name(error)},
+            hint="run again: what has arrived is not sent twice",
+        ) from error
+    except ValueError as error:
+        # The client's own checks, such as of the card's metadata, which the Hub validates.
+        raise UploadError(
+            f"The Hub does not take this as a commit to {repo}.",
+            details=[line for line in str(error).splitlines() if line.strip()],
+        ) from error
+
+
+@contextmanager
+def _unwrapped() -> Iterator[None]:
+    """What stopped a file, which the client hides in a RuntimeError (2.4, _commit_api.py)."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise error.__cause__ or error from None
+
+
+def _refused_upload(repo: str, revision: str | None, error: Exception) -> UploadError:
+    from huggingface_hub import errors
+
+    response = getattr(error, "response", None)
+    code = getattr(response, "status_code", None)
+    evidence = {"answer": f"{code} {getattr(response, 'reason_phrase', '')}"}
+    if said := getattr(error, "server_message", None):
+        evidence["reason"] = said
+    if isinstance(error, errors.RevisionNotFoundError):
+        return UploadError(f"{repo} has no revision {revision}.", evidence=evidence)
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return UploadError(
+            f"The Hub has no model repository {repo} that this token may write to.",
+            evidence=evidence,
+            hint="a data set or space of the same name is another repository",
+        )
+    match code:
+        case HTTPStatus.UNAUTHORIZED:
+            return UploadError(
+                "The Hub does not know this token.",
+                evidence=evidence,
+                hint="https://huggingface.co/settings/tokens lists yours",
+            )
+        case HTTPStatus.FORBIDDEN:
+            return UploadError(
+                f"This token may not write to {repo}.",
+                evidence=evidence,
+                hint="it needs the right to write; --create-pr proposes the files instead",
+            )
+    return UploadError(
+        f"The Hub refuses the upload to {repo}.",
+        evidence=evidence,
+        hint="run again later: what has arrived is not sent twice",
+    )
 
 
 def _unreachable(repo: str, cache: Path, error: Exception) -> SourceError:

@@ -1,0 +1,348 @@
+"""`vitconvert push`, and what is loaded from there."""
+
+import json
+import logging
+import shutil
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from timm.models import save_for_hf
+
+import vitconvert
+from tests.hub_server import HubServer, use_hub
+
+# The client's own call of its own transport (huggingface_hub 2.4, lfs.py).
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
+SMALL = {"depth": 2, "embed_dim": 30, "num_heads": 3, "img_size": 48, "in_chans": 1}
+
+
+@pytest.fixture(scope="module")
+def converted(tmp_path_factory):
+    """An output of vitconvert."""
+    folder = tmp_path_factory.mktemp("made")
+    model = timm.create_model("vit_tiny_patch16_224", mlp_ratio=1.5, num_classes=5, **SMALL)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.1, generator=generator).add_(0.05)
+    arguments = {**SMALL, "mlp_ratio": 1.5}
+    save_for_hf(model, str(folder / "timm"), model_args=arguments, safe_serialization=True)
+    vitconvert.convert(folder / "timm", output=folder / "out", verify=False, max_shard_size=50000)
+    return folder / "out"
+
+
+@pytest.fixture
+def output(converted, tmp_path):
+    """A copy of it that may be changed."""
+    return Path(shutil.copytree(converted, tmp_path / "out"))
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A Hub that knows our token, and a model of somebody else."""
+    with HubServer({"they/vit": {"config.json": b"{}"}}) as server:
+        use_hub(monkeypatch, server, tmp_path)
+        monkeypatch.setenv("HF_TOKEN", server.token)
+        yield server
+
+
+def _files(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name[0] != "."}
+
+
+def test_what_is_pushed_is_loaded_back_byte_for_byte(hub, run, output, tmp_path):
+    (output / ".hidden").write_text("mine")
+    (output / ".git").mkdir()
+    (output / ".git" / "config").write_text("mine")
+    code, out, err = run("push", output, "me/vit")
+    assert code == 0, err
+    commit = hub.branches["me/vit"]["main"]
+    assert hub.commits["me/vit"][commit] == _files(output)
+    assert out.splitlines()[-2:] == [
+        f"commit         {hub.endpoint}/me/vit/commit/{commit}",
+        "load it with   hf-hub:me/vit",
+    ]
+    assert all("vitconvert/" in r.headers["user-agent"] for r in hub.requests if "/api/" in r.path)
+
+    answer = run("file", "hf-hub:me/vit", "-o", tmp_path / "back")
+    assert answer.code == 0, answer.err
+    record = json.loads((tmp_path / "back" / "vitconvert.json").read_text())
+    assert set(record["source"]["verified"]) >= {"config.json", "vitconvert.json"}
+    before, after = (vitconvert.load_checkpoint(d).tensors for d in (output, tmp_path / "back"))
+    assert before.keys() == after.keys()
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+
+
+def test_a_second_push_sends_no_weights_again(hub, run, output):
+    assert run("push", output, "me/vit", "-m", "first").code == 0
+    (output / "notes.txt").write_text("more\n")
+    assert run("push", output, "me/vit", "-m", "second").code == 0
+    uploads = [path for path in hub.paths("PUT") if path.startswith("/lfs/")]
+    assert len(uploads) == len(list(output.glob("*.safetensors"))) > 1
+    assert hub.messages == ["first", "second"]
+    assert hub.commits["me/vit"][hub.branches["me/vit"]["main"]]["notes.txt"] == b"more\n"
+
+
+def test_dry_run_lists_the_files_and_asks_no_server(hub, run, output):
+    (output / ".hidden").write_text("mine")
+    code, out, _ = run("push", output, "me/vit", "--dry-run")
+    assert code == 0
+    sizes = {name: len(body) for name, body in sorted(_files(output).items())}
+    assert out.splitlines() == [f"would send     {n:,} bytes  {name}" for name, n in sizes.items()]
+    assert run("push", output, "me/vit", "--dry-run", "-q").out.splitlines() == list(sizes)
+    answer = json.loads(run("push", output, "me/vit", "--dry-run", "--json").out)
+    assert answer == {"ok": True, "repo": "me/vit", "dry_run": True, "files": sizes}
+    assert hub.requests == []
+
+
+def test_json_and_quiet(hub, run, output):
+    code, out, err = run("push", output, "vit", "--json")
+    commit = hub.branches["me/vit"]["main"]
+    url = f"{hub.endpoint}/me/vit/commit/{commit}"
+    answer = json.loads(out)
+    assert (code, err) == (0, "")
+    assert answer.pop("files").keys() == _files(output).keys()
+    assert answer == {
+        "ok": True, "repo": "me/vit", "url": url, "commit": commit, "pull_request": False,
+    }  # fmt: skip
+    code, out, err = run("push", output, "me/vit", "-q")
+    assert (code, out, err) == (0, f"{url}\n", "")
+
+
+def test_private(hub, run, output):
+    assert run("push", output, "me/vit", "--private").code == 0
+    assert hub.private == {"me/vit"}
+    assert run("push", output, "me/vit", "--private").code == 0
+    code, _, err = run("push", output, "they/vit", "--private")
+    assert code == 1
+    assert err == (
+        "error: upload-failed\n"
+        "  they/vit is there already, and public.\n"
+        "  hint: leave out --private, or make it private on its page\n"
+    )
+    assert len(hub.commits["they/vit"]) == 1
+
+
+def test_a_pull_request_to_a_repository_of_somebody_else(hub, run, output):
+    hub.read_only.add("they/vit")
+    code, out, err = run("push", output, "they/vit", "--create-pr")
+    assert code == 0, err
+    assert f"pull request   {hub.endpoint}/they/vit/discussions/1" in out.splitlines()
+    assert hub.commits["they/vit"][hub.branches["they/vit"]["main"]] == {"config.json": b"{}"}
+    assert hub.commits["they/vit"][hub.branches["they/vit"]["refs/pr/1"]] == _files(output)
+
+
+def test_a_branch_is_made_where_there_is_none(hub, run, output):
+    code, _, err = run("push", output, "they/vit", "--revision", "half")
+    assert code == 0, err
+    assert hub.commits["they/vit"][hub.branches["they/vit"]["half"]] == _files(output)
+    assert hub.commits["they/vit"][hub.branches["they/vit"]["main"]] == {"config.json": b"{}"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (
+            ["--create-pr", "--revision", "half"],
+            2,
+            "error: usage\n"
+            "  A pull request is to main: --create-pr and --revision exclude each other.\n",
+        ),
+        (
+            ["--token", "hf_other"],
+            1,
+            "error: upload-failed\n"
+            "  The Hub does not know this token.\n"
+            "  answer  401 Unauthorized\n"
+            "  reason  Invalid credentials in Authorization header\n"
+            "  hint: https://huggingface.co/settings/tokens lists yours\n",
+        ),
+    ],
+    ids=["two places", "another token"],
+)
+def test_error_arguments(arguments, code, message, hub, run, output):
+    answer = run("push", output, "me/vit", *arguments)
+    assert (answer.code, answer.err) == (code, message)
+    assert "me/vit" not in hub.commits
+
+
+def test_error_no_token(hub, run, output, monkeypatch):
+    monkeypatch.delenv("HF_TOKEN")
+    code, _, err = run("push", output, "me/vit")
+    assert code == 1
+    assert err == (
+        "error: upload-failed\n"
+        "  The Hub takes no files without a token.\n"
+        "  hint: pass --token, or run `hf auth login`; --dry-run only lists the files\n"
+    )
+    assert hub.requests == []
+
+
+def test_error_a_repository_of_somebody_else(hub, run, output):
+    hub.read_only.add("they/vit")
+    code, _, err = run("push", output, "they/vit")
+    assert code == 1
+    assert err == (
+        "error: upload-failed\n"
+        "  This token may not write to they/vit.\n"
+        "  answer  403 Forbidden\n"
+        "  reason  You don't have the rights\n"
+        "  hint: it needs the right to write; --create-pr proposes the files instead\n"
+    )
+
+
+def test_error_the_name_is_taken_by_a_data_set(hub, run, output):
+    """The Hub's answer to creating it is a conflict, and there is no model of this name."""
+    hub.push("me/data", {})
+    hub.on_request = lambda method, path: hub.commits.pop("me/data", None) if "/pre" in path else 0
+    code, _, err = run("push", output, "me/data")
+    assert code == 1
+    assert err == (
+        "error: upload-failed\n"
+        "  The Hub has no model repository me/data that this token may write to.\n"
+        "  answer  401 Unauthorized\n"
+        "  hint: a data set or space of the same name is another repository\n"
+    )
+
+
+def test_error_a_name_that_cannot_be(hub, run, output):
+    code, _, err = run("push", output, "me/vit/small")
+    assert code == 1
+    assert err == (
+        "error: upload-failed\n"
+        "  me/vit/small cannot be the name of a Hub repository.\n"
+        "  hint: letters, digits, '-', '_' and '.', as in ORG/REPO\n"
+    )
+
+
+def test_error_no_network(hub, run, output):
+    hub.stop()
+    code, _, err = run("push", output, "me/vit")
+    assert code == 1
+    assert err.startswith("error: upload-failed\n  The upload to me/vit broke off.\n  cause  ")
+    assert err.endswith("  hint: run again: what has arrived is not sent twice\n")
+
+
+def test_error_the_server_fails(hub, run, output):
+    hub.faults.status["/commit/"] = [500]
+    code, _, err = run("push", output, "me/vit", "-q")
+    assert code == 1
+    assert err == (
+        "error: upload-failed\n"
+        "  The Hub refuses the upload to me/vit.\n"
+        "  answer  500 Internal Server Error\n"
+        "  hint: run again later: what has arrived is not sent twice\n"
+    )
+
+
+def test_error_the_storage_fails(hub, run, output, monkeypatch):
+    hub.faults.status["/lfs/"] = [403] * 9
+    code, _, err = run("push", output, "me/vit", "-q")
+    assert code == 1
+    assert err == (
+        "error: upload-failed\n"
+        "  This token may not write to me/vit.\n"
+        "  answer  403 Forbidden\n"
+        "  hint: it needs the right to write; --create-pr proposes the files instead\n"
+    )
+
+
+def test_error_a_card_that_the_hub_does_not_take(hub, run, output):
+    (output / "README.md").write_text("# No metadata\n")
+    code, _, err = run("push", output, "me/vit")
+    assert code == 1
+    assert err == (
+        "error: upload-failed\n"
+        "  The Hub does not take this as a commit to me/vit.\n"
+        "  Invalid metadata in README.md.\n"
+        "  - no metadata\n"
+    )
+
+
+def test_error_changed_weights_are_not_published(hub, run, output):
+    shard = sorted(output.glob("*.safetensors"))[0]
+    body = shard.read_bytes()
+    shard.write_bytes(body[:-1] + bytes([body[-1] ^ 1]))
+    record = json.loads((output / "vitconvert.json").read_text())
+    code, _, err = run("push", output, "me/vit")
+    assert code == 1
+    lines = err.splitlines()
+    assert lines[:3] == [
+        "error: hash-mismatch",
+        f"  {shard.name} is not the file that vitconvert wrote.",
+        f"  written  sha256 {record['sha256'][shard.name]}",
+    ]
+    assert lines[4:] == [
+        "  It was damaged, or changed since, so what was proved of it no longer holds.",
+        "  hint: convert again with --force, or convert the changed weights",
+    ]
+    assert hub.requests == []
+
+
+def _no_record(output):
+    (output / "vitconvert.json").unlink()
+
+
+def _empty_record(output):
+    (output / "vitconvert.json").write_text("{}")
+
+
+def _no_weights(output):
+    (output / "model.safetensors.index.json").unlink()
+
+
+def _more_weights(output):
+    (output / "pytorch_model.bin").write_bytes(b"of somebody")
+
+
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        (
+            _no_record,
+            "  {output} holds no vitconvert.json, so it is no output of vitconvert.\n"
+            "  hint: `vitconvert file DIR` makes one of any checkpoint\n",
+        ),
+        (
+            _empty_record,
+            "  vitconvert.json does not tell which weights were written.\n"
+            "  file  {output}/vitconvert.json\n"
+            "  hint: convert again with --force\n",
+        ),
+        (
+            _no_weights,
+            "  Weights that were written are missing.\n"
+            "  directory  {output}\n"
+            "  model.safetensors.index.json\n"
+            "  hint: convert again with --force\n",
+        ),
+        (
+            _more_weights,
+            "  vitconvert.json does not tell of all weights here.\n"
+            "  directory  {output}\n"
+            "  pytorch_model.bin\n"
+            "  hint: move them elsewhere: programs might load them instead\n",
+        ),
+        (shutil.rmtree, "  There is no directory {output}.\n"),
+    ],
+)
+def test_error_directories_that_are_no_whole_output(harm, message, hub, run, output):
+    harm(output)
+    code, _, err = run("push", output, "me/vit", "--dry-run")
+    assert (code, err) == (1, "error: upload-failed\n" + message.format(output=output))
+
+
+def test_error_a_directory_that_is_being_written(run, output):
+    part = output.rename(output.with_name(".out-0123456789abcdef.vitconvert-part"))
+    code, _, err = run("push", part, "me/vit", "--dry-run")
+    assert code == 1
+    assert "is being written, or was left when that was interrupted." in err
+
+
+def test_the_token_is_never_shown(hub, run, output, caplog):
+    with caplog.at_level(logging.DEBUG):
+        answer = run("push", output, "me/vit", "--token", hub.token)
+    assert answer.code == 0
+    assert hub.token not in answer.out + answer.err + caplog.text

@@ -1,0 +1,50 @@
+"""`vitconvert push DIR REPO`."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from vitconvert.cli.options import talking_options
+from vitconvert.cli.report import print_json, push_report
+
+
+def command(name: str, help_text: str) -> click.Command:
+    """The command."""
+
+    @click.command(name, help=help_text)
+    @click.argument("directory", type=click.Path(path_type=Path))
+    @click.argument("repo")
+    @click.option("--private", is_flag=True, help="Create the repository private.")
+    @click.option("--create-pr", is_flag=True, help="Open a pull request instead of committing.")
+    @click.option("--revision", help="Branch to commit to; created if it is not there.")
+    @click.option("-m", "--message", help="Of the commit.")
+    @click.option("--token", help="One that may write; default: `hf auth login`.")
+    @click.option("--dry-run", is_flag=True, help="Check and list the files, and send nothing.")
+    @talking_options
+    def push(**options: Any) -> int:
+        return _push(**options)
+
+    return push
+
+
+def _push(
+    directory: Path, repo: str, *, dry_run: bool, as_json: bool, quiet: bool, **options: Any
+) -> int:
+    from vitconvert.export.push import files_to_push, push, sizes
+
+    if dry_run:
+        files = sizes(files_to_push(directory))
+        if as_json:
+            print_json({"ok": True, "repo": repo, "dry_run": True, "files": files})
+        else:
+            click.echo(push_report(files, quiet=quiet))
+        return 0
+    pushed = push(directory, repo, quiet=quiet or as_json, **options)
+    if as_json:
+        print_json({"ok": True, **pushed.to_dict()})
+    elif quiet:
+        click.echo(pushed.url)
+    else:
+        click.echo(push_report(pushed.files, pushed))
+    return 0

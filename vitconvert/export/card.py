@@ -1,0 +1,251 @@
+"""The model card of an output: what it is, where it came from, how it was proved, how to load it.
+
+The metadata on top is the Hub's (https://huggingface.co/docs/hub/model-cards), written by hand so
+that a conversion need not import the Hub's client.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vitconvert.config import ViTConfig
+from vitconvert.containers import TensorInfo
+from vitconvert.conversion.ledger import Ledger
+from vitconvert.conversion.target import Target
+from vitconvert.export.consumers import Opened
+from vitconvert.export.usage import PROGRAMS, Example, examples
+from vitconvert.inference.preprocessing import Preprocessing
+from vitconvert.loading import Checkpoint, Reading
+from vitconvert.sources import Located
+from vitconvert.version import VERSION
+
+if TYPE_CHECKING:
+    from vitconvert.parity import ParityReport
+
+# https://huggingface.co/docs/hub/repositories-licenses, as far as ViTs have them
+_LICENSES = (
+    *("apache-2.0", "mit", "bsd-2-clause", "bsd-3-clause", "openrail", "apple-amlr", "apple-ascl"),
+    *("cc0-1.0", "cc-by-4.0", "cc-by-sa-4.0", "cc-by-nc-4.0", "cc-by-nc-sa-4.0"),
+)
+_LICENSE = re.compile(r"[a-z0-9][a-z0-9.-]*")
+_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # of batch norms
+_Rows = Sequence[tuple[str, str]]
+
+
+def write_card(
+    directory: Path,
+    source: Reading | Checkpoint,
+    target: Target,
+    tensors: Mapping[str, TensorInfo],
+    *,
+    sha256_in: Mapping[str, str],
+    parity: "ParityReport | None",
+    opened: Sequence[Opened],
+    departures: Sequence[str],
+) -> None:
+    """Tell people and the Hub about an output, in its `README.md`.
+
+    Args:
+        directory: The output, with all else that is in it.
+        source: What was converted.
+        target: The layout that it has.
+        tensors: What was written.
+        sha256_in: File of the source to hash.
+        parity: Comparison with the source's own implementation, if it was asked for.
+        opened: How programs that loaded the output agree.
+        departures: What they do otherwise with photographs.
+    """
+    located = source.located
+    photographs = [("photographs", departure) for departure in departures]
+    has_processor = (directory / "preprocessor_config.json").is_file()
+    parts = [
+        _metadata(source, target),
+        f"# `{_plain(_name(located))}`\n\n"
+        f"A Vision Transformer in the layout of {target.table.title}, written by vitconvert "
+        f"{VERSION}.\n`vitconvert.json` tells everything below, and more, to programs.",
+        _section("Model", _table(_model(source, target, tensors))),
+        _section("Origin", _block(_origin(source, sha256_in))),
+        _section("Assumed, changed, ignored", _block(_accounts(source.ledger))),
+        _section("Proof", _block([*_proof(parity, opened), *photographs])),
+        _section("Use", "\n\n".join(map(_example, examples(target, source, has_processor)))),
+    ]
+    (directory / "README.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+
+
+def _metadata(source: Reading | Checkpoint, target: Target) -> str:
+    programs = PROGRAMS.get(target.table.ecosystem, ())
+    stated: dict[str, str | list[str] | None] = {
+        **_license(source),
+        "library_name": programs[0] if programs else "vitconvert",
+        "pipeline_tag": _task(source.config),
+        "base_model": source.located.repo,
+        "tags": [*programs, "vitconvert", "vision-transformer"],
+    }
+    lines = [line for key, value in stated.items() if value for line in _yaml(key, value)]
+    return "\n".join(["---", *lines, "---"])
+
+
+def _yaml(key: str, value: str | list[str]) -> Iterable[str]:
+    # A JSON string of ASCII is a quoted YAML scalar, whatever it holds.
+    if isinstance(value, str):
+        return [f"{key}: {json.dumps(value)}"]
+    return [f"{key}:", *(f"- {json.dumps(item)}" for item in value)]
+
+
+def _license(source: Reading | Checkpoint) -> dict[str, str | list[str] | None]:
+    """The licence, where the checkpoint's own configuration states one."""
+    record = source.their_config.get("pretrained_cfg")
+    stated = record.get("license") if isinstance(record, dict) else None
+    if not isinstance(stated, str) or not _LICENSE.fullmatch(stated.lower()):
+        return {}
+    name = stated.lower()
+    known = name in _LICENSES
+    return {"license": name} if known else {"license": "other", "license_name": name}
+
+
+def _task(config: ViTConfig) -> str:
+    # A projection, as CLIP's, is a head without a bias.
+    classifies = config.num_classes and config.head_bias
+    return "image-classification" if classifies else "image-feature-extraction"
+
+
+def _name(located: Located) -> str:
+    """What the source is called, without the places of one machine."""
+    place = _without_query(located.reference.removeprefix("local-dir:"))
+    return located.name or located.repo or Path(place).name or "Vision Transformer"
+
+
+def _without_query(address: str) -> str:
+    """A query may be a secret."""
+    return address.partition("?")[0]
+
+
+def _model(
+    source: Reading | Checkpoint, target: Target, tensors: Mapping[str, TensorInfo]
+) -> _Rows:
+    config, theirs = source.config, target.their_config
+    called = theirs.get("architecture") or ", ".join(theirs.get("architectures", ()))
+    return [
+        *([("architecture", f"`{_plain(str(called))}`")] if called else []),
+        ("parameters", f"{_parameters(tensors):,}, {', '.join(_dtypes(tensors))}"),
+        (
+            "blocks",
+            f"{config.depth}, of width {config.embed_dim}, {config.num_heads} heads of "
+            f"{config.head_dim}, MLPs of {config.mlp_dim}",
+        ),
+        (
+            "images",
+            f"{_by(config.image_size)} pixels, {config.in_channels} channels, patches of "
+            f"{_by(config.patch_size)}{' of a stem' if config.stem else ''}",
+        ),
+        ("arithmetic", f"{config.activation}, {config.norm} norms with eps {config.norm_eps:g}"),
+        ("pooling", config.pooling),
+        ("output", _output(config)),
+        ("preprocessing", _preprocessing(source.preprocessing)),
+    ]
+
+
+def _output(config: ViTConfig) -> str:
+    if not config.num_classes:
+        return "pooled features"
+    kind = "classes" if config.head_bias else "features, projected"
+    return f"{config.num_classes} {kind}"
+
+
+def _parameters(tensors: Mapping[str, TensorInfo]) -> int:
+    return sum(prod(info.shape) for name, info in tensors.items() if not name.endswith(_STATISTICS))
+
+
+def _dtypes(tensors: Mapping[str, TensorInfo]) -> list[str]:
+    return sorted({i.dtype for name, i in tensors.items() if not name.endswith(_STATISTICS)})
+
+
+def _preprocessing(stated: Preprocessing | None) -> str:
+    if stated is None:
+        return "unknown"
+    size, resized = _by(stated.image_size), _by(stated.resize_size or ())
+    steps = {
+        "shortest": f"shortest side to {(stated.resize_size or (0,))[0]}",
+        "cover": f"covering {resized}",
+        "border": f"within {resized}",
+        "squash": f"squashed to {resized}",
+        "none": "not resized",
+    }
+    filter_ = "" if stated.resize == "none" else f" ({stated.interpolation})"
+    crop = f", middle {size}" if stated.cuts else ""
+    mean, std = (", ".join(f"{v:g}" for v in values) for values in (stated.mean, stated.std))
+    scale = f", over {1 / stated.rescale_factor:g}" if stated.rescale_factor else ""
+    return f"{steps[stated.resize]}{filter_}{crop}{scale}, mean {mean}, std {std}"
+
+
+def _origin(source: Reading | Checkpoint, sha256_in: Mapping[str, str]) -> _Rows:
+    located = source.located
+    where = [
+        ("repository", located.repo),
+        ("revision", located.revision),
+        ("address", located.url and _without_query(located.url)),
+        ("dialect", source.dialect),
+    ]
+    hashes = dict(located.sha256) or dict(sha256_in)
+    return [
+        *((title, text) for title, text in where if text),
+        *(("sha256", f"{digest}  {name}") for name, digest in hashes.items()),
+        *(("as published", name) for name in located.verified),
+    ]
+
+
+def _accounts(ledger: Ledger) -> _Rows:
+    reasons = Counter(ledger.ignored.values())
+    return [
+        ("tensors", f"{ledger.read} read, {len(ledger.used)} used, {len(ledger.ignored)} ignored"),
+        *(("assumed", f"{field} {value}") for field, value in ledger.assumed.items()),
+        *(("changed", change) for change in ledger.changed),
+        *(("ignored", f"{count}: {reason}") for reason, count in reasons.items()),
+        *(("note", note) for note in ledger.notes),
+    ]
+
+
+def _proof(parity: "ParityReport | None", opened: Sequence[Opened]) -> _Rows:
+    return [
+        ("parity", parity.summary() if parity else "not asked for"),
+        *(("opened by", program.summary()) for program in opened),
+    ]
+
+
+def _example(example: Example) -> str:
+    return f"{example.title}:\n\n```python\n{example.code}\n```"
+
+
+def _section(title: str, text: str) -> str:
+    return f"## {title}\n\n{text}"
+
+
+def _table(rows: _Rows) -> str:
+    cells = [f"| {title} | {text.replace('|', ' ')} |" for title, text in rows]
+    return "\n".join(["| | |", "|---|---|", *cells])
+
+
+def _block(rows: _Rows) -> str:
+    """Aligned lines that mean nothing to Markdown, whatever names they hold."""
+    width = max(len(title) for title, _ in rows) + 2
+    lines = []
+    for title, text in rows:
+        first, *rest = text.splitlines() or [""]
+        lines += [f"{title:<{width}}{first}", *(f"{'':<{width}}{line}" for line in rest)]
+    text = "\n".join(lines)
+    longest = max((len(run) for run in re.findall(r"`{3,}", text)), default=2)
+    fence = "`" * (longest + 1)
+    return f"{fence}text\n{text}\n{fence}"
+
+
+def _plain(text: str) -> str:
+    """One line that may stand in a code span, or in a table."""
+    return re.sub(r"\s+", " ", re.sub(r"[`|<>]", "'", text))
+
+
+def _by(size: tuple[int, ...]) -> str:
+    return "x".join(map(str, size))

@@ -1,0 +1,199 @@
+"""An output to the Hugging Face Hub, in one commit, after its weights were checked once more."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vitconvert.containers import hash_file
+from vitconvert.errors import IntegrityError, UploadError, UsageError
+from vitconvert.export.whole_directory import is_unfinished
+from vitconvert.sources.hub_errors import explained_upload
+from vitconvert.sources.progress import progress
+from vitconvert.version import LIBRARY, VERSION
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+RECORD = "vitconvert.json"
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".npz", ".ckpt", ".h5", ".msgpack", ".onnx")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pushed:
+    """What was sent, and where it is.
+
+    Attributes:
+        repo: The repository, with its owner.
+        url: Page of the commit, or of the pull request.
+        commit: The commit, 40 hexadecimal digits.
+        pull_request: Whether it is a pull request.
+        files: Name -> bytes of each file.
+    """
+
+    repo: str
+    url: str
+    commit: str
+    pull_request: bool
+    files: Mapping[str, int]
+
+    def to_dict(self) -> dict[str, Any]:
+        """For `--json`."""
+        return asdict(self)
+
+
+def files_to_push(directory: Path) -> dict[str, Path]:
+    """The files of an output that go to the Hub: all but those whose path has a dot in front.
+
+    Raises:
+        UploadError: The directory is no output of vitconvert, or not all of one, or holds weights
+            that vitconvert did not write.
+        IntegrityError: Weights are not those that were written.
+    """
+    record = _record(directory)
+    paths = {
+        path.relative_to(directory).as_posix(): path
+        for path in sorted(directory.rglob("*"))
+        if path.is_file()
+    }
+    files = {name: path for name, path in paths.items() if not _is_hidden(name)}
+    if missing := sorted(record.keys() - files.keys()):
+        raise UploadError(
+            "Weights that were written are missing.",
+            evidence={"directory": directory},
+            details=missing,
+            hint="convert again with --force",
+        )
+    if foreign := [n for n in files if n.endswith(_WEIGHTS) and n not in record]:
+        raise UploadError(
+            f"{RECORD} does not tell of all weights here.",
+            evidence={"directory": directory},
+            details=foreign,
+            hint="move them elsewhere: programs might load them instead",
+        )
+    for name, written in record.items():
+        _check(files[name], written)
+    return files
+
+
+def push(
+    directory: Path,
+    repo: str,
+    *,
+    private: bool = False,
+    create_pr: bool = False,
+    revision: str | None = None,
+    message: str | None = None,
+    token: str | None = None,
+    quiet: bool = False,
+) -> Pushed:
+    """Publish an output as a model of the Hub, which is created if it is not there.
+
+    Nothing that the repository already has is removed.
+
+    Args:
+        directory: What `convert` has written.
+        repo: `ORG/REPO`, or `REPO` of the token's owner.
+        private: Create it private; a repository that is there and public is refused.
+        create_pr: Propose the files in a pull request, to a repository of somebody else.
+        revision: The branch to commit to; it is created if it is not there.
+        message: Of the commit.
+        token: By default, the one of `hf auth login`.
+        quiet: Show no progress.
+
+    Raises:
+        UploadError: The directory is not fit to be published, or the Hub does not take it.
+        IntegrityError: Weights are not those that were written.
+        UsageError: A pull request to a branch.
+    """
+    from huggingface_hub import CommitOperationAdd, HfApi, get_token
+
+    if create_pr and revision not in (None, "main"):
+        raise UsageError(
+            "A pull request is to main: --create-pr and --revision exclude each other."
+        )
+    files = files_to_push(directory)
+    if not (token or get_token()):
+        raise UploadError(
+            "The Hub takes no files without a token.",
+            hint="pass --token, or run `hf auth login`; --dry-run only lists the files",
+        )
+    api = HfApi(library_name=LIBRARY, library_version=VERSION, token=token)
+    with progress(quiet=quiet), explained_upload(repo, revision):
+        repo = api.create_repo(repo, private=private or None, exist_ok=True).repo_id
+        _require(api, repo, private=private)
+        if revision not in (None, "main") and not str(revision).startswith("refs/"):
+            api.create_branch(repo, branch=str(revision), exist_ok=True)
+        done = api.create_commit(
+            repo,
+            [CommitOperationAdd(name, path) for name, path in files.items()],
+            commit_message=message or f"Weights and card from vitconvert {VERSION}",
+            revision=revision,
+            create_pr=create_pr,
+        )
+    return Pushed(
+        repo=repo,
+        url=done.pr_url or done.commit_url,
+        commit=done.oid,
+        pull_request=create_pr,
+        files=sizes(files),
+    )
+
+
+def sizes(files: Mapping[str, Path]) -> dict[str, int]:
+    """Bytes of each file."""
+    return {name: path.stat().st_size for name, path in files.items()}
+
+
+def _record(directory: Path) -> dict[str, str]:
+    """File of weights -> the sha256 with which it was written."""
+    if not directory.is_dir():
+        raise UploadError(f"There is no directory {directory}.")
+    if is_unfinished(directory):
+        raise UploadError(f"{directory} is being written, or was left when that was interrupted.")
+    path = directory / RECORD
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))["sha256"]
+    except FileNotFoundError:
+        raise UploadError(
+            f"{directory} holds no {RECORD}, so it is no output of vitconvert.",
+            hint="`vitconvert file DIR` makes one of any checkpoint",
+        ) from None
+    except (ValueError, KeyError, TypeError):
+        record = None
+    if not isinstance(record, dict) or not record or not all(map(_is_text, record.items())):
+        raise UploadError(
+            f"{RECORD} does not tell which weights were written.",
+            evidence={"file": path},
+            hint="convert again with --force",
+        )
+    return record
+
+
+def _is_text(pair: tuple[object, object]) -> bool:
+    return all(isinstance(value, str) for value in pair)
+
+
+def _is_hidden(name: str) -> bool:
+    return any(part.startswith(".") for part in name.split("/"))
+
+
+def _check(path: Path, written: str) -> None:
+    found = hash_file(path)
+    if found != written:
+        raise IntegrityError(
+            f"{path.name} is not the file that vitconvert wrote.",
+            evidence={"written": f"sha256 {written}", "found": f"sha256 {found}"},
+            meaning="It was damaged, or changed since, so what was proved of it no longer holds.",
+            hint="convert again with --force, or convert the changed weights",
+        )
+
+
+def _require(api: "HfApi", repo: str, *, private: bool) -> None:
+    """What was asked for when creating a repository holds of one that was there, too."""
+    if private and not api.model_info(repo).private:
+        raise UploadError(
+            f"{repo} is there already, and public.",
+            hint="leave out --private, or make it private on its page",
+        )
