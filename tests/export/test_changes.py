@@ -95,7 +95,8 @@ def test_a_new_head_is_zeros_or_none(count, timm_directory, tmp_path):
         ({"in_channels": 0}, "Images have at least 1 channel."),
         ({"allow": ["fold"]}, "There is no step 'fold' to allow."),
         ({"max_shard_size": "5 apples"}, "'5 apples' is no size."),
-        ({"max_shard_size": 5, "to": "torchvision"}, "Only safetensors are written in several"),
+        ({"max_shard_size": 5, "to": "torchvision"}, "torchvision VisionTransformer is read from"),
+        ({"max_shard_size": 5}, "timm VisionTransformer (plain, distilled, hybrid) is read from"),
     ],
 )
 def test_changes_that_make_no_sense(wanted, fact, timm_directory, tmp_path):

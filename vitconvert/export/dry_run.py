@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from vitconvert.config import ViTConfig
-from vitconvert.containers import ITEM_SIZE, TensorInfo, split
+from vitconvert.containers import ITEM_SIZE, TensorInfo
 from vitconvert.conversion.gauges import Gauge
 from vitconvert.conversion.ledger import Ledger
 from vitconvert.conversion.plan import Assembly, Piece, Plan, compose, plan_reading
@@ -15,7 +15,7 @@ from vitconvert.export.companions import companions_of
 from vitconvert.export.convert import wish_of
 from vitconvert.export.stream import Move, moves
 from vitconvert.export.targets import OWN, choose_gauged_target
-from vitconvert.export.weights import parse_size, weights_file
+from vitconvert.export.weights import parse_size, weights_files
 from vitconvert.loading import Checkpoint, Reading, Source, checkpoint_with, read_header
 from vitconvert.sources import Located, locate
 from vitconvert.tables.canonical import expected_shapes, expected_tensors
@@ -234,9 +234,8 @@ def _reading_plan(reading: Reading, after: ViTConfig) -> Plan:
 def _files(
     target: Target, source: Reading | Checkpoint, infos: Mapping[str, TensorInfo], most: int | None
 ) -> tuple[str, ...]:
-    file = weights_file(target.table.container, most)
-    weights = list(split(file, infos, most))
-    index = [f"{file}.index.json"] if len(weights) > 1 else []
+    weights = list(weights_files(target.table, infos, most))
+    index = ["model.safetensors.index.json"] if len(weights) > 1 else []
     dtypes = {info.dtype for info in infos.values()}
     companions = companions_of(target, source.preprocessing, dtypes).files
     return (*weights, *index, *companions, "README.md", "vitconvert.json")

@@ -4,13 +4,22 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from vitconvert.containers import Content, content_of, write_npz, write_shards, write_torch
+from vitconvert.containers import (
+    Content,
+    TensorInfo,
+    content_of,
+    split,
+    write_npz,
+    write_shards,
+    write_torch,
+)
 from vitconvert.conversion.gauges import GAUGES
 from vitconvert.conversion.plan import compose, plan_reading
 from vitconvert.conversion.target import Target
 from vitconvert.errors import NotRepresentable, UsageError
 from vitconvert.export.stream import stream
 from vitconvert.loading import Checkpoint, Reading, checkpoint_of
+from vitconvert.tables.table import Table
 
 _FILES = {"safetensors": "model.safetensors", "npz": "model.npz", "torch": "model.pt"}
 
@@ -62,23 +71,28 @@ def parse_size(text: int | str | None) -> int | None:
     return int(float(number) * (1024 if binary else 1000) ** power)
 
 
-def weights_file(container: str, most: int | None = None) -> str:
-    """What the file of weights is called, if it is one.
+def weights_files(
+    table: Table, infos: Mapping[str, TensorInfo], most: int | None = None
+) -> dict[str, list[str]]:
+    """The files of weights by name, and which tensors go into each.
 
     Raises:
-        UsageError: Files of this kind are not split.
+        UsageError: Whoever reads this dialect reads one file.
     """
-    name = _FILES[container]
-    if most is not None and container != "safetensors":
+    name = _FILES[table.container]
+    files = split(name, infos, most)
+    if most is not None and (table.container != "safetensors" or table.ecosystem == "timm"):
         raise UsageError(
-            f"Only safetensors are written in several files, and this target has {name}."
+            f"{table.title} is read from one file, {name}.",
+            evidence={"asked for": f"at most {most:,} bytes", "would be": f"{len(files)} files"},
+            hint="transformers reads several: --to hf.",
         )
-    return name
+    return files
 
 
 def write_weights(
     directory: Path,
-    container: str,
+    table: Table,
     contents: Mapping[str, Content],
     most: int | None = None,
     *,
@@ -88,7 +102,7 @@ def write_weights(
 
     Args:
         directory: Where.
-        container: "safetensors", "npz" or "torch".
+        table: The dialect.
         contents: What, by name.
         most: Bytes of tensors in a file of safetensors; None is one file.
         metadata: What the header of safetensors says besides; the other kinds have no place.
@@ -97,10 +111,11 @@ def write_weights(
         The sha256 of each file, by its name.
 
     Raises:
-        UsageError: Files of this kind are not split.
+        UsageError: As `weights_files`.
     """
-    path = directory / weights_file(container, most)
-    match container:
+    weights_files(table, {name: content.info for name, content in contents.items()}, most)
+    path = directory / _FILES[table.container]
+    match table.container:
         case "safetensors":
             # transformers refuses files that do not say which framework they are for.
             stated = {**metadata, "format": "pt"}
