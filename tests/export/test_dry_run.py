@@ -48,7 +48,7 @@ def no_weights(monkeypatch):
         {"dtype": torch.bfloat16, "image_size": (40, 24)},
         {"num_classes": 3, "in_channels": 1},
         {"patch_size": 4, "classes": [4, 1]},
-        {"max_shard_size": "40KB"},
+        {"max_shard_size": "40KB", "to": "hf"},
     ],
     ids=["own", "stacked", "other target", "changed", "ends", "patches", "shards"],
 )
