@@ -5,6 +5,7 @@ import json
 import pytest
 import timm
 import torch
+import transformers
 from safetensors.torch import load_file
 from transformers import AutoModelForImageClassification
 
@@ -182,7 +183,17 @@ def random_model(**fields):
 
 
 @pytest.mark.parametrize("name", sorted(GAUGES))
-@pytest.mark.parametrize("fields", [{}, {"dist_token": True}, {"block_order": "post"}], ids=str)
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"dist_token": True},
+        {"block_order": "post"},
+        {"num_registers": 2},
+        {"num_registers": 2, "register_positions": False},
+    ],
+    ids=str,
+)
 def test_a_step_keeps_the_function_or_says_that_it_does_not_apply(name, fields):
     gauge = GAUGES[name]
     model = random_model(**fields, no_embed_class=name == "zero-class-position")
@@ -245,3 +256,28 @@ def test_a_step_that_rounding_spoils_is_refused(timm_directory, tmp_path, monkey
             plain, output=tmp_path / "out", to="hf_vit", allow=["zero-class-position"]
         )
     assert not (tmp_path / "out").exists()
+
+
+def test_registers_of_dinov2_become_timms_once_the_class_position_is_folded(tmp_path):
+    config = transformers.Dinov2WithRegistersConfig(
+        hidden_size=384, num_hidden_layers=12, num_attention_heads=6, mlp_ratio=4, image_size=28,
+        patch_size=14, num_register_tokens=4,
+    )  # fmt: skip
+    model = transformers.Dinov2WithRegistersModel(config).eval()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.05, generator=generator)
+    model.save_pretrained(tmp_path / "hf")
+    with pytest.raises(NotRepresentable) as error:
+        vitconvert.convert(tmp_path / "hf", to="timm", output=tmp_path / "out")
+    assert "--allow fold-class-position" in error.value.hint
+    conversion = vitconvert.convert(
+        tmp_path / "hf", to="timm", output=tmp_path / "out", allow=["fold-class-position"]
+    )
+    assert {opened.consumer for opened in conversion.opened} == {"timm", "transformers"}
+    written = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert written["architecture"] == "vit_small_patch14_reg4_dinov2"
+    x = images(size=(28, 28))
+    theirs = timm.create_model(f"local-dir:{tmp_path / 'out'}", pretrained=True).eval()
+    torch.testing.assert_close(theirs(x), model(x).pooler_output)

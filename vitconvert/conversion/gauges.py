@@ -36,30 +36,35 @@ class Gauge:
 
 
 def _without_class_position(config: ViTConfig) -> ViTConfig | None:
-    # Registers that come after the positions have none to fold.
-    folds = config.learned_positions and config.num_prefix_positions and not config.num_registers
+    folds = config.learned_positions and config.num_prefix_positions
     return config.replace(no_embed_class=True) if folds else None
 
 
 def _fold_class_position(tensors: Tensors, config: ViTConfig) -> Tensors:
     positions, count = tensors["pos_embed"], config.num_prefix_positions
     folded = {"pos_embed": positions[:, count:].contiguous()}
-    names = [n for n in ("cls_token", "dist_token") if n in tensors]
-    for index, name in enumerate(names):
-        folded[name] = tensors[name] + positions[:, index : index + 1]
+    first = 0
+    for name in ("cls_token", "dist_token", "reg_token"):
+        # Registers that come after the positions have none to fold.
+        if name in tensors and first < count:
+            last = first + tensors[name].shape[1]
+            folded[name] = tensors[name] + positions[:, first:last]
+            first = last
     return {**tensors, **folded}
 
 
 def _with_class_position(config: ViTConfig) -> ViTConfig | None:
-    adds = config.learned_positions and config.no_embed_class and not config.num_registers
-    return config.replace(no_embed_class=False) if adds and config.num_prefix_tokens else None
+    adds = config.learned_positions and config.no_embed_class and config.class_token
+    # Registers stay without, as in DINOv2.
+    return config.replace(no_embed_class=False, register_positions=False) if adds else None
 
 
 def _zero_class_position(tensors: Tensors, config: ViTConfig) -> Tensors:
     import torch
 
     positions = tensors["pos_embed"]
-    zeros = positions.new_zeros(1, config.num_prefix_tokens, positions.shape[-1])
+    count = config.num_prefix_tokens - config.num_registers
+    zeros = positions.new_zeros(1, count, positions.shape[-1])
     return {**tensors, "pos_embed": torch.cat([zeros, positions], dim=1)}
 
 
@@ -123,8 +128,8 @@ GAUGES: Mapping[str, Gauge] = {
     for gauge in (
         Gauge(
             name="fold-class-position",
-            change="the positions of class and distillation token were added to the tokens",
-            alters=("cls_token", "dist_token", "pos_embed"),
+            change="the positions of class and other tokens were added to the tokens",
+            alters=("cls_token", "dist_token", "reg_token", "pos_embed"),
             config=_without_class_position,
             tensors=_fold_class_position,
         ),
