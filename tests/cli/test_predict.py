@@ -15,7 +15,7 @@ IMAGE = DIGITS / "samples" / "3.png"
 def test_arithmetic_is_fast_unless_told_otherwise(flags, fast, run):
     answer = run("predict", DIGITS, IMAGE, "--topk", 10, "--json", *flags)
     assert answer.code == 0
-    top = json.loads(answer.out)["predictions"][0]["top"]
+    top = json.loads(answer.out)["top"]
     preprocessing = load_checkpoint(DIGITS).preprocessing
     logits = load_model(DIGITS, fast=fast)(preprocessing(open_image(IMAGE))[None])[0]
     assert {candidate["index"]: candidate["logit"] for candidate in top} == dict(

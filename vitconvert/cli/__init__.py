@@ -28,6 +28,7 @@ VERBS = {
     "diff": ("diff", "Say what two checkpoints, of any dialects, differ in."),
     "verify": ("verify", "Compare a checkpoint with its own project's implementation."),
     "predict": ("predict", "Name what photographs show."),
+    "embed": ("embed", "Write the features of photographs."),
     "push": ("push", "Publish an output on the Hugging Face Hub."),
     "list": ("listing", "List dialects and named architectures."),
 }
