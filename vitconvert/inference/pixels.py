@@ -66,15 +66,17 @@ def open_shrunk(path: Path, at_least: int, *, upright: bool) -> tuple[Image.Imag
     """`open_image`, smaller if that is quicker, and the size that the whole image would have.
 
     A JPEG is decoded at 1/2, 1/4 or 1/8 as long as both sides keep `at_least` pixels: the high
-    frequencies are never computed. Other files are read as they are.
+    frequencies are never computed. Other files are read as they are. So is an image that has to
+    be turned `upright` and whose sides are no multiples of 8: the decoder rounds sizes up at the
+    right and the bottom, which would come to lie elsewhere.
     """
     with _decoding(path), Image.open(path) as image:
-        size = image.height, image.width
-        if upright and image.getexif().get(ExifTags.Base.Orientation, 1) > _LAST_UNTURNED:
-            size = image.width, image.height
-        image.draft(None, (at_least, at_least))
+        width, height = image.size
+        orientation = image.getexif().get(ExifTags.Base.Orientation, 1) if upright else 1
+        if orientation == 1 or width % 8 == height % 8 == 0:
+            image.draft(None, (at_least, at_least))
         image.load()
-        return image, size
+        return image, (width, height) if orientation > _LAST_UNTURNED else (height, width)
 
 
 @contextmanager
