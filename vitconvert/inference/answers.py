@@ -46,7 +46,11 @@ def _prepared(image: Path | Image.Image, preprocessing: Preprocessing, *, fast: 
     path = None if isinstance(image, Image.Image) else image
     try:
         if path is not None and path.is_dir():
-            raise SourceError("There are no images in this folder.", evidence={"image": path})
+            raise SourceError(
+                "There are no images in this folder.",
+                evidence={"image": path},
+                hint="--recursive (in Python, recursive=True) looks into its folders too.",
+            )
         return path, preprocessing(image, fast=fast)
     except VitConvertError as error:
         if path is not None:
