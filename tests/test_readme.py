@@ -27,7 +27,9 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     np.savez("ViT-B_16.npz", **google_arrays(depth=2, heads=3, width=48, size=48))
     pixels = np.random.default_rng(0).integers(0, 256, (300, 400, 3), dtype=np.uint8)
-    Image.fromarray(pixels).save("photo.jpg")
+    Path("photos").mkdir()
+    for photograph in ("photo.jpg", "photos/one.jpg", "photos/two.png"):
+        Image.fromarray(pixels).save(photograph)
     torch.set_num_threads(1)
     return tmp_path
 

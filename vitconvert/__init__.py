@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from vitconvert.errors import VitConvertError
     from vitconvert.export.convert import Conversion, convert, convert_state_dict
     from vitconvert.export.dry_run import ConversionPlan, plan_conversion
-    from vitconvert.inference.predict import predict
     from vitconvert.inference.preprocessing import Preprocessing
     from vitconvert.inspection import Inspection, inspect
     from vitconvert.loading import Checkpoint, load_checkpoint, load_model
     from vitconvert.model import ViT
     from vitconvert.parity import ParityReport, verify
+    from vitconvert.photographs import embed, predict
 
 _HOMES = {
     "Checkpoint": "loading",
@@ -43,11 +43,12 @@ _HOMES = {
     "convert": "export.convert",
     "convert_state_dict": "export.convert",
     "diff": "difference",
+    "embed": "photographs",
     "inspect": "inspection",
     "load_checkpoint": "loading",
     "load_model": "loading",
     "plan_conversion": "export.dry_run",
-    "predict": "inference.predict",
+    "predict": "photographs",
     "verify": "parity",
 }
 
@@ -66,6 +67,7 @@ __all__ = [
     "convert",
     "convert_state_dict",
     "diff",
+    "embed",
     "inspect",
     "load_checkpoint",
     "load_model",

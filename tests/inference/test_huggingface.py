@@ -422,7 +422,7 @@ def test_without_vectorised_kernels_bilinear_detours_through_floats(
 
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    image = np.moveaxis(np.asarray(photograph(331, 250)), -1, 0)
+    image = np.moveaxis(np.array(photograph(331, 250)), -1, 0)
     expected = functional.resize(
         torch.from_numpy(np.ascontiguousarray(image)), [48, 33], interpolation, antialias=True
     )

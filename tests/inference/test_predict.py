@@ -15,7 +15,8 @@ from vitconvert.errors import (
     UsageError,
     VitConvertError,
 )
-from vitconvert.inference.predict import Prediction, predict
+from vitconvert.inference.predict import Prediction
+from vitconvert.inference.predict import predict as predict_lazily
 from vitconvert.inference.preprocessing import Preprocessing
 from vitconvert.model import ViT
 
@@ -44,6 +45,10 @@ def vit(**changes: Any) -> ViT:
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     return model.eval()
+
+
+def predict(*arguments: Any, **options: Any) -> list[Prediction]:
+    return list(predict_lazily(*arguments, **options))
 
 
 @pytest.fixture(scope="module")

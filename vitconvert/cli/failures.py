@@ -38,7 +38,8 @@ def run(command: click.Command, arguments: list[str]) -> int:
 
 def _report(error: VitConvertError, as_json: bool) -> int:
     if as_json:
-        click.echo(json.dumps({"ok": False, "error": error.to_dict()}, indent=2))
+        # One line, because verbs may have printed lines of JSON before.
+        click.echo(json.dumps({"ok": False, "error": error.to_dict()}))
     else:
         click.echo(str(error), err=True)
     return error.exit_code

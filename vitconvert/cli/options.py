@@ -52,33 +52,48 @@ _FETCHING = (
     click.option("--cache-dir", type=click.Path(path_type=Path), help="Where downloads are kept."),
     click.option("--offline", is_flag=True, help="Use the cache and ask no server."),
 )
+_QUIET = click.option(
+    "-q", "--quiet", is_flag=True, help="Print only the result, show no progress."
+)
 _TALKING = (
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout."),
-    click.option("-q", "--quiet", is_flag=True, help="Print only the result, show no progress."),
+    _QUIET,
+)
+_LINES = (
+    click.option(
+        "--json", "as_json", is_flag=True, help="Print a line of JSON for each image as it comes."
+    ),
+    _QUIET,
 )
 
 
 def reading_options(command: Command) -> Command:
     """What says how to read a checkpoint."""
-    return _apply(_READING, command)
+    return apply_options(_READING, command)
 
 
 def changing_options(command: Command) -> Command:
     """What says how the model is to be changed."""
-    return _apply(_CHANGING, command)
+    return apply_options(_CHANGING, command)
 
 
 def fetching_options(command: Command) -> Command:
     """What says how to get it."""
-    return _apply(_FETCHING, command)
+    return apply_options(_FETCHING, command)
 
 
 def talking_options(command: Command) -> Command:
     """What says how to answer."""
-    return _apply(_TALKING, command)
+    return apply_options(_TALKING, command)
 
 
-def _apply(options: tuple[Callable[[Command], Command], ...], command: Command) -> Command:
+def line_options(command: Command) -> Command:
+    """What says how to answer image by image."""
+    return apply_options(_LINES, command)
+
+
+def apply_options(options: tuple[Callable[[Command], Command], ...], command: Command) -> Command:
+    """Decorate with the options in their order."""
     for option in reversed(options):
         command = option(command)
     return command

@@ -1,42 +1,37 @@
 """`vitconvert predict MODEL IMAGE...`."""
 
-from pathlib import Path
+import json
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from vitconvert.cli.options import (
-    fetching_options,
-    parse_settings,
-    reading_options,
-    talking_options,
+from vitconvert.cli.photographs import (
+    Tally,
+    asked,
+    checkpoint_of,
+    named_images,
+    photograph_options,
+    told,
 )
-from vitconvert.cli.references import locate_options
-from vitconvert.cli.report import print_json
-from vitconvert.errors import MissingFact
 
 if TYPE_CHECKING:
     from vitconvert.inference.predict import Prediction
+
+_HELP = """{summary}
+
+IMAGES are files, folders, quoted patterns ("photos/**/*.jpg"), or - for a list of paths on stdin.
+An image that cannot be read is told on stderr and does not stop the rest; the exit code is then 1.
+"""
 
 
 def command(name: str, help_text: str) -> click.Command:
     """The command."""
 
-    @click.command(name, help=help_text)
-    @click.argument("model")
-    @click.argument("images", nargs=-1, required=True, type=click.Path(path_type=Path))
-    @click.option("--topk", default=5, show_default=True, type=click.IntRange(min=1))
-    @click.option("--batch-size", default=8, show_default=True, type=click.IntRange(min=1))
-    @click.option("--device", default="cpu", show_default=True)
+    @click.command(name, help=_HELP.format(summary=help_text), short_help=help_text)
     @click.option(
-        "--fast/--no-fast",
-        default=True,
-        show_default=True,
-        help="Arithmetic that is faster, and the same within rounding.",
+        "--top", "--topk", "topk", default=5, show_default=True, type=click.IntRange(min=1)
     )
-    @reading_options
-    @fetching_options
-    @talking_options
+    @photograph_options
     def predict(**options: Any) -> int:
         return _predict(options)
 
@@ -44,50 +39,26 @@ def command(name: str, help_text: str) -> click.Command:
 
 
 def _predict(options: dict[str, Any]) -> int:
-    from vitconvert.inference.predict import predict
-    from vitconvert.loading import build_model, read_checkpoint
-    from vitconvert.sources import locate
+    from vitconvert.photographs import predict
 
-    checkpoint = read_checkpoint(
-        locate(options["model"], **locate_options(options)),
-        dialect=options["dialect"],
-        overrides=parse_settings(options["settings"]),
-        architecture=options["architecture"],
-        table=options["table"],
-    )
-    if checkpoint.preprocessing is None:
-        raise MissingFact(
-            "Nothing says how this checkpoint's images are prepared.",
-            evidence={"dialect": checkpoint.dialect},
-            hint="Put its preprocessor_config.json, or timm's config.json, beside the weights.",
-        )
-    predictions = predict(
-        build_model(checkpoint, device=options["device"], fast=options["fast"]),
-        options["images"],
-        checkpoint.preprocessing,
-        topk=min(options["topk"], checkpoint.config.num_classes or 1),
-        labels=checkpoint.labels,
-        batch_size=options["batch_size"],
-    )
-    labels = checkpoint.labels
-    assumed = labels.origin if labels and labels.assumed else None
-    if options["as_json"]:
-        failed = any(p.error for p in predictions)
-        listed = [p.to_dict() for p in predictions]
-        print_json({"ok": not failed, "labels_assumed": assumed, "predictions": listed})
-    else:
-        for prediction in predictions:
+    checkpoint = checkpoint_of(options)
+    tally = Tally()
+    predictions = predict(checkpoint, named_images(options), topk=options["topk"], **asked(options))
+    for prediction in told(predictions, options, tally, printing=True):
+        if options["as_json"]:
+            click.echo(json.dumps(prediction.to_dict()))
+        elif not prediction.error:
             click.echo(_lines(prediction, quiet=options["quiet"]))
-        if assumed and not options["quiet"]:
-            click.echo(f"labels assumed: {assumed}", err=True)
-    return 1 if any(p.error for p in predictions) else 0
+    labels = checkpoint.labels
+    if labels and labels.assumed and not options["quiet"]:
+        click.echo(f"labels assumed: {labels.origin}", err=True)
+    return tally.exit_code
 
 
 def _lines(prediction: "Prediction", *, quiet: bool) -> str:
-    if prediction.error:
-        return f"{prediction.path}\n{prediction.error}"
+    path = click.format_filename(prediction.path or "")  # names need not be valid text
     if quiet:
         best = prediction.top[0]
-        return f"{prediction.path}\t{best.label or best.index}"
+        return f"{path}\t{best.label or best.index}"
     rows = [f"  {c.probability:7.2%}  {c.label or c.index}" for c in prediction.top]
-    return "\n".join([str(prediction.path), *rows])
+    return "\n".join([path, *rows])

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from vitconvert.errors import CorruptFile, InputMismatch, NotRepresentable, SourceError, UnsafeFile
 from vitconvert.inference.backends import Backend, Size
@@ -28,6 +28,11 @@ Pixels = NDArray[Any]  # uint8 or float32
 # file, but a giant once its shortest side is 224.
 MAX_PIXELS = 2 * 89_478_485
 
+# How much larger than the result an image stays when it is shrunk by whole factors before it is
+# resized, as Pillow's own `thumbnail` does.
+MARGIN = 2
+
+_LAST_UNTURNED = 4  # EXIF orientations 5 to 8 exchange rows and columns
 
 # The first four were seen on damaged files of fourteen formats (Pillow 13); the rest are what the
 # decompressors and struct raise.
@@ -55,6 +60,23 @@ def open_image(path: Path) -> Image.Image:
     with _decoding(path), Image.open(path) as image:
         image.load()
         return image
+
+
+def open_shrunk(path: Path, at_least: int, *, upright: bool) -> tuple[Image.Image, Size]:
+    """`open_image`, smaller if that is quicker, and the size that the whole image would have.
+
+    A JPEG is decoded at 1/2, 1/4 or 1/8 as long as both sides keep `at_least` pixels: the high
+    frequencies are never computed. Other files are read as they are. So is an image that has to
+    be turned `upright` and whose sides are no multiples of 8: the decoder rounds sizes up at the
+    right and the bottom, which would come to lie elsewhere.
+    """
+    with _decoding(path), Image.open(path) as image:
+        width, height = image.size
+        orientation = image.getexif().get(ExifTags.Base.Orientation, 1) if upright else 1
+        if orientation == 1 or width % 8 == height % 8 == 0:
+            image.draft(None, (at_least, at_least))
+        image.load()
+        return image, (width, height) if orientation > _LAST_UNTURNED else (height, width)
 
 
 @contextmanager
@@ -148,6 +170,41 @@ def resized_on_pil(image: Image.Image, size: Size, interpolation: str) -> Pixels
     return channels_first(image)
 
 
+def resized_middle(
+    image: Image.Image,
+    source: Size,
+    size: Size,
+    interpolation: str,
+    *,
+    kept: Size,
+    backend: Backend,
+) -> Pixels:
+    """Resize to `size`, but only the middle of it: (C, *kept) uint8, close to resizing it all.
+
+    `source` is the size that the image had before `open_shrunk` shrunk it. Beyond `MARGIN` times
+    the size, whole pixels are averaged before the filter runs.
+    """
+    vertical, horizontal = (
+        _interval(*lengths, backend)
+        for lengths in zip(size, kept, source, (image.height, image.width), strict=True)
+    )
+    (top, bottom), (left, right) = vertical, horizontal
+    resample = Image.Resampling[interpolation.upper()]
+    box = (left, top, right, bottom)
+    return channels_first(image.resize((kept[1], kept[0]), resample, box, MARGIN))
+
+
+def _interval(
+    whole: int, part: int, source: int, available: int, backend: Backend
+) -> tuple[float, float]:
+    """From where to where the middle `part` of `whole` resized pixels lies in the image."""
+    # 1, 2, 4 or 8. The decoder rounds sizes up: the last pixel may be a fraction of one.
+    shrunk = round(source / available)
+    start = _crop_offset(whole - part, backend)
+    to_image = source / whole / shrunk
+    return start * to_image, min((start + part) * to_image, available)
+
+
 def channels_first(image: Image.Image) -> Pixels:
     """A grey or RGB image as (C, H, W) uint8."""
     pixels = np.array(image)  # a copy: torch wants to be able to write
@@ -161,7 +218,7 @@ def resized_on_tensor(pixels: Pixels, size: Size, interpolation: str, *, antiali
     """
     import torch
 
-    image = torch.from_numpy(np.ascontiguousarray(pixels))[None]
+    image = torch.from_numpy(pixels)[None]
     if tuple(image.shape[-2:]) == size:
         return pixels
     direct = image.dtype != torch.uint8 or _resizes_uint8(interpolation)
@@ -235,19 +292,20 @@ def normalised(
 
     A missing factor leaves 0 to 255; a missing mean leaves out the last step.
     """
-    x = pixels.astype(np.float32)
+    x = pixels.astype(np.float32, order="C")  # a copy, changed in place: five times as fast
     scale = np.float32(1)
     if numbers == "fused" and factor is not None and mean is not None:
         scale = np.float32(1 / factor)
     elif numbers == "divide":
-        x = x / np.float32(255)
+        x /= np.float32(255)
     elif numbers == "double" and factor is not None:
-        x = (pixels.astype(np.float64) * factor).astype(np.float32)
+        x[:] = pixels.astype(np.float64) * factor
     elif numbers == "fused" and factor is not None:
-        x = x * np.float32(factor)
+        x *= np.float32(factor)
     if mean is not None and std is not None:
-        x = (x - _per_channel(mean) * scale) / (_per_channel(std) * scale)
-    return np.ascontiguousarray(x)
+        x -= _per_channel(mean) * scale
+        x /= _per_channel(std) * scale
+    return x
 
 
 def _per_channel(values: tuple[float, ...]) -> NDArray[np.float32]:

@@ -1,17 +1,16 @@
 """Photographs in, the likeliest classes out."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from PIL import Image
 from torch import Tensor
 
 from vitconvert.config import ViTConfig
-from vitconvert.errors import ConflictingFact, InputMismatch, UsageError, VitConvertError
-from vitconvert.inference.pixels import open_image
+from vitconvert.errors import ConflictingFact, UsageError, VitConvertError
+from vitconvert.inference.answers import answers, check_batches
+from vitconvert.inference.images import ImageSource, find_images
 from vitconvert.inference.preprocessing import Preprocessing
 from vitconvert.model import ViT
 
@@ -45,47 +44,47 @@ class Prediction:
 
 def predict(
     model: ViT,
-    images: Sequence[Path | Image.Image],
+    images: ImageSource | Iterable[ImageSource],
     preprocessing: Preprocessing,
     *,
     topk: int = 5,
     labels: Sequence[str] | None = None,
     batch_size: int = 8,
-) -> list[Prediction]:
-    """The `topk` likeliest classes of each image, in the order of the images.
+    recursive: bool = False,
+    fast_preprocessing: bool = False,
+) -> Iterator[Prediction]:
+    """The `topk` likeliest classes of each image, in the order of the images, as they come.
 
     An image that cannot be read, or does not fit, has an error instead, and the rest goes on.
-    The model runs as it is: on its device, in its dtype, in the mode it is in.
+    The model runs as it is: on its device, in its dtype, in the mode it is in. Threads decode and
+    preprocess the next images while it computes.
+
+    Args:
+        images: Files, folders, patterns and open images: see `images.find_images`.
+        recursive: Look into the folders of folders too.
+        fast_preprocessing: See `Preprocessing`.
 
     Raises:
         UsageError: `topk` or `batch_size` is below 1.
         InputMismatch: The preprocessing makes other images than the model reads.
         ConflictingFact: The model has no head, or not as many classes as there are labels.
     """
-    _check(model.config, preprocessing, topk=topk, labels=labels, batch_size=batch_size)
-    predictions: list[Prediction] = []
-    for start in range(0, len(images), batch_size):
-        batch = images[start : start + batch_size]
-        read = [_read(image, preprocessing) for image in batch]
-        answers = _answers(model, [r for r in read if isinstance(r, Tensor)])
-        for image, tensor in zip(batch, read, strict=True):
-            path = None if isinstance(image, Image.Image) else image
-            answer = next(answers) if isinstance(tensor, Tensor) else tensor
-            predictions.append(_prediction(path, answer, topk=topk, labels=labels))
-    return predictions
+    check_batches(model, preprocessing, batch_size)
+    _check(model.config, topk=topk, labels=labels)
+    answered = answers(
+        model,
+        model,
+        find_images(images, recursive=recursive),
+        preprocessing,
+        batch_size=batch_size,
+        fast_preprocessing=fast_preprocessing,
+    )
+    return (_prediction(path, answer, topk=topk, labels=labels) for path, answer in answered)
 
 
-def _check(
-    config: ViTConfig,
-    preprocessing: Preprocessing,
-    *,
-    topk: int,
-    labels: Sequence[str] | None,
-    batch_size: int,
-) -> None:
-    for name, value in {"topk": topk, "batch_size": batch_size}.items():
-        if value < 1:
-            raise UsageError(f"{name} = {value} must be at least 1.")
+def _check(config: ViTConfig, *, topk: int, labels: Sequence[str] | None) -> None:
+    if topk < 1:
+        raise UsageError(f"topk = {topk} must be at least 1.")
     if not config.num_classes:
         raise ConflictingFact(
             "The model has no classification head.", hint="its features can still be embedded."
@@ -94,32 +93,6 @@ def _check(
         raise ConflictingFact(
             f"There are {len(labels)} labels for {config.num_classes} classes.",
         )
-    made = (preprocessing.channels, *preprocessing.image_size)
-    read = (config.in_channels, *config.image_size)
-    if made != read:
-        raise InputMismatch(
-            "The preprocessing makes other images than the model reads.",
-            evidence={"makes": _by(made), "reads": _by(read), "from": preprocessing.origin},
-        )
-
-
-def _read(image: Path | Image.Image, preprocessing: Preprocessing) -> Tensor | VitConvertError:
-    try:
-        return preprocessing(image if isinstance(image, Image.Image) else open_image(image))
-    except VitConvertError as error:
-        if not isinstance(image, Image.Image):
-            error.evidence.setdefault("image", str(image))
-        return error
-
-
-@torch.inference_mode()
-def _answers(model: ViT, images: list[Tensor]) -> Iterator[Tensor]:
-    """One row of logits per image, float32 on the CPU."""
-    if not images:
-        return iter(())
-    like = next(model.parameters())
-    logits: Tensor = model(torch.stack(images).to(like))
-    return iter(logits.float().cpu())
 
 
 def _prediction(
@@ -145,7 +118,3 @@ def _prediction(
         for index in best
     )
     return Prediction(path=path, top=top)
-
-
-def _by(size: tuple[int, ...]) -> str:
-    return "x".join(map(str, size))

@@ -4,6 +4,8 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitconvert.errors import ConflictingFact, MissingFact, NotRepresentable
@@ -68,23 +70,39 @@ class Preprocessing:
         """Whether cropping has an effect: it has none on images squashed to their last size."""
         return self.crop and not (self.resize == "squash" and self.resize_size == self.image_size)
 
-    def __call__(self, image: "Image.Image") -> "torch.Tensor":
-        """The image as the model reads it: (C, H, W) float32.
+    def __call__(
+        self, image: "Image.Image | PathLike[str]", *, fast: bool = False
+    ) -> "torch.Tensor":
+        """The image, open or a file, as the model reads it: (C, H, W) float32.
+
+        Args:
+            image: An open image, which is left as it is, or the path of one.
+            fast: Read a JPEG file at 1/2, 1/4 or 1/8 of its size if it stays twice as large as it
+                is resized to, average whole pixels first where there are more, and resize only
+                what is kept. Pixels are then close to those of the source project, not equal: of
+                12 megapixels, in a fifth of the time, by 0.2 of 255 levels on average and 6 at
+                most; equal but for single pixels where nothing is shrunk. What is resized without
+                antialias is done exactly all the same.
 
         Raises:
-            CorruptFile: The image was opened but not read until now, and is damaged.
+            SourceError: The file is not there, or may not be read.
+            CorruptFile: It is no image, or a damaged one.
             InputMismatch: The image is too narrow, or of another size when nothing resizes it.
-            UnsafeFile: It is so narrow that resizing would exhaust memory.
+            UnsafeFile: It is so large, or so narrow, that it would exhaust memory.
         """
         import torch
 
-        return torch.from_numpy(self.array(image))
+        return torch.from_numpy(self.array(image, fast=fast))
 
-    def array(self, image: "Image.Image") -> "NDArray[np.float32]":
+    def array(
+        self, image: "Image.Image | PathLike[str]", *, fast: bool = False
+    ) -> "NDArray[np.float32]":
         """As calling, without importing torch where Pillow does the resizing."""
         from vitconvert.inference.transform import transformed
 
-        return transformed(image, self)
+        return transformed(
+            Path(image) if isinstance(image, str | PathLike) else image, self, fast=fast
+        )
 
     def differences(self, other: "Preprocessing") -> tuple[str, ...]:
         """What another preprocessing does otherwise, one sentence per field."""

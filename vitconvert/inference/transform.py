@@ -1,5 +1,6 @@
 """A photograph through a preprocessing: convert, resize, crop, normalise."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -8,28 +9,26 @@ from PIL import Image
 
 from vitconvert.errors import InputMismatch
 from vitconvert.inference import pixels
-from vitconvert.inference.backends import BACKENDS
+from vitconvert.inference.backends import BACKENDS, Size
 
 if TYPE_CHECKING:
     from vitconvert.inference.preprocessing import Preprocessing
 
 
-def transformed(image: Image.Image, wanted: "Preprocessing") -> NDArray[np.float32]:
-    """The image as the model reads it: (C, H, W).
+def transformed(
+    image: Image.Image | Path, wanted: "Preprocessing", *, fast: bool = False
+) -> NDArray[np.float32]:
+    """The image, open or a file, as the model reads it: (C, H, W).
 
     Raises:
-        CorruptFile: The image was opened but not read until now, and is damaged.
+        SourceError, CorruptFile: The file cannot be read, or not as an image.
         InputMismatch: The image is too narrow, or of another size when nothing resizes it.
-        UnsafeFile: It is so narrow that resizing would exhaust memory.
+        UnsafeFile: It is so large, or so narrow, that it would exhaust memory.
     """
     backend = BACKENDS[wanted.backend]
-    image = pixels.converted(
-        image,
-        channels=wanted.channels,
-        transparency=wanted.transparency,
-        upright=backend.upright,
+    values = (
+        _nearly_resized(image, wanted) if fast and _shrinks(wanted) else _resized(image, wanted)
     )
-    values = _resized(image, wanted)
     if wanted.crop:
         values = pixels.centred(values, wanted.image_size, fill=_fill(wanted), backend=backend)
     if values.shape[1:] != wanted.image_size:
@@ -40,22 +39,22 @@ def transformed(image: Image.Image, wanted: "Preprocessing") -> NDArray[np.float
             f"The image is {found}, and the model reads {expected} images that nothing resizes.",
             evidence={"from": wanted.origin},
         )
+    rescaled = backend.numbers == "first" and values.dtype == np.uint8
     return pixels.normalised(
         values,
         mean=wanted.mean if wanted.normalize else None,
         std=wanted.std if wanted.normalize else None,
         factor=wanted.rescale_factor,
-        numbers=backend.numbers,
+        numbers="fused" if rescaled else backend.numbers,
     )
 
 
-def _resized(image: Image.Image, wanted: "Preprocessing") -> pixels.Pixels:
+def _resized(image: Image.Image | Path, wanted: "Preprocessing") -> pixels.Pixels:
+    """With the operations of the source project, on all pixels: uint8 or float32."""
     backend = BACKENDS[wanted.backend]
-    size = pixels.resized_size(
-        (image.height, image.width),
-        resize=wanted.resize,
-        size=wanted.resize_size or wanted.image_size,
-    )
+    image = image if isinstance(image, Image.Image) else pixels.open_image(image)
+    image = _converted(image, wanted)
+    size = _size(wanted, (image.height, image.width))
     if backend.resize == "pil":
         return pixels.resized_on_pil(image, size, wanted.interpolation)
     values = pixels.channels_first(image)
@@ -67,6 +66,50 @@ def _resized(image: Image.Image, wanted: "Preprocessing") -> pixels.Pixels:
         values, size, wanted.interpolation, antialias=backend.antialias
     )
     return np.trunc(values) if backend.truncate else values
+
+
+def _shrinks(wanted: "Preprocessing") -> bool:
+    """Whether an image may be shrunk before it is resized.
+
+    Without antialias, or to the nearest pixel, other pixels entirely would come out.
+    """
+    antialias = BACKENDS[wanted.backend].antialias and wanted.interpolation != "nearest"
+    return antialias and wanted.resize_size is not None
+
+
+def _nearly_resized(image: Image.Image | Path, wanted: "Preprocessing") -> pixels.Pixels:
+    """Only what the crop keeps, with fewer pixels read and averaged in two steps: uint8."""
+    backend = BACKENDS[wanted.backend]
+    source = None
+    if not isinstance(image, Image.Image):
+        at_least = pixels.MARGIN * max(wanted.resize_size or wanted.image_size)
+        image, source = pixels.open_shrunk(image, at_least, upright=backend.upright)
+    image = _converted(image, wanted)
+    source = source or (image.height, image.width)
+    height, width = size = _size(wanted, source)
+    kept = min(height, wanted.image_size[0]), min(width, wanted.image_size[1])
+    return pixels.resized_middle(
+        image,
+        source,
+        size,
+        wanted.interpolation,
+        kept=kept if wanted.crop else size,
+        backend=backend,
+    )
+
+
+def _converted(image: Image.Image, wanted: "Preprocessing") -> Image.Image:
+    return pixels.converted(
+        image,
+        channels=wanted.channels,
+        transparency=wanted.transparency,
+        upright=BACKENDS[wanted.backend].upright,
+    )
+
+
+def _size(wanted: "Preprocessing", source: Size) -> Size:
+    size = wanted.resize_size or wanted.image_size
+    return pixels.resized_size(source, resize=wanted.resize, size=size)
 
 
 def _fill(wanted: "Preprocessing") -> tuple[int, ...]:

@@ -1,0 +1,108 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+
+from vitconvert.demo.demonstration import DIGITS
+from vitconvert.inference.pixels import open_image
+from vitconvert.loading import load_checkpoint, load_model
+
+SAMPLES = DIGITS / "samples"
+IMAGES = [SAMPLES / f"{digit}.png" for digit in range(10)]
+
+
+@torch.inference_mode()
+def features(*, tokens: bool = False) -> np.ndarray:
+    preprocessing = load_checkpoint(DIGITS).preprocessing
+    model = load_model(DIGITS)
+    batch = torch.stack([preprocessing(open_image(image)) for image in IMAGES])
+    found = model.forward_features(batch)
+    return (found if tokens else model.forward_head(found, pre_logits=True)).numpy()
+
+
+@pytest.fixture
+def bad(tmp_path):
+    path = tmp_path / "bad.png"
+    path.write_text("meow")
+    return path
+
+
+@pytest.mark.parametrize("tokens", [False, True])
+def test_npz(run, tmp_path, tokens):
+    flags = ("--tokens", "--no-fast") if tokens else ()
+    code, out, err = run("embed", DIGITS, SAMPLES, "-o", tmp_path / "x.npz", *flags)
+    assert (code, out, err) == (0, "", f"10 images in {tmp_path / 'x.npz'}\n")
+    with np.load(tmp_path / "x.npz") as written:
+        assert list(written["paths"]) == [str(image) for image in IMAGES]
+        wanted = features(tokens=tokens)
+        assert written["features"].shape == wanted.shape
+        assert np.abs(written["features"] - wanted).max() < 1e-5 * np.abs(wanted).max()
+
+
+def test_safetensors_without_the_images_that_failed(run, tmp_path, bad):
+    output = tmp_path / "x.safetensors"
+    code, _, err = run("embed", DIGITS, bad, SAMPLES, "-o", output)
+    assert code == 1
+    assert err.startswith("error: corrupt-file\n")
+    with safe_open(output, "numpy") as written:
+        assert json.loads(written.metadata()["paths"]) == [str(image) for image in IMAGES]
+        assert np.abs(written.get_tensor("features") - features()).max() < 1e-4
+
+
+@pytest.mark.parametrize("on_stdout", [True, False])
+def test_lines_of_json(run, tmp_path, bad, on_stdout):
+    output = tmp_path / "x.jsonl"
+    where = () if on_stdout else ("-o", output, "-q")
+    code, out, _ = run("embed", DIGITS, SAMPLES, bad, *where)
+    lines = [json.loads(line) for line in (out if on_stdout else output.read_text()).splitlines()]
+    assert code == 1
+    assert [line["path"] for line in lines] == [str(path) for path in [*IMAGES, bad]]
+    found = np.array([line["features"] for line in lines[:-1]], np.float32)
+    assert np.abs(found - features()).max() < 1e-4
+    assert lines[-1]["features"] is None
+    assert lines[-1]["error"]["code"] == "corrupt-file"
+
+
+def test_no_features_make_no_file(run, tmp_path, bad):
+    output = tmp_path / "x.npz"
+    assert run("embed", DIGITS, bad, "-o", output).code == 1
+    assert not output.exists()
+
+
+def test_error_the_output_is_there(run, tmp_path):
+    output = tmp_path / "x.jsonl"
+    output.write_text("mine")
+    code, _, err = run("embed", DIGITS, IMAGES[0], "-o", output)
+    assert code == 1
+    assert err == (
+        "error: output-exists\n"
+        "  The output is there already.\n"
+        f"  output  {output}\n"
+        "  hint: --force (in Python, overwrite=True) replaces it.\n"
+    )
+    assert output.read_text() == "mine"
+    assert run("embed", DIGITS, IMAGES[0], "-o", output, "--force").code == 0
+    assert json.loads(output.read_text())["path"] == str(IMAGES[0])
+
+
+def test_error_unknown_suffix(run, tmp_path):
+    code, _, err = run("embed", DIGITS, IMAGES[0], "-o", tmp_path / "x.csv")
+    assert code == 2
+    assert err == (
+        "error: usage\n"
+        "  Features are not written as .csv.\n"
+        f"  output  {tmp_path / 'x.csv'}\n"
+        "  known   .npz, .safetensors, .jsonl\n"
+    )
+
+
+def test_error_no_such_directory(run, tmp_path):
+    code, _, err = run("embed", DIGITS, IMAGES[0], "-o", tmp_path / "gone" / "x.npz")
+    assert code == 2
+    assert err == (
+        "error: usage\n"
+        "  The directory of the output does not exist.\n"
+        f"  directory  {tmp_path / 'gone'}\n"
+    )

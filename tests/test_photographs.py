@@ -1,0 +1,154 @@
+"""Asking a checkpoint: what `vitconvert.predict` and `vitconvert.embed` add to a model."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from timm.models import VisionTransformer
+
+import vitconvert
+from vitconvert.demo.demonstration import DIGITS
+from vitconvert.errors import MissingFact
+from vitconvert.inference.preprocessing import Preprocessing
+
+SAMPLES = DIGITS / "samples"
+PREPROCESSING = Preprocessing.from_timm({"input_size": (3, 24, 40), "interpolation": "bilinear"})
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module", params=["token", "avg", "map"])
+def theirs(request: pytest.FixtureRequest) -> VisionTransformer:
+    torch.manual_seed(0)
+    model = VisionTransformer(
+        img_size=(24, 40),
+        patch_size=8,
+        num_classes=5,
+        global_pool=request.param,
+        class_token=request.param != "map",
+        embed_dim=36,
+        depth=11,
+        num_heads=3,
+        mlp_ratio=1.5,
+    )
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    return model.eval()
+
+
+@pytest.fixture
+def checkpoint(theirs: VisionTransformer, tmp_path: Path) -> vitconvert.Checkpoint:
+    torch.save(theirs.state_dict(), tmp_path / "model.pth")
+    facts = {"num_heads": 3, "pooling": theirs.global_pool, "image_size": (24, 40)}
+    return vitconvert.load_checkpoint(tmp_path / "model.pth", overrides=facts)
+
+
+@pytest.fixture
+def photographs(tmp_path: Path) -> list[Path]:
+    random = np.random.default_rng(0)
+    paths = [tmp_path / f"{n}.png" for n in range(5)]
+    for path in paths:
+        pixels = random.integers(0, 256, (51 + len(path.name), 70, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(path)
+    return paths
+
+
+def close(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
+    return torch.allclose(ours, theirs, rtol=0, atol=2e-5 * float(theirs.abs().max()))
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("fast", [False, True])
+def test_timm_finds_the_same(
+    theirs: VisionTransformer,
+    checkpoint: vitconvert.Checkpoint,
+    photographs: list[Path],
+    fast: bool,
+) -> None:
+    batch = torch.stack([PREPROCESSING(path) for path in photographs])
+    tokens = theirs.forward_features(batch)
+    options: dict[str, Any] = {"preprocessing": PREPROCESSING, "batch_size": 2, "fast": fast}
+
+    logits = theirs(batch)
+    predictions = list(vitconvert.predict(checkpoint, photographs, **options))
+    for row, prediction in zip(logits, predictions, strict=True):
+        found = {c.index: c.logit for c in prediction.top}
+        assert close(torch.tensor([found[i] for i in range(5)]), row)
+
+    pooled = list(vitconvert.embed(checkpoint, photographs, **options))
+    assert [e.path for e in pooled] == photographs
+    found_features = torch.stack([e.features for e in pooled if e.features is not None])
+    assert close(found_features, theirs.forward_head(tokens, pre_logits=True))
+
+    every = list(vitconvert.embed(checkpoint, photographs, tokens=True, **options))
+    assert close(torch.stack([e.features for e in every if e.features is not None]), tokens)
+
+
+@torch.inference_mode()
+def test_a_model_with_its_head_is_embedded_too(
+    theirs: VisionTransformer, checkpoint: vitconvert.Checkpoint, photographs: list[Path]
+) -> None:
+    model = vitconvert.load_model(
+        checkpoint.located.weights,
+        overrides={"num_heads": 3, "pooling": theirs.global_pool} | {"image_size": (24, 40)},
+    )
+    (embedding,) = vitconvert.embed(model, photographs[0], PREPROCESSING)
+    tokens = theirs.forward_features(PREPROCESSING(photographs[0])[None])
+    assert embedding.features is not None
+    assert close(embedding.features, theirs.forward_head(tokens, pre_logits=True)[0])
+    assert model.config.num_classes == 5
+
+
+def test_a_path_and_a_folder_are_enough() -> None:
+    predictions = list(vitconvert.predict(DIGITS, SAMPLES))
+    assert [p.top[0].label for p in predictions] == [str(digit) for digit in range(10)]
+    renamed = vitconvert.predict(str(DIGITS), str(SAMPLES / "[34].png"), labels="abcdefghij")
+    assert [p.top[0].label for p in renamed] == ["d", "e"]
+
+
+def test_predictions_come_before_all_images_are_looked_at() -> None:
+    taken = 0
+
+    def images() -> Iterator[Path]:
+        nonlocal taken
+        for _ in range(1000):
+            taken += 1
+            yield SAMPLES / "3.png"
+
+    predictions = vitconvert.predict(DIGITS, images(), batch_size=2)
+    assert taken == 0
+    assert next(predictions).top[0].label == "3"
+    assert taken < 200
+    predictions.close()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("ask", [vitconvert.predict, vitconvert.embed])
+def test_a_model_alone_is_refused(ask: Callable[..., Any]) -> None:
+    with pytest.raises(MissingFact) as caught:
+        ask(vitconvert.load_model(DIGITS), SAMPLES)
+    assert str(caught.value) == (
+        "error: missing-fact\n"
+        "  A model does not say how its images are prepared.\n"
+        "  hint: preprocessing=load_checkpoint(...).preprocessing, or the checkpoint itself "
+        "instead of the model."
+    )
+
+
+def test_a_checkpoint_that_does_not_say_is_refused() -> None:
+    checkpoint = replace(vitconvert.load_checkpoint(DIGITS), preprocessing=None)
+    with pytest.raises(MissingFact) as caught:
+        vitconvert.predict(checkpoint, SAMPLES)
+    assert str(caught.value) == (
+        "error: missing-fact\n"
+        "  Nothing says how this checkpoint's images are prepared.\n"
+        f"  dialect  {checkpoint.dialect}\n"
+        "  hint: Put its preprocessor_config.json, or timm's config.json, beside the weights."
+    )

@@ -1,0 +1,64 @@
+"""`vitconvert embed MODEL IMAGE... -o FILE`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from vitconvert.cli.photographs import (
+    Tally,
+    asked,
+    checkpoint_of,
+    named_images,
+    photograph_options,
+    told,
+)
+
+_HELP = """{summary}
+
+IMAGES are files, folders, quoted patterns ("photos/**/*.jpg"), or - for a list of paths on stdin.
+An .npz has the arrays "features" and "paths", a .safetensors the tensor "features" and the paths
+in its metadata, a .jsonl a line for each image. An image that cannot be read is told on stderr and
+left out; the exit code is then 1.
+"""
+
+
+def command(name: str, help_text: str) -> click.Command:
+    """The command."""
+
+    @click.command(name, help=_HELP.format(summary=help_text), short_help=help_text)
+    @click.option(
+        "-o",
+        "--output",
+        type=click.Path(path_type=Path),
+        help=".npz, .safetensors or .jsonl; without it, lines of JSON on stdout.",
+    )
+    @click.option("--tokens", is_flag=True, help="All tokens instead of the pooled features.")
+    @click.option("--force", is_flag=True, help="Replace the output if it is there.")
+    @photograph_options
+    def embed(**options: Any) -> int:
+        return _embed(options)
+
+    return embed
+
+
+def _embed(options: dict[str, Any]) -> int:
+    from vitconvert.inference.embedding_files import check_output, write_embeddings
+    from vitconvert.photographs import embed
+
+    output, tally = options["output"], Tally()
+    if output:
+        check_output(output, overwrite=options["force"])
+    embeddings = embed(
+        checkpoint_of(options), named_images(options), tokens=options["tokens"], **asked(options)
+    )
+    results = told(embeddings, options, tally, printing=output is None)
+    if output:
+        written = write_embeddings(output, results)
+        if not options["quiet"]:
+            click.echo(f"{written} images in {output}", err=True)
+    else:
+        for embedding in results:
+            click.echo(json.dumps(embedding.to_dict()))
+    return tally.exit_code

@@ -1,0 +1,92 @@
+"""Features to files that other programs read."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitconvert.containers import write_safetensors
+from vitconvert.containers.whole_file import whole_file
+from vitconvert.errors import OutputExists, UsageError
+from vitconvert.inference.embed import Embedding
+
+
+def check_output(path: Path, *, overwrite: bool) -> None:
+    """That a file of this name can be written, before any work is done.
+
+    Raises:
+        UsageError: The suffix is unknown, or the directory does not exist.
+        OutputExists: The file does, and is not to be overwritten.
+    """
+    if path.suffix not in _WRITERS:
+        raise UsageError(
+            f"Features are not written as {path.suffix or 'a file without suffix'}.",
+            evidence={"output": path, "known": ", ".join(_WRITERS)},
+        )
+    if not path.parent.is_dir():
+        raise UsageError(
+            "The directory of the output does not exist.", evidence={"directory": path.parent}
+        )
+    if path.exists() and not overwrite:
+        raise OutputExists(
+            "The output is there already.",
+            evidence={"output": path},
+            hint="--force (in Python, overwrite=True) replaces it.",
+        )
+
+
+def write_embeddings(path: Path, embeddings: Iterable[Embedding]) -> int:
+    """Write the features of images, in their order, whole or not at all; how many there are.
+
+        .npz            arrays "features" (images, D), or (images, N, D) of tokens, and "paths"
+        .safetensors    a tensor "features", and "paths" in the metadata: a list in JSON
+        .jsonl          one object for each image, {"path", "features", "error"}, failed ones too
+
+    The first two hold all features in memory until they are written, leave failed images out,
+    and make no file if nothing is left.
+
+    Raises:
+        UsageError: There is no place for the file.
+    """
+    return _WRITERS[path.suffix](path, embeddings)
+
+
+def _write_npz(path: Path, embeddings: Iterable[Embedding]) -> int:
+    paths, features = _collected(embeddings)
+    if features:
+        with whole_file(path) as whole:
+            np.savez(whole.file, features=torch.stack(features).numpy(), paths=np.array(paths))
+    return len(features)
+
+
+def _write_safetensors(path: Path, embeddings: Iterable[Embedding]) -> int:
+    paths, features = _collected(embeddings)
+    if features:
+        metadata = {"paths": json.dumps(paths)}
+        write_safetensors(path, {"features": torch.stack(features)}, metadata=metadata)
+    return len(features)
+
+
+def _collected(embeddings: Iterable[Embedding]) -> tuple[list[str], list[Tensor]]:
+    found = [(e.path, e.features) for e in embeddings if e.features is not None]
+    return [str(path or "") for path, _ in found], [features for _, features in found]
+
+
+def _write_jsonl(path: Path, embeddings: Iterable[Embedding]) -> int:
+    count = 0
+    with whole_file(path) as whole:
+        for embedding in embeddings:
+            line = json.dumps(embedding.to_dict())
+            whole.file.write(line.encode() + b"\n")
+            count += embedding.features is not None
+    return count
+
+
+_WRITERS: Mapping[str, Callable[[Path, Iterable[Embedding]], int]] = {
+    ".npz": _write_npz,
+    ".safetensors": _write_safetensors,
+    ".jsonl": _write_jsonl,
+}
