@@ -29,7 +29,9 @@ def converted(tmp_path_factory):
             parameter.normal_(std=0.1, generator=generator).add_(0.05)
     arguments = {**SMALL, "mlp_ratio": 1.5}
     save_for_hf(model, str(folder / "timm"), model_args=arguments, safe_serialization=True)
-    vitconvert.convert(folder / "timm", output=folder / "out", verify=False, max_shard_size=50000)
+    vitconvert.convert(
+        folder / "timm", to="hf", output=folder / "out", verify=False, max_shard_size=50000
+    )
     return folder / "out"
 
 
