@@ -15,6 +15,7 @@ from vitconvert.errors import NotRepresentable, ParityFailed
 from vitconvert.export.consumers import open_with_consumers
 from vitconvert.export.targets import Wish, choose_target
 from vitconvert.loading import build_model
+from vitconvert.tables.table import builtin_tables
 
 # The dialect that has a class's own name, where another one computes the same.
 NAMED = {
@@ -122,7 +123,7 @@ def test_weights_that_a_class_would_make_up_are_an_error(tmp_path):
     tensors["classifier.more"] = tensors.pop("classifier.bias")
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ParityFailed) as error:
-        open_with_consumers(tmp_path, "hf", model)
+        open_with_consumers(tmp_path, builtin_tables()["hf_beit"], model)
     assert str(error.value) == (
         "error: parity-failed\n"
         "  transformers cannot load the output.\n"

@@ -237,7 +237,7 @@ def test_without_its_config_a_file_may_be_openais_or_openclips(tmp_path):
         "  The tensors do not tell everything that decides the function.\n"
         "  dialect  openclip (weights_map/openclip.toml)\n"
         "  num_heads   q has 48 rows, and nothing shows how many heads share them\n"
-        "  activation  nothing tells it\n"
+        "  activation  open_clip_config.json says quick_gelu, or nothing for gelu\n"
         "  hint: --set num_heads=... --set activation=... (in Python, overrides={...}) states it."
     )
     stated = {"num_heads": 3, "activation": "gelu"}

@@ -6,11 +6,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitconvert.errors import ParityFailed
+from vitconvert.config import ViTConfig, field_names
+from vitconvert.errors import MissingPackage, NotRepresentable, ParityFailed
+from vitconvert.export.plain_readers import open_plainly
+from vitconvert.loading import read_header
+from vitconvert.sources import locate
+from vitconvert.tables.table import Table
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from vitconvert.loading import Reading
     from vitconvert.model import ViT
 
 TOLERANCE = 2e-5  # of max |logit|, float32 on a CPU
@@ -20,10 +26,17 @@ _REFUSALS = (RuntimeError, ValueError, TypeError, KeyError, AttributeError, OSEr
 
 @dataclass(frozen=True, kw_only=True)
 class Opened:
-    """One program's verdict on an output."""
+    """One program's verdict on an output.
+
+    Attributes:
+        consumer: The program.
+        relative: max |difference| over max |output|, or None if it computes nothing.
+        bit_equal: Whether what it computes, or else what it reads, is the same bit by bit.
+        why_not: Why it computed nothing, if it should have.
+    """
 
     consumer: str
-    relative: float | None  # max |difference| over max |logit|; None: it was not tried
+    relative: float | None
     bit_equal: bool = False
     why_not: str | None = None
 
@@ -38,8 +51,10 @@ class Opened:
 
     def summary(self) -> str:
         """The verdict in one line."""
-        if self.relative is None:
+        if self.why_not is not None:
             return f"{self.consumer}: not tried, {self.why_not}"
+        if self.relative is None:
+            return f"{self.consumer}: every tensor as it was written"
         equal = "bit-equal" if self.bit_equal else f"relative difference {self.relative:.1e}"
         return f"{self.consumer}: {equal}"
 
@@ -48,8 +63,21 @@ class Opened:
         return asdict(self)
 
 
-def open_with_consumers(directory: Path, ecosystem: str, model: "ViT") -> tuple[Opened, ...]:
-    """Load the directory with timm and transformers, where its layout is theirs."""
+def open_with_consumers(directory: Path, table: Table, model: "ViT") -> tuple[Opened, ...]:
+    """Load an output with the programs that it is for, and compare what they compute.
+
+    timm and transformers load the directory by themselves. Of other projects, whatever reads the
+    file for them reads it, and their own class, where it can be installed, takes its tensors and
+    runs.
+
+    Args:
+        directory: The output.
+        table: The dialect that it was written in.
+        model: What it should compute.
+
+    Raises:
+        ParityFailed: A program cannot load the output, or reads other tensors in it.
+    """
     openers: dict[str, dict[str, Callable[[Path], Callable[[Tensor], Tensor]]]] = {
         "timm": {
             "timm": _timm_resnet_d if model.config.resnet_d_stem else _timm,
@@ -57,32 +85,78 @@ def open_with_consumers(directory: Path, ecosystem: str, model: "ViT") -> tuple[
         },
         "hf": {"transformers": _transformers},
     }
+    if table.ecosystem not in openers:
+        return _open_as_their_project(directory, table, model)
     return tuple(
-        _compare(consumer, opener, directory, model)
-        for consumer, opener in openers.get(ecosystem, {}).items()
+        _compare_opened(consumer, opener, directory, model)
+        for consumer, opener in openers[table.ecosystem].items()
     )
 
 
-def _compare(
+def _open_as_their_project(directory: Path, table: Table, model: "ViT") -> tuple[Opened, ...]:
+    reading = read_header(locate(directory), dialect=table.name, overrides=_stated(model.config))
+    with reading.container:
+        reader = open_plainly(directory, table.container, reading.container)
+        return Opened(consumer=reader, relative=None, bit_equal=True), _compute(reading, model)
+
+
+def _stated(config: ViTConfig) -> dict[str, Any]:
+    fields = {name: getattr(config, name) for name in field_names()}
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _compute(reading: "Reading", model: "ViT") -> Opened:
+    """The project's own class with the tensors of the output."""
+    from vitconvert.parity.isolation import isolated
+    from vitconvert.parity.references import TensorsNotTaken, build_reference
+    from vitconvert.parity.verification import adapted
+
+    with isolated():
+        try:
+            reference = build_reference(reading)
+        except TensorsNotTaken as error:
+            raise _cannot_load(error.fact, "; ".join(error.details)) from error
+        except (MissingPackage, NotRepresentable) as error:
+            ecosystem = reading.table.ecosystem
+            return Opened(consumer=ecosystem, relative=None, why_not=error.fact.rstrip("."))
+        theirs = reference.model.float()
+        ours = adapted(model, reference.adapts).float()
+        images = _images(ours.config)
+        reads_output = reference.reads == "output"
+        wanted = ours(images) if reads_output else ours.forward_features(images)
+        return _verdict(reference.name, wanted, reference.run(theirs, images))
+
+
+def _compare_opened(
     consumer: str,
     opener: "Callable[[Path], Callable[[Tensor], Tensor]]",
     directory: Path,
     model: "ViT",
 ) -> Opened:
-    import torch
-
     from vitconvert.parity.isolation import isolated, silent_transformers
 
     if importlib.util.find_spec(consumer) is None:
         return Opened(consumer=consumer, relative=None, why_not="not installed")
-    config, model = model.config, model.float()
-    generator = torch.Generator().manual_seed(0)
-    shape = (2, config.in_channels, *config.image_size)
-    images = torch.randn(shape, generator=generator)
+    model = model.float()
+    images = _images(model.config)
     with isolated(), silent_transformers():
-        theirs = _open(consumer, opener, directory)(images).double()
+        theirs = _open(consumer, opener, directory)(images)
         # Bare transformers models give tokens, or what their pooler makes of the first.
-        ours = (model(images) if theirs.ndim == 2 else model.forward_features(images)).double()
+        ours = model(images) if theirs.ndim == 2 else model.forward_features(images)
+    return _verdict(consumer, ours, theirs)
+
+
+def _images(config: ViTConfig) -> "Tensor":
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(2, config.in_channels, *config.image_size, generator=generator)
+
+
+def _verdict(consumer: str, ours: "Tensor", theirs: "Tensor") -> Opened:
+    import torch
+
+    ours, theirs = ours.double(), theirs.double()
     scale = ours.abs().max().clamp_min(torch.finfo(torch.float64).tiny)
     return Opened(
         consumer=consumer,
@@ -97,11 +171,16 @@ def _open(
     try:
         return opener(directory)
     except _REFUSALS as error:
-        raise ParityFailed(
-            f"{consumer} cannot load the output.",
-            evidence={"problem": str(error).splitlines()[0]},
-            hint="Nothing was written. Please report this with the checkpoint's name.",
-        ) from error
+        problem = str(error).splitlines()[0]
+        raise _cannot_load(f"{consumer} cannot load the output.", problem) from error
+
+
+def _cannot_load(fact: str, problem: str) -> ParityFailed:
+    return ParityFailed(
+        fact,
+        evidence={"problem": problem},
+        hint="Nothing was written. Please report this with the checkpoint's name.",
+    )
 
 
 def _timm(directory: Path) -> "Callable[[Tensor], Tensor]":

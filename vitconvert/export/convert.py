@@ -268,7 +268,7 @@ def _verified(reading: Reading) -> "ParityReport":
 
 def _opened(directory: Path, target: Target, source: Reading | Checkpoint) -> tuple[Opened, ...]:
     checkpoint = source if isinstance(source, Checkpoint) else checkpoint_of(source)
-    opened = open_with_consumers(directory, target.table.ecosystem, build_model(checkpoint))
+    opened = open_with_consumers(directory, target.table, build_model(checkpoint))
     for consumer in opened:
         consumer.raise_if_failed()
     return opened

@@ -108,7 +108,7 @@ def verify_reading(
             reference = build_reference(reading)
         except (MissingPackage, NotRepresentable) as error:
             return ParityReport(source=source, skipped=error.fact, tolerance=tolerance)
-        model = _adapted(model, reference.adapts)
+        model = adapted(model, reference.adapts)
         images = _images(model, preprocessing, seed=seed, batch=batch)
         # The sharpest arithmetic comes last, and says where the two part.
         wanted = sorted(set(dtypes) & set(reference.dtypes)) or reference.dtypes
@@ -173,13 +173,13 @@ def _divergence(apart: Mapping[str, float], case: Case, kind: str) -> Divergence
     )
 
 
-def _adapted(model: ViT, fields: Mapping[str, str]) -> ViT:
+def adapted(model: ViT, fields: Mapping[str, str]) -> ViT:
     """The model, or one of the same weights with another arithmetic."""
     if not fields:
         return model
-    adapted = ViT(model.config.replace(**fields), device="meta")
-    adapted.load_state_dict(model.state_dict(), strict=True, assign=True)
-    return adapted.eval()
+    other = ViT(model.config.replace(**fields), device="meta")
+    other.load_state_dict(model.state_dict(), strict=True, assign=True)
+    return other.eval()
 
 
 def _in_dtype(model: _Model, dtype: torch.dtype) -> _Model:

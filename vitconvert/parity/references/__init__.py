@@ -11,11 +11,12 @@ from vitconvert.loading import Reading
 from vitconvert.parity.references.huggingface import huggingface_reference
 from vitconvert.parity.references.lucidrains import lucidrains_reference
 from vitconvert.parity.references.npz import npz_reference
-from vitconvert.parity.references.reference import Reference
+from vitconvert.parity.references.openclip import openclip_reference
+from vitconvert.parity.references.reference import Reference, TensorsNotTaken
 from vitconvert.parity.references.timm import timm_reference
 from vitconvert.parity.references.torchvision import torchvision_reference
 
-__all__ = ["Reference", "build_reference"]
+__all__ = ["Reference", "TensorsNotTaken", "build_reference"]
 
 
 def build_reference(reading: Reading) -> Reference:
@@ -27,7 +28,9 @@ def build_reference(reading: Reading) -> Reference:
     """
     ecosystem = reading.table.ecosystem
     if ecosystem not in _BUILDERS:
-        raise NotRepresentable(_WITHOUT.get(ecosystem, f"no package is known for {ecosystem}."))
+        raise NotRepresentable(
+            _WITHOUT.get(ecosystem, f"{reading.table.title} is no package to install.")
+        )
     return _BUILDERS[ecosystem](reading)
 
 
@@ -38,7 +41,10 @@ _BUILDERS: Mapping[str, Callable[[Reading], Reference]] = {
     "lucidrains": lucidrains_reference,
     "jax": npz_reference,
     "big_vision": npz_reference,
+    "openclip": openclip_reference,
+    "openai_clip": openclip_reference,
 }
 _WITHOUT = {
+    "vit": "these are vitconvert's own names, which no other project has.",
     "jeonsworld": "jeonsworld's ViT-pytorch is a repository of scripts, not a package to install.",
 }

@@ -19,6 +19,10 @@ def call(model: nn.Module, images: Tensor) -> Tensor:
     return output
 
 
+class TensorsNotTaken(NotRepresentable):
+    """The class that a project has for such models does not take these tensors."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Reference:
     """A real package's model with a checkpoint's own tensors in it.
@@ -78,10 +82,10 @@ def load_strictly(model: nn.Module, tensors: Mapping[str, Tensor], name: str) ->
     """Give a model its tensors, all of them and no others.
 
     Raises:
-        NotRepresentable: Names or shapes differ.
+        TensorsNotTaken: Names or shapes differ.
     """
     try:
         model.load_state_dict(dict(tensors), strict=True, assign=True)
     except RuntimeError as error:
         details = [line.strip() for line in str(error).splitlines()[1:]]
-        raise NotRepresentable(f"{name} does not take these tensors.", details=details) from None
+        raise TensorsNotTaken(f"{name} does not take these tensors.", details=details) from None

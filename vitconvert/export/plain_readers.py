@@ -1,0 +1,80 @@
+"""What other programs see in a file of weights: torch.load, numpy.load and safetensors."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vitconvert.containers import Container
+from vitconvert.errors import ParityFailed
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_Array = tuple[str, tuple[int, ...], bytes]  # name, shape, elements in row-major order
+
+
+def open_plainly(directory: Path, kind: str, container: Container) -> str:
+    """Read an output as its users do, and compare every tensor with what vitconvert reads.
+
+    Args:
+        directory: The output.
+        kind: "safetensors", "npz" or "torch".
+        container: The output as vitconvert reads it.
+
+    Returns:
+        The name of the function that read it.
+
+    Raises:
+        ParityFailed: It finds other names, shapes or bytes.
+    """
+    name, suffix, read = {
+        "torch": ("torch.load", "pt", _torch_load),
+        "npz": ("numpy.load", "npz", _numpy_load),
+        "safetensors": ("safetensors.torch.load_file", "safetensors", _safetensors_load),
+    }[kind]
+    left = set(container.manifest)
+    for path in sorted(directory.glob(f"*.{suffix}")):
+        for key, shape, data in read(path):
+            if key not in left or (shape, data) != _contents(container.read(key)):
+                raise _differs(name, key)
+            left.remove(key)
+    if left:
+        raise _differs(name, min(left))
+    return name
+
+
+def _torch_load(path: Path) -> Iterator[_Array]:
+    import torch
+
+    for key, tensor in torch.load(path, map_location="cpu", weights_only=True).items():
+        yield key, *_contents(tensor)
+
+
+def _safetensors_load(path: Path) -> Iterator[_Array]:
+    from safetensors.torch import load_file
+
+    for key, tensor in load_file(path).items():
+        yield key, *_contents(tensor)
+
+
+def _numpy_load(path: Path) -> Iterator[_Array]:
+    import numpy as np
+
+    with np.load(path, allow_pickle=False) as arrays:
+        for key in arrays.files:
+            yield key, arrays[key].shape, arrays[key].tobytes()
+
+
+def _contents(tensor: "Tensor") -> tuple[tuple[int, ...], bytes]:
+    import torch
+
+    flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    return tuple(tensor.shape), flat.numpy().tobytes()
+
+
+def _differs(reader: str, key: str) -> ParityFailed:
+    return ParityFailed(
+        f"{reader} does not find in the output what was written.",
+        evidence={"tensor": key},
+        hint="Nothing was written. Please report this with the checkpoint's name.",
+    )
