@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from vitconvert.errors import VitConvertError
     from vitconvert.export.convert import Conversion, convert, convert_state_dict
     from vitconvert.export.dry_run import ConversionPlan, plan_conversion
+    from vitconvert.export.lucidrains import build_lucidrains
     from vitconvert.inference.preprocessing import Preprocessing
     from vitconvert.inspection import Inspection, inspect
     from vitconvert.loading import Checkpoint, load_checkpoint, load_model
@@ -40,6 +41,7 @@ _HOMES = {
     "ViT": "model",
     "ViTConfig": "config",
     "VitConvertError": "errors",
+    "build_lucidrains": "export.lucidrains",
     "convert": "export.convert",
     "convert_state_dict": "export.convert",
     "diff": "difference",
@@ -64,6 +66,7 @@ __all__ = [
     "ViT",
     "ViTConfig",
     "VitConvertError",
+    "build_lucidrains",
     "convert",
     "convert_state_dict",
     "diff",

@@ -335,6 +335,12 @@ class ViTConfig:
         return not self.map_pooling or (heads, hidden) == (self.num_heads, self.mlp_dim)
 
     @property
+    def proj_unless_trivial(self) -> bool:
+        """Whether attention has an output projection, unless one head is as wide as the model."""
+        trivial = self.num_heads == 1 and self.head_dim == self.embed_dim
+        return self.attention_proj != trivial
+
+    @property
     def alike_attention_biases(self) -> bool:
         """Whether both matrices of the attention have a bias, or none."""
         return self.qkv_bias == self.proj_bias

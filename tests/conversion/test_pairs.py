@@ -218,6 +218,7 @@ def test_every_dialect_is_held_by_some_model():
         AIMV2,
         {"num_classes": 0, "final_norm": True},
         {**dinov2, **GATED, "num_classes": 0},
+        lucid,
     ]
     held = {t.name for kind in kinds for t, _ in holders(ViTConfig(**common | kind))}
     assert held == {name for name, table in builtin_tables().items() if writable(table)}

@@ -142,7 +142,12 @@ def test_an_allowed_step_is_a_gauge(timm_directory, tmp_path):
 @pytest.mark.parametrize("name", list(GAUGES))
 def test_a_step_alters_what_it_says(name):
     gauge = GAUGES[name]
-    config, canonical, _ = simple(no_embed_class=name == "zero-class-position")
+    pooled_first = name == "norm-before-pooling"
+    config, canonical, _ = simple(
+        no_embed_class=name == "zero-class-position",
+        final_norm=not pooled_first,
+        fc_norm=pooled_first,
+    )
     after = gauge.tensors(canonical, config)
     altered = {key for key, tensor in after.items() if tensor is not canonical.get(key)}
     said = {key.replace("{i}", str(i)) for key in gauge.alters for i in range(config.depth)}

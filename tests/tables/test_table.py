@@ -385,7 +385,10 @@ VOCABULARY = {
         "only, must, "
         "preprocessing"
     ),
-    "{dialect_keys}": "title, ecosystem, source, tested, extends, requires, container, named_only",
+    "{dialect_keys}": (
+        "title, ecosystem, source, tested, extends, requires, container, named_only, "
+        "allowed_as, install"
+    ),
 }
 
 

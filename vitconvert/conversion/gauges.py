@@ -26,6 +26,7 @@ class Gauge:
         alters: What it changes the values of, as canonical names with `{i}` for each block.
         config: The configuration after it, or None where it does not apply.
         tensors: The tensors after it.
+        free: Whether it leaves every number as it is, so that nobody need allow it.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Gauge:
     alters: tuple[str, ...]
     config: Callable[[ViTConfig], ViTConfig | None]
     tensors: Callable[[Tensors, ViTConfig], Tensors]
+    free: bool = False
 
 
 def _without_class_position(config: ViTConfig) -> ViTConfig | None:
@@ -123,6 +125,36 @@ def _fold_qkv_bias(tensors: Tensors, config: ViTConfig) -> Tensors:
     return folded
 
 
+def _norms_one_token(config: ViTConfig) -> bool:
+    """Whether only one token is read behind the last norm, so that it may stand on either side."""
+    return config.pooling == "token" and not config.dist_token
+
+
+def _with_norm_after_pooling(config: ViTConfig) -> ViTConfig | None:
+    moves = _norms_one_token(config) and config.final_norm and not config.fc_norm
+    return config.replace(final_norm=False, fc_norm=True) if moves else None
+
+
+def _with_norm_before_pooling(config: ViTConfig) -> ViTConfig | None:
+    moves = _norms_one_token(config) and config.fc_norm and not config.final_norm
+    return config.replace(final_norm=True, fc_norm=False) if moves else None
+
+
+def _norm_after_pooling(tensors: Tensors, _: ViTConfig) -> Tensors:
+    return _renamed(tensors, "norm.", "fc_norm.")
+
+
+def _norm_before_pooling(tensors: Tensors, _: ViTConfig) -> Tensors:
+    return _renamed(tensors, "fc_norm.", "norm.")
+
+
+def _renamed(tensors: Tensors, old: str, new: str) -> Tensors:
+    return {
+        new + name.removeprefix(old) if name.startswith(old) else name: tensor
+        for name, tensor in tensors.items()
+    }
+
+
 GAUGES: Mapping[str, Gauge] = {
     gauge.name: gauge
     for gauge in (
@@ -154,6 +186,22 @@ GAUGES: Mapping[str, Gauge] = {
             config=_without_qkv_bias,
             tensors=_fold_qkv_bias,
         ),
+        Gauge(
+            name="norm-after-pooling",
+            change="the norm of all tokens became one of the class token, the only one read",
+            alters=("fc_norm.weight", "fc_norm.bias"),
+            config=_with_norm_after_pooling,
+            tensors=_norm_after_pooling,
+            free=True,
+        ),
+        Gauge(
+            name="norm-before-pooling",
+            change="the norm of the class token became one of all tokens, of which it is read",
+            alters=("norm.weight", "norm.bias"),
+            config=_with_norm_before_pooling,
+            tensors=_norm_before_pooling,
+            free=True,
+        ),
     )
 }
-"""Every step that may be allowed, by name."""
+"""Every step, by name."""

@@ -35,8 +35,13 @@ class Wish:
     pretrained_cfg: dict[str, Any] | None = None
 
 
-def choose_target(to: str, wish: Wish) -> tuple[Target, dict[str, str]]:
+def choose_target(to: str, wish: Wish, allow: Sequence[str] = ()) -> tuple[Target, dict[str, str]]:
     """The dialect that `to` means for this model.
+
+    Args:
+        to: An ecosystem, a dialect or `vit`.
+        wish: The model.
+        allow: Changed classes (`allowed_as` of their table) that may open it, by name.
 
     Returns:
         The target, and why other dialects of the ecosystem (or for `vit`, other layouts) were
@@ -48,7 +53,7 @@ def choose_target(to: str, wish: Wish) -> tuple[Target, dict[str, str]]:
     """
     refused: dict[str, str] = {}
     errors = []
-    for tables in _candidates(to, wish.dialect):
+    for tables in _candidates(to, wish.dialect, allow):
         guarded = None
         for table in tables:
             try:
@@ -83,47 +88,71 @@ def choose_gauged_target(
         NotRepresentable: No dialect fits. The hint names steps that would help.
         UsageError: There is no step of this name.
     """
-    if unknown := [name for name in allow if name not in GAUGES]:
-        raise UsageError(
-            f"There is no step {unknown[0]!r} to allow.", evidence={"steps": ", ".join(GAUGES)}
-        )
+    _check_known(to, allow)
     try:
-        target, passed_over = choose_target(to, wish)
+        target, passed_over = choose_target(to, wish, allow)
         return target, _for_zeros(target, wish, allow), passed_over
     except NotRepresentable as error:
         for gauges in _combinations(allow):
-            if found := _fitting(to, wish, gauges):
+            if found := _fitting(to, wish, gauges, allow):
                 target, passed_over = found
                 return target, (*gauges, *_for_zeros(target, wish, allow)), passed_over
-        offers = [gauges for gauges in _combinations(GAUGES) if _fitting(to, wish, gauges)]
-        if offers:
-            names = " ".join(f"--allow {gauge.name}" for gauge in offers[0])
+        if steps := _offer(to, wish):
+            names = " ".join(f"--allow {step}" for step in steps)
             error.hint = f"{names} makes it fit, with the same function and other bytes."
         error.meaning = f"Targets that hold it as it is: {', '.join(_fitting_ecosystems(wish))}."
         raise
 
 
 def _fitting_ecosystems(wish: Wish) -> list[str]:
-    held = (name for name, why in holders(wish).items() if why is None)
-    return sorted({builtin_tables()[name].ecosystem for name in held})
+    held = (builtin_tables()[name] for name, why in holders(wish).items() if why is None)
+    return sorted({table.ecosystem for table in held if not table.allowed_as})
+
+
+def _check_known(to: str, allow: Sequence[str]) -> None:
+    known = (*GAUGES, *_adapted_modules(to))
+    if unknown := [name for name in allow if name not in known]:
+        raise UsageError(
+            f"There is no step {unknown[0]!r} to allow.", evidence={"steps": ", ".join(known)}
+        )
+
+
+def _offer(to: str, wish: Wish) -> tuple[str, ...]:
+    """Names of the steps that would help, if any do."""
+    for modules in dict.fromkeys(((), _adapted_modules(to))):
+        for gauges in _combinations(name for name, gauge in GAUGES.items() if not gauge.free):
+            if (gauges or modules) and _fitting(to, wish, gauges, modules):
+                return (*(gauge.name for gauge in gauges if not gauge.free), *modules)
+    return ()
+
+
+def _adapted_modules(to: str) -> tuple[str, ...]:
+    """Changed classes of the ecosystem, by the names that they are allowed as."""
+    tables = itertools.chain(*(find_tables(layout) for layout in _layouts(to)))
+    return tuple(dict.fromkeys(table.allowed_as for table in tables if table.allowed_as))
 
 
 def _combinations(names: Iterable[str]) -> Iterator[tuple[Gauge, ...]]:
-    """One step, then two: no dialect needs more."""
-    gauges = [GAUGES[name] for name in names]
-    return itertools.chain(*(itertools.permutations(gauges, count) for count in (1, 2)))
+    """No step, one or two, since no dialect needs more; each also with those that are free."""
+    gauges = [GAUGES[name] for name in names if name in GAUGES]
+    free = [gauge for gauge in GAUGES.values() if gauge.free]
+    for count in (0, 1, 2):
+        for steps in itertools.permutations(gauges, count):
+            yield steps
+            yield from ((*steps, gauge) for gauge in free)
 
 
 def _fitting(
-    to: str, wish: Wish, gauges: tuple[Gauge, ...]
+    to: str, wish: Wish, gauges: tuple[Gauge, ...], allow: Sequence[str]
 ) -> tuple[Target, dict[str, str]] | None:
-    config: ViTConfig | None = wish.config
+    config = wish.config
     for gauge in gauges:
-        config = config and gauge.config(config)
-    if config is None:
-        return None
+        after = gauge.config(config)
+        if after is None or after == config:
+            return None
+        config = after
     try:
-        return choose_target(to, replace(wish, config=config))
+        return choose_target(to, replace(wish, config=config), allow)
     except NotRepresentable:
         return None
 
@@ -135,15 +164,23 @@ def _for_zeros(target: Target, wish: Wish, allow: Sequence[str]) -> tuple[Gauge,
     return (gauge,) if fits else ()
 
 
-def _candidates(to: str, dialect: str | None) -> list[list[Table]]:
+def _candidates(to: str, dialect: str | None, allow: Sequence[str]) -> list[list[Table]]:
     """The tables of each layout that may be written, the one that was read first."""
-    layouts = [find_tables(layout) for layout in (_OWN_LAYOUTS if to == OWN else (to,))]
     return [
         sorted(
-            (t for t in tables if t.name == to or not _historic(t)), key=lambda t: t.name != dialect
+            (t for t in find_tables(layout) if t.name == to or _may_be_chosen(t, allow)),
+            key=lambda t: t.name != dialect,
         )
-        for tables in layouts
+        for layout in _layouts(to)
     ]
+
+
+def _layouts(to: str) -> tuple[str, ...]:
+    return _OWN_LAYOUTS if to == OWN else (to,)
+
+
+def _may_be_chosen(table: Table, allow: Sequence[str]) -> bool:
+    return not _historic(table) and (not table.allowed_as or table.allowed_as in allow)
 
 
 def _historic(table: Table) -> bool:

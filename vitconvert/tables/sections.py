@@ -13,7 +13,7 @@ from vitconvert.tables.directory import tables_dir
 # Files of weights_map/ that are not dialects.
 _OTHERS = ("canonical", "prefixes", "downloads", "architectures")
 # What a table says of itself alone.
-_NOT_INHERITED = ("requires", "named_only")
+_NOT_INHERITED = ("requires", "named_only", "allowed_as", "install")
 
 Sections = Mapping[str, Any]
 

@@ -63,6 +63,8 @@ _DIALECT_KEYS = (
     "requires",
     "container",
     "named_only",
+    "allowed_as",
+    "install",
 )
 
 # What {p} stands for besides weight and bias where we have it: the statistics of batch norms.
@@ -105,6 +107,8 @@ class Table:
     tested: str
     container: str
     named_only: bool  # not recognised by itself, because another table reads the same files
+    allowed_as: str  # the step whose permission it takes to write it, if it is not named
+    install: str  # what to install to open it; "" says nothing
     requires: tuple[tuple[str, ...], ...]  # of each group, one row must be found
     rows: tuple[Row, ...]
     ignore: tuple[tuple[Template, str], ...]
@@ -251,6 +255,8 @@ class _TableReader:
             tested=self.text("dialect", "tested", ""),
             container=self.text("dialect", "container", "safetensors"),
             named_only=self.named_only(),
+            allowed_as=self.text("dialect", "allowed_as", ""),
+            install=self.text("dialect", "install", ""),
             requires=self.requires(),
             rows=rows,
             ignore=tuple(self.ignore()),

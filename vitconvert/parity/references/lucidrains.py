@@ -12,15 +12,20 @@ from vitconvert.parity.references.reference import Reference, load_strictly, own
 from vitconvert.parity.taps import Tap, Taps
 
 _ACTIVATION = {"relu": nn.ReLU, "silu": nn.SiLU, "tanh": nn.Tanh}
-_CLASSES = {"lucidrains": "ViT", "lucidrains_mean": "ViT", "lucidrains_simple": "SimpleViT"}
+_CLASSES = {
+    "lucidrains": "ViT",
+    "lucidrains_mean": "ViT",
+    "lucidrains_simple": "SimpleViT",
+    "lucidrains_adapted": "ViT, adapted",
+}
 _EPS = 1e-5  # torch.nn.LayerNorm's default, which the package never changes
 
 
 def lucidrains_reference(reading: Reading) -> Reference:
     """Build the class of the installed release, which can read the layouts since 1.4.
 
-    vit-pytorch 1.26. Training scripts often exchange its activation or epsilon; so is done here,
-    where the configuration says so, and noted.
+    vit-pytorch 1.26. Training scripts often exchange its activation or epsilon, and some leave out
+    the norms of the patches; so is done here, where the configuration says so, and noted.
 
     Raises:
         MissingPackage: vit-pytorch is not installed.
@@ -29,16 +34,16 @@ def lucidrains_reference(reading: Reading) -> Reference:
     dialect, config = reading.table.name, reading.config
     if dialect not in _CLASSES:
         raise NotRepresentable(
-            f"{reading.table.title}: the installed release of vit-pytorch computes another model."
+            f"{reading.table.title}: {reading.table.install} computes it, and not the release that "
+            "is installed."
         )
     package("vit_pytorch", install="vit-pytorch")
     name = f"vit-pytorch {version('vit-pytorch')} {_CLASSES[dialect]}"
-    if config.num_registers or (dialect == "lucidrains" and config.pooling != "token"):
+    if config.num_registers or config.class_token != (config.pooling == "token"):
         raise NotRepresentable(
             "the installed vit-pytorch has no class that pools these tokens in this way."
         )
-    model = _build(dialect, config)
-    notes = _fit(model, config)
+    model, notes = vit_pytorch_model(config)
     load_strictly(model, _flat_tokens(model, own_tensors(reading)), name)
     return Reference(
         name=name,
@@ -49,7 +54,8 @@ def lucidrains_reference(reading: Reading) -> Reference:
     )
 
 
-def _build(dialect: str, config: ViTConfig) -> nn.Module:
+def vit_pytorch_model(config: ViTConfig) -> tuple[nn.Module, tuple[str, ...]]:
+    """The installed release's class for a configuration, and what was exchanged in it."""
     from vit_pytorch import SimpleViT, ViT
 
     arguments: dict[str, Any] = {
@@ -64,17 +70,21 @@ def _build(dialect: str, config: ViTConfig) -> nn.Module:
         "channels": config.in_channels,
     }
     model: nn.Module
-    if dialect == "lucidrains_simple":
+    if config.computed_positions:
         model = SimpleViT(**arguments)
     else:
-        pool = "mean" if dialect == "lucidrains_mean" else "cls"
-        model = ViT(**arguments, pool=pool)
-    return model
+        model = ViT(**arguments, pool="cls" if config.class_token else "mean")
+    return model, _fit(model, config)
 
 
 def _fit(model: nn.Module, config: ViTConfig) -> tuple[str, ...]:
     """Exchange what the class has no arguments for."""
     notes = []
+    for index, present in {1: config.patch_pre_norm, 3: config.patch_norm}.items():
+        if not present:
+            embedding: Any = model.to_patch_embedding
+            embedding[index] = nn.Identity()
+            notes.append(f"to_patch_embedding.{index}, a norm, was replaced by nn.Identity")
     if config.activation != "gelu":
         _exchange_activation(model, config.activation)
         notes.append(f"GELU was replaced by {config.activation}, as the configuration says")
