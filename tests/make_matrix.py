@@ -1,0 +1,237 @@
+"""Write the table of conversions in README.md anew: `python -m tests.make_matrix`.
+
+Each cell is a conversion that was done: a small model of the row's project is written for the
+column's, opened by what is there to open it, compared, converted back, and compared byte by byte.
+"""
+
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+import vitconvert
+from tests.make_readme import README
+from tests.matrix_sources import SOURCES, Source
+from vitconvert.config import ViTConfig
+from vitconvert.errors import NotRepresentable
+from vitconvert.export.consumers import Opened, open_with_consumers
+from vitconvert.export.convert import Conversion, convert_located
+from vitconvert.export.targets import reason
+from vitconvert.loading import Reading, read_header
+from vitconvert.model import ViT
+from vitconvert.sources import locate
+from vitconvert.tables.canonical import canonical_tensors
+from vitconvert.tables.table import Table, builtin_tables
+
+BEGIN, END = "<!-- matrix: written by tests/make_matrix.py -->", "<!-- end of matrix -->"
+# Who computed, by the word that a verdict begins with. A capital letter: bit by bit the same.
+LETTERS = {
+    "timm": "t",
+    "transformers": "h",
+    "torchvision": "v",
+    "vit-pytorch": "l",
+    "open_clip": "o",
+    # These compute nothing.
+    "torch.load": "p",
+    "numpy.load": "n",
+    "safetensors.torch.load_file": "s",
+}
+READERS = "pns"
+_CONFIG = ViTConfig(
+    image_size=(8, 8),
+    patch_size=(8, 8),
+    in_channels=3,
+    num_classes=1,
+    embed_dim=8,
+    depth=1,
+    num_heads=1,
+    head_dim=8,
+    mlp_dim=8,
+    activation="gelu",
+    norm_eps=1e-6,
+    pooling="token",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """A row's checkpoint, with what its cells have in common."""
+
+    reading: Reading
+    model: ViT
+    options: Mapping[str, object]
+    folder: Path
+
+
+def columns() -> list[str]:
+    """The ecosystems of which a dialect can be written; other files hold more than a ViT."""
+    return sorted({table.ecosystem for table in builtin_tables().values() if _written(table)})
+
+
+def _written(table: Table) -> bool:
+    known = canonical_tensors().keys() | {key.text for key, _, _ in table.constants}
+    return all(known.intersection(group) for group in table.requires)
+
+
+def row(name: str) -> str:
+    """A row of the table: every conversion of one project's model."""
+    source = SOURCES[name]
+    with tempfile.TemporaryDirectory() as folder:
+        origin = _origin(source, Path(folder))
+        cells = [_cell(origin, to) for to in columns()]
+    return f"| `{name.split()[0]}` {source.title} | {' | '.join(cells)} |"
+
+
+def _origin(source: Source, folder: Path) -> Origin:
+    path = source.write(folder / "source")
+    options = {"dialect": source.dialect, "overrides": source.stated}
+    return Origin(
+        reading=read_header(locate(path), **options),
+        model=vitconvert.load_model(path, **options),
+        options=options,
+        folder=folder,
+    )
+
+
+def _cell(origin: Origin, to: str) -> str:
+    """What became of a conversion, after the steps that it needs."""
+    steps: tuple[str, ...] = ()
+    while True:
+        try:
+            conversion = _convert(origin, to, steps)
+            break
+        except NotRepresentable as error:
+            offered = re.findall(r"--allow (\S+)", error.hint or "")
+            if set(offered) <= set(steps):
+                return f"no: {_obstacles(error)}"
+            steps = tuple(dict.fromkeys((*steps, *offered)))
+    opened = _opened(origin, conversion)
+    if not conversion.ledger.changed:
+        _require_same_bytes(origin, conversion)
+    return f"{' '.join(f'`{step}`' for step in steps) or 'exact'} {opened}"
+
+
+def _convert(origin: Origin, to: str, steps: tuple[str, ...]) -> Conversion:
+    return convert_located(
+        origin.reading.located,
+        to=to,
+        output=origin.folder / to,
+        reading_options=origin.options,
+        allow=steps,
+        verify=False,
+    )
+
+
+def _opened(origin: Origin, conversion: Conversion) -> str:
+    """The letters of those who opened the output and agreed."""
+    table = builtin_tables()[conversion.target_dialect]
+    # A step that was taken was measured on the way, and left another model.
+    changed = conversion.ledger.changed
+    model = vitconvert.load_model(conversion.output) if changed else origin.model
+    verdicts = open_with_consumers(conversion.output, table, model)
+    for verdict in verdicts:
+        verdict.raise_if_failed()
+    return "".join(_letter(verdict) for verdict in verdicts)
+
+
+def _letter(verdict: Opened) -> str:
+    if verdict.why_not:
+        return ""
+    letter = LETTERS[verdict.consumer.split()[0]]
+    return letter.upper() if verdict.bit_equal and letter not in READERS else letter
+
+
+def _require_same_bytes(origin: Origin, conversion: Conversion) -> None:
+    """From there back to where it came from: names, dtypes, shapes and bytes.
+
+    A dialect whose files hold more than a ViT is not written, so those of the ViT return under
+    vitconvert's own names.
+    """
+    reading = origin.reading
+    if not _written(reading.table):
+        before = vitconvert.load_checkpoint(reading.located.reference, **origin.options).tensors
+        after = vitconvert.load_checkpoint(conversion.output).tensors
+    else:
+        back = origin.folder / f"{conversion.output.name}-and-back"
+        vitconvert.convert(conversion.output, to=reading.dialect, output=back, verify=False)
+        before, after = _tensors(reading), _tensors(read_header(locate(back)))
+    assert before.keys() == after.keys(), before.keys() ^ after.keys()
+    for name, tensor in before.items():
+        assert after[name].dtype == tensor.dtype and torch.equal(after[name], tensor), name
+
+
+def _tensors(reading: Reading) -> dict[str, torch.Tensor]:
+    """Under the project's own names, without what plays no part."""
+    prefix = reading.recognised.prefix
+    names = {name.removeprefix(prefix): name for name in reading.container.manifest}
+    return {
+        short: reading.container.read(name)
+        for short, name in names.items()
+        if short not in reading.ledger.ignored
+    }
+
+
+def _obstacles(error: NotRepresentable) -> str:
+    """What stands in the way of the dialect that comes nearest, in a few words."""
+    if error.fact.startswith("No dialect"):
+        reasons = [detail.partition(": ")[2] for detail in error.details]
+    else:
+        reasons = [reason(error)]
+    nearest = min(
+        reasons,
+        key=lambda told: (_strangeness(told), len(_words(told)), "no place" not in told),
+    )
+    return ", ".join(_words(nearest))
+
+
+def _strangeness(told: str) -> int:
+    """Where only numerics differ, everything else fits."""
+    if "the weights need" in told or "no architecture with these fixed parts" in told:
+        return 0
+    return 1 if _words(told) != [told] else 2
+
+
+def _words(told: str) -> list[str]:
+    """The fields or tensors that a reason names, without what differs from block to block."""
+    before, _, tensors = told.rpartition("tensors ")
+    if before:
+        names = re.sub(r" and \d+ more$", "", tensors).split(", ")
+        lacks = "lacks " if "lacks" in before else ""
+        short = (
+            re.sub(r"^(blocks\.[^.]+|\{\w+\})\.|\.(weight|bias|gamma)$", "", name) for name in names
+        )
+        return [f"{lacks}{name}" for name in dict.fromkeys(short)]
+    parts = (re.findall(r"\w+", part) for part in told.split("; "))
+    named = (next((word for word in words if hasattr(_CONFIG, word)), "") for words in parts)
+    return list(dict.fromkeys(filter(None, named))) or [told]
+
+
+def head() -> list[str]:
+    """The two lines above the rows."""
+    names = " | ".join(f"to `{name}`" for name in columns())
+    return [f"| from | {names} |", "|---" * (len(columns()) + 1) + "|"]
+
+
+def table() -> str:
+    """The whole table."""
+    return "\n".join([*head(), *(row(name) for name in SOURCES)])
+
+
+def committed() -> list[str]:
+    """The lines of the table in the README."""
+    return (
+        README.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0].split("\n")[1:-1]
+    )
+
+
+def filled(text: str, made: str) -> str:
+    """The README with this table in it."""
+    return re.sub(f"{BEGIN}.*?{END}", lambda _: f"{BEGIN}\n{made}\n{END}", text, flags=re.DOTALL)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    README.write_text(filled(README.read_text(encoding="utf-8"), table()), encoding="utf-8")

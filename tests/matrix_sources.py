@@ -1,0 +1,217 @@
+"""One small model of each ecosystem, as its project makes it by default, every number random.
+
+Those of projects that can be installed are the projects' own classes; the others are spelled by
+hand from their sources.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import open_clip
+import timm
+import torch
+import transformers
+import vit_pytorch
+from safetensors.torch import save_file
+from timm.models import save_for_hf
+from torch import nn
+from torchvision.models import VisionTransformer as TorchvisionViT
+
+from tests.originals.spelling import (
+    HEADS,
+    PATCHES,
+    dino_head,
+    dinov2,
+    dinov3,
+    filled,
+    mae_decoder,
+    meta_vit,
+    msn_head,
+    pair,
+    prefixed,
+)
+from tests.spelling import google_arrays
+from tests.tables.specimens import big_vision, fill, jeonsworld
+
+STATED = {"num_heads": HEADS}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A checkpoint that `write` puts into a folder, and what a user has to say about it."""
+
+    title: str
+    write: Callable[[Path], Path]
+    dialect: str | None = None
+    stated: Mapping[str, Any] = field(default_factory=dict)
+
+
+def randomised(model: nn.Module) -> nn.Module:
+    """Noise around 0, around 1 for factors, so that no row or norm can hide."""
+    torch.manual_seed(5)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            factor = parameter.ndim == 1 and name.endswith(("weight", "gamma", "lambda1"))
+            parameter.normal_(std=0.2).add_(1.0 if factor else 0.05)
+    return model.eval()
+
+
+def write_timm(folder: Path) -> Path:
+    sizes = {"img_size": 48, "embed_dim": 48, "depth": 11, "num_heads": 3, "mlp_ratio": 1.5}
+    model = timm.create_model("vit_tiny_patch16_224", num_classes=7, **sizes)
+    save_for_hf(randomised(model), str(folder), model_args=sizes)
+    return folder
+
+
+def write_transformers(folder: Path, *, family: str, task: str, **changes: Any) -> Path:
+    sizes = {"hidden_size": 48, "num_hidden_layers": 11, "num_attention_heads": 3}
+    sizes |= {"intermediate_size": 72, "image_size": 24, "patch_size": 8}
+    config = getattr(transformers, f"{family}Config")(**sizes | changes)
+    randomised(getattr(transformers, family + task)(config)).save_pretrained(folder)
+    return folder
+
+
+def write_npz(folder: Path, arrays: Callable[[], Mapping[str, Any]]) -> Path:
+    folder.mkdir()
+    np.savez(folder / "model.npz", **{name: np.asarray(a) for name, a in arrays().items()})
+    return folder / "model.npz"
+
+
+def write_torch(folder: Path, tensors: Callable[[], Any]) -> Path:
+    folder.mkdir()
+    made = tensors()
+    torch.save(
+        randomised(made).state_dict() if isinstance(made, nn.Module) else made, folder / "m.pt"
+    )
+    return folder / "m.pt"
+
+
+def jeonsworld_vit() -> dict[str, torch.Tensor]:
+    square = {"transformer.embeddings.patch_embeddings.weight": (30, 3, 8, 8)}
+    return fill(jeonsworld() | square)
+
+
+def torchvision_vit() -> nn.Module:
+    sizes = {"image_size": 24, "patch_size": 8, "num_layers": 11, "num_heads": 3}
+    return TorchvisionViT(hidden_dim=48, mlp_dim=70, num_classes=7, **sizes)
+
+
+def lucidrains_vit() -> nn.Module:
+    sizes = {"image_size": (32, 24), "patch_size": 8, "num_classes": 7, "dim": 20, "depth": 11}
+    return vit_pytorch.ViT(heads=3, dim_head=11, mlp_dim=50, **sizes)
+
+
+TEXT = {"context_length": 7, "vocab_size": 40, "width": 64, "heads": 1, "layers": 2}
+VISION = {"image_size": 24, "layers": 11, "width": 128, "head_width": 64, "patch_size": 8}
+
+
+def clip(**options: Any) -> nn.Module:
+    return open_clip.model.CLIP(embed_dim=20, vision_cfg=VISION, text_cfg=TEXT, **options)
+
+
+def openai_clip() -> dict[str, torch.Tensor]:
+    """Three numbers lie beside the weights."""
+    numbers = {"input_resolution": 24, "context_length": 7, "vocab_size": 40}
+    return randomised(clip(quick_gelu=True)).state_dict() | {
+        name: torch.tensor(number) for name, number in numbers.items()
+    }
+
+
+def write_openclip(folder: Path) -> Path:
+    """As `open_clip.push_to_hf_hub.save_for_hf` writes a directory."""
+    folder.mkdir()
+    save_file(randomised(clip()).state_dict(), folder / "open_clip_model.safetensors")
+    config = {"embed_dim": 20, "vision_cfg": VISION, "text_cfg": TEXT}
+    text = json.dumps({"model_cfg": config, "preprocess_cfg": {}})
+    (folder / "open_clip_config.json").write_text(text)
+    return folder
+
+
+def dino() -> dict[str, torch.Tensor]:
+    return prefixed("backbone.", filled(meta_vit())) | filled(dino_head())
+
+
+def deit3() -> dict[str, torch.Tensor]:
+    shapes = meta_vit(positions=PATCHES, scale="{}.gamma_{}".format)
+    return filled(shapes | pair("head", 7, 48))
+
+
+def moco_v3() -> dict[str, torch.Tensor]:
+    return prefixed("base_encoder.", filled(meta_vit()))
+
+
+SOURCES: Mapping[str, Source] = {
+    "timm": Source(title="ViT", write=write_timm),
+    "hf": Source(
+        title="ViTForImageClassification",
+        write=partial(write_transformers, family="ViT", task="ForImageClassification"),
+    ),
+    "hf CLIP": Source(
+        title="CLIPVisionModelWithProjection",
+        write=partial(
+            write_transformers, family="CLIPVision", task="ModelWithProjection", projection_dim=20
+        ),
+    ),
+    "hf DINOv2": Source(
+        title="Dinov2Model",
+        write=partial(write_transformers, family="Dinov2", task="Model", mlp_ratio=2),
+    ),
+    "hf DINOv3": Source(
+        title="DINOv3ViTModel",
+        write=partial(write_transformers, family="DINOv3ViT", task="Model", num_register_tokens=4),
+    ),
+    "jax": Source(
+        title="published .npz files",
+        write=partial(
+            write_npz, arrays=partial(google_arrays, depth=11, heads=3, width=48, size=24)
+        ),
+    ),
+    "big_vision": Source(
+        title="ViT, mean of the patches",
+        write=partial(write_npz, arrays=lambda: fill(big_vision("params/"))),
+    ),
+    "jeonsworld": Source(
+        title="ViT-pytorch",
+        write=partial(write_torch, tensors=jeonsworld_vit),
+        stated=STATED,
+    ),
+    "lucidrains": Source(
+        title="ViT of the current release",
+        write=partial(write_torch, tensors=lucidrains_vit),
+        stated=STATED | {"image_size": (32, 24)},
+    ),
+    "torchvision": Source(
+        title="VisionTransformer",
+        write=partial(write_torch, tensors=torchvision_vit),
+        stated=STATED,
+    ),
+    "openai_clip": Source(title="CLIP", write=partial(write_torch, tensors=openai_clip)),
+    "openclip": Source(title="CLIP, GELU", write=write_openclip),
+    "dino": Source(title="ViT", write=partial(write_torch, tensors=dino), stated=STATED),
+    "dinov2": Source(title="ViT", write=partial(write_torch, tensors=dinov2), stated=STATED),
+    "dinov3": Source(title="ViT", write=partial(write_torch, tensors=dinov3), stated=STATED),
+    "deit3": Source(
+        title="ViT", write=partial(write_torch, tensors=deit3), stated=STATED, dialect="deit3"
+    ),
+    "mae": Source(
+        title="pre-training",
+        write=partial(write_torch, tensors=lambda: filled(meta_vit() | mae_decoder())),
+        stated=STATED,
+    ),
+    "msn": Source(
+        title="encoder",
+        write=partial(write_torch, tensors=lambda: filled(meta_vit()) | msn_head()),
+        stated=STATED,
+    ),
+    "moco_v3": Source(
+        title="encoder",
+        write=partial(write_torch, tensors=moco_v3),
+        stated=STATED,
+        dialect="moco_v3",
+    ),
+}

@@ -1,0 +1,44 @@
+"""The README's table of conversions is what the conversions of today give."""
+
+import pytest
+import torch
+
+import vitconvert
+from tests.make_matrix import committed, head, row
+from tests.matrix_sources import SOURCES
+from vitconvert.errors import ParityFailed
+from vitconvert.export import targets
+from vitconvert.tables.directory import tables_dir
+from vitconvert.tables.table import builtin_tables, read_table
+
+LINES = dict(zip(SOURCES, committed()[2:], strict=True))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def test_every_ecosystem_has_a_row_and_every_one_that_is_written_a_column():
+    assert committed()[:2] == head()
+    ecosystems = {table.ecosystem for table in builtin_tables().values()} - {"vit"}
+    assert {name.split()[0] for name in SOURCES} == ecosystems
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(SOURCES))
+def test_a_row_is_what_its_conversions_give(name):
+    # Whether bits agree, which capital letters say, is up to the machine too.
+    assert row(name).lower() == LINES[name].lower(), "run: python -m tests.make_matrix"
+
+
+def test_a_wrong_mapping_is_seen_by_the_project_that_opens_the_output(monkeypatch, tmp_path):
+    right = (tables_dir() / "torchvision.toml").read_text(encoding="utf-8")
+    swapped = right.replace("ln_1", "ln_0").replace("ln_2", "ln_1").replace("ln_0", "ln_2")
+    (tmp_path / "torchvision.toml").write_text(swapped, encoding="utf-8")
+    wrong = read_table(tmp_path / "torchvision.toml")
+    monkeypatch.setattr(targets, "find_tables", lambda name: [wrong])
+    source = SOURCES["timm"].write(tmp_path / "source")
+    with pytest.raises(ParityFailed, match=r"torchvision .* computes something else"):
+        vitconvert.convert(source, to="torchvision", output=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
