@@ -204,14 +204,15 @@ def test_weights_say_which_repository_they_are_from(timm_directory, tmp_path, mo
     files = {path.name: path.read_bytes() for path in directory.iterdir()}
     with HubServer({"org/vit": files}) as server:
         use_hub(monkeypatch, server, tmp_path)
-        vitconvert.convert("hf:org/vit", output=tmp_path / "out", max_shard_size=9999, verify=False)
+        options = {"to": "hf", "max_shard_size": 9999, "verify": False}
+        vitconvert.convert("hf:org/vit", output=tmp_path / "out", **options)
     for shard in (tmp_path / "out").glob("*.safetensors"):
         with safe_open(shard, "pt") as file:
             assert file.metadata() == {
                 "format": "pt",
                 "vitconvert.version": vitconvert.__version__,
                 "vitconvert.source_dialect": "timm",
-                "vitconvert.target_dialect": "timm",
+                "vitconvert.target_dialect": "hf_vit",
                 "vitconvert.source_repo": "org/vit",
                 "vitconvert.source_revision": server.branches["org/vit"]["main"],
                 "vitconvert.source_sha256": sha256(files["model.safetensors"]).hexdigest(),
