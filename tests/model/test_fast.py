@@ -5,15 +5,19 @@ import pickle
 
 import pytest
 import torch
+from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from vitconvert.config import ACTIVATIONS
 from vitconvert.demo.demonstration import DIGITS
 from vitconvert.loading import load_checkpoint, load_model
 from vitconvert.model import FastViT, ViT, fast
+from vitconvert.model.fast import FastLinear
 
 BOUND = 4e-6  # of the largest output, from float64
 LINEAR = "mkldnn._linear_pointwise.default"
+PACK = "mkldnn._reorder_linear_weight.default"
+needs_onednn = pytest.mark.skipif(not fast._DTYPES, reason="this torch has no oneDNN")
 CONFIGS = {
     "token": {"depth": 11},
     "distilled": {"dist_token": True, "dist_head": True},
@@ -66,6 +70,14 @@ def _fast(usual):
     return model
 
 
+def _packed(model):
+    """The same model, whose linear layers have their own order of weights from the next call."""
+    for module in model.modules():
+        if isinstance(module, FastLinear):
+            module.packs_after = 0
+    return model
+
+
 def _off(found, truth):
     assert found.shape == truth.shape and truth.isfinite().all() and truth.std() > 0
     return ((found - truth).abs().max() / truth.abs().max()).item()
@@ -76,8 +88,10 @@ def _off(found, truth):
 def test_it_is_the_same_function(name, pair, images):
     usual, model = pair(**CONFIGS[name])
     x = images(usual.config)
-    found = model(x)
-    assert _off(found, usual.double()(x.double())) <= BOUND
+    dense, packed = model(x), _packed(model)(x)
+    truth = usual.double()(x.double())
+    assert _off(dense, truth) <= BOUND
+    assert _off(packed, truth) <= BOUND
 
 
 @torch.inference_mode()
@@ -105,7 +119,7 @@ def test_methods_give_what_they_do_elsewhere(name, pair, images):
 
 
 @torch.no_grad()
-@pytest.mark.skipif(not fast._DTYPES, reason="this torch has no oneDNN")
+@needs_onednn
 @pytest.mark.parametrize(
     ("name", "tokens", "linear"),
     [("token", 1, 45), ("distilled", 2, 14), ("average", 12, 13), ("tokens", 13, 13)],
@@ -151,10 +165,85 @@ def _negated(model):
     return {name: -tensor for name, tensor in model.state_dict().items()}
 
 
+@needs_onednn
+@torch.no_grad()
+def test_weights_are_packed_once_and_only_where_it_pays(pair, images):
+    _, model = pair()
+    x, linears = images(model.config), 4 * model.config.depth + 1
+    packed = []
+    for _ in range(19):
+        with Operations() as ran:
+            model(x)
+        packed.append(ran.names.count(PACK))
+    assert packed == [0] * 16 + [linears, 0, 0]
+
+
+@needs_onednn
+def test_weights_that_torch_does_not_watch_are_not_packed():
+    with torch.inference_mode():
+        linear = FastLinear(3, 5)
+        linear.packs_after = 0
+        with Operations() as ran:
+            linear(torch.randn(2, 3))
+    assert PACK not in ran.names
+
+
+def _scale(model):
+    for parameter in model.parameters():
+        parameter.mul_(1.1)
+
+
+def _replace(model):
+    for linear in [module for module in model.modules() if isinstance(module, nn.Linear)]:
+        linear.weight = nn.Parameter(linear.weight * 1.1, requires_grad=False)
+
+
+def _exchange(model):
+    for parameter in model.parameters():
+        parameter.data = parameter.data * 1.1
+
+
+CHANGES = {
+    "in place": _scale,
+    "in place without gradients": torch.no_grad()(_scale),
+    "another parameter": torch.no_grad()(_replace),
+    "other data": _exchange,
+    "another state": lambda model: model.load_state_dict(_negated(model)),
+    "an assigned state": lambda model: model.load_state_dict(_negated(model), assign=True),
+    "fewer heads": lambda model: model.prune_heads({0: [1]}),
+    "another dtype": lambda model: model.double().float().bfloat16().float(),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_packed_weights_are_dropped_when_the_weights_change(name, pair, images):
+    usual, model = pair()
+    model.load_state_dict(copy.deepcopy(usual.state_dict()), assign=True)
+    x = images(usual.config)
+    with torch.inference_mode(name == "in place"):
+        before = _packed(model)(x)
+        for each in (usual, model):
+            with torch.no_grad():
+                CHANGES[name](each)
+        found, wanted = model(x), usual(x)
+    assert _off(found, wanted.detach()) <= BOUND
+    assert not torch.allclose(found, before)
+
+
+@needs_onednn
+def test_packed_weights_are_no_part_of_the_state(pair, images):
+    usual, model = pair()
+    size = len(pickle.dumps(model))
+    _packed(model)(images(model.config))
+    assert model.state_dict().keys() == usual.state_dict().keys()
+    assert len(pickle.dumps(model)) - size < 10_000
+
+
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
 def test_copies_are_fast_too(copied, pair, images):
     _, model = pair()
     x = images(model.config)
+    _packed(model)(x)
     again = copied(model)
     assert type(again) is FastViT
     assert torch.equal(again(x), model(x))
@@ -257,7 +346,8 @@ def test_autocast_chooses_the_precision(pair, images):
 @torch.inference_mode()
 def test_no_images_at_all(pair, images):
     _, model = pair()
-    assert model(images(model.config)[:0]).shape == (0, 7)
+    for each in (model, _packed(model)):
+        assert each(images(model.config)[:0]).shape == (0, 7)
 
 
 @torch.inference_mode()
@@ -283,3 +373,4 @@ def test_parameters_with_gaps_in_memory(which, pair, images):
     model.load_state_dict(state, assign=True)
     x = images(usual.config)
     assert _off(model(x), usual(x)) <= BOUND
+    assert _off(_packed(model)(x), usual(x)) <= BOUND

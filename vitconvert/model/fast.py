@@ -6,12 +6,14 @@ of 1 and 8, widths of 192 to 768):
     linear layers by oneDNN               1.6 to 2 times as fast as torch's own, which are MKL's
     activations in the same pass          0 to 11 %
     the last block for pooled tokens      4 to 6 % of 12 blocks
+    weights in oneDNN's own order         5 to 10 %, for twice the memory of the linear layers and
+                                          the time of about one forward pass to make
 
-Not worth it: residual additions in the same pass (no gain), and a copy of the weights in oneDNN's
-own order (6 %, for twice the memory and the time of a forward pass to make).
+Not worth it: residual additions in the same pass (no gain).
 """
 
-from typing import cast
+from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -41,14 +43,36 @@ _POST_OPS = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Packed:
+    """A copy of a weight in oneDNN's own order."""
+
+    weight: Tensor
+    source: Tensor  # what was copied: while it is held, its memory is nobody else's
+    version: int  # how often it had been changed, which torch counts
+
+    def is_of(self, weight: Tensor) -> bool:
+        same_memory = self.source.data_ptr() == weight.data_ptr()
+        return same_memory and self.source.shape == weight.shape and self.version == weight._version
+
+
 class FastLinear(nn.Linear):
     """A linear layer and the activation after it: by oneDNN, for inference on a CPU.
 
     Anywhere else (another device or dtype, gradients, autocast, compilers) by torch's usual
-    operations. oneDNN reads the weight as it lies in memory: there is no copy to keep in step.
+    operations. oneDNN reads the weight as it lies in memory, and after some calls a copy of it in
+    oneDNN's own order. The copy is no part of the state, of copies or of pickles, and
+    is dropped when the weight is replaced or changed in place. Only changes that torch does not
+    count remain unseen: those through `weight.data` or another library's view of the memory.
     """
 
     activation: str | None = None  # one of ACTIVATIONS
+    packs_after: float = 16  # calls, which make good for the time of packing; math.inf: never
+    _calls = 0
+    _packed: _Packed | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_calls": 0, "_packed": None}
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., in) to (..., out)."""
@@ -62,7 +86,17 @@ class FastLinear(nn.Linear):
         # A strided bias would be read as if it had no gaps (torch 2.15).
         bias = None if self.bias is None else self.bias.contiguous()
         pointwise = torch.ops.mkldnn._linear_pointwise.default
-        return cast("Tensor", pointwise(x, self.weight, bias, word, [], algorithm))
+        return cast("Tensor", pointwise(x, self._ordered_weight(), bias, word, [], algorithm))
+
+    def _ordered_weight(self) -> Tensor:
+        weight, packed = self.weight, self._packed
+        if weight.is_inference():  # Changes to it are not counted.
+            return weight
+        if packed is not None and packed.is_of(weight):
+            return packed.weight
+        self._calls = 1 if packed is not None else self._calls + 1
+        self._packed = _pack(weight) if self._calls > self.packs_after else None
+        return weight if self._packed is None else self._packed.weight
 
     def _activated(self, x: Tensor) -> Tensor:
         return x if self.activation is None else ACTIVATION[self.activation](x)
@@ -79,6 +113,12 @@ class FastLinear(nn.Linear):
             and not torch.is_autocast_enabled("cpu")
             and bool(torch.backends.mkldnn.enabled)
         )
+
+
+def _pack(weight: Tensor) -> _Packed:
+    source = weight.detach()
+    reordered = torch.ops.mkldnn._reorder_linear_weight.default(source)
+    return _Packed(weight=reordered, source=source, version=weight._version)
 
 
 class FastViT(ViT):
