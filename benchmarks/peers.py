@@ -1,0 +1,249 @@
+"""The projects that compute a ViT, each with the same random weights."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from timm.models import save_for_hf
+from torch import Tensor
+
+import vitconvert
+
+Answer = Callable[[Tensor], Tensor]  # images to logits
+_EXPORT = "model.onnx"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One model to build everywhere.
+
+    Attributes:
+        folder: Its weights, as timm's directory `timm` and what else `write_weights` made of them.
+        dtype: A name of torch's.
+    """
+
+    folder: Path
+    architecture: str
+    device: str
+    dtype: str
+    threads: int
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """torch's own word for it."""
+        found: torch.dtype = getattr(torch, self.dtype)
+        return found
+
+    def placed(self, model: Any) -> Any:
+        """A model of torch's, ready to answer."""
+        return model.eval().to(self.device, self.torch_dtype)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peer:
+    """A project, and how its model is built from weights."""
+
+    title: str
+    build: Callable[[Setting], Answer]
+    needs: tuple[str, ...] = ()  # packages that may be absent
+    devices: tuple[str, ...] = ("cpu", "cuda")
+    dtypes: tuple[str, ...] = ("float32", "bfloat16", "float16")
+    same_weights: bool = True
+
+    @property
+    def missing(self) -> list[str]:
+        """Packages that are not installed."""
+        return [package for package in self.needs if find_spec(package) is None]
+
+    def suits(self, setting: Setting) -> bool:
+        """Whether it computes on this device and in this dtype."""
+        return setting.device in self.devices and setting.dtype in self.dtypes
+
+
+def write_weights(setting: Setting) -> None:
+    """Random weights in timm's directory, and an ONNX file of timm's model for any batch size."""
+    model = timm.create_model(setting.architecture).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.02)
+    save_for_hf(model, setting.folder / "timm", safe_serialization=True)
+    exported = [peer for peer in PEERS if "onnx" in peer.needs and peer.suits(setting)]
+    if any(not peer.missing for peer in exported):
+        torch.onnx.export(
+            model,
+            (torch.rand(2, *_image_shape(model)),),
+            setting.folder / _EXPORT,
+            dynamic_shapes=({0: torch.export.Dim("batch")},),
+            dynamo=True,
+            verbose=False,
+        )
+
+
+def config_of(setting: Setting) -> vitconvert.ViTConfig:
+    """The architecture that the weights say."""
+    return vitconvert.load_checkpoint(setting.folder / "timm").config
+
+
+def _image_shape(model: Any) -> tuple[int, int, int]:
+    shape: tuple[int, int, int] = model.default_cfg["input_size"]
+    return shape
+
+
+def _fast(setting: Setting) -> Answer:
+    model = vitconvert.load_model(
+        setting.folder / "timm", fast=True, device=setting.device, dtype=setting.torch_dtype
+    )
+    if setting.device == "cuda":
+        model.compile(mode="reduce-overhead")
+        return model
+    image = torch.rand(1, model.config.in_channels, *model.config.image_size)
+    with torch.inference_mode():
+        for _ in range(17):  # Then the weights have oneDNN's own order.
+            model(image.to(setting.torch_dtype))
+    return model
+
+
+def _reference(setting: Setting) -> Answer:
+    return vitconvert.load_model(
+        setting.folder / "timm", device=setting.device, dtype=setting.torch_dtype
+    )
+
+
+def _timm_model(setting: Setting) -> Any:
+    weights = setting.folder / "timm" / "model.safetensors"
+    return timm.create_model(setting.architecture, checkpoint_path=str(weights))
+
+
+def _timm(setting: Setting) -> Answer:
+    answer: Answer = setting.placed(_timm_model(setting))
+    return answer
+
+
+def _timm_compiled(setting: Setting) -> Answer:
+    compiled: Answer = torch.compile(setting.placed(_timm_model(setting)), mode="reduce-overhead")
+    return compiled
+
+
+def _transformers(setting: Setting) -> Answer:
+    from transformers import ViTForImageClassification
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
+    target = setting.folder / "hf"
+    vitconvert.convert(
+        setting.folder / "timm", to="hf", output=target, verify=False, overwrite=True
+    )
+    model = setting.placed(ViTForImageClassification.from_pretrained(target))
+    return lambda images: model(images).logits
+
+
+def _torchvision(setting: Setting) -> Answer:
+    from torchvision.models import VisionTransformer
+
+    theirs = _timm_model(setting)
+    config = config_of(setting)
+    model = VisionTransformer(
+        image_size=config.image_size[0],
+        patch_size=config.patch_size[0],
+        num_layers=config.depth,
+        num_heads=config.num_heads,
+        hidden_dim=config.embed_dim,
+        mlp_dim=config.mlp_dim,
+        num_classes=config.num_classes,
+    )
+    stated = {"num_heads": config.num_heads}
+    model.load_state_dict(
+        vitconvert.convert_state_dict(theirs.state_dict(), to="torchvision", overrides=stated)
+    )
+    answer: Answer = setting.placed(model)
+    return answer
+
+
+def _vit_pytorch(setting: Setting) -> Answer:
+    """With weights of its own: it has no biases for q, k and v."""
+    from vit_pytorch import ViT
+
+    config = config_of(setting)
+    model = ViT(
+        image_size=config.image_size,
+        patch_size=config.patch_size,
+        num_classes=config.num_classes,
+        dim=config.embed_dim,
+        depth=config.depth,
+        heads=config.num_heads,
+        mlp_dim=config.mlp_dim,
+        dim_head=config.head_dim,
+    )
+    answer: Answer = setting.placed(model)
+    return answer
+
+
+def _onnxruntime(setting: Setting) -> Answer:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = setting.threads
+    session = onnxruntime.InferenceSession(
+        setting.folder / _EXPORT, options, providers=["CPUExecutionProvider"]
+    )
+    name = session.get_inputs()[0].name
+    return lambda images: torch.from_numpy(session.run(None, {name: images.numpy()})[0])
+
+
+def _openvino(setting: Setting) -> Answer:
+    import openvino
+
+    core = openvino.Core()
+    hints = {
+        "INFERENCE_NUM_THREADS": setting.threads,
+        "PERFORMANCE_HINT": "LATENCY",
+        # Without the hint it computes in bfloat16 wherever the processor can.
+        "INFERENCE_PRECISION_HINT": {"float32": "f32", "bfloat16": "bf16"}[setting.dtype],
+    }
+    compiled: dict[torch.Size, Any] = {}
+
+    def answer(images: Tensor) -> Tensor:
+        if images.shape not in compiled:
+            model = core.read_model(setting.folder / _EXPORT)
+            model.reshape(list(images.shape))
+            compiled[images.shape] = core.compile_model(model, "CPU", hints)
+        return torch.from_numpy(compiled[images.shape](images.float().numpy())[0])
+
+    return answer
+
+
+_EXPORTED = ("onnx", "onnxscript")
+OURS, TIMM = "vitconvert fast", "timm"
+PEERS = (
+    Peer(title=OURS, build=_fast),
+    Peer(title="vitconvert", build=_reference),
+    Peer(title=TIMM, build=_timm),
+    Peer(title="timm compiled", build=_timm_compiled, devices=("cuda",)),
+    Peer(title="transformers", build=_transformers, needs=("transformers",)),
+    Peer(title="torchvision", build=_torchvision, needs=("torchvision",), devices=("cpu",)),
+    Peer(
+        title="vit-pytorch",
+        build=_vit_pytorch,
+        needs=("vit_pytorch",),
+        devices=("cpu",),
+        same_weights=False,
+    ),
+    Peer(
+        title="onnxruntime",
+        build=_onnxruntime,
+        needs=("onnxruntime", *_EXPORTED),
+        devices=("cpu",),
+        dtypes=("float32",),
+    ),
+    Peer(
+        title="OpenVINO",
+        build=_openvino,
+        needs=("openvino", *_EXPORTED),
+        devices=("cpu",),
+        dtypes=("float32", "bfloat16"),
+    ),
+)
