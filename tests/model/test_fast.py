@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from vitconvert.config import ACTIVATIONS
 from vitconvert.demo.demonstration import DIGITS
+from vitconvert.errors import InputMismatch
 from vitconvert.loading import load_checkpoint, load_model
 from vitconvert.model import FastViT, ViT, fast
 from vitconvert.model.fast import FastLinear
@@ -341,6 +342,25 @@ def test_autocast_chooses_the_precision(pair, images):
     x = images(usual.config)
     with torch.autocast("cpu", torch.bfloat16):
         assert model(x).dtype == usual(x).dtype == torch.bfloat16
+
+
+@torch.inference_mode()
+def test_many_images_are_answered_in_parts(pair, images):
+    usual, model = pair(pooling="none")
+    x = torch.cat([images(usual.config) for _ in range(9)])
+    counts = []
+    model.blocks[0].register_forward_hook(lambda *call: counts.append(len(call[2])))
+    mask = torch.rand(usual.config.depth, usual.blocks[0].num_heads)
+    assert _off(model(x, mask), usual(x, mask)) <= BOUND
+    assert counts == [6, 6, 6]
+    model.train()(x)
+    assert counts[3:] == [18]
+
+
+def test_wrong_images_are_told_whole(pair):
+    _, model = pair(image_size=(12, 16), in_channels=3)
+    with pytest.raises(InputMismatch, match=r"\(20, 4, 12, 16\)"):
+        model(torch.zeros(20, 4, 12, 16))
 
 
 @torch.inference_mode()
