@@ -254,8 +254,8 @@ def as_markdown(
     titles = list(cases[0].seconds)
     header = ["ViT, images at once", *titles]
     lines = [
-        f"Images per second, {setting.dtype}, {_place(setting)}. Median of"
-        f" {_counts(cases)} rounds.",
+        f"Images per second, {setting.dtype}, {_place(setting)}."
+        f" Medians; rounds: {_counts(cases)}.",
         "",
         table(header, ([c.title, *(f"{_rate(c, t):.3g}" for t in titles)] for c in cases)),
         "",
@@ -304,9 +304,11 @@ def _worst(cases: Sequence[Case]) -> str:
 
 def _place(setting: Setting) -> str:
     if setting.device == "cpu":
-        return f"{setting.threads} threads"
-    tf32 = torch.get_float32_matmul_precision() != "highest"
-    return f"{torch.cuda.get_device_name()}, TF32 {'on' if tf32 else 'off'}"
+        return f"{setting.threads} thread{'s' * (setting.threads > 1)}"
+    products = "off" if torch.get_float32_matmul_precision() == "highest" else "on"
+    convolutions = "on" if torch.backends.cudnn.allow_tf32 else "off"
+    tf32 = f"TF32 {products} in matrix products and {convolutions} in convolutions"
+    return f"{torch.cuda.get_device_name()}, {tf32}"
 
 
 def _left_out(setting: Setting) -> Iterator[str]:
