@@ -69,7 +69,8 @@ class FastLinear(nn.Linear):
     operations. oneDNN reads the weight as it lies in memory, and after some calls a copy of it in
     oneDNN's own order. The copy is no part of the state, of copies or of pickles, and
     is dropped when the weight is replaced or changed in place. Only changes that torch does not
-    count remain unseen: those through `weight.data` or another library's view of the memory.
+    count remain unseen: those through `weight.data` or another library's view of the memory. Of
+    a weight that was made in inference mode torch counts none, so there is no copy.
     """
 
     activation: str | None = None  # one of ACTIVATIONS
