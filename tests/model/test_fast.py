@@ -205,11 +205,17 @@ def _exchange(model):
         parameter.data = parameter.data * 1.1
 
 
+def _transpose(model):
+    for block in model.blocks:
+        block.attn.proj.weight.data = block.attn.proj.weight.data.T
+
+
 CHANGES = {
     "in place": _scale,
     "in place without gradients": torch.no_grad()(_scale),
     "another parameter": torch.no_grad()(_replace),
     "other data": _exchange,
+    "other strides": _transpose,
     "another state": lambda model: model.load_state_dict(_negated(model)),
     "an assigned state": lambda model: model.load_state_dict(_negated(model), assign=True),
     "fewer heads": lambda model: model.prune_heads({0: [1]}),

@@ -55,11 +55,12 @@ class _Packed:
 
     weight: Tensor
     source: Tensor  # what was copied: while it is held, its memory is nobody else's
-    version: int  # how often it had been changed, which torch counts
+    identity: tuple[object, ...]
 
-    def is_of(self, weight: Tensor) -> bool:
-        same_memory = self.source.data_ptr() == weight.data_ptr()
-        return same_memory and self.source.shape == weight.shape and self.version == weight._version
+
+def _identity(weight: Tensor) -> tuple[object, ...]:
+    """Where a weight lies, and how often it was changed, which torch counts."""
+    return weight.data_ptr(), weight.shape, weight.stride(), weight._version
 
 
 class FastLinear(nn.Linear):
@@ -67,10 +68,10 @@ class FastLinear(nn.Linear):
 
     Anywhere else (another device or dtype, gradients, autocast, compilers) by torch's usual
     operations. oneDNN reads the weight as it lies in memory, and after some calls a copy of it in
-    oneDNN's own order. The copy is no part of the state, of copies or of pickles, and
-    is dropped when the weight is replaced or changed in place. Only changes that torch does not
-    count remain unseen: those through `weight.data` or another library's view of the memory. Of
-    a weight that was made in inference mode torch counts none, so there is no copy.
+    oneDNN's own order. That copy is no part of the state, of other copies or of pickles, and is
+    dropped when the weight is replaced or changed in place. Only changes that torch does not count
+    remain unseen: those to `weight.data` or through another library's view of the memory. Of a
+    weight that was made in inference mode torch counts none, so there is no copy.
     """
 
     activation: str | None = None  # one of ACTIVATIONS
@@ -99,7 +100,7 @@ class FastLinear(nn.Linear):
         weight, packed = self.weight, self._packed
         if weight.is_inference():  # Changes to it are not counted.
             return weight
-        if packed is not None and packed.is_of(weight):
+        if packed is not None and packed.identity == _identity(weight):
             return packed.weight
         self._calls = 1 if packed is not None else self._calls + 1
         self._packed = _pack(weight) if self._calls > self.packs_after else None
@@ -125,7 +126,7 @@ class FastLinear(nn.Linear):
 def _pack(weight: Tensor) -> _Packed:
     source = weight.detach()
     reordered = torch.ops.mkldnn._reorder_linear_weight.default(source)
-    return _Packed(weight=reordered, source=source, version=weight._version)
+    return _Packed(weight=reordered, source=source, identity=_identity(weight))
 
 
 class FastViT(ViT):
