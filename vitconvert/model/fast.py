@@ -103,8 +103,9 @@ class FastLinear(nn.Linear):
         if packed is not None and packed.identity == _identity(weight):
             return packed.weight
         self._calls = 1 if packed is not None else self._calls + 1
-        self._packed = _pack(weight) if self._calls > self.packs_after else None
-        return weight if self._packed is None else self._packed.weight
+        packed = _pack(weight) if self._calls > self.packs_after else None
+        self._packed = packed
+        return weight if packed is None else packed.weight
 
     def _activated(self, x: Tensor) -> Tensor:
         return x if self.activation is None else ACTIVATION[self.activation](x)
