@@ -90,18 +90,19 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.inference", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=9, help="times each runs (default: 9)")
+    parser.add_argument("--rounds", type=int, help="times each runs (default: 9; quick: 1)")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="(default: all cores)")
-    parser.add_argument("--quick", action="store_true", help="tiny alone, small batches, 1 round")
+    parser.add_argument("--quick", action="store_true", help="tiny alone, and small batches")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
     parser.add_argument("--json", action="store_true", help="every single figure, as JSON")
     options = parser.parse_args()
+    if options.rounds is None:
+        options.rounds = 1 if options.quick else 9
     if min(options.rounds, options.threads) < 1:
         parser.error("--rounds and --threads must be at least 1")
     if options.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda: torch sees no such device")
-    options.rounds = 1 if options.quick else options.rounds
     return options
 
 
