@@ -223,25 +223,23 @@ def _processes(
 ) -> tuple[list[Job], predicting.Seconds]:
     if options.device != "cpu" or options.dtype != "float32":
         return [], {}
-    small, large = (2, 1) if options.quick else (96, 8)
-    first, *rest = predicting.make_photographs(folder, SMALL, small + 1)
-    photographs = predicting.make_photographs(folder, LARGE, large)
+    counts = (2, 1) if options.quick else (160, 16)
+    small, large = (
+        predicting.make_photographs(folder, pixels, count)
+        for pixels, count in zip((SMALL, LARGE), counts, strict=True)
+    )
+    tiny = settings["tiny"].architecture
     jobs = [
-        Job(
-            title=f"one photograph, {size}, whole process, s",
-            architecture=each.architecture,
-            photographs=(),
-        )
+        Job(title=f"{size}, 1", architecture=each.architecture, photographs=small[:1])
         for size, each in settings.items()
         if size != "small"
     ]
-    tiny = settings["tiny"].architecture
-    for pixels, paths in ((SMALL, tuple(rest)), (LARGE, photographs)):
-        title = f"each more of {pixels[0]}x{pixels[1]}, tiny, s"
+    for pixels, paths in ((SMALL, small), (LARGE, large)):
+        title = f"tiny, {len(paths)} of {pixels[0]}x{pixels[1]}"
         jobs.append(Job(title=title, architecture=tiny, photographs=paths))
     weights = {each.architecture: each.folder / "timm" for each in settings.values()}
     rounds = min(options.rounds, LEAST_ROUNDS)
-    return jobs, predicting.measure(weights, jobs, first, rounds, options.threads)
+    return jobs, predicting.measure(weights, jobs, rounds, options.threads)
 
 
 def as_markdown(
@@ -274,7 +272,12 @@ def as_markdown(
         memory = ([c.title, *(f"{c.memory[t]:.0f}" for t in titles)] for c in cases)
         lines += ["", "Memory beside the weights and CUDA graphs, MiB.", "", table(header, memory)]
     if jobs:
-        header = ["", "`vitconvert predict`", "timm script", "timm / vitconvert"]
+        header = [
+            "photographs, whole process, s",
+            "`vitconvert predict`",
+            "timm",
+            "timm / vitconvert",
+        ]
         lines += ["", table(header, predicting.rows(jobs, seconds))]
     lines += ["", f"Machine: {machine(PACKAGES)}.", f"Command: `{_command()}`"]
     lines += [f"Left out: {reason}." for reason in _left_out(setting)]

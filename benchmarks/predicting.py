@@ -33,7 +33,7 @@ with torch.inference_mode():
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """Photographs for one process to classify, after the first, which it gets in any case."""
+    """Photographs for one process to classify."""
 
     title: str
     architecture: str
@@ -55,20 +55,17 @@ def make_photographs(folder: Path, size: tuple[int, int], count: int) -> tuple[P
     return paths
 
 
-def measure(
-    weights: Mapping[str, Path], jobs: list[Job], first: Path, rounds: int, threads: int
-) -> Seconds:
+def measure(weights: Mapping[str, Path], jobs: list[Job], rounds: int, threads: int) -> Seconds:
     """Every job by both programs, in turn, as often as there are rounds.
 
     Args:
         weights: By architecture, a directory that timm wrote.
-        first: The photograph that every process begins with.
     """
     seconds: Seconds = {job.title: {"vitconvert": [], "timm": []} for job in jobs}
     for _ in range(rounds):
         for job in jobs:
             directory = weights[job.architecture]
-            paths = [str(path) for path in (first, *job.photographs)]
+            paths = [str(path) for path in job.photographs]
             ours = ["-m", "vitconvert", "predict", str(directory), *paths]
             file = directory / "model.safetensors"
             theirs = ["-c", TIMM_SCRIPT, job.architecture, str(file), *paths]
@@ -95,21 +92,7 @@ def _time(arguments: list[str], threads: int) -> float:
 
 
 def rows(jobs: list[Job], seconds: Seconds) -> Iterator[list[str]]:
-    """For a job without photographs the process's seconds; else those that each of them adds."""
+    """For each job both programs' seconds, and how many times faster vitconvert is."""
     for job in jobs:
-        found = dict(seconds[job.title])
-        if job.photographs:
-            alone = next(
-                each
-                for each in jobs
-                if each.architecture == job.architecture and not each.photographs
-            )
-            found = {
-                program: [
-                    (whole - start) / len(job.photographs)
-                    for whole, start in zip(values, seconds[alone.title][program], strict=True)
-                ]
-                for program, values in found.items()
-            }
-        ours, theirs = found["vitconvert"], found["timm"]
+        ours, theirs = seconds[job.title]["vitconvert"], seconds[job.title]["timm"]
         yield [job.title, spread(ours), spread(theirs), spread(ratios(theirs, ours))]

@@ -51,17 +51,17 @@ def test_every_project_answers_as_timm_does(dtype, bound, make_setting):
 def test_processes_answer_for_photographs(make_setting, tmp_path):
     setting = make_setting()
     peers.write_weights(setting)
-    first, *more = predicting.make_photographs(tmp_path, (50, 37), 3)
-    job = Job(title="more", architecture=TINIEST, photographs=tuple(more))
-    found = predicting.measure({TINIEST: tmp_path / "timm"}, [job], first, 1, 1)
-    assert min(found["more"]["vitconvert"] + found["more"]["timm"]) > 0
+    photographs = predicting.make_photographs(tmp_path, (50, 37), 3)
+    job = Job(title="three", architecture=TINIEST, photographs=photographs)
+    found = predicting.measure({TINIEST: tmp_path / "timm"}, [job], 1, 1)
+    assert min(found["three"]["vitconvert"] + found["three"]["timm"]) > 0
     assert len(list(tmp_path.glob("50x37-*.jpg"))) == 3
 
 
 def test_a_process_that_fails_ends_the_benchmark(tmp_path):
-    job = Job(title="none", architecture=TINIEST, photographs=())
+    job = Job(title="none", architecture=TINIEST, photographs=(tmp_path / "absent.jpg",))
     with pytest.raises(SystemExit, match=r"vitconvert predict .* failed:\n.*error: "):
-        predicting.measure({TINIEST: tmp_path}, [job], tmp_path / "absent.jpg", 1, 1)
+        predicting.measure({TINIEST: tmp_path}, [job], 1, 1)
 
 
 @pytest.mark.parametrize(("kind", "wanted"), [(ViT, None), (FastViT, 1)])
@@ -91,12 +91,12 @@ def cells(output):
 
 def test_tables_have_rates_ratios_of_rounds_and_shares_of_the_peak(cases, make_setting):
     jobs = [
-        Job(title="one", architecture="a", photographs=()),
-        Job(title="more", architecture="a", photographs=(Path("1.jpg"), Path("2.jpg"))),
+        Job(title="one", architecture="a", photographs=(Path("1.jpg"),)),
+        Job(title="two", architecture="a", photographs=(Path("1.jpg"), Path("2.jpg"))),
     ]
     seconds = {
         "one": {"vitconvert": [1.0], "timm": [4.0]},
-        "more": {"vitconvert": [2.0], "timm": [12.0]},
+        "two": {"vitconvert": [2.0], "timm": [12.0]},
     }
     output = as_markdown(cases, 16e9, jobs, seconds, make_setting())
     rows = cells(output)
@@ -106,7 +106,7 @@ def test_tables_have_rates_ratios_of_rounds_and_shares_of_the_peak(cases, make_s
     assert rows[10] == ["tiny, 1", "25%", "10%"]
     assert rows[-2:] == [
         ["one", "1 (1..1)", "4 (4..4)", "4 (4..4)"],
-        ["more", "0.5 (0.5..0.5)", "4 (4..4)", "8 (8..8)"],
+        ["two", "2 (2..2)", "12 (12..12)", "6 (6..6)"],
     ]
     assert output.startswith("Images per second, float32, 1 thread. Medians; rounds: 2.\n")
     assert "peak, measured as 16 GFLOP/s." in output
