@@ -98,7 +98,7 @@ def _fast(setting: Setting) -> Answer:
         setting.folder / "timm", fast=True, device=setting.device, dtype=setting.torch_dtype
     )
     if setting.device == "cuda":
-        model.compile(mode="reduce-overhead")
+        model.compile(mode="reduce-overhead", dynamic=False)
         return model
     image = torch.rand(1, model.config.in_channels, *model.config.image_size)
     with torch.inference_mode():
@@ -124,7 +124,8 @@ def _timm(setting: Setting) -> Answer:
 
 
 def _timm_compiled(setting: Setting) -> Answer:
-    compiled: Answer = torch.compile(setting.placed(_timm_model(setting)), mode="reduce-overhead")
+    model = setting.placed(_timm_model(setting))
+    compiled: Answer = torch.compile(model, mode="reduce-overhead", dynamic=False)
     return compiled
 
 
