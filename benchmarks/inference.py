@@ -34,7 +34,7 @@ from vitconvert.model.fast import FastLinear
 SIZES = ("tiny", "small", "base")
 BATCHES = (1, 8, 32)
 LEAST_ROUNDS = 3
-SECONDS = 30.0  # after which a batch size gets no further round than these
+SECONDS = 20.0  # after which a batch size gets no further round than these
 PACKAGES = (
     "torch",
     "timm",
