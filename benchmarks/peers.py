@@ -12,6 +12,7 @@ from timm.models import save_for_hf
 from torch import Tensor
 
 import vitconvert
+from vitconvert.parity.isolation import silent_transformers
 
 Answer = Callable[[Tensor], Tensor]  # images to logits
 _EXPORT = "model.onnx"
@@ -131,14 +132,13 @@ def _timm_compiled(setting: Setting) -> Answer:
 
 def _transformers(setting: Setting) -> Answer:
     from transformers import ViTForImageClassification
-    from transformers.utils.logging import disable_progress_bar
 
-    disable_progress_bar()
     target = setting.folder / "hf"
     vitconvert.convert(
         setting.folder / "timm", to="hf", output=target, verify=False, overwrite=True
     )
-    model = setting.placed(ViTForImageClassification.from_pretrained(target))
+    with silent_transformers():
+        model = setting.placed(ViTForImageClassification.from_pretrained(target))
     return lambda images: model(images).logits
 
 

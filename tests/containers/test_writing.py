@@ -1,5 +1,6 @@
 """Writing: round trips, agreement with other readers, determinism, and no debris."""
 
+import hashlib
 import os
 import stat
 import tempfile
@@ -18,7 +19,7 @@ from vitconvert.containers.container import ITEM_SIZE
 from vitconvert.containers.npz_file import DTYPES as NPZ_DTYPES
 from vitconvert.errors import UsageError
 
-Write = Callable[[Path, Mapping[str, torch.Tensor]], None]
+Write = Callable[[Path, Mapping[str, torch.Tensor]], str]
 every_writer = pytest.mark.parametrize("write", [write_safetensors, write_npz, write_torch])
 
 
@@ -229,3 +230,10 @@ def test_places_where_no_file_can_be(tmp_path: Path, write: Write) -> None:
         write(tmp_path, {"a": torch.ones(1)})
     with pytest.raises(UsageError, match="does not exist"):
         write(tmp_path / "nowhere" / "x", {"a": torch.ones(1)})
+
+
+@every_writer
+def test_the_hash_that_is_told_is_of_the_file(tmp_path: Path, write: Write) -> None:
+    tensors = {"large": torch.randn(1200, 1000), "small": torch.ones(3), "empty": torch.ones(0, 2)}
+    told = write(tmp_path / "x", tensors)
+    assert told == hashlib.sha256((tmp_path / "x").read_bytes()).hexdigest()
