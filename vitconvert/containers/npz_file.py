@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from vitconvert.containers.container import Container, Stretch, TensorInfo, row_major
 from vitconvert.containers.mapped_file import MappedFile, checked_shape, tensor_from_buffer
-from vitconvert.containers.zip_directory import BROKEN_ZIP, Member
+from vitconvert.containers.zip_directory import Member, member_bytes, reading
 from vitconvert.errors import CorruptFile, UnsafeFile
 
 if TYPE_CHECKING:
@@ -98,27 +98,14 @@ def _read_headers(
                     f"{member.name!r} in this npz is not an array.", evidence={"file": path}
                 )
             name = member.name.removesuffix(".npy")
-            start = _member_bytes(path, archive, member, 12 + _LONGEST_HEADER)
+            with reading(path, member), archive.open(member.name) as file:
+                start = file.read(12 + _LONGEST_HEADER)
             descr, fortran, shape, offset = _parse_header(path, name, start)
             if descr[1] in "US":
                 texts[name] = f"array of text ({descr})"
             else:
                 arrays[name] = _array(path, name, member, descr, fortran, shape, offset)
     return arrays, texts
-
-
-def _member_bytes(
-    path: Path, archive: zipfile.ZipFile, member: Member, limit: int | None = None
-) -> bytes:
-    try:
-        with archive.open(member.name) as file:
-            return file.read(-1 if limit is None else limit)
-    except BROKEN_ZIP as error:
-        raise CorruptFile(
-            f"{member.name!r} cannot be read from the archive.",
-            evidence={"file": path, "reason": error},
-            hint="download it again.",
-        ) from error
 
 
 def _parse_header(path: Path, name: str, start: bytes) -> tuple[str, bool, object, int]:
@@ -217,8 +204,7 @@ def _native_bytes(path: Path, mapped: MappedFile, array: _Array) -> bytearray:
     if array.member.stored:
         data = mapped.bytes_at(array.member.offset + array.offset, array.info.nbytes)
     else:
-        with zipfile.ZipFile(path) as archive:
-            data = _member_bytes(path, archive, array.member)[array.offset :]
+        data = member_bytes(path, array.member)[array.offset :]
     if array.swapped:
         data = np.frombuffer(data, f">{array.code}").astype(f"<{array.code}").tobytes()
     return bytearray(data)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 from vitconvert.containers.container import ITEM_SIZE, Stretch, TensorInfo
 from vitconvert.containers.mapped_file import MappedFile, checked_shape, tensor_from_buffer
 from vitconvert.containers.torch_pickle import StoredTensor
-from vitconvert.containers.zip_directory import BROKEN_ZIP, Member
+from vitconvert.containers.zip_directory import Member, member_bytes
 from vitconvert.errors import CorruptFile
 
 if TYPE_CHECKING:
@@ -75,20 +74,3 @@ def _end(tensor: StoredTensor) -> int:
         return 0
     pairs = zip(tensor.shape, tensor.stride, strict=True)
     return tensor.offset + sum((axis - 1) * step for axis, step in pairs) + 1
-
-
-def member_bytes(path: Path, member: Member) -> bytes:
-    """The contents of a member, inflated.
-
-    Raises:
-        CorruptFile: They are damaged.
-    """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return archive.read(member.name)
-    except BROKEN_ZIP as error:
-        raise CorruptFile(
-            f"{member.name!r} cannot be read from the archive.",
-            evidence={"file": path, "reason": error},
-            hint="download it again.",
-        ) from error

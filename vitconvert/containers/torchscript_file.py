@@ -12,10 +12,10 @@ from pathlib import Path
 
 from vitconvert.containers.container import Container
 from vitconvert.containers.mapped_file import MappedFile
-from vitconvert.containers.stored_tensors import LocatedTensor, located, member_bytes
+from vitconvert.containers.stored_tensors import LocatedTensor, located
 from vitconvert.containers.torch_pickle import StoredTensor
 from vitconvert.containers.torchscript_pickle import read_torchscript_pickle
-from vitconvert.containers.zip_directory import Member
+from vitconvert.containers.zip_directory import Member, member_bytes
 from vitconvert.errors import CorruptFile
 
 # What nn.Module keeps beside parameters, buffers and the attributes of its author.

@@ -86,15 +86,15 @@ def whole_file(path: Path) -> Iterator[WholeFile]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
-    _sync_directory(path.parent)
+    sync_names(path.parent)
 
 
 _BINARY: int = getattr(os, "O_BINARY", 0)  # Windows alone tells text from bytes
 
 
-def _sync_directory(directory: Path) -> None:
-    """Make the new name survive a power cut, where directories can be opened (not on Windows)."""
-    if os.name == "nt":
+def sync_names(directory: Path) -> None:
+    """Make the names in a directory survive a power cut, where directories can be opened."""
+    if os.name == "nt":  # they cannot
         return
     descriptor = os.open(directory, os.O_RDONLY)
     try:

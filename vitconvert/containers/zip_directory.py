@@ -7,6 +7,8 @@ account, because a directory may lie: about sizes, to exhaust memory, and about 
 import zipfile
 import zlib
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import SEEK_END
 from itertools import pairwise
@@ -65,6 +67,29 @@ def zip_members(path: Path) -> dict[str, Member]:
     _refuse_strange_entries(path, entries)
     with path.open("rb") as file:
         return {entry.filename: _located(path, file, entry) for entry in entries}
+
+
+def member_bytes(path: Path, member: Member) -> bytes:
+    """The contents of a member, inflated.
+
+    Raises:
+        CorruptFile: They are damaged.
+    """
+    with reading(path, member), zipfile.ZipFile(path) as archive:
+        return archive.read(member.name)
+
+
+@contextmanager
+def reading(path: Path, member: Member) -> Iterator[None]:
+    """Whatever zipfile raises inside becomes an error that names the member."""
+    try:
+        yield
+    except BROKEN_ZIP as error:
+        raise CorruptFile(
+            f"{member.name!r} cannot be read from the archive.",
+            evidence={"file": path, "reason": error},
+            hint="download it again.",
+        ) from error
 
 
 def _refuse_bombs(path: Path, entries: list[zipfile.ZipInfo]) -> None:

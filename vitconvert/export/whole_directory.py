@@ -4,6 +4,7 @@ A directory is written beside its place, under a name that says so and a lock th
 system lets go of when the process ends. So a later run knows which remains nobody works on.
 """
 
+import glob
 import os
 import secrets
 import shutil
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from vitconvert.containers import sync_names
 from vitconvert.errors import OutputExists, UsageError
 
 _PART, _OLD = ".vitconvert-part", ".vitconvert-old"
@@ -104,7 +106,7 @@ def _put(temporary: Path, path: Path, *, overwrite: bool) -> None:
                 replaced.rename(path)
                 raise
             shutil.rmtree(replaced, ignore_errors=True)
-    _sync_names(path.parent)
+    sync_names(path.parent)
 
 
 def _exchange(one: Path, other: Path) -> bool:
@@ -127,18 +129,15 @@ def _exchange(one: Path, other: Path) -> bool:
 
 def _clean(path: Path) -> None:
     """Remove what processes left that were killed while they wrote to `path`."""
-    for remains in path.parent.glob(f".{_escaped(path.name)}-*{_OLD}"):
+    name = glob.escape(path.name)
+    for remains in path.parent.glob(f".{name}-*{_OLD}"):
         if not path.exists():  # killed between two renames
             remains.rename(path)
         else:
             shutil.rmtree(remains, ignore_errors=True)
-    for remains in path.parent.glob(f".{_escaped(path.name)}-*{_PART}"):
+    for remains in path.parent.glob(f".{name}-*{_PART}"):
         with suppress(BlockingIOError, FileNotFoundError), _locked(remains):
             shutil.rmtree(remains, ignore_errors=True)
-
-
-def _escaped(name: str) -> str:
-    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
 
 
 @contextmanager
@@ -159,14 +158,4 @@ def _sync(directory: Path) -> None:
     for file in directory.iterdir():
         with file.open("rb") as opened:
             os.fsync(opened.fileno())
-    _sync_names(directory)
-
-
-def _sync_names(directory: Path) -> None:
-    if os.name == "nt":  # directories cannot be opened
-        return
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_names(directory)
