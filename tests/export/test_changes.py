@@ -11,6 +11,7 @@ from transformers import AutoModelForImageClassification
 
 import vitconvert
 from vitconvert.config import ViTConfig
+from vitconvert.conversion.ends import change_channels
 from vitconvert.conversion.gauges import GAUGES
 from vitconvert.errors import NotRepresentable, ParityFailed, UsageError
 from vitconvert.export import changes
@@ -54,6 +55,28 @@ def test_grey_and_back_keeps_what_a_grey_image_gives(timm_directory, tmp_path):
     made = vitconvert.load_checkpoint(grey.output).preprocessing
     assert made.channels == 1
     assert made.mean == pytest.approx((0.5,))
+
+
+@pytest.mark.parametrize(
+    "stem",
+    [
+        {"stem_style": "google", "stem_depths": (1, 1), "stem_width": 32},
+        {"stem_style": "resnet_d", "stem_depths": (1, 1), "stem_width": 32},
+        {"stem_style": "mobileclip", "stem_width": 32},
+    ],
+    ids=["standardised", "resnet_d", "mobileclip"],
+)
+def test_the_first_convolution_of_a_stem_is_the_one_that_changes(stem):
+    config = random_config(stem=True, image_size=(64, 32), patch_size=(1, 1), **stem)
+    model = randomised(ViT(config))
+    tensors, grey, _ = change_channels(model.state_dict(), config, 1)
+    changed = ViT(grey).eval()
+    changed.load_state_dict(tensors)
+    x = images(1, (64, 32))
+    if stem["stem_style"] == "google":  # it standardises its kernels, also over the channels
+        assert changed(x).isfinite().all()
+    else:
+        torch.testing.assert_close(changed(x), model(x.expand(-1, 3, -1, -1)))
 
 
 def test_classes_are_chosen_by_index_and_by_name(huggingface_directory, tmp_path):
@@ -157,8 +180,8 @@ def test_one_of_several_state_dicts_is_preferred(tmp_path):
         vitconvert.convert(path, output=tmp_path / "x", prefer="ema", overrides=stated)
 
 
-def random_model(**fields):
-    config = ViTConfig(
+def random_config(**fields):
+    return ViTConfig(
         **{
             "image_size": (24, 16),
             "patch_size": (8, 8),
@@ -175,11 +198,17 @@ def random_model(**fields):
         }
         | fields
     )
+
+
+def randomised(model):
     torch.manual_seed(3)
-    model = ViT(config)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     return model.eval()
+
+
+def random_model(**fields):
+    return randomised(ViT(random_config(**fields)))
 
 
 @pytest.mark.parametrize("name", sorted(GAUGES))

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from vitconvert.config import ViTConfig
 from vitconvert.errors import UsageError
-from vitconvert.tables.canonical import expected_shapes
+from vitconvert.tables.canonical import expected_shapes, expected_tensors
 
 Tensors = Mapping[str, Tensor]
 
@@ -78,7 +78,8 @@ def change_channels(
         raise UsageError("Images have at least 1 channel.")
     if config.patch_pre_norm:
         raise UsageError("A norm of the pixels of a patch does not survive other channels.")
-    name = "patch_embed.backbone.stem.conv.weight" if config.stem else "patch_embed.proj.weight"
+    axis = "rgb" if config.stem else "channel"  # a stem makes the patches' channels itself
+    name = next(name for name, axes in expected_tensors(config).items() if axis in axes.names)
     kernel = tensors[name].float()
     if channels == 1:
         changed = kernel.sum(1, keepdim=True)
