@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from vitconvert.errors import ParityFailed, UsageError
+from vitconvert.export.consumers import TOLERANCE, random_images
 from vitconvert.inference.labels import Labels
 from vitconvert.inference.preprocessing import Preprocessing
 from vitconvert.loading import Checkpoint, build_model
@@ -13,8 +14,6 @@ if TYPE_CHECKING:
     import torch
 
     from vitconvert.conversion.gauges import Gauge
-
-TOLERANCE = 2e-5  # of max |logit|, for steps that keep the function: float32 on a CPU
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,10 +183,9 @@ def effect_on_logits(before: Checkpoint, after: Checkpoint) -> float:
     """
     import torch
 
-    generator = torch.Generator().manual_seed(0)
-    shape = (2, before.config.in_channels, *before.config.image_size)
-    images = torch.randn(shape, generator=generator)
+    from vitconvert.parity.compare import relative_difference
+
+    images = random_images(before.config)
     with torch.inference_mode():
         old, new = (build_model(c, dtype=torch.float32)(images).double() for c in (before, after))
-    scale = old.abs().max().clamp_min(torch.finfo(torch.float64).tiny)
-    return float((old - new).abs().max() / scale)
+    return relative_difference(new, old)

@@ -121,7 +121,7 @@ def _compute(reading: "Reading", model: "ViT") -> Opened:
             return Opened(consumer=ecosystem, relative=None, why_not=error.fact.rstrip("."))
         theirs = reference.model.float()
         ours = adapted(model, reference.adapts).float()
-        images = _images(ours.config)
+        images = random_images(ours.config)
         reads_output = reference.reads == "output"
         wanted = ours(images) if reads_output else ours.forward_features(images)
         return _verdict(reference.name, wanted, reference.run(theirs, images))
@@ -138,7 +138,7 @@ def _compare_opened(
     if importlib.util.find_spec(consumer) is None:
         return Opened(consumer=consumer, relative=None, why_not="not installed")
     model = model.float()
-    images = _images(model.config)
+    images = random_images(model.config)
     with isolated(), silent_transformers():
         theirs = _open(consumer, opener, directory)(images)
         # Bare transformers models give tokens, or what their pooler makes of the first.
@@ -146,7 +146,8 @@ def _compare_opened(
     return _verdict(consumer, ours, theirs)
 
 
-def _images(config: ViTConfig) -> "Tensor":
+def random_images(config: ViTConfig) -> "Tensor":
+    """Two images of noise, the same for the same configuration."""
     import torch
 
     generator = torch.Generator().manual_seed(0)
@@ -156,11 +157,12 @@ def _images(config: ViTConfig) -> "Tensor":
 def _verdict(consumer: str, ours: "Tensor", theirs: "Tensor") -> Opened:
     import torch
 
+    from vitconvert.parity.compare import relative_difference
+
     ours, theirs = ours.double(), theirs.double()
-    scale = ours.abs().max().clamp_min(torch.finfo(torch.float64).tiny)
     return Opened(
         consumer=consumer,
-        relative=((ours - theirs).abs().max() / scale).item(),
+        relative=relative_difference(theirs, ours),
         bit_equal=torch.equal(ours, theirs),
     )
 
