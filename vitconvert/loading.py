@@ -87,6 +87,11 @@ class Reading:
         """Names of the classes, assumed if the checkpoint itself has none; None if unknown."""
         return self.own_labels or assumed_labels(self.config.num_classes)
 
+    @functools.cached_property
+    def checkpoint(self) -> "Checkpoint":
+        """What the header promises, materialised once."""
+        return checkpoint_of(self)
+
     @property
     def files(self) -> tuple[Path, ...]:
         """Every file that is read."""
@@ -250,6 +255,11 @@ def checkpoint_with(reading: Reading, tensors: "Mapping[str, torch.Tensor]") -> 
         their_config=reading.their_config,
         files=reading.files,
     )
+
+
+def materialised(source: Reading | Checkpoint) -> Checkpoint:
+    """The tensors of either."""
+    return source.checkpoint if isinstance(source, Reading) else source
 
 
 def read_state_dict(

@@ -190,10 +190,9 @@ def _origin(source: Reading | Checkpoint, sha256_in: Mapping[str, str]) -> _Rows
         ("address", located.url and _without_query(located.url)),
         ("dialect", source.dialect),
     ]
-    hashes = dict(located.sha256) or dict(sha256_in)
     return [
         *((title, text) for title, text in where if text),
-        *(("sha256", f"{digest}  {name}") for name, digest in hashes.items()),
+        *(("sha256", f"{digest}  {name}") for name, digest in sha256_in.items()),
         *(("as published", name) for name in located.verified),
     ]
 

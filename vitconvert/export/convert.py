@@ -13,7 +13,7 @@ from vitconvert.export.card import write_card
 from vitconvert.export.changes import Changes, changed, gauged
 from vitconvert.export.companions import companions_of, write_json
 from vitconvert.export.consumers import Opened, open_with_consumers
-from vitconvert.export.provenance import hash_files, provenance, weights_metadata
+from vitconvert.export.provenance import provenance, source_hashes, weights_metadata
 from vitconvert.export.targets import OWN, Wish, choose_gauged_target, choose_target
 from vitconvert.export.weights import contents_for, parse_size, write_weights
 from vitconvert.export.whole_directory import check_output, whole_directory
@@ -22,7 +22,7 @@ from vitconvert.loading import (
     Reading,
     Source,
     build_model,
-    checkpoint_of,
+    materialised,
     read_header,
 )
 from vitconvert.sources import Located, locate
@@ -173,12 +173,12 @@ def convert_located(
     """`convert` of files that have been located."""
     most = parse_size(max_shard_size)
     reading = read_header(located, **reading_options)
-    sha256_in = hash_files(reading.files)
+    sha256_in = source_hashes(reading)
     parity = _verified(reading) if verify else None
-    source = changed(checkpoint_of(reading), changes) if changes else reading
+    source = changed(reading.checkpoint, changes) if changes else reading
     target, gauges, passed_over = choose_gauged_target(to, wish_of(source), allow)
     if gauges:
-        source = gauged(source if isinstance(source, Checkpoint) else checkpoint_of(source), gauges)
+        source = gauged(materialised(source), gauges)
     contents = contents_for(target, source)
     with whole_directory(output, overwrite=overwrite) as directory:
         metadata = weights_metadata(source, target)
@@ -260,15 +260,14 @@ def wish_of(source: Reading | Checkpoint) -> Wish:
 def _verified(reading: Reading) -> "ParityReport":
     from vitconvert.parity import verify_reading
 
-    model = build_model(checkpoint_of(reading))
+    model = build_model(reading.checkpoint)
     report = verify_reading(reading, model, preprocessing=reading.preprocessing)
     report.raise_if_failed()
     return report
 
 
 def _opened(directory: Path, target: Target, source: Reading | Checkpoint) -> tuple[Opened, ...]:
-    checkpoint = source if isinstance(source, Checkpoint) else checkpoint_of(source)
-    opened = open_with_consumers(directory, target.table, build_model(checkpoint))
+    opened = open_with_consumers(directory, target.table, build_model(materialised(source)))
     for consumer in opened:
         consumer.raise_if_failed()
     return opened

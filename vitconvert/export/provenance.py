@@ -38,7 +38,7 @@ def provenance(
             "repo": located.repo,
             "revision": located.revision,
             "url": located.url,
-            "sha256": dict(located.sha256) or dict(sha256_in),
+            "sha256": dict(sha256_in),
             "verified": list(located.verified),
             "dialect": source.dialect,
         },
@@ -80,21 +80,24 @@ def _sha256_of_weights(located: Located) -> str | None:
     return next((found for file, found in located.sha256.items() if Path(file).name == name), None)
 
 
-def hash_files(files: Sequence[Path]) -> Callable[[], dict[str, str]]:
-    """Hash files on another core; the call that this returns waits for it.
+def source_hashes(reading: Reading) -> Callable[[], Mapping[str, str]]:
+    """Hash what is read on another core, unless that was done when it was downloaded.
 
     Returns:
-        Gives file name -> sha256.
+        Waits for it, and gives file name -> sha256.
     """
+    known = reading.located.sha256
+    if known:
+        return lambda: known
     found: dict[str, str] = {}
 
     def digest() -> None:
-        found.update({file.name: hash_file(file) for file in sorted(files)})
+        found.update({file.name: hash_file(file) for file in sorted(reading.files)})
 
     thread = threading.Thread(target=digest, daemon=True)
     thread.start()
 
-    def result() -> dict[str, str]:
+    def result() -> Mapping[str, str]:
         thread.join()
         return found
 

@@ -18,7 +18,7 @@ from vitconvert.conversion.plan import compose, plan_reading
 from vitconvert.conversion.target import Target
 from vitconvert.errors import NotRepresentable, UsageError
 from vitconvert.export.stream import stream
-from vitconvert.loading import Checkpoint, Reading, checkpoint_of
+from vitconvert.loading import Checkpoint, Reading, materialised
 from vitconvert.tables.table import Table
 
 _FILES = {"safetensors": "model.safetensors", "npz": "model.npz", "torch": "model.pt"}
@@ -36,8 +36,7 @@ def contents_for(target: Target, source: Reading | Checkpoint) -> dict[str, Cont
         moved = stream(compose(reading, target.plan), source.container, recognised.prefix)
         if moved is not None:
             return moved
-        source = checkpoint_of(source)
-    return _materialised(target, source)
+    return _materialised(target, materialised(source))
 
 
 def _materialised(target: Target, checkpoint: Checkpoint) -> dict[str, Content]:
