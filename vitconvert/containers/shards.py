@@ -1,7 +1,7 @@
 """Checkpoints in several files, held together by an index (`*.index.json`)."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
@@ -17,21 +17,19 @@ def write_shards(
     contents: Mapping[str, Content],
     *,
     metadata: Mapping[str, str],
-    most: int | None,
+    shards: Mapping[str, Collection[str]],
 ) -> dict[str, str]:
-    """Write safetensors in as many files as it takes, with an index as transformers writes it.
+    """Write safetensors in one file or several, with an index as transformers writes it.
 
     Args:
-        path: Of the one file, if it is one; `model.safetensors` becomes
-            `model-00001-of-00003.safetensors` and so on beside `model.safetensors.index.json`.
+        path: Of the one file, if it is one; the index of several is called after it.
         contents: The tensors.
         metadata: Of every file.
-        most: Bytes of tensors in a file; a tensor that is larger has a file of its own.
+        shards: From `split`.
 
     Returns:
         The sha256 of each file, by its name.
     """
-    shards = split(path.name, {name: content.info for name, content in contents.items()}, most)
     if len(shards) < 2:
         return {path.name: write_safetensors(path, contents, metadata=metadata)}
     found: dict[str, str] = {}
@@ -49,7 +47,13 @@ def write_shards(
 
 
 def split(file: str, infos: Mapping[str, TensorInfo], most: int | None) -> dict[str, list[str]]:
-    """Names of files, and which tensors go into each; one file keeps its name."""
+    """Names of files, and which tensors go into each; one file keeps its name.
+
+    Args:
+        file: `model.safetensors` becomes `model-00001-of-00003.safetensors` and so on.
+        infos: The tensors.
+        most: Bytes of tensors in a file; a tensor that is larger has a file of its own.
+    """
     groups = list(_groups(infos, most))
     if len(groups) < 2:
         return {file: list(infos)}

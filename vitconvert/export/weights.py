@@ -112,13 +112,14 @@ def write_weights(
     Raises:
         UsageError: As `weights_files`.
     """
-    weights_files(table, {name: content.info for name, content in contents.items()}, most)
+    infos = {name: content.info for name, content in contents.items()}
+    files = weights_files(table, infos, most)
     path = directory / _FILES[table.container]
     match table.container:
         case "safetensors":
             # transformers refuses files that do not say which framework they are for.
             stated = {**metadata, "format": "pt"}
-            return write_shards(path, contents, metadata=stated, most=most)
+            return write_shards(path, contents, metadata=stated, shards=files)
         case "npz":
             return {path.name: write_npz(path, contents)}
         case _:
