@@ -11,6 +11,7 @@ is on the disk (fsync) when the clock stops. vitconvert's is also hashed, as is 
 import argparse
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from benchmarks.loading import transformers_vit
 from benchmarks.measuring import machine, mebibytes, need_linux, ratios, spread, table
 
 ROOT = Path(__file__).parent.parent
@@ -204,31 +206,45 @@ def _with_numpy(source: Path, output: Path, _architecture: str) -> Callable[[], 
 
 def _with_models(source: Path, output: Path, architecture: str) -> Callable[[], Any]:
     import timm
-    from transformers import ViTConfig, ViTForImageClassification
+    import transformers.models.vit.modeling_vit  # noqa: F401  # imports do not count
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
 
     def work() -> None:
         model = timm.create_model(architecture, checkpoint_path=str(source))
-        state = model.state_dict()
-        config = ViTConfig(
-            hidden_size=model.embed_dim,
-            num_hidden_layers=len(model.blocks),
-            num_attention_heads=model.blocks[0].attn.num_heads,
-            intermediate_size=model.blocks[0].mlp.fc1.out_features,
-            num_labels=model.num_classes,
-        )
-        theirs = ViTForImageClassification(config)
-        # In the order of both models' parameters the values do not matter to the clock: the
-        # bytes that are moved and written are as many as with the right names.
-        for target, value in zip(theirs.parameters(), state.values(), strict=False):
-            if target.shape == value.shape:
-                target.data.copy_(value)
+        theirs = transformers_vit(model)
+        theirs.load_state_dict(dict(_respelled(model.state_dict())))
         theirs.save_pretrained(output)
         sync(output / "model.safetensors")
 
     return work
+
+
+_NAMES = {  # timm's to those that transformers 5 gives its modules
+    "cls_token": "vit.embeddings.cls_token",
+    "pos_embed": "vit.embeddings.position_embeddings",
+    "patch_embed.proj": "vit.embeddings.patch_embeddings.projection",
+    "blocks": "vit.layers",
+    "norm1": "layernorm_before",
+    "attn.proj": "attention.o_proj",
+    "norm2": "layernorm_after",
+    "norm": "vit.layernorm",
+    "head": "classifier",
+}
+
+
+def _respelled(state: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """timm's tensors under transformers' names, as a script for the purpose does it."""
+    for name, tensor in state.items():
+        new = name
+        for ours, theirs in _NAMES.items():
+            new = re.sub(rf"(^|\.){re.escape(ours)}(?=\.|$)", rf"\g<1>{theirs}", new)
+        if ".attn.qkv." in new:
+            for part, piece in zip("qkv", tensor.chunk(3), strict=True):
+                yield new.replace("attn.qkv", f"attention.{part}_proj"), piece
+        else:
+            yield new, tensor
 
 
 RUNNERS: Mapping[str, Callable[[Path, Path, str], Callable[[], Any]]] = {

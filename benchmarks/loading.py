@@ -119,10 +119,18 @@ def make_files(folder: Path, architecture: str, absent: Sequence[str] = ()) -> f
 
 
 def _save_transformers(model: Any, directory: Path) -> None:
-    from transformers import ViTConfig, ViTForImageClassification
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
+    theirs = transformers_vit(model)
+    _randomise(theirs)
+    theirs.save_pretrained(directory)
+
+
+def transformers_vit(model: Any) -> Any:
+    """transformers' ViT with the sizes of timm's."""
+    from transformers import ViTConfig, ViTForImageClassification
+
     config = ViTConfig(
         hidden_size=model.embed_dim,
         num_hidden_layers=len(model.blocks),
@@ -130,9 +138,7 @@ def _save_transformers(model: Any, directory: Path) -> None:
         intermediate_size=model.blocks[0].mlp.fc1.out_features,
         num_labels=model.num_classes,
     )
-    theirs = ViTForImageClassification(config)
-    _randomise(theirs)
-    theirs.save_pretrained(directory)
+    return ViTForImageClassification(config)
 
 
 def _randomise(model: Any) -> None:
