@@ -22,9 +22,10 @@ def git_blob_hash(path: Path) -> str:
 
 
 def _digest(path: Path, state: "hashlib._Hash") -> str:
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            state.update(chunk)
+    buffer = memoryview(bytearray(_CHUNK))  # one for all: fresh memory costs more than reading
+    with path.open("rb", buffering=0) as file:
+        while read := file.readinto(buffer):
+            state.update(buffer[:read])
     return state.hexdigest()
 
 
@@ -63,13 +64,14 @@ class FollowingHash:
             self._thread.join()
 
     def _follow(self) -> None:
+        buffer = memoryview(bytearray(_CHUNK))
         with self._path.open("rb", buffering=0) as file:
             while self._wait():
-                chunk = file.read(min(_CHUNK, self._final - self._hashed))
-                if not chunk:
+                read = file.readinto(buffer[: self._final - self._hashed])
+                if not read:
                     return
-                self._state.update(chunk)
-                self._hashed += len(chunk)
+                self._state.update(buffer[:read])
+                self._hashed += read
 
     def _wait(self) -> bool:
         """Whether there is more to hash, once that is known."""
