@@ -48,6 +48,7 @@ def _report(plan: "ConversionPlan", *, verbose: bool) -> str:
         *(line("guard", guard) for guard in _told(plan.guards, verbose)),
         line("bytes", _bytes(plan)),
         line("files", ", ".join(plan.files)),
+        *([line("wrapper", f"{plan.wrapper!r} holds the tensors")] if plan.wrapper else []),
         line("output", "nothing was written"),
     ]
     return "\n".join(lines)

@@ -43,7 +43,7 @@ def moves(plan: Plan, source: Container, prefix: str = "") -> dict[str, Move] | 
         None where moving bytes will not do: tensors that are compressed in the file, of several
         dtypes in one, or ignored only if they hold certain numbers.
     """
-    if plan.constants or any(assembly.fill for assembly in plan.assemblies):  # numbers, not bytes
+    if plan.constants or any(any(a.fill) for a in plan.assemblies):  # numbers, not bytes
         return None
     pieces = (*(piece for a in plan.assemblies for piece in a.pieces), *plan.zeros)
     names = dict.fromkeys(piece.source for piece in pieces if piece.source)

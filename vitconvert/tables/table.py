@@ -34,6 +34,7 @@ from vitconvert.tables.sections import (
 )
 from vitconvert.tables.soundness import check_alternative
 from vitconvert.tables.templates import Template, Words, parse_template, skeleton_of
+from vitconvert.tables.usage import Usage, parse_usage
 
 # The one default that depends on a size: attention scaled by the model's width, not the head's.
 SCALED_BY_WIDTH = "embed_dim ** -0.5"
@@ -53,6 +54,7 @@ _SECTIONS = (
     "only",
     "must",
     "preprocessing",
+    "usage",
 )
 _DIALECT_KEYS = (
     "title",
@@ -62,6 +64,8 @@ _DIALECT_KEYS = (
     "extends",
     "requires",
     "container",
+    "wrapper",
+    "beside",
     "named_only",
     "allowed_as",
     "install",
@@ -106,6 +110,8 @@ class Table:
     source: str
     tested: str
     container: str
+    wrapper: str  # the key under which the project's code looks for the tensors; "" is none
+    beside: Mapping[str, int]  # what it looks for beside them
     named_only: bool  # not recognised by itself, because another table reads the same files
     allowed_as: str  # the step whose permission it takes to write it, if it is not named
     install: str  # what to install to open it; "" says nothing
@@ -113,7 +119,7 @@ class Table:
     rows: tuple[Row, ...]
     ignore: tuple[tuple[Template, str], ...]
     sizes: tuple[tuple[Template, str, int], ...]  # a key, an axis, what times its length that is
-    holds: tuple[tuple[Template, Constant], ...]  # what ignored tensors must be
+    holds: tuple[tuple[Template, Constant], ...]  # what ignored tensors must be, and are
     empty: tuple[tuple[Template, Axes], ...]
     constants: tuple[tuple[Template, float, Axes], ...]
     first: tuple[Conditional, ...]  # a word -> the text that some models are written with
@@ -123,6 +129,7 @@ class Table:
     only: Mapping[str, Any]  # properties of ViTConfig that the project's model always has
     must: Mapping[str, str]  # properties without which its code mistakes the tensors -> why
     preprocessing: Mapping[str, Any]
+    usage: Usage | None  # how the project's code loads what is written
 
     @functools.cached_property
     def row_of(self) -> Mapping[str, Row]:
@@ -254,6 +261,8 @@ class _TableReader:
             source=self.text("dialect", "source"),
             tested=self.text("dialect", "tested", ""),
             container=self.text("dialect", "container", "safetensors"),
+            wrapper=self.text("dialect", "wrapper", ""),
+            beside=self.beside(),
             named_only=self.named_only(),
             allowed_as=self.text("dialect", "allowed_as", ""),
             install=self.text("dialect", "install", ""),
@@ -271,7 +280,27 @@ class _TableReader:
             only=self.only(),
             must=dict(self.reasons("must", self.check_property)),
             preprocessing=self.section("preprocessing"),
+            usage=self.usage(),
         )
+
+    def beside(self) -> Mapping[str, int]:
+        dialect = self.section("dialect")
+        if dialect.get("wrapper") and dialect.get("container") != "torch":
+            raise self.error("dialect.wrapper", 'only container = "torch" has one')
+        beside = dialect.get("beside", {})
+        if not isinstance(beside, dict) or not all(type(n) is int for n in beside.values()):
+            raise self.error("dialect.beside", "expected whole numbers: { epoch = 0 }")
+        if beside and not dialect.get("wrapper"):
+            raise self.error("dialect.beside", "needs a wrapper, beside which they are")
+        return beside
+
+    def usage(self) -> Usage | None:
+        if "usage" not in self.data:
+            return None
+        try:
+            return parse_usage(self.text("usage", "title"), self.text("usage", "code"))
+        except ValueError as error:
+            raise self.error("usage.code", error) from None
 
     def named_only(self) -> bool:
         return bool(self.section("dialect").get("named_only", False))
@@ -393,7 +422,10 @@ class _TableReader:
                 constant = parse_constant(str(text), f'{self.label}: "{key}" = "{text}"')
             except ValueError as error:
                 raise self.error(f'holds."{key}"', error) from None
-            yield self.template("holds", key), constant
+            template = self.template("holds", key)
+            if set(template.indices) - {"i"}:
+                raise self.error(f'holds."{key}"', "the only index is that of the block, {i}")
+            yield template, constant
 
     def empty(self) -> Iterator[tuple[Template, Axes]]:
         for key, axes in self.section("empty").items():
