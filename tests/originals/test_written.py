@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor, nn
 
 import vitconvert
@@ -246,6 +247,27 @@ def test_a_plan_tells_the_wrapper(tmp_path):
     torch.save(vit(), tmp_path / "source.pt")
     plan = vitconvert.plan_conversion(tmp_path / "source.pt", to="mae", overrides=STATED)
     assert (plan.wrapper, plan.to_dict()["wrapper"], plan.streamed) == ("model", "model", True)
+
+
+def test_periods_that_were_computed_are_stored(tmp_path):
+    sizes = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 3}
+    sizes |= {"intermediate_size": 72, "image_size": 24, "patch_size": 8, "num_register_tokens": 4}
+    model = transformers.DINOv3ViTModel(transformers.DINOv3ViTConfig(**sizes))
+    model.save_pretrained(tmp_path / "hf")
+    conversion = vitconvert.convert(
+        tmp_path / "hf", to="dinov3", output=tmp_path / "out", verify=False
+    )
+    assert conversion.ledger.changed == (
+        "store-rope-periods: the periods of the rotary embedding, which were computed, were "
+        "stored; logits change by 0.0e+00",
+    )
+    periods = torch.load(tmp_path / "out" / "model.pt", weights_only=True)["rope_embed.periods"]
+    assert torch.equal(periods, 100.0 ** (torch.arange(4) / 4))
+    plan = vitconvert.plan_conversion(tmp_path / "hf", to="dinov3")
+    planned = {t.assembly.target: t for t in plan.tensors}
+    assert planned["rope_embed.periods"].steps == ("gauge",)
+    mask = planned["blocks.1.attn.qkv.bias_mask"].assembly
+    assert str(mask) == "blocks.1.attn.qkv.bias_mask : (qkv head dim) = 1 0 1"
 
 
 CONFIG = ViTConfig(
