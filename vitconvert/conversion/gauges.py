@@ -163,10 +163,8 @@ def _with_stored_periods(config: ViTConfig) -> ViTConfig | None:
 def _store_periods(tensors: Tensors, config: ViTConfig) -> Tensors:
     from vitconvert.model.rope import dinov3_periods
 
-    return {
-        **tensors,
-        "rope.periods": dinov3_periods(config.head_dim // 4, config.rope_temperature),
-    }
+    periods = dinov3_periods(config.head_dim // 4, config.rope_temperature)
+    return {**tensors, "rope.periods": periods}
 
 
 GAUGES: Mapping[str, Gauge] = {

@@ -1,6 +1,6 @@
 """What other programs see in a file of weights: torch.load, numpy.load and safetensors."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _Array = tuple[str, tuple[int, ...], bytes]  # name, shape, elements in row-major order
+_Read = Callable[[Path], Iterator[_Array]]
 
 
 def open_plainly(directory: Path, table: Table, container: Container) -> str:
@@ -29,11 +30,12 @@ def open_plainly(directory: Path, table: Table, container: Container) -> str:
     Raises:
         ParityFailed: It finds other names, shapes or bytes.
     """
-    name, suffix, read = {
+    readers: Mapping[str, tuple[str, str, _Read]] = {
         "torch": ("torch.load", "pt", partial(_torch_load, wrapper=table.wrapper)),
         "npz": ("numpy.load", "npz", _numpy_load),
         "safetensors": ("safetensors.torch.load_file", "safetensors", _safetensors_load),
-    }[table.container]
+    }
+    name, suffix, read = readers[table.container]
     left = set(container.manifest)
     for path in sorted(directory.glob(f"*.{suffix}")):
         for key, shape, data in read(path):
