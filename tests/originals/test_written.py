@@ -249,6 +249,19 @@ def test_a_plan_tells_the_wrapper(tmp_path):
     assert (plan.wrapper, plan.to_dict()["wrapper"], plan.streamed) == ("model", "model", True)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_constants_go_from_file_to_file_too(dtype, tmp_path):
+    source = dinov3(swiglu=True, bias=False)
+    torch.save({name: t.to(dtype) for name, t in source.items()}, tmp_path / "source.pt")
+    assert vitconvert.plan_conversion(
+        tmp_path / "source.pt", to="dinov3", overrides=DINOV3
+    ).streamed
+    folder = {"output": tmp_path / "out", "overrides": DINOV3, "verify": False}
+    vitconvert.convert(tmp_path / "source.pt", to="dinov3", **folder)
+    file = {name: t.to(dtype) for name, t in dinov3_7b().items()}
+    require_same(torch.load(tmp_path / "out" / "model.pt", weights_only=True), file)
+
+
 def test_periods_that_were_computed_are_stored(tmp_path):
     sizes = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 3}
     sizes |= {"intermediate_size": 72, "image_size": 24, "patch_size": 8, "num_register_tokens": 4}

@@ -90,7 +90,7 @@ def _bytes(plan: "ConversionPlan") -> str:
     total = f"{plan.nbytes:,}"
     if not plan.streamed:
         return f"{total}, through memory"
-    zeros = f", {plan.zeros:,} of zeros" if plan.zeros else ""
+    filled = f", {plan.filled:,} filled in" if plan.filled else ""
     return (
-        f"{total}: {plan.in_ranges:,} in contiguous ranges, {plan.rearranged:,} rearranged{zeros}"
+        f"{total}: {plan.in_ranges:,} in contiguous ranges, {plan.rearranged:,} rearranged{filled}"
     )

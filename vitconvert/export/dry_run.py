@@ -104,8 +104,8 @@ class ConversionPlan:
         return sum(tensor.rearranged or 0 for tensor in self.tensors)
 
     @property
-    def zeros(self) -> int:
-        """Bytes of zeros that would be filled in, where bytes go from file to file."""
+    def filled(self) -> int:
+        """Bytes of constants, mostly zeros, that would be filled in from file to file."""
         return self.nbytes - self.in_ranges - self.rearranged if self.streamed else 0
 
     def to_dict(self) -> dict[str, Any]:
