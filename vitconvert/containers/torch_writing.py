@@ -24,7 +24,7 @@ from vitconvert.containers.torch_pickle import (
     UNTYPED_TENSOR,
 )
 
-Values = Mapping[str, "TensorInfo | int | Values"]
+_Values = Mapping[str, "TensorInfo | int | _Values"]
 
 _FOLDER = "archive/"  # torch's name where it does not write to a path
 _ALIGNMENT = 64
@@ -61,7 +61,7 @@ def write_torch_zip(
     archive.finish()
 
 
-def _pickled(values: Values) -> bytes:
+def _pickled(values: _Values) -> bytes:
     pickle = _Pickle()
     pickle.data += b"\x80\x02"
     pickle.add_values(values)
@@ -91,7 +91,7 @@ class _Pickle:
             self.memo[code] = self.count
             self.add(code)
 
-    def add_values(self, values: Values) -> None:
+    def add_values(self, values: _Values) -> None:
         """Write a dict of tensors, whole numbers and further such dicts."""
         self.add(b"}")
         alone = len(values) == 1
