@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _CHUNK = 2**20  # bytes that are read and written at once; they stay in a core's cache
 _RESIDENT = 16 * 2**20  # bytes of a mapped file after which its pages are let go
+_STRIP = 128  # bytes: two lines of a cache
 _PAGE = mmap.ALLOCATIONGRANULARITY
 
 
@@ -109,7 +110,7 @@ def _blocks(box: Box, size: int) -> Iterator[memoryview]:
         block = np.empty((min(step, rows), *box.sizes[1:]), f"u{size}")
         for begin in range(0, rows, step):
             part = elements.array[begin : begin + step]
-            np.copyto(block[: len(part)], part)
+            _copy(block[: len(part)], part)
             yield block[: len(part)].data.cast("B")
             elements.let_go_after(part.size * size)
 
@@ -124,8 +125,22 @@ def _gathered(info: TensorInfo, boxes: Sequence[Box]) -> np.ndarray[Any, Any]:
             steps = [step * size for step in box.steps]
             place = np.lib.stride_tricks.as_strided(whole[box.begin :], box.sizes, steps)
             with _mapped(box, size) as elements:
-                np.copyto(place, elements.array)
+                _copy(place, elements.array)
     return whole
+
+
+def _copy(target: np.ndarray[Any, Any], source: np.ndarray[Any, Any]) -> None:
+    """All elements; where that is a transpose, a strip at a time.
+
+    The lines of a strip, on both sides, stay in the cache until they are used up: the matrices of
+    a ViT take half the time. Narrower and wider strips take longer.
+    """
+    import numpy as np
+
+    size, length = target.itemsize, target.shape[-1]
+    width = max(length, 1) if source.strides[-1] == size else _STRIP // size
+    for begin in range(0, length, width):
+        np.copyto(target[..., begin : begin + width], source[..., begin : begin + width])
 
 
 class _mapped:  # noqa: N801 - a context manager, used as a function

@@ -16,6 +16,7 @@ from typing import BinaryIO
 
 from vitconvert.containers.container import TensorInfo, row_major
 from vitconvert.containers.content import Content
+from vitconvert.containers.sequential_writer import SequentialWriter
 from vitconvert.containers.torch_pickle import (
     HOOKS,
     STORAGES,
@@ -34,7 +35,7 @@ _STORAGE_CLASSES = {dtype: name for name, dtype in STORAGES.items()}
 
 
 def write_torch_zip(
-    file: BinaryIO,
+    file: BinaryIO | SequentialWriter,
     contents: Mapping[str, Content],
     *,
     wrapper: str = "",
@@ -170,7 +171,7 @@ def _integer(number: int) -> bytes:
 class _Archive:
     """A zip archive as miniz writes it: a descriptor after every entry, and an end for zip64."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BinaryIO | SequentialWriter) -> None:
         self.file = file
         self.position = 0
         self.directory = bytearray()

@@ -14,6 +14,7 @@ from vitconvert.containers.content import Content, checked_contents
 from vitconvert.containers.npz_file import DTYPES as NPZ_DTYPES
 from vitconvert.containers.safetensors_file import DTYPES as SAFETENSORS_DTYPES
 from vitconvert.containers.safetensors_file import LONGEST_HEADER
+from vitconvert.containers.sequential_writer import SequentialWriter
 from vitconvert.containers.torch_writing import write_torch_zip
 from vitconvert.containers.whole_file import whole_file
 from vitconvert.errors import UsageError
@@ -31,10 +32,17 @@ def write_safetensors(
     tensors: Mapping[str, torch.Tensor | Content],
     *,
     metadata: Mapping[str, str] | None = None,
+    read_soon: bool = True,
 ) -> str:
     """Write tensors as safetensors, in the order and layout of the safetensors library.
 
     The bytes depend on the tensors and the metadata alone, not on the order of either mapping.
+
+    Args:
+        path: The file.
+        tensors: By name.
+        metadata: What the header says besides.
+        read_soon: Whether the file is read next; if not, it is written past the page cache.
 
     Returns:
         The sha256 of the file.
@@ -48,16 +56,15 @@ def write_safetensors(
     # Widest elements first, as the library does, so that every tensor is aligned.
     order = sorted(contents, key=lambda name: (-ITEM_SIZE[contents[name].info.dtype], name))
     header = _safetensors_header({name: contents[name].info for name in order}, metadata or {})
-    with whole_file(path) as whole:
-        whole.file.write(len(header).to_bytes(8, "little"))
-        whole.file.write(header)
+    with whole_file(path, read_soon=read_soon) as file:
+        file.write(len(header).to_bytes(8, "little"))
+        file.write(header)
         for name in order:
-            _write_chunks(whole.file, contents[name])
-            whole.settled()
-    return whole.sha256
+            _write_chunks(file, contents[name])
+    return file.sha256
 
 
-def _write_chunks(file: IO[bytes], content: Content) -> None:
+def _write_chunks(file: IO[bytes] | SequentialWriter, content: Content) -> None:
     for chunk in content.chunks():
         file.write(chunk)
 
@@ -86,10 +93,15 @@ def _safetensors_header(infos: Mapping[str, TensorInfo], metadata: Mapping[str, 
     return text + b" " * (-len(text) % 8)
 
 
-def write_npz(path: Path, tensors: Mapping[str, torch.Tensor | Content]) -> str:
+def write_npz(
+    path: Path, tensors: Mapping[str, torch.Tensor | Content], *, read_soon: bool = True
+) -> str:
     """Write tensors as an uncompressed npz, each array aligned so that it can be mapped.
 
     bfloat16 becomes numpy's opaque two-byte type, as JAX stores it.
+
+    Args:
+        path, tensors, read_soon: As for `write_safetensors`.
 
     Returns:
         The sha256 of the file.
@@ -99,15 +111,15 @@ def write_npz(path: Path, tensors: Mapping[str, torch.Tensor | Content]) -> str:
     """
     contents = checked_contents(tensors, list(NPZ_DTYPES.values()), "npz")
     with (
-        whole_file(path) as whole,
-        zipfile.ZipFile(whole.file, "w", zipfile.ZIP_STORED) as archive,
+        whole_file(path, read_soon=read_soon) as file,
+        zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive,
     ):
         for name in sorted(contents):
-            entry = _aligned_entry(f"{name}.npy", whole.file.tell())
+            entry = _aligned_entry(f"{name}.npy", file.tell())
             with archive.open(entry, "w", force_zip64=True) as member:
                 _write_npy_header(member, contents[name].info)
                 _write_chunks(member, contents[name])
-    return whole.sha256
+    return file.sha256
 
 
 def _aligned_entry(name: str, position: int) -> zipfile.ZipInfo:
@@ -140,10 +152,14 @@ def write_torch(
     *,
     wrapper: str = "",
     beside: Mapping[str, int] | None = None,
+    read_soon: bool = True,
 ) -> str:
     """Write tensors as torch.save writes a plain dict, in the order of the mapping.
 
-    A `wrapper` is the key of an outer dict under which theirs stands, with what is `beside` it.
+    Args:
+        path, tensors, read_soon: As for `write_safetensors`.
+        wrapper: The key of an outer dict under which theirs stands.
+        beside: What stands beside it.
 
     Returns:
         The sha256 of the file.
@@ -152,6 +168,6 @@ def write_torch(
         UsageError: A name that is not text, or no place for the file.
     """
     contents = checked_contents(tensors, list(ITEM_SIZE), "torch")
-    with whole_file(path) as whole:
-        write_torch_zip(whole.file, contents, wrapper=wrapper, beside=beside)
-    return whole.sha256
+    with whole_file(path, read_soon=read_soon) as file:
+        write_torch_zip(file, contents, wrapper=wrapper, beside=beside)
+    return file.sha256
