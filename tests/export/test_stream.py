@@ -16,6 +16,7 @@ from tests.conversion.test_pairs import configs, holders, random_tensors, told
 from vitconvert.containers import (
     boxes,
     content_of,
+    one_buffer,
     open_container,
     write_npz,
     write_safetensors,
@@ -32,7 +33,7 @@ WRITERS = {"safetensors": write_safetensors, "npz": write_npz}
 
 
 def raw(content):
-    return b"".join(bytes(chunk) for chunk in content.chunks())
+    return b"".join(bytes(chunk) for chunk in content.chunks(one_buffer()))
 
 
 def reading_of(table, container, config):

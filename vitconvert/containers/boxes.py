@@ -7,7 +7,7 @@ follow one another on both sides, a box is a stretch of bytes and moves as such.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -61,11 +61,26 @@ class Box:
         return self.strides == row_major(self.sizes)
 
 
-def chunks_of(info: TensorInfo, boxes: Sequence[Box]) -> Iterator[memoryview]:
+Room = Callable[[], memoryview]
+"""Gives memory to read into, of whatever length it likes, each time the last is used up."""
+
+
+def one_buffer() -> Room:
+    """The same memory again and again, for who needs a chunk only until the next."""
+    buffer = memoryview(bytearray(_CHUNK))
+    return lambda: buffer
+
+
+def chunks_of(info: TensorInfo, boxes: Sequence[Box], room: Room) -> Iterator[memoryview]:
     """The bytes of a tensor that boxes make up, in order. Each chunk is good until the next.
 
     Memory stays at a few MiB, but for a box that is scattered over its target: the whole tensor
     is held then.
+
+    Args:
+        info: Of the tensor.
+        boxes: What it consists of; what no box fills is zero.
+        room: What is only read from a file is read into this.
     """
     if not all(box.fills_a_run for box in boxes):
         yield _gathered(info, boxes).data.cast("B")
@@ -76,7 +91,7 @@ def chunks_of(info: TensorInfo, boxes: Sequence[Box]) -> Iterator[memoryview]:
         if box.path is None:
             yield from _zeros(box.count * size)
         elif box.is_a_run:
-            yield from _stretch(box.path, box.offset, box.count * size)
+            yield from _stretch(box.path, box.offset, box.count * size, room)
         else:
             yield from _blocks(box, size)
         position = box.begin + box.count
@@ -88,15 +103,15 @@ def _zeros(count: int) -> Iterator[memoryview]:
         yield memoryview(bytes(min(_CHUNK, count - begin)))
 
 
-def _stretch(path: Path, offset: int, count: int) -> Iterator[memoryview]:
+def _stretch(path: Path, offset: int, count: int, room: Room) -> Iterator[memoryview]:
     with path.open("rb", buffering=0) as file:
-        buffer = memoryview(bytearray(min(_CHUNK, count)))
         file.seek(offset)
         while count:
-            read = file.readinto(buffer[:count])
+            chunk = room()[:count]
+            read = file.readinto(chunk)
             if not read:
                 raise CorruptFile("The file was cut while it was read.", evidence={"file": path})
-            yield buffer[:read]
+            yield chunk[:read]
             count -= read
 
 

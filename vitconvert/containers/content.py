@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from vitconvert.containers.boxes import Room
 from vitconvert.containers.container import TensorInfo
 from vitconvert.errors import UsageError
 
@@ -17,10 +18,13 @@ _LONGEST_NPZ_NAME = 2**16 - 1 - len(".npy")  # bytes; zip counts them in two
 
 @dataclass(frozen=True, kw_only=True)
 class Content:
-    """One tensor, row-major and little-endian, in chunks that are each good until the next."""
+    """One tensor, row-major and little-endian, in chunks that are each good until the next.
+
+    Whoever asks for the chunks gives room for them, where they have none of their own.
+    """
 
     info: TensorInfo
-    chunks: Callable[[], Iterable[memoryview]]
+    chunks: Callable[[Room], Iterable[memoryview]]
 
 
 def content_of(name: str, tensor: torch.Tensor) -> Content:
@@ -36,7 +40,7 @@ def content_of(name: str, tensor: torch.Tensor) -> Content:
     dtype = str(tensor.dtype).removeprefix("torch.")
     return Content(
         info=TensorInfo(dtype=dtype, shape=tuple(tensor.shape)),
-        chunks=lambda: [_bytes_of(tensor)],
+        chunks=lambda _: [_bytes_of(tensor)],
     )
 
 

@@ -46,21 +46,26 @@ class SequentialWriter(io.RawIOBase):
         self._ring = [memoryview(mmap.mmap(-1, _BUFFER)) for _ in range(_BUFFERS)]
         self._in_use: list[list[Future[None]]] = [[] for _ in range(_BUFFERS)]
 
+    def room(self) -> memoryview:
+        """Memory for what is written next. To read a file into it, and write that, saves a copy."""
+        number, begin = divmod(self._position, _BUFFER)
+        if not begin:
+            self._wait(number % _BUFFERS)
+        return self._ring[number % _BUFFERS][begin:]
+
     def write(self, data: bytes | memoryview) -> int:  # type: ignore[override]
         """Add bytes to the end; `data` may change as soon as this returns."""
         rest = memoryview(data).cast("B")
         size = len(rest)
         while rest:
-            number, begin = divmod(self._position, _BUFFER)
-            buffer = self._ring[number % _BUFFERS]
-            if not begin:
-                self._wait(number % _BUFFERS)
-            part = rest[: _BUFFER - begin]
-            buffer[begin : begin + len(part)] = part
+            room = self.room()
+            part = rest[: len(room)]
+            if part.obj is not room.obj:  # else it was read to where it belongs
+                room[: len(part)] = part
             self._position += len(part)
+            if len(part) == len(room):
+                self._hand_over((self._position - 1) // _BUFFER, _BUFFER)
             rest = rest[len(part) :]
-            if begin + len(part) == _BUFFER:
-                self._hand_over(number, _BUFFER)
         return size
 
     def tell(self) -> int:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from math import prod
 from typing import BinaryIO
 
+from vitconvert.containers.boxes import Room
 from vitconvert.containers.container import TensorInfo, row_major
 from vitconvert.containers.content import Content
 from vitconvert.containers.sequential_writer import SequentialWriter
@@ -37,6 +38,7 @@ _STORAGE_CLASSES = {dtype: name for name, dtype in STORAGES.items()}
 def write_torch_zip(
     file: BinaryIO | SequentialWriter,
     contents: Mapping[str, Content],
+    room: Room,
     *,
     wrapper: str = "",
     beside: Mapping[str, int] | None = None,
@@ -46,6 +48,7 @@ def write_torch_zip(
     Args:
         file: Where; nothing has been written to it.
         contents: The tensors by name.
+        room: What they are read into.
         wrapper: The key of an outer dict under which theirs stands; "" is none.
         beside: What else stands in the outer dict, after it.
     """
@@ -56,7 +59,7 @@ def write_torch_zip(
     archive.add(".storage_alignment", str(_ALIGNMENT).encode())
     archive.add("byteorder", b"little")
     for key, content in enumerate(contents.values()):
-        archive.add_chunks(f"data/{key}", content.info.nbytes, content.chunks())
+        archive.add_chunks(f"data/{key}", content.info.nbytes, content.chunks(room))
     archive.add("version", b"3\n")
     archive.add(".data/serialization_id", archive.identity())
     archive.finish()

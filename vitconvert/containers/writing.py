@@ -14,7 +14,6 @@ from vitconvert.containers.content import Content, checked_contents
 from vitconvert.containers.npz_file import DTYPES as NPZ_DTYPES
 from vitconvert.containers.safetensors_file import DTYPES as SAFETENSORS_DTYPES
 from vitconvert.containers.safetensors_file import LONGEST_HEADER
-from vitconvert.containers.sequential_writer import SequentialWriter
 from vitconvert.containers.torch_writing import write_torch_zip
 from vitconvert.containers.whole_file import whole_file
 from vitconvert.errors import UsageError
@@ -60,13 +59,9 @@ def write_safetensors(
         file.write(len(header).to_bytes(8, "little"))
         file.write(header)
         for name in order:
-            _write_chunks(file, contents[name])
+            for chunk in contents[name].chunks(file.room):
+                file.write(chunk)
     return file.sha256
-
-
-def _write_chunks(file: IO[bytes] | SequentialWriter, content: Content) -> None:
-    for chunk in content.chunks():
-        file.write(chunk)
 
 
 def _safetensors_header(infos: Mapping[str, TensorInfo], metadata: Mapping[str, str]) -> bytes:
@@ -118,7 +113,8 @@ def write_npz(
             entry = _aligned_entry(f"{name}.npy", file.tell())
             with archive.open(entry, "w", force_zip64=True) as member:
                 _write_npy_header(member, contents[name].info)
-                _write_chunks(member, contents[name])
+                for chunk in contents[name].chunks(file.room):
+                    member.write(chunk)
     return file.sha256
 
 
@@ -158,8 +154,7 @@ def write_torch(
 
     Args:
         path, tensors, read_soon: As for `write_safetensors`.
-        wrapper: The key of an outer dict under which theirs stands.
-        beside: What stands beside it.
+        wrapper, beside: As for `write_torch_zip`.
 
     Returns:
         The sha256 of the file.
@@ -169,5 +164,5 @@ def write_torch(
     """
     contents = checked_contents(tensors, list(ITEM_SIZE), "torch")
     with whole_file(path, read_soon=read_soon) as file:
-        write_torch_zip(file, contents, wrapper=wrapper, beside=beside)
+        write_torch_zip(file, contents, file.room, wrapper=wrapper, beside=beside)
     return file.sha256
