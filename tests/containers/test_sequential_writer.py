@@ -52,18 +52,11 @@ def test_what_is_written_is_there_and_hashed(
 
 @pytest.mark.parametrize("step", [999, 4096, BUFFER + 1])
 def test_what_was_read_into_its_room_and_what_was_not_in_turn(tmp_path: Path, step: int) -> None:
-    (tmp_path / "source").write_bytes(BODY)
-    with (
-        (tmp_path / "source").open("rb", buffering=0) as source,
-        whole_file(tmp_path / "x") as file,
-    ):
-        while True:
-            chunk = file.room()[:step]
-            read = source.readinto(chunk)
-            if not read:
-                break
-            file.write(chunk[:read])
-            file.write(source.read(step))
+    (source := tmp_path / "source").write_bytes(BODY)
+    with source.open("rb", buffering=0) as opened, whole_file(tmp_path / "x") as file:
+        while read := opened.readinto(room := file.room(source, opened.tell())[:step]):
+            file.write(room[:read])
+            file.write(opened.read(step))
     assert (tmp_path / "x").read_bytes() == BODY
     assert file.sha256 == sha256(BODY).hexdigest()
 

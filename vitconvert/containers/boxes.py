@@ -61,14 +61,14 @@ class Box:
         return self.strides == row_major(self.sizes)
 
 
-Room = Callable[[], memoryview]
-"""Gives memory to read into, of whatever length it likes, each time the last is used up."""
+Room = Callable[[Path, int], memoryview]
+"""Gives memory, of whatever length it likes, for what lies in a file from an offset on."""
 
 
 def one_buffer() -> Room:
     """The same memory again and again, for who needs a chunk only until the next."""
     buffer = memoryview(bytearray(_CHUNK))
-    return lambda: buffer
+    return lambda *_: buffer
 
 
 def chunks_of(info: TensorInfo, boxes: Sequence[Box], room: Room) -> Iterator[memoryview]:
@@ -107,12 +107,12 @@ def _stretch(path: Path, offset: int, count: int, room: Room) -> Iterator[memory
     with path.open("rb", buffering=0) as file:
         file.seek(offset)
         while count:
-            chunk = room()[:count]
+            chunk = room(path, offset)[:count]
             read = file.readinto(chunk)
             if not read:
                 raise CorruptFile("The file was cut while it was read.", evidence={"file": path})
             yield chunk[:read]
-            count -= read
+            offset, count = offset + read, count - read
 
 
 def _blocks(box: Box, size: int) -> Iterator[memoryview]:

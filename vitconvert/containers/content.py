@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitconvert.containers.boxes import Room
@@ -20,11 +21,15 @@ _LONGEST_NPZ_NAME = 2**16 - 1 - len(".npy")  # bytes; zip counts them in two
 class Content:
     """One tensor, row-major and little-endian, in chunks that are each good until the next.
 
-    Whoever asks for the chunks gives room for them, where they have none of their own.
+    Attributes:
+        info: What the header says.
+        chunks: Its bytes; whoever asks gives room for what has none of its own.
+        origin: The file that the bytes are from, and where there the first of them lies.
     """
 
     info: TensorInfo
     chunks: Callable[[Room], Iterable[memoryview]]
+    origin: tuple[Path, int] | None = None
 
 
 def content_of(name: str, tensor: torch.Tensor) -> Content:

@@ -9,14 +9,15 @@ import hashlib
 import io
 import mmap
 import os
-from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from vitconvert.containers.sharing import BLOCK, share
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
 _BUFFERS, _BUFFER = 4, 4 * 2**20  # one is filled while others are written and hashed
-_BLOCK = 4096  # direct writes count in blocks, in the file as in memory
 _WRITE_BACK = 16 * 2**20  # bytes after which the disk is told to begin
 
 
@@ -40,30 +41,37 @@ class SequentialWriter(io.RawIOBase):
         self.sha256 = ""
         self._file = _File(descriptor, direct=not read_soon)
         self._hash = hashlib.sha256()
-        self._threads = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
+        self._threads = ThreadPoolExecutor(1), ThreadPoolExecutor(1)  # disk, hash
         self._position = 0
-        # Mapped memory begins at a block.
+        self._source: tuple[Path, int] | None = None  # of the buffer that is being filled
+        # Mapped memory begins at a block, as direct writes must.
         self._ring = [memoryview(mmap.mmap(-1, _BUFFER)) for _ in range(_BUFFERS)]
         self._in_use: list[list[Future[None]]] = [[] for _ in range(_BUFFERS)]
 
-    def room(self) -> memoryview:
-        """Memory for what is written next. To read a file into it, and write that, saves a copy."""
-        number, begin = divmod(self._position, _BUFFER)
-        if not begin:
-            self._wait(number % _BUFFERS)
-        return self._ring[number % _BUFFERS][begin:]
+    def room(self, path: Path, offset: int) -> memoryview:
+        """Memory to read a file into. To write what was read there saves a copy, or two.
+
+        Args:
+            path: The file.
+            offset: Where it will be read.
+        """
+        begin = self._position % _BUFFER
+        source = path, offset - begin  # where the whole buffer would be from
+        self._source = source if not begin or self._source == source else None
+        return self._free()
 
     def write(self, data: bytes | memoryview) -> int:  # type: ignore[override]
         """Add bytes to the end; `data` may change as soon as this returns."""
         rest = memoryview(data).cast("B")
         size = len(rest)
         while rest:
-            room = self.room()
-            part = rest[: len(room)]
-            if part.obj is not room.obj:  # else it was read to where it belongs
-                room[: len(part)] = part
+            free = self._free()
+            part = rest[: len(free)]
+            if part.obj is not free.obj:  # else it was read to where it belongs
+                free[: len(part)] = part
+                self._source = None
             self._position += len(part)
-            if len(part) == len(room):
+            if len(part) == len(free):
                 self._hand_over((self._position - 1) // _BUFFER, _BUFFER)
             rest = rest[len(part) :]
         return size
@@ -89,11 +97,18 @@ class SequentialWriter(io.RawIOBase):
             thread.shutdown(cancel_futures=True)
         super().close()
 
+    def _free(self) -> memoryview:
+        number, begin = divmod(self._position, _BUFFER)
+        if not begin:
+            self._wait(number % _BUFFERS)
+        return self._ring[number % _BUFFERS][begin:]
+
     def _hand_over(self, number: int, size: int) -> None:
         data = self._ring[number % _BUFFERS][:size]
-        works: tuple[Callable[[memoryview], None], ...] = self._file.add, self._hash.update
+        disk, hasher = self._threads
         self._in_use[number % _BUFFERS] = [
-            thread.submit(work, data) for thread, work in zip(self._threads, works, strict=True)
+            disk.submit(self._file.add, data, self._source),
+            hasher.submit(self._hash.update, data),
         ]
 
     def _wait(self, slot: int) -> None:
@@ -107,12 +122,23 @@ class _File:
     def __init__(self, descriptor: int, *, direct: bool) -> None:
         self._descriptor = descriptor
         self._direct = direct and _set_direct(descriptor, True)
+        self._shares = True  # until that is refused
         self._end = self._begun = 0
 
-    def add(self, data: memoryview) -> None:
-        """Write all of a buffer; only the last of a file may be no multiple of a block."""
-        if len(data) % _BLOCK:
+    def add(self, data: memoryview, source: tuple[Path, int] | None) -> None:
+        """Add all of a buffer; only the last of a file may be no multiple of a block.
+
+        Args:
+            data: The buffer.
+            source: A file that has the same bytes, and where.
+        """
+        if len(data) % BLOCK:
             self._use_page_cache()
+        elif source and not source[1] % BLOCK and self._shares:
+            self._shares = share(*source, len(data), self._descriptor, self._end)
+            if self._shares:
+                self._end = self._begun = self._end + len(data)
+                return
         while data:
             written = self._write(data)
             data = data[written:]

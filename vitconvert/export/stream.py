@@ -44,7 +44,12 @@ class Move:
         """The tensor, to be read when it is written."""
         if any(self.fill):
             return Content(info=self.info, chunks=partial(_constant, self.info, self.fill))
-        return Content(info=self.info, chunks=partial(chunks_of, self.info, self.boxes))
+        origins = [(box.path, box.offset) for box in self.boxes if box.path]
+        return Content(
+            info=self.info,
+            chunks=partial(chunks_of, self.info, self.boxes),
+            origin=min(origins, default=None),
+        )
 
 
 def moves(plan: Plan, source: Container, prefix: str = "") -> dict[str, Move] | None:
