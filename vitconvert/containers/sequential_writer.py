@@ -17,7 +17,7 @@ from vitconvert.containers.sharing import BLOCK, share
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-_BUFFERS, _BUFFER = 4, 4 * 2**20  # one is filled while others are written and hashed
+_BUFFERS, _BUFFER = 4, 2 * 2**20  # one is filled while others are written and hashed
 _WRITE_BACK = 16 * 2**20  # bytes after which the disk is told to begin
 
 
