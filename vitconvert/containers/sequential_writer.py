@@ -9,13 +9,10 @@ import hashlib
 import io
 import mmap
 import os
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from vitconvert.containers.sharing import BLOCK, share
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future
 
 _BUFFERS, _BUFFER = 4, 2 * 2**20  # one is filled while others are written and hashed
 _WRITE_BACK = 16 * 2**20  # bytes after which the disk is told to begin
@@ -35,8 +32,6 @@ class SequentialWriter(io.RawIOBase):
     """
 
     def __init__(self, descriptor: int, *, read_soon: bool) -> None:
-        from concurrent.futures import ThreadPoolExecutor  # brings logging: 8 ms
-
         super().__init__()
         self.sha256 = ""
         self._file = _File(descriptor, direct=not read_soon)
