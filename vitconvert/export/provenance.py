@@ -95,7 +95,7 @@ def source_hashes(reading: Reading) -> Callable[[], Mapping[str, str]]:
     def digest() -> None:
         try:
             hashes.set_result({file.name: hash_file(file) for file in sorted(reading.files)})
-        except OSError as error:
+        except BaseException as error:  # who asks for the hashes gets it, and waits for nothing
             hashes.set_exception(error)
 
     threading.Thread(target=digest, daemon=True).start()  # so that an interrupt need not wait
