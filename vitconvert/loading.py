@@ -511,6 +511,10 @@ def _preprocessing(reading: Reading) -> Preprocessing | None:
         )
     if isinstance(reading.their_config.get("pretrained_cfg"), dict):
         return Preprocessing.from_timm(reading.their_config["pretrained_cfg"])
+    if isinstance(reading.their_config.get("preprocess_cfg"), dict):
+        return Preprocessing.from_openclip(
+            reading.their_config["preprocess_cfg"], image_size=reading.config.image_size
+        )
     if reading.table.preprocessing:
         return Preprocessing.from_dialect(
             reading.table.preprocessing,

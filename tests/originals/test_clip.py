@@ -18,7 +18,7 @@ from open_clip.model import (
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from vitconvert import load_checkpoint, load_model
+from vitconvert import load_checkpoint, load_model, verify
 from vitconvert.errors import (
     MissingFact,
     NotRepresentable,
@@ -171,6 +171,9 @@ def test_the_named_architecture_of_a_tower_says_what_its_tensors_do_not(tmp_path
     config = load_checkpoint(folder).config
     assert (config.num_heads, config.num_classes, config.pooling) == (3, 20, "token")
     assert config.origins["num_heads"] == "architecture vit_tiny_patch16_224"
+    report = verify(folder)
+    assert report.ok and report.reference == f"open_clip {open_clip.__version__} TimmModel"
+    assert "blocks.11.attn" in {difference.layer for difference in report.layers}
     assert relative(load_model(folder)(images(224)), model.visual(images(224))) <= ROUNDING
 
 

@@ -88,13 +88,18 @@ def their_word(table: Table, field: str, value: Any) -> Any:
     if words and theirs is None:
         raise NotRepresentable(
             f"{table.title} has no word for {field} = {value!r}.",
-            evidence={"table": table.file, "words for": ", ".join(map(str, words.values()))},
+            evidence={"table": table.file, "words for": ", ".join(_ours(words))},
         )
     if theirs is not None:
         return theirs == "true" if theirs in ("true", "false") else theirs
     if isinstance(value, tuple):
         return value[0] if len(set(value)) == 1 else list(value)
     return value
+
+
+def _ours(words: Mapping[str, Any]) -> list[str]:
+    """Values of ours that have a word; a list stands for none."""
+    return [str(ours) for ours in words.values() if not isinstance(ours, list)]
 
 
 def written_besides(table: Table, config: ViTConfig) -> dict[str, Any]:
@@ -107,6 +112,19 @@ def written_besides(table: Table, config: ViTConfig) -> dict[str, Any]:
     for said in table.config_file.writes if table.config_file else ():
         if said.holds(config):
             put(written, said.name, _value(said.value, said.name, table, config))
+    return written
+
+
+def written_config(table: Table, config: ViTConfig) -> dict[str, Any]:
+    """Their file: every field of ours that the table maps, and what it has besides.
+
+    Raises:
+        NotRepresentable: They have no word for a value, or no ratio makes one of our sizes.
+    """
+    written = written_besides(table, config)
+    for field, paths in table.config_file.paths() if table.config_file else ():
+        if paths:
+            put(written, paths[0], their_word(table, field, getattr(config, field)))
     return written
 
 

@@ -33,16 +33,23 @@ class Companions:
 def companions_of(
     target: Target, preprocessing: Preprocessing | None, dtypes: Iterable[str]
 ) -> Companions:
-    """`config.json` and `preprocessor_config.json`, where the target has them."""
-    if not target.their_config:
+    """The project's own configuration and `preprocessor_config.json`, where the target has them."""
+    if not target.their_config or not target.table.config_file:
         return Companions(files={})
-    config = dict(target.their_config)
+    config, name = dict(target.their_config), target.table.config_file.file
     if "dtype" in config:
         found = set(dtypes)
         config["dtype"] = found.pop() if len(found) == 1 else "float32"
     if preprocessing is None:
         unknown = "nothing says how photographs become the model's input"
-        return Companions(files={"config.json": config}, departures=(unknown,))
+        return Companions(files={name: config}, departures=(unknown,))
+    if "model_cfg" in config:
+        config["preprocess_cfg"] = preprocessing.to_openclip()
+        theirs = Preprocessing.from_openclip(
+            config["preprocess_cfg"], image_size=preprocessing.image_size
+        )
+        departures = _departures("open_clip", preprocessing, theirs)
+        return Companions(files={name: config}, departures=departures)
     if "pretrained_cfg" not in config:
         processor, departures = _for_transformers(preprocessing)
     else:
@@ -50,7 +57,7 @@ def companions_of(
         if processor:
             # Without it, transformers would not look into the other file of a timm directory.
             config["image_processor_type"] = processor["image_processor_type"]
-    files = {"config.json": config, "preprocessor_config.json": processor}
+    files = {name: config, "preprocessor_config.json": processor}
     return Companions(
         files={name: file for name, file in files.items() if file}, departures=departures
     )
@@ -103,6 +110,11 @@ def _departures(program: str, source: Preprocessing, theirs: Preprocessing) -> t
     if other.upright != ours.upright:
         turns = "turns" if other.upright else "does not turn"
         said.append(f"{turns} photographs by their EXIF orientation")
+    if other.converts_last != ours.converts_last:
+        order = "after" if other.converts_last else "before"
+        said.append(f"converts palettes and transparent images to RGB {order} it resizes them")
+    if source.resize == theirs.resize == "border" and other.black_border != ours.black_border:
+        said.append(f"pads with {'black' if other.black_border else 'the mean colour'}")
     if theirs.transparency != source.transparency:
         said.append(_TRANSPARENT[theirs.transparency])
     said += [d for d in source.differences(theirs) if not d.startswith(_IN_WORDS)]

@@ -3,7 +3,7 @@
 from typing import Any
 
 from vitconvert.config import ViTConfig
-from vitconvert.conversion.their_config import put, their_word, written_besides
+from vitconvert.conversion.their_config import written_config
 from vitconvert.errors import NotRepresentable
 from vitconvert.inference.labels import Labels
 from vitconvert.tables.table import Table
@@ -18,14 +18,11 @@ def huggingface_config(
         NotRepresentable: The table names no class that computes this, or a size that its
             config.json can only say by a ratio has none.
     """
-    written = written_besides(table, config)
-    if table.config_file is None or not written.get("architectures"):
+    written = written_config(table, config)
+    if not written.get("architectures"):
         raise NotRepresentable(
             f"{table.title} has no class that computes this.", evidence={"table": table.file}
         )
-    for field, paths in table.config_file.paths():
-        if paths:
-            put(written, paths[0], their_word(table, field, getattr(config, field)))
     # CLIP's projection is a head without labels.
     if "ForImageClassification" in written["architectures"][0]:
         written |= _labels(config, labels)

@@ -9,8 +9,10 @@ from vitconvert.config import ViTConfig, field_names
 from vitconvert.conversion.facts import state
 from vitconvert.conversion.gauges import GAUGES, Gauge
 from vitconvert.conversion.target import Target, fit_target
+from vitconvert.conversion.their_config import look_up
 from vitconvert.errors import NotRepresentable, UsageError
 from vitconvert.export.huggingface_config import huggingface_config
+from vitconvert.export.openclip_config import openclip_config
 from vitconvert.export.timm_config import timm_config, timm_config_by_name
 from vitconvert.inference.labels import Labels
 from vitconvert.inference.preprocessing import Preprocessing
@@ -195,11 +197,26 @@ def _fit(table: Table, wish: Wish) -> Target:
         case "hf":
             companion = huggingface_config(table, wish.config, labels=wish.labels)
             return fit_target(table, wish.config, companion)
+        case "openclip":
+            return _fit_openclip(table, wish.config)
         case ecosystem if ecosystem == OWN:
             own = {name: getattr(wish.config, name) for name in field_names()}
             stated = {name: value for name, value in own.items() if value is not None}
             return fit_target(table, wish.config, named=state(stated, "vitconvert.json"))
     return fit_target(table, wish.config)
+
+
+def _fit_openclip(table: Table, config: ViTConfig) -> Target:
+    """Beside its own configuration, but for towers of timm's that it has no name for."""
+    path = table.config_file.architecture if table.config_file else ""
+    try:
+        written = openclip_config(table, config)
+    except NotRepresentable:
+        if not path:
+            raise
+        return fit_target(table, config)
+    row = find_architecture("timm", look_up(written, path)) if path else {}
+    return fit_target(table, config, written, state(row, "architecture"))
 
 
 def _fit_timm(table: Table, wish: Wish) -> Target:

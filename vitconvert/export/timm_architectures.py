@@ -24,14 +24,24 @@ _SHOWN = 3  # differences; an architecture of another kind has many
 _DEFAULTS = {f.name: f.default for f in fields(ViTConfig) if f.default is not MISSING}
 
 
-def fitting_architecture(table: Table, config: ViTConfig) -> tuple[str, dict[str, Any]]:
+def fitting_architecture(
+    table: Table, config: ViTConfig, *, repooled: bool = False
+) -> tuple[str, dict[str, Any]]:
     """The architecture of a dialect that needs to be told the least, and what that is.
+
+    Args:
+        table: The dialect.
+        config: What the architecture should compute.
+        repooled: It is told its pooling once it is built, by `reset_classifier`: its norms, and
+            whether it has an attention pooling, are then those of its own pooling.
 
     Raises:
         NotRepresentable: None computes this, whatever it is told. Names the nearest.
     """
     differing = {
-        name: _differences(row, config) for name, row in architectures().get(table.name, {}).items()
+        name: _differences(row, config, row["pooling"] if repooled else config.pooling)
+        for name, row in architectures().get(table.name, {}).items()
+        if not repooled or (row["pooling"] == "map") == config.map_pooling
     }
     if not differing:
         raise NotRepresentable(
@@ -64,9 +74,11 @@ def _distance(differences: Mapping[str, Any], config: ViTConfig) -> tuple[int, i
     return len(untold), len(sizes), abs(differences.get("embed_dim", width) - width)
 
 
-def _differences(row: Mapping[str, Any], config: ViTConfig) -> dict[str, Any]:
+def _differences(
+    row: Mapping[str, Any], config: ViTConfig, pooling_when_built: str
+) -> dict[str, Any]:
     """Fields of which an architecture has another value: field -> that value."""
-    theirs = with_defaults(row) | _norms(row, config.pooling)
+    theirs = with_defaults(row) | _norms(row, pooling_when_built)
     theirs["head_dim"] = config.embed_dim // config.num_heads
     theirs["attention_scale"] = theirs["head_dim"] ** -0.5
     theirs["pool_heads"] = theirs["pool_heads"] or config.num_heads

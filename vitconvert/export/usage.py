@@ -47,6 +47,8 @@ def examples(target: Target, source: Reading | Checkpoint, has_processor: bool) 
             own = [_timm(config, preprocessing), _timm_wrapper(config, preprocessing)]
         case "hf" if not _reads_patches(target):
             own = [_transformers(target, config, preprocessing if has_processor else None)]
+        case "openclip":
+            own = [_openclip(target, config, preprocessing)]
         case "torchvision" if _is_torchvision(config):
             own = [_torchvision(config)]
         case "lucidrains" if target.table.name in _LUCIDRAINS and _is_lucidrains(config):
@@ -114,6 +116,41 @@ def _with_transformers(kind: str, config: ViTConfig, processor: bool, backend: s
     return Example(
         title='With transformers (from the Hub: `"ORG/REPO"` instead of `"."`)',
         code="\n".join([*imports, "", *images, *model]),
+    )
+
+
+def _openclip(target: Target, config: ViTConfig, preprocessing: Preprocessing | None) -> Example:
+    if not target.their_config:
+        title = (
+            "For open_clip, which builds such towers by the name of one of timm's models, and none "
+            "is this one (there is no `open_clip_config.json`)"
+        )
+        return Example(title=title, code=_STATE_DICTS[target.table.container])
+    imports = ["import json", "from pathlib import Path", "", "import open_clip"]
+    build = [
+        'config = json.loads(Path("open_clip_config.json").read_text())',
+        'tower = open_clip.model._build_vision_tower(**config["model_cfg"]).eval()',
+    ]
+    own = "width" in target.their_config["model_cfg"]["vision_cfg"]
+    build += ["tower.proj = None"] if own and not config.num_classes else []
+    load = [
+        'tensors = load_file("model.safetensors")',
+        'tensors = {name.removeprefix("visual."): tensor for name, tensor in tensors.items()}',
+        "tower.load_state_dict(tensors)",
+    ]
+    if preprocessing:
+        imports += ["from open_clip.transform import PreprocessCfg, image_transform_v2"]
+        load += [
+            'cfg = PreprocessCfg(**config["preprocess_cfg"])',
+            'images = image_transform_v2(cfg, is_train=False)(Image.open("photo.jpg"))[None]',
+        ]
+    else:
+        load += [f"images = {_zeros(config)}"]
+    imports += [*_imports(preprocessing), "from safetensors.torch import load_file", ""]
+    return Example(
+        title="With open_clip (there is no text tower; `model.visual` of a whole CLIP takes the "
+        "same state dict)",
+        code="\n".join([*imports, *build, *load, "output = tower(images)"]),
     )
 
 

@@ -29,17 +29,29 @@ class Backend:
     truncate: bool = False  # back to whole numbers after resizing, towards zero
     crop_rounding: str = "down"  # of an offset k + 1/2: "down", or to the "even" neighbour
     pad_first: bool = False  # an odd row or column of padding goes first
+    converts_last: bool = False  # to RGB, after resizing: palettes and transparency look otherwise
+    black_border: bool = False  # around an image that fits in; timm's is of the mean colour
     upright: bool  # EXIF orientation is applied
     numbers: str  # "divide", "double", "first" or "fused": see `pixels.normalised`
 
 
 BACKENDS = {
-    # torchvision.transforms on PIL images: timm, torchvision, OpenAI CLIP, OpenCLIP, DINO, MAE,
-    # jeonsworld. None of them reads EXIF. Read in timm 1.0.31, torchvision 0.29.2.
+    # torchvision.transforms on PIL images: timm, torchvision, DINO, MAE, jeonsworld. None of them
+    # reads EXIF. Read in timm 1.0.31, torchvision 0.29.2.
     "torchvision": Backend(
         resize="pil",
         interpolations=INTERPOLATIONS,
         crop_rounding="even",
+        upright=False,
+        numbers="divide",
+    ),
+    # OpenAI CLIP, clip.py; open_clip 3.3, transform.py: the same on images of any mode.
+    "open_clip": Backend(
+        resize="pil",
+        interpolations=("bilinear", "bicubic"),
+        crop_rounding="even",
+        converts_last=True,
+        black_border=True,
         upright=False,
         numbers="divide",
     ),

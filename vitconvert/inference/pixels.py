@@ -164,10 +164,9 @@ def _unchecked_size(source: Size, *, resize: str, size: Size) -> Size:
     return round(height / ratio), round(width / ratio)
 
 
-def resized_on_pil(image: Image.Image, size: Size, interpolation: str) -> Pixels:
-    """Resize with Pillow, whose filters always widen with the scale: (C, H, W) uint8."""
-    image = image.resize((size[1], size[0]), Image.Resampling[interpolation.upper()])
-    return channels_first(image)
+def resized_on_pil(image: Image.Image, size: Size, interpolation: str) -> Image.Image:
+    """Resize with Pillow, whose filters always widen with the scale."""
+    return image.resize((size[1], size[0]), Image.Resampling[interpolation.upper()])
 
 
 def resized_middle(

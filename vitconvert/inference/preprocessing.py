@@ -188,10 +188,7 @@ class Preprocessing:
         Raises:
             NotRepresentable: timm has no such resizing.
         """
-        factor = 255 * (self.rescale_factor or 1)
-        mean, std = self.mean, self.std
-        if self.rescale_factor != 1 / 255:
-            mean, std = (tuple(v / factor for v in values) for values in (mean, std))
+        mean, std = self._mean_std_of_one()
         mode, crop_pct = self._timm_crop()
         return {
             "input_size": [self.channels, *self.image_size],
@@ -201,6 +198,13 @@ class Preprocessing:
             "mean": list(mean),
             "std": list(std),
         }
+
+    def _mean_std_of_one(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """On the scale from 0 to 1."""
+        if self.rescale_factor == 1 / 255:
+            return self.mean, self.std
+        factor = 255 * (self.rescale_factor or 1)
+        return tuple(v / factor for v in self.mean), tuple(v / factor for v in self.std)
 
     def _timm_crop(self) -> tuple[str, float]:
         center = "shortest" if self.image_size[0] == self.image_size[1] else "cover"
@@ -299,6 +303,41 @@ class Preprocessing:
         if self.resize == "shortest":
             return "BitImageProcessor"
         return "DeiTImageProcessor" if self.cuts else "ViTImageProcessor"
+
+    @classmethod
+    def from_openclip(
+        cls,
+        preprocess_cfg: Mapping[str, Any],
+        *,
+        image_size: Size,
+        origin: str = "open_clip_config.json",
+    ) -> "Preprocessing":
+        """What open_clip 3.3 does with this `preprocess_cfg`, for a tower of this size.
+
+        Raises:
+            ConflictingFact: A value is malformed.
+            NotRepresentable: Images are padded with a colour.
+        """
+        fields = processor_config.fields_from_openclip(preprocess_cfg, image_size=image_size)
+        return cls(**fields, origin=origin)
+
+    def to_openclip(self) -> dict[str, Any]:
+        """The `preprocess_cfg` that says the same, or comes near.
+
+        open_clip resizes to the size of the tower's images, so that a crop takes no margin away.
+        `differences` to `from_openclip` of the result tells the rest.
+        """
+        mean, std = self._mean_std_of_one()
+        modes = {"squash": "squash", "border": "longest"}
+        square = self.image_size[0] == self.image_size[1]
+        return {
+            "size": self.image_size[0] if square else list(self.image_size),
+            "mode": "RGB",
+            "mean": list(mean),
+            "std": list(std),
+            "interpolation": "bilinear" if self.interpolation == "bilinear" else "bicubic",
+            "resize_mode": modes.get(self.resize, "shortest"),
+        }
 
     @classmethod
     def from_dialect(

@@ -119,6 +119,32 @@ def scaled_size(image_size: Size, crop_pct: float) -> Size:
     return math.floor(image_size[0] / fraction), math.floor(image_size[1] / fraction)
 
 
+# open_clip 3.3, transform.py: `shortest` is another arithmetic where the result is not square
+_OPENCLIP_RESIZES = {"shortest": "cover", "squash": "squash", "longest": "border"}
+
+
+def fields_from_openclip(cfg: Mapping[str, Any], *, image_size: Size) -> dict[str, Any]:
+    """open_clip's `preprocess_cfg` as `image_transform` reads it; the tower states the size."""
+    mode = cfg.get("resize_mode") or "shortest"
+    if mode not in _OPENCLIP_RESIZES:
+        raise ConflictingFact(f"resize_mode = {mode!r} is none of {', '.join(_OPENCLIP_RESIZES)}.")
+    if mode == "longest" and cfg.get("fill_color"):
+        raise NotRepresentable(f"fill_color = {cfg['fill_color']!r} is not supported; 0 is.")
+    keeps_ratio = mode == "shortest" and image_size[0] != image_size[1]
+    bilinear = cfg.get("interpolation") == "bilinear" and not keeps_ratio
+    square = mode == "shortest" and not keeps_ratio
+    return {
+        "image_size": image_size,
+        "mean": numbers(cfg.get("mean") or CLIP[0], "mean", 3),
+        "std": numbers(cfg.get("std") or CLIP[1], "std", 3),
+        "interpolation": "bilinear" if bilinear else "bicubic",
+        "resize": "shortest" if square else _OPENCLIP_RESIZES[mode],
+        "resize_size": image_size,
+        "crop": mode != "squash",
+        "backend": "open_clip",
+    }
+
+
 def fields_from_huggingface(
     config: Mapping[str, Any],
     *,

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from vitconvert.inference.preprocessing import Preprocessing
 
 
+_PLAIN_MODES = ("L", "RGB")  # which may be converted before or after they are resized
+
+
 def transformed(
     image: Image.Image | Path, wanted: "Preprocessing", *, fast: bool = False
 ) -> NDArray[np.float32]:
@@ -53,10 +56,12 @@ def _resized(image: Image.Image | Path, wanted: "Preprocessing") -> pixels.Pixel
     """With the operations of the source project, on all pixels: uint8 or float32."""
     backend = BACKENDS[wanted.backend]
     image = image if isinstance(image, Image.Image) else pixels.open_image(image)
-    image = _converted(image, wanted)
+    if not backend.converts_last:
+        image = _converted(image, wanted)
     size = _size(wanted, (image.height, image.width))
     if backend.resize == "pil":
-        return pixels.resized_on_pil(image, size, wanted.interpolation)
+        image = pixels.resized_on_pil(image, size, wanted.interpolation)
+        return pixels.channels_first(_converted(image, wanted) if backend.converts_last else image)
     values = pixels.channels_first(image)
     if backend.resize == "float":
         values = values.astype(np.float32)
@@ -84,6 +89,8 @@ def _nearly_resized(image: Image.Image | Path, wanted: "Preprocessing") -> pixel
     if not isinstance(image, Image.Image):
         at_least = pixels.MARGIN * max(wanted.resize_size or wanted.image_size)
         image, source = pixels.open_shrunk(image, at_least, upright=backend.upright)
+    if backend.converts_last and image.mode not in _PLAIN_MODES:
+        return _resized(image, wanted)
     image = _converted(image, wanted)
     source = source or (image.height, image.width)
     height, width = size = _size(wanted, source)
@@ -113,7 +120,6 @@ def _size(wanted: "Preprocessing", source: Size) -> Size:
 
 
 def _fill(wanted: "Preprocessing") -> tuple[int, ...]:
-    # timm pads with the mean colour in its border mode; everyone else with black.
-    if wanted.resize != "border":
+    if wanted.resize != "border" or BACKENDS[wanted.backend].black_border:
         return (0,) * wanted.channels
     return tuple(round(255 * value) for value in wanted.mean)

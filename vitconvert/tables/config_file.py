@@ -65,6 +65,7 @@ class Conditional:
 class ConfigFile:
     """How the project's own `config.json` says what our configuration says."""
 
+    file: str  # what the project calls it
     identify: Mapping[str, tuple[str, ...]]  # their key -> values that mark this dialect
     fields: Mapping[str, tuple[str, ...]]  # our field -> paths in their file, first found wins
     values: Mapping[str, Mapping[str, Any]]  # our field -> their value -> ours
@@ -120,6 +121,7 @@ class _SectionReader:
         for field in {**fields, **values}:
             self.reader.check_field(f"config_json.fields.{field}", field)
         return ConfigFile(
+            file=self.section.get("file", "config.json"),
             identify=self.tuples("identify", self.subsection("identify")),
             fields=self.tuples("fields", fields),
             values=values,

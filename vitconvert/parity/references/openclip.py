@@ -1,34 +1,39 @@
-"""open_clip's own image tower, which OpenAI's weights fit too."""
+"""open_clip's image towers: its own, which OpenAI's weights fit too, and timm's models."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from vitconvert.config import ViTConfig
 from vitconvert.errors import NotRepresentable
 from vitconvert.loading import Reading
 from vitconvert.parity.references.reference import Reference, load_strictly, own_tensors, package
-from vitconvert.parity.taps import Tap, block_taps
+from vitconvert.parity.references.timm import vision_transformer
+from vitconvert.parity.taps import Tap, block_taps, canonical_taps
 
 
 def openclip_reference(reading: Reading) -> Reference:
-    """Build open_clip's VisionTransformer from the configuration, without the text tower.
+    """Build open_clip's image tower, without the text tower.
 
-    open_clip 3.3, `transformer.py`.
+    open_clip 3.3: `transformer.py`, VisionTransformer, from the configuration; `timm_model.py`,
+    TimmModel, from the architecture that open_clip_config.json names.
 
     Raises:
         MissingPackage: open_clip is not installed.
-        NotRepresentable: The tower is another class, or has no argument for a part of it.
+        NotRepresentable: The tower has no argument for a part of it, or nothing names it.
     """
     open_clip = package("open_clip", install="open-clip-torch")
-    config = reading.config
     tensors = {n.removeprefix("visual."): t for n, t in own_tensors(reading).items()}
-    if "class_embedding" not in tensors:
-        raise NotRepresentable(
-            "open_clip builds this tower by the name of one of timm's architectures, which the "
-            "tensors do not tell."
-        )
+    build = _own_tower if "class_embedding" in tensors else _timm_tower
+    return build(open_clip, reading, tensors)
+
+
+def _own_tower(open_clip: Any, reading: Reading, tensors: Mapping[str, Tensor]) -> Reference:
+    config = reading.config
     name = f"open_clip {open_clip.__version__} VisionTransformer"
     model: nn.Module = open_clip.transformer.VisionTransformer(
         **_arguments(config), act_layer=_activation(config, open_clip)
@@ -44,6 +49,56 @@ def openclip_reference(reading: Reading) -> Reference:
         taps={"patch_embed": Tap("conv1"), **taps},
         notes=notes,
     )
+
+
+def _timm_tower(open_clip: Any, reading: Reading, tensors: Mapping[str, Tensor]) -> Reference:
+    config = reading.config
+    name = f"open_clip {open_clip.__version__} TimmModel"
+    model_cfg = reading.their_config.get("model_cfg", {})
+    if "timm_model_name" in model_cfg.get("vision_cfg", {}):
+        model = _named_tower(open_clip, model_cfg)
+    else:
+        model = _nameless_tower(open_clip, config)
+        name += f" around timm's {type(model.trunk).__name__}"
+    load_strictly(model, tensors, name)
+    taps = canonical_taps(config.depth)
+    del taps["features"]  # the head is a sequence, empty without a projection
+    return Reference(
+        name=name,
+        model=model.eval(),
+        taps={layer: replace(tap, module=f"trunk.{tap.module}") for layer, tap in taps.items()},
+    )
+
+
+def _named_tower(open_clip: Any, model_cfg: Mapping[str, Any]) -> nn.Module:
+    """As open_clip builds it, without what it might download."""
+
+    def build() -> nn.Module:
+        vision_cfg = {**model_cfg["vision_cfg"], "timm_model_pretrained": False}
+        tower: nn.Module = open_clip.model._build_vision_tower(model_cfg["embed_dim"], vision_cfg)
+        return tower
+
+    with torch.device("meta"):
+        model = build()
+    # Rotary tables and the like are in no file, so timm must compute them.
+    return build() if any(buffer.is_meta for buffer in model.buffers()) else model
+
+
+def _nameless_tower(open_clip: Any, config: ViTConfig) -> nn.Module:
+    """Around timm's class for the configuration."""
+    trunk = vision_transformer(replace(config, num_classes=0))
+    with torch.device("meta"):
+        tower: nn.Module = open_clip.timm_model.TimmModel(
+            "vit_tiny_patch16_224",
+            embed_dim=config.num_classes,
+            proj="linear" if config.num_classes else "none",
+            proj_bias=config.head_bias,
+        )
+    tower.trunk = trunk
+    if config.num_classes:
+        head: Any = tower.head
+        head.proj = nn.Linear(config.feature_dim, config.num_classes, bias=config.head_bias)
+    return tower
 
 
 def _arguments(config: ViTConfig) -> dict[str, Any]:

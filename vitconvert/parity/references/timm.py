@@ -87,9 +87,11 @@ def vision_transformer(config: ViTConfig) -> nn.Module:
             "timm's VisionTransformer divides its width among the heads and scales by theirs; this "
             "model does not."
         )
-    special = [field for field, plain in _PLAIN.items() if getattr(config, field) != plain]
+    stems = {name: getattr(config, name) for name in ("resnet_d_stem", "mobileclip_stem")}
+    effective = config.function() | stems
+    special = [field for field, plain in _PLAIN.items() if effective.get(field, plain) != plain]
     if special:
-        words = ", ".join(f"{field} {getattr(config, field)}" for field in special)
+        words = ", ".join(f"{field} {effective[field]}" for field in special)
         raise NotRepresentable(
             f"timm describes such a model ({words}) by an architecture's name alone, and nothing "
             "names one."

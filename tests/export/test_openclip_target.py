@@ -1,0 +1,200 @@
+"""What `--to openclip` writes: open_clip builds the tower of it, and nothing has to be stated."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import open_clip
+import pytest
+import torch
+from open_clip.transform import PreprocessCfg, image_transform_v2
+from PIL import Image
+from safetensors.torch import load_file, save_file
+
+import vitconvert
+from tests.export.test_consumers import VISION, openclip_directory
+from vitconvert.errors import NotRepresentable, ParityFailed
+from vitconvert.export.consumers import open_with_consumers
+from vitconvert.tables.table import builtin_tables
+
+CLIPA = {"no_ln_pre": True, "pool_type": "avg", "final_ln_after_pool": True}
+TINY = "vit_tiny_patch16_224"
+
+
+def written_config(output: Path) -> dict:
+    return json.loads((output / "open_clip_config.json").read_text())
+
+
+def tower_of(output: Path) -> torch.nn.Module:
+    """As open_clip builds it of `model_cfg`, with every tensor of the file and no other."""
+    tower = open_clip.model._build_vision_tower(**written_config(output)["model_cfg"])
+    tensors = load_file(output / "model.safetensors")
+    tower.load_state_dict({name.removeprefix("visual."): t for name, t in tensors.items()})
+    return tower.eval()
+
+
+def bare(output: Path) -> Path:
+    """The output without what vitconvert says of it."""
+    (output / "vitconvert.json").unlink()
+    return output
+
+
+TOWERS = {
+    "CLIP": ({}, {}, "openclip"),
+    "a QuickGELU": ({}, {"quick_gelu": True}, "openclip"),
+    "oblong": ({"image_size": [16, 24], "patch_size": [8, 4]}, {}, "openclip"),
+    "a narrow MLP": ({"mlp_ratio": 2.7, "head_width": 24}, {}, "openclip"),
+    "LayerScale": ({"ls_init_value": 0.1}, {}, "openclip_tower"),
+    "CLIPA": (CLIPA, {}, "openclip"),
+    "CLIPA's token": ({"no_ln_pre": True, "final_ln_after_pool": True}, {}, "openclip"),
+}
+
+
+@pytest.mark.parametrize(("vision", "options", "to"), TOWERS.values(), ids=TOWERS)
+@torch.no_grad()
+def test_open_clip_builds_its_own_tower(vision, options, to, tmp_path):
+    source = openclip_directory(tmp_path / "source", **vision)
+    told = written_config(source)
+    told["model_cfg"] |= options
+    told["preprocess_cfg"] = {"mean": [0.1, 0.2, 0.3], "resize_mode": "squash"}
+    (source / "open_clip_config.json").write_text(json.dumps(told))
+    conversion = vitconvert.convert(source, to=to, output=tmp_path / "out", verify=False)
+    assert conversion.departures == ()
+    ours = vitconvert.load_model(source)
+    images = torch.randn(2, 3, *ours.config.image_size)
+    assert torch.allclose(tower_of(tmp_path / "out")(images), ours(images), rtol=0, atol=1e-5)
+    checkpoint = vitconvert.load_checkpoint(bare(tmp_path / "out"))
+    assert checkpoint.config.function() == ours.config.function()
+    assert (
+        checkpoint.preprocessing.differences(vitconvert.load_checkpoint(source).preprocessing) == ()
+    )
+    assert checkpoint.preprocessing.mean == (0.1, 0.2, 0.3)
+    assert checkpoint.preprocessing.resize == "squash"
+
+
+def test_the_whole_file_of_a_tower(tmp_path):
+    source = openclip_directory(tmp_path / "source")
+    vitconvert.convert(source, to="openclip", output=tmp_path / "out", verify=False)
+    assert written_config(tmp_path / "out") == {
+        "model_cfg": {
+            "embed_dim": 20,
+            "quick_gelu": False,
+            "vision_cfg": VISION | {"mlp_ratio": 4, "pool_type": "tok"},
+        },
+        "preprocess_cfg": {
+            "size": 24,
+            "mode": "RGB",
+            "mean": [0.48145466, 0.4578275, 0.40821073],
+            "std": [0.26862954, 0.26130258, 0.27577711],
+            "interpolation": "bicubic",
+            "resize_mode": "shortest",
+        },
+    }
+
+
+def test_an_activation_that_open_clip_has_no_word_for(tmp_path):
+    source = openclip_directory(tmp_path / "source")
+    with pytest.raises(NotRepresentable, match="has no word for activation = 'gelu_tanh'"):
+        vitconvert.convert(
+            source,
+            to="openclip_tower",
+            output=tmp_path / "out",
+            overrides={"activation": "gelu_tanh"},
+            verify=False,
+        )
+
+
+@pytest.mark.parametrize("classes", [5, 0])
+@torch.no_grad()
+def test_open_clip_builds_a_model_of_timms_by_its_name(classes, timm_directory, tmp_path):
+    source = timm_directory(TINY, num_classes=classes, depth=12)
+    conversion = vitconvert.convert(source, to="openclip", output=tmp_path / "out", verify=False)
+    assert conversion.departures == (
+        "open_clip converts palettes and transparent images to RGB after it resizes them",
+        "open_clip resize_size is (248, 248) here and (224, 224) there",
+    )
+    vision = written_config(tmp_path / "out")["model_cfg"]["vision_cfg"]
+    assert "tiny_patch16_224" in vision["timm_model_name"]
+    ours, images = vitconvert.load_model(source), torch.randn(1, 3, 224, 224)
+    assert torch.equal(tower_of(tmp_path / "out")(images), ours(images))
+    [_, computed] = open_with_consumers(tmp_path / "out", builtin_tables()["openclip_timm"], ours)
+    assert computed.consumer.startswith("open_clip") and computed.bit_equal
+    config = vitconvert.load_checkpoint(bare(tmp_path / "out")).config
+    assert config.function() == ours.config.function()
+
+
+def test_norms_of_a_model_that_is_told_its_pooling_later(timm_directory, tmp_path):
+    """open_clip builds the trunk with its own pooling, whose norm is that of all tokens."""
+    source = timm_directory(TINY, num_classes=5, global_pool="avg", depth=12)
+    vitconvert.convert(source, to="openclip", output=tmp_path / "normed after", verify=False)
+    assert not (tmp_path / "normed after" / "open_clip_config.json").exists()
+    arguments = json.loads((source / "config.json").read_text())
+    arguments["model_args"]["fc_norm"] = False
+    tensors = load_file(source / "model.safetensors")
+    moved = {name.replace("fc_norm", "norm"): tensor for name, tensor in tensors.items()}
+    save_file(moved, source / "model.safetensors", metadata={"format": "pt"})
+    (source / "config.json").write_text(json.dumps(arguments))
+    vitconvert.convert(source, to="openclip", output=tmp_path / "normed before", verify=False)
+    cfg = written_config(tmp_path / "normed before")["model_cfg"]["vision_cfg"]
+    assert cfg["timm_pool"] == "avg" and tower_of(tmp_path / "normed before")
+
+
+NAMELESS = {"embed_dim": 30, "depth": 2, "num_heads": 3, "mlp_ratio": 1.5, "img_size": 48}
+
+
+@pytest.mark.parametrize("classes", [7, 0])
+def test_a_tower_that_has_no_name(classes, timm_directory, tmp_path):
+    source = timm_directory(**NAMELESS, num_classes=classes)
+    conversion = vitconvert.convert(source, to="openclip", output=tmp_path / "out")
+    read, computed = conversion.opened
+    assert read.consumer == "safetensors.torch.load_file"
+    assert computed.consumer.endswith("TimmModel around timm's VisionTransformer")
+    assert computed.bit_equal
+    assert not (tmp_path / "out" / "open_clip_config.json").exists()
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "none is this one (there is no `open_clip_config.json`)" in card
+
+
+def test_open_clip_sees_that_queries_of_a_timm_tower_were_turned(timm_directory, tmp_path):
+    source, output = timm_directory(**NAMELESS, num_classes=7), tmp_path / "out"
+    vitconvert.convert(source, to="openclip", output=output, verify=False)
+    tensors = load_file(output / "model.safetensors")
+    tensors["visual.trunk.blocks.1.attn.qkv.weight"][:30] *= -1
+    save_file(tensors, output / "model.safetensors", metadata={"format": "pt"})
+    model = vitconvert.load_model(source)
+    _, computed = open_with_consumers(output, builtin_tables()["openclip_timm"], model)
+    with pytest.raises(ParityFailed, match=r"open_clip .* computes something else"):
+        computed.raise_if_failed()
+
+
+@pytest.mark.parametrize("changes", [{}, {"num_classes": 0}], ids=["projected", "bare"])
+@pytest.mark.parametrize("photographs", [True, False])
+@torch.no_grad()
+def test_the_example_of_the_card_runs(changes, photographs, tmp_path, monkeypatch):
+    source = openclip_directory(tmp_path / "source")
+    if not photographs:
+        monkeypatch.setattr("vitconvert.loading._preprocessing", lambda reading: None)
+    output = tmp_path / "out"
+    vitconvert.convert(source, to="openclip", output=output, verify=False, **changes)
+    monkeypatch.chdir(output)
+    noise = np.random.default_rng(0).integers(0, 256, (61, 75, 3), dtype=np.uint8)
+    Image.fromarray(noise).save("photo.jpg")
+    results = []
+    for block in re.findall(r"```python\n(.*?)```", Path("README.md").read_text(), flags=re.DOTALL):
+        scope: dict[str, torch.Tensor] = {}
+        exec(compile(block, "README.md", "exec"), scope)
+        results.append(scope["output"])
+    theirs, ours = results
+    assert torch.allclose(theirs, ours, rtol=0, atol=float(2e-5 * ours.abs().max()))
+
+
+def test_open_clips_transform_makes_the_images(tmp_path):
+    source = openclip_directory(tmp_path / "source")
+    vitconvert.convert(source, to="openclip", output=tmp_path / "out", verify=False)
+    cfg = PreprocessCfg(**written_config(tmp_path / "out")["preprocess_cfg"])
+    noise = np.random.default_rng(0).integers(0, 256, (61, 75, 4), dtype=np.uint8)
+    transform = image_transform_v2(cfg, is_train=False)
+    ours = vitconvert.load_checkpoint(source).preprocessing
+    for image in (Image.fromarray(noise[..., :3]), Image.fromarray(noise, "RGBA")):
+        assert torch.equal(transform(image), ours(image))
