@@ -8,16 +8,20 @@ import pytest
 import timm
 import torch
 import transformers
+from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image
 from timm.data import create_transform, resolve_model_data_config
 from transformers import AutoImageProcessor
+from transformers.image_utils import load_image
 
 import vitconvert
+from tests.export.test_consumers import openclip_directory
 from tests.hub_server import HubServer, use_hub
+from tests.inference.test_timm import awkward_files
 from vitconvert.inference.preprocessing import Preprocessing
 
 SMALL = {"depth": 2, "embed_dim": 30, "num_heads": 3, "mlp_ratio": 1.5, "num_classes": 7}
-SIZES = [(101, 57), (331, 250), (64, 203), (61, 45)]  # width, height
+SIZES = [(101, 57), (517, 333), (331, 250), (64, 203), (61, 45)]  # width, height
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +34,28 @@ def photographs():
         ramp = torch.arange(width)[None, :, None] * 90 // width
         made.append(Image.fromarray((noise + ramp).to(torch.uint8).numpy()))
     return made
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Greys, palettes, transparency, CMYK, 16 bits and a camera held upright."""
+    return awkward_files(tmp_path_factory.mktemp("files"), _noise)
+
+
+def _noise(width, height, channels=3):
+    generator = torch.Generator().manual_seed(width)
+    noise = torch.randint(0, 256, (height, width, 3)[: 2 + channels // 3], generator=generator)
+    return Image.fromarray(noise.to(torch.uint8).numpy())
+
+
+def _opened(path, load):
+    with Image.open(path) as image:
+        return load(image)
+
+
+def _rgb(image):
+    """As timm opens a file."""
+    return image.convert("RGB")
 
 
 def _pixels(processor, image):
@@ -59,10 +85,11 @@ CFGS = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore:Palette images with Transparency:UserWarning")
 @pytest.mark.parametrize("size", [48, (48, 32)], ids=str)
 @pytest.mark.parametrize("cfg", CFGS, ids=lambda cfg: " ".join(map(str, cfg.values()))[:20])
 def test_timm_and_transformers_make_the_images_of_a_timm_model(
-    cfg, size, timm_directory, tmp_path, photographs
+    cfg, size, timm_directory, tmp_path, photographs, files
 ):
     source = _timm_source(timm_directory, size, **cfg)
     conversion = vitconvert.convert(source, output=tmp_path / "out", verify=False)
@@ -71,7 +98,7 @@ def test_timm_and_transformers_make_the_images_of_a_timm_model(
     wanted, written = _timm_transform(source), _timm_transform(tmp_path / "out")
     processor = AutoImageProcessor.from_pretrained(tmp_path / "out")
     ours = vitconvert.load_checkpoint(tmp_path / "out").preprocessing
-    for image in photographs:
+    for image in (*photographs, *(_opened(path, _rgb) for path in files)):
         assert torch.equal(written(image), wanted(image))
         assert torch.equal(_pixels(processor, image), wanted(image))
         assert torch.equal(ours(image), wanted(image))
@@ -111,6 +138,32 @@ def test_a_timm_crop_in_the_layout_of_transformers_departs_as_said(
     assert not all(apart)
 
 
+@pytest.mark.filterwarnings("ignore:Palette images with Transparency:UserWarning")
+def test_open_clips_images_in_the_layout_of_transformers_depart_as_said(
+    tmp_path, photographs, files
+):
+    source = openclip_directory(tmp_path / "source")
+    conversion = vitconvert.convert(source, to="hf", output=tmp_path / "out", verify=False)
+    assert conversion.departures == (
+        "transformers resizes tensors of bytes, not Pillow images",
+        "transformers cuts a pixel beside where 3, 7, 11, ... pixels are cut off",
+        "transformers turns photographs by their EXIF orientation",
+        "transformers converts images that are neither grey nor RGB before it resizes them",
+        "transformers lays transparent images over white",
+        'transformers resizes Pillow images with AutoImageProcessor(..., backend="pil")',
+    )
+    processor = AutoImageProcessor.from_pretrained(tmp_path / "out", backend="pil")
+    transform = image_transform_v2(PreprocessCfg(size=24), is_train=False)
+    grey, palette = (
+        _opened(path, Image.Image.copy) for path in files if path.stem in ("grey", "palette")
+    )
+    for image in (*photographs, grey):
+        cut = 24 * max(image.size) // min(image.size) - 24
+        odd = cut % 4 == 3  # half a pixel: to even there, down here
+        assert torch.equal(_pixels(processor, image), transform(image)) or odd, image.size
+    assert not torch.equal(_pixels(processor, palette), transform(palette))
+
+
 @pytest.mark.parametrize("cfg", [{"crop_mode": "border"}, {"interpolation": "box"}], ids=str)
 def test_what_transformers_cannot_say_is_left_out_and_said(cfg, timm_directory, tmp_path):
     source = _timm_source(timm_directory, 48, crop_pct=0.9, **cfg)
@@ -136,10 +189,11 @@ PROCESSORS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:Palette images with Transparency:UserWarning")
 @pytest.mark.parametrize("to", ["hf", "timm"])
 @pytest.mark.parametrize("name", PROCESSORS)
 def test_transformers_makes_the_images_of_its_own_processors(
-    name, to, huggingface_directory, tmp_path, photographs
+    name, to, huggingface_directory, tmp_path, photographs, files
 ):
     source = huggingface_directory(image_size=48, layer_norm_eps=1e-6)
     stated = {"image_processor_type": name, **PROCESSORS[name]}
@@ -148,10 +202,13 @@ def test_transformers_makes_the_images_of_its_own_processors(
         stated["size"] = {"height": 57, "width": 57}
         (source / "preprocessor_config.json").write_text(json.dumps(stated))
     conversion = vitconvert.convert(source, to=to, output=tmp_path / "out", verify=False)
-    theirs = AutoImageProcessor.from_pretrained(source)
-    written = AutoImageProcessor.from_pretrained(tmp_path / "out")
-    for image in photographs:
-        assert torch.equal(_pixels(written, image), _pixels(theirs, image))
+    images = [*photographs, *(_opened(path, load_image) for path in files)]
+    for backend in ("torchvision", "pil"):
+        theirs, written = (
+            AutoImageProcessor.from_pretrained(folder, backend=backend)
+            for folder in (source, tmp_path / "out")
+        )
+        assert all(torch.equal(_pixels(written, i), _pixels(theirs, i)) for i in images)
     assert (conversion.departures == ()) == (to == "hf")
     assert all(said.startswith("timm ") for said in conversion.departures)
     if to == "timm":

@@ -242,7 +242,8 @@ def test_without_resizing_only_images_of_the_size_fit(
             "error: not-representable\n"
             "  Images processed by ConvNextImageProcessor are not supported.\n"
             "  supported  BeitImageProcessor, BitImageProcessor, CLIPImageProcessor, "
-            "DINOv3ViTImageProcessor, DeiTImageProcessor, SiglipImageProcessor, ViTImageProcessor",
+            "DINOv3ViTImageProcessor, DeiTImageProcessor, Siglip2ImageProcessor, "
+            "SiglipImageProcessor, ViTImageProcessor",
         ),
         (
             vit(size={"longest_edge": 99}),

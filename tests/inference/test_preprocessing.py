@@ -37,6 +37,8 @@ def fields(**changes: Any) -> dict[str, Any]:
         "backend": "transformers_pil",
         "transparency": "white",
         "rescale_factor": 1 / 127,
+        "patch_size": None,
+        "max_patches": None,
         "normalize": True,
         "origin": "a test",
         **changes,

@@ -173,6 +173,7 @@ def _preprocessing(stated: Preprocessing | None) -> str:
         "cover": f"covering {resized}",
         "border": f"within {resized}",
         "squash": f"squashed to {resized}",
+        "patches": f"at most {stated.max_patches} patches of {stated.patch_size}",
         "none": "not resized",
     }
     filter_ = "" if stated.resize == "none" else f" ({stated.interpolation})"

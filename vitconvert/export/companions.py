@@ -13,7 +13,12 @@ from vitconvert.inference.preprocessing import Preprocessing
 
 _RESIZES = {"pil": "Pillow images", "uint8": "tensors of bytes", "float": "tensors of floats"}
 _TRANSPARENT = {"drop": "forgets transparency", "white": "lays transparent images over white"}
-_IN_WORDS = ("backend", "transparency")  # said by these, and not by their names
+_IN_WORDS = (
+    "backend",
+    "transparency",
+    "patch_size",
+    "max_patches",
+)  # said by these, and not by their names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +56,8 @@ def companions_of(
         departures = _departures("open_clip", preprocessing, theirs)
         return Companions(files={name: config}, departures=departures)
     if "pretrained_cfg" not in config:
-        processor, departures = _for_transformers(preprocessing)
+        patches = _reads_patches(config)
+        processor, departures = _for_transformers(preprocessing, patches=patches)
     else:
         processor, departures = _beside_timm(config["pretrained_cfg"], preprocessing)
         if processor:
@@ -80,16 +86,33 @@ def _beside_timm(
         processor = source.to_huggingface()
     except NotRepresentable:
         return None, departures
-    exact = not Preprocessing.from_huggingface(processor).differences(source)
+    theirs = Preprocessing.from_huggingface(processor, image_size=source.image_size)
+    # A timm model reads no patches, whatever makes them.
+    exact = source.resize != "patches" and not theirs.differences(source)
     return (processor if exact and departures else None), departures
 
 
-def _for_transformers(source: Preprocessing) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
+def _reads_patches(config: Mapping[str, Any]) -> bool:
+    """SigLIP 2 in transformers reads patches, which its own processor cuts."""
+    return bool(config["architectures"][0].startswith("Siglip2"))
+
+
+def _for_transformers(
+    source: Preprocessing, *, patches: bool
+) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
+    if patches != (source.resize == "patches"):
+        reason = (
+            "this class reads patches of photographs that keep their shape, and the source does not"
+            if patches
+            else "photographs keep their shape, which this class does not read"
+        )
+        return None, (f"preprocessor_config.json is left out: {reason}",)
     try:
         processor = source.to_huggingface()
     except NotRepresentable as error:
         return None, (f"preprocessor_config.json is left out: {error.fact}",)
-    departures = _departures("transformers", source, Preprocessing.from_huggingface(processor))
+    theirs = Preprocessing.from_huggingface(processor, image_size=source.image_size)
+    departures = _departures("transformers", source, theirs)
     if departures and BACKENDS[source.backend].resize == "pil":
         # The file cannot choose it.
         advice = 'transformers resizes Pillow images with AutoImageProcessor(..., backend="pil")'
@@ -110,9 +133,11 @@ def _departures(program: str, source: Preprocessing, theirs: Preprocessing) -> t
     if other.upright != ours.upright:
         turns = "turns" if other.upright else "does not turn"
         said.append(f"{turns} photographs by their EXIF orientation")
+    if source.resize == "patches" != theirs.resize:
+        said.append("makes all photographs one shape")
     if other.converts_last != ours.converts_last:
         order = "after" if other.converts_last else "before"
-        said.append(f"converts palettes and transparent images to RGB {order} it resizes them")
+        said.append(f"converts images that are neither grey nor RGB {order} it resizes them")
     if source.resize == theirs.resize == "border" and other.black_border != ours.black_border:
         said.append(f"pads with {'black' if other.black_border else 'the mean colour'}")
     if theirs.transparency != source.transparency:

@@ -45,7 +45,7 @@ def examples(target: Target, source: Reading | Checkpoint, has_processor: bool) 
     match target.table.ecosystem:
         case "timm":
             own = [_timm(config, preprocessing), _timm_wrapper(config, preprocessing)]
-        case "hf" if not _reads_patches(target):
+        case "hf" if has_processor or not _reads_patches(target):
             own = [_transformers(target, config, preprocessing if has_processor else None)]
         case "openclip":
             own = [_openclip(target, config, preprocessing)]
@@ -94,6 +94,7 @@ def _transformers(
         config,
         preprocessing is not None,
         ', backend="pil"' if on_pillow else "",
+        patches=_reads_patches(target),
     )
 
 
@@ -102,17 +103,23 @@ def _reads_patches(target: Target) -> bool:
     return bool(target.their_config["architectures"][0].startswith("Siglip2"))
 
 
-def _with_transformers(kind: str, config: ViTConfig, processor: bool, backend: str) -> Example:
+def _with_transformers(
+    kind: str, config: ViTConfig, processor: bool, backend: str, *, patches: bool = False
+) -> Example:
+    read = "" if patches else '["pixel_values"]'  # patches come with their mask and grid
     if processor:
         imports = ["from PIL import Image", f"from transformers import AutoImageProcessor, {kind}"]
         images = [
             f'processor = AutoImageProcessor.from_pretrained("."{backend})',
-            f'images = processor({_photograph(config)}, return_tensors="pt")["pixel_values"]',
+            f'images = processor({_photograph(config)}, return_tensors="pt"){read}',
         ]
     else:
         imports = ["import torch", f"from transformers import {kind}"]
         images = [f"images = {_zeros(config)}"]
-    model = [f'model = {kind}.from_pretrained(".").eval()', "output = model(pixel_values=images)"]
+    model = [
+        f'model = {kind}.from_pretrained(".").eval()',
+        f"output = model({'**images' if patches else 'pixel_values=images'})",
+    ]
     return Example(
         title='With transformers (from the Hub: `"ORG/REPO"` instead of `"."`)',
         code="\n".join([*imports, "", *images, *model]),

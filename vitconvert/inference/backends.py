@@ -11,6 +11,7 @@ RESIZES = (
     "cover",  # the smallest size of the same shape that covers resize_size, rounded (timm)
     "border",  # the largest size of the same shape that fits in resize_size, rounded (timm)
     "squash",  # both sides to resize_size
+    "patches",  # to the most patches of SigLIP 2 that leave its shape nearly as it is
     "none",  # the image already has its size
 )
 TRANSPARENCIES = (

@@ -7,6 +7,7 @@ the resizing runs on a Pillow image or on a tensor, where an odd crop falls, whe
 Letters: C channels, H height, W width. Sizes are (height, width).
 """
 
+import math
 import platform
 import struct
 import zlib
@@ -162,6 +163,28 @@ def _unchecked_size(source: Size, *, resize: str, size: Size) -> Size:
     ratios = height / size[0], width / size[1]
     ratio = min(ratios) if resize == "cover" else max(ratios)
     return round(height / ratio), round(width / ratio)
+
+
+def size_in_patches(source: Size, *, patch_size: int, max_patches: int) -> Size:
+    """The largest size of whole patches that one factor, rounded up, makes of an image.
+
+    transformers 5.23, `get_image_size_for_max_num_patches`: the factor is found by bisection, from
+    these ends to this precision.
+    """
+
+    def grid(scale: float) -> Size:
+        height, width = (max(1, math.ceil(side * scale / patch_size)) for side in source)
+        return height, width
+
+    low, high = 1e-6, 100.0
+    while high - low >= 1e-5:
+        scale = (low + high) / 2
+        if math.prod(grid(scale)) <= max_patches:
+            low = scale
+        else:
+            high = scale
+    height, width = grid(low)
+    return height * patch_size, width * patch_size
 
 
 def resized_on_pil(image: Image.Image, size: Size, interpolation: str) -> Image.Image:

@@ -47,6 +47,8 @@ class Preprocessing:
     backend: str  # one of backends.BACKENDS: whose arithmetic
     transparency: str = "drop"  # one of backends.TRANSPARENCIES
     rescale_factor: float | None = 1 / 255  # None: values stay 0 to 255
+    patch_size: int | None = None  # of resize "patches"
+    max_patches: int | None = None
     normalize: bool = True  # False: mean 0, std 1, and no arithmetic that could round
     origin: str  # where this was stated
 
@@ -295,11 +297,15 @@ class Preprocessing:
             config["crop_size"] = _height_width(self.image_size)
         if self.rescale_factor is not None:
             config["rescale_factor"] = self.rescale_factor
+        if self.resize == "patches":
+            config |= {"patch_size": self.patch_size, "max_num_patches": self.max_patches}
         return config
 
     def _huggingface_type(self) -> str:
         if self.backend == "transformers_float":
             return "DINOv3ViTImageProcessor"
+        if self.resize == "patches":
+            return "Siglip2ImageProcessor"
         if self.resize == "shortest":
             return "BitImageProcessor"
         return "DeiTImageProcessor" if self.cuts else "ViTImageProcessor"
@@ -328,7 +334,7 @@ class Preprocessing:
         `differences` to `from_openclip` of the result tells the rest.
         """
         mean, std = self._mean_std_of_one()
-        modes = {"squash": "squash", "border": "longest"}
+        modes = {"squash": "squash", "patches": "squash", "border": "longest"}
         square = self.image_size[0] == self.image_size[1]
         return {
             "size": self.image_size[0] if square else list(self.image_size),
@@ -397,13 +403,17 @@ def _contradictions(p: Preprocessing) -> list[str]:
         problems.append(f"rescale_factor = {p.rescale_factor} must be positive")
     if p.rescale_factor != 1 / 255 and numbers == "divide":
         problems.append(f"backend = {p.backend!r} always divides by 255, not {p.rescale_factor}")
-    if (p.resize == "none") != (p.resize_size is None):
+    if (p.resize == "patches") != bool(p.patch_size and p.max_patches):
+        problems.append(
+            f"resize = {p.resize!r} with at most {p.max_patches} patches of {p.patch_size}"
+        )
+    if (p.resize in ("none", "patches")) != (p.resize_size is None):
         problems.append(f"resize = {p.resize!r} with resize_size = {p.resize_size}")
     if min(p.image_size + (p.resize_size or ())) < 1:
         problems.append(f"{_by(p.resize_size or p.image_size)} pixels are no image")
     if p.resize == "shortest" and p.resize_size and p.resize_size[0] != p.resize_size[1]:
         problems.append(f"the shortest side cannot be both of {_by(p.resize_size)}")
-    if not p.crop and p.resize not in ("none", "squash"):
+    if not p.crop and p.resize not in ("none", "squash", "patches"):
         problems.append(f"resize = {p.resize!r} without cropping makes images of any size")
     if not p.crop and p.resize == "squash" and p.resize_size != p.image_size:
         problems.append(

@@ -36,6 +36,7 @@ class _Processor:
     convert_rgb: bool = False
     square: bool = True  # a whole number as size means both sides, not the shortest
     rescale_first: bool = False
+    patches: bool = False
 
 
 _SQUARE, _SHORTEST = {"height": 224, "width": 224}, {"shortest_edge": 224}
@@ -66,6 +67,7 @@ _PROCESSORS = {
     "DINOv3ViTImageProcessor": _Processor(
         mean_std=IMAGENET, resample=2, size=_SQUARE, rescale_first=True
     ),
+    "Siglip2ImageProcessor": _Processor(mean_std=HALVES, resample=2, size={}, patches=True),
 }
 # transformers 5.23, models/auto: the class of a model whose file names none
 _MODEL_TYPES = {
@@ -81,6 +83,7 @@ _MODEL_TYPES = {
     "dinov3_vit": "DINOv3ViTImageProcessor",
     "clip": "CLIPImageProcessor",
     "siglip": "SiglipImageProcessor",
+    "siglip2": "Siglip2ImageProcessor",
 }
 
 
@@ -191,7 +194,14 @@ def fields_from_huggingface(
         ),
         "rescale_factor": _rescale_factor(config) if rescale else None,
         "normalize": bool(config.get("do_normalize", True)),
+        **(_patches(config) if resize == "patches" else {}),
     }
+
+
+def _patches(config: Mapping[str, Any]) -> dict[str, int]:
+    (patch_size,) = _whole_numbers(config.get("patch_size", 16), "patch_size", 1)
+    (most,) = _whole_numbers(config.get("max_num_patches", 256), "max_num_patches", 1)
+    return {"patch_size": patch_size, "max_patches": most}
 
 
 def _processor_name(config: Mapping[str, Any], model_type: str | None) -> str:
@@ -227,6 +237,8 @@ def _huggingface_resize(
 ) -> tuple[str, Size | None]:
     if not config.get("do_resize", True):
         return "none", None
+    if processor.patches:
+        return "patches", None
     size = config.get("size", processor.size)
     square = bool(config.get("default_to_square", processor.square))
     if isinstance(size, int) and not square:

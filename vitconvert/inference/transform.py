@@ -35,13 +35,7 @@ def transformed(
     if wanted.crop:
         values = pixels.centred(values, wanted.image_size, fill=_fill(wanted), backend=backend)
     if values.shape[1:] != wanted.image_size:
-        found, expected = (
-            "x".join(map(str, size)) for size in (values.shape[1:], wanted.image_size)
-        )
-        raise InputMismatch(
-            f"The image is {found}, and the model reads {expected} images that nothing resizes.",
-            evidence={"from": wanted.origin},
-        )
+        raise _wrong_size(values.shape[1:], wanted)
     rescaled = backend.numbers == "first" and values.dtype == np.uint8
     return pixels.normalised(
         values,
@@ -49,6 +43,20 @@ def transformed(
         std=wanted.std if wanted.normalize else None,
         factor=wanted.rescale_factor,
         numbers="fused" if rescaled else backend.numbers,
+    )
+
+
+def _wrong_size(found: tuple[int, ...], wanted: "Preprocessing") -> InputMismatch:
+    made, read = ("x".join(map(str, size)) for size in (found, wanted.image_size))
+    if wanted.resize == "patches":
+        return InputMismatch(
+            f"The image keeps its shape: it becomes {made}, and the model reads {read} here.",
+            evidence={"from": wanted.origin},
+            hint=f"`vitconvert file MODEL --image-size {made} -o DIR` makes a model for such ones.",
+        )
+    return InputMismatch(
+        f"The image is {made}, and the model reads {read} images that nothing resizes.",
+        evidence={"from": wanted.origin},
     )
 
 
@@ -115,6 +123,10 @@ def _converted(image: Image.Image, wanted: "Preprocessing") -> Image.Image:
 
 
 def _size(wanted: "Preprocessing", source: Size) -> Size:
+    if wanted.patch_size and wanted.max_patches:
+        return pixels.size_in_patches(
+            source, patch_size=wanted.patch_size, max_patches=wanted.max_patches
+        )
     size = wanted.resize_size or wanted.image_size
     return pixels.resized_size(source, resize=wanted.resize, size=size)
 
