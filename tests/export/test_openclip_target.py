@@ -14,8 +14,13 @@ from safetensors.torch import load_file, save_file
 
 import vitconvert
 from tests.export.test_consumers import VISION, openclip_directory
+from vitconvert.conversion.facts import derive_config, state, strongest
+from vitconvert.conversion.their_config import facts_from_config
 from vitconvert.errors import NotRepresentable, ParityFailed
 from vitconvert.export.consumers import open_with_consumers
+from vitconvert.export.targets import Wish, choose_target
+from vitconvert.tables.architectures import find_architecture
+from vitconvert.tables.detection import recognise
 from vitconvert.tables.table import builtin_tables
 
 CLIPA = {"no_ln_pre": True, "pool_type": "avg", "final_ln_after_pool": True}
@@ -198,3 +203,33 @@ def test_open_clips_transform_makes_the_images(tmp_path):
     ours = vitconvert.load_checkpoint(source).preprocessing
     for image in (Image.fromarray(noise[..., :3]), Image.fromarray(noise, "RGBA")):
         assert torch.equal(transform(image), ours(image))
+
+
+PUBLISHED = {
+    "ViT-g-14": "openclip",
+    "ViT-bigG-14-CLIPA": "openclip_clipa",
+    "ViT-B-32-SigLIP2-256": "openclip_timm",
+    "PE-Core-T-16-384": "openclip_timm",
+    "MobileCLIP2-L-14": "openclip_timm",
+    "EVA02-B-16": "openclip_timm_eva_split",
+}
+
+
+@pytest.mark.parametrize(("name", "dialect"), PUBLISHED.items())
+def test_towers_of_published_sizes_are_built_from_what_is_written(name, dialect):
+    """Of their shapes alone: what open_clip makes of the file takes the tensors that go with it."""
+    model_cfg = open_clip.get_model_config(name)
+    vision = model_cfg["vision_cfg"]
+    with torch.device("meta"):
+        theirs = open_clip.model._build_vision_tower(model_cfg["embed_dim"], vision)
+    shapes = {f"visual.{key}": tuple(t.shape) for key, t in theirs.state_dict().items()}
+    recognised = recognise(shapes, None, {"model_cfg": model_cfg})
+    row = find_architecture("timm", vision["timm_model_name"]) if "timm" in dialect else {}
+    said = facts_from_config(recognised.table, {"model_cfg": model_cfg})
+    config, _ = derive_config(recognised.binding, strongest(said, state(row, "its name")))
+    target, _ = choose_target("openclip", Wish(config=config))
+    assert target.table.name == dialect == recognised.table.name
+    with torch.device("meta"):
+        tower = open_clip.model._build_vision_tower(**target.their_config["model_cfg"])
+    built = {f"visual.{key}": tuple(t.shape) for key, t in tower.state_dict().items()}
+    assert built == {a.target: target.plan.shape(a) for a in target.plan.assemblies}
