@@ -8,17 +8,14 @@ from typing import Any
 
 from vitconvert.conversion.target import Target
 from vitconvert.errors import NotRepresentable
+from vitconvert.export.huggingface_config import reads_patches
 from vitconvert.inference.backends import BACKENDS
 from vitconvert.inference.preprocessing import Preprocessing
 
 _RESIZES = {"pil": "Pillow images", "uint8": "tensors of bytes", "float": "tensors of floats"}
 _TRANSPARENT = {"drop": "forgets transparency", "white": "lays transparent images over white"}
-_IN_WORDS = (
-    "backend",
-    "transparency",
-    "patch_size",
-    "max_patches",
-)  # said by these, and not by their names
+# Said by these, and not by their names
+_IN_WORDS = ("backend", "transparency", "patch_size", "max_patches")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +53,7 @@ def companions_of(
         departures = _departures("open_clip", preprocessing, theirs)
         return Companions(files={name: config}, departures=departures)
     if "pretrained_cfg" not in config:
-        patches = _reads_patches(config)
-        processor, departures = _for_transformers(preprocessing, patches=patches)
+        processor, departures = _for_transformers(preprocessing, patches=reads_patches(config))
     else:
         processor, departures = _beside_timm(config["pretrained_cfg"], preprocessing)
         if processor:
@@ -90,11 +86,6 @@ def _beside_timm(
     # A timm model reads no patches, whatever makes them.
     exact = source.resize != "patches" and not theirs.differences(source)
     return (processor if exact and departures else None), departures
-
-
-def _reads_patches(config: Mapping[str, Any]) -> bool:
-    """SigLIP 2 in transformers reads patches, which its own processor cuts."""
-    return bool(config["architectures"][0].startswith("Siglip2"))
 
 
 def _for_transformers(

@@ -1,5 +1,6 @@
 """The `config.json` with which transformers builds the class that computes a function."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from vitconvert.config import ViTConfig
@@ -27,6 +28,11 @@ def huggingface_config(
     if "ForImageClassification" in written["architectures"][0]:
         written |= _labels(config, labels)
     return written | {"dtype": "float32"}
+
+
+def reads_patches(their_config: Mapping[str, Any]) -> bool:
+    """Whether the class is SigLIP 2's, which reads patches that its own processor cuts."""
+    return bool(their_config["architectures"][0].startswith("Siglip2"))
 
 
 def _labels(config: ViTConfig, labels: Labels | None) -> dict[str, Any]:

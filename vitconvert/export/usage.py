@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.target import Target
+from vitconvert.export.huggingface_config import reads_patches
 from vitconvert.inference.backends import BACKENDS
 from vitconvert.inference.preprocessing import Preprocessing
 from vitconvert.loading import Checkpoint, Reading
@@ -45,7 +46,7 @@ def examples(target: Target, source: Reading | Checkpoint, has_processor: bool) 
     match target.table.ecosystem:
         case "timm":
             own = [_timm(config, preprocessing), _timm_wrapper(config, preprocessing)]
-        case "hf" if has_processor or not _reads_patches(target):
+        case "hf" if has_processor or not reads_patches(target.their_config):
             own = [_transformers(target, config, preprocessing if has_processor else None)]
         case "openclip":
             own = [_openclip(target, config, preprocessing)]
@@ -94,13 +95,8 @@ def _transformers(
         config,
         preprocessing is not None,
         ', backend="pil"' if on_pillow else "",
-        patches=_reads_patches(target),
+        patches=reads_patches(target.their_config),
     )
-
-
-def _reads_patches(target: Target) -> bool:
-    """SigLIP 2 in transformers reads patches, which its own processor cuts."""
-    return bool(target.their_config["architectures"][0].startswith("Siglip2"))
 
 
 def _with_transformers(

@@ -36,7 +36,7 @@ class _Processor:
     convert_rgb: bool = False
     square: bool = True  # a whole number as size means both sides, not the shortest
     rescale_first: bool = False
-    patches: bool = False
+    patches: bool = False  # as many as there may be, instead of a size
 
 
 _SQUARE, _SHORTEST = {"height": 224, "width": 224}, {"shortest_edge": 224}
@@ -128,7 +128,7 @@ _OPENCLIP_RESIZES = {"shortest": "cover", "squash": "squash", "longest": "border
 
 def fields_from_openclip(cfg: Mapping[str, Any], *, image_size: Size) -> dict[str, Any]:
     """open_clip's `preprocess_cfg` as `image_transform` reads it; the tower states the size."""
-    mode = cfg.get("resize_mode") or "shortest"
+    mode = str(cfg.get("resize_mode") or "shortest")
     if mode not in _OPENCLIP_RESIZES:
         raise ConflictingFact(f"resize_mode = {mode!r} is none of {', '.join(_OPENCLIP_RESIZES)}.")
     if mode == "longest" and cfg.get("fill_color"):

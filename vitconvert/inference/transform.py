@@ -132,6 +132,7 @@ def _size(wanted: "Preprocessing", source: Size) -> Size:
 
 
 def _fill(wanted: "Preprocessing") -> tuple[int, ...]:
+    # Only timm pads with the mean colour, in its border mode.
     if wanted.resize != "border" or BACKENDS[wanted.backend].black_border:
         return (0,) * wanted.channels
     return tuple(round(255 * value) for value in wanted.mean)

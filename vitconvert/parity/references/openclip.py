@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from vitconvert.config import ViTConfig
+from vitconvert.conversion.their_config import look_up
 from vitconvert.errors import NotRepresentable
 from vitconvert.loading import Reading
 from vitconvert.parity.references.reference import Reference, load_strictly, own_tensors, package
@@ -54,9 +55,9 @@ def _own_tower(open_clip: Any, reading: Reading, tensors: Mapping[str, Tensor]) 
 def _timm_tower(open_clip: Any, reading: Reading, tensors: Mapping[str, Tensor]) -> Reference:
     config = reading.config
     name = f"open_clip {open_clip.__version__} TimmModel"
-    model_cfg = reading.their_config.get("model_cfg", {})
-    if "timm_model_name" in model_cfg.get("vision_cfg", {}):
-        model = _named_tower(open_clip, model_cfg)
+    if look_up(reading.their_config, "model_cfg.vision_cfg.timm_model_name"):
+        vision_cfg = look_up(reading.their_config, "model_cfg.vision_cfg")
+        model = _named_tower(open_clip, vision_cfg, config.num_classes)
     else:
         model = _nameless_tower(open_clip, config)
         name += f" around timm's {type(model.trunk).__name__}"
@@ -70,12 +71,12 @@ def _timm_tower(open_clip: Any, reading: Reading, tensors: Mapping[str, Tensor])
     )
 
 
-def _named_tower(open_clip: Any, model_cfg: Mapping[str, Any]) -> nn.Module:
+def _named_tower(open_clip: Any, vision_cfg: Mapping[str, Any], classes: int) -> nn.Module:
     """As open_clip builds it, without what it might download."""
+    vision_cfg = {**vision_cfg, "timm_model_pretrained": False}
 
     def build() -> nn.Module:
-        vision_cfg = {**model_cfg["vision_cfg"], "timm_model_pretrained": False}
-        tower: nn.Module = open_clip.model._build_vision_tower(model_cfg["embed_dim"], vision_cfg)
+        tower: nn.Module = open_clip.model._build_vision_tower(classes, vision_cfg)
         return tower
 
     with torch.device("meta"):
