@@ -1,6 +1,6 @@
 """What each technique of the fast model is worth: its time without it, over its time with all.
 
-    python -m benchmarks.techniques [--rounds 9] [--threads N] [--quick]
+    python -m benchmarks.techniques [--rounds 5] [--threads N] [--quick]
 
 One model of random weights answers in turn with all techniques and without each of them, round
 after round; a ratio compares two answers of the same round. Memory that is kept from batch to
@@ -27,7 +27,7 @@ from vitconvert.model import fast
 from vitconvert.model.fast import FastLinear, FastViT
 
 SIZES = ("tiny", "base")
-BATCHES = (1, 8, 32)
+BATCHES = (1, 32)
 WITH_ALL = "all of them"
 # How to do without each: as torch, or as the usual model does it.
 WITHOUT = {
@@ -46,7 +46,7 @@ Seconds = dict[str, list[float]]  # without each technique, one for each round
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.techniques", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=9, help="times each runs (default: 9)")
+    parser.add_argument("--rounds", type=int, default=5, help="times each runs (default: 5)")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="(default: all cores)")
     parser.add_argument("--quick", action="store_true", help="tiny alone, and small batches")
     options = parser.parse_args()

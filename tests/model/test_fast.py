@@ -390,7 +390,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 @pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another malloc")
 def test_memory_of_activations_is_kept_for_the_next_batch():
-    """In a process where nothing larger was ever freed; without it, there are thousands of page faults."""
+    """Where nothing larger was ever freed; without it, there are thousands of page faults."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     found = subprocess.run(
         [sys.executable, "-c", FAULTS], env=environment, capture_output=True, text=True, check=True
