@@ -357,8 +357,9 @@ def test_autocast_chooses_the_precision(pair, images):
 
 
 @torch.inference_mode()
-def test_many_images_are_answered_in_parts(pair, images):
+def test_many_images_are_answered_in_parts(pair, images, monkeypatch):
     usual, model = pair(pooling="none")
+    monkeypatch.setattr(fast, "_AT_ONCE", 8 * 13 * 90 * 4)  # images, tokens, q with k and v, bytes
     x = torch.cat([images(usual.config) for _ in range(9)])
     counts = []
     model.blocks[0].register_forward_hook(lambda *call: counts.append(len(call[2])))
