@@ -26,15 +26,26 @@ from torch import Tensor
 
 from benchmarks import predicting
 from benchmarks.measuring import machine, ratios, spread, table
-from benchmarks.peers import OURS, PEERS, TIMM, Answer, Setting, config_of, write_weights
-from benchmarks.predicting import LARGE, SMALL, Job
+from benchmarks.peers import (
+    OURS,
+    PEERS,
+    TIMM,
+    Answer,
+    Setting,
+    config_of,
+    export_weights,
+    write_weights,
+)
+from benchmarks.predicting import LARGE, SMALL, Job, Photographs
 from vitconvert import ViTConfig
 from vitconvert.model.fast import FastLinear
 
 SIZES = ("tiny", "small", "base")
 BATCHES = (1, 8, 32)
-LEAST_ROUNDS = 3
-SECONDS = 20.0  # after which a batch size gets no further round than these
+LEAST_ROUNDS, PROCESS_ROUNDS = 2, 3
+SECONDS = 12.0  # after which a batch size gets no further round than these
+MATRIX = {"cpu": 2048, "cuda": 8192}  # side of those whose product is the peak; milliseconds
+TURN = 0.1  # seconds that a project answers without a pause, or once
 PACKAGES = (
     "torch",
     "timm",
@@ -82,10 +93,10 @@ def main() -> None:
             for size, setting in settings.items()
             for case in measure(size, setting, batches, options.rounds)
         ]
-        peak = matrix_peak(settings["tiny"], 512 if options.quick else 2048)
-        jobs, seconds = _processes(Path(name), settings, options)
+        peak = matrix_peak(settings["tiny"], 512 if options.quick else MATRIX[options.device])
+        photographs = _photographs(Path(name), settings, options)
     show = as_json if options.json else as_markdown
-    print(show(cases, peak, jobs, seconds, settings["tiny"]))
+    print(show(cases, peak, photographs, settings["tiny"]))
 
 
 def _options() -> argparse.Namespace:
@@ -115,11 +126,14 @@ def _setting(folder: Path, size: str, options: argparse.Namespace) -> Setting:
         threads=options.threads,
     )
     write_weights(setting)
+    export_weights(setting)
     return setting
 
 
 def measure(size: str, setting: Setting, batches: Sequence[int], rounds: int) -> Iterator[Case]:
     """One case for each batch size, of all projects that are installed."""
+    # Graphs of all models of a class count towards one limit, beyond which none is compiled.
+    torch.compiler.reset()
     peers = [peer for peer in PEERS if peer.suits(setting) and not peer.missing]
     answers = {peer.title: peer.build(setting) for peer in peers}
     comparable = [peer.title for peer in peers if peer.same_weights and peer.title != TIMM]
@@ -164,8 +178,20 @@ def _rounds(answers: Mapping[str, Answer], images: Tensor, rounds: int) -> dict[
             break
         for title, answer in answers.items():
             time.sleep(0.01)  # threads of the project before it go to sleep
-            seconds[title].append(_time(lambda answer=answer: answer(images), images.is_cuda))
+            seconds[title].append(turn(answer, images))
     return seconds
+
+
+def turn(answer: Answer, images: Tensor) -> float:
+    """Seconds of a batch while one follows another: the median of as many as fit in a turn.
+
+    A single small batch would mostly tell how long threads take to wake up, and whose weights the
+    caches still hold.
+    """
+    seconds: list[float] = []
+    while not seconds or sum(seconds) < TURN:
+        seconds.append(_time(lambda: answer(images), images.is_cuda))
+    return median(seconds)
 
 
 def _time(work: Callable[[], object], cuda: bool) -> float:
@@ -218,35 +244,40 @@ def matrix_peak(setting: Setting, size: int) -> float:
     return 2.0 * size**3 / best
 
 
-def _processes(
+def _photographs(
     folder: Path, settings: Mapping[str, Setting], options: argparse.Namespace
-) -> tuple[list[Job], predicting.Seconds]:
+) -> Photographs | None:
     if options.device != "cpu" or options.dtype != "float32":
-        return [], {}
+        return None
     counts = (2, 1) if options.quick else (160, 16)
     small, large = (
         predicting.make_photographs(folder, pixels, count)
         for pixels, count in zip((SMALL, LARGE), counts, strict=True)
     )
     tiny = settings["tiny"].architecture
-    jobs = [
+    single = [
         Job(title=f"{size}, 1", architecture=each.architecture, photographs=small[:1])
         for size, each in settings.items()
         if size != "small"
     ]
-    for pixels, paths in ((SMALL, small), (LARGE, large)):
-        title = f"tiny, {len(paths)} of {pixels[0]}x{pixels[1]}"
-        jobs.append(Job(title=title, architecture=tiny, photographs=paths))
+    folders = [
+        Job(title=f"tiny, {len(paths)} of {width}x{height}", architecture=tiny, photographs=paths)
+        for (width, height), paths in ((SMALL, small), (LARGE, large))
+    ]
     weights = {each.architecture: each.folder / "timm" for each in settings.values()}
-    rounds = min(options.rounds, LEAST_ROUNDS)
-    return jobs, predicting.measure(weights, jobs, rounds, options.threads)
+    rounds, jobs = min(options.rounds, PROCESS_ROUNDS), [*single, *folders]
+    return Photographs(
+        processes=jobs,
+        process_seconds=predicting.measure_processes(weights, jobs, rounds, options.threads),
+        folders=folders,
+        seconds=predicting.measure_after_start(weights, folders, rounds),
+    )
 
 
 def as_markdown(
     cases: Sequence[Case],
     peak: float,
-    jobs: list[Job],
-    seconds: predicting.Seconds,
+    photographs: Photographs | None,
     setting: Setting,
 ) -> str:
     """The tables, and what a reader needs to judge them."""
@@ -271,14 +302,8 @@ def as_markdown(
     if cases[0].memory:
         memory = ([c.title, *(f"{c.memory[t]:.0f}" for t in titles)] for c in cases)
         lines += ["", "Memory beside the weights and CUDA graphs, MiB.", "", table(header, memory)]
-    if jobs:
-        header = [
-            "photographs, whole process, s",
-            "`vitconvert predict`",
-            "timm",
-            "timm / vitconvert",
-        ]
-        lines += ["", table(header, predicting.rows(jobs, seconds))]
+    if photographs:
+        lines += ["", *photographs.tables()]
     lines += ["", f"Machine: {machine(PACKAGES)}.", f"Command: `{_command()}`"]
     lines += [f"Left out: {reason}." for reason in _left_out(setting)]
     return "\n".join(lines)
@@ -324,16 +349,14 @@ def _left_out(setting: Setting) -> Iterator[str]:
 def as_json(
     cases: Sequence[Case],
     peak: float,
-    jobs: list[Job],
-    seconds: predicting.Seconds,
+    photographs: Photographs | None,
     setting: Setting,
 ) -> str:
     """Every single figure."""
     figures = {
         "cases": [asdict(case) for case in cases],
         "peak_flops": peak,
-        "processes_s": seconds,
-        "photographs": {job.title: len(job.photographs) for job in jobs},
+        "photographs": None if photographs is None else photographs.figures(),
         "device": _place(setting),
         "dtype": setting.dtype,
         "left_out": list(_left_out(setting)),

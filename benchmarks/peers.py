@@ -23,7 +23,7 @@ class Setting:
     """One model to build everywhere.
 
     Attributes:
-        folder: Its weights, as timm's directory `timm` and what else `write_weights` made of them.
+        folder: Its weights, as timm's directory `timm` and what else was made of them.
         dtype: A name of torch's.
     """
 
@@ -66,22 +66,28 @@ class Peer:
 
 
 def write_weights(setting: Setting) -> None:
-    """Random weights in timm's directory, and an ONNX file of timm's model for any batch size."""
-    model = timm.create_model(setting.architecture).eval()
+    """Random weights in timm's directory."""
+    model = timm.create_model(setting.architecture)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.02)
     save_for_hf(model, setting.folder / "timm", safe_serialization=True)
+
+
+def export_weights(setting: Setting) -> None:
+    """An ONNX file of timm's model for any batch size, if somebody here reads it."""
     exported = [peer for peer in PEERS if "onnx" in peer.needs and peer.suits(setting)]
-    if any(not peer.missing for peer in exported):
-        torch.onnx.export(
-            model,
-            (torch.rand(2, *_image_shape(model)),),
-            setting.folder / _EXPORT,
-            dynamic_shapes=({0: torch.export.Dim("batch")},),
-            dynamo=True,
-            verbose=False,
-        )
+    if all(peer.missing for peer in exported):
+        return
+    model = _timm_model(setting).eval()
+    torch.onnx.export(
+        model,
+        (torch.rand(2, *_image_shape(model)),),
+        setting.folder / _EXPORT,
+        dynamic_shapes=({0: torch.export.Dim("batch")},),
+        dynamo=True,
+        verbose=False,
+    )
 
 
 def config_of(setting: Setting) -> vitconvert.ViTConfig:
@@ -94,7 +100,8 @@ def _image_shape(model: Any) -> tuple[int, int, int]:
     return shape
 
 
-def _fast(setting: Setting) -> Answer:
+def build_fast(setting: Setting) -> Answer:
+    """vitconvert's fast model, compiled on a GPU, and in oneDNN's order on a CPU."""
     model = vitconvert.load_model(
         setting.folder / "timm", fast=True, device=setting.device, dtype=setting.torch_dtype
     )
@@ -220,7 +227,7 @@ def _openvino(setting: Setting) -> Answer:
 _EXPORTED = ("onnx", "onnxscript")
 OURS, TIMM = "vitconvert fast", "timm"
 PEERS = (
-    Peer(title=OURS, build=_fast),
+    Peer(title=OURS, build=build_fast),
     Peer(title="vitconvert", build=_reference),
     Peer(title=TIMM, build=_timm),
     Peer(title="timm compiled", build=_timm_compiled, devices=("cuda",)),

@@ -1,17 +1,23 @@
-"""Whole processes that classify photographs: `vitconvert predict` and a plain script of timm's."""
+"""Photographs classified by vitconvert and by a plain script of timm's, in processes and in one."""
 
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import timm
+import torch
 from PIL import Image
+from timm.data import create_transform, resolve_data_config
 
-from benchmarks.measuring import ratios, spread
+import vitconvert
+from benchmarks.measuring import ratios, spread, table
+from vitconvert.inference.predict import predict
 
 ROOT = Path(__file__).parent.parent
 SMALL, LARGE = (500, 375), (4000, 3000)
@@ -31,9 +37,13 @@ with torch.inference_mode():
 """
 
 
+OURS, QUICKER, TIMM = "vitconvert", "--fast-preprocessing", "timm"
+HEADER = ("`vitconvert predict`", f"`{QUICKER}`", TIMM, "timm / vitconvert", f"timm / `{QUICKER}`")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """Photographs for one process to classify."""
+    """Photographs to classify."""
 
     title: str
     architecture: str
@@ -41,6 +51,31 @@ class Job:
 
 
 Seconds = dict[str, dict[str, list[float]]]  # by job and program, one for each round
+
+
+@dataclass(frozen=True, kw_only=True)
+class Photographs:
+    """Jobs as whole processes, and those of many photographs after the start too."""
+
+    processes: list[Job]
+    process_seconds: Seconds
+    folders: list[Job]
+    seconds: Seconds
+
+    def tables(self) -> Iterator[str]:
+        """In Markdown."""
+        whole = rows(self.processes, self.process_seconds)
+        yield table(["photographs, whole process, s", *HEADER], whole)
+        yield ""
+        yield table(["after the start, s", *HEADER], rows(self.folders, self.seconds))
+
+    def figures(self) -> dict[str, Any]:
+        """Every single one."""
+        return {
+            "counts": {job.title: len(job.photographs) for job in self.processes},
+            "processes_s": self.process_seconds,
+            "after_the_start_s": self.seconds,
+        }
 
 
 def make_photographs(folder: Path, size: tuple[int, int], count: int) -> tuple[Path, ...]:
@@ -55,13 +90,15 @@ def make_photographs(folder: Path, size: tuple[int, int], count: int) -> tuple[P
     return paths
 
 
-def measure(weights: Mapping[str, Path], jobs: list[Job], rounds: int, threads: int) -> Seconds:
-    """Every job by both programs, in turn, as often as there are rounds.
+def measure_processes(
+    weights: Mapping[str, Path], jobs: list[Job], rounds: int, threads: int
+) -> Seconds:
+    """Every job by every program, in turn, as often as there are rounds.
 
     Args:
         weights: By architecture, a directory that timm wrote.
     """
-    seconds: Seconds = {job.title: {"vitconvert": [], "timm": []} for job in jobs}
+    seconds = _none(jobs)
     for _ in range(rounds):
         for job in jobs:
             directory = weights[job.architecture]
@@ -69,9 +106,50 @@ def measure(weights: Mapping[str, Path], jobs: list[Job], rounds: int, threads: 
             ours = ["-m", "vitconvert", "predict", str(directory), *paths]
             file = directory / "model.safetensors"
             theirs = ["-c", TIMM_SCRIPT, job.architecture, str(file), *paths]
-            seconds[job.title]["vitconvert"].append(_time(ours, threads))
-            seconds[job.title]["timm"].append(_time(theirs, threads))
+            for program, arguments in ((OURS, ours), (QUICKER, [*ours, QUICKER]), (TIMM, theirs)):
+                seconds[job.title][program].append(_time(arguments, threads))
     return seconds
+
+
+def measure_after_start(weights: Mapping[str, Path], jobs: list[Job], rounds: int) -> Seconds:
+    """The same in this process, with models that are loaded and have answered before."""
+    seconds = _none(jobs)
+    for job in jobs:
+        programs = _programs(weights[job.architecture], job.architecture)
+        for classify in programs.values():
+            classify(job.photographs)
+        for _ in range(rounds):
+            for program, classify in programs.items():
+                start = time.perf_counter()
+                classify(job.photographs)
+                seconds[job.title][program].append(time.perf_counter() - start)
+    return seconds
+
+
+def _none(jobs: list[Job]) -> Seconds:
+    return {job.title: {program: [] for program in (OURS, QUICKER, TIMM)} for job in jobs}
+
+
+def _programs(
+    directory: Path, architecture: str
+) -> dict[str, Callable[[tuple[Path, ...]], object]]:
+    ours = vitconvert.load_model(directory, fast=True)
+    preprocessing = vitconvert.load_checkpoint(directory).preprocessing
+    assert preprocessing
+    theirs = timm.create_model(architecture, checkpoint_path=str(directory / "model.safetensors"))
+    theirs.eval()
+    prepare = create_transform(**resolve_data_config({}, model=theirs))
+
+    def by_timm(paths: tuple[Path, ...]) -> object:
+        with torch.inference_mode():
+            images = (prepare(Image.open(path).convert("RGB"))[None] for path in paths)
+            return [theirs(image)[0].softmax(0).topk(5) for image in images]
+
+    return {
+        OURS: lambda paths: list(predict(ours, paths, preprocessing)),
+        QUICKER: lambda paths: list(predict(ours, paths, preprocessing, fast_preprocessing=True)),
+        TIMM: by_timm,
+    }
 
 
 def _time(arguments: list[str], threads: int) -> float:
@@ -92,7 +170,8 @@ def _time(arguments: list[str], threads: int) -> float:
 
 
 def rows(jobs: list[Job], seconds: Seconds) -> Iterator[list[str]]:
-    """For each job both programs' seconds, and how many times faster vitconvert is."""
+    """For each job everybody's seconds, and how many times faster vitconvert is, as in HEADER."""
     for job in jobs:
-        ours, theirs = seconds[job.title]["vitconvert"], seconds[job.title]["timm"]
-        yield [job.title, spread(ours), spread(theirs), spread(ratios(theirs, ours))]
+        found = seconds[job.title]
+        faster = [ratios(found[TIMM], found[program]) for program in (OURS, QUICKER)]
+        yield [job.title, *(spread(values) for values in (*found.values(), *faster))]

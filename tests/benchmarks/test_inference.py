@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks import inference, peers, predicting
 from benchmarks.inference import Case, as_json, as_markdown, matrix_peak, measure, operations
 from benchmarks.peers import OURS, PEERS, Setting
-from benchmarks.predicting import Job
+from benchmarks.predicting import Job, Photographs
 from vitconvert.demo.demonstration import DIGITS
 from vitconvert.loading import load_checkpoint
 from vitconvert.model import FastViT, ViT
@@ -34,6 +34,7 @@ def test_every_project_answers_as_timm_does(dtype, bound, make_setting):
     torch.manual_seed(0)
     setting = make_setting(dtype)
     peers.write_weights(setting)
+    peers.export_weights(setting)
     first, second = measure("smallest", setting, (1, 3), 2)
     titles = [peer.title for peer in PEERS if peer.suits(setting) and not peer.missing]
     assert {"vitconvert fast", "vitconvert", "timm", "transformers"} <= set(titles)
@@ -48,20 +49,25 @@ def test_every_project_answers_as_timm_does(dtype, bound, make_setting):
 
 
 @pytest.mark.slow
-def test_processes_answer_for_photographs(make_setting, tmp_path):
+def test_everybody_answers_for_photographs(make_setting, tmp_path):
     setting = make_setting()
     peers.write_weights(setting)
     photographs = predicting.make_photographs(tmp_path, (50, 37), 3)
     job = Job(title="three", architecture=TINIEST, photographs=photographs)
-    found = predicting.measure({TINIEST: tmp_path / "timm"}, [job], 1, 1)
-    assert min(found["three"]["vitconvert"] + found["three"]["timm"]) > 0
+    weights = {TINIEST: tmp_path / "timm"}
+    for found in (
+        predicting.measure_processes(weights, [job], 1, 1),
+        predicting.measure_after_start(weights, [job], 1),
+    ):
+        assert list(found["three"]) == ["vitconvert", "--fast-preprocessing", "timm"]
+        assert all(len(one) == 1 and one[0] > 0 for one in found["three"].values())
     assert len(list(tmp_path.glob("50x37-*.jpg"))) == 3
 
 
 def test_a_process_that_fails_ends_the_benchmark(tmp_path):
     job = Job(title="none", architecture=TINIEST, photographs=(tmp_path / "absent.jpg",))
     with pytest.raises(SystemExit, match=r"vitconvert predict .* failed:\n.*error: "):
-        predicting.measure({TINIEST: tmp_path}, [job], 1, 1)
+        predicting.measure_processes({TINIEST: tmp_path}, [job], 1, 1)
 
 
 @pytest.mark.parametrize(("kind", "wanted"), [(ViT, None), (FastViT, 1)])
@@ -94,34 +100,40 @@ def test_tables_have_rates_ratios_of_rounds_and_shares_of_the_peak(cases, make_s
         Job(title="one", architecture="a", photographs=(Path("1.jpg"),)),
         Job(title="two", architecture="a", photographs=(Path("1.jpg"), Path("2.jpg"))),
     ]
-    seconds = {
-        "one": {"vitconvert": [1.0], "timm": [4.0]},
-        "two": {"vitconvert": [2.0], "timm": [12.0]},
-    }
-    output = as_markdown(cases, 16e9, jobs, seconds, make_setting())
+    one = {"vitconvert": [1.0], "--fast-preprocessing": [0.5], "timm": [4.0]}
+    two = {"vitconvert": [2.0], "--fast-preprocessing": [1.0], "timm": [12.0]}
+    photographs = Photographs(
+        processes=jobs,
+        process_seconds={"one": one, "two": two},
+        folders=jobs[1:],
+        seconds={"two": {**two, "timm": [8.0]}},
+    )
+    output = as_markdown(cases, 16e9, photographs, make_setting())
     rows = cells(output)
     assert rows[0] == ["ViT, images at once", "vitconvert fast", "timm"]
     assert rows[2:4] == [["tiny, 1", "1.33", "0.4"], ["tiny, 8", "10.7", "3.2"]]
     assert rows[6] == ["tiny, 1", "3.5 (3..4)", "1 (1..1)"]
     assert rows[10] == ["tiny, 1", "25%", "10%"]
-    assert rows[-2:] == [
-        ["one", "1 (1..1)", "4 (4..4)", "4 (4..4)"],
-        ["two", "2 (2..2)", "12 (12..12)", "6 (6..6)"],
+    assert rows[-7][0] == "photographs, whole process, s"
+    assert rows[-5:-3] == [
+        ["one", "1 (1..1)", "0.5 (0.5..0.5)", "4 (4..4)", "4 (4..4)", "8 (8..8)"],
+        ["two", "2 (2..2)", "1 (1..1)", "12 (12..12)", "6 (6..6)", "12 (12..12)"],
     ]
+    assert rows[-1] == ["two", "2 (2..2)", "1 (1..1)", "8 (8..8)", "4 (4..4)", "8 (8..8)"]
     assert output.startswith("Images per second, float32, 1 thread. Medians; rounds: 2.\n")
     assert "peak, measured as 16 GFLOP/s." in output
     assert "relative to the largest: vitconvert fast 3.0e-07." in output
 
 
 def test_json_has_every_figure(cases, make_setting):
-    figures = json.loads(as_json(cases, 16e9, [], {}, make_setting()))
+    figures = json.loads(as_json(cases, 16e9, None, make_setting()))
     assert figures["cases"][0]["seconds"] == {OURS: [0.5, 1.0], "timm": [2.0, 3.0]}
     assert (figures["peak_flops"], figures["dtype"]) == (16e9, "float32")
 
 
 def test_projects_that_are_absent_are_named(cases, make_setting, monkeypatch):
     monkeypatch.setattr(peers, "find_spec", lambda package: None if "i" in package else package)
-    output = as_markdown(cases, 16e9, [], {}, make_setting())
+    output = as_markdown(cases, 16e9, None, make_setting())
     assert [line for line in output.splitlines() if line.startswith("Left out")] == [
         "Left out: torchvision, without torchvision.",
         "Left out: vit-pytorch, without vit_pytorch.",
@@ -134,7 +146,7 @@ def test_memory_of_a_gpu_and_its_precision_are_told(cases, make_setting, monkeyp
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
     for case in cases:
         case.memory = {OURS: 12.3, "timm": 45.6}
-    output = as_markdown(cases, 16e9, [], {}, make_setting("bfloat16", "cuda"))
+    output = as_markdown(cases, 16e9, None, make_setting("bfloat16", "cuda"))
     tf32 = "TF32 off in matrix products and on in convolutions"
     assert output.startswith(f"Images per second, bfloat16, a GPU, {tf32}. Medians; rounds: 2.\n")
     assert cells(output)[-1] == ["tiny, 8", "12", "46"]

@@ -1,7 +1,11 @@
 """The fast arithmetic is the same function within rounding, on the same weights."""
 
 import copy
+import os
 import pickle
+import platform
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -353,8 +357,9 @@ def test_autocast_chooses_the_precision(pair, images):
 
 
 @torch.inference_mode()
-def test_many_images_are_answered_in_parts(pair, images):
+def test_many_images_are_answered_in_parts(pair, images, monkeypatch):
     usual, model = pair(pooling="none")
+    monkeypatch.setattr(fast, "_AT_ONCE", 8 * 13 * 90 * 4)  # images, tokens, q with k and v, bytes
     x = torch.cat([images(usual.config) for _ in range(9)])
     counts = []
     model.blocks[0].register_forward_hook(lambda *call: counts.append(len(call[2])))
@@ -363,6 +368,35 @@ def test_many_images_are_answered_in_parts(pair, images):
     assert counts == [6, 6, 6]
     model.train()(x)
     assert counts[3:] == [18]
+
+
+FAULTS = """
+import resource, torch
+from vitconvert.config import ViTConfig
+from vitconvert.model import FastViT
+
+sizes = dict(image_size=(112, 104), patch_size=(8, 8), in_channels=3, num_classes=7)
+widths = dict(embed_dim=192, depth=2, num_heads=3, head_dim=64, mlp_dim=800)
+config = ViTConfig(**sizes, **widths, activation="gelu", norm_eps=1e-6, pooling="token")
+model, images = FastViT(config).eval(), torch.rand(8, 3, 112, 104)
+with torch.inference_mode():
+    for _ in range(3):
+        model(images)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    model(images)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another malloc")
+def test_memory_of_activations_is_kept_for_the_next_batch():
+    """Where nothing larger was ever freed; without it, there are thousands of page faults."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    found = subprocess.run(
+        [sys.executable, "-c", FAULTS], env=environment, capture_output=True, text=True, check=True
+    )
+    assert int(found.stdout) < 300
 
 
 def test_wrong_images_are_told_whole(pair):

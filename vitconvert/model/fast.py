@@ -8,10 +8,13 @@ of 1 and 8, widths of 192 to 768):
     the last block for pooled tokens      4 to 6 % of 12 blocks
     weights in oneDNN's own order         5 to 10 %, for twice the memory of the linear layers and
                                           the time of about one forward pass to make
-    8 images of 32 at a time              5 to 10 %
+    large batches in parts                5 to 12 %, where activations exceed 32 MiB
+    memory kept from batch to batch       4 to 6 % for 8 images and more of width 192
 
-Not worth it: residual additions in the same pass (no gain), and attention by oneDNN, head by head
-(1 to 4 %).
+Not worth it: residual additions in the same pass (no gain), patches as a matrix product (0.5 %),
+attention by oneDNN, head by head (1 to 4 %, and nothing with more cores), fewer calls of Python
+(1 %). What is left to gain for one image of width 192 is in the attention, a quarter of the time,
+and in the 12 microseconds that oneDNN takes for each linear layer before it begins.
 """
 
 from dataclasses import dataclass
@@ -37,9 +40,9 @@ def _dtypes_of_onednn() -> tuple[torch.dtype, ...]:
 
 
 _DTYPES = _dtypes_of_onednn()
-# Images on a CPU. Activations of more are too large for its caches and for malloc, which maps
-# fresh memory for each of them.
-_AT_ONCE = 8
+# Bytes of the largest activation on a CPU. malloc maps fresh memory for each block above 32 MiB,
+# and keeps twice as much in all: see `_keep_freed_memory`.
+_AT_ONCE = 24 * 2**20
 # oneDNN's word and algorithm for an activation. It has relu too, but makes 0 of NaN.
 _POST_OPS = {
     "gelu": ("gelu", "none"),
@@ -134,8 +137,8 @@ class FastViT(ViT):
     """A ViT for inference, with the same weights, names and methods, and faster arithmetic.
 
     Its parameters ask for no gradient; where they are made to, or in training, the arithmetic is
-    the usual one. A hook on `fc1` of an MLP sees activated channels, and on a CPU, hooks see at
-    most 8 images. On a GPU the last block is
+    the usual one. A hook on `fc1` of an MLP sees activated channels, and on a CPU, hooks see a
+    large batch in parts. On a GPU the last block is
     shorter and the rest torch's own, which `model.compile()` fuses, and captures in CUDA graphs
     for small batches of a fixed size: `model.compile(mode="reduce-overhead")`.
 
@@ -154,6 +157,7 @@ class FastViT(ViT):
     ) -> None:
         super().__init__(config, device=device, dtype=dtype)
         self.requires_grad_(False)
+        _keep_freed_memory()
 
     def _build(self, config: ViTConfig) -> None:
         super()._build(config)
@@ -171,9 +175,10 @@ class FastViT(ViT):
         """Logits, or features without a head, as `ViT.forward`."""
         check_images(images, self.config, self.patch_embed.proj.weight.dtype)
         whole = self.training or images.device.type != "cpu" or torch.compiler.is_compiling()
-        if whole or len(images) <= _AT_ONCE:
+        at_once = max(1, _AT_ONCE // (self._activations * images.element_size()))
+        if whole or len(images) <= at_once:
             return self._answer(images, head_mask)
-        parts = images.chunk(-(-len(images) // _AT_ONCE))
+        parts = images.chunk(-(-len(images) // at_once))
         return torch.cat([self._answer(part, head_mask) for part in parts])
 
     def _answer(self, images: Tensor, head_mask: HeadMask) -> Tensor:
@@ -182,11 +187,28 @@ class FastViT(ViT):
         return self.forward_head(self.norm(x))
 
     @property
+    def _activations(self) -> int:
+        """Numbers in the largest activation of one image's tokens: an MLP's, or q, k and v."""
+        config = self.config
+        widest = max(config.mlp_dim, 3 * config.num_heads * config.head_dim)
+        return (config.num_patches + config.num_prefix_tokens) * widest
+
+    @property
     def _pooled_tokens(self) -> int | None:
         """How many of the first tokens the head reads; None: all."""
         if self.config.pooling != "token":
             return None
         return 2 if self.config.dist_head else 1
+
+
+def _keep_freed_memory() -> None:
+    """Let malloc keep, for the next batch, the memory of a batch's activations.
+
+    glibc's would give it back to the system, which then has to clear as many fresh pages. How much
+    it keeps is twice the largest block that was ever freed, of those up to 32 MiB (mallopt(3),
+    M_MMAP_THRESHOLD and M_TRIM_THRESHOLD). This one is never touched.
+    """
+    torch.empty(31 * 2**20, dtype=torch.uint8, device="cpu")
 
 
 def _fast_linear(linear: nn.Linear) -> FastLinear:

@@ -1,0 +1,73 @@
+"""The benchmark of techniques does without each of them in turn, and prints what that costs."""
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from benchmarks import techniques
+from benchmarks.techniques import WITH_ALL, WITHOUT, as_markdown, measure
+from vitconvert.demo.demonstration import DIGITS
+from vitconvert.loading import load_model
+from vitconvert.model import fast
+from vitconvert.model.fast import FastLinear
+
+LINEAR = "mkldnn._linear_pointwise.default"
+IMAGES = 9
+# What can be seen of the fast model, and what changes without each technique.
+SEEN = {"oneDNN": True, "own GELU": False, "one token": True, "packed": True, "all images": False}
+CHANGED = {
+    WITH_ALL: {},
+    "linear layers by oneDNN": {"oneDNN": False, "own GELU": True, "packed": False}
+    | {"one token": False},
+    "activations in the same pass": {"own GELU": True},
+    "the last block for pooled tokens": {"one token": False},
+    "weights in oneDNN's own order": {"packed": False},
+    "large batches in parts": {"all images": True},
+}
+
+
+class Operations(TorchDispatchMode):
+    """Names of the operations that ran, and of linear layers the input and the weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.names, self.linears = [], []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(str(func))
+        if str(func) == LINEAR:
+            self.linears.append(args[:2])
+        return func(*args, **(kwargs or {}))
+
+
+def _seen(model, images):
+    with Operations() as ran:
+        model(images)
+    return {
+        "oneDNN": bool(ran.linears),
+        "own GELU": any("gelu" in name for name in ran.names),
+        "one token": any(x.ndim == 3 and x.shape[1] == 1 for x, _ in ran.linears),
+        "packed": any(weight.is_mkldnn for _, weight in ran.linears),
+        "all images": any(len(x) == IMAGES for x, _ in ran.linears),
+    }
+
+
+@pytest.mark.skipif(not fast._DTYPES, reason="this torch has no oneDNN")
+def test_each_technique_is_done_without_and_comes_back(monkeypatch):
+    monkeypatch.setattr(techniques, "turn", _seen)
+    model, images = load_model(DIGITS, fast=True), torch.rand(IMAGES, 3, 32, 32)
+    monkeypatch.setattr(fast, "_AT_ONCE", 8 * 4 * model._activations)
+    for module in model.modules():
+        if isinstance(module, FastLinear):
+            module.packs_after = 0
+    wanted = {technique: [{**SEEN, **changed}] * 2 for technique, changed in CHANGED.items()}
+    assert measure(model, images, 2) == wanted
+
+
+def test_the_table_has_ratios_of_rounds():
+    case = {technique: [2.0, 4.0] for technique in WITHOUT} | {"large batches in parts": [3.0, 5.0]}
+    rows = [line for line in as_markdown({"tiny, 32": case}, 1).splitlines() if "|" in line]
+    assert rows[0] == "| without | tiny, 32 |"
+    assert rows[2] == "| linear layers by oneDNN | 1 (1..1) |"
+    assert rows[-1] == "| large batches in parts | 1.38 (1.25..1.5) |"
+    assert len(rows) == 2 + len(WITHOUT) - 1
