@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitconvert.config import ViTConfig
 from vitconvert.containers import Container, open_container, weights_in
-from vitconvert.conversion.accounts import check_accounts, open_ledger
+from vitconvert.conversion.accounts import check_accounts, check_dtypes, open_ledger
 from vitconvert.conversion.facts import (
     USER,
     Gathered,
@@ -280,8 +280,11 @@ def read_state_dict(
     user = _parsed(overrides or {})
     config, _ = derive_config(recognised.binding, state(user, USER))
     check_accounts(recognised.binding, config, "a state dict")
+    theirs = {key: state_dict[recognised.prefix + key] for key in recognised.binding.shapes}
+    dtypes = {key: str(tensor.dtype).removeprefix("torch.") for key, tensor in theirs.items()}
+    check_dtypes(recognised.binding, dtypes, "a state dict")
     plan = plan_reading(recognised.binding, config)
-    return materialise(plan, lambda name: state_dict[recognised.prefix + name]), config
+    return materialise(plan, theirs.__getitem__), config
 
 
 def read_header(
@@ -358,6 +361,9 @@ def prove(
     """
     config = gathered.config()
     check_accounts(recognised.binding, config, str(container.path))
+    manifest, prefix = container.manifest, recognised.prefix
+    dtypes = {key: manifest[prefix + key].dtype for key in recognised.binding.shapes}
+    check_dtypes(recognised.binding, dtypes, str(container.path))
     return config, open_ledger(recognised.binding, config, gathered.notes)
 
 
