@@ -102,6 +102,16 @@ def test_projects_that_cannot_be_installed_are_said_to_have_opened_nothing(
     ]
 
 
+def test_a_model_that_classifies_every_token_opens(timm_directory, tmp_path):
+    """`global_pool=""` leaves one row of logits for each token."""
+    source = timm_directory(**PLAIN, global_pool="")
+    conversion = vitconvert.convert(source, output=tmp_path / "out")
+    assert [opened.summary() for opened in conversion.opened] == [
+        "timm: bit-equal",
+        "transformers: bit-equal",
+    ]
+
+
 def swapped(tensors: dict[str, torch.Tensor], first: str, second: str) -> dict[str, torch.Tensor]:
     return tensors | {first: tensors[second], second: tensors[first]}
 

@@ -141,8 +141,9 @@ def _compare_opened(
     images = random_images(model.config)
     with isolated(), silent_transformers():
         theirs = _open(consumer, opener, directory)(images)
-        # Bare transformers models give tokens, or what their pooler makes of the first.
-        ours = model(images) if theirs.ndim == 2 else model.forward_features(images)
+        ours = model(images)
+        if ours.shape != theirs.shape:  # a bare transformers model gives the tokens
+            ours = model.forward_features(images)
     return _verdict(consumer, ours, theirs)
 
 
