@@ -517,14 +517,20 @@ def _preprocessing(reading: Reading) -> Preprocessing | None:
         )
     if isinstance(reading.their_config.get("pretrained_cfg"), dict):
         return Preprocessing.from_timm(reading.their_config["pretrained_cfg"])
-    if reading.table.preprocessing:
+    section = reading.table.preprocessing
+    if section and (reading.config.in_channels == 3 or not _for_rgb_alone(section)):
         return Preprocessing.from_dialect(
-            reading.table.preprocessing,
+            section,
             image_size=reading.config.image_size,
             channels=reading.config.in_channels,
             origin=reading.table.file,
         )
     return None
+
+
+def _for_rgb_alone(section: Mapping[str, Any]) -> bool:
+    """Whether a project states red, green and blue apart, which says nothing of grey images."""
+    return any(isinstance(v := section[name], list) and len(set(v)) > 1 for name in ("mean", "std"))
 
 
 def _own_labels(reading: Reading) -> Labels | None:

@@ -13,6 +13,7 @@ from timm.data import create_transform, resolve_model_data_config
 from transformers import AutoImageProcessor
 
 import vitconvert
+from tests.export.conftest import fill
 from tests.hub_server import HubServer, use_hub
 from vitconvert.inference.preprocessing import Preprocessing
 
@@ -181,3 +182,16 @@ def test_the_report_tells_departures(timm_directory, tmp_path):
     conversion = vitconvert.convert(source, output=Path(tmp_path / "out"), verify=False)
     line = "photographs    nothing says how photographs become the model's input"
     assert line in conversion_report(conversion).splitlines()
+
+
+def test_what_a_project_does_with_photographs_says_nothing_of_grey_images(tmp_path):
+    from torchvision.models import VisionTransformer
+
+    sizes = {"image_size": 24, "patch_size": 8, "num_layers": 2, "num_heads": 3}
+    model = VisionTransformer(hidden_dim=30, mlp_dim=50, num_classes=7, **sizes)
+    model.conv_proj = torch.nn.Conv2d(1, 30, 8, 8)
+    torch.save(fill(model).state_dict(), tmp_path / "grey.pth")
+    stated = {"overrides": {"num_heads": 3}}
+    assert vitconvert.load_checkpoint(tmp_path / "grey.pth", **stated).preprocessing is None
+    conversion = vitconvert.convert(tmp_path / "grey.pth", output=tmp_path / "out", **stated)
+    assert conversion.departures == ("nothing says how photographs become the model's input",)
