@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitconvert.config import ViTConfig
-from vitconvert.containers import Container, open_container, weights_in
+from vitconvert.containers import Container, open_container, passed_over, weights_in
 from vitconvert.conversion.accounts import check_accounts, check_dtypes, open_ledger
 from vitconvert.conversion.facts import (
     USER,
@@ -140,6 +140,7 @@ def load_model(
     overrides: Mapping[str, Any] | None = None,
     architecture: str | None = None,
     table: Source | None = None,
+    prefer: str | None = None,
     image_size: int | tuple[int, int] | None = None,
     patch_size: int | tuple[int, int] | None = None,
     num_classes: int | None = None,
@@ -156,6 +157,8 @@ def load_model(
         overrides: Fields of ViTConfig that the tensors cannot tell, such as `{"num_heads": 3}`.
         architecture: Name of an architecture, for files that cannot tell what they are.
         table: A TOML file with one more dialect.
+        prefer: Which weights to take of a torch checkpoint that has several, such as "model"
+            where averaged ones lie beside them; by default the averaged ones.
         image_size: Resample the positions to this size, by the project's own rule.
         patch_size: Resize the kernel of the patches as FlexiViT does, and resample the positions.
         num_classes: Replace the head by a new one of this size (0: none).
@@ -173,7 +176,12 @@ def load_model(
         >>> logits = model(images)                        # doctest: +SKIP
     """
     checkpoint = load_checkpoint(
-        source, dialect=dialect, overrides=overrides, architecture=architecture, table=table
+        source,
+        dialect=dialect,
+        overrides=overrides,
+        architecture=architecture,
+        table=table,
+        prefer=prefer,
     )
     return build_model(
         checkpoint,
@@ -193,6 +201,7 @@ def load_checkpoint(
     overrides: Mapping[str, Any] | None = None,
     architecture: str | None = None,
     table: Source | None = None,
+    prefer: str | None = None,
 ) -> Checkpoint:
     """Read a pretrained ViT checkpoint and return its tensors under canonical names.
 
@@ -200,7 +209,7 @@ def load_checkpoint(
     used exactly once, or ignored for a reason that the dialect's table states.
 
     Args:
-        source, dialect, overrides, architecture, table: As for `load_model`.
+        source, dialect, overrides, architecture, table, prefer: As for `load_model`.
 
     Raises:
         SourceError: The source leads to no file.
@@ -211,9 +220,13 @@ def load_checkpoint(
             contradicts the tensors.
         NotRepresentable: The checkpoint's own configuration asks for something unknown.
     """
-    located = locate(source)
     return read_checkpoint(
-        located, dialect=dialect, overrides=overrides, architecture=architecture, table=table
+        locate(source),
+        dialect=dialect,
+        overrides=overrides,
+        architecture=architecture,
+        table=table,
+        prefer=prefer,
     )
 
 
@@ -224,10 +237,16 @@ def read_checkpoint(
     overrides: Mapping[str, Any] | None = None,
     architecture: str | None = None,
     table: Source | None = None,
+    prefer: str | None = None,
 ) -> Checkpoint:
     """`load_checkpoint` of files that have been located."""
     reading = read_header(
-        located, dialect=dialect, overrides=overrides, architecture=architecture, table=table
+        located,
+        dialect=dialect,
+        overrides=overrides,
+        architecture=architecture,
+        table=table,
+        prefer=prefer,
     )
     return checkpoint_of(reading)
 
@@ -300,8 +319,7 @@ def read_header(
 
     Args:
         located: The files.
-        dialect, overrides, architecture, table: As for `load_model`.
-        prefer: The key whose weights to take where a torch checkpoint has several.
+        dialect, overrides, architecture, table, prefer: As for `load_model`.
     """
     container, their_config = open_located(located, prefer)
     recognised = recognise_container(container, located, their_config, dialect, table)
@@ -364,7 +382,8 @@ def prove(
     manifest, prefix = container.manifest, recognised.prefix
     dtypes = {key: manifest[prefix + key].dtype for key in recognised.binding.shapes}
     check_dtypes(recognised.binding, dtypes, str(container.path))
-    return config, open_ledger(recognised.binding, config, gathered.notes)
+    notes = (*gathered.notes, *passed_over(container))
+    return config, open_ledger(recognised.binding, config, notes)
 
 
 def build_model(

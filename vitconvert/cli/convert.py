@@ -50,11 +50,6 @@ def command(source: str, help_text: str) -> click.Command:
     @click.option("--dry-run", is_flag=True, help="Say what would be done, and write nothing.")
     @click.option("-v", "--verbose", is_flag=True, help="With --dry-run: list every tensor.")
     @click.option("--force", is_flag=True, help="Replace the output if it is there.")
-    @click.option(
-        "--prefer",
-        metavar="KEY",
-        help="Of several state dicts in a torch checkpoint, this one; default: averaged weights.",
-    )
     @reading_options
     @fetching_options
     @talking_options
