@@ -279,6 +279,22 @@ def test_nothing_is_replaced_without_being_told_to(timm_directory, tmp_path):
     assert not (output / "mine.txt").exists()
 
 
+def test_a_source_is_not_replaced_by_its_output(timm_directory):
+    source = timm_directory(**SMALL)
+    before = {path.name: path.read_bytes() for path in source.iterdir()}
+    for output, given in ((source, source), (source.parent, source / "model.safetensors")):
+        with pytest.raises(UsageError) as caught:
+            vitconvert.convert(given, output=output, overwrite=True)
+        assert str(caught.value) == (
+            "error: usage\n"
+            "  The output would take the place of its own source.\n"
+            f"  source  {given}\n"
+            f"  output  {output}\n"
+            "  hint: -o names another directory."
+        )
+    assert {path.name: path.read_bytes() for path in source.iterdir()} == before
+
+
 def test_an_output_that_a_consumer_reads_otherwise_is_not_written(
     timm_directory, tmp_path, monkeypatch
 ):
