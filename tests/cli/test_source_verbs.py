@@ -245,6 +245,19 @@ def test_json_tells_errors_on_stdout(run, tmp_path):
     assert json.loads(out)["error"]["code"] == "source-not-found"
 
 
+def test_json_tells_a_wrong_command_line_on_stdout(run, tmp_path):
+    code, out, err = run("file", tmp_path / "x.npz", "--json", "--nope")
+    assert code == 2 and err == ""
+    assert json.loads(out)["error"]["code"] == "usage"
+
+
+def test_no_classes_are_not_all_classes(run, tmp_path):
+    np.savez(tmp_path / "vit.npz", **google_arrays(depth=2, heads=3, width=36, size=32))
+    code, _, err = run("jax", tmp_path / "vit.npz", "--classes", "", "-o", tmp_path / "out")
+    assert code == 2
+    assert "No class is called ''." in err
+
+
 @pytest.mark.parametrize("setting", ["num_heads", "=3", "num_heads="])
 def test_error_setting_without_a_value(setting, run, tmp_path):
     Path(tmp_path / "x.npz").write_bytes(b"")

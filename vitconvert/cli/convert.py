@@ -148,7 +148,7 @@ def _changes(options: dict[str, Any]) -> "Changes":
         patch_size=options["patch_size"],
         in_channels=options["in_channels"],
         num_classes=options["num_classes"],
-        classes=[name.strip() for name in classes.split(",")] if classes else None,
+        classes=[name.strip() for name in classes.split(",")] if classes is not None else None,
         dtype=parse_dtype(options["dtype"]),
     )
 
