@@ -68,6 +68,8 @@ def test_the_token_is_not_in_the_record(typed, hub, run, tmp_path, monkeypatch):
     record = (tmp_path / "out" / "vitconvert.json").read_text()
     assert "hf_secret" not in record
     assert "--no-verify --token" in record
+    assert f"vitconvert timm {NAME} -o out --no-verify" in record
+    assert str(tmp_path) not in record
     assert all(r.headers["authorization"] == "Bearer hf_secret" for r in hub.requests)
 
 

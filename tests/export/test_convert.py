@@ -214,6 +214,34 @@ def test_provenance_says_where_everything_came_from(timm_directory, tmp_path):
     assert vitconvert.load_model(tmp_path / "out").config.origins["num_heads"] == "vitconvert.json"
 
 
+@pytest.mark.parametrize(
+    ("typed", "published"),
+    [
+        ("/home/jane doe/vit.pth", "vit.pth"),
+        ("~/models/vit/", "vit"),
+        ("../jane/vit.pth", "vit.pth"),
+        ("local-dir:/home/jane/vit", "local-dir:vit"),
+        ("--output=/home/jane/out", "--output=out"),
+        ("-o/home/jane/out", "-oout"),
+        ("runs/vit.pth", "runs/vit.pth"),
+        ("hf-hub:org/vit@main", "hf-hub:org/vit@main"),
+        ("--set=norm_eps=1e-6", "--set=norm_eps=1e-6"),
+        ("https://example.org/a/vit.pth?token=abc", "https://example.org/a/vit.pth"),
+    ],
+)
+def test_what_was_typed_is_published_without_places_of_this_machine(typed, published):
+    assert provenance.published(typed) == published
+
+
+def test_an_output_tells_no_place_of_this_machine(timm_directory, tmp_path):
+    source = timm_directory(**SMALL)
+    vitconvert.convert(source, output=tmp_path / "out")
+    for file in ("vitconvert.json", "README.md", "config.json"):
+        assert str(tmp_path) not in (tmp_path / "out" / file).read_text()
+    record = json.loads((tmp_path / "out" / "vitconvert.json").read_text())
+    assert record["source"]["reference"] == record["parity"]["source"] == "timm-model"
+
+
 def test_weights_say_where_they_are_from_but_for_places_of_this_machine(timm_directory, tmp_path):
     vitconvert.convert(timm_directory(**SMALL), to="hf", output=tmp_path / "out", verify=False)
     with safe_open(tmp_path / "out" / "model.safetensors", "pt") as file:

@@ -106,10 +106,16 @@ def _target(options: dict[str, Any]) -> str:
 
 
 def _typed(arguments: list[str]) -> str:
-    """The command for the record, which may be published, so without the token."""
+    """The command for the record, which may be published: no token, no place of this machine."""
+    from vitconvert.export.provenance import published
+
     hidden = {i + 1 for i, argument in enumerate(arguments) if argument == "--token"}
     shown = [
-        "--token=..." if argument.startswith("--token=") else "..." if i in hidden else argument
+        "--token=..."
+        if argument.startswith("--token=")
+        else "..."
+        if i in hidden
+        else published(argument)
         for i, argument in enumerate(arguments)
     ]
     return shlex.join(["vitconvert", *shown])
