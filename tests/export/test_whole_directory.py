@@ -153,10 +153,11 @@ def test_a_failure_leaves_what_was_there(tmp_path, failing, monkeypatch):
     def fail(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left"):
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left") as caught:
         patch.setattr(failing, fail)
         patch.setattr("vitconvert.export.whole_directory._exchange", lambda *_: False)
         write(path)
+    assert caught.value.filename == str(path)
     assert content(path) == OLD
     assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
 

@@ -89,6 +89,9 @@ def whole_directory(path: Path, *, overwrite: bool) -> Iterator[Path]:
             yield temporary
             _sync(temporary)
             _put(temporary, path, overwrite=overwrite)
+    except OSError as error:
+        error.filename = error.filename or str(path)  # a full disk names no file
+        raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
