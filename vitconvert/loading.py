@@ -396,10 +396,15 @@ def build_model(
     device: "torch.device | str" = "cpu",
     fast: bool = False,
 ) -> "ViT":
-    """Assign a checkpoint's tensors to a model built on the meta device: no second copy."""
+    """Assign a checkpoint's tensors to a model built on the meta device: no second copy.
+
+    Raises:
+        UsageError: There is no such device here.
+    """
     from vitconvert.conversion.morphs import resize
     from vitconvert.model import FastViT, ViT
 
+    _check_device(device)
     tensors, config = checkpoint.tensors, checkpoint.config
     tensors, config, _ = resize(tensors, config, image_size=image_size, patch_size=patch_size)
     model = (FastViT if fast else ViT)(config, device="meta")
@@ -408,6 +413,19 @@ def build_model(
     if num_classes is not None and num_classes != config.num_classes:
         model.reset_classifier(num_classes)
     return model.to(device=device, dtype=dtype or _computing_dtype(model)).eval()
+
+
+def _check_device(device: "torch.device | str") -> None:
+    import torch
+
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # the latter from a torch without CUDA
+        raise UsageError(
+            f"torch finds no device {str(device)!r} to compute on.",
+            evidence={"reason": str(error).splitlines()[0]},
+            hint="the device cpu is always there",
+        ) from None
 
 
 # A matrix times a single row is summed in another order where the matrix does not begin as an
