@@ -456,3 +456,21 @@ def test_every_table_says_what_it_is_written_in():
     assert {t.container for t in builtin_tables().values()} <= {"safetensors", "torch", "npz"}
     for path in (Path(__file__).parents[2] / "weights_map").glob("*.toml"):
         tomllib.loads(path.read_text())
+
+
+@pytest.mark.parametrize(
+    ("lie", "said"),
+    [
+        ({"image_size": 48}, "ignore_mismatched_sizes"),
+        ({"layer_norm_eps": "1e-5"}, "layer_norm_eps"),
+    ],
+)
+def test_a_configuration_that_its_own_project_refuses(lie, said, huggingface_directory, tmp_path):
+    source = huggingface_directory(layer_norm_eps=1e-5)
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps(config | lie))
+    conversion = vitconvert.convert(source, to="hf", output=tmp_path / "out")
+    fact = "its own class does not take what config.json says: "
+    assert fact in conversion.parity.skipped and said in conversion.parity.skipped
+    assert [opened.summary() for opened in conversion.opened] == ["transformers: bit-equal"]
+    assert vitconvert.load_model(tmp_path / "out").config.image_size == (24, 24)
