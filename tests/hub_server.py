@@ -67,6 +67,7 @@ class HubServer:
         gated: Repositories whose files need `token`.
         private: Repositories that only exist for `token`.
         read_only: Repositories that `token` may not write to.
+        ignored: Files that the `.gitignore` of every repository names.
         token: The token that opens them.
         files: Plain files, under `/files/`.
         faults: What goes wrong.
@@ -81,6 +82,7 @@ class HubServer:
         self.gated: set[str] = set()
         self.private: set[str] = set()
         self.read_only: set[str] = set()
+        self.ignored: set[str] = set()
         self.stored: dict[str, bytes] = {}  # sha256 to what was uploaded
         self.messages: list[str] = []  # of commits that came in
         self.token = "hf_of_the_test"
@@ -329,7 +331,8 @@ class _Handler(BaseHTTPRequestHandler):
                 {"uploadMode": "lfs" if f["path"].endswith(_LFS) else "regular", "path": f["path"]}
                 for f in json.loads(body)["files"]
             ]
-            self._json({"files": [{**mode, "shouldIgnore": False, "oid": None} for mode in modes]})
+            answers = [{**m, "shouldIgnore": m["path"] in self.hub.ignored} for m in modes]
+            self._json({"files": [{**answer, "oid": None} for answer in answers]})
         else:
             header, *changes = (json.loads(line) for line in body.splitlines())
             self.hub.messages.append(header["value"]["summary"])

@@ -13,7 +13,7 @@ from timm.models import VisionTransformer
 
 import vitconvert
 from vitconvert.demo.demonstration import DIGITS
-from vitconvert.errors import MissingFact
+from vitconvert.errors import MissingFact, UsageError
 from vitconvert.inference.preprocessing import Preprocessing
 
 SAMPLES = DIGITS / "samples"
@@ -152,3 +152,11 @@ def test_a_checkpoint_that_does_not_say_is_refused() -> None:
         f"  dialect  {checkpoint.dialect}\n"
         "  hint: Put its preprocessor_config.json, or timm's config.json, beside the weights."
     )
+
+
+def test_a_device_that_is_not_there() -> None:
+    with pytest.raises(UsageError) as caught:
+        vitconvert.predict(DIGITS, SAMPLES, device="toaster")
+    assert caught.value.fact == "torch finds no device 'toaster' to compute on."
+    assert "at start of device string: toaster" in caught.value.evidence["reason"]
+    assert caught.value.hint == "the device cpu is always there"

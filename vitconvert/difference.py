@@ -156,6 +156,8 @@ def diff(
     architecture_b: str | None = None,
     table_a: Source | None = None,
     table_b: Source | None = None,
+    prefer_a: str | None = None,
+    prefer_b: str | None = None,
     header: bool = False,
 ) -> Difference:
     """Say what two checkpoints differ in, under one naming, tensor by tensor.
@@ -165,8 +167,9 @@ def diff(
 
     Args:
         a, b: Paths or references, as for `load_model`.
-        dialect_a, overrides_a, architecture_a, table_a: How to read a, as for `load_model`.
-        dialect_b, overrides_b, architecture_b, table_b: How to read b.
+        dialect_a, overrides_a, architecture_a, table_a, prefer_a: How to read a, as for
+            `load_model`.
+        dialect_b, overrides_b, architecture_b, table_b, prefer_b: How to read b.
         header: Compare no values; no weights are read.
 
     Raises:
@@ -178,8 +181,8 @@ def diff(
     return diff_located(
         locate(a),
         locate(b),
-        how_a=_how(dialect_a, overrides_a, architecture_a, table_a),
-        how_b=_how(dialect_b, overrides_b, architecture_b, table_b),
+        how_a=_how(dialect_a, overrides_a, architecture_a, table_a, prefer_a),
+        how_b=_how(dialect_b, overrides_b, architecture_b, table_b, prefer_b),
         header=header,
     )
 
@@ -189,9 +192,10 @@ def _how(
     overrides: Mapping[str, Any] | None,
     architecture: str | None,
     table: Source | None,
+    prefer: str | None,
 ) -> dict[str, Any]:
-    names = ("dialect", "overrides", "architecture", "table")
-    return dict(zip(names, (dialect, overrides, architecture, table), strict=True))
+    names = ("dialect", "overrides", "architecture", "table", "prefer")
+    return dict(zip(names, (dialect, overrides, architecture, table, prefer), strict=True))
 
 
 def diff_located(
@@ -211,8 +215,10 @@ def diff_located(
                 _check_constants(two)
             return _difference(_canonical(one), _canonical(two), readings, (a, b), header)
     containers = [
-        reading.container if isinstance(reading, Reading) else open_located(located)[0]
-        for reading, located in zip(readings, (a, b), strict=True)
+        reading.container
+        if isinstance(reading, Reading)
+        else open_located(located, how.get("prefer"))[0]
+        for reading, located, how in zip(readings, (a, b), (how_a, how_b), strict=True)
     ]
     return _difference(_raw(containers[0]), _raw(containers[1]), readings, (a, b), header)
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from vitconvert.containers import TensorInfo
+from vitconvert.containers import TensorInfo, passed_over
 from vitconvert.conversion.facts import gather_facts
 from vitconvert.conversion.their_config import Facts
 from vitconvert.errors import VitConvertError
@@ -28,6 +28,7 @@ class Inspection:
         facts: Fields of ViTConfig that are known: value and origin.
         missing: Fields that nothing tells, and why.
         ignored: Tensors that play no part, and why.
+        notes: What the tensors overruled, and which other weights the file holds.
         problem: Why the checkpoint cannot be loaded as it stands, or None.
     """
 
@@ -40,6 +41,7 @@ class Inspection:
     facts: Facts
     missing: Mapping[str, str]
     ignored: Mapping[str, str]
+    notes: tuple[str, ...]
     problem: VitConvertError | None
 
     @property
@@ -65,6 +67,7 @@ class Inspection:
             "config": {k: {"value": v, "origin": o} for k, (v, o) in self.facts.items()},
             "missing": dict(self.missing),
             "ignored": dict(self.ignored),
+            "notes": list(self.notes),
             "problem": self.problem.to_dict() if self.problem else None,
             "tensors": {
                 name: {"dtype": info.dtype, "shape": list(info.shape)}
@@ -80,6 +83,7 @@ def inspect(
     overrides: Mapping[str, Any] | None = None,
     architecture: str | None = None,
     table: Source | None = None,
+    prefer: str | None = None,
 ) -> Inspection:
     """Say what a checkpoint is, reading no weights.
 
@@ -87,7 +91,7 @@ def inspect(
     not add up) is not raised but told, in `problem`.
 
     Args:
-        source, dialect, overrides, architecture, table: As for `load_model`.
+        source, dialect, overrides, architecture, table, prefer: As for `load_model`.
 
     Raises:
         SourceError: The source leads to no file.
@@ -95,7 +99,12 @@ def inspect(
     """
     located = locate(source)
     return inspect_located(
-        located, dialect=dialect, overrides=overrides, architecture=architecture, table=table
+        located,
+        dialect=dialect,
+        overrides=overrides,
+        architecture=architecture,
+        table=table,
+        prefer=prefer,
     )
 
 
@@ -106,18 +115,21 @@ def inspect_located(
     overrides: Mapping[str, Any] | None = None,
     architecture: str | None = None,
     table: Source | None = None,
+    prefer: str | None = None,
 ) -> Inspection:
     """`inspect` of files that have been located."""
-    container, their_config = open_located(located)
+    container, their_config = open_located(located, prefer)
     recognised: Recognised | None = None
     facts: Facts = {}
     missing: Mapping[str, str] = {}
+    notes = passed_over(container)
     problem: VitConvertError | None = None
     try:
         recognised = recognise_container(container, located, their_config, dialect, table)
         stated = stated_facts(recognised.table, located, their_config, overrides, architecture)
         gathered = gather_facts(recognised.binding, stated)
         facts, missing = gathered.facts, gathered.asked
+        notes = (*gathered.notes, *notes)
         prove(recognised, gathered, container)
     except VitConvertError as error:
         problem = error
@@ -131,5 +143,6 @@ def inspect_located(
         facts=facts,
         missing=missing,
         ignored=recognised.binding.ignored if recognised else {},
+        notes=notes,
         problem=problem,
     )

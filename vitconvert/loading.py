@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitconvert.config import ViTConfig
-from vitconvert.containers import Container, open_container, weights_in
-from vitconvert.conversion.accounts import check_accounts, open_ledger
+from vitconvert.containers import Container, open_container, passed_over, weights_in
+from vitconvert.conversion.accounts import check_accounts, check_dtypes, open_ledger
 from vitconvert.conversion.facts import (
     USER,
     Gathered,
@@ -140,6 +140,7 @@ def load_model(
     overrides: Mapping[str, Any] | None = None,
     architecture: str | None = None,
     table: Source | None = None,
+    prefer: str | None = None,
     image_size: int | tuple[int, int] | None = None,
     patch_size: int | tuple[int, int] | None = None,
     num_classes: int | None = None,
@@ -156,6 +157,8 @@ def load_model(
         overrides: Fields of ViTConfig that the tensors cannot tell, such as `{"num_heads": 3}`.
         architecture: Name of an architecture, for files that cannot tell what they are.
         table: A TOML file with one more dialect.
+        prefer: Which weights to take of a torch checkpoint that has several, such as "model"
+            where averaged ones lie beside them; by default the averaged ones.
         image_size: Resample the positions to this size, by the project's own rule.
         patch_size: Resize the kernel of the patches as FlexiViT does, and resample the positions.
         num_classes: Replace the head by a new one of this size (0: none).
@@ -173,7 +176,12 @@ def load_model(
         >>> logits = model(images)                        # doctest: +SKIP
     """
     checkpoint = load_checkpoint(
-        source, dialect=dialect, overrides=overrides, architecture=architecture, table=table
+        source,
+        dialect=dialect,
+        overrides=overrides,
+        architecture=architecture,
+        table=table,
+        prefer=prefer,
     )
     return build_model(
         checkpoint,
@@ -193,6 +201,7 @@ def load_checkpoint(
     overrides: Mapping[str, Any] | None = None,
     architecture: str | None = None,
     table: Source | None = None,
+    prefer: str | None = None,
 ) -> Checkpoint:
     """Read a pretrained ViT checkpoint and return its tensors under canonical names.
 
@@ -200,7 +209,7 @@ def load_checkpoint(
     used exactly once, or ignored for a reason that the dialect's table states.
 
     Args:
-        source, dialect, overrides, architecture, table: As for `load_model`.
+        source, dialect, overrides, architecture, table, prefer: As for `load_model`.
 
     Raises:
         SourceError: The source leads to no file.
@@ -211,9 +220,13 @@ def load_checkpoint(
             contradicts the tensors.
         NotRepresentable: The checkpoint's own configuration asks for something unknown.
     """
-    located = locate(source)
     return read_checkpoint(
-        located, dialect=dialect, overrides=overrides, architecture=architecture, table=table
+        locate(source),
+        dialect=dialect,
+        overrides=overrides,
+        architecture=architecture,
+        table=table,
+        prefer=prefer,
     )
 
 
@@ -224,10 +237,16 @@ def read_checkpoint(
     overrides: Mapping[str, Any] | None = None,
     architecture: str | None = None,
     table: Source | None = None,
+    prefer: str | None = None,
 ) -> Checkpoint:
     """`load_checkpoint` of files that have been located."""
     reading = read_header(
-        located, dialect=dialect, overrides=overrides, architecture=architecture, table=table
+        located,
+        dialect=dialect,
+        overrides=overrides,
+        architecture=architecture,
+        table=table,
+        prefer=prefer,
     )
     return checkpoint_of(reading)
 
@@ -280,8 +299,11 @@ def read_state_dict(
     user = _parsed(overrides or {})
     config, _ = derive_config(recognised.binding, state(user, USER))
     check_accounts(recognised.binding, config, "a state dict")
+    theirs = {key: state_dict[recognised.prefix + key] for key in recognised.binding.shapes}
+    dtypes = {key: str(tensor.dtype).removeprefix("torch.") for key, tensor in theirs.items()}
+    check_dtypes(recognised.binding, dtypes, "a state dict")
     plan = plan_reading(recognised.binding, config)
-    return materialise(plan, lambda name: state_dict[recognised.prefix + name]), config
+    return materialise(plan, theirs.__getitem__), config
 
 
 def read_header(
@@ -297,8 +319,7 @@ def read_header(
 
     Args:
         located: The files.
-        dialect, overrides, architecture, table: As for `load_model`.
-        prefer: The key whose weights to take where a torch checkpoint has several.
+        dialect, overrides, architecture, table, prefer: As for `load_model`.
     """
     container, their_config = open_located(located, prefer)
     recognised = recognise_container(container, located, their_config, dialect, table)
@@ -358,7 +379,11 @@ def prove(
     """
     config = gathered.config()
     check_accounts(recognised.binding, config, str(container.path))
-    return config, open_ledger(recognised.binding, config, gathered.notes)
+    manifest, prefix = container.manifest, recognised.prefix
+    dtypes = {key: manifest[prefix + key].dtype for key in recognised.binding.shapes}
+    check_dtypes(recognised.binding, dtypes, str(container.path))
+    notes = (*gathered.notes, *passed_over(container))
+    return config, open_ledger(recognised.binding, config, notes)
 
 
 def build_model(
@@ -371,10 +396,15 @@ def build_model(
     device: "torch.device | str" = "cpu",
     fast: bool = False,
 ) -> "ViT":
-    """Assign a checkpoint's tensors to a model built on the meta device: no second copy."""
+    """Assign a checkpoint's tensors to a model built on the meta device: no second copy.
+
+    Raises:
+        UsageError: There is no such device here.
+    """
     from vitconvert.conversion.morphs import resize
     from vitconvert.model import FastViT, ViT
 
+    _check_device(device)
     tensors, config = checkpoint.tensors, checkpoint.config
     tensors, config, _ = resize(tensors, config, image_size=image_size, patch_size=patch_size)
     model = (FastViT if fast else ViT)(config, device="meta")
@@ -383,6 +413,19 @@ def build_model(
     if num_classes is not None and num_classes != config.num_classes:
         model.reset_classifier(num_classes)
     return model.to(device=device, dtype=dtype or _computing_dtype(model)).eval()
+
+
+def _check_device(device: "torch.device | str") -> None:
+    import torch
+
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # the latter from a torch without CUDA
+        raise UsageError(
+            f"torch finds no device {str(device)!r} to compute on.",
+            evidence={"reason": str(error).splitlines()[0]},
+            hint="the device cpu is always there",
+        ) from None
 
 
 # A matrix times a single row is summed in another order where the matrix does not begin as an
@@ -515,14 +558,20 @@ def _preprocessing(reading: Reading) -> Preprocessing | None:
         return Preprocessing.from_openclip(
             reading.their_config["preprocess_cfg"], image_size=reading.config.image_size
         )
-    if reading.table.preprocessing:
+    section = reading.table.preprocessing
+    if section and (reading.config.in_channels == 3 or not _for_rgb_alone(section)):
         return Preprocessing.from_dialect(
-            reading.table.preprocessing,
+            section,
             image_size=reading.config.image_size,
             channels=reading.config.in_channels,
             origin=reading.table.file,
         )
     return None
+
+
+def _for_rgb_alone(section: Mapping[str, Any]) -> bool:
+    """Whether a project states red, green and blue apart, which says nothing of grey images."""
+    return any(isinstance(v := section[name], list) and len(set(v)) > 1 for name in ("mean", "std"))
 
 
 def _own_labels(reading: Reading) -> Labels | None:

@@ -195,6 +195,22 @@ def test_error_a_repository_of_somebody_else(hub, run, output):
     )
 
 
+def test_error_files_that_a_gitignore_names(hub, run, output):
+    hub.ignored |= {"README.md", "config.json"}
+    code, out, err = run("push", output, "me/vit", "-q")
+    commit = hub.branches["me/vit"]["main"]
+    assert (code, out) == (1, "")
+    assert err == (
+        "error: upload-failed\n"
+        "  The Hub left out files that the .gitignore of the repository names.\n"
+        f"  commit  {hub.endpoint}/me/vit/commit/{commit}\n"
+        "  README.md\n"
+        "  config.json\n"
+        "  hint: take them out of its .gitignore, and push again\n"
+    )
+    assert "README.md" not in hub.commits["me/vit"][commit]
+
+
 def test_error_the_name_is_taken_by_a_data_set(hub, run, output):
     """The Hub's answer to creating it is a conflict, and there is no model of this name."""
     hub.push("me/data", {})

@@ -68,6 +68,8 @@ def test_the_token_is_not_in_the_record(typed, hub, run, tmp_path, monkeypatch):
     record = (tmp_path / "out" / "vitconvert.json").read_text()
     assert "hf_secret" not in record
     assert "--no-verify --token" in record
+    assert f"vitconvert timm {NAME} -o out --no-verify" in record
+    assert str(tmp_path) not in record
     assert all(r.headers["authorization"] == "Bearer hf_secret" for r in hub.requests)
 
 
@@ -243,6 +245,19 @@ def test_json_tells_errors_on_stdout(run, tmp_path):
     code, out, err = run("file", tmp_path / "nowhere.npz", "--json")
     assert code == 1 and err == ""
     assert json.loads(out)["error"]["code"] == "source-not-found"
+
+
+def test_json_tells_a_wrong_command_line_on_stdout(run, tmp_path):
+    code, out, err = run("file", tmp_path / "x.npz", "--json", "--nope")
+    assert code == 2 and err == ""
+    assert json.loads(out)["error"]["code"] == "usage"
+
+
+def test_no_classes_are_not_all_classes(run, tmp_path):
+    np.savez(tmp_path / "vit.npz", **google_arrays(depth=2, heads=3, width=36, size=32))
+    code, _, err = run("jax", tmp_path / "vit.npz", "--classes", "", "-o", tmp_path / "out")
+    assert code == 2
+    assert "No class is called ''." in err
 
 
 @pytest.mark.parametrize("setting", ["num_heads", "=3", "num_heads="])

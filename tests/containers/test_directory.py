@@ -45,9 +45,25 @@ def test_several_candidates_are_listed(tmp_path: Path) -> None:
     )
 
 
+def test_shards_without_an_index(tmp_path: Path) -> None:
+    for name in ("model-00002-of-00002.safetensors", "model-00001-of-00002.safetensors"):
+        (tmp_path / name).touch()
+    with pytest.raises(SourceError) as error:
+        weights_in(tmp_path)
+    assert str(error.value) == (
+        "error: source-not-found\n"
+        "  The directory holds shards of a checkpoint, and no index that says what is in them.\n"
+        f"  directory  {tmp_path}\n"
+        "  model-00001-of-00002.safetensors\n"
+        "  model-00002-of-00002.safetensors\n"
+        "  hint: get the file that ends with .index.json, too."
+    )
+
+
 def test_without_a_candidate_the_content_is_listed(tmp_path: Path) -> None:
     for name in ("tf_model.h5", "config.json"):
         (tmp_path / name).touch()
+    (tmp_path / "model.safetensors").symlink_to("../../blobs/0a1b")
     with pytest.raises(SourceError) as error:
         weights_in(tmp_path)
     assert str(error.value) == (
@@ -56,6 +72,7 @@ def test_without_a_candidate_the_content_is_listed(tmp_path: Path) -> None:
         f"  directory   {tmp_path}\n"
         "  looked for  *.safetensors *.npz *.pth *.pt *.bin *.ckpt *.pth.tar\n"
         "  found config.json\n"
+        "  found model.safetensors, a link to what is not there\n"
         "  found tf_model.h5"
     )
 

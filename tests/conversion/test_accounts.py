@@ -3,7 +3,9 @@
 import pytest
 
 from tests.conversion.header import examine, hf, timm
+from vitconvert.conversion.accounts import check_dtypes
 from vitconvert.errors import ShapeMismatch, TensorMismatch
+from vitconvert.tables.detection import recognise
 
 STATED = {"num_heads": 3, "norm_eps": 1e-6}
 INCOMPLETE = "The file is incomplete or of another model; get it again, or name its dialect."
@@ -174,4 +176,25 @@ def test_what_a_dialect_always_has():
         ],
         INCOMPLETE,
         dialect="hf_vit",
+    )
+
+
+def test_quantised_weights():
+    shapes = timm()
+    binding = recognise(shapes).binding
+    dtypes = dict.fromkeys(shapes, "bfloat16") | {"norm.bias": "float8_e4m3fn"}
+    check_dtypes(binding, dtypes, "model.safetensors")
+    with pytest.raises(TensorMismatch) as error:
+        check_dtypes(
+            binding, dtypes | {"head.weight": "int8", "pos_embed": "bool"}, "model.safetensors"
+        )
+    assert str(error.value) == (
+        "error: tensor-mismatch\n"
+        "  2 of the weights are not stored as floating-point numbers.\n"
+        "  file     model.safetensors\n"
+        "  dialect  timm (weights_map/timm.toml)\n"
+        "  found      pos_embed  bool\n"
+        "  found      head.weight  int8\n"
+        "  A quantised checkpoint means other numbers than it holds, and nothing here says which.\n"
+        "  hint: Convert the checkpoint that it was quantised from."
     )

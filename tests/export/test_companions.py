@@ -15,6 +15,7 @@ from transformers import AutoImageProcessor
 from transformers.image_utils import load_image
 
 import vitconvert
+from tests.export.conftest import fill
 from tests.export.test_consumers import openclip_directory
 from tests.hub_server import HubServer, use_hub
 from tests.inference.test_timm import awkward_files
@@ -238,3 +239,16 @@ def test_the_report_tells_departures(timm_directory, tmp_path):
     conversion = vitconvert.convert(source, output=Path(tmp_path / "out"), verify=False)
     line = "photographs    nothing says how photographs become the model's input"
     assert line in conversion_report(conversion).splitlines()
+
+
+def test_what_a_project_does_with_photographs_says_nothing_of_grey_images(tmp_path):
+    from torchvision.models import VisionTransformer
+
+    sizes = {"image_size": 24, "patch_size": 8, "num_layers": 2, "num_heads": 3}
+    model = VisionTransformer(hidden_dim=30, mlp_dim=50, num_classes=7, **sizes)
+    model.conv_proj = torch.nn.Conv2d(1, 30, 8, 8)
+    torch.save(fill(model).state_dict(), tmp_path / "grey.pth")
+    stated = {"overrides": {"num_heads": 3}}
+    assert vitconvert.load_checkpoint(tmp_path / "grey.pth", **stated).preprocessing is None
+    conversion = vitconvert.convert(tmp_path / "grey.pth", output=tmp_path / "out", **stated)
+    assert conversion.departures == ("nothing says how photographs become the model's input",)

@@ -7,9 +7,11 @@ import numpy as np
 import open_clip
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 
 import vitconvert
+from tests.export.conftest import fill
 from tests.originals.spelling import dinov3
 from tests.spelling import google_arrays
 from vitconvert.errors import NotRepresentable, ParityFailed
@@ -100,6 +102,26 @@ def test_projects_that_cannot_be_installed_are_said_to_have_opened_nothing(
         "torch.load: every tensor as it was written",
         "dinov2: not tried, Meta DINOv2 is no package to install",
     ]
+
+
+def test_a_model_that_classifies_every_token_opens(timm_directory, tmp_path):
+    """`global_pool=""` leaves one row of logits for each token."""
+    source = timm_directory(**PLAIN, global_pool="")
+    conversion = vitconvert.convert(source, output=tmp_path / "out")
+    assert [opened.summary() for opened in conversion.opened] == [
+        "timm: bit-equal",
+        "transformers: bit-equal",
+    ]
+
+
+def test_an_attention_pooling_goes_to_big_vision(tmp_path):
+    sizes = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 3}
+    sizes |= {"intermediate_size": 70, "image_size": 24, "patch_size": 8}
+    model = transformers.SiglipVisionModel(transformers.SiglipVisionConfig(**sizes))
+    fill(model).save_pretrained(tmp_path / "siglip")
+    conversion = vitconvert.convert(tmp_path / "siglip", to="big_vision", output=tmp_path / "out")
+    assert names(conversion) == ["numpy.load", "timm"]
+    assert conversion.opened[1].relative <= 2e-5
 
 
 def swapped(tensors: dict[str, torch.Tensor], first: str, second: str) -> dict[str, torch.Tensor]:

@@ -214,6 +214,34 @@ def test_provenance_says_where_everything_came_from(timm_directory, tmp_path):
     assert vitconvert.load_model(tmp_path / "out").config.origins["num_heads"] == "vitconvert.json"
 
 
+@pytest.mark.parametrize(
+    ("typed", "published"),
+    [
+        ("/home/jane doe/vit.pth", "vit.pth"),
+        ("~/models/vit/", "vit"),
+        ("../jane/vit.pth", "vit.pth"),
+        ("local-dir:/home/jane/vit", "local-dir:vit"),
+        ("--output=/home/jane/out", "--output=out"),
+        ("-o/home/jane/out", "-oout"),
+        ("runs/vit.pth", "runs/vit.pth"),
+        ("hf-hub:org/vit@main", "hf-hub:org/vit@main"),
+        ("--set=norm_eps=1e-6", "--set=norm_eps=1e-6"),
+        ("https://example.org/a/vit.pth?token=abc", "https://example.org/a/vit.pth"),
+    ],
+)
+def test_what_was_typed_is_published_without_places_of_this_machine(typed, published):
+    assert provenance.published(typed) == published
+
+
+def test_an_output_tells_no_place_of_this_machine(timm_directory, tmp_path):
+    source = timm_directory(**SMALL)
+    vitconvert.convert(source, output=tmp_path / "out")
+    for file in ("vitconvert.json", "README.md", "config.json"):
+        assert str(tmp_path) not in (tmp_path / "out" / file).read_text()
+    record = json.loads((tmp_path / "out" / "vitconvert.json").read_text())
+    assert record["source"]["reference"] == record["parity"]["source"] == "timm-model"
+
+
 def test_weights_say_where_they_are_from_but_for_places_of_this_machine(timm_directory, tmp_path):
     vitconvert.convert(timm_directory(**SMALL), to="hf", output=tmp_path / "out", verify=False)
     with safe_open(tmp_path / "out" / "model.safetensors", "pt") as file:
@@ -277,6 +305,22 @@ def test_nothing_is_replaced_without_being_told_to(timm_directory, tmp_path):
     assert (output / "mine.txt").read_text() == "precious"
     vitconvert.convert(source, output=output, verify=False, overwrite=True)
     assert not (output / "mine.txt").exists()
+
+
+def test_a_source_is_not_replaced_by_its_output(timm_directory):
+    source = timm_directory(**SMALL)
+    before = {path.name: path.read_bytes() for path in source.iterdir()}
+    for output, given in ((source, source), (source.parent, source / "model.safetensors")):
+        with pytest.raises(UsageError) as caught:
+            vitconvert.convert(given, output=output, overwrite=True)
+        assert str(caught.value) == (
+            "error: usage\n"
+            "  The output would take the place of its own source.\n"
+            f"  source  {given}\n"
+            f"  output  {output}\n"
+            "  hint: -o names another directory."
+        )
+    assert {path.name: path.read_bytes() for path in source.iterdir()} == before
 
 
 def test_an_output_that_a_consumer_reads_otherwise_is_not_written(
@@ -412,3 +456,21 @@ def test_every_table_says_what_it_is_written_in():
     assert {t.container for t in builtin_tables().values()} <= {"safetensors", "torch", "npz"}
     for path in (Path(__file__).parents[2] / "weights_map").glob("*.toml"):
         tomllib.loads(path.read_text())
+
+
+@pytest.mark.parametrize(
+    ("lie", "said"),
+    [
+        ({"image_size": 48}, "ignore_mismatched_sizes"),
+        ({"layer_norm_eps": "1e-5"}, "layer_norm_eps"),
+    ],
+)
+def test_a_configuration_that_its_own_project_refuses(lie, said, huggingface_directory, tmp_path):
+    source = huggingface_directory(layer_norm_eps=1e-5)
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps(config | lie))
+    conversion = vitconvert.convert(source, to="hf", output=tmp_path / "out")
+    fact = "its own class does not take what config.json says: "
+    assert fact in conversion.parity.skipped and said in conversion.parity.skipped
+    assert [opened.summary() for opened in conversion.opened] == ["transformers: bit-equal"]
+    assert vitconvert.load_model(tmp_path / "out").config.image_size == (24, 24)

@@ -10,7 +10,7 @@ from torch import nn
 import vitconvert
 from tests.export.conftest import fill
 from vitconvert.config import ViTConfig
-from vitconvert.errors import NotRepresentable, UsageError
+from vitconvert.errors import NotRepresentable, ParityFailed, UsageError
 from vitconvert.tables.table import find_tables
 
 SMALL = {"depth": 11, "embed_dim": 30, "num_heads": 3, "mlp_ratio": 1.7, "num_classes": 7}
@@ -24,6 +24,17 @@ def images(channels, size):
 
 def relative(ours, theirs):
     return float((ours - theirs).detach().abs().max() / theirs.detach().abs().max())
+
+
+def test_half_precision_has_no_room_for_a_folded_bias(timm_directory, tmp_path):
+    source = timm_directory(**SMALL)
+    vitconvert.convert(source, output=tmp_path / "half", dtype=torch.bfloat16, verify=False)
+    options = {"to": "lucidrains", "allow": BOTH, "output": tmp_path / "out"}
+    with pytest.raises(ParityFailed) as caught:
+        vitconvert.convert(tmp_path / "half", **options)
+    assert caught.value.meaning == "The weights are bfloat16, to which the sums are rounded."
+    assert caught.value.hint == "Nothing was written. --dtype float32 gives the sums room."
+    vitconvert.convert(tmp_path / "half", **options, dtype=torch.float32, verify=False)
 
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu"])

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -92,6 +93,22 @@ def test_killed_at_any_moment_it_leaves_the_old_or_the_new_and_a_rerun_cleans(tm
     assert NEW in seen
 
 
+@pytest.mark.parametrize("place", ["work", "work/deep", ".", "/"])
+def test_no_directory_goes_that_nobody_can_mean(place, tmp_path, monkeypatch):
+    (tmp_path / "work" / "deep").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "work" / "deep")
+    with pytest.raises(UsageError) as caught:
+        write(tmp_path / place)
+    assert str(caught.value) == (
+        "error: usage\n"
+        "  The output would take the place of the current directory, or of your home.\n"
+        f"  output  {(tmp_path / place).resolve()}\n"
+        f"  in it   {tmp_path / 'work' / 'deep'}\n"
+        "  hint: -o names a new directory."
+    )
+    assert Path.cwd().is_dir()
+
+
 def test_of_two_writers_the_first_to_finish_wins_and_nothing_is_mixed(tmp_path):
     path = tmp_path / "out"
     with (
@@ -136,10 +153,11 @@ def test_a_failure_leaves_what_was_there(tmp_path, failing, monkeypatch):
     def fail(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left"):
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left") as caught:
         patch.setattr(failing, fail)
         patch.setattr("vitconvert.export.whole_directory._exchange", lambda *_: False)
         write(path)
+    assert caught.value.filename == str(path)
     assert content(path) == OLD
     assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
 

@@ -3,6 +3,7 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from timm.data import ImageNetInfo
@@ -61,8 +62,15 @@ def test_names_of_other_classes_are_refused() -> None:
         "  The checkpoint names 3 classes, and its head has 4.\n"
         "  from     config.json\n"
         "  missing  2, 3\n"
-        "  foreign  7"
+        "  foreign  7\n"
+        "  hint: correct the names of the classes in that file, or take them out of it"
     )
+
+
+@pytest.mark.parametrize("stated", [{"id2label": 5}, {"id2label": "cat"}, {"descriptions": ["a"]}])
+def test_names_that_are_none_are_refused(stated: dict[str, Any]) -> None:
+    with pytest.raises(ConflictingFact, match="names no classes"):
+        labels_for(1, **{"id2label": ["cat"], **stated})
 
 
 def test_labels_survive_copying_and_pickling() -> None:

@@ -38,8 +38,7 @@ def vit(**changes: Any) -> ViT:
             mlp_dim=24,
             activation="gelu",
             norm_eps=1e-6,
-            pooling="token",
-            **{"num_classes": 7, **changes},
+            **{"pooling": "token", "num_classes": 7, **changes},
         )
     )
     for parameter in model.parameters():
@@ -194,6 +193,28 @@ def test_a_model_without_a_head_is_refused() -> None:
         "  The model has no classification head.\n"
         "  hint: its features can still be embedded."
     )
+
+
+def test_a_model_that_classifies_tokens_is_refused() -> None:
+    with pytest.raises(ConflictingFact) as caught:
+        predict(vit(pooling="none"), [], PREPROCESSING)
+    assert str(caught.value) == (
+        "error: conflicting-fact\n"
+        "  The model classifies each token, not the image.\n"
+        "  pooling  none (user)\n"
+        "  hint: its tokens can still be embedded."
+    )
+
+
+def test_a_projection_is_no_classifier() -> None:
+    with pytest.raises(ConflictingFact) as caught:
+        predict(vit(head_bias=False), [], PREPROCESSING)
+    assert str(caught.value) == (
+        "error: conflicting-fact\n"
+        "  The model's head projects features, as CLIP's, and names no classes.\n"
+        "  hint: its features can still be embedded."
+    )
+    assert predict(vit(head_bias=False), [], PREPROCESSING, labels=NAMES) == []
 
 
 def test_preprocessing_must_fit_the_model(model: ViT) -> None:

@@ -1,5 +1,6 @@
 """What a `Preprocessing` may say, and how it is written down."""
 
+import dataclasses
 import json
 from typing import Any
 
@@ -160,6 +161,18 @@ def test_a_dialect_that_squashes_crops_nothing() -> None:
     squash = {**TORCHVISION, "resize": "squash"}
     p = Preprocessing.from_dialect(squash, image_size=(32, 48), origin="weights_map/x.toml")
     assert (p.resize_size, p.crop, p.origin) == ((32, 48), False, "weights_map/x.toml")
+
+
+def test_a_dialect_with_a_shortest_side_covers_what_is_not_square() -> None:
+    from open_clip.transform import image_transform
+
+    random = np.random.default_rng(3)
+    image = Image.fromarray(random.integers(0, 256, (61, 45, 3), dtype=np.uint8))
+    ours = Preprocessing.from_dialect(TORCHVISION, image_size=(24, 40))
+    theirs = image_transform((24, 40), is_train=False, mean=(0.5,) * 3, std=(0.5,) * 3)
+    ours = dataclasses.replace(ours, mean=(0.5,) * 3, std=(0.5,) * 3, interpolation="bicubic")
+    assert (ours.resize, ours.resize_size) == ("cover", (24, 40))
+    assert (ours(image) == theirs(image)).all()
 
 
 def test_jeonsworld_squashes_on_pillow() -> None:

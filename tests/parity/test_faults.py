@@ -51,6 +51,17 @@ def divergence(located, *, plant=None, overrides=None, **fields):
     return report.first_divergence.layer, report.first_divergence.cause
 
 
+def test_weights_that_are_not_finite(checkpoint):
+    def plant(weights):
+        weights["blocks.1.mlp.fc1.weight"][3, 4] = torch.nan
+        weights["head.bias"][1] = torch.inf
+
+    assert divergence(checkpoint(), plant=plant) == (
+        "blocks.1.mlp",
+        "the weights themselves are NaN or infinite, in blocks.1.mlp.fc1.weight and 1 more",
+    )
+
+
 def exchange(name, order):
     def plant(weights):
         for kind in ("weight", "bias"):

@@ -64,6 +64,24 @@ def test_a_path_wins_over_a_repository_of_the_same_name_and_says_so(
         "google/vit is a path here; write hf:google/vit for the Hub repository"
     ]
     assert parse_reference("hf:google/vit") == hub("google/vit")
+    caplog.clear()
+    (tmp_path / "google/vit.pth").touch()  # no repository is a file
+    assert parse_reference("google/vit.pth") == LocalPath(path=Path("google/vit.pth"))
+    assert caplog.messages == []
+
+
+def test_a_link_that_leads_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.safetensors").symlink_to("../../blobs/0a1b")
+    with pytest.raises(SourceError) as caught:
+        parse_reference("model.safetensors")
+    assert str(caught.value) == (
+        "error: source-not-found\n"
+        "  model.safetensors is a link to what is not there.\n"
+        "  link      model.safetensors\n"
+        "  leads to  ../../blobs/0a1b\n"
+        "  hint: in a cache of downloads, the download was not finished: get it again"
+    )
 
 
 @pytest.mark.parametrize(

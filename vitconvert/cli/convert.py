@@ -50,11 +50,6 @@ def command(source: str, help_text: str) -> click.Command:
     @click.option("--dry-run", is_flag=True, help="Say what would be done, and write nothing.")
     @click.option("-v", "--verbose", is_flag=True, help="With --dry-run: list every tensor.")
     @click.option("--force", is_flag=True, help="Replace the output if it is there.")
-    @click.option(
-        "--prefer",
-        metavar="KEY",
-        help="Of several state dicts in a torch checkpoint, this one; default: averaged weights.",
-    )
     @reading_options
     @fetching_options
     @talking_options
@@ -111,10 +106,16 @@ def _target(options: dict[str, Any]) -> str:
 
 
 def _typed(arguments: list[str]) -> str:
-    """The command for the record, which may be published, so without the token."""
+    """The command for the record, which may be published: no token, no place of this machine."""
+    from vitconvert.export.provenance import published
+
     hidden = {i + 1 for i, argument in enumerate(arguments) if argument == "--token"}
     shown = [
-        "--token=..." if argument.startswith("--token=") else "..." if i in hidden else argument
+        "--token=..."
+        if argument.startswith("--token=")
+        else "..."
+        if i in hidden
+        else published(argument)
         for i, argument in enumerate(arguments)
     ]
     return shlex.join(["vitconvert", *shown])
@@ -153,7 +154,7 @@ def _changes(options: dict[str, Any]) -> "Changes":
         patch_size=options["patch_size"],
         in_channels=options["in_channels"],
         num_classes=options["num_classes"],
-        classes=[name.strip() for name in classes.split(",")] if classes else None,
+        classes=[name.strip() for name in classes.split(",")] if classes is not None else None,
         dtype=parse_dtype(options["dtype"]),
     )
 

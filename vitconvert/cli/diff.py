@@ -72,6 +72,7 @@ def _options_of(side: str) -> Callable[[Command], Command]:
             f"--set-{side}", f"settings_{side}", multiple=True, metavar="FIELD=VALUE", help=only
         )(command)
         command = click.option(f"--architecture-{side}", help=only)(command)
+        command = click.option(f"--prefer-{side}", metavar="KEY", help=only)(command)
         path = click.Path(path_type=Path, dir_okay=False)
         command = click.option(f"--table-{side}", type=path, help=only)(command)
         return click.option(f"--dialect-{side}", help=only)(command)
@@ -80,7 +81,7 @@ def _options_of(side: str) -> Callable[[Command], Command]:
 
 
 def _how(options: dict[str, Any], side: str) -> dict[str, Any]:
-    names = ("dialect", "table", "architecture")
+    names = ("dialect", "table", "architecture", "prefer")
     how = {name: options[f"{name}_{side}"] or options[name] for name in names}
     settings = (*options["settings"], *options[f"settings_{side}"])
     return {**how, "overrides": parse_settings(settings)}

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from vitconvert.errors import VitConvertError
+from vitconvert.errors import UsageError, VitConvertError
 
 INTERRUPTED = 130
 
@@ -23,6 +23,8 @@ def run(command: click.Command, arguments: list[str]) -> int:
         click.echo("interrupted", err=True)
         return INTERRUPTED
     except click.ClickException as error:
+        if as_json:
+            return _report(UsageError(error.format_message()), as_json)
         error.show()
         return error.exit_code
     except KeyboardInterrupt:

@@ -32,6 +32,7 @@ def command(name: str, help_text: str) -> click.Command:
             overrides=parse_settings(options["settings"]),
             architecture=options["architecture"],
             table=options["table"],
+            prefer=options["prefer"],
         )
         if options["as_json"]:
             print_json({"ok": True, **inspection.to_dict()})

@@ -38,6 +38,11 @@ _READING = (
         metavar="FIELD=VALUE",
         help="State a fact that tensors cannot tell, such as num_heads=3. May be repeated.",
     ),
+    click.option(
+        "--prefer",
+        metavar="KEY",
+        help="Of several state dicts in a torch checkpoint, this one; default: averaged weights.",
+    ),
 )
 _CHANGING = (
     click.option("--image-size", help="Resample positions: 384 or 224x320 (height x width)."),

@@ -73,6 +73,7 @@ def checkpoint_of(options: dict[str, Any]) -> "Checkpoint":
         overrides=parse_settings(options["settings"]),
         architecture=options["architecture"],
         table=options["table"],
+        prefer=options["prefer"],
     )
 
 

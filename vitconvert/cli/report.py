@@ -120,6 +120,7 @@ def inspection_report(inspection: "Inspection") -> str:
         line("dialect", inspection.dialect or "not recognised"),
         line("configuration", "\n".join([*known, *missing])) if known or missing else "",
         *(line("ignored", f"{name}: {why}") for name, why in inspection.ignored.items()),
+        *(line("note", note) for note in inspection.notes),
         line("tree", "\n".join(tensor_tree(inspection))),
         str(inspection.problem) if inspection.problem else "",
     ]

@@ -65,6 +65,7 @@ def _compare(options: dict[str, Any]) -> "ParityReport":
         "overrides": parse_settings(options["settings"]),
         "architecture": options["architecture"],
         "table": options["table"],
+        "prefer": options["prefer"],
     }
     located = locate(options["model"], **locate_options(options))
     reference = read_header(located, **reading)

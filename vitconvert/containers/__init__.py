@@ -7,6 +7,7 @@ from vitconvert.containers.directory import weights_in
 from vitconvert.containers.hashing import hash_file
 from vitconvert.containers.opening import open_container
 from vitconvert.containers.shards import split, write_shards
+from vitconvert.containers.unwrapping import passed_over
 from vitconvert.containers.whole_file import sync_names
 from vitconvert.containers.writing import write_npz, write_safetensors, write_torch
 
@@ -22,6 +23,7 @@ __all__ = [
     "hash_file",
     "one_buffer",
     "open_container",
+    "passed_over",
     "row_major",
     "split",
     "sync_names",

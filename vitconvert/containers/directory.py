@@ -1,5 +1,6 @@
 """Which file of a directory holds the weights."""
 
+import re
 from pathlib import Path
 
 from vitconvert.errors import SourceError
@@ -16,6 +17,7 @@ STANDARD_NAMES = (
 )
 SUFFIXES = (".safetensors", ".npz", ".pth", ".pt", ".bin", ".ckpt", ".pth.tar")
 _INDICES = (".safetensors.index.json", ".bin.index.json")
+_SHARD = re.compile(r"-\d+-of-\d+\.")
 # What trainers leave beside the weights.
 _NOT_WEIGHTS = ("training_args.bin", "optimizer.", "scheduler.", "scaler.", "rng_state")
 
@@ -48,7 +50,10 @@ def weights_in(directory: Path) -> Path:
 
 
 def _none(directory: Path) -> SourceError:
-    names = sorted(path.name for path in directory.iterdir())
+    names = sorted(
+        path.name if path.exists() else f"{path.name}, a link to what is not there"
+        for path in directory.iterdir()
+    )
     return SourceError(
         "The directory holds no weights file.",
         evidence={"directory": directory, "looked for": " ".join(f"*{s}" for s in SUFFIXES)},
@@ -57,6 +62,13 @@ def _none(directory: Path) -> SourceError:
 
 
 def _several(directory: Path, candidates: list[Path]) -> SourceError:
+    if all(_SHARD.search(path.name) for path in candidates):
+        return SourceError(
+            "The directory holds shards of a checkpoint, and no index that says what is in them.",
+            evidence={"directory": directory},
+            details=[path.name for path in candidates[:10]],
+            hint="get the file that ends with .index.json, too.",
+        )
     return SourceError(
         f"The directory holds {len(candidates)} weights files, none with a standard name.",
         evidence={"directory": directory},

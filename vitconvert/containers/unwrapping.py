@@ -5,12 +5,14 @@ The values are those of torch's unpickler, or descriptions of them; either kind 
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vitconvert.containers.container import Container
 from vitconvert.containers.torch_pickle import Global, StoredTensor
 from vitconvert.errors import CorruptFile
 
@@ -69,6 +71,16 @@ def unwrap(path: Path, loaded: object, prefer: tuple[str, ...]) -> Unwrapped:
             evidence={"file": path, "holds": _summary(loaded)},
         )
     return Unwrapped(tensors=tensors, wrapper=wrapper, extras=extras)
+
+
+def passed_over(container: Container) -> tuple[str, ...]:
+    """A note on the other weights that a checkpoint holds beside those that were taken."""
+    holds = re.compile(r"with \d+ tensors?$")
+    names = [key.rpartition(".")[2] for key, v in container.extras.items() if holds.search(str(v))]
+    others = [name for name in WRAPPERS if name in names]
+    taken = ".".join(container.wrapper)
+    note = f"the weights are those under {taken}; beside them lie {', '.join(others)} (--prefer)"
+    return (note,) if others else ()
 
 
 def _unwrapped(

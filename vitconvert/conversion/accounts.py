@@ -1,7 +1,7 @@
 """Double entry: every tensor of the file used once or ignored for a reason, every tensor of the
 model written once, all shapes closed. From headers alone, and all problems in one message."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.ledger import Ledger
@@ -10,6 +10,7 @@ from vitconvert.errors import ShapeMismatch, TensorMismatch
 from vitconvert.tables.binding import Binding
 from vitconvert.tables.canonical import expected_tensors
 
+_FLOATS = ("float", "bfloat")
 _SHOWN = 12  # problems of one kind; a file of another model has hundreds
 
 
@@ -39,6 +40,36 @@ def check_accounts(binding: Binding, config: ViTConfig, file: str) -> None:
         details=[line for kind, lines in found.items() for line in _listed(kind, lines)],
         hint=_hint(found),
     )
+
+
+def check_dtypes(binding: Binding, dtypes: Mapping[str, str], file: str) -> None:
+    """Prove that what becomes a weight is a number of the kind that a model computes with.
+
+    Args:
+        binding: A table laid over a checkpoint's header.
+        dtypes: torch's name of each tensor's dtype, by the names of the header.
+        file: What messages call the checkpoint.
+
+    Raises:
+        TensorMismatch: Weights are whole numbers, truth values or complex.
+    """
+    strange = {
+        link.theirs: dtypes[link.theirs]
+        for name, links in binding.links.items()
+        if not name.endswith("num_batches_tracked")  # of batch norms, which count
+        for link in links
+        if link.theirs is not None and not dtypes[link.theirs].startswith(_FLOATS)
+    }
+    if strange:
+        raise TensorMismatch(
+            f"{len(strange)} of the weights {'are' if len(strange) > 1 else 'is'} not stored as "
+            "floating-point numbers.",
+            evidence={"file": file, "dialect": f"{binding.table.name} ({binding.table.file})"},
+            details=_listed("found", [f"{key}  {dtype}" for key, dtype in strange.items()]),
+            meaning="A quantised checkpoint means other numbers than it holds, and nothing here "
+            "says which.",
+            hint="Convert the checkpoint that it was quantised from.",
+        )
 
 
 def open_ledger(binding: Binding, config: ViTConfig, notes: tuple[str, ...]) -> Ledger:

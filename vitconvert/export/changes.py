@@ -168,12 +168,25 @@ def gauged(checkpoint: Checkpoint, gauges: Sequence["Gauge"]) -> Checkpoint:
             raise ParityFailed(
                 f"{gauge.name} changes the logits of these weights by more than rounding.",
                 evidence={"relative difference": f"{effect:.3g}", "tolerance": TOLERANCE},
-                meaning="A matrix that the step divides by is nearly singular.",
-                hint="Nothing was written. Choose a target that needs no such step.",
+                **_why_inexact(checkpoint),
             )
         change = f"{gauge.name}: {gauge.change}; logits change by {effect:.1e}"
         checkpoint = replace(after, ledger=checkpoint.ledger.with_changes([change]))
     return checkpoint
+
+
+def _why_inexact(checkpoint: Checkpoint) -> dict[str, str]:
+    """What makes a step inexact, and what to do."""
+    dtypes = {str(t.dtype).removeprefix("torch.") for t in checkpoint.tensors.values()}
+    if half := sorted(dtypes & {"float16", "bfloat16"}):
+        return {
+            "meaning": f"The weights are {' and '.join(half)}, to which the sums are rounded.",
+            "hint": "Nothing was written. --dtype float32 gives the sums room.",
+        }
+    return {
+        "meaning": "A matrix that the step divides by is nearly singular.",
+        "hint": "Nothing was written. Choose a target that needs no such step.",
+    }
 
 
 def effect_on_logits(before: Checkpoint, after: Checkpoint) -> float:

@@ -102,7 +102,9 @@ def _open_as_their_project(directory: Path, table: Table, model: "ViT") -> tuple
 
 def _stated(config: ViTConfig) -> dict[str, Any]:
     fields = {name: getattr(config, name) for name in field_names()}
-    return {name: value for name, value in fields.items() if value is not None}
+    # These are 0 where they are as in the blocks, and the tensors show how many that is.
+    implied = [name for name in ("pool_heads", "pool_mlp_dim") if not fields[name]]
+    return {k: value for k, value in fields.items() if value is not None and k not in implied}
 
 
 def _compute(reading: "Reading", model: "ViT") -> Opened:
@@ -141,8 +143,9 @@ def _compare_opened(
     images = random_images(model.config)
     with isolated(), silent_transformers():
         theirs = _open(consumer, opener, directory)(images)
-        # Bare transformers models give tokens, or what their pooler makes of the first.
-        ours = model(images) if theirs.ndim == 2 else model.forward_features(images)
+        ours = model(images)
+        if ours.shape != theirs.shape:  # a bare transformers model gives the tokens
+            ours = model.forward_features(images)
     return _verdict(consumer, ours, theirs)
 
 

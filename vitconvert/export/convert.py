@@ -16,7 +16,7 @@ from vitconvert.export.consumers import Opened, open_with_consumers
 from vitconvert.export.provenance import provenance, source_hashes, weights_metadata
 from vitconvert.export.targets import OWN, Wish, choose_gauged_target, choose_target
 from vitconvert.export.weights import contents_for, parse_size, write_weights
-from vitconvert.export.whole_directory import check_output, whole_directory
+from vitconvert.export.whole_directory import check_output, check_source, whole_directory
 from vitconvert.loading import (
     Checkpoint,
     Reading,
@@ -171,6 +171,7 @@ def convert_located(
     command: str | None = None,
 ) -> Conversion:
     """`convert` of files that have been located."""
+    check_source(output, located.weights)
     most = parse_size(max_shard_size)
     reading = read_header(located, **reading_options)
     sha256_in = source_hashes(reading)

@@ -1,5 +1,6 @@
 """`vitconvert.json`: where a directory came from, what was done, and how it was proved."""
 
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -17,6 +18,22 @@ if TYPE_CHECKING:
     from vitconvert.parity import ParityReport
 
 
+# What somebody typed: an option before it, a path that begins elsewhere than here.
+_PLACE = re.compile(r"(-o|--[a-z-]+=)?(local-dir:)?((?:~|\.\.|/).*)", re.DOTALL)
+
+
+def published(typed: str) -> str:
+    """A reference or an argument as anybody may read it.
+
+    Of a path elsewhere than below the current directory the last name remains, which tells nothing
+    of this machine, and of an address what stands before its query, which may be a secret.
+    """
+    if place := _PLACE.fullmatch(typed):
+        option, kind, path = place.groups(default="")
+        return f"{option}{kind}{Path(path).name}"
+    return typed.partition("?")[0] if "://" in typed else typed
+
+
 def provenance(
     source: Reading | Checkpoint,
     target: Target,
@@ -28,17 +45,20 @@ def provenance(
     departures: Sequence[str],
     command: str | None,
 ) -> dict[str, Any]:
-    """The record of a conversion; `config` in it is what vitconvert itself reads back."""
+    """The record of a conversion; `config` in it is what vitconvert itself reads back.
+
+    It goes to the Hub with the weights, so it tells of no place on this machine.
+    """
     located = source.located
     return {
         "vitconvert": VERSION,
         "command": command,
         "source": {
-            "reference": located.reference,
+            "reference": published(located.reference),
             "name": located.name,
             "repo": located.repo,
             "revision": located.revision,
-            "url": located.url,
+            "url": located.url and published(located.url),
             "sha256": dict(sha256_in),
             "verified": list(located.verified),
             "dialect": source.dialect,
@@ -49,7 +69,7 @@ def provenance(
         "preprocessing": source.preprocessing and source.preprocessing.to_dict(),
         "departures": list(departures),
         "ledger": source.ledger.to_dict(),
-        "parity": parity.to_dict() if parity else None,
+        "parity": {**parity.to_dict(), "source": published(parity.source)} if parity else None,
         "opened_by": [consumer.to_dict() for consumer in opened],
         "sha256": dict(sha256_out),
     }
@@ -69,7 +89,7 @@ def weights_metadata(source: Reading | Checkpoint, target: Target) -> dict[str, 
         "target_dialect": target.table.name,
         "source_repo": located.repo,
         "source_revision": located.revision,
-        "source_url": located.url and located.url.partition("?")[0],  # a query may be a secret
+        "source_url": located.url and published(located.url),
         "source_sha256": _sha256_of_weights(located),
     }
     return {f"vitconvert.{key}": value for key, value in stated.items() if value}

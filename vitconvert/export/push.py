@@ -132,6 +132,14 @@ def push(
             revision=revision,
             create_pr=create_pr,
         )
+        there = api.list_repo_files(repo, revision=done.pr_revision or done.oid)
+    if left_out := sorted(files.keys() - set(there)):
+        raise UploadError(
+            "The Hub left out files that the .gitignore of the repository names.",
+            evidence={"commit": done.pr_url or done.commit_url},
+            details=left_out,
+            hint="take them out of its .gitignore, and push again",
+        )
     return Pushed(
         repo=repo,
         url=done.pr_url or done.commit_url,

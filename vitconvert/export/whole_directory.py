@@ -24,12 +24,35 @@ def check_output(path: Path, *, overwrite: bool) -> None:
 
     Raises:
         OutputExists: Something is there, and nobody said that it may be replaced.
-        UsageError: There can be no directory here.
+        UsageError: There can be no directory here, or it would take the place of one that nobody
+            can mean.
     """
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111 (Path.home fails for a user without one)
+    for needed in (Path.cwd(), home):
+        if needed.resolve().is_relative_to(path.resolve()):
+            raise UsageError(
+                "The output would take the place of the current directory, or of your home.",
+                evidence={"output": path.resolve(), "in it": needed},
+                hint="-o names a new directory.",
+            )
     if path.exists() and not path.is_dir():
         raise UsageError("The output must be a directory.", evidence={"output": path})
     if path.is_dir() and any(path.iterdir()) and not overwrite:
         raise _exists(path)
+
+
+def check_source(path: Path, source: Path | None) -> None:
+    """Make sure that a source outlives its output.
+
+    Raises:
+        UsageError: The source lies in the directory whose place the output would take.
+    """
+    if source is not None and source.resolve().is_relative_to(path.resolve()):
+        raise UsageError(
+            "The output would take the place of its own source.",
+            evidence={"source": source, "output": path},
+            hint="-o names another directory.",
+        )
 
 
 def _exists(path: Path) -> OutputExists:
@@ -66,6 +89,9 @@ def whole_directory(path: Path, *, overwrite: bool) -> Iterator[Path]:
             yield temporary
             _sync(temporary)
             _put(temporary, path, overwrite=overwrite)
+    except OSError as error:
+        error.filename = error.filename or str(path)  # a full disk names no file
+        raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from vitconvert.errors import ConflictingFact
 
 _IMAGENET_CLASSES = 1000
+_HINT = "correct the names of the classes in that file, or take them out of it"
 
 
 class Labels(tuple[str, ...]):
@@ -58,8 +59,13 @@ def stated_labels(
         origin: Where the names were stated.
 
     Raises:
-        ConflictingFact: The checkpoint names other classes than the head has.
+        ConflictingFact: The checkpoint names other classes than the head has, or no classes.
     """
+    for names, kinds in ((id2label, (Mapping, list, tuple)), (descriptions, (Mapping,))):
+        if names is not None and not isinstance(names, kinds):
+            raise ConflictingFact(
+                f"{str(names)[:40]!r} names no classes.", evidence={"from": origin}, hint=_HINT
+            )
     stated = dict(id2label if isinstance(id2label, Mapping) else enumerate(id2label or ()))
     by_index = {str(index): str(name) for index, name in stated.items()}
     if num_classes < 1 or all(name == f"LABEL_{index}" for index, name in by_index.items()):
@@ -91,6 +97,7 @@ def _in_order(num_classes: int, by_index: Mapping[str, str], origin: str) -> lis
                 "missing": ", ".join(missing[:5]) or "none",
                 "foreign": ", ".join(foreign[:5]) or "none",
             },
+            hint=_HINT,
         )
     return [by_index[index] for index in wanted]
 

@@ -89,6 +89,17 @@ def _check(config: ViTConfig, *, topk: int, labels: Sequence[str] | None) -> Non
         raise ConflictingFact(
             "The model has no classification head.", hint="its features can still be embedded."
         )
+    if config.pooling == "none":
+        raise ConflictingFact(
+            "The model classifies each token, not the image.",
+            evidence={"pooling": f"none ({config.origins.get('pooling', 'user')})"},
+            hint="its tokens can still be embedded.",
+        )
+    if not config.head_bias and labels is None:  # a classifier has a bias
+        raise ConflictingFact(
+            "The model's head projects features, as CLIP's, and names no classes.",
+            hint="its features can still be embedded.",
+        )
     if labels is not None and len(labels) != config.num_classes:
         raise ConflictingFact(
             f"There are {len(labels)} labels for {config.num_classes} classes.",

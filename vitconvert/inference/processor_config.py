@@ -338,9 +338,12 @@ def fields_from_dialect(
     resize_size = scaled_size(image_size, fields.pop("crop_pct", 1.0))
     if "resize_size" in fields:
         resize_size = _height_width(fields["resize_size"], "resize_size")
+    cover = section["resize"] == "shortest" and resize_size[0] != resize_size[1]
     return {
         "crop": resize_size != image_size or section["resize"] != "squash",
         **fields,
+        # A shape that is not square has no one shortest side. open_clip and timm do the same.
+        "resize": "cover" if cover else section["resize"],
         "image_size": image_size,
         "resize_size": None if section["resize"] == "none" else resize_size,
         "mean": numbers(section["mean"], "mean", channels),

@@ -53,6 +53,9 @@ class _Candidate:
 def diagnose(case: Case, layer: str) -> str:
     """The mistake that explains a departing layer, in words, or "unknown"."""
     weights = case.model.state_dict()
+    if broken := [name for name, tensor in weights.items() if not tensor.isfinite().all()]:
+        others = f" and {len(broken) - 1} more" if len(broken) > 1 else ""
+        return f"the weights themselves are NaN or infinite, in {broken[0]}{others}"
     for candidate in _candidates(case.model.config, weights, layer):
         if _heals(candidate, weights, case, layer):
             return candidate.cause

@@ -37,6 +37,7 @@ def verify(
     overrides: Mapping[str, Any] | None = None,
     architecture: str | None = None,
     table: Source | None = None,
+    prefer: str | None = None,
     tolerance: float = TOLERANCE,
     seed: int = 0,
     batch: int = 2,
@@ -48,7 +49,7 @@ def verify(
     so (`verified` is False), and nothing is claimed.
 
     Args:
-        source, dialect, overrides, architecture, table: As for `load_model`.
+        source, dialect, overrides, architecture, table, prefer: As for `load_model`.
         against: Another checkpoint that should compute the same function; the implementation of
             *its* ecosystem loads it and is compared with.
         tolerance: Largest relative difference in float32; in float64 a ten-millionth of it.
@@ -64,6 +65,7 @@ def verify(
         "overrides": overrides,
         "architecture": architecture,
         "table": table,
+        "prefer": prefer,
     }
     reading = read_header(locate(source), **options)
     checkpoint = checkpoint_of(reading)

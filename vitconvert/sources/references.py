@@ -85,7 +85,7 @@ def parse_reference(text: str) -> Reference:
     """
     path = Path(text).expanduser()
     if text and path.exists():
-        if _HUB.fullmatch(text):
+        if path.is_dir() and _HUB.fullmatch(text):
             logger.warning("%s is a path here; write hf:%s for the Hub repository", text, text)
         return LocalPath(path=path)
     if (match := _SCHEME.fullmatch(text)) is not None:
@@ -142,6 +142,12 @@ def _looks_like_path(text: str) -> bool:
 def _nothing_there(text: str, path: Path) -> SourceError:
     if not text:
         return SourceError("The reference is empty.", hint="give a path, timm:NAME or hf:ORG/REPO")
+    if path.is_symlink():
+        return SourceError(
+            f"{text} is a link to what is not there.",
+            evidence={"link": path, "leads to": path.readlink()},
+            hint="in a cache of downloads, the download was not finished: get it again",
+        )
     siblings = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
     if near := difflib.get_close_matches(path.name, siblings, n=3):
         hint = f"did you mean {' or '.join(str(path.parent / name) for name in near)}?"

@@ -6,7 +6,7 @@ loads the checkpoint's tensors in their own names, strictly: nothing here goes t
 
 from collections.abc import Callable, Mapping
 
-from vitconvert.errors import NotRepresentable
+from vitconvert.errors import NotRepresentable, VitConvertError
 from vitconvert.loading import Reading
 from vitconvert.parity.references.huggingface import huggingface_reference
 from vitconvert.parity.references.lucidrains import lucidrains_reference
@@ -24,16 +24,31 @@ def build_reference(reading: Reading) -> Reference:
 
     Raises:
         MissingPackage: The package is not installed.
-        NotRepresentable: No package can be installed that computes this checkpoint.
+        NotRepresentable: No package can be installed that computes this checkpoint, or it does
+            not take what the checkpoint's config.json says.
     """
+    from huggingface_hub.errors import StrictDataclassError
+
     ecosystem = reading.table.ecosystem
     if ecosystem not in _BUILDERS:
         raise NotRepresentable(
             _WITHOUT.get(ecosystem, f"{reading.table.title} is no package to install.")
         )
-    return _BUILDERS[ecosystem](reading)
+    try:
+        return _BUILDERS[ecosystem](reading)
+    except VitConvertError:
+        raise
+    except (*_REFUSALS, StrictDataclassError) as error:
+        if not reading.their_config:
+            raise
+        # Where a config.json and the tensors differ, the tensors are right, and noted to be so.
+        said = str(error).strip().splitlines()[0]
+        raise NotRepresentable(
+            f"{reading.table.title}: its own class does not take what config.json says: {said}"
+        ) from error
 
 
+_REFUSALS = (RuntimeError, ValueError, TypeError)  # of classes that get wrong arguments
 _BUILDERS: Mapping[str, Callable[[Reading], Reference]] = {
     "timm": timm_reference,
     "hf": huggingface_reference,

@@ -1,0 +1,48 @@
+"""`vitconvert inspect MODEL`, and which weights of a file the verbs take."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from tests.spelling import google_arrays
+
+TAKEN = "the weights are those under model_ema; beside them lie model (--prefer)"
+
+
+@pytest.fixture
+def training(tmp_path):
+    """A training program's checkpoint, of which the averaged weights are other numbers."""
+    arrays = google_arrays(depth=2, heads=3, width=36, size=32)
+    np.savez(tmp_path / "plain.npz", **arrays)
+    plain = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    averaged = {name: tensor + 1 for name, tensor in plain.items()}
+    optimizer = {"state": {0: {"exp_avg": torch.ones(3)}}}
+    checkpoint = {"model": plain, "optimizer": optimizer, "model_ema": averaged}
+    torch.save(checkpoint, tmp_path / "training.pth")
+    return tmp_path / "training.pth"
+
+
+def test_other_weights_in_the_file_are_told(training, run):
+    code, out, err = run("inspect", training)
+    assert (code, err) == (0, "")
+    assert f"note           {TAKEN}" in out.splitlines()
+    assert json.loads(run("inspect", training, "--json").out)["notes"] == [TAKEN]
+    out = run("inspect", training, "--prefer", "model").out
+    assert "the weights are those under model; beside them lie model_ema (--prefer)" in out
+
+
+def test_other_weights_are_told_by_a_conversion(training, run, tmp_path):
+    code, out, err = run("file", training, "-o", tmp_path / "out", "--no-verify")
+    assert (code, err) == (0, "")
+    assert f"note           {TAKEN}" in out.splitlines()
+    assert f"note     {TAKEN}" in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_every_verb_takes_the_weights_that_are_preferred(training, run):
+    plain = training.with_name("plain.npz")
+    assert run("diff", training, plain, "-q").out == "different: 32 tensors\n"
+    assert run("diff", training, plain, "-q", "--prefer-a", "model").out == "equal\n"
+    assert run("diff", training, training, "-q", "--prefer", "model").out == "equal\n"
+    assert "bit-equal" in run("verify", training, "--prefer", "model", "--against", plain).out
