@@ -41,7 +41,8 @@ from vitconvert.tables.architectures import (
     named,
 )
 from vitconvert.tables.detection import Recognised, recognise
-from vitconvert.tables.table import Table, find_tables, read_table
+from vitconvert.tables.dialects import find_tables, read_table
+from vitconvert.tables.table import Table
 
 if TYPE_CHECKING:
     import torch

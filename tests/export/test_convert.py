@@ -21,7 +21,7 @@ from vitconvert.conversion.morphs import cast
 from vitconvert.errors import NotRepresentable, OutputExists, ParityFailed, UsageError
 from vitconvert.export import consumers
 from vitconvert.export.targets import Wish, holders
-from vitconvert.tables.table import builtin_tables
+from vitconvert.tables.dialects import builtin_tables
 
 
 def _images(config, batch=2):

@@ -15,7 +15,7 @@ from vitconvert.errors import NotRepresentable, ParityFailed
 from vitconvert.export.consumers import open_with_consumers
 from vitconvert.export.targets import Wish, choose_target
 from vitconvert.loading import build_model
-from vitconvert.tables.table import builtin_tables
+from vitconvert.tables.dialects import builtin_tables
 
 # The dialect that has a class's own name, where another one computes the same.
 NAMED = {

@@ -15,7 +15,8 @@ from vitconvert.export.timm_config import timm_config, timm_config_by_name
 from vitconvert.inference.labels import Labels
 from vitconvert.inference.preprocessing import Preprocessing
 from vitconvert.tables.architectures import find_architecture
-from vitconvert.tables.table import Table, builtin_tables, find_tables
+from vitconvert.tables.dialects import builtin_tables, find_tables
+from vitconvert.tables.table import Table
 
 OWN = "vit"
 _BY_ARGUMENTS = ("timm", "timm_root_stem")  # what timm's VisionTransformer can be told to be

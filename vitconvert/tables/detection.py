@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from vitconvert.errors import AmbiguousDialect, UnknownDialect
 from vitconvert.tables.binding import Binding, Shape, bind
+from vitconvert.tables.dialects import builtin_tables, likely_tables
 from vitconvert.tables.directory import tables_dir
-from vitconvert.tables.table import Table, builtin_tables, likely_tables
+from vitconvert.tables.table import Table
 
 # A table that uses this share of a file's keys is taken to be meant: what it does not explain is
 # then reported as a problem of the file, tensor by tensor, and not as an unknown dialect.
