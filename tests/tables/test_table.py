@@ -9,7 +9,7 @@ from vitconvert.config import ViTConfig
 from vitconvert.errors import TableError, UsageError
 from vitconvert.tables.dialects import builtin_tables, find_tables, read_table
 from vitconvert.tables.directory import tables_dir
-from vitconvert.tables.table import Default
+from vitconvert.tables.reading import Default
 
 HEADER = """\
 [dialect]

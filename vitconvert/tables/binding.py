@@ -10,8 +10,9 @@ from vitconvert.tables.axes import Axes, Dim
 from vitconvert.tables.canonical import CanonicalTensor, instantiate
 from vitconvert.tables.constants import Constant
 from vitconvert.tables.expressions import Alternative, Part
+from vitconvert.tables.rows import Row
 from vitconvert.tables.sizes import Equation, Sizes, solve
-from vitconvert.tables.table import Row, Table
+from vitconvert.tables.table import Table
 from vitconvert.tables.templates import MOST_STEPS, Index, numbers_of, skeleton_of
 
 Shape = tuple[int, ...]
@@ -158,8 +159,10 @@ def _selected(part: Part | None, indices: Mapping[str, int]) -> tuple[str, int] 
     return part.selection.axis, number
 
 
-def _places(table: Table) -> Iterator[_Place]:
+def _places(table: Table, skeletons: str) -> Iterator[_Place]:
     for row in table.rows:
+        if not row.may_use(skeletons):
+            continue
         for number, alternative in enumerate(row.alternatives):
             for n, item in enumerate(alternative.items):
                 if isinstance(item, Part):
@@ -174,7 +177,7 @@ class _Binder:
         self.shapes = shapes
         # Keys that differ only in their numbers have the same candidates, and there are few.
         self.places: dict[str, list[_Place]] = defaultdict(list)
-        for place in _places(table):
+        for place in _places(table, "\n".join({skeleton_of(key) for key in shapes})):
             for skeleton in place.part.key.skeletons:
                 self.places[skeleton].append(place)
         self.spellings: _Spellings = defaultdict(dict)

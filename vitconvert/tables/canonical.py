@@ -1,7 +1,6 @@
 """The canonical spelling: our own ViT's tensors, their axes and when they exist."""
 
 import functools
-import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from vitconvert.config import ViTConfig
 from vitconvert.errors import TableError
 from vitconvert.tables.axes import Axes, parse_axes
 from vitconvert.tables.directory import tables_dir
+from vitconvert.tables.lazy_toml import LazyToml
 from vitconvert.tables.templates import Template, parse_template
 
 
@@ -66,7 +66,7 @@ def instantiate(axes: Axes, indices: Mapping[str, int]) -> Axes:
 def canonical_tensors() -> Mapping[str, CanonicalTensor]:
     """All canonical tensors by the text of their name."""
     text = (tables_dir() / "canonical.toml").read_text(encoding="utf-8")
-    rows = tomllib.loads(text)["tensors"]
+    rows = LazyToml(text)["tensors"]
     return {
         name: _tensor(name, value)
         for template, value in rows.items()

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from vitconvert.errors import UsageError
 from vitconvert.tables.directory import tables_dir
-from vitconvert.tables.reading import may_recognise, parse_table
+from vitconvert.tables.reading import Reader
+from vitconvert.tables.rows import may_spell
 from vitconvert.tables.screening import ecosystem_of, likely_dialects
 from vitconvert.tables.sections import (
     builtin_label,
@@ -17,7 +18,7 @@ from vitconvert.tables.sections import (
     read_sections,
     stem_of,
 )
-from vitconvert.tables.table import Table
+from vitconvert.tables.table import Table, table_of
 from vitconvert.tables.templates import skeleton_of
 
 
@@ -38,7 +39,7 @@ class _BuiltinTables(Mapping[str, Table]):
 
 @functools.cache
 def _builtin_table(name: str) -> Table:
-    return parse_table(name, builtin_label(name), builtin_sections(name))
+    return table_of(Reader(name, builtin_label(name), builtin_sections(name)))
 
 
 def builtin_tables() -> Mapping[str, Table]:
@@ -56,11 +57,20 @@ def likely_tables(keys: Iterable[str]) -> list[Table]:
     The others do not, and were not parsed to know it. Those that are `named_only` are left out.
     """
     skeletons = {skeleton_of(key) for key in keys}
-    return [
-        _builtin_table(name)
-        for name in likely_dialects(skeletons)
-        if may_recognise(name, builtin_label(name), builtin_sections(name), skeletons)
-    ]
+    tables = (_builtin_table(name) for name in likely_dialects(skeletons))
+    text = "\n".join(skeletons)
+    return [table for table in tables if not table.named_only and _may_find_required(table, text)]
+
+
+def _may_find_required(table: Table, skeletons: str) -> bool:
+    return all(any(_may_find(table, name, skeletons) for name in group) for group in table.requires)
+
+
+def _may_find(table: Table, name: str, skeletons: str) -> bool:
+    """Whether keys of these skeletons may fill a row, or be an ignored key."""
+    if name in table.row_of:
+        return table.row_of[name].may_use(skeletons)
+    return may_spell(name, table.reader.words, skeletons)
 
 
 def find_tables(name: str) -> list[Table]:
@@ -90,4 +100,6 @@ def read_table(file: Traversable | Path) -> Table:
     """
     builtin = not isinstance(file, Path) or file.parent == tables_dir()
     label = builtin_label(stem_of(file)) if builtin else str(file)
-    return parse_table(stem_of(file), label, read_sections(file, label))
+    table = table_of(Reader(stem_of(file), label, read_sections(file, label)))
+    table.check()
+    return table

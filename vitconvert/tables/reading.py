@@ -1,8 +1,10 @@
 """The sections of a dialect's file, turned into a table."""
 
 import functools
+import itertools
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
@@ -18,10 +20,8 @@ from vitconvert.tables.config_file import (
     read_config_file,
 )
 from vitconvert.tables.constants import Constant, parse_constant
-from vitconvert.tables.expressions import Alternative, parse_expression
-from vitconvert.tables.sections import Sections
-from vitconvert.tables.soundness import check_alternative
-from vitconvert.tables.table import SCALED_BY_WIDTH, Default, Row, Table
+from vitconvert.tables.rows import Row
+from vitconvert.tables.sections import Sections, mistake
 from vitconvert.tables.templates import Template, Words, parse_template
 
 _SECTIONS = (
@@ -57,28 +57,22 @@ _DIALECT_KEYS = (
 _GATHERED = ("running_mean", "running_var", "num_batches_tracked")
 
 
-def parse_table(name: str, label: str, sections: Sections) -> Table:
-    """Parse the sections of one file.
-
-    Args:
-        name: Of the dialect.
-        label: How messages call the file.
-        sections: Of the file, on top of those of the table that it extends.
-
-    Raises:
-        TableError: With the place in the file and what is wrong there.
-    """
-    return _TableReader(name, label, sections).table()
+# The one default that depends on a size: attention scaled by the model's width, not the head's.
+SCALED_BY_WIDTH = "embed_dim ** -0.5"
 
 
-def may_recognise(name: str, label: str, sections: Sections, skeletons: Set[str]) -> bool:
-    """Whether keys of these skeletons may be of the dialect, told without parsing all of it."""
-    reader = _TableReader(name, label, sections)
-    return not reader.named_only() and reader.finds_required(skeletons)
+@dataclass(frozen=True)
+class Default:
+    """A fact the dialect implies: `field if word` or `field unless word`, or always."""
+
+    field: str
+    value: Any
+    word: str = ""
+    negated: bool = False
 
 
-class _TableReader:
-    """Turns the sections of one file into a Table; every message carries its place."""
+class Reader:
+    """Parses the sections of one file; every message carries its place."""
 
     def __init__(self, name: str, label: str, data: Sections) -> None:
         self.name = name
@@ -86,65 +80,49 @@ class _TableReader:
         self.data = data
 
     def error(self, place: str, problem: object, hint: str | None = None) -> TableError:
-        return TableError(
-            "The table does not parse.",
-            evidence={"file": self.label, "place": place, "problem": problem},
-            hint=hint,
-        )
+        """A mistake in the table."""
+        return mistake(self.label, place, problem, hint)
 
     def section(self, name: str) -> Mapping[str, Any]:
+        """A section, empty if there is none."""
         value = self.data.get(name, {})
         if not isinstance(value, dict):
             raise self.error(name, "expected a [section]")
         return value
 
     def text(self, section: str, key: str, default: str | None = None) -> str:
+        """A text."""
         value = self.section(section).get(key, default)
         if not isinstance(value, str):
             found = "nothing" if value is None else type(value).__name__
             raise self.error(f"{section}.{key}", f"expected a text, found {found}")
         return value
 
-    def table(self) -> Table:
+    def check(self) -> None:
+        """Look for mistakes that no part shows by itself."""
         for unknown in sorted(set(self.data) - set(_SECTIONS)):
             raise self.error(unknown, f"unknown section; there are {', '.join(_SECTIONS)}")
         for unknown in sorted(set(self.section("dialect")) - set(_DIALECT_KEYS)):
             raise self.error(f"dialect.{unknown}", f"unknown key; {', '.join(_DIALECT_KEYS)}")
-        rows = tuple(self.rows())
-        self.check_uses(rows)
-        self.check_requires(rows)
-        return Table(
-            name=self.name,
-            file=self.label,
-            title=self.text("dialect", "title"),
-            ecosystem=self.text("dialect", "ecosystem", self.name),
-            source=self.text("dialect", "source"),
-            tested=self.text("dialect", "tested", ""),
-            container=self.text("dialect", "container", "safetensors"),
-            named_only=self.named_only(),
-            allowed_as=self.text("dialect", "allowed_as", ""),
-            install=self.text("dialect", "install", ""),
-            requires=self.requires(),
-            rows=rows,
-            ignore=tuple(self.ignore()),
-            sizes=tuple(self.sizes()),
-            holds=tuple(self.holds()),
-            empty=tuple(self.empty()),
-            constants=tuple(self.constants()),
-            first=tuple(self.first()),
-            defaults=tuple(self.defaults()),
-            ask=dict(self.reasons("ask", self.check_field)),
-            config_file=self.config_file(),
-            only=self.only(),
-            must=dict(self.reasons("must", self.check_property)),
-            preprocessing=self.section("preprocessing"),
-        )
+        self.check_uses()
+        known = self.rows.keys() | self.section("ignore").keys()
+        for name in itertools.chain(*self.requires()):
+            if name not in known:
+                raise self.error("dialect.requires", f"{name!r} is no row of this table")
 
-    def named_only(self) -> bool:
-        return bool(self.section("dialect").get("named_only", False))
+    def check_uses(self) -> None:
+        """No tensor of theirs, and no step of one, may go into two of ours."""
+        users: dict[object, str] = {}
+        for row in self.rows.values():
+            for part in itertools.chain(*(a.parts for a in row.alternatives)):
+                use = (part.key.segments, part.selection)
+                if users.setdefault(use, row.name) != row.name:
+                    problem = f"{part.key} is used by {users[use]!r} already"
+                    raise self.error(f'rows."{row.name}"', problem)
 
     @functools.cached_property
     def words(self) -> Words:
+        """What the words stand for."""
         words = {}
         for word, texts in self.section("words").items():
             if " " in word:
@@ -158,6 +136,7 @@ class _TableReader:
         return words
 
     def first(self) -> Iterator[Conditional]:
+        """Words, with the text that some models are written with."""
         words = self.words
         for key, text in self.section("words").items():
             if " " not in key:
@@ -176,74 +155,46 @@ class _TableReader:
         kinds = ("weight", "bias", *_GATHERED, "{p}")
         return {kind: _with_kind(self.words, kind) for kind in kinds}
 
-    def rows(self, names: Collection[str] | None = None) -> Iterator[Row]:
-        """All rows, or those of some of our tensors."""
-        words = self.words_of_kind
-        for key, value in self.section("rows").items():
-            if value is False:
-                continue
-            if not isinstance(value, str):
-                raise self.error(f'rows."{key}"', "expected a text, or false to take a row away")
-            for kind in _kinds(key):
-                name = key.replace("{p}", kind)
-                if names is None or name in names:
-                    yield self.row(name, value.replace("{p}", kind), words[kind], key)
+    @functools.cached_property
+    def rows(self) -> Mapping[str, Row]:
+        """Rows by the name of our tensor, each made when it is first asked for."""
+        rows = self.section("rows").items()
+        return _Rows(
+            self,
+            {name: (key, kind) for key, v in rows if v is not False for name, kind in _names(key)},
+        )
 
-    def row(self, name: str, text: str, words: Words, key: str) -> Row:
-        tensors = canonical_tensors()
+    def row(self, name: str, key: str, kind: str) -> Row:
+        """A row of our tensor of this name."""
+        value, tensors = self.section("rows")[key], canonical_tensors()
+        if not isinstance(value, str):
+            raise self.error(f'rows."{key}"', "expected a text, or false to take a row away")
         if name not in tensors:
             near = get_close_matches(name, tensors, n=1)
             hint = f"Did you mean {near[0]!r}?" if near else None
             raise self.error(f'rows."{key}"', f"{name!r} is no canonical name", hint)
-        try:
-            alternatives = _alternatives(name, text, tuple(words.items()))
-        except ValueError as error:
-            raise self.error(f'rows."{key}"', error) from None
-        return Row(tensors[name], alternatives, f'{self.label}: "{name}" = "{text}"')
-
-    def check_uses(self, rows: Iterable[Row]) -> None:
-        """No tensor of theirs, and no step of one, may go into two of ours."""
-        users: dict[object, str] = {}
-        for row in rows:
-            for alternative in row.alternatives:
-                for part in alternative.parts:
-                    use = (part.key.segments, part.selection)
-                    if users.setdefault(use, row.name) != row.name:
-                        problem = f"{part.key} is used by {users[use]!r} already"
-                        raise self.error(f'rows."{row.name}"', problem)
-
-    def finds_required(self, skeletons: Set[str]) -> bool:
-        """Whether keys of these skeletons fill each group of `requires`, as far as names tell."""
-        groups = self.requires()
-        wanted = {name for group in groups for name in group}
-        found = {row.name for row in self.rows(wanted) if _may_fill(row, skeletons)}
-        found |= {t.text for t, _ in self.ignore(wanted) if t.may_spell(skeletons)}
-        return all(found.intersection(group) for group in groups)
+        spelling, words = value.replace("{p}", kind), self.words_of_kind[kind]
+        return Row(tensors[name], spelling, words, self.label, key)
 
     def requires(self) -> tuple[tuple[str, ...], ...]:
+        """Groups of rows, of each of which a file has one."""
         names = self.section("dialect").get("requires", [])
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise self.error("dialect.requires", "expected a list of texts")
         return tuple(tuple(n.strip() for n in either.split("|")) for either in names)
 
-    def check_requires(self, rows: Iterable[Row]) -> None:
-        known = {row.name for row in rows} | set(self.section("ignore"))
-        for name in (name for group in self.requires() for name in group):
-            if name not in known:
-                raise self.error("dialect.requires", f"{name!r} is no row of this table")
-
-    def ignore(self, keys: Collection[str] | None = None) -> Iterator[tuple[Template, str]]:
-        """All ignored keys with the reason, or those of some texts."""
+    def ignore(self) -> Iterator[tuple[Template, str]]:
+        """Ignored keys, and why."""
         for key, reason in self.section("ignore").items():
             if reason is False:
                 continue
             if not isinstance(reason, str) or not reason.strip():
                 raise self.error(f'ignore."{key}"', "a reason is needed, as text")
-            for kind in _kinds(key):
-                if keys is None or key.replace("{p}", kind) in keys:
-                    yield self.template("ignore", key, kind), reason
+            for _, kind in _names(key):
+                yield self.template("ignore", key, kind), reason
 
     def sizes(self) -> Iterator[tuple[Template, str, int]]:
+        """A key, an axis, and what times its length that is."""
         for key, value in self.section("sizes").items():
             match = re.fullmatch(r"([a-z]+)(?: / ([1-9][0-9]*))?", str(value))
             if not match:
@@ -251,6 +202,7 @@ class _TableReader:
             yield self.template("sizes", key), match[1], int(match[2] or 1)
 
     def holds(self) -> Iterator[tuple[Template, Constant]]:
+        """What ignored tensors must be."""
         for key, text in self.section("holds").items():
             if text is False:
                 continue
@@ -263,6 +215,7 @@ class _TableReader:
             yield self.template("holds", key), constant
 
     def empty(self) -> Iterator[tuple[Template, Axes]]:
+        """Arrays without elements."""
         for key, axes in self.section("empty").items():
             try:
                 template, layout = self.template("empty", key), parse_axes(axes)
@@ -273,6 +226,7 @@ class _TableReader:
             yield template, layout
 
     def constants(self) -> Iterator[tuple[Template, float, Axes]]:
+        """Tensors that are written and play no part."""
         ignored = [template for template, _ in self.ignore()]
         for key, text in self.section("constants").items():
             place = f'constants."{key}"'
@@ -287,12 +241,14 @@ class _TableReader:
             yield constant
 
     def template(self, section: str, key: str, kind: str = "{p}") -> Template:
+        """The key of an entry, with what {p} stands for."""
         try:
             return parse_template(key.replace("{p}", kind), self.words_of_kind[kind])
         except ValueError as error:
             raise self.error(f'{section}."{key}"', error) from None
 
     def defaults(self) -> Iterator[Default]:
+        """What the project's code fixes."""
         for key, value in self.section("config").items():
             place = f'config."{key}"'
             match key.split():
@@ -309,6 +265,7 @@ class _TableReader:
                     raise self.error(place, f"expected {forms}")
 
     def reasons(self, section: str, check: Callable[[str, str], None]) -> Iterator[tuple[str, str]]:
+        """Names that are checked, each with a reason."""
         for name, reason in self.section(section).items():
             check(f"{section}.{name}", name)
             if reason is False:
@@ -318,19 +275,23 @@ class _TableReader:
             yield name, reason
 
     def config_file(self) -> ConfigFile | None:
+        """How the project's own `config.json` says what ours says."""
         section = self.section("config_json")
         return read_config_file(section, self) if section else None
 
     def only(self) -> Mapping[str, Any]:
+        """Properties of ViTConfig that every model has."""
         for name in self.section("only"):
             self.check_property(f"only.{name}", name)
         return self.section("only")
 
     def check_property(self, place: str, name: str) -> None:
+        """Raise TableError if ViTConfig has no such field or property."""
         if not hasattr(ViTConfig, name) and name not in ViTConfig.__dataclass_fields__:
             raise self.error(place, f"{name!r} is no property of ViTConfig")
 
     def field(self, place: str, field: str, value: object) -> Any:
+        """The value of a field of ViTConfig."""
         self.check_field(place, field)
         try:
             return parse_field(field, value)
@@ -338,6 +299,7 @@ class _TableReader:
             raise self.error(place, error.fact) from None
 
     def check_field(self, place: str, field: str) -> None:
+        """Raise TableError if ViTConfig has no such field."""
         fields = field_names()
         if field not in fields:
             near = get_close_matches(field, fields, n=1)
@@ -345,31 +307,34 @@ class _TableReader:
             raise self.error(place, f"{field!r} is no field of ViTConfig", hint)
 
 
-def _kinds(key: str) -> tuple[str, ...]:
-    """What {p} stands for; a key without it means itself."""
-    if "{p}" not in key:
-        return ("{p}",)
-    gathered = (kind for kind in _GATHERED if key.replace("{p}", kind) in canonical_tensors())
-    return ("weight", "bias", *gathered)
+class _Rows(Mapping[str, Row]):
+    def __init__(self, reader: Reader, places: Mapping[str, tuple[str, str]]) -> None:
+        self._reader = reader
+        self._places = places  # name -> key in the table, what {p} is there
+        self._rows: dict[str, Row] = {}
+
+    def __getitem__(self, name: str) -> Row:
+        if name not in self._rows:
+            self._rows[name] = self._reader.row(name, *self._places[name])
+        return self._rows[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._places
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
 
 
 @functools.cache
-def _alternatives(
-    name: str, text: str, words: tuple[tuple[str, tuple[str, ...]], ...]
-) -> tuple[Alternative, ...]:
-    """A row's right side. Tables that extend another share most of their rows with it."""
-    alternatives = parse_expression(text, dict(words))
-    for alternative in alternatives:
-        check_alternative(canonical_tensors()[name], alternative)
-    return alternatives
-
-
-def _may_fill(row: Row, skeletons: Set[str]) -> bool:
-    """Whether keys of these skeletons are all parts of one spelling of the row."""
-    return any(
-        all(part.key.may_spell(skeletons) for part in alternative.parts)
-        for alternative in row.alternatives
-    )
+def _names(key: str) -> tuple[tuple[str, str], ...]:
+    """What a key with {p} stands for, each with the kind; a key without it means itself."""
+    if "{p}" not in key:
+        return ((key, "{p}"),)
+    names = ((key.replace("{p}", kind), kind) for kind in ("weight", "bias", *_GATHERED))
+    return tuple((n, k) for n, k in names if k not in _GATHERED or n in canonical_tensors())
 
 
 def _with_kind(words: Words, kind: str) -> Words:

@@ -1,49 +1,26 @@
-"""A dialect: one TOML file of `weights_map/`, parsed once into an object nobody edits."""
+"""A dialect: one TOML file of `weights_map/`, parsed into an object nobody edits."""
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from vitconvert.config import ViTConfig
 from vitconvert.tables.axes import Axes
-from vitconvert.tables.canonical import CanonicalTensor
 from vitconvert.tables.config_file import Conditional, ConfigFile
 from vitconvert.tables.constants import Constant
-from vitconvert.tables.expressions import Alternative
+from vitconvert.tables.reading import Default, Reader
+from vitconvert.tables.rows import Row
 from vitconvert.tables.templates import Template
 
-# The one default that depends on a size: attention scaled by the model's width, not the head's.
-SCALED_BY_WIDTH = "embed_dim ** -0.5"
 
-
-@dataclass(frozen=True)
-class Row:
-    """One of our tensors and the ways in which the dialect spells it."""
-
-    tensor: CanonicalTensor
-    alternatives: tuple[Alternative, ...]
-    text: str  # as it stands in the table, for messages
-
-    @property
-    def name(self) -> str:
-        """The canonical name."""
-        return self.tensor.name.text
-
-
-@dataclass(frozen=True)
-class Default:
-    """A fact the dialect implies: `field if word` or `field unless word`, or always."""
-
-    field: str
-    value: Any
-    word: str = ""
-    negated: bool = False
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Table:
-    """A parsed dialect."""
+    """A dialect.
+
+    Each part is parsed when it is first asked for. To refuse a table takes few of them, and most
+    tables are refused.
+    """
 
     name: str
     file: str
@@ -56,25 +33,110 @@ class Table:
     allowed_as: str  # the step whose permission it takes to write it, if it is not named
     install: str  # what to install to open it; "" says nothing
     requires: tuple[tuple[str, ...], ...]  # of each group, one row must be found
-    rows: tuple[Row, ...]
-    ignore: tuple[tuple[Template, str], ...]
-    sizes: tuple[tuple[Template, str, int], ...]  # a key, an axis, what times its length that is
-    holds: tuple[tuple[Template, Constant], ...]  # what ignored tensors must be
-    empty: tuple[tuple[Template, Axes], ...]
-    constants: tuple[tuple[Template, float, Axes], ...]
-    first: tuple[Conditional, ...]  # a word -> the text that some models are written with
-    defaults: tuple[Default, ...]
-    ask: Mapping[str, str]  # fields that only the user can tell -> why
-    config_file: ConfigFile | None
-    only: Mapping[str, Any]  # properties of ViTConfig that the project's model always has
-    must: Mapping[str, str]  # properties without which its code mistakes the tensors -> why
-    preprocessing: Mapping[str, Any]
+    reader: Reader = field(repr=False)
 
-    @functools.cached_property
+    @property
     def row_of(self) -> Mapping[str, Row]:
         """Rows by canonical name."""
-        return {row.name: row for row in self.rows}
+        return self.reader.rows
+
+    @functools.cached_property
+    def ignore(self) -> tuple[tuple[Template, str], ...]:
+        """Keys that play no part, and why."""
+        return tuple(self.reader.ignore())
+
+    @functools.cached_property
+    def sizes(self) -> tuple[tuple[Template, str, int], ...]:
+        """A key, an axis, and what times its length that is."""
+        return tuple(self.reader.sizes())
+
+    @functools.cached_property
+    def holds(self) -> tuple[tuple[Template, Constant], ...]:
+        """What ignored tensors must be."""
+        return tuple(self.reader.holds())
+
+    @functools.cached_property
+    def empty(self) -> tuple[tuple[Template, Axes], ...]:
+        """Arrays without elements that the project's class holds."""
+        return tuple(self.reader.empty())
+
+    @functools.cached_property
+    def constants(self) -> tuple[tuple[Template, float, Axes], ...]:
+        """Tensors that the project's class holds, and that play no part."""
+        return tuple(self.reader.constants())
+
+    @functools.cached_property
+    def first(self) -> tuple[Conditional, ...]:
+        """Words, with the text that some models are written with."""
+        return tuple(self.reader.first())
+
+    @functools.cached_property
+    def defaults(self) -> tuple[Default, ...]:
+        """What the project's code fixes."""
+        return tuple(self.reader.defaults())
+
+    @functools.cached_property
+    def ask(self) -> Mapping[str, str]:
+        """Fields that only the user can tell, and why."""
+        return dict(self.reader.reasons("ask", self.reader.check_field))
+
+    @functools.cached_property
+    def config_file(self) -> ConfigFile | None:
+        """How the project's own configuration says what ours says."""
+        return self.reader.config_file()
+
+    @functools.cached_property
+    def only(self) -> Mapping[str, Any]:
+        """Properties of ViTConfig that the project's model always has."""
+        return self.reader.only()
+
+    @functools.cached_property
+    def must(self) -> Mapping[str, str]:
+        """Properties without which the project's code mistakes the tensors, and why."""
+        return dict(self.reader.reasons("must", self.reader.check_property))
+
+    @functools.cached_property
+    def preprocessing(self) -> Mapping[str, Any]:
+        """How the project turns a photograph into numbers."""
+        return self.reader.section("preprocessing")
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """All rows."""
+        return tuple(self.row_of.values())
 
     def first_texts(self, config: ViTConfig) -> Mapping[str, str]:
         """The words that this model is not written with the first text of."""
         return {first.name: first.value for first in self.first if first.holds(config)}
+
+    def check(self) -> None:
+        """Parse every part.
+
+        Raises:
+            TableError: With the place in the file and what is wrong there.
+        """
+        self.reader.check()
+        for part in (n for n, v in vars(Table).items() if isinstance(v, functools.cached_property)):
+            getattr(self, part)
+
+
+def table_of(reader: Reader) -> Table:
+    """The dialect of a file.
+
+    Raises:
+        TableError: It does not say which dialect that is.
+    """
+    return Table(
+        name=reader.name,
+        file=reader.label,
+        title=reader.text("dialect", "title"),
+        ecosystem=reader.text("dialect", "ecosystem", reader.name),
+        source=reader.text("dialect", "source"),
+        tested=reader.text("dialect", "tested", ""),
+        container=reader.text("dialect", "container", "safetensors"),
+        named_only=bool(reader.section("dialect").get("named_only", False)),
+        allowed_as=reader.text("dialect", "allowed_as", ""),
+        install=reader.text("dialect", "install", ""),
+        requires=reader.requires(),
+        reader=reader,
+    )

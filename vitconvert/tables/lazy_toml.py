@@ -1,0 +1,60 @@
+"""TOML whose sections are parsed when they are first asked for.
+
+tomllib takes longer for all tables than everything else takes that comes before the weights. Most
+sections are plain: on each line one name, and one value that JSON writes alike. The others are
+tomllib's.
+"""
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+_HEADER = re.compile(r"^\[([A-Za-z0-9_.]+)\].*\n", re.MULTILINE)
+_TEXT = r'"[^"\\\x00-\x1f]*"'
+_NUMBER = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:e-?[0-9]+)?"
+_VALUE = rf"{_TEXT}|\[{_TEXT}(?:, {_TEXT})*\]|{_NUMBER}|true|false"
+_PLAIN = re.compile(
+    rf"^({_TEXT}|[A-Za-z0-9_]+)[ \t]*=[ \t]*({_VALUE})[ \t]*(?:#.*)?$", re.MULTILINE
+)
+_LINE = re.compile(r"^[ \t]*[^\s#]", re.MULTILINE)  # neither blank nor a comment
+
+
+class LazyToml(Mapping[str, Any]):
+    """The sections of a text of which each line that begins like a header is one.
+
+    Asking for a section raises `tomllib.TOMLDecodeError` if it is not TOML.
+    """
+
+    def __init__(self, text: str) -> None:
+        headers = list(_HEADER.finditer(text))
+        ends = [header.start() for header in headers[1:]]
+        self._texts: dict[str, list[tuple[str, str]]] = {}  # name -> path inside, lines
+        for header, end in zip(headers, [*ends, len(text)], strict=True):
+            name, _, path = header[1].partition(".")
+            self._texts.setdefault(name, []).append((path, text[header.end() : end]))
+        self._parsed: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._parsed:
+            section: dict[str, Any] = {}
+            for path, lines in self._texts[name]:
+                inner = section
+                for step in filter(None, path.split(".")):
+                    inner = inner.setdefault(step, {})
+                inner |= _parse(lines)
+            self._parsed[name] = section
+        return self._parsed[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._texts)
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+
+def _parse(lines: str) -> dict[str, Any]:
+    said = {name.strip('"'): json.loads(value) for name, value in _PLAIN.findall(lines)}
+    # Fewer than there are lines: one is not plain, or a name stands there twice.
+    return said if len(said) == len(_LINE.findall(lines)) else tomllib.loads(lines)
