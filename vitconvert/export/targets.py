@@ -8,7 +8,7 @@ from typing import Any
 from vitconvert.config import ViTConfig, field_names
 from vitconvert.conversion.facts import state
 from vitconvert.conversion.gauges import GAUGES, Gauge
-from vitconvert.conversion.target import Target, fit_target
+from vitconvert.conversion.target import Target, check_place, fit_target
 from vitconvert.errors import NotRepresentable, UsageError
 from vitconvert.export.huggingface_config import huggingface_config
 from vitconvert.export.timm_config import timm_config, timm_config_by_name
@@ -194,6 +194,7 @@ def _fit(table: Table, wish: Wish) -> Target:
         case "timm":
             return _fit_timm(table, wish)
         case "hf":
+            check_place(table, wish.config)
             companion = huggingface_config(table, wish.config, labels=wish.labels)
             return fit_target(table, wish.config, companion)
         case ecosystem if ecosystem == OWN:
@@ -217,6 +218,7 @@ def _fit_timm(table: Table, wish: Wish) -> Target:
 
 
 def _fit_timm_by_arguments(table: Table, wish: Wish) -> Target:
+    check_place(table, wish.config)
     companions = _timm_companions(wish)
     written = timm_config(table, wish.config, architecture=wish.architecture, **companions)
     # All else about the architecture is overruled by the arguments that go with it.

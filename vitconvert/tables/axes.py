@@ -46,6 +46,16 @@ class Axes:
         """Every axis, slowest first."""
         return tuple(axis for dim in self.dims for axis in dim.axes)
 
+    @functools.cached_property
+    def indexed(self) -> tuple[str, ...]:
+        """Axes whose names hold an index: `mid{s}`."""
+        return tuple(axis for axis in self.names if "{" in axis)
+
+    @functools.cached_property
+    def step(self) -> "Axes":
+        """The layout of one step along the first axis."""
+        return self.without(self.names[0])
+
     def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """The tensor's shape, given the size of each axis."""
         return tuple(dim.size(sizes) for dim in self.dims)

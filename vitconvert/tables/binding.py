@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from vitconvert.config import FIXED_AXES
 from vitconvert.tables.axes import Axes, Dim
-from vitconvert.tables.canonical import CanonicalTensor, instantiate
+from vitconvert.tables.canonical import CanonicalTensor, Instance, instantiate
 from vitconvert.tables.constants import Constant
 from vitconvert.tables.expressions import Alternative, Part
 from vitconvert.tables.rows import Row
@@ -111,7 +111,7 @@ class _Place:
         """Theirs, of all blocks: names may hold an index."""
         ours = self.row.tensor.axes
         if self.row.alternatives[self.alternative].joined:
-            ours = ours.without(ours.names[0])
+            ours = ours.step
         return self.part.axes or ours
 
     def has_rank(self, shape: Shape) -> bool:
@@ -130,23 +130,22 @@ def bind(table: Table, shapes: Mapping[str, Shape]) -> Binding:
 
 
 def links_of(
-    row: Row, alternative: Alternative, indices: Mapping[str, int], keys: Mapping[int, str]
+    row: Row, alternative: Alternative, one: Instance, keys: Mapping[int, str]
 ) -> Iterator[Link]:
     """The links of one tensor of ours, spelled by `keys`: item number -> their key."""
-    tensor = row.tensor
-    ours = tensor.axes_at(indices)
-    default = ours.without(ours.names[0]) if alternative.joined else ours
+    ours = one.axes
+    default = ours.step if alternative.joined else ours
     for number, item in enumerate(alternative.items):
         part = item if isinstance(item, Part) else None
         yield Link(
-            ours=tensor.name.write(indices),
-            tensor=tensor,
-            indices=indices,
+            ours=one.name,
+            tensor=one.tensor,
+            indices=one.indices,
             our_axes=ours,
             our_step=number if alternative.joined else None,
             theirs=keys[number] if part else None,
-            their_axes=instantiate(part.axes, indices) if part and part.axes else default,
-            their_step=_selected(part, indices),
+            their_axes=instantiate(part.axes, one.indices) if part and part.axes else default,
+            their_step=_selected(part, one.indices),
             row=row.text,
         )
 
@@ -259,18 +258,18 @@ class _Binder:
 
     def links(self) -> Iterator[tuple[str, tuple[Link, ...]]]:
         for (row_name, pairs), spelling in self.spellings.items():
-            row, indices = self.table.row_of[row_name], dict(pairs)
-            name = row.tensor.name.write(indices)
+            row = self.table.row_of[row_name]
+            one = Instance(row.tensor, dict(pairs))
             spelled = {a for a, _ in spelling}
             number = next((a for a in sorted(spelled) if self.complete(row, a, spelling)), None)
             if number is None:
-                self.partial[name] = self.missing_keys(row, indices, spelling)
+                self.partial[one.name] = self.missing_keys(row, one.indices, spelling)
                 continue
             keys = {n: key for (a, n), key in spelling.items() if a == number}
             others = set(spelling.values()) - set(keys.values())
             if others:
-                self.doubled[name] = (*keys.values(), *sorted(others))
-            yield name, tuple(links_of(row, row.alternatives[number], indices, keys))
+                self.doubled[one.name] = (*keys.values(), *sorted(others))
+            yield one.name, tuple(links_of(row, row.alternatives[number], one, keys))
 
     @staticmethod
     def complete(row: Row, number: int, spelling: dict[tuple[int, int], str]) -> bool:
@@ -278,7 +277,7 @@ class _Binder:
 
     @staticmethod
     def missing_keys(
-        row: Row, indices: dict[str, int], spelling: dict[tuple[int, int], str]
+        row: Row, indices: Mapping[str, int], spelling: dict[tuple[int, int], str]
     ) -> tuple[str, ...]:
         number = min(a for a, _ in spelling)
         items = enumerate(row.alternatives[number].items)

@@ -1,7 +1,7 @@
 """The canonical spelling: our own ViT's tensors, their axes and when they exist."""
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -33,10 +33,6 @@ class CanonicalTensor:
         with self._parsing():
             return parse_axes(self.layout)
 
-    def axes_at(self, indices: Mapping[str, int]) -> Axes:
-        """The layout in one block: `mid{s}` becomes `mid2`."""
-        return instantiate(self.axes, indices)
-
     @contextmanager
     def _parsing(self) -> Iterator[None]:
         try:
@@ -49,12 +45,11 @@ class CanonicalTensor:
 
 
 def instantiate(axes: Axes, indices: Mapping[str, int]) -> Axes:
-    """Replace the indices in axis names by their values."""
-    indexed = [axis for axis in axes.names if "{" in axis]
-    if not indexed:
+    """Replace the indices in axis names by their values: `mid{s}` becomes `mid2`."""
+    if not axes.indexed:
         return axes
     names = {}
-    for axis in indexed:
+    for axis in axes.indexed:
         name = axis
         for index, value in indices.items():
             name = name.replace(f"{{{index}}}", str(value))
@@ -80,13 +75,38 @@ def _tensor(name: str, value: str) -> CanonicalTensor:
     return CanonicalTensor(name, axes, tuple(condition.split(" and ")) if condition else ())
 
 
+@dataclass(frozen=True)
+class Instance:
+    """One tensor of a model: a canonical one, in one block if every block has it."""
+
+    tensor: CanonicalTensor
+    indices: Mapping[str, int]
+
+    @functools.cached_property
+    def name(self) -> str:
+        """Its name in the model."""
+        return self.tensor.name.write(self.indices)
+
+    @functools.cached_property
+    def axes(self) -> Axes:
+        """Its layout."""
+        return instantiate(self.tensor.axes, self.indices)
+
+
+# A search for a target asks for those of one model again and again.
+@functools.lru_cache(maxsize=4)
+def instances(config: ViTConfig) -> Mapping[str, Sequence[Instance]]:
+    """Every tensor that a ViT of this configuration has, by the text of its canonical name."""
+    return {
+        name: [Instance(tensor, indices) for indices in _indices(tensor, config)]
+        for name, tensor in canonical_tensors().items()
+        if all(getattr(config, word) for word in tensor.conditions)
+    }
+
+
 def expected_tensors(config: ViTConfig) -> dict[str, Axes]:
     """Every tensor that a ViT of this configuration has, with its layout."""
-    return {
-        tensor.name.write(indices): tensor.axes_at(indices)
-        for tensor in canonical_tensors().values()
-        for indices in instances(tensor, config)
-    }
+    return {one.name: one.axes for several in instances(config).values() for one in several}
 
 
 def expected_shapes(config: ViTConfig) -> dict[str, tuple[int, ...]]:
@@ -95,10 +115,8 @@ def expected_shapes(config: ViTConfig) -> dict[str, tuple[int, ...]]:
     return {name: axes.shape(sizes) for name, axes in expected_tensors(config).items()}
 
 
-def instances(tensor: CanonicalTensor, config: ViTConfig) -> Iterator[dict[str, int]]:
+def _indices(tensor: CanonicalTensor, config: ViTConfig) -> Iterator[dict[str, int]]:
     """The indices at which a ViT of this configuration has the tensor."""
-    if not all(getattr(config, word) for word in tensor.conditions):
-        return
     match tensor.name.indices:
         case ():
             yield {}
