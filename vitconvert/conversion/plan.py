@@ -144,7 +144,7 @@ def _links_for(table: Table, config: ViTConfig) -> Iterator[Link]:
         parts = [(n, i.key) for n, i in enumerate(alternative.items) if isinstance(i, Part)]
         for one in several:
             keys = {n: key.write(one.indices, first) for n, key in parts}
-            yield from links_of(row, alternative, one, keys)
+            yield from links_of(alternative, one, keys)
 
 
 def _our_steps(link: Link) -> Steps:

@@ -15,11 +15,13 @@ from vitconvert.export.timm_config import timm_config, timm_config_by_name
 from vitconvert.inference.labels import Labels
 from vitconvert.inference.preprocessing import Preprocessing
 from vitconvert.tables.architectures import find_architecture
+from vitconvert.tables.canonical import instances
 from vitconvert.tables.dialects import builtin_tables, find_tables
 from vitconvert.tables.table import Table
 
 OWN = "vit"
 _BY_ARGUMENTS = ("timm", "timm_root_stem")  # what timm's VisionTransformer can be told to be
+_UNSURE = "leaves out a part that is not known to be zero"
 _OWN_LAYOUTS = ("timm", "hf", "vit")  # what `vit` writes: the first that holds the function
 
 
@@ -55,26 +57,31 @@ def choose_target(to: str, wish: Wish, allow: Sequence[str] = ()) -> tuple[Targe
     refused: dict[str, str] = {}
     errors = []
     for tables in _candidates(to, wish.dialect, allow):
-        guarded = None
-        for table in tables:
+        unsure = [table for table in tables if _leaves_out(table, wish.config)]
+        for table in sorted(tables, key=unsure.__contains__):
             try:
                 target = _fit(table, wish)
             except NotRepresentable as error:
                 refused[table.name] = reason(error)
                 errors.append(error)
                 continue
-            # A part that is left out must be zero, which the header does not show.
-            if not target.plan.zeros:
-                return target, refused
-            guarded = guarded or target
-        if guarded:
-            return guarded, refused
+            rest = () if table in unsure else unsure
+            return target, refused | {table.name: _UNSURE for table in rest}
     if len(errors) == 1:
         raise errors[0]
     raise NotRepresentable(
         f"No dialect of {to!r} computes the function of these weights.",
         details=[f"{name}: {reason}" for name, reason in refused.items()],
     )
+
+
+def _leaves_out(table: Table, config: ViTConfig) -> bool:
+    """Whether a dialect with a place for the model leaves out a part, which must be zero."""
+    try:
+        check_place(table, config, only=False)
+    except NotRepresentable:
+        return False
+    return any(table.row_of[name].leaves_out for name, some in instances(config).items() if some)
 
 
 def choose_gauged_target(

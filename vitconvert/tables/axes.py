@@ -47,6 +47,11 @@ class Axes:
         return tuple(axis for dim in self.dims for axis in dim.axes)
 
     @functools.cached_property
+    def fixed(self) -> tuple[tuple[int, int], ...]:
+        """Dimensions that are numbers: the place of each, and the number."""
+        return tuple((place, dim.number) for place, dim in enumerate(self.dims) if not dim.axes)
+
+    @functools.cached_property
     def indexed(self) -> tuple[str, ...]:
         """Axes whose names hold an index: `mid{s}`."""
         return tuple(axis for axis in self.names if "{" in axis)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from vitconvert.config import FIXED_AXES
 from vitconvert.tables.axes import Axes, Dim
-from vitconvert.tables.canonical import CanonicalTensor, Instance, instantiate
+from vitconvert.tables.canonical import CanonicalTensor, Instance, instance, instantiate
 from vitconvert.tables.constants import Constant
 from vitconvert.tables.expressions import Alternative, Part
 from vitconvert.tables.rows import Row
@@ -30,7 +30,6 @@ class Link:
     theirs: str | None  # None: they leave this step out because it is zero
     their_axes: Axes
     their_step: tuple[str, int] | None  # along an axis of theirs, where a row selects
-    row: str
 
 
 @dataclass(frozen=True)
@@ -61,18 +60,16 @@ class Binding:
         return tuple(
             key
             for key, axes in shapes.items()
-            if key is not None and not self.sizes.allow(axes, self.shapes[key])
+            if key is not None and self.sizes.shape(axes) != self.shapes[key]
         )
 
     @property
     def lacking(self) -> tuple[tuple[str, ...], ...]:
         """Rows that the table requires, and that nothing in the file fills."""
-        found = {link.tensor.name.text for links in self.links.values() for link in links}
-        found |= {
-            template.text
-            for template, _ in self.table.ignore
-            if any(template.match(key) is not None for key in self.ignored)
-        }
+        found = {link.tensor.text for links in self.links.values() for link in links}
+        if self.ignored:
+            ignored = (template for template, _ in self.table.ignore)
+            found |= {t.text for t in ignored if any(t.match(k) is not None for k in self.ignored)}
         return tuple(group for group in self.table.requires if not found & set(group))
 
     @functools.cached_property
@@ -92,9 +89,8 @@ class Binding:
 
 
 def _has_rank(axes: Axes, shape: Shape) -> bool:
-    return len(axes.dims) == len(shape) and all(
-        dim.axes or dim.number == size for dim, size in zip(axes.dims, shape, strict=True)
-    )
+    alike = len(axes.dims) == len(shape)
+    return alike and all(shape[place] == number for place, number in axes.fixed)
 
 
 @dataclass(frozen=True)
@@ -120,8 +116,8 @@ class _Place:
 
 
 _Indices = tuple[tuple[str, int], ...]
-# (row name, indices) -> (alternative, item) -> their key
-_Spellings = dict[tuple[str, _Indices], dict[tuple[int, int], str]]
+# (row name, indices) -> alternative -> item -> their key
+_Spellings = dict[tuple[str, _Indices], dict[int, dict[int, str]]]
 
 
 def bind(table: Table, shapes: Mapping[str, Shape]) -> Binding:
@@ -129,9 +125,7 @@ def bind(table: Table, shapes: Mapping[str, Shape]) -> Binding:
     return _Binder(table, shapes).binding()
 
 
-def links_of(
-    row: Row, alternative: Alternative, one: Instance, keys: Mapping[int, str]
-) -> Iterator[Link]:
+def links_of(alternative: Alternative, one: Instance, keys: Mapping[int, str]) -> Iterator[Link]:
     """The links of one tensor of ours, spelled by `keys`: item number -> their key."""
     ours = one.axes
     default = ours.step if alternative.joined else ours
@@ -146,7 +140,6 @@ def links_of(
             theirs=keys[number] if part else None,
             their_axes=instantiate(part.axes, one.indices) if part and part.axes else default,
             their_step=_selected(part, one.indices),
-            row=row.text,
         )
 
 
@@ -175,8 +168,9 @@ class _Binder:
         self.table = table
         self.shapes = shapes
         # Keys that differ only in their numbers have the same candidates, and there are few.
+        self.skeletons = {key: skeleton_of(key) for key in shapes}
         self.places: dict[str, list[_Place]] = defaultdict(list)
-        for place in _places(table, "\n".join({skeleton_of(key) for key in shapes})):
+        for place in _places(table, "\n".join(set(self.skeletons.values()))):
             for skeleton in place.part.key.skeletons:
                 self.places[skeleton].append(place)
         self.spellings: _Spellings = defaultdict(dict)
@@ -216,7 +210,7 @@ class _Binder:
         )
 
     def match(self, key: str) -> Iterator[tuple[_Place, dict[str, int]]]:
-        skeleton, numbers = skeleton_of(key), numbers_of(key)
+        skeleton, numbers = self.skeletons[key], numbers_of(key)
         for place in self.places.get(skeleton, ()):
             indices = place.part.key.read(skeleton, numbers)
             if indices is not None:
@@ -236,7 +230,7 @@ class _Binder:
         for complete in self.with_selected(place, indices, key):
             name = place.row.name
             spelling = self.spellings[name, tuple(sorted(complete.items()))]
-            other = spelling.setdefault((place.alternative, place.item), key)
+            other = spelling.setdefault(place.alternative, {}).setdefault(place.item, key)
             if other != key:
                 self.doubled[place.row.tensor.name.write(complete)] = (other, key)
 
@@ -259,32 +253,32 @@ class _Binder:
     def links(self) -> Iterator[tuple[str, tuple[Link, ...]]]:
         for (row_name, pairs), spelling in self.spellings.items():
             row = self.table.row_of[row_name]
-            one = Instance(row.tensor, dict(pairs))
-            spelled = {a for a, _ in spelling}
-            number = next((a for a in sorted(spelled) if self.complete(row, a, spelling)), None)
+            one = instance(row.tensor, dict(pairs))
+            number = next((a for a in sorted(spelling) if self.complete(row, a, spelling)), None)
             if number is None:
                 self.partial[one.name] = self.missing_keys(row, one.indices, spelling)
                 continue
-            keys = {n: key for (a, n), key in spelling.items() if a == number}
-            others = set(spelling.values()) - set(keys.values())
-            if others:
+            keys = spelling.pop(number)
+            if others := {k for o in spelling.values() for k in o.values()}.difference(
+                keys.values()
+            ):
                 self.doubled[one.name] = (*keys.values(), *sorted(others))
-            yield one.name, tuple(links_of(row, row.alternatives[number], one, keys))
+            yield one.name, tuple(links_of(row.alternatives[number], one, keys))
 
     @staticmethod
-    def complete(row: Row, number: int, spelling: dict[tuple[int, int], str]) -> bool:
-        return len(row.alternatives[number].parts) == sum(1 for a, _ in spelling if a == number)
+    def complete(row: Row, number: int, spelling: dict[int, dict[int, str]]) -> bool:
+        return len(row.alternatives[number].parts) == len(spelling[number])
 
     @staticmethod
     def missing_keys(
-        row: Row, indices: Mapping[str, int], spelling: dict[tuple[int, int], str]
+        row: Row, indices: Mapping[str, int], spelling: dict[int, dict[int, str]]
     ) -> tuple[str, ...]:
-        number = min(a for a, _ in spelling)
+        number = min(spelling)
         items = enumerate(row.alternatives[number].items)
         return tuple(
             item.key.write(indices)
             for n, item in items
-            if isinstance(item, Part) and (number, n) not in spelling
+            if isinstance(item, Part) and n not in spelling[number]
         )
 
     def equations(self, links: Mapping[str, tuple[Link, ...]]) -> Iterator[Equation]:

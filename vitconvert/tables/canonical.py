@@ -81,16 +81,14 @@ class Instance:
 
     tensor: CanonicalTensor
     indices: Mapping[str, int]
+    name: str  # in the model
+    axes: Axes
 
-    @functools.cached_property
-    def name(self) -> str:
-        """Its name in the model."""
-        return self.tensor.name.write(self.indices)
 
-    @functools.cached_property
-    def axes(self) -> Axes:
-        """Its layout."""
-        return instantiate(self.tensor.axes, self.indices)
+def instance(tensor: CanonicalTensor, indices: Mapping[str, int]) -> Instance:
+    """A canonical tensor at these indices."""
+    axes = instantiate(tensor.axes, indices)
+    return Instance(tensor, indices, tensor.name.write(indices), axes)
 
 
 # A search for a target asks for those of one model again and again.
@@ -98,7 +96,7 @@ class Instance:
 def instances(config: ViTConfig) -> Mapping[str, Sequence[Instance]]:
     """Every tensor that a ViT of this configuration has, by the text of its canonical name."""
     return {
-        name: [Instance(tensor, indices) for indices in _indices(tensor, config)]
+        name: [instance(tensor, indices) for indices in _indices(tensor, config)]
         for name, tensor in canonical_tensors().items()
         if all(getattr(config, word) for word in tensor.conditions)
     }

@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass, field
 
 from vitconvert.tables.canonical import CanonicalTensor, canonical_tensors
-from vitconvert.tables.expressions import Alternative, parse_expression
+from vitconvert.tables.expressions import Alternative, Zeros, parse_expression
 from vitconvert.tables.sections import mistake
 from vitconvert.tables.soundness import check_alternative
 from vitconvert.tables.templates import Words, skeleton_of
@@ -46,6 +46,13 @@ class Row:
         except ValueError as error:
             raise mistake(self.label, f'rows."{self.key}"', error) from None
 
+    @property
+    def leaves_out(self) -> bool:
+        """Whether a step that must be zero is left out on writing."""
+        if "zeros" not in self.spelling:
+            return False
+        return any(isinstance(item, Zeros) for item in self.alternatives[0].items)
+
     def may_use(self, skeletons: str) -> bool:
         """Whether keys of these skeletons may be parts of the row."""
         return may_spell(self.spelling, self.words, skeletons)
@@ -78,12 +85,9 @@ def may_spell(text: str, words: Words, skeletons: str) -> bool:
 
 def _expanded(text: str, words: Words) -> str:
     """The text with words that stand for one text; of other braces only the place is left."""
-    before = ""
-    while text != before:
-        before, text = text, _BRACES.sub(lambda brace: _expansion(brace[1], words), text)
-    return text
-
-
-def _expansion(inside: str, words: Words) -> str:
-    texts = words.get(inside, ())
-    return texts[0] if len(texts) == 1 else "{}"
+    pieces = _BRACES.split(text)
+    pieces[1::2] = (
+        _expanded(texts[0], words) if len(texts := words.get(inside, ())) == 1 else "{}"
+        for inside in pieces[1::2]
+    )
+    return "".join(pieces)
