@@ -57,8 +57,11 @@ def choose_target(to: str, wish: Wish, allow: Sequence[str] = ()) -> tuple[Targe
     refused: dict[str, str] = {}
     errors = []
     for tables in _candidates(to, wish.dialect, allow):
-        unsure = [table for table in tables if _leaves_out(table, wish.config)]
-        for table in sorted(tables, key=unsure.__contains__):
+        unsure: list[Table] = []  # that are tried after all others
+        for table in itertools.chain(tables, unsure):
+            if table not in unsure and _leaves_out(table, wish.config):
+                unsure.append(table)
+                continue
             try:
                 target = _fit(table, wish)
             except NotRepresentable as error:

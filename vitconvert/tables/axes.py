@@ -79,6 +79,7 @@ class Axes:
         return " ".join(map(str, self.dims))
 
 
+@functools.cache
 def parse_axes(text: str) -> Axes:
     """Parse a layout.
 

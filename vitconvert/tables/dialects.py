@@ -1,9 +1,9 @@
 """Finding dialects: by name, by ecosystem, or by the keys of a file."""
 
 import functools
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
-from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from vitconvert.errors import UsageError
@@ -19,7 +19,7 @@ from vitconvert.tables.sections import (
     stem_of,
 )
 from vitconvert.tables.table import Table, table_of
-from vitconvert.tables.templates import skeleton_of
+from vitconvert.tables.templates import numbers_of, skeleton_of
 
 
 class _BuiltinTables(Mapping[str, Table]):
@@ -56,21 +56,39 @@ def likely_tables(keys: Iterable[str]) -> list[Table]:
 
     The others do not, and were not parsed to know it. Those that are `named_only` are left out.
     """
-    skeletons = {skeleton_of(key) for key in keys}
-    tables = (_builtin_table(name) for name in likely_dialects(skeletons))
-    text = "\n".join(skeletons)
-    return [table for table in tables if not table.named_only and _may_find_required(table, text)]
+    numbers: dict[str, list[list[str]]] = defaultdict(list)  # of the keys of each skeleton
+    for key in keys:
+        numbers[skeleton_of(key)].append(numbers_of(key))
+    tables = (_builtin_table(name) for name in likely_dialects(numbers.keys()))
+    return [table for table in tables if not table.named_only and _finds_required(table, numbers)]
 
 
-def _may_find_required(table: Table, skeletons: str) -> bool:
-    return all(any(_may_find(table, name, skeletons) for name in group) for group in table.requires)
+def _finds_required(table: Table, numbers: Mapping[str, list[list[str]]]) -> bool:
+    """Whether names fill each group of `requires`. Most tables are ruled out by text alone."""
+    text = "\n".join(numbers)
+    found = ([n for n in group if _may_find(table, n, text)] for group in table.requires)
+    return all(group and any(_finds(table, n, numbers) for n in group) for group in found)
 
 
 def _may_find(table: Table, name: str, skeletons: str) -> bool:
-    """Whether keys of these skeletons may fill a row, or be an ignored key."""
     if name in table.row_of:
         return table.row_of[name].may_use(skeletons)
     return may_spell(name, table.reader.words, skeletons)
+
+
+def _finds(table: Table, name: str, numbers: Mapping[str, list[list[str]]]) -> bool:
+    """Whether all parts of a row are there."""
+    return name not in table.row_of or any(
+        all(
+            any(
+                part.key.read(s, n) is not None
+                for s in part.key.skeletons
+                for n in numbers.get(s, ())
+            )
+            for part in alternative.parts
+        )
+        for alternative in table.row_of[name].alternatives
+    )
 
 
 def find_tables(name: str) -> list[Table]:
@@ -92,13 +110,13 @@ def find_tables(name: str) -> list[Table]:
     )
 
 
-def read_table(file: Traversable | Path) -> Table:
+def read_table(file: Path) -> Table:
     """Parse a dialect from a TOML file.
 
     Raises:
         TableError: With the place in the file and what is wrong there.
     """
-    builtin = not isinstance(file, Path) or file.parent == tables_dir()
+    builtin = file.parent == tables_dir()
     label = builtin_label(stem_of(file)) if builtin else str(file)
     table = table_of(Reader(stem_of(file), label, read_sections(file, label)))
     table.check()

@@ -15,6 +15,7 @@ _EXTENDS = re.compile(r'^extends\s*=\s*"([^"]*)"', re.MULTILINE)
 _ECOSYSTEM = re.compile(r'^ecosystem\s*=\s*"([^"]*)"', re.MULTILINE)
 # Of a key of [ignore] that ends in "*", the letters before it.
 _ANY_REST = re.compile(r'^"(?:[^"]*\})?([^"{}]*)\*"', re.MULTILINE)
+_LEFT_SIDE = re.compile(r"^[^=\n]*=", re.MULTILINE)
 _WORD = re.compile(r"[A-Za-z]+")
 # Words of what tables spell {p}: weight, bias, running_mean, running_var, num_batches_tracked.
 _KINDS = {"weight", "bias", "running", "mean", "var", "num", "batches", "tracked"}
@@ -60,11 +61,15 @@ def ecosystem_of(name: str) -> str:
 
 def _with_ancestors(name: str) -> Iterator[str]:
     """The text of a table, then of those that it extends, nearest first."""
-    text = builtin_texts().get(name, "")
-    yield text
-    parent = _EXTENDS.search(text)
-    if parent:
-        yield from _with_ancestors(parent[1])
+    while name:
+        yield builtin_texts().get(name, "")
+        name = _parent(name)
+
+
+@functools.cache
+def _parent(name: str) -> str:
+    said = _EXTENDS.search(builtin_texts().get(name, ""))
+    return said[1] if said else ""
 
 
 @functools.cache
@@ -74,7 +79,7 @@ def _their_side(text: str) -> str:
     for section in text.split("\n["):
         name, _, lines = section.partition("]")
         if name in ("words", "rows"):
-            found += (line.partition("=")[2] or line for line in lines.splitlines())
+            found.append(_LEFT_SIDE.sub("", lines))
         elif name in ("ignore", "empty"):
             found.append(lines)
     return "\n".join(found)

@@ -3,7 +3,6 @@
 import functools
 import tomllib
 from collections.abc import Iterator, Mapping
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,7 @@ def builtin_sections(name: str) -> Sections:
     return _on_top_of_parent(name, builtin_label(name), LazyToml(builtin_texts()[name]))
 
 
-def read_sections(file: Traversable | Path, label: str) -> Sections:
+def read_sections(file: Path, label: str) -> Sections:
     """The sections of any file.
 
     Raises:
@@ -42,7 +41,7 @@ def read_sections(file: Traversable | Path, label: str) -> Sections:
     return _on_top_of_parent(stem_of(file), label, _parse(_read(file, label), label))
 
 
-def stem_of(file: Traversable | Path) -> str:
+def stem_of(file: Path) -> str:
     """The name of the dialect in a file."""
     return file.name.removesuffix(".toml")
 
@@ -61,7 +60,7 @@ def mistake(label: str, place: str, problem: object, hint: str | None = None) ->
     )
 
 
-def _read(file: Traversable | Path, label: str) -> str:
+def _read(file: Path, label: str) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
