@@ -3,10 +3,9 @@
 import functools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 
-from vitconvert.errors import UsageError
+from vitconvert.errors import UsageError, nearest
 from vitconvert.tables.directory import tables_dir
 from vitconvert.tables.reading import Reader
 from vitconvert.tables.rows import may_spell
@@ -102,7 +101,7 @@ def find_tables(name: str) -> list[Table]:
     found = found or [dialect for dialect in ecosystems if name == dialect]
     if found:
         return [_builtin_table(dialect) for dialect in found]
-    near = get_close_matches(name, sorted({*ecosystems, *ecosystems.values()}), n=3)
+    near = nearest(name, sorted({*ecosystems, *ecosystems.values()}), 3)
     raise UsageError(
         f"There is no dialect {name!r}.",
         evidence={"dialects": ", ".join(ecosystems)},

@@ -7,7 +7,6 @@ tomllib's.
 
 import json
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -56,5 +55,9 @@ class LazyToml(Mapping[str, Any]):
 
 def _parse(lines: str) -> dict[str, Any]:
     said = {name.strip('"'): json.loads(value) for name, value in _PLAIN.findall(lines)}
-    # Fewer than there are lines: one is not plain, or a name stands there twice.
-    return said if len(said) == len(_LINE.findall(lines)) else tomllib.loads(lines)
+    if len(said) == len(_LINE.findall(lines)):
+        return said
+    # One line is not plain, or a name stands there twice.
+    import tomllib  # late: it takes longer to import than to read what is left to it
+
+    return tomllib.loads(lines)

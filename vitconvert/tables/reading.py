@@ -5,11 +5,10 @@ import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
 from vitconvert.config import ViTConfig, field_names
-from vitconvert.errors import TableError, UsageError
+from vitconvert.errors import TableError, UsageError, nearest
 from vitconvert.fields import parse_field
 from vitconvert.tables.axes import Axes, Dim, parse_axes
 from vitconvert.tables.canonical import canonical_tensors
@@ -170,7 +169,7 @@ class Reader:
         if not isinstance(value, str):
             raise self.error(f'rows."{key}"', "expected a text, or false to take a row away")
         if name not in tensors:
-            near = get_close_matches(name, tensors, n=1)
+            near = nearest(name, tensors)
             hint = f"Did you mean {near[0]!r}?" if near else None
             raise self.error(f'rows."{key}"', f"{name!r} is no canonical name", hint)
         spelling, words = value.replace("{p}", kind), self.words_of_kind[kind]
@@ -302,7 +301,7 @@ class Reader:
         """Raise TableError if ViTConfig has no such field."""
         fields = field_names()
         if field not in fields:
-            near = get_close_matches(field, fields, n=1)
+            near = nearest(field, fields)
             hint = f"Did you mean {near[0]!r}?" if near else None
             raise self.error(place, f"{field!r} is no field of ViTConfig", hint)
 

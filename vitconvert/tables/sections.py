@@ -1,7 +1,6 @@
 """The sections of a dialect's file, on top of those of the table that it extends."""
 
 import functools
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -72,6 +71,8 @@ def _read(file: Path, label: str) -> str:
 
 
 def _parse(text: str, label: str) -> Sections:
+    import tomllib
+
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
