@@ -22,8 +22,13 @@ _POOLING = {name: name for name in ("token", "avg", "avgmax", "max", "map")} | {
 # What comes with an architecture's name: as the model has it, and as a plain ViT has it.
 _SPECIAL = ("norm_eps", "dist_token", "stem", "stem_depths")
 _PLAIN = {
-    "norm": "layer", "gated_mlp": False, "block_order": "pre", "branches": 1, "rope": "none",
-    "relative_positions": "none", "differential": False,
+    "norm": "layer",
+    "gated_mlp": False,
+    "block_order": "pre",
+    "branches": 1,
+    "rope": "none",
+    "relative_positions": "none",
+    "differential": False,
 }
 _USUAL = {**_PLAIN, "dist_token": False, "stem": False, "stem_depths": ()}
 

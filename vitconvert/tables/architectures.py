@@ -1,17 +1,15 @@
 """Architectures that have a name: what a project means by `vit_base_patch16_224`."""
 
 import functools
-import json
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from vitconvert.errors import NotRepresentable, nearest
 from vitconvert.fields import parse_field
 from vitconvert.tables.directory import tables_dir
+from vitconvert.tables.lazy_toml import parse_inline_table
 
 FILE = "weights_map/architectures.toml"
-_KEY = re.compile(r"(\w+) = ")  # all that tells an inline table from an object of JSON
 
 Fields = Mapping[str, Any]  # of ViTConfig
 
@@ -23,7 +21,7 @@ class Architectures(Mapping[str, Fields]):
         self.texts = texts
 
     def __getitem__(self, name: str) -> Fields:
-        row = json.loads(_KEY.sub(r'"\1": ', self.texts[name]))
+        row = parse_inline_table(self.texts[name])
         return {field: parse_field(field, value) for field, value in row.items()}
 
     def __iter__(self) -> Iterator[str]:

@@ -1,8 +1,8 @@
 """TOML whose sections are parsed when they are first asked for.
 
 tomllib takes longer for all tables than everything else takes that comes before the weights. Most
-sections are plain: on each line one name, and one value that JSON writes alike. The others are
-tomllib's.
+sections are plain: on each line one name, and one value that JSON writes alike, but for the names
+of an inline table. The others are tomllib's.
 """
 
 import json
@@ -13,10 +13,16 @@ from typing import Any
 _HEADER = re.compile(r"^\[([A-Za-z0-9_.]+)\].*\n", re.MULTILINE)
 _TEXT = r'"[^"\\\x00-\x1f]*"'
 _NUMBER = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:e-?[0-9]+)?"
-_VALUE = rf"{_TEXT}|\[{_TEXT}(?:, {_TEXT})*\]|{_NUMBER}|true|false"
+_PAIR = rf'[a-z_]+ = (?:"[a-z_]*"|{_NUMBER}|true|false)'
+_ITEM = rf"(?:{_TEXT}|{_NUMBER})"
+_ARRAY = rf"\[\s*(?:{_ITEM}(?:,\s+{_ITEM})*)?,?\s*\]"
+_TABLE = rf"\{{ {_PAIR}(?:, {_PAIR})* \}}"
+_VALUE = rf"{_TEXT}|{_NUMBER}|true|false|{_ARRAY}|{_TABLE}"
 _PLAIN = re.compile(
     rf"^({_TEXT}|[A-Za-z0-9_]+)[ \t]*=[ \t]*({_VALUE})[ \t]*(?:#.*)?$", re.MULTILINE
 )
+_KEY = re.compile(r"(\w+) = ")
+_LAST_COMMA = re.compile(r",\s*\]\Z")
 _LINE = re.compile(r"^[ \t]*[^\s#]", re.MULTILINE)  # neither blank nor a comment
 
 
@@ -54,10 +60,23 @@ class LazyToml(Mapping[str, Any]):
 
 
 def _parse(lines: str) -> dict[str, Any]:
-    said = {name.strip('"'): json.loads(value) for name, value in _PLAIN.findall(lines)}
-    if len(said) == len(_LINE.findall(lines)):
+    found = _PLAIN.findall(lines)
+    said = {name.strip('"'): _value(text) for name, text in found}
+    if len(said) == len(found) and not _LINE.search(_PLAIN.sub("", lines)):
         return said
-    # One line is not plain, or a name stands there twice.
+    # Something is not plain, or a name stands there twice.
     import tomllib  # late: it takes longer to import than to read what is left to it
 
     return tomllib.loads(lines)
+
+
+def _value(text: str) -> Any:
+    if text[0] == "{":
+        return parse_inline_table(text)
+    return json.loads(_LAST_COMMA.sub("]", text) if text[0] == "[" else text)
+
+
+def parse_inline_table(text: str) -> dict[str, Any]:
+    """Parse `{ name = value, ... }` of which no text holds an equals sign."""
+    table: dict[str, Any] = json.loads(_KEY.sub(r'"\1": ', text))
+    return table
