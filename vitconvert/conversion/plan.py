@@ -7,6 +7,7 @@ same structure reads a dialect into our names and writes our names into a dialec
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from vitconvert.config import ViTConfig
 from vitconvert.errors import NotRepresentable
@@ -21,8 +22,7 @@ Step = tuple[str, int]  # an axis, and which step along it
 Steps = tuple[Step, ...]  # along as many axes; () is all of a tensor
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(NamedTuple):
     """A source tensor with its layout, what is taken of it and where that goes."""
 
     source: str | None  # None: zeros

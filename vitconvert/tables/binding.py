@@ -2,8 +2,9 @@
 
 import functools
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from vitconvert.config import FIXED_AXES
 from vitconvert.tables.axes import Axes, Dim
@@ -18,9 +19,11 @@ from vitconvert.tables.templates import MOST_STEPS, Index, numbers_of, skeleton_
 Shape = tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Link:
-    """One of their tensors (or one step of it) is one of ours (or one step of it)."""
+class Link(NamedTuple):
+    """One of their tensors (or one step of it) is one of ours (or one step of it).
+
+    There are hundreds, and a frozen dataclass takes five times as long to make.
+    """
 
     ours: str
     tensor: CanonicalTensor
@@ -49,8 +52,12 @@ class Binding:
     @property
     def fits(self) -> bool:
         """Whether the table explains every key and finds what it requires."""
-        problems = self.unexplained or self.misfits or self.lacking or self.misshapen
-        return bool(self.links) and not problems
+        return bool(self.links) and self.explains and not self.lacking
+
+    @property
+    def explains(self) -> bool:
+        """Whether each key is of a row or ignored, and its shape as it must be."""
+        return not (self.unexplained or self.misfits or self.misshapen)
 
     @functools.cached_property
     def misshapen(self) -> tuple[str, ...]:
@@ -151,14 +158,18 @@ def _selected(part: Part | None, indices: Mapping[str, int]) -> tuple[str, int] 
     return part.selection.axis, number
 
 
-def _places(table: Table, skeletons: str) -> Iterator[_Place]:
-    for row in table.rows:
-        if not row.may_use(skeletons):
-            continue
+@functools.lru_cache(maxsize=4)
+def _places(table: Table, skeletons: frozenset[str]) -> Mapping[str, Sequence[_Place]]:
+    """Where keys stand in a table, by skeleton: those that differ in numbers alone stand alike."""
+    found: dict[str, list[_Place]] = defaultdict(list)
+    text = "\n".join(skeletons)
+    for row in (row for row in table.rows if row.may_use(text)):
         for number, alternative in enumerate(row.alternatives):
             for n, item in enumerate(alternative.items):
                 if isinstance(item, Part):
-                    yield _Place(row, number, n, item)
+                    for skeleton in item.key.skeletons:
+                        found[skeleton].append(_Place(row, number, n, item))
+    return found
 
 
 class _Binder:
@@ -167,12 +178,8 @@ class _Binder:
     def __init__(self, table: Table, shapes: Mapping[str, Shape]) -> None:
         self.table = table
         self.shapes = shapes
-        # Keys that differ only in their numbers have the same candidates, and there are few.
         self.skeletons = {key: skeleton_of(key) for key in shapes}
-        self.places: dict[str, list[_Place]] = defaultdict(list)
-        for place in _places(table, "\n".join(set(self.skeletons.values()))):
-            for skeleton in place.part.key.skeletons:
-                self.places[skeleton].append(place)
+        self.places = _places(table, frozenset(self.skeletons.values()))
         self.spellings: _Spellings = defaultdict(dict)
         self.doubled: dict[str, tuple[str, ...]] = {}
         self.partial: dict[str, tuple[str, ...]] = {}
@@ -183,7 +190,7 @@ class _Binder:
             if empty := self.empty_axes(key):
                 ignored[key] = f"the project keeps an empty {empty} here"
                 continue
-            matched = list(self.match(key))
+            matched = self.match(key)
             fitting = [(p, indices) for p, indices in matched if p.has_rank(self.shapes[key])]
             for place, indices in fitting:
                 self.spell(place, indices, key)
@@ -209,12 +216,10 @@ class _Binder:
             sizes=sizes,
         )
 
-    def match(self, key: str) -> Iterator[tuple[_Place, dict[str, int]]]:
+    def match(self, key: str) -> list[tuple[_Place, dict[str, int]]]:
         skeleton, numbers = self.skeletons[key], numbers_of(key)
-        for place in self.places.get(skeleton, ()):
-            indices = place.part.key.read(skeleton, numbers)
-            if indices is not None:
-                yield place, indices
+        read = ((p, p.part.key.read(skeleton, numbers)) for p in self.places.get(skeleton, ()))
+        return [(place, indices) for place, indices in read if indices is not None]
 
     def empty_axes(self, key: str) -> Axes | None:
         """The layout of an array that the project keeps without elements."""

@@ -4,6 +4,7 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from vitconvert.config import ViTConfig
 from vitconvert.errors import TableError
@@ -75,8 +76,7 @@ def _tensor(name: str, value: str) -> CanonicalTensor:
     return CanonicalTensor(name, axes, tuple(condition.split(" and ")) if condition else ())
 
 
-@dataclass(frozen=True)
-class Instance:
+class Instance(NamedTuple):
     """One tensor of a model: a canonical one, in one block if every block has it."""
 
     tensor: CanonicalTensor

@@ -1,6 +1,7 @@
 """Finding dialects: by name, by ecosystem, or by the keys of a file."""
 
 import functools
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 from vitconvert.errors import UsageError, nearest
 from vitconvert.tables.directory import tables_dir
 from vitconvert.tables.reading import Reader
-from vitconvert.tables.rows import may_spell
+from vitconvert.tables.rows import Row
 from vitconvert.tables.screening import ecosystem_of, likely_dialects
 from vitconvert.tables.sections import (
     builtin_label,
@@ -18,7 +19,7 @@ from vitconvert.tables.sections import (
     stem_of,
 )
 from vitconvert.tables.table import Table, table_of
-from vitconvert.tables.templates import numbers_of, skeleton_of
+from vitconvert.tables.templates import Template, numbers_of, skeleton_of
 
 
 class _BuiltinTables(Mapping[str, Table]):
@@ -38,7 +39,12 @@ class _BuiltinTables(Mapping[str, Table]):
 
 @functools.cache
 def _builtin_table(name: str) -> Table:
-    return table_of(Reader(name, builtin_label(name), builtin_sections(name)))
+    return table_of(_builtin_reader(name))
+
+
+@functools.cache
+def _builtin_reader(name: str) -> Reader:
+    return Reader(name, builtin_label(name), builtin_sections(name))
 
 
 def builtin_tables() -> Mapping[str, Table]:
@@ -58,36 +64,31 @@ def likely_tables(keys: Iterable[str]) -> list[Table]:
     numbers: dict[str, list[list[str]]] = defaultdict(list)  # of the keys of each skeleton
     for key in keys:
         numbers[skeleton_of(key)].append(numbers_of(key))
-    tables = (_builtin_table(name) for name in likely_dialects(numbers.keys()))
-    return [table for table in tables if not table.named_only and _finds_required(table, numbers)]
+    text = "\n".join(numbers)
+    names = [n for n in likely_dialects(numbers.keys()) if _builtin_reader(n).may_recognise(text)]
+    return [t for t in map(_builtin_table, names) if _finds_required(t, numbers)]
 
 
 def _finds_required(table: Table, numbers: Mapping[str, list[list[str]]]) -> bool:
-    """Whether names fill each group of `requires`. Most tables are ruled out by text alone."""
-    text = "\n".join(numbers)
-    found = ([n for n in group if _may_find(table, n, text)] for group in table.requires)
-    return all(group and any(_finds(table, n, numbers) for n in group) for group in found)
+    """Whether all parts of a row of each group of `requires` are there."""
+    found = {
+        name
+        for name in set(itertools.chain(*table.requires)) & table.row_of.keys()
+        if _finds(table.row_of[name], numbers)
+    }
+    return all(found.union(table.reader.section("ignore")) & set(group) for group in table.requires)
 
 
-def _may_find(table: Table, name: str, skeletons: str) -> bool:
-    if name in table.row_of:
-        return table.row_of[name].may_use(skeletons)
-    return may_spell(name, table.reader.words, skeletons)
-
-
-def _finds(table: Table, name: str, numbers: Mapping[str, list[list[str]]]) -> bool:
-    """Whether all parts of a row are there."""
-    return name not in table.row_of or any(
-        all(
-            any(
-                part.key.read(s, n) is not None
-                for s in part.key.skeletons
-                for n in numbers.get(s, ())
-            )
-            for part in alternative.parts
-        )
-        for alternative in table.row_of[name].alternatives
+def _finds(row: Row, numbers: Mapping[str, list[list[str]]]) -> bool:
+    return any(
+        all(_is_there(part.key, numbers) for part in alternative.parts)
+        for alternative in row.alternatives
     )
+
+
+def _is_there(key: Template, numbers: Mapping[str, list[list[str]]]) -> bool:
+    alike = ((skeleton, n) for skeleton in key.skeletons for n in numbers.get(skeleton, ()))
+    return any(key.read(skeleton, n) is not None for skeleton, n in alike)
 
 
 def find_tables(name: str) -> list[Table]:

@@ -19,7 +19,7 @@ from vitconvert.tables.config_file import (
     read_config_file,
 )
 from vitconvert.tables.constants import Constant, parse_constant
-from vitconvert.tables.rows import Row
+from vitconvert.tables.rows import Row, may_spell
 from vitconvert.tables.sections import Sections, mistake
 from vitconvert.tables.templates import Template, Words, parse_template
 
@@ -77,6 +77,7 @@ class Reader:
         self.name = name
         self.label = label
         self.data = data
+        self._words: dict[str, Words] = {}  # by what {p} stands for
 
     def error(self, place: str, problem: object, hint: str | None = None) -> TableError:
         """A mistake in the table."""
@@ -148,11 +149,12 @@ class Reader:
                 raise self.error(f'words."{key}"', f"{text!r} is no text of {first.name!r}")
             yield first
 
-    @functools.cached_property
-    def words_of_kind(self) -> Mapping[str, Words]:
+    def words_with(self, kind: str) -> Words:
         """The words, with what {p} stands for."""
-        kinds = ("weight", "bias", *_GATHERED, "{p}")
-        return {kind: _with_kind(self.words, kind) for kind in kinds}
+        if kind not in self._words:
+            words = self.words.items()
+            self._words[kind] = {w: tuple(t.replace("{p}", kind) for t in ts) for w, ts in words}
+        return self._words[kind]
 
     @functools.cached_property
     def rows(self) -> Mapping[str, Row]:
@@ -172,7 +174,7 @@ class Reader:
             near = nearest(name, tensors)
             hint = f"Did you mean {near[0]!r}?" if near else None
             raise self.error(f'rows."{key}"', f"{name!r} is no canonical name", hint)
-        spelling, words = value.replace("{p}", kind), self.words_of_kind[kind]
+        spelling, words = value.replace("{p}", kind), self.words_with(kind)
         return Row(tensors[name], spelling, words, self.label, key)
 
     def requires(self) -> tuple[tuple[str, ...], ...]:
@@ -181,6 +183,22 @@ class Reader:
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise self.error("dialect.requires", "expected a list of texts")
         return tuple(tuple(n.strip() for n in either.split("|")) for either in names)
+
+    def may_recognise(self, skeletons: str) -> bool:
+        """Whether keys of these skeletons may be of the dialect, told by text alone."""
+        return not self.section("dialect").get("named_only") and all(
+            any(self.may_find(name, skeletons) for name in group) for group in self.requires()
+        )
+
+    def may_find(self, name: str, skeletons: str) -> bool:
+        """Whether keys of these skeletons may fill a row, or be an ignored key."""
+        rows = self.section("rows")
+        for kind in ("{p}", "weight", "bias", *_GATHERED):
+            key = name.removesuffix(kind) + "{p}" if name.endswith(kind) else name
+            text = rows.get(key)
+            if text and may_spell(text.replace("{p}", kind), self.words_with(kind), skeletons):
+                return True
+        return name in self.section("ignore") and may_spell(name, self.words, skeletons)
 
     def ignore(self) -> Iterator[tuple[Template, str]]:
         """Ignored keys, and why."""
@@ -242,7 +260,7 @@ class Reader:
     def template(self, section: str, key: str, kind: str = "{p}") -> Template:
         """The key of an entry, with what {p} stands for."""
         try:
-            return parse_template(key.replace("{p}", kind), self.words_of_kind[kind])
+            return parse_template(key.replace("{p}", kind), self.words_with(kind))
         except ValueError as error:
             raise self.error(f'{section}."{key}"', error) from None
 
@@ -334,7 +352,3 @@ def _names(key: str) -> tuple[tuple[str, str], ...]:
         return ((key, "{p}"),)
     names = ((key.replace("{p}", kind), kind) for kind in ("weight", "bias", *_GATHERED))
     return tuple((n, k) for n, k in names if k not in _GATHERED or n in canonical_tensors())
-
-
-def _with_kind(words: Words, kind: str) -> Words:
-    return {word: tuple(t.replace("{p}", kind) for t in texts) for word, texts in words.items()}

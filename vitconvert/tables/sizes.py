@@ -4,12 +4,12 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from vitconvert.tables.axes import Axes, Dim
 
 
-@dataclass(frozen=True)
-class Equation:
+class Equation(NamedTuple):
     """A tensor of this shape is laid out like this."""
 
     axes: Axes
