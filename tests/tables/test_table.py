@@ -99,6 +99,11 @@ def test_a_child_may_say_again_what_its_parent_ignores(write):
     ]
 
 
+def test_every_built_in_table_parses():
+    for table in builtin_tables().values():
+        table.check()
+
+
 def test_every_built_in_table_states_its_source_and_what_it_was_tested_with():
     for table in builtin_tables().values():
         assert table.source.startswith(("https://", "weights_map/")), table.name
