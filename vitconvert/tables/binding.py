@@ -2,7 +2,7 @@
 
 import functools
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -52,12 +52,8 @@ class Binding:
     @property
     def fits(self) -> bool:
         """Whether the table explains every key and finds what it requires."""
-        return bool(self.links) and self.explains and not self.lacking
-
-    @property
-    def explains(self) -> bool:
-        """Whether each key is of a row or ignored, and its shape as it must be."""
-        return not (self.unexplained or self.misfits or self.misshapen)
+        problems = self.unexplained or self.misfits or self.lacking or self.misshapen
+        return bool(self.links) and not problems
 
     @functools.cached_property
     def misshapen(self) -> tuple[str, ...]:
@@ -158,8 +154,7 @@ def _selected(part: Part | None, indices: Mapping[str, int]) -> tuple[str, int] 
     return part.selection.axis, number
 
 
-@functools.lru_cache(maxsize=4)
-def _places(table: Table, skeletons: frozenset[str]) -> Mapping[str, Sequence[_Place]]:
+def _places(table: Table, skeletons: Set[str]) -> Mapping[str, Sequence[_Place]]:
     """Where keys stand in a table, by skeleton: those that differ in numbers alone stand alike."""
     found: dict[str, list[_Place]] = defaultdict(list)
     text = "\n".join(skeletons)
@@ -179,7 +174,7 @@ class _Binder:
         self.table = table
         self.shapes = shapes
         self.skeletons = {key: skeleton_of(key) for key in shapes}
-        self.places = _places(table, frozenset(self.skeletons.values()))
+        self.places = _places(table, set(self.skeletons.values()))
         self.spellings: _Spellings = defaultdict(dict)
         self.doubled: dict[str, tuple[str, ...]] = {}
         self.partial: dict[str, tuple[str, ...]] = {}

@@ -10,7 +10,6 @@ from vitconvert.tables.dialects import builtin_tables, likely_tables
 from vitconvert.tables.directory import tables_dir
 from vitconvert.tables.lazy_toml import LazyToml
 from vitconvert.tables.table import Table
-from vitconvert.tables.templates import skeleton_of
 
 # A table that uses this share of a file's keys is taken to be meant: what it does not explain is
 # then reported as a problem of the file, tensor by tensor, and not as an unknown dialect.
@@ -58,7 +57,7 @@ def recognise(
     fitting = [
         (p, binding)
         for p, s in attempts
-        for table in (_likely_tables(s) if candidates is None else candidates)
+        for table in (likely_tables(s) if candidates is None else candidates)
         if (binding := bind(table, s)).fits
     ]
     if not fitting:
@@ -68,16 +67,6 @@ def recognise(
     if len(best) > 1:
         raise _ambiguous([binding for _, binding in best])
     return Recognised(best[0][1], best[0][0])
-
-
-def _likely_tables(shapes: Mapping[str, Shape]) -> list[Table]:
-    """Those that explain one block, if several may explain all."""
-    tables = likely_tables(shapes)
-    if len(tables) < 2:
-        return tables
-    of_skeleton = {skeleton_of(key): key for key in reversed(list(shapes))}
-    few = {key: shapes[key] for key in of_skeleton.values()}
-    return [table for table in tables if bind(table, few).explains]
 
 
 def _recognisable_tables() -> list[Table]:

@@ -10,7 +10,7 @@ from vitconvert.errors import UsageError, nearest
 from vitconvert.tables.directory import tables_dir
 from vitconvert.tables.reading import Reader
 from vitconvert.tables.rows import Row
-from vitconvert.tables.screening import ecosystem_of, likely_dialects
+from vitconvert.tables.screening import ecosystem_of, likely_dialects, may_find_required
 from vitconvert.tables.sections import (
     builtin_label,
     builtin_sections,
@@ -39,12 +39,7 @@ class _BuiltinTables(Mapping[str, Table]):
 
 @functools.cache
 def _builtin_table(name: str) -> Table:
-    return table_of(_builtin_reader(name))
-
-
-@functools.cache
-def _builtin_reader(name: str) -> Reader:
-    return Reader(name, builtin_label(name), builtin_sections(name))
+    return table_of(Reader(name, builtin_label(name), builtin_sections(name)))
 
 
 def builtin_tables() -> Mapping[str, Table]:
@@ -65,8 +60,9 @@ def likely_tables(keys: Iterable[str]) -> list[Table]:
     for key in keys:
         numbers[skeleton_of(key)].append(numbers_of(key))
     text = "\n".join(numbers)
-    names = [n for n in likely_dialects(numbers.keys()) if _builtin_reader(n).may_recognise(text)]
-    return [t for t in map(_builtin_table, names) if _finds_required(t, numbers)]
+    names = (name for name in likely_dialects(numbers.keys()) if may_find_required(name, text))
+    tables = map(_builtin_table, names)
+    return [table for table in tables if not table.named_only and _finds_required(table, numbers)]
 
 
 def _finds_required(table: Table, numbers: Mapping[str, list[list[str]]]) -> bool:

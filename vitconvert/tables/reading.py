@@ -19,7 +19,7 @@ from vitconvert.tables.config_file import (
     read_config_file,
 )
 from vitconvert.tables.constants import Constant, parse_constant
-from vitconvert.tables.rows import Row, may_spell
+from vitconvert.tables.rows import Row
 from vitconvert.tables.sections import Sections, mistake
 from vitconvert.tables.templates import Template, Words, parse_template
 
@@ -183,22 +183,6 @@ class Reader:
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise self.error("dialect.requires", "expected a list of texts")
         return tuple(tuple(n.strip() for n in either.split("|")) for either in names)
-
-    def may_recognise(self, skeletons: str) -> bool:
-        """Whether keys of these skeletons may be of the dialect, told by text alone."""
-        return not self.section("dialect").get("named_only") and all(
-            any(self.may_find(name, skeletons) for name in group) for group in self.requires()
-        )
-
-    def may_find(self, name: str, skeletons: str) -> bool:
-        """Whether keys of these skeletons may fill a row, or be an ignored key."""
-        rows = self.section("rows")
-        for kind in ("{p}", "weight", "bias", *_GATHERED):
-            key = name.removesuffix(kind) + "{p}" if name.endswith(kind) else name
-            text = rows.get(key)
-            if text and may_spell(text.replace("{p}", kind), self.words_with(kind), skeletons):
-                return True
-        return name in self.section("ignore") and may_spell(name, self.words, skeletons)
 
     def ignore(self) -> Iterator[tuple[Template, str]]:
         """Ignored keys, and why."""

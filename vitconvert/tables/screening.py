@@ -9,12 +9,16 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
+from vitconvert.tables.canonical import canonical_tensors
+from vitconvert.tables.rows import may_spell
 from vitconvert.tables.sections import builtin_texts
 
 _EXTENDS = re.compile(r'^extends\s*=\s*"([^"]*)"', re.MULTILINE)
 _ECOSYSTEM = re.compile(r'^ecosystem\s*=\s*"([^"]*)"', re.MULTILINE)
 # Of a key of [ignore] that ends in "*", the letters before it.
 _ANY_REST = re.compile(r'^"(?:[^"]*\})?([^"{}]*)\*"', re.MULTILINE)
+_REQUIRES = re.compile(r"^requires\s*=\s*\[([^]]*)\]", re.MULTILINE)
+_QUOTED = re.compile(r'"([^"]*)"')
 _LEFT_SIDE = re.compile(r"^[^=\n]*=", re.MULTILINE)
 _WORD = re.compile(r"[A-Za-z]+")
 # Words of what tables spell {p}: weight, bias, running_mean, running_var, num_batches_tracked.
@@ -51,6 +55,29 @@ def _may_spell(spelling: _Spelling, keys: Collection[str], words: list[str]) -> 
 def _spellings() -> Mapping[str, _Spelling]:
     texts = {name: "\n".join(map(_their_side, _with_ancestors(name))) for name in builtin_texts()}
     return {name: _Spelling(text, tuple(_ANY_REST.findall(text))) for name, text in texts.items()}
+
+
+def may_find_required(name: str, skeletons: str) -> bool:
+    """Whether keys of these skeletons, one on each line, may be all that a dialect requires."""
+    groups = _REQUIRES.search(builtin_texts()[name])
+    return groups is None or all(
+        any(may_spell(_right_side(row.strip(), name), {}, skeletons) for row in group.split("|"))
+        for group in _QUOTED.findall(groups[1])
+    )
+
+
+def _right_side(row: str, name: str) -> str:
+    """How a dialect spells one of our tensors; an ignored key is itself."""
+    if row not in canonical_tensors():
+        return row
+    kind = row.rpartition(".")[2]
+    for text in _with_ancestors(name):
+        for key in (row, row.removesuffix(kind) + "{p}"):
+            at = text.find(f'\n"{key}"')
+            if at >= 0:
+                line = text[at + len(key) + 3 :].partition("\n")[0]
+                return "".join(_QUOTED.findall(line)[:1])  # nothing, if it is set to false
+    return row
 
 
 def ecosystem_of(name: str) -> str:
