@@ -73,7 +73,8 @@ def columns() -> list[str]:
 
 
 def _written(table: Table) -> bool:
-    known = canonical_tensors().keys() | {key.text for key, _, _ in table.constants}
+    inert = (key.text for key, *_ in (*table.constants, *table.holds))
+    known = canonical_tensors().keys() | set(inert)
     return all(known.intersection(group) for group in table.requires)
 
 

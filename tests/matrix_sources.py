@@ -141,8 +141,17 @@ def deit3() -> dict[str, torch.Tensor]:
     return filled(shapes | pair("head", 7, 48))
 
 
-def moco_v3() -> dict[str, torch.Tensor]:
-    return prefixed("base_encoder.", filled(meta_vit()))
+def keyless() -> dict[str, torch.Tensor]:
+    """Meta's keys have a bias of zero, which the mask keeps so in training."""
+    tensors = dinov3()
+    for name, tensor in tensors.items():
+        if name.endswith("qkv.bias"):
+            tensor.view(3, -1)[1] = 0
+    return tensors
+
+
+def moco_v3() -> dict[str, dict[str, torch.Tensor]]:
+    return {"state_dict": prefixed("module.base_encoder.", filled(meta_vit()))}
 
 
 SOURCES: Mapping[str, Source] = {
@@ -194,7 +203,7 @@ SOURCES: Mapping[str, Source] = {
     "openclip": Source(title="CLIP, GELU", write=write_openclip),
     "dino": Source(title="ViT", write=partial(write_torch, tensors=dino), stated=STATED),
     "dinov2": Source(title="ViT", write=partial(write_torch, tensors=dinov2), stated=STATED),
-    "dinov3": Source(title="ViT", write=partial(write_torch, tensors=dinov3), stated=STATED),
+    "dinov3": Source(title="ViT", write=partial(write_torch, tensors=keyless), stated=STATED),
     "deit3": Source(
         title="ViT", write=partial(write_torch, tensors=deit3), stated=STATED, dialect="deit3"
     ),

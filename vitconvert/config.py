@@ -347,6 +347,16 @@ class ViTConfig:
         return self.qkv_bias == self.proj_bias
 
     @property
+    def fourfold_mlp(self) -> bool:
+        """Whether the MLPs are four times as wide as the model."""
+        return self.mlp_dim == 4 * self.embed_dim
+
+    @property
+    def one_last_norm(self) -> bool:
+        """Whether one norm follows the blocks: of all tokens, or of the pooled one."""
+        return self.final_norm != self.fc_norm
+
+    @property
     def feature_dim(self) -> int:
         """Width of what the head reads."""
         pooled = self.embed_dim * (2 if self.pooling == "token_avg" else 1)

@@ -27,6 +27,7 @@ def predict(
     recursive: bool = False,
     fast: bool = True,
     fast_preprocessing: bool = False,
+    dtype: torch.dtype | None = None,
     device: torch.device | str = "cpu",
 ) -> Iterator[Prediction]:
     """The likeliest classes of each image, in the order of the images, as they come.
@@ -45,6 +46,8 @@ def predict(
         recursive: Look into the folders of folders too.
         fast: Faster arithmetic, equal within rounding: see `load_model`.
         fast_preprocessing: Faster reading, of nearly the same pixels: see `Preprocessing`.
+        dtype: Compute in it; by default, as `load_model` does. In bfloat16 a CPU that has it takes
+            half the time, and logits differ by 1 to 2 % of the largest.
         device: Where the model goes.
 
     Raises:
@@ -60,7 +63,7 @@ def predict(
     """
     if not isinstance(model, ViT):
         checkpoint = _checkpoint(model)
-        model = build_model(checkpoint, fast=fast, device=device)
+        model = build_model(checkpoint, dtype=dtype, fast=fast, device=device)
         preprocessing = preprocessing or _preprocessing_of(checkpoint)
         labels = labels or checkpoint.labels
     return predict_with(
@@ -85,6 +88,7 @@ def embed(
     recursive: bool = False,
     fast: bool = True,
     fast_preprocessing: bool = False,
+    dtype: torch.dtype | None = None,
     device: torch.device | str = "cpu",
 ) -> Iterator[Embedding]:
     """The features of each image, in the order of the images, as they come.
@@ -102,7 +106,7 @@ def embed(
     if not isinstance(model, ViT):
         checkpoint = _checkpoint(model)
         # Without its head, a fast model computes nothing but the features.
-        model = build_model(checkpoint, num_classes=0, fast=fast, device=device)
+        model = build_model(checkpoint, num_classes=0, dtype=dtype, fast=fast, device=device)
         preprocessing = preprocessing or _preprocessing_of(checkpoint)
     return embed_with(
         model,

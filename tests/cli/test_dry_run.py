@@ -4,7 +4,9 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
+from tests.originals.spelling import HEADS, filled, meta_vit
 from tests.spelling import google_arrays
 
 
@@ -37,6 +39,18 @@ def test_the_plan_is_told_block_by_block(google, run, tmp_path):
         "output         nothing was written",
     ]
     assert not (tmp_path / "out").exists()
+
+
+def test_the_wrapper_that_the_projects_scripts_look_into(run, tmp_path):
+    torch.save(filled(meta_vit()), tmp_path / "vit.pth")
+    stated = ("--set", f"num_heads={HEADS}", "--dry-run", "-o", tmp_path / "out")
+    code, out, _ = run("file", tmp_path / "vit.pth", "--to", "mae", *stated)
+    assert code == 0
+    assert out.splitlines()[-3:] == [
+        "files          model.pt, README.md, vitconvert.json",
+        "wrapper        'model' holds the tensors",
+        "output         nothing was written",
+    ]
 
 
 def test_every_tensor(google, run, tmp_path):

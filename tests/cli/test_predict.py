@@ -44,6 +44,19 @@ def test_arithmetic_is_fast_unless_told_otherwise(flags, fast, run):
     )
 
 
+@torch.inference_mode()
+def test_half_precision_is_computed_on_request(run):
+    answer = run("predict", DIGITS, IMAGE, "--topk", 10, "--json", "--dtype", "bfloat16")
+    top = {candidate["index"]: candidate["logit"] for candidate in json.loads(answer.out)["top"]}
+    pixels = load_checkpoint(DIGITS).preprocessing(open_image(IMAGE))[None]
+    rough = load_model(DIGITS, fast=True, dtype=torch.bfloat16)(pixels.bfloat16())[0]
+    assert rough.dtype == torch.bfloat16
+    assert top == dict(enumerate(rough.float().tolist()))
+    exact = load_model(DIGITS)(pixels)[0]
+    error = (exact - torch.tensor([top[index] for index in range(10)])).abs().max()
+    assert 0 < error < 0.02 * exact.abs().max()
+
+
 def test_a_table_names_the_likeliest_classes(run):
     code, out, err = run("predict", DIGITS, IMAGE, SAMPLES / "5.png", "--top", 2)
     assert (code, err) == (0, "")

@@ -4,8 +4,9 @@ import io
 import subprocess
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,9 +18,10 @@ from vitconvert.containers.torch_writing import write_torch_zip
 _ID = b"serialization_id"
 
 
-def _written(tensors: dict[str, torch.Tensor]) -> bytes:
+def _written(tensors: dict[str, torch.Tensor], **around: Any) -> bytes:
     file = io.BytesIO()
-    write_torch_zip(file, {name: content_of(name, tensor) for name, tensor in tensors.items()})
+    contents = {name: content_of(name, tensor) for name, tensor in tensors.items()}
+    write_torch_zip(file, contents, **around)
     return file.getvalue()
 
 
@@ -30,11 +32,16 @@ def _tensors() -> dict[str, torch.Tensor]:
     return axes | dtypes | sizes | {"π": torch.tensor(3)}
 
 
-def test_the_bytes_are_those_of_torch_save_but_for_half_of_the_id() -> None:
-    tensors = _tensors()
+@pytest.mark.parametrize("beside", [{}, {"epoch": 0, "batches": 70_000}], ids=["", "beside"])
+@pytest.mark.parametrize("wrapper", ["", "model"])
+@pytest.mark.parametrize("make", [_tensors, lambda: {"one": torch.randn(3)}], ids=["many", "one"])
+def test_the_bytes_are_those_of_torch_save_but_for_half_of_the_id(
+    make: Callable[[], dict[str, torch.Tensor]], wrapper: str, beside: dict[str, int]
+) -> None:
+    tensors = make()
     file = io.BytesIO()
-    torch.save(tensors, file)
-    ours, theirs = _written(tensors), file.getvalue()
+    torch.save({wrapper: tensors, **beside} if wrapper else tensors, file)
+    ours, theirs = _written(tensors, wrapper=wrapper, beside=beside), file.getvalue()
     assert len(ours) == len(theirs)
     differing = [at for at, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b]
     identity = theirs.index(b"PK\7\x08", theirs.index(_ID)) - 40

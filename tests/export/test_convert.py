@@ -128,7 +128,7 @@ def test_targets_that_compute_another_function_are_refused_by_name(timm_director
         "  No dialect of 'jax' computes the function of these weights.\n"
         "  google_jax: activation: the weights need gelu, and there it is gelu_tanh\n"
         "  google_jax_linen: activation: the weights need gelu, and there it is gelu_tanh\n"
-        "  Targets that hold it as it is: hf, jeonsworld, openclip, timm, torchvision, vit."
+        "  Targets that hold it as it is: hf, jeonsworld, mae, openclip, timm, torchvision, vit."
     )
     assert caught.value.exit_code == 5
     assert not (tmp_path / "out").exists()

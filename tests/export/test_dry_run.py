@@ -83,7 +83,7 @@ def test_bytes_in_ranges_and_others(google, no_weights):
     assert plan.nbytes == sum(array.nbytes for array in arrays.values())
     assert plan.rearranged == kernels
     assert plan.in_ranges == plan.nbytes - kernels
-    assert plan.zeros == 0
+    assert plan.filled == 0
 
 
 def test_changes_are_lossy_where_they_change_numbers(google, no_weights):
@@ -160,13 +160,13 @@ def test_what_has_to_be_zero_is_a_guard(beit, no_weights):
     guarded = [tensor for tensor in plan.tensors if "guarded" in tensor.steps]
     assert len(guarded) == 22
     assert all("qkv.bias" in str(tensor.assembly) for tensor in guarded)
-    assert plan.zeros == 0
+    assert plan.filled == 0
 
 
 def test_zeros_are_filled_in(beit, no_weights):
     plan = beit(keyless=True)
     assert plan.guards == ()
-    assert plan.zeros == 11 * 12 * 4
+    assert plan.filled == 11 * 12 * 4
     guarded = [t.assembly.target for t in plan.tensors if "guarded" in t.steps]
     assert guarded == [f"blocks.{i}.attn.qkv.bias" for i in range(11)]
 

@@ -105,7 +105,7 @@ def test_the_first_text_of_a_word_may_depend_on_the_model(table):
 def test_a_constant_is_written_whole_and_plays_no_part_when_read(table):
     plan = plan_writing(table, CONFIG)
     constant = next(a for a in plan.assemblies if a.target == "tower.mask.weight")
-    assert (plan.shape(constant), constant.fill) == ((1, 36), 1.0)
+    assert (plan.shape(constant), constant.fill) == ((1, 36), (1.0,))
     assert str(constant) == "tower.mask.weight : 1 width = 1"
     binding = bind(table, {a.target: plan.shape(a) for a in plan.assemblies})
     assert binding.ignored == {"tower.mask.weight": "masks nothing"}

@@ -277,6 +277,19 @@ MISTAKES = [
         *('holds."mask"', "expected numbers, a colon and axes, found 'qkv'", None),
     ),
     (
+        '[ignore]\n"{i}.{u}.mask" = "why"\n[holds]\n"{i}.{u}.mask" = "1 0 1 : qkv"',
+        *('holds."{i}.{u}.mask"', "the only index is that of the block, {i}", None),
+    ),
+    (
+        '[usage]\ntitle = "With mine"\ncode = "load($heads)"',
+        *("usage.code", "$heads is no property of ViTConfig, and not $mlp_ratio", None),
+    ),
+    (
+        '[usage]\ntitle = "With mine"\ncode = "load($)"',
+        *("usage.code", "a $ that is no word is written twice: $$", None),
+    ),
+    ('[usage]\ntitle = "With mine"', *("usage.code", "expected a text, found nothing", None)),
+    (
         '[empty]\n"cls" = "1 width"',
         *('empty."cls"', "expected one key, and axes of which one is 0", None),
     ),
@@ -384,16 +397,25 @@ MISTAKES = [
         *("dialect.requires", "'norm.weight' is no row of this table", None),
     ),
     ("tested = 3", *("dialect.tested", "expected a text, found int", None)),
+    ('wrapper = "model"', *("dialect.wrapper", 'only container = "torch" has one', None)),
+    (
+        'container = "torch"\nbeside = { epoch = 0 }',
+        *("dialect.beside", "needs a wrapper, beside which they are", None),
+    ),
+    (
+        'container = "torch"\nwrapper = "model"\nbeside = { epoch = true }',
+        *("dialect.beside", "expected whole numbers: { epoch = 0 }", None),
+    ),
 ]
 VOCABULARY = {
     "{sections}": (
         "dialect, words, rows, ignore, sizes, holds, empty, constants, config, ask, config_json, "
         "only, must, "
-        "preprocessing"
+        "preprocessing, usage"
     ),
     "{dialect_keys}": (
-        "title, ecosystem, source, tested, extends, requires, container, named_only, "
-        "allowed_as, install"
+        "title, ecosystem, source, tested, extends, requires, container, wrapper, beside, "
+        "named_only, allowed_as, install"
     ),
 }
 

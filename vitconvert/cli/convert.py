@@ -14,6 +14,7 @@ from vitconvert.cli.dry_run import tell_plan
 from vitconvert.cli.options import (
     changing_options,
     fetching_options,
+    parse_dtype,
     parse_settings,
     reading_options,
     talking_options,
@@ -153,16 +154,8 @@ def _changes(options: dict[str, Any]) -> "Changes":
         in_channels=options["in_channels"],
         num_classes=options["num_classes"],
         classes=[name.strip() for name in classes.split(",")] if classes else None,
-        dtype=_dtype(options["dtype"]),
+        dtype=parse_dtype(options["dtype"]),
     )
-
-
-def _dtype(name: str) -> Any:
-    if name == "keep":
-        return None
-    import torch
-
-    return getattr(torch, name)
 
 
 def _default_name(model: str) -> str:

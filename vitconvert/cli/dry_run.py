@@ -48,6 +48,7 @@ def _report(plan: "ConversionPlan", *, verbose: bool) -> str:
         *(line("guard", guard) for guard in _told(plan.guards, verbose)),
         line("bytes", _bytes(plan)),
         line("files", ", ".join(plan.files)),
+        *([line("wrapper", f"{plan.wrapper!r} holds the tensors")] if plan.wrapper else []),
         line("output", "nothing was written"),
     ]
     return "\n".join(lines)
@@ -89,7 +90,7 @@ def _bytes(plan: "ConversionPlan") -> str:
     total = f"{plan.nbytes:,}"
     if not plan.streamed:
         return f"{total}, through memory"
-    zeros = f", {plan.zeros:,} of zeros" if plan.zeros else ""
+    filled = f", {plan.filled:,} filled in" if plan.filled else ""
     return (
-        f"{total}: {plan.in_ranges:,} in contiguous ranges, {plan.rearranged:,} rearranged{zeros}"
+        f"{total}: {plan.in_ranges:,} in contiguous ranges, {plan.rearranged:,} rearranged{filled}"
     )

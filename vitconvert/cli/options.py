@@ -2,11 +2,26 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+if TYPE_CHECKING:
+    import torch
+
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def dtype_option(help_text: str) -> Callable[[Command], Command]:
+    """`--dtype`, which `parse_dtype` reads."""
+    return click.option(
+        "--dtype",
+        type=click.Choice(["keep", "float32", "float16", "bfloat16"]),
+        default="keep",
+        show_default=True,
+        help=help_text,
+    )
+
 
 _READING = (
     click.option("--dialect", help="Name of the source's dialect or ecosystem; default: found."),
@@ -32,13 +47,7 @@ _CHANGING = (
         "--num-classes", type=int, help="A new head of zeros for so many classes; 0 takes it off."
     ),
     click.option("--classes", help="Keep these classes of the head: 3,7,tabby (index or name)."),
-    click.option(
-        "--dtype",
-        type=click.Choice(["keep", "float32", "float16", "bfloat16"]),
-        default="keep",
-        show_default=True,
-        help="Cast the weights.",
-    ),
+    dtype_option("Cast the weights."),
     click.option(
         "--allow",
         multiple=True,
@@ -108,3 +117,13 @@ def parse_settings(settings: tuple[str, ...]) -> dict[str, str]:
             raise click.BadParameter(f"{setting!r} is not FIELD=VALUE.", param_hint="--set")
         parsed[field.strip()] = value.strip()
     return parsed
+
+
+def parse_dtype(name: str) -> "torch.dtype | None":
+    """`--dtype`, as the loading functions take it; None keeps what there is."""
+    if name == "keep":  # and torch need not be imported
+        return None
+    import torch
+
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype

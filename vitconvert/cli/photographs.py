@@ -11,8 +11,10 @@ import click
 from vitconvert.cli.options import (
     Command,
     apply_options,
+    dtype_option,
     fetching_options,
     line_options,
+    parse_dtype,
     parse_settings,
     reading_options,
 )
@@ -39,6 +41,7 @@ _PHOTOGRAPHS = (
     ),
     click.option("--batch-size", default=8, show_default=True, type=click.IntRange(min=1)),
     click.option("--device", default="cpu", show_default=True),
+    dtype_option("Compute in it: bfloat16 is faster where the processor has it, and rougher."),
     click.option(
         "--fast/--no-fast",
         default=True,
@@ -76,7 +79,7 @@ def checkpoint_of(options: dict[str, Any]) -> "Checkpoint":
 def asked(options: dict[str, Any]) -> dict[str, Any]:
     """The arguments that `predict` and `embed` of `vitconvert.photographs` share."""
     names = ("batch_size", "recursive", "fast", "fast_preprocessing", "device")
-    return {name: options[name] for name in names}
+    return {name: options[name] for name in names} | {"dtype": parse_dtype(options["dtype"])}
 
 
 def named_images(options: dict[str, Any]) -> Iterator[str]:

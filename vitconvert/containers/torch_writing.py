@@ -24,6 +24,8 @@ from vitconvert.containers.torch_pickle import (
     UNTYPED_TENSOR,
 )
 
+_Values = Mapping[str, "TensorInfo | int | _Values"]
+
 _FOLDER = "archive/"  # torch's name where it does not write to a path
 _ALIGNMENT = 64
 _MOST = 2**32 - 1  # from here on numbers stand in the extra fields of zip64
@@ -31,15 +33,24 @@ _UTF8, _DESCRIPTOR_FOLLOWS = 0x0800, 0x0008  # flags of a zip entry
 _STORAGE_CLASSES = {dtype: name for name, dtype in STORAGES.items()}
 
 
-def write_torch_zip(file: BinaryIO, contents: Mapping[str, Content]) -> None:
+def write_torch_zip(
+    file: BinaryIO,
+    contents: Mapping[str, Content],
+    *,
+    wrapper: str = "",
+    beside: Mapping[str, int] | None = None,
+) -> None:
     """Write tensors as torch.save writes a plain dict, in the order of the mapping.
 
     Args:
         file: Where; nothing has been written to it.
         contents: The tensors by name.
+        wrapper: The key of an outer dict under which theirs stands; "" is none.
+        beside: What else stands in the outer dict, after it.
     """
+    infos = {name: each.info for name, each in contents.items()}
     archive = _Archive(file)
-    archive.add("data.pkl", _pickled({name: each.info for name, each in contents.items()}))
+    archive.add("data.pkl", _pickled({wrapper: infos, **(beside or {})} if wrapper else infos))
     archive.add(".format_version", b"1")
     archive.add(".storage_alignment", str(_ALIGNMENT).encode())
     archive.add("byteorder", b"little")
@@ -50,15 +61,11 @@ def write_torch_zip(file: BinaryIO, contents: Mapping[str, Content]) -> None:
     archive.finish()
 
 
-def _pickled(infos: Mapping[str, TensorInfo]) -> bytes:
+def _pickled(values: _Values) -> bytes:
     pickle = _Pickle()
     pickle.data += b"\x80\x02"
-    pickle.add(b"}")
-    pickle.data += b"("
-    for key, (name, info) in enumerate(infos.items()):
-        pickle.add_once(_text(name))
-        pickle.add_tensor(str(key), info)
-    pickle.data += b"u."
+    pickle.add_values(values)
+    pickle.data += b"."
     return bytes(pickle.data)
 
 
@@ -69,6 +76,7 @@ class _Pickle:
         self.data = bytearray()
         self.memo: dict[bytes, int] = {}
         self.count = 0
+        self.tensors = 0
 
     def add(self, code: bytes) -> None:
         """Write the end of a value that can be asked for again."""
@@ -82,6 +90,23 @@ class _Pickle:
         else:
             self.memo[code] = self.count
             self.add(code)
+
+    def add_values(self, values: _Values) -> None:
+        """Write a dict of tensors, whole numbers and further such dicts."""
+        self.add(b"}")
+        alone = len(values) == 1
+        self.data += b"" if alone else b"("
+        for name, value in values.items():
+            self.add_once(_text(name))
+            match value:
+                case int():
+                    self.data += _integer(value)
+                case TensorInfo():
+                    self.add_tensor(str(self.tensors), value)
+                    self.tensors += 1
+                case _:
+                    self.add_values(value)
+        self.data += b"s" if alone else b"u"
 
     def add_tensor(self, key: str, info: TensorInfo) -> None:
         """Write the call that rebuilds a tensor that is the whole of the storage `key`."""

@@ -134,8 +134,16 @@ def _write_npy_header(file: IO[bytes], info: TensorInfo) -> None:
     )
 
 
-def write_torch(path: Path, tensors: Mapping[str, torch.Tensor | Content]) -> str:
+def write_torch(
+    path: Path,
+    tensors: Mapping[str, torch.Tensor | Content],
+    *,
+    wrapper: str = "",
+    beside: Mapping[str, int] | None = None,
+) -> str:
     """Write tensors as torch.save writes a plain dict, in the order of the mapping.
+
+    A `wrapper` is the key of an outer dict under which theirs stands, with what is `beside` it.
 
     Returns:
         The sha256 of the file.
@@ -145,5 +153,5 @@ def write_torch(path: Path, tensors: Mapping[str, torch.Tensor | Content]) -> st
     """
     contents = checked_contents(tensors, list(ITEM_SIZE), "torch")
     with whole_file(path) as whole:
-        write_torch_zip(whole.file, contents)
+        write_torch_zip(whole.file, contents, wrapper=wrapper, beside=beside)
     return whole.sha256

@@ -155,6 +155,18 @@ def _renamed(tensors: Tensors, old: str, new: str) -> Tensors:
     }
 
 
+def _with_stored_periods(config: ViTConfig) -> ViTConfig | None:
+    computes = config.rope == "dinov3" and not config.rope_periods
+    return config.replace(rope_periods=True) if computes else None
+
+
+def _store_periods(tensors: Tensors, config: ViTConfig) -> Tensors:
+    from vitconvert.model.rope import dinov3_periods
+
+    periods = dinov3_periods(config.head_dim // 4, config.rope_temperature)
+    return {**tensors, "rope.periods": periods}
+
+
 GAUGES: Mapping[str, Gauge] = {
     gauge.name: gauge
     for gauge in (
@@ -200,6 +212,14 @@ GAUGES: Mapping[str, Gauge] = {
             alters=("norm.weight", "norm.bias"),
             config=_with_norm_before_pooling,
             tensors=_norm_before_pooling,
+            free=True,
+        ),
+        Gauge(
+            name="store-rope-periods",
+            change="the periods of the rotary embedding, which were computed, were stored",
+            alters=("rope.periods",),
+            config=_with_stored_periods,
+            tensors=_store_periods,
             free=True,
         ),
     )

@@ -37,7 +37,7 @@ def materialise(plan: Plan, read: Read) -> dict[str, Tensor]:
 def _assemble(assembly: Assembly, plan: Plan, read: Read) -> Tensor:
     shape, pieces = plan.shape(assembly), assembly.pieces
     if not pieces:
-        return torch.full(shape, assembly.fill, dtype=_any_dtype(plan, read))
+        return _filled(assembly, plan, _any_dtype(plan, read))
     if len(pieces) == 1 and not pieces[0].put:
         # Kernels must lie in memory as the source project's would, for sums to round alike.
         return _axiswise(pieces[0], assembly.axes, plan, read).reshape(shape).contiguous()
@@ -51,6 +51,13 @@ def _assemble(assembly: Assembly, plan: Plan, read: Read) -> Tensor:
     for put, tensor in steps:
         _select(whole, list(assembly.axes.names), put)[0].copy_(tensor)
     return whole.reshape(shape)
+
+
+def _filled(assembly: Assembly, plan: Plan, dtype: torch.dtype) -> Tensor:
+    steps = len(assembly.fill)
+    rows = torch.tensor(assembly.fill, dtype=dtype).view(steps, 1)
+    shape = plan.shape(assembly)
+    return rows.expand(steps, prod(shape) // steps).reshape(shape)
 
 
 def _any_dtype(plan: Plan, read: Read) -> torch.dtype:

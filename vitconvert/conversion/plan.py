@@ -47,11 +47,11 @@ class Assembly:
     target: str
     axes: Axes
     pieces: tuple[Piece, ...]
-    fill: float = 0.0  # of what no piece covers
+    fill: tuple[float, ...] = (0.0,)  # without pieces: one number, or one for each first step
 
     def __str__(self) -> str:
         if not self.pieces:
-            return f"{self.target} : {self.axes} = {self.fill:g}"
+            return f"{self.target} : {self.axes} = {' '.join(f'{n:g}' for n in self.fill)}"
         pieces = ", ".join(map(str, self.pieces))
         joined = f"cat({pieces})" if len(self.pieces) > 1 else pieces or "empty"
         return f"{self.target} : {self.axes} = {joined}"
@@ -112,7 +112,10 @@ def _inert(table: Table, config: ViTConfig) -> Iterable[Assembly]:
     for key, layout in table.empty:
         yield Assembly(key.write({}, first), layout, ())
     for key, value, layout in table.constants:
-        yield Assembly(key.write({}, first), layout, (), value)
+        yield Assembly(key.write({}, first), layout, (), (value,))
+    for key, constant in table.holds:
+        for i in range(config.depth if key.indices else 1):
+            yield Assembly(key.write({"i": i}, first), constant.axes, (), constant.numbers)
 
 
 def check_rows(table: Table, config: ViTConfig) -> None:

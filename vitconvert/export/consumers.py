@@ -96,7 +96,7 @@ def open_with_consumers(directory: Path, table: Table, model: "ViT") -> tuple[Op
 def _open_as_their_project(directory: Path, table: Table, model: "ViT") -> tuple[Opened, ...]:
     reading = read_header(locate(directory), dialect=table.name, overrides=_stated(model.config))
     with reading.container:
-        reader = open_plainly(directory, table.container, reading.container)
+        reader = open_plainly(directory, table, reading.container)
         return Opened(consumer=reader, relative=None, bit_equal=True), _compute(reading, model)
 
 

@@ -72,6 +72,7 @@ class ConversionPlan:
         tensors: Each tensor that would be written, once.
         guards: What would be checked of the weights before they are written.
         files: Names of the files that would be written.
+        wrapper: The key under which the tensors would stand in a torch file; "" is none.
         streamed: Whether bytes would go from file to file, or else through memory.
     """
 
@@ -84,6 +85,7 @@ class ConversionPlan:
     tensors: tuple[PlannedTensor, ...]
     guards: tuple[str, ...]
     files: tuple[str, ...]
+    wrapper: str
     streamed: bool
 
     @property
@@ -102,8 +104,8 @@ class ConversionPlan:
         return sum(tensor.rearranged or 0 for tensor in self.tensors)
 
     @property
-    def zeros(self) -> int:
-        """Bytes of zeros that would be filled in, where bytes go from file to file."""
+    def filled(self) -> int:
+        """Bytes of constants, mostly zeros, that would be filled in from file to file."""
         return self.nbytes - self.in_ranges - self.rearranged if self.streamed else 0
 
     def to_dict(self) -> dict[str, Any]:
@@ -119,6 +121,7 @@ class ConversionPlan:
             "tensors": [tensor.to_dict() for tensor in self.tensors],
             "guards": list(self.guards),
             "files": list(self.files),
+            "wrapper": self.wrapper,
             "streamed": self.streamed,
             "bytes": self.nbytes,
         }
@@ -215,6 +218,7 @@ def plan_located(
             *(f"{name} is as in {constant.text}" for name, constant in plan.constants.items()),
         ),
         files=_files(target, source, infos, most),
+        wrapper=target.table.wrapper,
         streamed=moved is not None,
     )
 

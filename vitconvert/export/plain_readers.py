@@ -1,24 +1,27 @@
 """What other programs see in a file of weights: torch.load, numpy.load and safetensors."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitconvert.containers import Container
 from vitconvert.errors import ParityFailed
+from vitconvert.tables.table import Table
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 _Array = tuple[str, tuple[int, ...], bytes]  # name, shape, elements in row-major order
+_Read = Callable[[Path], Iterator[_Array]]
 
 
-def open_plainly(directory: Path, kind: str, container: Container) -> str:
+def open_plainly(directory: Path, table: Table, container: Container) -> str:
     """Read an output as its users do, and compare every tensor with what vitconvert reads.
 
     Args:
         directory: The output.
-        kind: "safetensors", "npz" or "torch".
+        table: The dialect that it was written in.
         container: The output as vitconvert reads it.
 
     Returns:
@@ -27,11 +30,12 @@ def open_plainly(directory: Path, kind: str, container: Container) -> str:
     Raises:
         ParityFailed: It finds other names, shapes or bytes.
     """
-    name, suffix, read = {
-        "torch": ("torch.load", "pt", _torch_load),
+    readers: Mapping[str, tuple[str, str, _Read]] = {
+        "torch": ("torch.load", "pt", partial(_torch_load, wrapper=table.wrapper)),
         "npz": ("numpy.load", "npz", _numpy_load),
         "safetensors": ("safetensors.torch.load_file", "safetensors", _safetensors_load),
-    }[kind]
+    }
+    name, suffix, read = readers[table.container]
     left = set(container.manifest)
     for path in sorted(directory.glob(f"*.{suffix}")):
         for key, shape, data in read(path):
@@ -43,10 +47,11 @@ def open_plainly(directory: Path, kind: str, container: Container) -> str:
     return name
 
 
-def _torch_load(path: Path) -> Iterator[_Array]:
+def _torch_load(path: Path, wrapper: str) -> Iterator[_Array]:
     import torch
 
-    for key, tensor in torch.load(path, map_location="cpu", weights_only=True).items():
+    loaded = torch.load(path, map_location="cpu", weights_only=True)
+    for key, tensor in (loaded[wrapper] if wrapper else loaded).items():
         yield key, *_contents(tensor)
 
 

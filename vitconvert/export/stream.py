@@ -4,7 +4,8 @@ A layout is a stride for every axis, so each piece of a plan is a strided copy w
 both files follow from the two headers.
 """
 
-from collections.abc import Mapping
+import struct
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -22,13 +23,27 @@ from vitconvert.containers import (
 from vitconvert.conversion.plan import Assembly, Piece, Plan, Steps
 from vitconvert.tables.axes import Axes
 
+# How struct writes a number of a dtype, and the first byte that counts. A bfloat16 is the upper
+# half of a float32, exactly so for the small whole numbers that constants are.
+_NUMBERS = {"float64": ("<d", 0), "float32": ("<f", 0), "float16": ("<e", 0), "bfloat16": ("<f", 2)}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Move:
-    """Where the elements of a target tensor come from; what no box fills is zero."""
+    """Where the elements of a target tensor come from; what no box fills is zero.
+
+    Without boxes, the numbers of `fill` each take their share of the tensor.
+    """
 
     info: TensorInfo
     boxes: tuple[Box, ...]
+    fill: tuple[float, ...] = (0.0,)
+
+    def content(self) -> Content:
+        """The tensor, to be read when it is written."""
+        if any(self.fill):
+            return Content(info=self.info, chunks=partial(_constant, self.info, self.fill))
+        return Content(info=self.info, chunks=partial(chunks_of, self.info, self.boxes))
 
 
 def moves(plan: Plan, source: Container, prefix: str = "") -> dict[str, Move] | None:
@@ -41,9 +56,9 @@ def moves(plan: Plan, source: Container, prefix: str = "") -> dict[str, Move] | 
 
     Returns:
         None where moving bytes will not do: tensors that are compressed in the file, of several
-        dtypes in one, or ignored only if they hold certain numbers.
+        dtypes in one, or ignored only if they hold certain numbers; constants of an odd dtype.
     """
-    if plan.constants or any(assembly.fill for assembly in plan.assemblies):  # numbers, not bytes
+    if plan.constants:  # numbers, not bytes
         return None
     pieces = (*(piece for a in plan.assemblies for piece in a.pieces), *plan.zeros)
     names = dict.fromkeys(piece.source for piece in pieces if piece.source)
@@ -53,6 +68,8 @@ def moves(plan: Plan, source: Container, prefix: str = "") -> dict[str, Move] | 
     infos = {a.target: _info(a, plan, dtypes) for a in plan.assemblies}
     known = {name: info for name, info in infos.items() if info}
     if len(found) < len(places) or len(known) < len(infos):
+        return None
+    if any(any(a.fill) and known[a.target].dtype not in _NUMBERS for a in plan.assemblies):
         return None
     return {a.target: _move(a, plan, found, known[a.target]) for a in plan.assemblies}
 
@@ -71,10 +88,7 @@ def stream(plan: Plan, source: Container, prefix: str = "") -> dict[str, Content
     found = moves(plan, source, prefix)
     if found is None or not all(_is_zero(piece, plan, source, prefix) for piece in plan.zeros):
         return None
-    return {
-        name: Content(info=move.info, chunks=partial(chunks_of, move.info, move.boxes))
-        for name, move in found.items()
-    }
+    return {name: move.content() for name, move in found.items()}
 
 
 def _info(assembly: Assembly, plan: Plan, dtypes: Mapping[str, str]) -> TensorInfo | None:
@@ -91,7 +105,13 @@ def _move(assembly: Assembly, plan: Plan, places: Mapping[str, Stretch], info: T
         for piece in assembly.pieces
         if piece.source is not None
     )
-    return Move(info=info, boxes=tuple(boxes))
+    return Move(info=info, boxes=tuple(boxes), fill=assembly.fill)
+
+
+def _constant(info: TensorInfo, fill: tuple[float, ...]) -> Iterator[memoryview]:
+    code, first = _NUMBERS[info.dtype]
+    for number in fill:
+        yield memoryview(struct.pack(code, number)[first:] * (prod(info.shape) // len(fill)))
 
 
 def _is_zero(piece: Piece, plan: Plan, source: Container, prefix: str) -> bool:

@@ -53,6 +53,8 @@ def examples(target: Target, source: Reading | Checkpoint, has_processor: bool) 
             own = [_lucidrains(target.table.name, config)]
         case "vit":
             own = []
+        case _ if (usage := target.table.usage) is not None:
+            own = [Example(title=usage.title, code=usage.code_for(config))]
         case _:
             title = f"For {target.table.title}"
             own = [Example(title=title, code=_STATE_DICTS[target.table.container])]

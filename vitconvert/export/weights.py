@@ -123,4 +123,5 @@ def write_weights(
         case "npz":
             return {path.name: write_npz(path, contents)}
         case _:
-            return {path.name: write_torch(path, contents)}
+            wrapper, beside = table.wrapper, table.beside
+            return {path.name: write_torch(path, contents, wrapper=wrapper, beside=beside)}

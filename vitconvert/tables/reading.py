@@ -22,6 +22,7 @@ from vitconvert.tables.constants import Constant, parse_constant
 from vitconvert.tables.rows import Row
 from vitconvert.tables.sections import Sections, mistake
 from vitconvert.tables.templates import Template, Words, parse_template
+from vitconvert.tables.usage import Usage, parse_usage
 
 _SECTIONS = (
     "dialect",
@@ -38,6 +39,7 @@ _SECTIONS = (
     "only",
     "must",
     "preprocessing",
+    "usage",
 )
 _DIALECT_KEYS = (
     "title",
@@ -47,6 +49,8 @@ _DIALECT_KEYS = (
     "extends",
     "requires",
     "container",
+    "wrapper",
+    "beside",
     "named_only",
     "allowed_as",
     "install",
@@ -194,6 +198,27 @@ class Reader:
             for _, kind in _names(key):
                 yield self.template("ignore", key, kind), reason
 
+    def beside(self) -> Mapping[str, int]:
+        """What the project's code looks for beside the tensors."""
+        dialect = self.section("dialect")
+        if dialect.get("wrapper") and dialect.get("container") != "torch":
+            raise self.error("dialect.wrapper", 'only container = "torch" has one')
+        beside = dialect.get("beside", {})
+        if not isinstance(beside, dict) or not all(type(n) is int for n in beside.values()):
+            raise self.error("dialect.beside", "expected whole numbers: { epoch = 0 }")
+        if beside and not dialect.get("wrapper"):
+            raise self.error("dialect.beside", "needs a wrapper, beside which they are")
+        return beside
+
+    def usage(self) -> Usage | None:
+        """How the project's code loads what is written."""
+        if "usage" not in self.data:
+            return None
+        try:
+            return parse_usage(self.text("usage", "title"), self.text("usage", "code"))
+        except ValueError as error:
+            raise self.error("usage.code", error) from None
+
     def sizes(self) -> Iterator[tuple[Template, str, int]]:
         """A key, an axis, and what times its length that is."""
         for key, value in self.section("sizes").items():
@@ -213,7 +238,10 @@ class Reader:
                 constant = parse_constant(str(text), f'{self.label}: "{key}" = "{text}"')
             except ValueError as error:
                 raise self.error(f'holds."{key}"', error) from None
-            yield self.template("holds", key), constant
+            template = self.template("holds", key)
+            if set(template.indices) - {"i"}:
+                raise self.error(f'holds."{key}"', "the only index is that of the block, {i}")
+            yield template, constant
 
     def empty(self) -> Iterator[tuple[Template, Axes]]:
         """Arrays without elements."""

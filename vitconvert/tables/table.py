@@ -12,6 +12,7 @@ from vitconvert.tables.constants import Constant
 from vitconvert.tables.reading import Default, Reader
 from vitconvert.tables.rows import Row
 from vitconvert.tables.templates import Template
+from vitconvert.tables.usage import Usage
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -29,6 +30,8 @@ class Table:
     source: str
     tested: str
     container: str
+    wrapper: str  # the key under which the project's code looks for the tensors; "" is none
+    beside: Mapping[str, int]  # what it looks for beside them
     named_only: bool  # not recognised by itself, because another table reads the same files
     allowed_as: str  # the step whose permission it takes to write it, if it is not named
     install: str  # what to install to open it; "" says nothing
@@ -52,7 +55,7 @@ class Table:
 
     @functools.cached_property
     def holds(self) -> tuple[tuple[Template, Constant], ...]:
-        """What ignored tensors must be."""
+        """What ignored tensors must be, and are."""
         return tuple(self.reader.holds())
 
     @functools.cached_property
@@ -100,6 +103,11 @@ class Table:
         """How the project turns a photograph into numbers."""
         return self.reader.section("preprocessing")
 
+    @functools.cached_property
+    def usage(self) -> Usage | None:
+        """How the project's code loads what is written."""
+        return self.reader.usage()
+
     @property
     def rows(self) -> tuple[Row, ...]:
         """All rows."""
@@ -134,6 +142,8 @@ def table_of(reader: Reader) -> Table:
         source=reader.text("dialect", "source"),
         tested=reader.text("dialect", "tested", ""),
         container=reader.text("dialect", "container", "safetensors"),
+        wrapper=reader.text("dialect", "wrapper", ""),
+        beside=reader.beside(),
         named_only=bool(reader.section("dialect").get("named_only", False)),
         allowed_as=reader.text("dialect", "allowed_as", ""),
         install=reader.text("dialect", "install", ""),

@@ -1,0 +1,359 @@
+"""Files for the original projects' own code, compared with their names and wrappers by hand."""
+
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor, nn
+
+import vitconvert
+from tests.matrix_sources import openai_clip
+from tests.originals.spelling import (
+    DEPTH,
+    HEADS,
+    PATCHES,
+    WIDTH,
+    Tensors,
+    dino_head,
+    dinov2,
+    dinov3,
+    filled,
+    mae_decoder,
+    meta_vit,
+    msn_head,
+    pair,
+    prefixed,
+)
+from vitconvert.config import ViTConfig
+from vitconvert.conversion.target import fit_target
+from vitconvert.errors import NotRepresentable
+from vitconvert.export.targets import reason
+from vitconvert.tables.dialects import builtin_tables
+
+STATED = {"num_heads": HEADS}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """What is converted, and what the project's code must find."""
+
+    dialect: str
+    source: Callable[[], Tensors]
+    file: Callable[[], Mapping[str, Any]]
+    stated: Mapping[str, Any] = field(default_factory=lambda: STATED)
+    read_as: str | None = None
+
+
+def vit() -> Tensors:
+    return filled(meta_vit())
+
+
+def vit_with_head() -> Tensors:
+    return filled(meta_vit() | pair("head", 7, WIDTH))
+
+
+def mean_of_patches() -> Tensors:
+    tensors = vit_with_head()
+    return {re.sub("^norm", "fc_norm", name): tensor for name, tensor in tensors.items()}
+
+
+def deit3() -> Tensors:
+    shapes = meta_vit(positions=PATCHES, scale="{}.gamma_{}".format)
+    return filled(shapes | pair("head", 7, WIDTH))
+
+
+def unmasked(tensors: Tensors) -> Tensors:
+    return tensors | {"mask_token": torch.zeros(1, WIDTH)}
+
+
+def keyless(tensors: Tensors) -> Tensors:
+    """Without the bias that DINOv3's mask takes from the keys."""
+    for i in range(DEPTH):
+        tensors[f"blocks.{i}.attn.qkv.bias"][WIDTH : 2 * WIDTH] = 0
+    return unmasked(tensors)
+
+
+def dinov3_7b() -> Tensors:
+    local = {"local_cls_norm.weight": torch.ones(WIDTH), "local_cls_norm.bias": torch.zeros(WIDTH)}
+    return unmasked(dinov3(swiglu=True, bias=False)) | local
+
+
+def image_tower() -> Tensors:
+    return {name: t for name, t in openai_clip().items() if name.startswith("visual.")}
+
+
+DINOV3 = {"image_size": (24, 24)}
+WRITTEN = {
+    "DINO": Written(
+        dialect="dino_backbone",
+        source=lambda: prefixed("backbone.", vit()) | filled(dino_head()),
+        file=vit,
+    ),
+    "MAE": Written(
+        dialect="mae_encoder",
+        source=lambda: vit() | filled(mae_decoder()),
+        file=lambda: {"model": vit()},
+    ),
+    "MAE, head on the class token": Written(
+        dialect="mae_encoder", source=vit_with_head, file=lambda: {"model": vit_with_head()}
+    ),
+    "MAE, head on the mean": Written(
+        dialect="mae_encoder", source=mean_of_patches, file=lambda: {"model": mean_of_patches()}
+    ),
+    "MSN": Written(
+        dialect="msn_encoder",
+        source=lambda: vit() | msn_head(),
+        file=lambda: {"target_encoder": vit(), "epoch": 0},
+    ),
+    "MoCo v3": Written(
+        dialect="moco_v3",
+        source=vit,
+        file=lambda: {"state_dict": prefixed("module.base_encoder.", vit())},
+    ),
+    "DeiT III": Written(
+        dialect="deit3", source=deit3, file=lambda: {"model": deit3()}, read_as="deit3"
+    ),
+    "DINOv2": Written(dialect="dinov2", source=dinov2, file=lambda: unmasked(dinov2())),
+    "DINOv2, SwiGLU and registers": Written(
+        dialect="dinov2_swiglu",
+        source=partial(dinov2, swiglu=True, registers=4),
+        file=lambda: unmasked(dinov2(swiglu=True, registers=4)),
+    ),
+    "DINOv3": Written(
+        dialect="dinov3", source=dinov3, file=lambda: keyless(dinov3()), stated=DINOV3
+    ),
+    "DINOv3, SwiGLU": Written(
+        dialect="dinov3_swiglu",
+        source=partial(dinov3, swiglu=True),
+        file=lambda: keyless(dinov3(swiglu=True)),
+        stated=DINOV3,
+    ),
+    "DINOv3, 7B": Written(
+        dialect="dinov3_7b",
+        source=partial(dinov3, swiglu=True, bias=False),
+        file=dinov3_7b,
+        stated=DINOV3,
+    ),
+    "OpenAI CLIP": Written(
+        dialect="openai_clip_visual", source=openai_clip, file=image_tower, stated={}
+    ),
+}
+every_file = pytest.mark.parametrize("written", WRITTEN.values(), ids=WRITTEN)
+
+
+def converted(written: Written, folder: Path, to: str, **options: Any) -> vitconvert.Conversion:
+    torch.save(written.source(), folder / "source.pt")
+    return vitconvert.convert(
+        folder / "source.pt",
+        to=to,
+        output=folder / "out",
+        dialect=written.read_as,
+        overrides=written.stated,
+        **options,
+    )
+
+
+def require_same(found: object, wanted: object) -> None:
+    """The same keys on every level, and tensors of the same bytes."""
+    if isinstance(wanted, Tensor):
+        assert isinstance(found, Tensor) and found.dtype == wanted.dtype
+        assert torch.equal(found, wanted)
+    elif isinstance(wanted, Mapping):
+        assert isinstance(found, dict) and found.keys() == wanted.keys()
+        for key, value in wanted.items():
+            require_same(found[key], value)
+    else:
+        assert found == wanted
+
+
+class Standin(nn.Module):
+    """In the place of a project's class: remembers what it is built with and what it loads."""
+
+    built: Mapping[str, Any]
+    loaded: Mapping[str, Tensor]
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__()
+        type(self).built = arguments
+
+    def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
+        type(self).loaded = tensors
+
+
+class Project(ModuleType):
+    """A module in which every name is that class."""
+
+    def __getattr__(self, name: str) -> object:
+        return Standin
+
+
+def used(folder, monkeypatch) -> type[Standin]:
+    """Run the model card's first example where the project cannot be imported."""
+    code = re.findall("```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)[0]
+    for module in re.findall(r"^from (\S+) import", code, re.MULTILINE):
+        parts = module.split(".")
+        if module != "functools":
+            for end in range(1, len(parts) + 1):
+                name = ".".join(parts[:end])
+                monkeypatch.setitem(sys.modules, name, Project(name))
+    monkeypatch.chdir(folder)
+    exec(code, {})
+    return Standin
+
+
+@every_file
+def test_the_file_is_what_the_projects_code_looks_for(written, tmp_path, monkeypatch):
+    """The model card's code, too, gives the project's class its own names and its sizes."""
+    conversion = converted(written, tmp_path, to=builtin_tables()[written.dialect].ecosystem)
+    assert conversion.target_dialect == written.dialect
+    file = written.file()
+    require_same(torch.load(tmp_path / "out" / "model.pt", weights_only=True), file)
+    theirs = used(tmp_path / "out", monkeypatch)
+    prefix = {"moco_v3": "module.base_encoder.", "openai_clip_visual": "visual."}
+    before = prefix.get(written.dialect, "")
+    tensors = next((inner for inner in file.values() if isinstance(inner, dict)), file)
+    require_same(theirs.loaded, {name.removeprefix(before): t for name, t in tensors.items()})
+    heads = 2 if written.dialect == "openai_clip_visual" else HEADS
+    named = {"num_heads", "heads", "depth", "layers", "patch_size"}
+    built = [value for name, value in theirs.built.items() if name in named]
+    assert sorted(built) == sorted([heads, DEPTH, 8])
+
+
+@every_file
+def test_it_comes_back_from_vitconverts_own_names(written, tmp_path):
+    """And is recognised by what lies beside it, where its tensors are another dialect's too."""
+    converted(written, tmp_path, to="vit", verify=False)
+    back = {"to": written.dialect, "output": tmp_path / "back", "verify": False}
+    vitconvert.convert(tmp_path / "out", **back)
+    require_same(torch.load(tmp_path / "back" / "model.pt", weights_only=True), written.file())
+    assert vitconvert.load_checkpoint(tmp_path / "back").dialect == written.dialect
+    assert vitconvert.diff(tmp_path / "out", tmp_path / "back").equal
+
+
+def test_a_decoder_is_told_and_left_behind(tmp_path):
+    ignored = converted(WRITTEN["MAE"], tmp_path, to="mae", verify=False).ledger.ignored
+    assert set(ignored) == set(mae_decoder())
+
+
+def test_a_plan_tells_the_wrapper(tmp_path):
+    torch.save(vit(), tmp_path / "source.pt")
+    plan = vitconvert.plan_conversion(tmp_path / "source.pt", to="mae", overrides=STATED)
+    assert (plan.wrapper, plan.to_dict()["wrapper"], plan.streamed) == ("model", "model", True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_constants_go_from_file_to_file_too(dtype, tmp_path):
+    source = dinov3(swiglu=True, bias=False)
+    torch.save({name: t.to(dtype) for name, t in source.items()}, tmp_path / "source.pt")
+    assert vitconvert.plan_conversion(
+        tmp_path / "source.pt", to="dinov3", overrides=DINOV3
+    ).streamed
+    folder = {"output": tmp_path / "out", "overrides": DINOV3, "verify": False}
+    vitconvert.convert(tmp_path / "source.pt", to="dinov3", **folder)
+    file = {name: t.to(dtype) for name, t in dinov3_7b().items()}
+    require_same(torch.load(tmp_path / "out" / "model.pt", weights_only=True), file)
+
+
+def test_periods_that_were_computed_are_stored(tmp_path):
+    sizes = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 3}
+    sizes |= {"intermediate_size": 72, "image_size": 24, "patch_size": 8, "num_register_tokens": 4}
+    model = transformers.DINOv3ViTModel(transformers.DINOv3ViTConfig(**sizes))
+    model.save_pretrained(tmp_path / "hf")
+    conversion = vitconvert.convert(
+        tmp_path / "hf", to="dinov3", output=tmp_path / "out", verify=False
+    )
+    assert conversion.ledger.changed == (
+        "store-rope-periods: the periods of the rotary embedding, which were computed, were "
+        "stored; logits change by 0.0e+00",
+    )
+    periods = torch.load(tmp_path / "out" / "model.pt", weights_only=True)["rope_embed.periods"]
+    assert torch.equal(periods, 100.0 ** (torch.arange(4) / 4))
+    plan = vitconvert.plan_conversion(tmp_path / "hf", to="dinov3")
+    planned = {t.assembly.target: t for t in plan.tensors}
+    assert planned["rope_embed.periods"].steps == ("gauge",)
+    mask = planned["blocks.1.attn.qkv.bias_mask"].assembly
+    assert str(mask) == "blocks.1.attn.qkv.bias_mask : (qkv head dim) = 1 0 1"
+
+
+CONFIG = ViTConfig(
+    image_size=(24, 24),
+    patch_size=(8, 8),
+    in_channels=3,
+    num_classes=0,
+    embed_dim=64,
+    depth=11,
+    num_heads=1,
+    head_dim=64,
+    mlp_dim=256,
+    activation="gelu",
+    norm_eps=1e-6,
+    pooling="token",
+)
+CLIP = {"activation": "quick_gelu", "norm_eps": 1e-5, "pre_norm": True, "patch_bias": False}
+CLIP |= {"final_norm": False, "fc_norm": True, "num_classes": 5, "head_bias": False}
+TURNED = {"rope": "dinov3", "rope_half": True, "rope_temperature": 100.0, "num_registers": 4}
+TURNED |= {"position_embedding": "none", "norm_eps": 1e-5}
+DIFFERENT = {
+    "a head that forward does not read": (
+        *("dino_backbone", {"num_classes": 7}),
+        "no place for 2 tensors of this model; tensors head.weight, head.bias",
+    ),
+    "an oblong image": (
+        *("dino_backbone", {"image_size": (24, 16)}),
+        "square is always True there, and False here",
+    ),
+    "another epsilon": (
+        *("msn_encoder", {"norm_eps": 1e-12}),
+        "norm_eps: the weights need 1e-12, and there it is 1e-06",
+    ),
+    "a mean that is not normed": (
+        *("mae_encoder", {"pooling": "avg"}),
+        "pooling: the weights need avg, and there it is token",
+    ),
+    "two last norms": (
+        *("mae_encoder", {"pooling": "avg", "fc_norm": True}),
+        "one_last_norm is always True there, and False here",
+    ),
+    "registers": (
+        *("deit3", {"num_registers": 4, "no_embed_class": True, "layer_scale": True}),
+        "no place for 1 tensors of this model; tensors reg_token",
+    ),
+    "a narrower MLP": (
+        *("openai_clip_visual", CLIP | {"mlp_dim": 128}),
+        "fourfold_mlp is always True there, and False here",
+    ),
+    "exact GELU": (
+        *("openai_clip_visual", CLIP | {"activation": "gelu"}),
+        "activation is always quick_gelu there, and gelu here",
+    ),
+    "periods that no file holds": ("dinov3", TURNED, "tensors that this model lacks"),
+}
+
+
+@pytest.mark.parametrize(("dialect", "change", "why"), DIFFERENT.values(), ids=DIFFERENT)
+def test_another_function_is_refused_by_name(dialect, change, why):
+    with pytest.raises(NotRepresentable) as error:
+        fit_target(builtin_tables()[dialect], CONFIG.replace(**change))
+    assert why in reason(error.value)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "change"),
+    [
+        ("dino_backbone", {}),
+        ("mae_encoder", {"image_size": (24, 16), "in_channels": 4}),
+        ("mae_encoder", {"pooling": "avg", "final_norm": False, "fc_norm": True}),
+        ("openai_clip_visual", CLIP),
+        ("dinov3", TURNED | {"rope_periods": True}),
+    ],
+)
+def test_the_same_function_is_not(dialect, change):
+    assert fit_target(builtin_tables()[dialect], CONFIG.replace(**change)).table.name == dialect
