@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from vitconvert.containers import Content, TensorInfo, content_of, open_container
+from vitconvert.containers import Content, TensorInfo, content_of, one_buffer, open_container
 from vitconvert.containers.container import ITEM_SIZE
 from vitconvert.containers.torch_writing import write_torch_zip
 
@@ -21,7 +21,7 @@ _ID = b"serialization_id"
 def _written(tensors: dict[str, torch.Tensor], **around: Any) -> bytes:
     file = io.BytesIO()
     contents = {name: content_of(name, tensor) for name, tensor in tensors.items()}
-    write_torch_zip(file, contents, **around)
+    write_torch_zip(file, contents, one_buffer(), **around)
     return file.getvalue()
 
 
@@ -74,13 +74,13 @@ def test_chunks_of_any_size_give_the_same_bytes() -> None:
     chunked = {}
     for name, tensor in tensors.items():
         content = content_of(name, tensor)
-        (whole,) = content.chunks()
+        (whole,) = content.chunks(one_buffer())
         chunked[name] = Content(
             info=content.info,
-            chunks=lambda whole=whole: (whole[at : at + 5] for at in range(0, len(whole), 5)),
+            chunks=lambda _, whole=whole: (whole[at : at + 5] for at in range(0, len(whole), 5)),
         )
     file = io.BytesIO()
-    write_torch_zip(file, chunked)
+    write_torch_zip(file, chunked, one_buffer())
     assert file.getvalue() == _written(tensors)
 
 
@@ -99,14 +99,14 @@ def test_more_than_32_bits_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     )
     zeros, size = memoryview(bytes(2**24)), 2**32 + 2**24
 
-    def chunks() -> Iterator[memoryview]:
+    def chunks(_: object) -> Iterator[memoryview]:
         return iter([zeros] * (size // len(zeros)))
 
     long = Content(info=TensorInfo(dtype="uint8", shape=(size,)), chunks=chunks)
     short = torch.randn(3)
     path = tmp_path / "x.pt"
     with _Sparse(path, "w") as file:
-        write_torch_zip(file, {"a": long, "b": content_of("b", short), "c": long})  # type: ignore[arg-type]
+        write_torch_zip(file, {"a": long, "b": content_of("b", short), "c": long}, one_buffer())  # type: ignore[arg-type]
     monkeypatch.undo()
     read = torch.load(path, weights_only=True, mmap=True)
     assert read["a"].shape == read["c"].shape == (size,)
@@ -123,7 +123,7 @@ def test_writing_needs_no_torch(tmp_path: Path) -> None:
         "from vitconvert.containers import Content, TensorInfo, open_container, write_torch\n"
         "info = TensorInfo(dtype='bfloat16', shape=(2, 3))\n"
         f"path = pathlib.Path({str(tmp_path / 'x.pt')!r})\n"
-        "write_torch(path, {'a': Content(info=info, chunks=lambda: [memoryview(bytes(12))])})\n"
+        "write_torch(path, {'a': Content(info=info, chunks=lambda _: [memoryview(bytes(12))])})\n"
         "assert open_container(path).manifest == {'a': info}\n"
         "assert not {'torch', 'numpy'} & sys.modules.keys()"
     )

@@ -1,6 +1,8 @@
 """What is written is loaded by the programs it is for, and computes the same function."""
 
+import errno
 import json
+import os
 import shutil
 import tomllib
 from hashlib import sha256
@@ -17,9 +19,10 @@ from transformers import AutoImageProcessor, AutoModelForImageClassification
 
 import vitconvert
 from tests.hub_server import HubServer, use_hub
+from vitconvert.containers import sequential_writer
 from vitconvert.conversion.morphs import cast
 from vitconvert.errors import NotRepresentable, OutputExists, ParityFailed, UsageError
-from vitconvert.export import consumers
+from vitconvert.export import consumers, provenance
 from vitconvert.export.targets import Wish, holders
 from vitconvert.tables.dialects import builtin_tables
 
@@ -176,6 +179,29 @@ def test_batch_norms_in_our_own_names(timm_directory, tmp_path):
     x = _images(before.config)
     with torch.inference_mode():
         assert torch.equal(after(x), before(x))
+
+
+def test_a_source_that_cannot_be_hashed_is_an_error(timm_directory, tmp_path, monkeypatch):
+    def fail(path):
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    source = timm_directory(**SMALL)
+    monkeypatch.setattr(provenance, "hash_file", fail)
+    with pytest.raises(OSError, match="Input/output error"):
+        vitconvert.convert(source, output=tmp_path / "out", verify=False)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_what_is_read_at_once_stays_in_the_page_cache(
+    verify, timm_directory, tmp_path, monkeypatch
+):
+    told = []
+    monkeypatch.setattr(
+        sequential_writer, "_set_direct", lambda _, wanted: told.append(wanted) or False
+    )
+    vitconvert.convert(timm_directory(**SMALL), output=tmp_path / "out", verify=verify)
+    assert told == ([] if verify else [True])
 
 
 def test_provenance_says_where_everything_came_from(timm_directory, tmp_path):

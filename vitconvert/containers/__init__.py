@@ -1,6 +1,6 @@
 """Bytes to named tensors and back: safetensors (sharded too), torch checkpoints and npz."""
 
-from vitconvert.containers.boxes import Box, chunks_of
+from vitconvert.containers.boxes import Box, chunks_of, one_buffer
 from vitconvert.containers.container import ITEM_SIZE, Container, Stretch, TensorInfo, row_major
 from vitconvert.containers.content import Content, content_of
 from vitconvert.containers.directory import weights_in
@@ -20,6 +20,7 @@ __all__ = [
     "chunks_of",
     "content_of",
     "hash_file",
+    "one_buffer",
     "open_container",
     "row_major",
     "split",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vitconvert.containers.boxes import Room
 from vitconvert.containers.container import TensorInfo
 from vitconvert.errors import UsageError
 
@@ -17,10 +19,17 @@ _LONGEST_NPZ_NAME = 2**16 - 1 - len(".npy")  # bytes; zip counts them in two
 
 @dataclass(frozen=True, kw_only=True)
 class Content:
-    """One tensor, row-major and little-endian, in chunks that are each good until the next."""
+    """One tensor, row-major and little-endian, in chunks that are each good until the next.
+
+    Attributes:
+        info: What the header says.
+        chunks: Its bytes; whoever asks gives room for what has none of its own.
+        origin: The file that the bytes are from, and where there the first of them lies.
+    """
 
     info: TensorInfo
-    chunks: Callable[[], Iterable[memoryview]]
+    chunks: Callable[[Room], Iterable[memoryview]]
+    origin: tuple[Path, int] | None = None
 
 
 def content_of(name: str, tensor: torch.Tensor) -> Content:
@@ -36,7 +45,7 @@ def content_of(name: str, tensor: torch.Tensor) -> Content:
     dtype = str(tensor.dtype).removeprefix("torch.")
     return Content(
         info=TensorInfo(dtype=dtype, shape=tuple(tensor.shape)),
-        chunks=lambda: [_bytes_of(tensor)],
+        chunks=lambda _: [_bytes_of(tensor)],
     )
 
 

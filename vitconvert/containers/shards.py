@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from vitconvert.containers.container import Container, TensorInfo
@@ -18,6 +19,7 @@ def write_shards(
     *,
     metadata: Mapping[str, str],
     shards: Mapping[str, Collection[str]],
+    read_soon: bool = True,
 ) -> dict[str, str]:
     """Write safetensors in one file or several, with an index as transformers writes it.
 
@@ -26,17 +28,19 @@ def write_shards(
         contents: The tensors.
         metadata: Of every file.
         shards: From `split`.
+        read_soon: As for `write_safetensors`.
 
     Returns:
         The sha256 of each file, by its name.
     """
+    write = partial(write_safetensors, metadata=metadata, read_soon=read_soon)
     if len(shards) < 2:
-        return {path.name: write_safetensors(path, contents, metadata=metadata)}
+        return {path.name: write(path, contents)}
     found: dict[str, str] = {}
     weight_map: dict[str, str] = {}
     for shard, names in shards.items():
         part = {name: contents[name] for name in names}
-        found[shard] = write_safetensors(path.with_name(shard), part, metadata=metadata)
+        found[shard] = write(path.with_name(shard), part)
         weight_map |= dict.fromkeys(names, shard)
     total = sum(content.info.nbytes for content in contents.values())
     index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}

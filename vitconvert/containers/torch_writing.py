@@ -14,8 +14,10 @@ from collections.abc import Iterable, Mapping
 from math import prod
 from typing import BinaryIO
 
+from vitconvert.containers.boxes import Room
 from vitconvert.containers.container import TensorInfo, row_major
 from vitconvert.containers.content import Content
+from vitconvert.containers.sequential_writer import SequentialWriter
 from vitconvert.containers.torch_pickle import (
     HOOKS,
     STORAGES,
@@ -34,8 +36,9 @@ _STORAGE_CLASSES = {dtype: name for name, dtype in STORAGES.items()}
 
 
 def write_torch_zip(
-    file: BinaryIO,
+    file: BinaryIO | SequentialWriter,
     contents: Mapping[str, Content],
+    room: Room,
     *,
     wrapper: str = "",
     beside: Mapping[str, int] | None = None,
@@ -45,6 +48,7 @@ def write_torch_zip(
     Args:
         file: Where; nothing has been written to it.
         contents: The tensors by name.
+        room: What they are read into.
         wrapper: The key of an outer dict under which theirs stands; "" is none.
         beside: What else stands in the outer dict, after it.
     """
@@ -55,7 +59,7 @@ def write_torch_zip(
     archive.add(".storage_alignment", str(_ALIGNMENT).encode())
     archive.add("byteorder", b"little")
     for key, content in enumerate(contents.values()):
-        archive.add_chunks(f"data/{key}", content.info.nbytes, content.chunks())
+        archive.add_chunks(f"data/{key}", content.info.nbytes, content.chunks(room))
     archive.add("version", b"3\n")
     archive.add(".data/serialization_id", archive.identity())
     archive.finish()
@@ -170,7 +174,7 @@ def _integer(number: int) -> bytes:
 class _Archive:
     """A zip archive as miniz writes it: a descriptor after every entry, and an end for zip64."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BinaryIO | SequentialWriter) -> None:
         self.file = file
         self.position = 0
         self.directory = bytearray()

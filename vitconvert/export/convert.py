@@ -182,7 +182,9 @@ def convert_located(
     contents = contents_for(target, source)
     with whole_directory(output, overwrite=overwrite) as directory:
         metadata = weights_metadata(source, target)
-        sha256 = write_weights(directory, target.table, contents, most, metadata=metadata)
+        sha256 = write_weights(
+            directory, target.table, contents, most, metadata=metadata, read_soon=verify
+        )
         infos = {name: content.info for name, content in contents.items()}
         dtypes = {info.dtype for info in infos.values()}
         companions = companions_of(target, source.preprocessing, dtypes)

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,21 +85,18 @@ def source_hashes(reading: Reading) -> Callable[[], Mapping[str, str]]:
     """Hash what is read on another core, unless that was done when it was downloaded.
 
     Returns:
-        Waits for it, and gives file name -> sha256.
+        Waits for it, and gives file name -> sha256, or raises what went wrong.
     """
     known = reading.located.sha256
     if known:
         return lambda: known
-    found: dict[str, str] = {}
+    hashes: Future[Mapping[str, str]] = Future()
 
     def digest() -> None:
-        found.update({file.name: hash_file(file) for file in sorted(reading.files)})
+        try:
+            hashes.set_result({file.name: hash_file(file) for file in sorted(reading.files)})
+        except BaseException as error:  # who asks for the hashes gets it, and waits for nothing
+            hashes.set_exception(error)
 
-    thread = threading.Thread(target=digest, daemon=True)
-    thread.start()
-
-    def result() -> Mapping[str, str]:
-        thread.join()
-        return found
-
-    return result
+    threading.Thread(target=digest, daemon=True).start()  # so that an interrupt need not wait
+    return hashes.result

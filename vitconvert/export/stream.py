@@ -18,6 +18,7 @@ from vitconvert.containers import (
     Stretch,
     TensorInfo,
     chunks_of,
+    one_buffer,
     row_major,
 )
 from vitconvert.conversion.plan import Assembly, Piece, Plan, Steps
@@ -43,7 +44,12 @@ class Move:
         """The tensor, to be read when it is written."""
         if any(self.fill):
             return Content(info=self.info, chunks=partial(_constant, self.info, self.fill))
-        return Content(info=self.info, chunks=partial(chunks_of, self.info, self.boxes))
+        origins = [(box.path, box.offset) for box in self.boxes if box.path]
+        return Content(
+            info=self.info,
+            chunks=partial(chunks_of, self.info, self.boxes),
+            origin=min(origins, default=None),
+        )
 
 
 def moves(plan: Plan, source: Container, prefix: str = "") -> dict[str, Move] | None:
@@ -108,7 +114,7 @@ def _move(assembly: Assembly, plan: Plan, places: Mapping[str, Stretch], info: T
     return Move(info=info, boxes=tuple(boxes), fill=assembly.fill)
 
 
-def _constant(info: TensorInfo, fill: tuple[float, ...]) -> Iterator[memoryview]:
+def _constant(info: TensorInfo, fill: tuple[float, ...], _room: object) -> Iterator[memoryview]:
     code, first = _NUMBERS[info.dtype]
     for number in fill:
         yield memoryview(struct.pack(code, number)[first:] * (prod(info.shape) // len(fill)))
@@ -123,7 +129,7 @@ def _is_zero(piece: Piece, plan: Plan, source: Container, prefix: str) -> bool:
     info = TensorInfo(dtype=source.manifest[name].dtype, shape=shape)
     steps = dict(zip(taken, row_major(shape), strict=True))
     box = _box(piece, steps, plan, source.places[name], ITEM_SIZE[info.dtype])
-    return not any(any(chunk) for chunk in chunks_of(info, [box]))
+    return not any(any(chunk) for chunk in chunks_of(info, [box], one_buffer()))
 
 
 def _box(piece: Piece, steps: Mapping[str, int], plan: Plan, place: Stretch, item_size: int) -> Box:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from vitconvert.containers import (
@@ -96,6 +97,7 @@ def write_weights(
     most: int | None = None,
     *,
     metadata: Mapping[str, str],
+    read_soon: bool = True,
 ) -> dict[str, str]:
     """Write the file (or files) of weights.
 
@@ -105,6 +107,7 @@ def write_weights(
         contents: What, by name.
         most: Bytes of tensors in a file of safetensors; None is one file.
         metadata: What the header of safetensors says besides; the other kinds have no place.
+        read_soon: Whether the weights are read next; if not, they are written past the page cache.
 
     Returns:
         The sha256 of each file, by its name.
@@ -119,9 +122,9 @@ def write_weights(
         case "safetensors":
             # transformers refuses files that do not say which framework they are for.
             stated = {**metadata, "format": "pt"}
-            return write_shards(path, contents, metadata=stated, shards=files)
+            return write_shards(path, contents, metadata=stated, shards=files, read_soon=read_soon)
         case "npz":
-            return {path.name: write_npz(path, contents)}
+            return {path.name: write_npz(path, contents, read_soon=read_soon)}
         case _:
-            wrapper, beside = table.wrapper, table.beside
-            return {path.name: write_torch(path, contents, wrapper=wrapper, beside=beside)}
+            write = partial(write_torch, wrapper=table.wrapper, beside=table.beside)
+            return {path.name: write(path, contents, read_soon=read_soon)}

@@ -57,8 +57,8 @@ def write_embeddings(path: Path, embeddings: Iterable[Embedding]) -> int:
 def _write_npz(path: Path, embeddings: Iterable[Embedding]) -> int:
     paths, features = _collected(embeddings)
     if features:
-        with whole_file(path) as whole:
-            np.savez(whole.file, features=torch.stack(features).numpy(), paths=np.array(paths))
+        with whole_file(path) as file:
+            np.savez(file, features=torch.stack(features).numpy(), paths=np.array(paths))
     return len(features)
 
 
@@ -77,10 +77,10 @@ def _collected(embeddings: Iterable[Embedding]) -> tuple[list[str], list[Tensor]
 
 def _write_jsonl(path: Path, embeddings: Iterable[Embedding]) -> int:
     count = 0
-    with whole_file(path) as whole:
+    with whole_file(path) as file:
         for embedding in embeddings:
             line = json.dumps(embedding.to_dict())
-            whole.file.write(line.encode() + b"\n")
+            file.write(line.encode() + b"\n")
             count += embedding.features is not None
     return count
 
