@@ -24,7 +24,8 @@ from vitconvert.loading import Reading, read_header
 from vitconvert.model import ViT
 from vitconvert.sources import locate
 from vitconvert.tables.canonical import canonical_tensors
-from vitconvert.tables.table import Table, builtin_tables
+from vitconvert.tables.dialects import builtin_tables
+from vitconvert.tables.table import Table
 
 BEGIN, END = "<!-- matrix: written by tests/make_matrix.py -->", "<!-- end of matrix -->"
 # Who computed, by the word that a verdict begins with. A capital letter: bit by bit the same.

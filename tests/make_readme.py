@@ -3,7 +3,8 @@
 import re
 from pathlib import Path
 
-from vitconvert.tables.table import Table, builtin_tables
+from vitconvert.tables.dialects import builtin_tables
+from vitconvert.tables.table import Table
 
 README = Path(__file__).parents[1] / "README.md"
 

@@ -8,8 +8,8 @@ from tests.make_matrix import committed, head, row
 from tests.matrix_sources import SOURCES
 from vitconvert.errors import ParityFailed
 from vitconvert.export import targets
+from vitconvert.tables.dialects import builtin_tables, read_table
 from vitconvert.tables.directory import tables_dir
-from vitconvert.tables.table import builtin_tables, read_table
 
 LINES = dict(zip(SOURCES, committed()[2:], strict=True))
 

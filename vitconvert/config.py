@@ -6,6 +6,7 @@ dialect's table or the user, and `origins` says which of these it was.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -483,6 +484,7 @@ def stem_positions(pixels: int, style: str, depths: tuple[int, ...]) -> int:
     return math.ceil(pooled / (1 << max(len(depths) - 1, 0)))
 
 
+@functools.cache
 def field_names() -> tuple[str, ...]:
     """The words of ViTConfig that a user can state."""
     return tuple(f.name for f in dataclasses.fields(ViTConfig) if f.name != "origins")

@@ -26,7 +26,7 @@ fact, aligned evidence, what the evidence means when we can tell, and one hint. 
 get the same parts as attributes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
 
@@ -205,3 +205,10 @@ class UsageError(VitConvertError):
 
     code = "usage"
     exit_code = 2
+
+
+def nearest(word: str, known: Iterable[str], count: int = 1) -> list[str]:
+    """What somebody may have meant, the likeliest first; for hints."""
+    from difflib import get_close_matches  # which a run without mistakes need not wait for
+
+    return get_close_matches(word, list(known), n=count)

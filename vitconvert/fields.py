@@ -3,11 +3,10 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
 from typing import Any
 
 from vitconvert.config import ViTConfig
-from vitconvert.errors import UsageError
+from vitconvert.errors import UsageError, nearest
 
 
 def parse_field(name: str, value: object) -> Any:
@@ -20,7 +19,7 @@ def parse_field(name: str, value: object) -> Any:
     """
     kinds = _kinds()
     if name not in kinds:
-        near = get_close_matches(name, kinds, n=1)
+        near = nearest(name, kinds)
         raise UsageError(
             f"{name!r} is no field of ViTConfig.",
             evidence={"fields": ", ".join(kinds)},

@@ -9,7 +9,7 @@ from vitconvert.containers import TensorInfo, passed_over
 from vitconvert.conversion.facts import gather_facts
 from vitconvert.conversion.their_config import Facts
 from vitconvert.errors import VitConvertError
-from vitconvert.loading import Source, open_located, prove, recognise_container, stated_facts
+from vitconvert.loading import Source, open_located, prove, recognise_container
 from vitconvert.sources import Located, locate
 from vitconvert.tables.detection import Recognised
 
@@ -118,15 +118,15 @@ def inspect_located(
     prefer: str | None = None,
 ) -> Inspection:
     """`inspect` of files that have been located."""
-    container, their_config = open_located(located, prefer)
+    container, beside = open_located(located, prefer)
     recognised: Recognised | None = None
     facts: Facts = {}
     missing: Mapping[str, str] = {}
     notes = passed_over(container)
     problem: VitConvertError | None = None
     try:
-        recognised = recognise_container(container, located, their_config, dialect, table)
-        stated = stated_facts(recognised.table, located, their_config, overrides, architecture)
+        recognised = recognise_container(container, beside, dialect, table)
+        stated = beside.stated_facts(recognised.table, overrides, architecture)
         gathered = gather_facts(recognised.binding, stated)
         facts, missing = gathered.facts, gathered.asked
         notes = (*gathered.notes, *notes)

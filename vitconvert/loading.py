@@ -2,13 +2,13 @@
 prove the accounts, materialise."""
 
 import functools
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vitconvert.beside import Beside, parse_fields, read_beside
 from vitconvert.config import ViTConfig
 from vitconvert.containers import Container, open_container, passed_over, weights_in
 from vitconvert.conversion.accounts import check_accounts, check_dtypes, open_ledger
@@ -18,30 +18,16 @@ from vitconvert.conversion.facts import (
     derive_config,
     gather_facts,
     state,
-    strongest,
 )
 from vitconvert.conversion.ledger import Ledger
 from vitconvert.conversion.plan import plan_reading
-from vitconvert.conversion.their_config import (
-    Facts,
-    broken_musts,
-    facts_from_config,
-    look_up,
-    unknown_arguments,
-)
-from vitconvert.errors import CorruptFile, NotRepresentable, SourceError, UsageError
-from vitconvert.fields import parse_field
-from vitconvert.inference.labels import Labels, assumed_labels, stated_labels
+from vitconvert.errors import SourceError, UsageError
+from vitconvert.inference.labels import Labels, assumed_labels
 from vitconvert.inference.preprocessing import Preprocessing
 from vitconvert.sources import Located, locate
-from vitconvert.tables.architectures import (
-    FILE,
-    architecture_in,
-    find_architecture,
-    named,
-)
 from vitconvert.tables.detection import Recognised, recognise
-from vitconvert.tables.table import Table, find_tables, read_table
+from vitconvert.tables.dialects import find_tables, read_table
+from vitconvert.tables.table import Table
 
 if TYPE_CHECKING:
     import torch
@@ -55,12 +41,21 @@ Source = str | PathLike[str]
 class Reading:
     """What the header of a checkpoint says, before any of its weights are read."""
 
-    located: Located
     container: Container
+    beside: Beside
     recognised: Recognised
-    their_config: Mapping[str, Any]
     config: ViTConfig
     ledger: Ledger
+
+    @property
+    def located(self) -> Located:
+        """The files."""
+        return self.beside.located
+
+    @property
+    def their_config(self) -> Mapping[str, Any]:
+        """The project's own `config.json`."""
+        return self.beside.config
 
     @property
     def table(self) -> Table:
@@ -75,12 +70,12 @@ class Reading:
     @functools.cached_property
     def preprocessing(self) -> Preprocessing | None:
         """What turns a photograph into the model's input, or None if nothing says."""
-        return _preprocessing(self)
+        return self.beside.preprocessing(self.table, self.config)
 
     @functools.cached_property
     def own_labels(self) -> Labels | None:
         """Names that the checkpoint itself gives its classes, or None."""
-        return _own_labels(self)
+        return self.beside.labels(self.config.num_classes)
 
     @functools.cached_property
     def labels(self) -> Labels | None:
@@ -296,7 +291,7 @@ def read_state_dict(
 
     shapes = {name: tuple(tensor.shape) for name, tensor in state_dict.items()}
     recognised = recognise(shapes, candidate_tables(dialect, None))
-    user = _parsed(overrides or {})
+    user = parse_fields(overrides or {})
     config, _ = derive_config(recognised.binding, state(user, USER))
     check_accounts(recognised.binding, config, "a state dict")
     theirs = {key: state_dict[recognised.prefix + key] for key in recognised.binding.shapes}
@@ -321,24 +316,17 @@ def read_header(
         located: The files.
         dialect, overrides, architecture, table, prefer: As for `load_model`.
     """
-    container, their_config = open_located(located, prefer)
-    recognised = recognise_container(container, located, their_config, dialect, table)
-    stated = stated_facts(recognised.table, located, their_config, overrides, architecture)
+    container, beside = open_located(located, prefer)
+    recognised = recognise_container(container, beside, dialect, table)
+    stated = beside.stated_facts(recognised.table, overrides, architecture)
     config, ledger = prove(recognised, gather_facts(recognised.binding, stated), container)
     return Reading(
-        located=located,
-        container=container,
-        recognised=recognised,
-        their_config=their_config,
-        config=config,
-        ledger=ledger,
+        container=container, beside=beside, recognised=recognised, config=config, ledger=ledger
     )
 
 
-def open_located(
-    located: Located, prefer: str | None = None
-) -> tuple[Container, Mapping[str, Any]]:
-    """The weights, of which only the header is read, and the `config.json` beside them.
+def open_located(located: Located, prefer: str | None = None) -> tuple[Container, Beside]:
+    """The weights, of which only the header is read, and what lies beside them.
 
     Raises:
         UsageError: The file has no weights under the key that is preferred.
@@ -353,20 +341,16 @@ def open_located(
                 "beside": ", ".join(container.extras) or "nothing",
             },
         )
-    return container, _read_json(located.config)
+    return container, read_beside(located)
 
 
 def recognise_container(
-    container: Container,
-    located: Located,
-    their_config: Mapping[str, Any],
-    dialect: str | None,
-    table: Source | None,
+    container: Container, beside: Beside, dialect: str | None, table: Source | None
 ) -> Recognised:
     """The dialect of a container; what vitconvert wrote itself says which it is."""
     shapes = {name: info.shape for name, info in container.manifest.items()}
-    written_as = _read_json(located.own).get("target")
-    return recognise(shapes, candidate_tables(dialect or written_as, table), their_config)
+    written_as = beside.own.get("target")
+    return recognise(shapes, candidate_tables(dialect or written_as, table), beside.config)
 
 
 def prove(
@@ -457,126 +441,7 @@ def candidate_tables(dialect: str | None, table: Source | None) -> list[Table] |
     return None
 
 
-def stated_facts(
-    table: Table,
-    located: Located,
-    their_config: Mapping[str, Any],
-    overrides: Mapping[str, Any] | None,
-    architecture: str | None,
-) -> Facts:
-    """What is known besides the tensors, the strongest statement of each field.
-
-    Raises:
-        NotRepresentable: The project's own configuration names an unknown architecture, or passes
-            it arguments that vitconvert has no word for.
-    """
-    user = _parsed(overrides or {})
-    own = _read_json(located.own).get("config", {})
-    if unknown := unknown_arguments(table, their_config):
-        raise NotRepresentable(
-            f"config.json passes arguments that vitconvert has no word for: {', '.join(unknown)}.",
-            evidence={"file": located.config, "table": table.file},
-            hint="A model that needs them computes another function than a plain ViT.",
-        )
-    if broken := broken_musts(table, their_config):
-        raise NotRepresentable(
-            f"config.json would have to say {', '.join(broken)}.",
-            evidence={"file": located.config, "table": table.file},
-            hint="Without it the same tensors mean another function, for which there is no table.",
-        )
-    return strongest(
-        state(user, USER),
-        state(_parsed(own), "vitconvert.json"),
-        facts_from_config(table, their_config, known=user),
-        _named_facts(table, located, their_config, architecture),
-    )
-
-
-def _parsed(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Field values of the right types; None states nothing."""
-    return {k: parse_field(k, value) for k, value in fields.items() if value is not None}
-
-
-def _named_facts(
-    table: Table, located: Located, their_config: Mapping[str, Any], architecture: str | None
-) -> Facts:
-    """Facts of the architecture that the user, the config, the reference or the file names."""
-    key = table.config_file.architecture if table.config_file else ""
-    ecosystem = (table.config_file and table.config_file.architectures) or table.ecosystem
-    if not named(ecosystem):
-        return {}
-    # The reference comes before the config: timm's quickgelu names lead to repositories whose
-    # config names another architecture.
-    name = architecture or located.name or look_up(their_config, key)
-    if name:
-        facts = find_architecture(ecosystem, str(name))
-        return state(facts, f"architecture {name}")
-    assert located.weights is not None
-    guess = architecture_in(ecosystem, located.weights.name)
-    if guess is None:
-        return {}
-    facts = find_architecture(ecosystem, guess)
-    return state(facts, f"assumed: the file name begins with {guess}; {FILE}")
-
-
 def _weights(located: Located) -> Path:
     if located.weights is None:
         raise SourceError(f"{located.reference} has no weights.")
     return weights_in(located.weights) if located.weights.is_dir() else located.weights
-
-
-def _read_json(path: Path | None) -> Mapping[str, Any]:
-    if path is None:
-        return {}
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
-        raise CorruptFile(
-            f"{path.name} is not JSON.", evidence={"file": path, "problem": error}
-        ) from None
-    if not isinstance(value, dict):
-        raise CorruptFile(f"{path.name} holds no JSON object.", evidence={"file": path})
-    return value
-
-
-def _preprocessing(reading: Reading) -> Preprocessing | None:
-    """The checkpoint's own, in the order in which its projects would look."""
-    if reading.config.in_channels not in (1, 3):
-        return None  # photographs have no such channels
-    own = _read_json(reading.located.own).get("preprocessing")
-    if own:
-        return Preprocessing.from_dict(own)
-    if reading.located.preprocessor:
-        return Preprocessing.from_huggingface(
-            _read_json(reading.located.preprocessor),
-            model_type=reading.their_config.get("model_type"),
-            image_size=reading.config.image_size,
-        )
-    if isinstance(reading.their_config.get("pretrained_cfg"), dict):
-        return Preprocessing.from_timm(reading.their_config["pretrained_cfg"])
-    if isinstance(reading.their_config.get("preprocess_cfg"), dict):
-        return Preprocessing.from_openclip(
-            reading.their_config["preprocess_cfg"], image_size=reading.config.image_size
-        )
-    section = reading.table.preprocessing
-    if section and (reading.config.in_channels == 3 or not _for_rgb_alone(section)):
-        return Preprocessing.from_dialect(
-            section,
-            image_size=reading.config.image_size,
-            channels=reading.config.in_channels,
-            origin=reading.table.file,
-        )
-    return None
-
-
-def _for_rgb_alone(section: Mapping[str, Any]) -> bool:
-    """Whether a project states red, green and blue apart, which says nothing of grey images."""
-    return any(isinstance(v := section[name], list) and len(set(v)) > 1 for name in ("mean", "std"))
-
-
-def _own_labels(reading: Reading) -> Labels | None:
-    config = reading.their_config
-    names = config.get("id2label") or config.get("label_names")
-    return stated_labels(
-        reading.config.num_classes, names, descriptions=config.get("label_descriptions")
-    )

@@ -9,7 +9,7 @@ from vitconvert.conversion.facts import derive_config, state, strongest
 from vitconvert.conversion.ledger import Ledger
 from vitconvert.conversion.their_config import facts_from_config
 from vitconvert.tables.detection import recognise
-from vitconvert.tables.table import find_tables
+from vitconvert.tables.dialects import find_tables
 
 Shapes = dict[str, tuple[int, ...]]
 

@@ -23,7 +23,7 @@ from vitconvert.errors import (
 )
 from vitconvert.loading import load_checkpoint
 from vitconvert.tables.architectures import architecture_in, find_architecture
-from vitconvert.tables.table import builtin_tables
+from vitconvert.tables.dialects import builtin_tables
 
 HEADS = {"num_heads": 3}
 CONTRADICTED = """\

@@ -16,7 +16,7 @@ from vitconvert.conversion.target import fit_target
 from vitconvert.errors import ConflictingFact, MissingFact, NotRepresentable
 from vitconvert.tables.binding import bind
 from vitconvert.tables.canonical import canonical_tensors, expected_shapes
-from vitconvert.tables.table import builtin_tables
+from vitconvert.tables.dialects import builtin_tables
 
 # What a dialect's own files cannot show, and a reader is told.
 TOLD = (

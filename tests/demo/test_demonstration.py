@@ -11,7 +11,7 @@ from vitconvert import loading
 from vitconvert.demo import Demonstration, demonstrate, demonstration
 from vitconvert.loading import Checkpoint
 from vitconvert.sources import Located
-from vitconvert.tables.table import builtin_tables
+from vitconvert.tables.dialects import builtin_tables
 
 AS_TRAINED = {"hf_vit", "hf_vit_memory", "jeonsworld", "timm", "torchvision"}
 AS_GOOGLE = {"big_vision", "big_vision_scan", "google_jax", "google_jax_linen"}

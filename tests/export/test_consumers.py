@@ -16,7 +16,7 @@ from tests.originals.spelling import dinov3
 from tests.spelling import google_arrays
 from vitconvert.errors import NotRepresentable, ParityFailed
 from vitconvert.export.consumers import Opened, open_with_consumers
-from vitconvert.tables.table import builtin_tables
+from vitconvert.tables.dialects import builtin_tables
 
 PLAIN = {"embed_dim": 30, "depth": 2, "num_heads": 3, "mlp_ratio": 1.5, "num_classes": 7}
 PLAIN |= {"img_size": 48}

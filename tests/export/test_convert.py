@@ -24,7 +24,7 @@ from vitconvert.conversion.morphs import cast
 from vitconvert.errors import NotRepresentable, OutputExists, ParityFailed, UsageError
 from vitconvert.export import consumers, provenance
 from vitconvert.export.targets import Wish, holders
-from vitconvert.tables.table import builtin_tables
+from vitconvert.tables.dialects import builtin_tables
 
 
 def _images(config, batch=2):
@@ -98,6 +98,8 @@ def test_eps_that_timm_cannot_state_keeps_the_layout_of_transformers(
     assert [o.consumer for o in conversion.opened] == ["transformers"]
     assert conversion.opened[0].bit_equal
     reason = "timm has no architecture with these fixed parts; norm_eps 1e-12"
+    if name == "ViTModel":
+        reason = "timm VisionTransformer (plain, distilled, hybrid) has no place for 2 tensors"
     assert conversion.passed_over["timm"].startswith(reason)
 
 

@@ -11,7 +11,7 @@ import vitconvert
 from tests.export.conftest import fill
 from vitconvert.config import ViTConfig
 from vitconvert.errors import NotRepresentable, ParityFailed, UsageError
-from vitconvert.tables.table import find_tables
+from vitconvert.tables.dialects import find_tables
 
 SMALL = {"depth": 11, "embed_dim": 30, "num_heads": 3, "mlp_ratio": 1.7, "num_classes": 7}
 SMALL |= {"img_size": (48, 32), "in_chans": 4}

@@ -21,7 +21,7 @@ from vitconvert.export.consumers import open_with_consumers
 from vitconvert.export.targets import Wish, choose_target
 from vitconvert.tables.architectures import find_architecture
 from vitconvert.tables.detection import recognise
-from vitconvert.tables.table import builtin_tables
+from vitconvert.tables.dialects import builtin_tables
 
 CLIPA = {"no_ln_pre": True, "pool_type": "avg", "final_ln_after_pool": True}
 TINY = "vit_tiny_patch16_224"

@@ -9,7 +9,7 @@ from vitconvert import load_checkpoint
 from vitconvert.conversion.materialise import materialise
 from vitconvert.conversion.plan import plan_writing
 from vitconvert.tables.detection import recognise
-from vitconvert.tables.table import builtin_tables
+from vitconvert.tables.dialects import builtin_tables
 
 # What a whole model puts before its encoder; a bare one is read with it as well as without.
 ENCODERS = ("dinov2.", "dinov2_with_registers.", "beit.", "data2vec_vision.", "vision_model.")

@@ -25,7 +25,7 @@ from vitconvert.errors import (
     TensorMismatch,
     UnknownDialect,
 )
-from vitconvert.tables.table import builtin_tables
+from vitconvert.tables.dialects import builtin_tables
 
 ROUNDING = 2e-5
 TEXT = {"context_length": 7, "vocab_size": 40, "width": 16, "heads": 2, "layers": 2}

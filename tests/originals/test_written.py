@@ -36,7 +36,7 @@ from vitconvert.config import ViTConfig
 from vitconvert.conversion.target import fit_target
 from vitconvert.errors import NotRepresentable
 from vitconvert.export.targets import reason
-from vitconvert.tables.table import builtin_tables
+from vitconvert.tables.dialects import builtin_tables
 
 STATED = {"num_heads": HEADS}
 

@@ -41,7 +41,7 @@ from timm.models.vision_transformer import (
 from timm.models.vision_transformer_hybrid import ConvStem
 
 from vitconvert.tables.detection import recognise
-from vitconvert.tables.table import find_tables
+from vitconvert.tables.dialects import find_tables
 
 MODULES = ("vision_transformer", "deit", "vision_transformer_hybrid", "eva", "beit")
 ROPES = {

@@ -7,7 +7,7 @@ import pytest
 from tests.conversion.header import hf, timm
 from tests.tables.specimens import big_vision, scanned
 from vitconvert.tables.binding import bind
-from vitconvert.tables.table import builtin_tables, read_table
+from vitconvert.tables.dialects import builtin_tables, read_table
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from vitconvert.conversion.their_config import facts_from_config, their_word, wr
 from vitconvert.errors import NotRepresentable
 from vitconvert.tables.binding import bind
 from vitconvert.tables.config_file import Ratio
-from vitconvert.tables.table import read_table
+from vitconvert.tables.dialects import read_table
 
 TABLE = """\
 [dialect]

@@ -7,7 +7,7 @@ from tests.tables.specimens import SPECIMENS
 from vitconvert.errors import AmbiguousDialect, UnknownDialect
 from vitconvert.tables.binding import bind
 from vitconvert.tables.detection import common_prefix, identifies, recognise
-from vitconvert.tables.table import builtin_tables, read_table
+from vitconvert.tables.dialects import builtin_tables, read_table
 
 
 def test_wrappers_are_taken_off_in_any_order():

@@ -30,7 +30,7 @@ from vitconvert.conversion.plan import plan_reading, plan_writing
 from vitconvert.errors import NotRepresentable
 from vitconvert.model import ViT
 from vitconvert.tables.detection import recognise
-from vitconvert.tables.table import builtin_tables
+from vitconvert.tables.dialects import builtin_tables
 
 NAMES = list(SPECIMENS)
 

@@ -7,8 +7,9 @@ import pytest
 
 from vitconvert.config import ViTConfig
 from vitconvert.errors import TableError, UsageError
+from vitconvert.tables.dialects import builtin_tables, find_tables, read_table
 from vitconvert.tables.directory import tables_dir
-from vitconvert.tables.table import Default, builtin_tables, find_tables, read_table
+from vitconvert.tables.reading import Default
 
 HEADER = """\
 [dialect]
@@ -96,6 +97,11 @@ def test_a_child_may_say_again_what_its_parent_ignores(write):
     assert [t.text for t, _ in parent.ignore if t not in [t for t, _ in table.ignore]] == [
         "decoder.*"
     ]
+
+
+def test_every_built_in_table_parses():
+    for table in builtin_tables().values():
+        table.check()
 
 
 def test_every_built_in_table_states_its_source_and_what_it_was_tested_with():

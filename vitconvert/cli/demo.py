@@ -55,7 +55,7 @@ def _report(demonstration: "Demonstration") -> str:
 
 def _refusals(demonstration: "Demonstration") -> list[str]:
     """One line for each ecosystem none of whose dialects holds the model; `--json` has them all."""
-    from vitconvert.tables.table import builtin_tables
+    from vitconvert.tables.dialects import builtin_tables
 
     ecosystem = {name: table.ecosystem for name, table in builtin_tables().items()}
     held = {ecosystem[trip.dialect] for trip in demonstration.round_trips}

@@ -17,7 +17,7 @@ def command(name: str, help_text: str) -> click.Command:
     @talking_options
     def list_(pattern: str, **options: Any) -> int:
         from vitconvert.tables.architectures import architectures
-        from vitconvert.tables.table import builtin_tables
+        from vitconvert.tables.dialects import builtin_tables
 
         tables = {n: t for n, t in builtin_tables().items() if fnmatch(n, pattern)}
         listed = {

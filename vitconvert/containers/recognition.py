@@ -1,13 +1,12 @@
 """What a file is, by its first bytes. A suffix says what a file is called."""
 
-import difflib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
 from vitconvert.containers.safetensors_file import LONGEST_HEADER
 from vitconvert.containers.zip_directory import Member
-from vitconvert.errors import CorruptFile, SourceError, UnsafeFile
+from vitconvert.errors import CorruptFile, SourceError, UnsafeFile, nearest
 
 Kind = Literal["safetensors", "zip", "torch legacy", "index"]
 
@@ -83,7 +82,7 @@ def _first_bytes(path: Path) -> bytes:
 
 def _missing(path: Path) -> SourceError:
     beside = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-    near = difflib.get_close_matches(path.name, sorted(beside), n=3)
+    near = nearest(path.name, sorted(beside), 3)
     return SourceError(
         "There is no such file.",
         evidence={"file": path},

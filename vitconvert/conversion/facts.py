@@ -17,7 +17,8 @@ from vitconvert.errors import ConflictingFact, MissingFact, NotRepresentable
 from vitconvert.tables.architectures import architectures, named
 from vitconvert.tables.binding import Binding
 from vitconvert.tables.canonical import canonical_tensors
-from vitconvert.tables.table import SCALED_BY_WIDTH, Default, Table
+from vitconvert.tables.reading import SCALED_BY_WIDTH, Default
+from vitconvert.tables.table import Table
 
 TENSORS = "tensors"
 USER = "user"

@@ -7,12 +7,13 @@ same structure reads a dialect into our names and writes our names into a dialec
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from vitconvert.config import ViTConfig
 from vitconvert.errors import NotRepresentable
 from vitconvert.tables.axes import Axes
 from vitconvert.tables.binding import Binding, Link, links_of
-from vitconvert.tables.canonical import canonical_tensors, instances
+from vitconvert.tables.canonical import instances
 from vitconvert.tables.constants import Constant
 from vitconvert.tables.expressions import Part
 from vitconvert.tables.table import Table
@@ -21,8 +22,7 @@ Step = tuple[str, int]  # an axis, and which step along it
 Steps = tuple[Step, ...]  # along as many axes; () is all of a tensor
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(NamedTuple):
     """A source tensor with its layout, what is taken of it and where that goes."""
 
     source: str | None  # None: zeros
@@ -91,6 +91,7 @@ def plan_writing(table: Table, config: ViTConfig) -> Plan:
     Raises:
         NotRepresentable: The dialect has no row for a tensor that the model has.
     """
+    check_rows(table, config)
     pieces: dict[str, list[Piece]] = {}
     axes: dict[str, Axes] = {}
     zeros = []
@@ -117,29 +118,36 @@ def _inert(table: Table, config: ViTConfig) -> Iterable[Assembly]:
             yield Assembly(key.write({"i": i}, first), constant.axes, (), constant.numbers)
 
 
-def _links_for(table: Table, config: ViTConfig) -> Iterable[Link]:
-    missing, first = [], table.first_texts(config)
-    for name, tensor in canonical_tensors().items():
-        for indices in instances(tensor, config):
-            row = table.row_of.get(name)
-            if row is None:
-                missing.append(tensor.name.write(indices))
-                continue
-            alternative = row.alternatives[0]
-            items = enumerate(alternative.items)
-            keys = {n: i.key.write(indices, first) for n, i in items if isinstance(i, Part)}
-            yield from links_of(row, alternative, indices, keys)
-    if missing:
-        raise _no_rows(table, missing)
+def check_rows(table: Table, config: ViTConfig) -> None:
+    """Make sure that a dialect has a row for each tensor that a model has.
+
+    Raises:
+        NotRepresentable: It has none for some.
+    """
+    missing = [several for name, several in instances(config).items() if name not in table.row_of]
+    if names := [one.name for several in missing for one in several]:
+        raise NotRepresentable(
+            f"{table.title} has no place for {len(names)} tensors of this model.",
+            evidence={"table": table.file, "tensors": _some(names)},
+            hint="Choose a target that has the feature; `vitconvert list` shows them.",
+        )
 
 
-def _no_rows(table: Table, missing: list[str]) -> NotRepresentable:
-    shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if missing[3:] else "")
-    return NotRepresentable(
-        f"{table.title} has no place for {len(missing)} tensors of this model.",
-        evidence={"table": table.file, "tensors": shown},
-        hint="Choose a target that has the feature; `vitconvert list` shows them.",
-    )
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if names[3:] else "")
+
+
+def _links_for(table: Table, config: ViTConfig) -> Iterator[Link]:
+    first = table.first_texts(config)
+    for name, several in instances(config).items():
+        if not several:
+            continue
+        row = table.row_of[name]
+        alternative = row.alternatives[0]
+        parts = [(n, i.key) for n, i in enumerate(alternative.items) if isinstance(i, Part)]
+        for one in several:
+            keys = {n: key.write(one.indices, first) for n, key in parts}
+            yield from links_of(alternative, one, keys)
 
 
 def _our_steps(link: Link) -> Steps:

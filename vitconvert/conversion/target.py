@@ -5,16 +5,17 @@ own configuration, take the function to be? Where that is another function, the 
 by name.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.facts import derive_config, state, strongest
-from vitconvert.conversion.plan import Plan, plan_writing
+from vitconvert.conversion.plan import Plan, check_rows, plan_writing
 from vitconvert.conversion.their_config import Facts, facts_from_config
 from vitconvert.errors import ConflictingFact, MissingFact, NotRepresentable
 from vitconvert.tables.binding import Binding, bind
+from vitconvert.tables.canonical import instances
 from vitconvert.tables.table import Table
 
 # Sizes that every project's user passes when building the model the file is for.
@@ -51,17 +52,12 @@ def fit_target(
         NotRepresentable: The dialect has no place for a tensor, misses one that it always has, or
             would compute another function.
     """
-    if only:
-        _require_properties(table, config)
+    check_place(table, config, only=only)
     plan = plan_writing(table, config)
     shapes = {assembly.target: plan.shape(assembly) for assembly in plan.assemblies}
     binding = bind(table, shapes)
     if binding.lacking:
-        names = [" or ".join(group) for group in binding.lacking]
-        raise NotRepresentable(
-            f"{table.title} always has tensors that this model lacks.",
-            evidence={"table": table.file, "tensors": ", ".join(names)},
-        )
+        raise _lacks(table, binding.lacking)
     built_with = {name: getattr(config, name) for name in (*_BUILT_WITH, *table.ask)}
     stated_sizes = {name: value for name, value in built_with.items() if value}
     if "attention_scale" in table.ask:
@@ -75,6 +71,31 @@ def fit_target(
     )
     _require_same_function(table, config, _read_back(binding, stated))
     return Target(table=table, plan=plan, their_config=their_config or {})
+
+
+def check_place(table: Table, config: ViTConfig, *, only: bool = True) -> None:
+    """What refuses most models, and can be told without a plan.
+
+    Raises:
+        NotRepresentable: The dialect has no such models, no row for a tensor of the model, or
+            always has a tensor that the model lacks.
+    """
+    if only:
+        _require_properties(table, config)
+    check_rows(table, config)
+    had = instances(config)
+    # Tensors that play no part may be written too, as constants, for instance.
+    ignored = table.reader.section("ignore")
+    lacking = [g for g in table.requires if not any(had.get(n) or n in ignored for n in g)]
+    if lacking:
+        raise _lacks(table, lacking)
+
+
+def _lacks(table: Table, groups: Sequence[Sequence[str]]) -> NotRepresentable:
+    return NotRepresentable(
+        f"{table.title} always has tensors that this model lacks.",
+        evidence={"table": table.file, "tensors": ", ".join(" or ".join(g) for g in groups)},
+    )
 
 
 def _read_back(binding: Binding, stated: Facts) -> ViTConfig:

@@ -31,7 +31,7 @@ from vitconvert.model import ViT
 from vitconvert.parity import verify_reading
 from vitconvert.parity.verification import TOLERANCE
 from vitconvert.sources import Located, locate
-from vitconvert.tables.table import builtin_tables
+from vitconvert.tables.dialects import builtin_tables
 
 DIGITS = Path(__file__).parent / "digits"
 

@@ -16,7 +16,6 @@ from vitconvert.config import ViTConfig
 from vitconvert.containers import TensorInfo
 from vitconvert.conversion.ledger import Ledger
 from vitconvert.conversion.target import Target
-from vitconvert.export.consumers import Opened
 from vitconvert.export.usage import PROGRAMS, Example, examples
 from vitconvert.inference.preprocessing import Preprocessing
 from vitconvert.loading import Checkpoint, Reading
@@ -24,6 +23,7 @@ from vitconvert.sources import Located
 from vitconvert.version import VERSION
 
 if TYPE_CHECKING:
+    from vitconvert.export.consumers import Opened
     from vitconvert.parity import ParityReport
 
 # https://huggingface.co/docs/hub/repositories-licenses, as far as ViTs have them
@@ -44,7 +44,7 @@ def write_card(
     *,
     sha256_in: Mapping[str, str],
     parity: "ParityReport | None",
-    opened: Sequence[Opened],
+    opened: "Sequence[Opened]",
     departures: Sequence[str],
 ) -> None:
     """Tell people and the Hub about an output, in its `README.md`.
@@ -209,7 +209,7 @@ def _accounts(ledger: Ledger) -> _Rows:
     ]
 
 
-def _proof(parity: "ParityReport | None", opened: Sequence[Opened]) -> _Rows:
+def _proof(parity: "ParityReport | None", opened: "Sequence[Opened]") -> _Rows:
     return [
         ("parity", parity.summary() if parity else "not asked for"),
         *(("opened by", program.summary()) for program in opened),

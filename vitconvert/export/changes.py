@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from vitconvert.errors import ParityFailed, UsageError
-from vitconvert.export.consumers import TOLERANCE, random_images
 from vitconvert.inference.labels import Labels
 from vitconvert.inference.preprocessing import Preprocessing
 from vitconvert.loading import Checkpoint, build_model
@@ -158,6 +157,8 @@ def gauged(checkpoint: Checkpoint, gauges: Sequence["Gauge"]) -> Checkpoint:
     Raises:
         ParityFailed: What is exact in real arithmetic is not so in floating point here.
     """
+    from vitconvert.export.consumers import TOLERANCE
+
     for gauge in gauges:
         config = gauge.config(checkpoint.config)
         assert config is not None
@@ -196,6 +197,7 @@ def effect_on_logits(before: Checkpoint, after: Checkpoint) -> float:
     """
     import torch
 
+    from vitconvert.export.consumers import random_images
     from vitconvert.parity.compare import relative_difference
 
     images = random_images(before.config)

@@ -12,7 +12,6 @@ from vitconvert.conversion.target import Target
 from vitconvert.export.card import write_card
 from vitconvert.export.changes import Changes, changed, gauged
 from vitconvert.export.companions import companions_of, write_json
-from vitconvert.export.consumers import Opened, open_with_consumers
 from vitconvert.export.provenance import provenance, source_hashes, weights_metadata
 from vitconvert.export.targets import OWN, Wish, choose_gauged_target, choose_target
 from vitconvert.export.weights import contents_for, parse_size, write_weights
@@ -30,6 +29,7 @@ from vitconvert.sources import Located, locate
 if TYPE_CHECKING:
     import torch
 
+    from vitconvert.export.consumers import Opened
     from vitconvert.parity import ParityReport
 
 
@@ -58,7 +58,7 @@ class Conversion:
     ledger: Ledger
     passed_over: Mapping[str, str]
     parity: "ParityReport | None"
-    opened: tuple[Opened, ...]
+    opened: "tuple[Opened, ...]"
     departures: tuple[str, ...]
     sha256: Mapping[str, str]
 
@@ -269,7 +269,9 @@ def _verified(reading: Reading) -> "ParityReport":
     return report
 
 
-def _opened(directory: Path, target: Target, source: Reading | Checkpoint) -> tuple[Opened, ...]:
+def _opened(directory: Path, target: Target, source: Reading | Checkpoint) -> "tuple[Opened, ...]":
+    from vitconvert.export.consumers import open_with_consumers
+
     opened = open_with_consumers(directory, target.table, build_model(materialised(source)))
     for consumer in opened:
         consumer.raise_if_failed()

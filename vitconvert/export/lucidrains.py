@@ -8,7 +8,8 @@ from vitconvert.errors import NotRepresentable, UsageError
 from vitconvert.export.targets import reason
 from vitconvert.loading import Source, read_header
 from vitconvert.sources import locate
-from vitconvert.tables.table import Table, find_tables
+from vitconvert.tables.dialects import find_tables
+from vitconvert.tables.table import Table
 
 if TYPE_CHECKING:
     from torch import nn

@@ -7,7 +7,8 @@ from vitconvert.config import ViTConfig
 from vitconvert.conversion.their_config import put, written_config
 from vitconvert.errors import NotRepresentable
 from vitconvert.export.timm_architectures import fitting_architecture
-from vitconvert.tables.table import Table, builtin_tables
+from vitconvert.tables.dialects import builtin_tables
+from vitconvert.tables.table import Table
 
 
 def openclip_config(table: Table, config: ViTConfig) -> dict[str, Any]:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from vitconvert.containers import hash_file
 from vitconvert.conversion.target import Target
-from vitconvert.export.consumers import Opened
 from vitconvert.loading import Checkpoint, Reading
 from vitconvert.sources import Located
 from vitconvert.version import VERSION
 
 if TYPE_CHECKING:
+    from vitconvert.export.consumers import Opened
     from vitconvert.parity import ParityReport
 
 
@@ -41,7 +41,7 @@ def provenance(
     sha256_in: Mapping[str, str],
     sha256_out: Mapping[str, str],
     parity: "ParityReport | None",
-    opened: Sequence[Opened],
+    opened: "Sequence[Opened]",
     departures: Sequence[str],
     command: str | None,
 ) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 from vitconvert.config import ViTConfig, field_names
 from vitconvert.conversion.facts import state
 from vitconvert.conversion.gauges import GAUGES, Gauge
-from vitconvert.conversion.target import Target, fit_target
+from vitconvert.conversion.target import Target, check_place, fit_target
 from vitconvert.conversion.their_config import look_up
 from vitconvert.errors import NotRepresentable, UsageError
 from vitconvert.export.huggingface_config import huggingface_config
@@ -17,10 +17,13 @@ from vitconvert.export.timm_config import timm_config, timm_config_by_name
 from vitconvert.inference.labels import Labels
 from vitconvert.inference.preprocessing import Preprocessing
 from vitconvert.tables.architectures import find_architecture
-from vitconvert.tables.table import Table, builtin_tables, find_tables
+from vitconvert.tables.canonical import instances
+from vitconvert.tables.dialects import builtin_tables, find_tables
+from vitconvert.tables.table import Table
 
 OWN = "vit"
 _BY_ARGUMENTS = ("timm", "timm_root_stem")  # what timm's VisionTransformer can be told to be
+_UNSURE = "leaves out a part that is not known to be zero"
 _OWN_LAYOUTS = ("timm", "hf", "vit")  # what `vit` writes: the first that holds the function
 
 
@@ -56,26 +59,34 @@ def choose_target(to: str, wish: Wish, allow: Sequence[str] = ()) -> tuple[Targe
     refused: dict[str, str] = {}
     errors = []
     for tables in _candidates(to, wish.dialect, allow):
-        guarded = None
-        for table in tables:
+        unsure: list[Table] = []  # that are tried after all others
+        for table in itertools.chain(tables, unsure):
+            if table not in unsure and _leaves_out(table, wish.config):
+                unsure.append(table)
+                continue
             try:
                 target = _fit(table, wish)
             except NotRepresentable as error:
                 refused[table.name] = reason(error)
                 errors.append(error)
                 continue
-            # A part that is left out must be zero, which the header does not show.
-            if not target.plan.zeros:
-                return target, refused
-            guarded = guarded or target
-        if guarded:
-            return guarded, refused
+            rest = () if table in unsure else unsure
+            return target, refused | {table.name: _UNSURE for table in rest}
     if len(errors) == 1:
         raise errors[0]
     raise NotRepresentable(
         f"No dialect of {to!r} computes the function of these weights.",
         details=[f"{name}: {reason}" for name, reason in refused.items()],
     )
+
+
+def _leaves_out(table: Table, config: ViTConfig) -> bool:
+    """Whether a dialect with a place for the model leaves out a part, which must be zero."""
+    try:
+        check_place(table, config, only=False)
+    except NotRepresentable:
+        return False
+    return any(table.row_of[name].leaves_out for name, some in instances(config).items() if some)
 
 
 def choose_gauged_target(
@@ -195,6 +206,7 @@ def _fit(table: Table, wish: Wish) -> Target:
         case "timm":
             return _fit_timm(table, wish)
         case "hf":
+            check_place(table, wish.config)
             companion = huggingface_config(table, wish.config, labels=wish.labels)
             return fit_target(table, wish.config, companion)
         case "openclip":
@@ -233,6 +245,7 @@ def _fit_timm(table: Table, wish: Wish) -> Target:
 
 
 def _fit_timm_by_arguments(table: Table, wish: Wish) -> Target:
+    check_place(table, wish.config)
     companions = _timm_companions(wish)
     written = timm_config(table, wish.config, architecture=wish.architecture, **companions)
     # All else about the architecture is overruled by the arguments that go with it.

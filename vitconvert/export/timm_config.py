@@ -4,6 +4,7 @@ The schema is timm's (`save_config_for_hf`, 1.0.31), but `num_classes` stands at
 inside `model_args` it makes TimmWrapper of transformers 5.23 fail.
 """
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,10 +14,23 @@ from vitconvert.errors import NotRepresentable
 from vitconvert.export.timm_architectures import fitting_architecture, with_defaults
 from vitconvert.inference.labels import Labels
 from vitconvert.inference.preprocessing import Preprocessing
-from vitconvert.tables.architectures import architectures, find_architecture
+from vitconvert.tables.architectures import Architectures, architectures, find_architecture
 from vitconvert.tables.table import Table
 
 _POOLING = {name: name for name in ("token", "avg", "avgmax", "max", "map")} | {"none": ""}
+
+# What comes with an architecture's name: as the model has it, and as a plain ViT has it.
+_SPECIAL = ("norm_eps", "dist_token", "stem", "stem_depths")
+_PLAIN = {
+    "norm": "layer",
+    "gated_mlp": False,
+    "block_order": "pre",
+    "branches": 1,
+    "rope": "none",
+    "relative_positions": "none",
+    "differential": False,
+}
+_USUAL = {**_PLAIN, "dist_token": False, "stem": False, "stem_depths": ()}
 
 # Of two architectures whose arguments can say the same, the one that says more by itself.
 _LIKENESS = (
@@ -177,28 +191,14 @@ def _input(config: ViTConfig, preprocessing: Preprocessing | None) -> dict[str, 
 
 def _architecture(config: ViTConfig, preferred: str | None) -> str:
     """An architecture whose fixed parts are those of the model; all others are arguments."""
-    rows = {n: row for s in ("timm", "timm_root_stem") for n, row in architectures()[s].items()}
-    special = {
-        "norm_eps": config.norm_eps,
-        "dist_token": config.dist_token,
-        "stem": config.stem,
-        "stem_depths": config.stem_depths,
-    }
-    plain = {"norm": "layer", "gated_mlp": False, "block_order": "pre", "branches": 1}
-    plain |= {"rope": "none", "relative_positions": "none", "differential": False}
-    fixed = special | plain
-    defaults = {**plain, "dist_token": False, "stem": False, "stem_depths": ()}
-    fitting = [
-        name
-        for name, row in rows.items()
-        if all(row.get(field, defaults.get(field)) == value for field, value in fixed.items())
-        # Nothing switches LayerScale off: transformers takes a null in model_args for silence.
-        and (config.layer_scale or not row.get("layer_scale"))
-    ]
+    texts = [architectures()[dialect].texts for dialect in ("timm", "timm_root_stem")]
+    rows = Architectures(dict(itertools.chain(*(several.items() for several in texts))))
     bare = (preferred or "").split(".")[0]
-    if bare in fitting:
+    if bare in rows and _has_fixed_parts(rows[bare], config):
         return bare
+    fitting = {name: row for name, row in rows.items() if _has_fixed_parts(row, config)}
     if not fitting:
+        special = {field: getattr(config, field) for field in _SPECIAL}
         raise NotRepresentable(
             "timm has no architecture with these fixed parts.",
             evidence={field: value for field, value in special.items() if value},
@@ -207,7 +207,18 @@ def _architecture(config: ViTConfig, preferred: str | None) -> str:
     return max(
         fitting,
         key=lambda name: (
-            sum(with_defaults(rows[name])[field] == getattr(config, field) for field in _LIKENESS),
+            sum(
+                with_defaults(fitting[name])[field] == getattr(config, field) for field in _LIKENESS
+            ),
             name.startswith("vit_"),
         ),
+    )
+
+
+def _has_fixed_parts(row: Mapping[str, Any], config: ViTConfig) -> bool:
+    """Whether what no argument changes is the model's."""
+    special = {field: getattr(config, field) for field in _SPECIAL}
+    # Nothing switches LayerScale off: transformers takes a null in model_args for silence.
+    return (config.layer_scale or not row.get("layer_scale")) and all(
+        row.get(field, _USUAL.get(field)) == value for field, value in (_PLAIN | special).items()
     )

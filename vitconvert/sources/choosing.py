@@ -1,10 +1,9 @@
 """Which files of a repository to read, from their names alone."""
 
-import difflib
 from collections.abc import Collection
 from pathlib import PurePosixPath
 
-from vitconvert.errors import SourceError
+from vitconvert.errors import SourceError, nearest
 from vitconvert.sources.located import COMPANIONS
 
 INDEX = ".index.json"
@@ -68,7 +67,7 @@ def require(repo: str, name: str, names: Collection[str]) -> str:
     """
     if name in names:
         return name
-    near = difflib.get_close_matches(name, names, n=3)
+    near = nearest(name, names, 3)
     raise SourceError(
         f"{repo} holds no file {name}.",
         hint=f"did you mean {' or '.join(f'hf:{repo}/{match}' for match in near)}?"

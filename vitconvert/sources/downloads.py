@@ -1,12 +1,10 @@
 """The fixed addresses of `weights_map/downloads.toml`."""
 
-import difflib
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from vitconvert.errors import SourceError
+from vitconvert.errors import SourceError, nearest
 from vitconvert.tables.directory import tables_dir
 
 
@@ -28,6 +26,8 @@ class Collection:
 @cache
 def collections() -> Mapping[str, Collection]:
     """Every collection, by the prefix of its references."""
+    import tomllib
+
     text = (tables_dir() / "downloads.toml").read_text(encoding="utf-8")
     return {
         prefix: Collection(
@@ -49,7 +49,7 @@ def address(prefix: str, name: str) -> str:
     if name in collection.files:
         return collection.base + collection.files[name]
     lowered = {known.lower(): known for known in collection.files}
-    near = difflib.get_close_matches(name.lower(), lowered, n=3)
+    near = nearest(name.lower(), lowered, 3)
     known = ", ".join(collection.files)
     hint = f"did you mean {' or '.join(f'{prefix}:{lowered[match]}' for match in near)}?"
     raise SourceError(

@@ -8,17 +8,13 @@ The prefixes are those of timm (`hf-hub:`, `local-dir:`) and of huggingface_hub 
 address of a Hub page means the repository. What exists on disk is a path before all else.
 """
 
-import difflib
-import logging
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
-from vitconvert.errors import SourceError
+from vitconvert.errors import SourceError, nearest
 from vitconvert.sources.downloads import collections
-
-logger = logging.getLogger(__name__)
 
 WEIGHT_SUFFIXES = (".safetensors", ".npz", ".pth", ".pt", ".bin", ".ckpt", ".json")
 _SCHEMES = ("timm", "hf-hub", "hf", "local-dir", "https")
@@ -86,6 +82,9 @@ def parse_reference(text: str) -> Reference:
     path = Path(text).expanduser()
     if text and path.exists():
         if path.is_dir() and _HUB.fullmatch(text):
+            import logging  # late: it takes as long to import as all of this package's sources
+
+            logger = logging.getLogger(__name__)
             logger.warning("%s is a path here; write hf:%s for the Hub repository", text, text)
         return LocalPath(path=path)
     if (match := _SCHEME.fullmatch(text)) is not None:
@@ -116,7 +115,7 @@ def _with_scheme(text: str, scheme: str, rest: str) -> Reference:
     if scheme in collections() and rest:
         return NamedDownload(collection=scheme, name=rest)
     known = (*_SCHEMES, *collections())
-    near = difflib.get_close_matches(scheme, known, n=1)
+    near = nearest(scheme, known)
     raise SourceError(
         f"{text} is neither a path that exists nor a reference of a known kind.",
         evidence={"kinds": ", ".join(f"{kind}:" for kind in known)},
@@ -149,7 +148,7 @@ def _nothing_there(text: str, path: Path) -> SourceError:
             hint="in a cache of downloads, the download was not finished: get it again",
         )
     siblings = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-    if near := difflib.get_close_matches(path.name, siblings, n=3):
+    if near := nearest(path.name, siblings, 3):
         hint = f"did you mean {' or '.join(str(path.parent / name) for name in near)}?"
     elif "/" in text or text.endswith(WEIGHT_SUFFIXES):
         hint = "give the path of a file or directory, or hf:ORG/REPO for the Hub"

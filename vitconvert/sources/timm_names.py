@@ -1,8 +1,6 @@
 """timm names to the places of their weights, through timm's own table of pretrained models."""
 
-import difflib
-
-from vitconvert.errors import SourceError
+from vitconvert.errors import SourceError, nearest
 from vitconvert.sources.references import HubRepo, WebAddress
 
 
@@ -40,7 +38,7 @@ def unknown_architecture(architecture: str) -> SourceError:
     """The error for a name that timm does not know, with the nearest that it does."""
     from timm.models import list_models
 
-    near = difflib.get_close_matches(architecture, list_models(), n=3)
+    near = nearest(architecture, list_models(), 3)
     return SourceError(
         f"timm knows no model {architecture}.",
         hint=f"did you mean {' or '.join(f'timm:{match}' for match in near)}?"
@@ -50,7 +48,7 @@ def unknown_architecture(architecture: str) -> SourceError:
 
 
 def _unknown_tag(architecture: str, tag: str, tags: list[str]) -> SourceError:
-    near = difflib.get_close_matches(tag, tags, n=1) or tags[:1]
+    near = nearest(tag, tags) or tags[:1]
     return SourceError(
         f"timm knows no weights {tag} of {architecture}.",
         details=[f"{architecture}.{known}" for known in tags if known],

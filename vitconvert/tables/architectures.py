@@ -1,17 +1,15 @@
 """Architectures that have a name: what a project means by `vit_base_patch16_224`."""
 
 import functools
-import tomllib
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from typing import Any
 
-from vitconvert.errors import NotRepresentable
+from vitconvert.errors import NotRepresentable, nearest
 from vitconvert.fields import parse_field
 from vitconvert.tables.directory import tables_dir
+from vitconvert.tables.lazy_toml import parse_inline_table
 
 FILE = "weights_map/architectures.toml"
-
 
 Fields = Mapping[str, Any]  # of ViTConfig
 
@@ -23,7 +21,7 @@ class Architectures(Mapping[str, Fields]):
         self.texts = texts
 
     def __getitem__(self, name: str) -> Fields:
-        row = tomllib.loads(f"row = {self.texts[name]}")["row"]
+        row = parse_inline_table(self.texts[name])
         return {field: parse_field(field, value) for field, value in row.items()}
 
     def __iter__(self) -> Iterator[str]:
@@ -71,7 +69,7 @@ def find_architecture(ecosystem: str, name: str) -> Fields:
     bare = name.split(".")[0]
     if bare in rows:
         return rows[bare]
-    near = get_close_matches(bare, rows, n=2)
+    near = nearest(bare, rows, 2)
     raise NotRepresentable(
         f"{bare!r} is no architecture that vitconvert knows.",
         evidence={"ecosystem": ecosystem, "listed in": FILE},

@@ -46,6 +46,21 @@ class Axes:
         """Every axis, slowest first."""
         return tuple(axis for dim in self.dims for axis in dim.axes)
 
+    @functools.cached_property
+    def fixed(self) -> tuple[tuple[int, int], ...]:
+        """Dimensions that are numbers: the place of each, and the number."""
+        return tuple((place, dim.number) for place, dim in enumerate(self.dims) if not dim.axes)
+
+    @functools.cached_property
+    def indexed(self) -> tuple[str, ...]:
+        """Axes whose names hold an index: `mid{s}`."""
+        return tuple(axis for axis in self.names if "{" in axis)
+
+    @functools.cached_property
+    def step(self) -> "Axes":
+        """The layout of one step along the first axis."""
+        return self.without(self.names[0])
+
     def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """The tensor's shape, given the size of each axis."""
         return tuple(dim.size(sizes) for dim in self.dims)
@@ -64,6 +79,7 @@ class Axes:
         return " ".join(map(str, self.dims))
 
 
+@functools.cache
 def parse_axes(text: str) -> Axes:
     """Parse a layout.
 

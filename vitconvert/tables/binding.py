@@ -2,24 +2,28 @@
 
 import functools
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from vitconvert.config import FIXED_AXES
 from vitconvert.tables.axes import Axes, Dim
-from vitconvert.tables.canonical import CanonicalTensor, instantiate
+from vitconvert.tables.canonical import CanonicalTensor, Instance, instance, instantiate
 from vitconvert.tables.constants import Constant
 from vitconvert.tables.expressions import Alternative, Part
+from vitconvert.tables.rows import Row
 from vitconvert.tables.sizes import Equation, Sizes, solve
-from vitconvert.tables.table import Row, Table
+from vitconvert.tables.table import Table
 from vitconvert.tables.templates import MOST_STEPS, Index, numbers_of, skeleton_of
 
 Shape = tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Link:
-    """One of their tensors (or one step of it) is one of ours (or one step of it)."""
+class Link(NamedTuple):
+    """One of their tensors (or one step of it) is one of ours (or one step of it).
+
+    There are hundreds, and a frozen dataclass takes five times as long to make.
+    """
 
     ours: str
     tensor: CanonicalTensor
@@ -29,7 +33,6 @@ class Link:
     theirs: str | None  # None: they leave this step out because it is zero
     their_axes: Axes
     their_step: tuple[str, int] | None  # along an axis of theirs, where a row selects
-    row: str
 
 
 @dataclass(frozen=True)
@@ -60,18 +63,16 @@ class Binding:
         return tuple(
             key
             for key, axes in shapes.items()
-            if key is not None and not self.sizes.allow(axes, self.shapes[key])
+            if key is not None and self.sizes.shape(axes) != self.shapes[key]
         )
 
     @property
     def lacking(self) -> tuple[tuple[str, ...], ...]:
         """Rows that the table requires, and that nothing in the file fills."""
-        found = {link.tensor.name.text for links in self.links.values() for link in links}
-        found |= {
-            template.text
-            for template, _ in self.table.ignore
-            if any(template.match(key) is not None for key in self.ignored)
-        }
+        found = {link.tensor.text for links in self.links.values() for link in links}
+        if self.ignored:
+            ignored = (template for template, _ in self.table.ignore)
+            found |= {t.text for t in ignored if any(t.match(k) is not None for k in self.ignored)}
         return tuple(group for group in self.table.requires if not found & set(group))
 
     @functools.cached_property
@@ -91,9 +92,8 @@ class Binding:
 
 
 def _has_rank(axes: Axes, shape: Shape) -> bool:
-    return len(axes.dims) == len(shape) and all(
-        dim.axes or dim.number == size for dim, size in zip(axes.dims, shape, strict=True)
-    )
+    alike = len(axes.dims) == len(shape)
+    return alike and all(shape[place] == number for place, number in axes.fixed)
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class _Place:
         """Theirs, of all blocks: names may hold an index."""
         ours = self.row.tensor.axes
         if self.row.alternatives[self.alternative].joined:
-            ours = ours.without(ours.names[0])
+            ours = ours.step
         return self.part.axes or ours
 
     def has_rank(self, shape: Shape) -> bool:
@@ -119,8 +119,8 @@ class _Place:
 
 
 _Indices = tuple[tuple[str, int], ...]
-# (row name, indices) -> (alternative, item) -> their key
-_Spellings = dict[tuple[str, _Indices], dict[tuple[int, int], str]]
+# (row name, indices) -> alternative -> item -> their key
+_Spellings = dict[tuple[str, _Indices], dict[int, dict[int, str]]]
 
 
 def bind(table: Table, shapes: Mapping[str, Shape]) -> Binding:
@@ -128,25 +128,21 @@ def bind(table: Table, shapes: Mapping[str, Shape]) -> Binding:
     return _Binder(table, shapes).binding()
 
 
-def links_of(
-    row: Row, alternative: Alternative, indices: Mapping[str, int], keys: Mapping[int, str]
-) -> Iterator[Link]:
+def links_of(alternative: Alternative, one: Instance, keys: Mapping[int, str]) -> Iterator[Link]:
     """The links of one tensor of ours, spelled by `keys`: item number -> their key."""
-    tensor = row.tensor
-    ours = tensor.axes_at(indices)
-    default = ours.without(ours.names[0]) if alternative.joined else ours
+    ours = one.axes
+    default = ours.step if alternative.joined else ours
     for number, item in enumerate(alternative.items):
         part = item if isinstance(item, Part) else None
         yield Link(
-            ours=tensor.name.write(indices),
-            tensor=tensor,
-            indices=indices,
+            ours=one.name,
+            tensor=one.tensor,
+            indices=one.indices,
             our_axes=ours,
             our_step=number if alternative.joined else None,
             theirs=keys[number] if part else None,
-            their_axes=instantiate(part.axes, indices) if part and part.axes else default,
-            their_step=_selected(part, indices),
-            row=row.text,
+            their_axes=instantiate(part.axes, one.indices) if part and part.axes else default,
+            their_step=_selected(part, one.indices),
         )
 
 
@@ -158,12 +154,17 @@ def _selected(part: Part | None, indices: Mapping[str, int]) -> tuple[str, int] 
     return part.selection.axis, number
 
 
-def _places(table: Table) -> Iterator[_Place]:
-    for row in table.rows:
+def _places(table: Table, skeletons: Set[str]) -> Mapping[str, Sequence[_Place]]:
+    """Where keys stand in a table, by skeleton: those that differ in numbers alone stand alike."""
+    found: dict[str, list[_Place]] = defaultdict(list)
+    text = "\n".join(skeletons)
+    for row in (row for row in table.rows if row.may_use(text)):
         for number, alternative in enumerate(row.alternatives):
             for n, item in enumerate(alternative.items):
                 if isinstance(item, Part):
-                    yield _Place(row, number, n, item)
+                    for skeleton in item.key.skeletons:
+                        found[skeleton].append(_Place(row, number, n, item))
+    return found
 
 
 class _Binder:
@@ -172,11 +173,8 @@ class _Binder:
     def __init__(self, table: Table, shapes: Mapping[str, Shape]) -> None:
         self.table = table
         self.shapes = shapes
-        # Keys that differ only in their numbers have the same candidates, and there are few.
-        self.places: dict[str, list[_Place]] = defaultdict(list)
-        for place in _places(table):
-            for skeleton in place.part.key.skeletons:
-                self.places[skeleton].append(place)
+        self.skeletons = {key: skeleton_of(key) for key in shapes}
+        self.places = _places(table, set(self.skeletons.values()))
         self.spellings: _Spellings = defaultdict(dict)
         self.doubled: dict[str, tuple[str, ...]] = {}
         self.partial: dict[str, tuple[str, ...]] = {}
@@ -187,7 +185,7 @@ class _Binder:
             if empty := self.empty_axes(key):
                 ignored[key] = f"the project keeps an empty {empty} here"
                 continue
-            matched = list(self.match(key))
+            matched = self.match(key)
             fitting = [(p, indices) for p, indices in matched if p.has_rank(self.shapes[key])]
             for place, indices in fitting:
                 self.spell(place, indices, key)
@@ -213,12 +211,10 @@ class _Binder:
             sizes=sizes,
         )
 
-    def match(self, key: str) -> Iterator[tuple[_Place, dict[str, int]]]:
-        skeleton, numbers = skeleton_of(key), numbers_of(key)
-        for place in self.places.get(skeleton, ()):
-            indices = place.part.key.read(skeleton, numbers)
-            if indices is not None:
-                yield place, indices
+    def match(self, key: str) -> list[tuple[_Place, dict[str, int]]]:
+        skeleton, numbers = self.skeletons[key], numbers_of(key)
+        read = ((p, p.part.key.read(skeleton, numbers)) for p in self.places.get(skeleton, ()))
+        return [(place, indices) for place, indices in read if indices is not None]
 
     def empty_axes(self, key: str) -> Axes | None:
         """The layout of an array that the project keeps without elements."""
@@ -234,7 +230,7 @@ class _Binder:
         for complete in self.with_selected(place, indices, key):
             name = place.row.name
             spelling = self.spellings[name, tuple(sorted(complete.items()))]
-            other = spelling.setdefault((place.alternative, place.item), key)
+            other = spelling.setdefault(place.alternative, {}).setdefault(place.item, key)
             if other != key:
                 self.doubled[place.row.tensor.name.write(complete)] = (other, key)
 
@@ -256,33 +252,33 @@ class _Binder:
 
     def links(self) -> Iterator[tuple[str, tuple[Link, ...]]]:
         for (row_name, pairs), spelling in self.spellings.items():
-            row, indices = self.table.row_of[row_name], dict(pairs)
-            name = row.tensor.name.write(indices)
-            spelled = {a for a, _ in spelling}
-            number = next((a for a in sorted(spelled) if self.complete(row, a, spelling)), None)
+            row = self.table.row_of[row_name]
+            one = instance(row.tensor, dict(pairs))
+            number = next((a for a in sorted(spelling) if self.complete(row, a, spelling)), None)
             if number is None:
-                self.partial[name] = self.missing_keys(row, indices, spelling)
+                self.partial[one.name] = self.missing_keys(row, one.indices, spelling)
                 continue
-            keys = {n: key for (a, n), key in spelling.items() if a == number}
-            others = set(spelling.values()) - set(keys.values())
-            if others:
-                self.doubled[name] = (*keys.values(), *sorted(others))
-            yield name, tuple(links_of(row, row.alternatives[number], indices, keys))
+            keys = spelling.pop(number)
+            if others := {k for o in spelling.values() for k in o.values()}.difference(
+                keys.values()
+            ):
+                self.doubled[one.name] = (*keys.values(), *sorted(others))
+            yield one.name, tuple(links_of(row.alternatives[number], one, keys))
 
     @staticmethod
-    def complete(row: Row, number: int, spelling: dict[tuple[int, int], str]) -> bool:
-        return len(row.alternatives[number].parts) == sum(1 for a, _ in spelling if a == number)
+    def complete(row: Row, number: int, spelling: dict[int, dict[int, str]]) -> bool:
+        return len(row.alternatives[number].parts) == len(spelling[number])
 
     @staticmethod
     def missing_keys(
-        row: Row, indices: dict[str, int], spelling: dict[tuple[int, int], str]
+        row: Row, indices: Mapping[str, int], spelling: dict[int, dict[int, str]]
     ) -> tuple[str, ...]:
-        number = min(a for a, _ in spelling)
+        number = min(spelling)
         items = enumerate(row.alternatives[number].items)
         return tuple(
             item.key.write(indices)
             for n, item in items
-            if isinstance(item, Part) and (number, n) not in spelling
+            if isinstance(item, Part) and n not in spelling[number]
         )
 
     def equations(self, links: Mapping[str, tuple[Link, ...]]) -> Iterator[Equation]:

@@ -1,15 +1,16 @@
 """The canonical spelling: our own ViT's tensors, their axes and when they exist."""
 
 import functools
-import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from vitconvert.config import ViTConfig
 from vitconvert.errors import TableError
 from vitconvert.tables.axes import Axes, parse_axes
 from vitconvert.tables.directory import tables_dir
+from vitconvert.tables.lazy_toml import LazyToml
 from vitconvert.tables.templates import Template, parse_template
 
 
@@ -33,10 +34,6 @@ class CanonicalTensor:
         with self._parsing():
             return parse_axes(self.layout)
 
-    def axes_at(self, indices: Mapping[str, int]) -> Axes:
-        """The layout in one block: `mid{s}` becomes `mid2`."""
-        return instantiate(self.axes, indices)
-
     @contextmanager
     def _parsing(self) -> Iterator[None]:
         try:
@@ -49,12 +46,11 @@ class CanonicalTensor:
 
 
 def instantiate(axes: Axes, indices: Mapping[str, int]) -> Axes:
-    """Replace the indices in axis names by their values."""
-    indexed = [axis for axis in axes.names if "{" in axis]
-    if not indexed:
+    """Replace the indices in axis names by their values: `mid{s}` becomes `mid2`."""
+    if not axes.indexed:
         return axes
     names = {}
-    for axis in indexed:
+    for axis in axes.indexed:
         name = axis
         for index, value in indices.items():
             name = name.replace(f"{{{index}}}", str(value))
@@ -66,7 +62,7 @@ def instantiate(axes: Axes, indices: Mapping[str, int]) -> Axes:
 def canonical_tensors() -> Mapping[str, CanonicalTensor]:
     """All canonical tensors by the text of their name."""
     text = (tables_dir() / "canonical.toml").read_text(encoding="utf-8")
-    rows = tomllib.loads(text)["tensors"]
+    rows = LazyToml(text)["tensors"]
     return {
         name: _tensor(name, value)
         for template, value in rows.items()
@@ -80,13 +76,35 @@ def _tensor(name: str, value: str) -> CanonicalTensor:
     return CanonicalTensor(name, axes, tuple(condition.split(" and ")) if condition else ())
 
 
+class Instance(NamedTuple):
+    """One tensor of a model: a canonical one, in one block if every block has it."""
+
+    tensor: CanonicalTensor
+    indices: Mapping[str, int]
+    name: str  # in the model
+    axes: Axes
+
+
+def instance(tensor: CanonicalTensor, indices: Mapping[str, int]) -> Instance:
+    """A canonical tensor at these indices."""
+    axes = instantiate(tensor.axes, indices)
+    return Instance(tensor, indices, tensor.name.write(indices), axes)
+
+
+# A search for a target asks for those of one model again and again.
+@functools.lru_cache(maxsize=4)
+def instances(config: ViTConfig) -> Mapping[str, Sequence[Instance]]:
+    """Every tensor that a ViT of this configuration has, by the text of its canonical name."""
+    return {
+        name: [instance(tensor, indices) for indices in _indices(tensor, config)]
+        for name, tensor in canonical_tensors().items()
+        if all(getattr(config, word) for word in tensor.conditions)
+    }
+
+
 def expected_tensors(config: ViTConfig) -> dict[str, Axes]:
     """Every tensor that a ViT of this configuration has, with its layout."""
-    return {
-        tensor.name.write(indices): tensor.axes_at(indices)
-        for tensor in canonical_tensors().values()
-        for indices in instances(tensor, config)
-    }
+    return {one.name: one.axes for several in instances(config).values() for one in several}
 
 
 def expected_shapes(config: ViTConfig) -> dict[str, tuple[int, ...]]:
@@ -95,10 +113,8 @@ def expected_shapes(config: ViTConfig) -> dict[str, tuple[int, ...]]:
     return {name: axes.shape(sizes) for name, axes in expected_tensors(config).items()}
 
 
-def instances(tensor: CanonicalTensor, config: ViTConfig) -> Iterator[dict[str, int]]:
+def _indices(tensor: CanonicalTensor, config: ViTConfig) -> Iterator[dict[str, int]]:
     """The indices at which a ViT of this configuration has the tensor."""
-    if not all(getattr(config, word) for word in tensor.conditions):
-        return
     match tensor.name.indices:
         case ():
             yield {}

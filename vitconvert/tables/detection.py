@@ -1,14 +1,15 @@
 """Recognising a dialect: the table that explains every key wins."""
 
 import functools
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from vitconvert.errors import AmbiguousDialect, UnknownDialect
 from vitconvert.tables.binding import Binding, Shape, bind
+from vitconvert.tables.dialects import builtin_tables, likely_tables
 from vitconvert.tables.directory import tables_dir
-from vitconvert.tables.table import Table, builtin_tables, likely_tables
+from vitconvert.tables.lazy_toml import LazyToml
+from vitconvert.tables.table import Table
 
 # A table that uses this share of a file's keys is taken to be meant: what it does not explain is
 # then reported as a problem of the file, tensor by tensor, and not as an unknown dialect.
@@ -75,7 +76,7 @@ def _recognisable_tables() -> list[Table]:
 @functools.cache
 def _wrapper_prefixes() -> Mapping[str, str]:
     text = (tables_dir() / "prefixes.toml").read_text(encoding="utf-8")
-    prefixes: Mapping[str, str] = tomllib.loads(text)["prefixes"]
+    prefixes: Mapping[str, str] = LazyToml(text)["prefixes"]
     return prefixes
 
 

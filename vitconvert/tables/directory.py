@@ -1,12 +1,11 @@
 """Where the mapping tables lie."""
 
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path
 
+_PACKAGE = Path(__file__).parents[1]
 
-def tables_dir() -> Traversable:
+
+def tables_dir() -> Path:
     """The mapping tables: inside the package once installed, beside it in a checkout."""
-    package = files("vitconvert")
-    installed = package / "weights_map"
-    return installed if installed.is_dir() else Path(str(package)).parent / "weights_map"
+    installed = _PACKAGE / "weights_map"
+    return installed if installed.is_dir() else _PACKAGE.parent / "weights_map"

@@ -9,12 +9,17 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
+from vitconvert.tables.canonical import canonical_tensors
+from vitconvert.tables.rows import may_spell
 from vitconvert.tables.sections import builtin_texts
 
 _EXTENDS = re.compile(r'^extends\s*=\s*"([^"]*)"', re.MULTILINE)
 _ECOSYSTEM = re.compile(r'^ecosystem\s*=\s*"([^"]*)"', re.MULTILINE)
 # Of a key of [ignore] that ends in "*", the letters before it.
 _ANY_REST = re.compile(r'^"(?:[^"]*\})?([^"{}]*)\*"', re.MULTILINE)
+_REQUIRES = re.compile(r"^requires\s*=\s*\[([^]]*)\]", re.MULTILINE)
+_QUOTED = re.compile(r'"([^"]*)"')
+_LEFT_SIDE = re.compile(r"^[^=\n]*=", re.MULTILINE)
 _WORD = re.compile(r"[A-Za-z]+")
 # Words of what tables spell {p}: weight, bias, running_mean, running_var, num_batches_tracked.
 _KINDS = {"weight", "bias", "running", "mean", "var", "num", "batches", "tracked"}
@@ -52,6 +57,29 @@ def _spellings() -> Mapping[str, _Spelling]:
     return {name: _Spelling(text, tuple(_ANY_REST.findall(text))) for name, text in texts.items()}
 
 
+def may_find_required(name: str, skeletons: str) -> bool:
+    """Whether keys of these skeletons, one on each line, may be all that a dialect requires."""
+    groups = _REQUIRES.search(builtin_texts()[name])
+    return groups is None or all(
+        any(may_spell(_right_side(row.strip(), name), {}, skeletons) for row in group.split("|"))
+        for group in _QUOTED.findall(groups[1])
+    )
+
+
+def _right_side(row: str, name: str) -> str:
+    """How a dialect spells one of our tensors; an ignored key is itself."""
+    if row not in canonical_tensors():
+        return row
+    kind = row.rpartition(".")[2]
+    for text in _with_ancestors(name):
+        for key in (row, row.removesuffix(kind) + "{p}"):
+            at = text.find(f'\n"{key}"')
+            if at >= 0:
+                line = text[at + len(key) + 3 :].partition("\n")[0]
+                return "".join(_QUOTED.findall(line)[:1])  # nothing, if it is set to false
+    return row
+
+
 def ecosystem_of(name: str) -> str:
     """The ecosystem of a dialect."""
     said = (_ECOSYSTEM.search(text) for text in _with_ancestors(name))
@@ -60,11 +88,15 @@ def ecosystem_of(name: str) -> str:
 
 def _with_ancestors(name: str) -> Iterator[str]:
     """The text of a table, then of those that it extends, nearest first."""
-    text = builtin_texts().get(name, "")
-    yield text
-    parent = _EXTENDS.search(text)
-    if parent:
-        yield from _with_ancestors(parent[1])
+    while name:
+        yield builtin_texts().get(name, "")
+        name = _parent(name)
+
+
+@functools.cache
+def _parent(name: str) -> str:
+    said = _EXTENDS.search(builtin_texts().get(name, ""))
+    return said[1] if said else ""
 
 
 @functools.cache
@@ -74,7 +106,7 @@ def _their_side(text: str) -> str:
     for section in text.split("\n["):
         name, _, lines = section.partition("]")
         if name in ("words", "rows"):
-            found += (line.partition("=")[2] or line for line in lines.splitlines())
+            found.append(_LEFT_SIDE.sub("", lines))
         elif name in ("ignore", "empty"):
             found.append(lines)
     return "\n".join(found)

@@ -3,13 +3,13 @@
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from vitconvert.tables.axes import Axes, Dim
 
 
-@dataclass(frozen=True)
-class Equation:
+class Equation(NamedTuple):
     """A tensor of this shape is laid out like this."""
 
     axes: Axes
@@ -22,15 +22,21 @@ class Sizes:
 
     known: Mapping[str, int]
     products: Mapping[frozenset[str], int]  # axes of which only the product is known
+    _found: dict[tuple[str, ...], int] = field(default_factory=dict, repr=False, compare=False)
 
-    def allow(self, axes: Axes, shape: tuple[int, ...]) -> bool:
-        """Whether a tensor may have this layout and this shape."""
-        return all(self._size(dim) == size for dim, size in zip(axes.dims, shape, strict=True))
+    def shape(self, axes: Axes) -> tuple[int, ...]:
+        """The shape of a tensor of this layout; a size is 0 where nothing tells it."""
+        return tuple(map(self._size, axes.dims))
 
     def _size(self, dim: Dim) -> int:
-        unknown = frozenset(dim.axes).difference(self.known)
-        known = math.prod(self.known[axis] for axis in dim.axes if axis in self.known)
-        return dim.number * known * (self.products.get(unknown, 0) if unknown else 1)
+        if dim.axes not in self._found:
+            self._found[dim.axes] = self._product(dim.axes)
+        return dim.number * self._found[dim.axes]
+
+    def _product(self, axes: tuple[str, ...]) -> int:
+        unknown = frozenset(axes).difference(self.known)
+        known = math.prod(self.known[axis] for axis in axes if axis in self.known)
+        return known * (self.products.get(unknown, 0) if unknown else 1)
 
 
 def solve(equations: Iterable[Equation], given: Mapping[str, int]) -> Sizes:
@@ -39,22 +45,29 @@ def solve(equations: Iterable[Equation], given: Mapping[str, int]) -> Sizes:
     A vote, so that one misshapen tensor is reported instead of all the others. What is settled
     divides the dimensions that hold several axes, until nothing new comes of it.
     """
-    equations, known = list(equations), dict(given)
+    # Blocks are alike, so most dimensions of one size are there many times.
+    dims = Counter(
+        (dim.axes, size)
+        for equation in equations
+        for dim, size in zip(equation.axes.dims, equation.shape, strict=True)
+    )
+    known = dict(given)
     while True:
-        winners = _vote(equations, known)
+        winners = _vote(dims, known)
         found = {axis: size for axes, size in winners.items() if len(axes) == 1 for axis in axes}
         if not found:
             return Sizes(known, winners)
         known |= found
 
 
-def _vote(equations: list[Equation], known: Mapping[str, int]) -> dict[frozenset[str], int]:
+def _vote(
+    dims: Mapping[tuple[tuple[str, ...], int], int], known: Mapping[str, int]
+) -> dict[frozenset[str], int]:
     """The most frequent size of each group of axes that share a dimension and are not known."""
     ballots: dict[frozenset[str], Counter[int]] = defaultdict(Counter)
-    for equation in equations:
-        for dim, size in zip(equation.axes.dims, equation.shape, strict=True):
-            unknown = frozenset(dim.axes).difference(known)
-            factor = math.prod(known[axis] for axis in dim.axes if axis in known)
-            if unknown and factor and size % factor == 0:
-                ballots[unknown][size // factor] += 1
+    for (axes, size), count in dims.items():
+        unknown = frozenset(axes).difference(known)
+        factor = math.prod(known[axis] for axis in axes if axis in known)
+        if unknown and factor and size % factor == 0:
+            ballots[unknown][size // factor] += count
     return {axes: ballot.most_common(1)[0][0] for axes, ballot in ballots.items()}

@@ -113,7 +113,9 @@ class Template:
 
     def write(self, indices: Mapping[str, int], first: Mapping[str, str] | None = None) -> str:
         """The key for these indices; `first` says which text of a word is written."""
-        return "".join(_spell(segment, indices, first or {}) for segment in self.segments)
+        return "".join(
+            [s if isinstance(s, str) else _spell(s, indices, first or {}) for s in self.segments]
+        )
 
     def __str__(self) -> str:
         return self.text
@@ -160,10 +162,10 @@ def _read(slots: _Numbers, numbers: Sequence[str]) -> dict[str, int] | None:
     return found
 
 
-def _spell(segment: Segment, indices: Mapping[str, int], first: Mapping[str, str]) -> str:
+def _spell(
+    segment: Index | Choice | Blank | Rest, indices: Mapping[str, int], first: Mapping[str, str]
+) -> str:
     match segment:
-        case str():
-            return segment
         case Index():
             return str(segment.write(indices[segment.name]))
         case Choice(texts, word):

@@ -1,0 +1,119 @@
+"""Finding dialects: by name, by ecosystem, or by the keys of a file."""
+
+import functools
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from vitconvert.errors import UsageError, nearest
+from vitconvert.tables.directory import tables_dir
+from vitconvert.tables.reading import Reader
+from vitconvert.tables.rows import Row
+from vitconvert.tables.screening import ecosystem_of, likely_dialects, may_find_required
+from vitconvert.tables.sections import (
+    builtin_label,
+    builtin_sections,
+    builtin_texts,
+    read_sections,
+    stem_of,
+)
+from vitconvert.tables.table import Table, table_of
+from vitconvert.tables.templates import Template, numbers_of, skeleton_of
+
+
+class _BuiltinTables(Mapping[str, Table]):
+    """Every dialect of `weights_map/`, by name, sorted, each parsed when it is first asked for."""
+
+    def __getitem__(self, name: str) -> Table:
+        if name not in builtin_texts():
+            raise KeyError(name)
+        return _builtin_table(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(builtin_texts())
+
+    def __len__(self) -> int:
+        return len(builtin_texts())
+
+
+@functools.cache
+def _builtin_table(name: str) -> Table:
+    return table_of(Reader(name, builtin_label(name), builtin_sections(name)))
+
+
+def builtin_tables() -> Mapping[str, Table]:
+    """Every dialect of `weights_map/`, by name, sorted, each parsed when it is first asked for.
+
+    Raises:
+        TableError: When a table that does not parse is asked for.
+    """
+    return _BuiltinTables()
+
+
+def likely_tables(keys: Iterable[str]) -> list[Table]:
+    """The dialects that may explain these keys and find what they require, in order of name.
+
+    The others do not, and were not parsed to know it. Those that are `named_only` are left out.
+    """
+    numbers: dict[str, list[list[str]]] = defaultdict(list)  # of the keys of each skeleton
+    for key in keys:
+        numbers[skeleton_of(key)].append(numbers_of(key))
+    text = "\n".join(numbers)
+    names = (name for name in likely_dialects(numbers.keys()) if may_find_required(name, text))
+    tables = map(_builtin_table, names)
+    return [table for table in tables if not table.named_only and _finds_required(table, numbers)]
+
+
+def _finds_required(table: Table, numbers: Mapping[str, list[list[str]]]) -> bool:
+    """Whether all parts of a row of each group of `requires` are there."""
+    found = {
+        name
+        for name in set(itertools.chain(*table.requires)) & table.row_of.keys()
+        if _finds(table.row_of[name], numbers)
+    }
+    return all(found.union(table.reader.section("ignore")) & set(group) for group in table.requires)
+
+
+def _finds(row: Row, numbers: Mapping[str, list[list[str]]]) -> bool:
+    return any(
+        all(_is_there(part.key, numbers) for part in alternative.parts)
+        for alternative in row.alternatives
+    )
+
+
+def _is_there(key: Template, numbers: Mapping[str, list[list[str]]]) -> bool:
+    alike = ((skeleton, n) for skeleton in key.skeletons for n in numbers.get(skeleton, ()))
+    return any(key.read(skeleton, n) is not None for skeleton, n in alike)
+
+
+def find_tables(name: str) -> list[Table]:
+    """All dialects of the ecosystem of this name, or the dialect of this name.
+
+    Raises:
+        UsageError: There is none; names the nearest.
+    """
+    ecosystems = {dialect: ecosystem_of(dialect) for dialect in builtin_texts()}
+    found = [dialect for dialect, ecosystem in ecosystems.items() if name == ecosystem]
+    found = found or [dialect for dialect in ecosystems if name == dialect]
+    if found:
+        return [_builtin_table(dialect) for dialect in found]
+    near = nearest(name, sorted({*ecosystems, *ecosystems.values()}), 3)
+    raise UsageError(
+        f"There is no dialect {name!r}.",
+        evidence={"dialects": ", ".join(ecosystems)},
+        hint=f"Did you mean {' or '.join(near)}?" if near else "`vitconvert list` describes them.",
+    )
+
+
+def read_table(file: Path) -> Table:
+    """Parse a dialect from a TOML file.
+
+    Raises:
+        TableError: With the place in the file and what is wrong there.
+    """
+    builtin = file.parent == tables_dir()
+    label = builtin_label(stem_of(file)) if builtin else str(file)
+    table = table_of(Reader(stem_of(file), label, read_sections(file, label)))
+    table.check()
+    return table

@@ -1,0 +1,366 @@
+"""The sections of a dialect's file, turned into a table."""
+
+import functools
+import itertools
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vitconvert.config import ViTConfig, field_names
+from vitconvert.errors import TableError, UsageError, nearest
+from vitconvert.fields import parse_field
+from vitconvert.tables.axes import Axes, Dim, parse_axes
+from vitconvert.tables.canonical import canonical_tensors
+from vitconvert.tables.config_file import (
+    Conditional,
+    ConfigFile,
+    parse_conditional,
+    read_config_file,
+)
+from vitconvert.tables.constants import Constant, parse_constant
+from vitconvert.tables.rows import Row
+from vitconvert.tables.sections import Sections, mistake
+from vitconvert.tables.templates import Template, Words, parse_template
+from vitconvert.tables.usage import Usage, parse_usage
+
+_SECTIONS = (
+    "dialect",
+    "words",
+    "rows",
+    "ignore",
+    "sizes",
+    "holds",
+    "empty",
+    "constants",
+    "config",
+    "ask",
+    "config_json",
+    "only",
+    "must",
+    "preprocessing",
+    "usage",
+)
+_DIALECT_KEYS = (
+    "title",
+    "ecosystem",
+    "source",
+    "tested",
+    "extends",
+    "requires",
+    "container",
+    "wrapper",
+    "beside",
+    "named_only",
+    "allowed_as",
+    "install",
+)
+
+# What {p} stands for besides weight and bias where we have it: the statistics of batch norms.
+_GATHERED = ("running_mean", "running_var", "num_batches_tracked")
+
+
+# The one default that depends on a size: attention scaled by the model's width, not the head's.
+SCALED_BY_WIDTH = "embed_dim ** -0.5"
+
+
+@dataclass(frozen=True)
+class Default:
+    """A fact the dialect implies: `field if word` or `field unless word`, or always."""
+
+    field: str
+    value: Any
+    word: str = ""
+    negated: bool = False
+
+
+class Reader:
+    """Parses the sections of one file; every message carries its place."""
+
+    def __init__(self, name: str, label: str, data: Sections) -> None:
+        self.name = name
+        self.label = label
+        self.data = data
+        self._words: dict[str, Words] = {}  # by what {p} stands for
+
+    def error(self, place: str, problem: object, hint: str | None = None) -> TableError:
+        """A mistake in the table."""
+        return mistake(self.label, place, problem, hint)
+
+    def section(self, name: str) -> Mapping[str, Any]:
+        """A section, empty if there is none."""
+        value = self.data.get(name, {})
+        if not isinstance(value, dict):
+            raise self.error(name, "expected a [section]")
+        return value
+
+    def text(self, section: str, key: str, default: str | None = None) -> str:
+        """A text."""
+        value = self.section(section).get(key, default)
+        if not isinstance(value, str):
+            found = "nothing" if value is None else type(value).__name__
+            raise self.error(f"{section}.{key}", f"expected a text, found {found}")
+        return value
+
+    def check(self) -> None:
+        """Look for mistakes that no part shows by itself."""
+        for unknown in sorted(set(self.data) - set(_SECTIONS)):
+            raise self.error(unknown, f"unknown section; there are {', '.join(_SECTIONS)}")
+        for unknown in sorted(set(self.section("dialect")) - set(_DIALECT_KEYS)):
+            raise self.error(f"dialect.{unknown}", f"unknown key; {', '.join(_DIALECT_KEYS)}")
+        self.check_uses()
+        known = self.rows.keys() | self.section("ignore").keys()
+        for name in itertools.chain(*self.requires()):
+            if name not in known:
+                raise self.error("dialect.requires", f"{name!r} is no row of this table")
+
+    def check_uses(self) -> None:
+        """No tensor of theirs, and no step of one, may go into two of ours."""
+        users: dict[object, str] = {}
+        for row in self.rows.values():
+            for part in itertools.chain(*(a.parts for a in row.alternatives)):
+                use = (part.key.segments, part.selection)
+                if users.setdefault(use, row.name) != row.name:
+                    problem = f"{part.key} is used by {users[use]!r} already"
+                    raise self.error(f'rows."{row.name}"', problem)
+
+    @functools.cached_property
+    def words(self) -> Words:
+        """What the words stand for."""
+        words = {}
+        for word, texts in self.section("words").items():
+            if " " in word:
+                continue
+            several = [texts] if isinstance(texts, str) else texts
+            if len(word) < 2:
+                raise self.error(f"words.{word}", "a word has two letters or more; one is an index")
+            if not isinstance(several, list) or not all(isinstance(t, str) for t in several or [0]):
+                raise self.error(f"words.{word}", "expected a text or a list of texts")
+            words[word] = tuple(several)
+        return words
+
+    def first(self) -> Iterator[Conditional]:
+        """Words, with the text that some models are written with."""
+        words = self.words
+        for key, text in self.section("words").items():
+            if " " not in key:
+                continue
+            try:
+                first = parse_conditional(key, text)
+            except ValueError as error:
+                raise self.error(f'words."{key}"', error) from None
+            if text not in words.get(first.name, ()):
+                raise self.error(f'words."{key}"', f"{text!r} is no text of {first.name!r}")
+            yield first
+
+    def words_with(self, kind: str) -> Words:
+        """The words, with what {p} stands for."""
+        if kind not in self._words:
+            words = self.words.items()
+            self._words[kind] = {w: tuple(t.replace("{p}", kind) for t in ts) for w, ts in words}
+        return self._words[kind]
+
+    @functools.cached_property
+    def rows(self) -> Mapping[str, Row]:
+        """Rows by the name of our tensor, each made when it is first asked for."""
+        rows = self.section("rows").items()
+        return _Rows(
+            self,
+            {name: (key, kind) for key, v in rows if v is not False for name, kind in _names(key)},
+        )
+
+    def row(self, name: str, key: str, kind: str) -> Row:
+        """A row of our tensor of this name."""
+        value, tensors = self.section("rows")[key], canonical_tensors()
+        if not isinstance(value, str):
+            raise self.error(f'rows."{key}"', "expected a text, or false to take a row away")
+        if name not in tensors:
+            near = nearest(name, tensors)
+            hint = f"Did you mean {near[0]!r}?" if near else None
+            raise self.error(f'rows."{key}"', f"{name!r} is no canonical name", hint)
+        spelling, words = value.replace("{p}", kind), self.words_with(kind)
+        return Row(tensors[name], spelling, words, self.label, key)
+
+    def requires(self) -> tuple[tuple[str, ...], ...]:
+        """Groups of rows, of each of which a file has one."""
+        names = self.section("dialect").get("requires", [])
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise self.error("dialect.requires", "expected a list of texts")
+        return tuple(tuple(n.strip() for n in either.split("|")) for either in names)
+
+    def ignore(self) -> Iterator[tuple[Template, str]]:
+        """Ignored keys, and why."""
+        for key, reason in self.section("ignore").items():
+            if reason is False:
+                continue
+            if not isinstance(reason, str) or not reason.strip():
+                raise self.error(f'ignore."{key}"', "a reason is needed, as text")
+            for _, kind in _names(key):
+                yield self.template("ignore", key, kind), reason
+
+    def beside(self) -> Mapping[str, int]:
+        """What the project's code looks for beside the tensors."""
+        dialect = self.section("dialect")
+        if dialect.get("wrapper") and dialect.get("container") != "torch":
+            raise self.error("dialect.wrapper", 'only container = "torch" has one')
+        beside = dialect.get("beside", {})
+        if not isinstance(beside, dict) or not all(type(n) is int for n in beside.values()):
+            raise self.error("dialect.beside", "expected whole numbers: { epoch = 0 }")
+        if beside and not dialect.get("wrapper"):
+            raise self.error("dialect.beside", "needs a wrapper, beside which they are")
+        return beside
+
+    def usage(self) -> Usage | None:
+        """How the project's code loads what is written."""
+        if "usage" not in self.data:
+            return None
+        try:
+            return parse_usage(self.text("usage", "title"), self.text("usage", "code"))
+        except ValueError as error:
+            raise self.error("usage.code", error) from None
+
+    def sizes(self) -> Iterator[tuple[Template, str, int]]:
+        """A key, an axis, and what times its length that is."""
+        for key, value in self.section("sizes").items():
+            match = re.fullmatch(r"([a-z]+)(?: / ([1-9][0-9]*))?", str(value))
+            if not match:
+                raise self.error(f'sizes."{key}"', 'expected an axis, or one divided: "dim / 4"')
+            yield self.template("sizes", key), match[1], int(match[2] or 1)
+
+    def holds(self) -> Iterator[tuple[Template, Constant]]:
+        """What ignored tensors must be."""
+        for key, text in self.section("holds").items():
+            if text is False:
+                continue
+            if not self.section("ignore").get(key):
+                raise self.error(f'holds."{key}"', "only an ignored tensor must hold something")
+            try:
+                constant = parse_constant(str(text), f'{self.label}: "{key}" = "{text}"')
+            except ValueError as error:
+                raise self.error(f'holds."{key}"', error) from None
+            template = self.template("holds", key)
+            if set(template.indices) - {"i"}:
+                raise self.error(f'holds."{key}"', "the only index is that of the block, {i}")
+            yield template, constant
+
+    def empty(self) -> Iterator[tuple[Template, Axes]]:
+        """Arrays without elements."""
+        for key, axes in self.section("empty").items():
+            try:
+                template, layout = self.template("empty", key), parse_axes(axes)
+            except (ValueError, TypeError) as error:
+                raise self.error(f'empty."{key}"', error) from None
+            if template.indices or Dim(number=0) not in layout.dims:
+                raise self.error(f'empty."{key}"', "expected one key, and axes of which one is 0")
+            yield template, layout
+
+    def constants(self) -> Iterator[tuple[Template, float, Axes]]:
+        """Tensors that are written and play no part."""
+        ignored = [template for template, _ in self.ignore()]
+        for key, text in self.section("constants").items():
+            place = f'constants."{key}"'
+            value, _, axes = str(text).partition(" : ")
+            try:
+                template = self.template("constants", key)
+                constant = template, float(value), parse_axes(axes)
+            except ValueError as error:
+                raise self.error(place, f'{error}; expected such as "0 : 1 width"') from None
+            if template.indices or all(i.match(template.write({})) is None for i in ignored):
+                raise self.error(place, "expected one key, which an entry of [ignore] explains")
+            yield constant
+
+    def template(self, section: str, key: str, kind: str = "{p}") -> Template:
+        """The key of an entry, with what {p} stands for."""
+        try:
+            return parse_template(key.replace("{p}", kind), self.words_with(kind))
+        except ValueError as error:
+            raise self.error(f'{section}."{key}"', error) from None
+
+    def defaults(self) -> Iterator[Default]:
+        """What the project's code fixes."""
+        for key, value in self.section("config").items():
+            place = f'config."{key}"'
+            match key.split():
+                case ["attention_scale"] if value == SCALED_BY_WIDTH:
+                    yield Default("attention_scale", value)
+                case [field]:
+                    yield Default(field, self.field(place, field, value))
+                case [field, ("if" | "unless") as how, word]:
+                    self.check_field(place, word)
+                    parsed = self.field(place, field, value)
+                    yield Default(field, parsed, word, how == "unless")
+                case _:
+                    forms = '"field", "field if word" or "field unless word"'
+                    raise self.error(place, f"expected {forms}")
+
+    def reasons(self, section: str, check: Callable[[str, str], None]) -> Iterator[tuple[str, str]]:
+        """Names that are checked, each with a reason."""
+        for name, reason in self.section(section).items():
+            check(f"{section}.{name}", name)
+            if reason is False:
+                continue
+            if not isinstance(reason, str) or not reason.strip():
+                raise self.error(f"{section}.{name}", "a reason is needed, as text")
+            yield name, reason
+
+    def config_file(self) -> ConfigFile | None:
+        """How the project's own `config.json` says what ours says."""
+        section = self.section("config_json")
+        return read_config_file(section, self) if section else None
+
+    def only(self) -> Mapping[str, Any]:
+        """Properties of ViTConfig that every model has."""
+        for name in self.section("only"):
+            self.check_property(f"only.{name}", name)
+        return self.section("only")
+
+    def check_property(self, place: str, name: str) -> None:
+        """Raise TableError if ViTConfig has no such field or property."""
+        if not hasattr(ViTConfig, name) and name not in ViTConfig.__dataclass_fields__:
+            raise self.error(place, f"{name!r} is no property of ViTConfig")
+
+    def field(self, place: str, field: str, value: object) -> Any:
+        """The value of a field of ViTConfig."""
+        self.check_field(place, field)
+        try:
+            return parse_field(field, value)
+        except UsageError as error:
+            raise self.error(place, error.fact) from None
+
+    def check_field(self, place: str, field: str) -> None:
+        """Raise TableError if ViTConfig has no such field."""
+        fields = field_names()
+        if field not in fields:
+            near = nearest(field, fields)
+            hint = f"Did you mean {near[0]!r}?" if near else None
+            raise self.error(place, f"{field!r} is no field of ViTConfig", hint)
+
+
+class _Rows(Mapping[str, Row]):
+    def __init__(self, reader: Reader, places: Mapping[str, tuple[str, str]]) -> None:
+        self._reader = reader
+        self._places = places  # name -> key in the table, what {p} is there
+        self._rows: dict[str, Row] = {}
+
+    def __getitem__(self, name: str) -> Row:
+        if name not in self._rows:
+            self._rows[name] = self._reader.row(name, *self._places[name])
+        return self._rows[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._places
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
+@functools.cache
+def _names(key: str) -> tuple[tuple[str, str], ...]:
+    """What a key with {p} stands for, each with the kind; a key without it means itself."""
+    if "{p}" not in key:
+        return ((key, "{p}"),)
+    names = ((key.replace("{p}", kind), kind) for kind in ("weight", "bias", *_GATHERED))
+    return tuple((n, k) for n, k in names if k not in _GATHERED or n in canonical_tensors())
