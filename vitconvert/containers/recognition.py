@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from vitconvert.containers.safetensors_file import LONGEST_HEADER
-from vitconvert.containers.zip_directory import Member
 from vitconvert.errors import CorruptFile, SourceError, UnsafeFile, nearest
+
+if TYPE_CHECKING:
+    from vitconvert.containers.zip_directory import Member
 
 Kind = Literal["safetensors", "zip", "torch legacy", "index"]
 
@@ -131,7 +133,7 @@ def _look(start: bytes) -> tuple[str | None, str | None]:
 
 
 def recognise_archive(
-    path: Path, members: Mapping[str, Member]
+    path: Path, members: "Mapping[str, Member]"
 ) -> Literal["torch", "torchscript", "npz"]:
     """Tell which container a zip archive is.
 

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-import struct
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from vitconvert.containers.container import ITEM_SIZE, TensorInfo
 from vitconvert.containers.content import Content, checked_contents
-from vitconvert.containers.npz_file import DTYPES as NPZ_DTYPES
 from vitconvert.containers.safetensors_file import DTYPES as SAFETENSORS_DTYPES
 from vitconvert.containers.safetensors_file import LONGEST_HEADER
 from vitconvert.containers.sharing import BLOCK
-from vitconvert.containers.torch_writing import write_torch_zip
 from vitconvert.containers.whole_file import whole_file
 from vitconvert.errors import UsageError
 
@@ -23,9 +19,6 @@ if TYPE_CHECKING:
     import torch
 
 _WORD = 8  # safetensors pads its headers so that data begin at a multiple of this
-_ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip archive can tell
-_NPY_ALIGNMENT = 64  # numpy pads its headers so that data begin at a multiple of this
-_ALIGNMENT_FIELD = 0xD935  # the extra field that Android's zipalign pads with
 
 
 def write_safetensors(
@@ -132,42 +125,12 @@ def write_npz(
     Raises:
         UsageError: A name or a dtype that npz cannot hold, or no place for the file.
     """
-    contents = checked_contents(tensors, list(NPZ_DTYPES.values()), "npz")
-    with (
-        whole_file(path, read_soon=read_soon) as file,
-        zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive,
-    ):
-        for name in sorted(contents):
-            entry = _aligned_entry(f"{name}.npy", file.tell())
-            with archive.open(entry, "w", force_zip64=True) as member:
-                _write_npy_header(member, contents[name].info)
-                for chunk in contents[name].chunks(file.room):
-                    member.write(chunk)
+    from vitconvert.containers.npz_writing import DTYPES, write_npz_archive  # late, as in opening
+
+    contents = checked_contents(tensors, list(DTYPES.values()), "npz")
+    with whole_file(path, read_soon=read_soon) as file:
+        write_npz_archive(file, contents, file.room)
     return file.sha256
-
-
-def _aligned_entry(name: str, position: int) -> zipfile.ZipInfo:
-    """An entry whose data begin at a multiple of the alignment when it is written at `position`."""
-    entry = zipfile.ZipInfo(name, _ZIP_EPOCH)
-    entry.create_system = 3  # Unix on every system, for the same bytes everywhere
-    # A local header is 30 bytes, the name, and the extra fields: ours, and 20 bytes of zip64.
-    begin = position + 30 + len(name.encode()) + 20 + struct.calcsize("<HHH")
-    padding = -begin % _NPY_ALIGNMENT
-    entry.extra = struct.pack("<HHH", _ALIGNMENT_FIELD, 2 + padding, _NPY_ALIGNMENT) + bytes(
-        padding
-    )
-    return entry
-
-
-def _write_npy_header(file: IO[bytes], info: TensorInfo) -> None:
-    from numpy.lib.format import write_array_header_1_0
-
-    codes = {dtype: code for code, dtype in NPZ_DTYPES.items()}
-    code = codes[info.dtype]
-    sign = "|" if code[0] in "Vb" or code[1] == "1" else "<"
-    write_array_header_1_0(
-        file, {"descr": sign + code, "fortran_order": False, "shape": info.shape}
-    )
 
 
 def write_torch(
@@ -190,6 +153,8 @@ def write_torch(
     Raises:
         UsageError: A name that is not text, or no place for the file.
     """
+    from vitconvert.containers.torch_writing import write_torch_zip  # late, as in opening
+
     contents = checked_contents(tensors, list(ITEM_SIZE), "torch")
     with whole_file(path, read_soon=read_soon) as file:
         write_torch_zip(file, contents, file.room, wrapper=wrapper, beside=beside)
