@@ -132,6 +132,8 @@ def transformers_vit(model: Any) -> Any:
     from transformers import ViTConfig, ViTForImageClassification
 
     config = ViTConfig(
+        image_size=model.patch_embed.img_size[0],
+        patch_size=model.patch_embed.patch_size[0],
         hidden_size=model.embed_dim,
         num_hidden_layers=len(model.blocks),
         num_attention_heads=model.blocks[0].attn.num_heads,
