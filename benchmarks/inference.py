@@ -249,7 +249,7 @@ def _photographs(
 ) -> Photographs | None:
     if options.device != "cpu" or options.dtype != "float32":
         return None
-    counts = (2, 1) if options.quick else (160, 16)
+    counts = (2, 1) if options.quick else (160, 32)
     small, large = (
         predicting.make_photographs(folder, pixels, count)
         for pixels, count in zip((SMALL, LARGE), counts, strict=True)

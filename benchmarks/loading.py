@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from subprocess import PIPE
@@ -35,7 +36,7 @@ from benchmarks.measuring import (
 )
 
 ROOT = Path(__file__).parent.parent
-OURS = "vitconvert"
+OURS, FAST = "vitconvert", "vitconvert, fast=True"
 BASE, TINY = "vit_base_patch16_224", "vit_tiny_patch16_224"
 TIMM_FILE, HF_DIRECTORY, NPZ_FILE = "timm/model.safetensors", "hf", "google/model.npz"
 LOAD_ONCE = "import sys; from benchmarks.loading import load_once; load_once(*sys.argv[1:])"
@@ -154,7 +155,7 @@ def _randomise(model: Any) -> None:
 def measure(folder: Path, architecture: str, rounds: int) -> tuple[Loads, Starts]:
     """Every load and every start, in turn, as often as there are rounds."""
     files = [file for file in FILES if (folder / file).exists()]
-    pairs = [(file, loader) for file in files for loader in (OURS, FILES[file][1])]
+    pairs = [(file, loader) for file in files for loader in (OURS, FAST, FILES[file][1])]
     loads: Loads = {pair: [] for pair in pairs}
     starts: Starts = {command: [] for command in COMMANDS}
     for _ in range(rounds):
@@ -217,12 +218,12 @@ def load_once(loader: str, path: str, architecture: str) -> None:
     print(json.dumps({"ready": ready - start, "answered": answered - start}))
 
 
-def _with_vitconvert(path: Path, _architecture: str) -> Callable[[], Any]:
+def _with_vitconvert(path: Path, _architecture: str, *, fast: bool = False) -> Callable[[], Any]:
     import vitconvert.conversion.materialise
     import vitconvert.model  # noqa: F401  # load_model imports them late, and imports do not count
     from vitconvert import load_model
 
-    return lambda: load_model(path)
+    return lambda: load_model(path, fast=fast)
 
 
 def _with_timm(path: Path, architecture: str) -> Callable[[], Any]:
@@ -239,6 +240,7 @@ def _with_transformers(path: Path, _architecture: str) -> Callable[[], Any]:
 
 LOADERS: Mapping[str, Callable[[Path, str], Callable[[], Any]]] = {
     OURS: _with_vitconvert,
+    FAST: partial(_with_vitconvert, fast=True),
     "timm": _with_timm,
     "transformers": _with_transformers,
 }
@@ -273,12 +275,13 @@ def as_markdown(
 def loading_rows(loads: Loads) -> Iterator[list[str]]:
     """For each file: vitconvert, the project it is compared with, and the ratio of the two."""
     for file, (title, peer) in FILES.items():
-        for loader in (OURS, peer):
+        for loader in (OURS, FAST, peer):
             if runs := loads.get((file, loader)):
                 yield [title, loader, *(spread(values) for values in _columns(runs))]
         if theirs := loads.get((file, peer)):
-            pairs = zip(_columns(loads[file, OURS]), _columns(theirs), strict=True)
-            yield [title, f"*{OURS} / {peer}*", *(spread(ratios(a, b)) for a, b in pairs)]
+            for ours in (OURS, FAST):
+                pairs = zip(_columns(loads[file, ours]), _columns(theirs), strict=True)
+                yield [title, f"*{ours} / {peer}*", *(spread(ratios(a, b)) for a, b in pairs)]
 
 
 def starting_rows(starts: Starts) -> Iterator[list[str]]:

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from vitconvert.config import ViTConfig
 from vitconvert.model.heads import PreLogits
 from vitconvert.model.inputs import check_images
-from vitconvert.model.layers import ACTIVATION, Mlp
+from vitconvert.model.layers import ACTIVATION, Linear, Mlp
 from vitconvert.model.selection import HeadMask
 from vitconvert.model.vit import ViT
 
@@ -66,7 +66,7 @@ def _identity(weight: Tensor) -> tuple[object, ...]:
     return weight.data_ptr(), weight.shape, weight.stride(), weight._version
 
 
-class FastLinear(nn.Linear):
+class FastLinear(Linear):
     """A linear layer and the activation after it: by oneDNN, for inference on a CPU.
 
     Anywhere else (another device or dtype, gradients, autocast, compilers) by torch's usual

@@ -26,6 +26,18 @@ ACTIVATION: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+class Linear(nn.Linear):
+    """torch's linear layer, which draws no numbers where there is no place for them.
+
+    On the meta device torch's draws nothing either, and takes a tenth of the time of loading.
+    """
+
+    def reset_parameters(self) -> None:
+        """As torch's, but on the meta device."""
+        if not self.weight.is_meta:
+            super().reset_parameters()
+
+
 class Mlp(nn.Module):
     """Two linear layers with an activation between them.
 
@@ -46,11 +58,11 @@ class Mlp(nn.Module):
     ) -> None:
         super().__init__()
         self.act = ACTIVATION[config.activation]
-        self.fc1 = nn.Linear(config.embed_dim, hidden, bias=bias)
-        self.fc1_g = nn.Linear(config.embed_dim, hidden, bias=bias) if gated else None
+        self.fc1 = Linear(config.embed_dim, hidden, bias=bias)
+        self.fc1_g = Linear(config.embed_dim, hidden, bias=bias) if gated else None
         self.drop1 = nn.Dropout(drop)
         self.norm = norm_if(normed, hidden, config)
-        self.fc2 = nn.Linear(hidden, config.embed_dim, bias=bias)
+        self.fc2 = Linear(hidden, config.embed_dim, bias=bias)
         self.drop2 = nn.Dropout(drop)
 
     def forward(self, x: Tensor) -> Tensor:
