@@ -78,6 +78,19 @@ def test_open_clip_builds_its_own_tower(vision, options, to, tmp_path):
     assert checkpoint.preprocessing.resize == "squash"
 
 
+def test_a_config_that_open_clip_refuses_is_not_written(tmp_path, monkeypatch):
+    source = openclip_directory(tmp_path / "source")
+    vitconvert.convert(source, to="vit", output=tmp_path / "ours", verify=False)
+
+    def refuse(*_, **__):
+        raise ValueError
+
+    monkeypatch.setattr("open_clip.transformer.VisionTransformer", refuse)
+    with pytest.raises(ParityFailed, match="its own class does not take"):
+        vitconvert.convert(tmp_path / "ours", to="openclip", output=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_the_whole_file_of_a_tower(tmp_path):
     source = openclip_directory(tmp_path / "source")
     vitconvert.convert(source, to="openclip", output=tmp_path / "out", verify=False)

@@ -110,13 +110,13 @@ def _stated(config: ViTConfig) -> dict[str, Any]:
 def _compute(reading: "Reading", model: "ViT") -> Opened:
     """The project's own class with the tensors of the output."""
     from vitconvert.parity.isolation import isolated
-    from vitconvert.parity.references import TensorsNotTaken, build_reference
+    from vitconvert.parity.references import ConfigNotTaken, TensorsNotTaken, build_reference
     from vitconvert.parity.verification import adapted
 
     with isolated():
         try:
             reference = build_reference(reading)
-        except TensorsNotTaken as error:
+        except (ConfigNotTaken, TensorsNotTaken) as error:  # which we have written
             raise _cannot_load(error.fact, "; ".join(error.details)) from error
         except (MissingPackage, NotRepresentable) as error:
             ecosystem = reading.table.ecosystem

@@ -12,11 +12,11 @@ from vitconvert.parity.references.huggingface import huggingface_reference
 from vitconvert.parity.references.lucidrains import lucidrains_reference
 from vitconvert.parity.references.npz import npz_reference
 from vitconvert.parity.references.openclip import openclip_reference
-from vitconvert.parity.references.reference import Reference, TensorsNotTaken
+from vitconvert.parity.references.reference import ConfigNotTaken, Reference, TensorsNotTaken
 from vitconvert.parity.references.timm import timm_reference
 from vitconvert.parity.references.torchvision import torchvision_reference
 
-__all__ = ["Reference", "TensorsNotTaken", "build_reference"]
+__all__ = ["ConfigNotTaken", "Reference", "TensorsNotTaken", "build_reference"]
 
 
 def build_reference(reading: Reading) -> Reference:
@@ -24,8 +24,9 @@ def build_reference(reading: Reading) -> Reference:
 
     Raises:
         MissingPackage: The package is not installed.
-        NotRepresentable: No package can be installed that computes this checkpoint, or it does
-            not take what the checkpoint's config.json says.
+        NotRepresentable: No package can be installed that computes this checkpoint.
+        ConfigNotTaken: The package does not take what the checkpoint's config.json says.
+        TensorsNotTaken: Nor its tensors.
     """
     from huggingface_hub.errors import StrictDataclassError
 
@@ -42,8 +43,8 @@ def build_reference(reading: Reading) -> Reference:
         if not reading.their_config:
             raise
         # Where a config.json and the tensors differ, the tensors are right, and noted to be so.
-        said = str(error).strip().splitlines()[0]
-        raise NotRepresentable(
+        said = str(error).strip().partition("\n")[0]
+        raise ConfigNotTaken(
             f"{reading.table.title}: its own class does not take what config.json says: {said}"
         ) from error
 

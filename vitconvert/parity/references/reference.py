@@ -23,6 +23,10 @@ class TensorsNotTaken(NotRepresentable):
     """The class that a project has for such models does not take these tensors."""
 
 
+class ConfigNotTaken(NotRepresentable):
+    """The class that a project has for such models does not take what its config.json says."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Reference:
     """A real package's model with a checkpoint's own tensors in it.
