@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.loading import transformers_vit
-from benchmarks.measuring import machine, mebibytes, need_linux, ratios, spread, table
+from benchmarks.measuring import command_line, machine, mebibytes, need_linux, ratios, spread, table
 
 ROOT = Path(__file__).parent.parent
 BASE = "vit_base_patch16_224"
@@ -274,7 +274,7 @@ def as_markdown(architecture: str, size: float, runs: Runs) -> str:
         " whole process's resident set.",
         "",
         f"Machine: {machine(PACKAGES)}.",
-        f"Command: `{_command()}`",
+        f"Command: `{command_line('converting')}`",
     ]
     lines += [f"Left out: {peer} is not installed." for peer in absent]
     return "\n".join(lines)
@@ -301,13 +301,9 @@ def as_json(architecture: str, size: float, runs: Runs) -> str:
         "weights_mib": size,
         "runs": {JOBS[name].title: [asdict(run) for run in found] for name, found in runs.items()},
         "machine": machine(PACKAGES),
-        "command": _command(),
+        "command": command_line("converting"),
     }
     return json.dumps(figures, indent=2)
-
-
-def _command() -> str:
-    return " ".join(["python -m benchmarks.converting", *sys.argv[1:]])
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ Nothing is installed or downloaded: projects that are absent are named.
 import argparse
 import json
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +24,7 @@ import torch
 from torch import Tensor
 
 from benchmarks import predicting
-from benchmarks.measuring import machine, ratios, spread, table
+from benchmarks.measuring import command_line, machine, ratios, spread, table
 from benchmarks.peers import (
     OURS,
     PEERS,
@@ -304,7 +303,7 @@ def as_markdown(
         lines += ["", "Memory beside the weights and CUDA graphs, MiB.", "", table(header, memory)]
     if photographs:
         lines += ["", *photographs.tables()]
-    lines += ["", f"Machine: {machine(PACKAGES)}.", f"Command: `{_command()}`"]
+    lines += ["", f"Machine: {machine(PACKAGES)}.", f"Command: `{command_line('inference')}`"]
     lines += [f"Left out: {reason}." for reason in _left_out(setting)]
     return "\n".join(lines)
 
@@ -361,13 +360,9 @@ def as_json(
         "dtype": setting.dtype,
         "left_out": list(_left_out(setting)),
         "machine": machine(PACKAGES),
-        "command": _command(),
+        "command": command_line("inference"),
     }
     return json.dumps(figures, indent=2)
-
-
-def _command() -> str:
-    return " ".join(["python -m benchmarks.inference", *sys.argv[1:]])
 
 
 if __name__ == "__main__":

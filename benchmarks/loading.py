@@ -25,6 +25,7 @@ from subprocess import PIPE
 from typing import Any
 
 from benchmarks.measuring import (
+    command_line,
     machine,
     mebibytes,
     memory_of,
@@ -266,7 +267,7 @@ def as_markdown(
         table(["process", "from start to exit, s", "against click"], starting_rows(starts)),
         "",
         f"Machine: {machine(PACKAGES)}.",
-        f"Command: `{_command()}`",
+        f"Command: `{command_line('loading')}`",
     ]
     lines += [f"Left out: {peer} is not installed." for peer in absent]
     return "\n".join(lines)
@@ -306,13 +307,9 @@ def as_json(architecture: str, size: float, loads: Loads, starts: Starts, absent
         "starts_s": starts,
         "absent": absent,
         "machine": machine(PACKAGES),
-        "command": _command(),
+        "command": command_line("loading"),
     }
     return json.dumps(figures, indent=2)
-
-
-def _command() -> str:
-    return " ".join(["python -m benchmarks.loading", *sys.argv[1:]])
 
 
 if __name__ == "__main__":

@@ -74,6 +74,11 @@ def machine(packages: Sequence[str]) -> str:
     )
 
 
+def command_line(benchmark: str) -> str:
+    """What was typed to run a benchmark."""
+    return " ".join([f"python -m benchmarks.{benchmark}", *sys.argv[1:]])
+
+
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table, its first column left and the others right."""
     marks = ["---", *("---:" for _ in header[1:])]

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.inference import turn
-from benchmarks.measuring import machine, ratios, spread, table
+from benchmarks.measuring import command_line, machine, ratios, spread, table
 from benchmarks.peers import Answer, Setting, build_fast, write_weights
 from vitconvert.model import fast
 from vitconvert.model.fast import FastLinear, FastViT
@@ -105,7 +105,7 @@ def as_markdown(found: Mapping[str, Seconds], threads: int) -> str:
             table(["without", *found], rows),
             "",
             f"Machine: {machine(('torch',))}.",
-            f"Command: `{' '.join(['python -m benchmarks.techniques', *sys.argv[1:]])}`",
+            f"Command: `{command_line('techniques')}`",
         ]
     )
 
