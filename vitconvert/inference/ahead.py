@@ -11,16 +11,26 @@ Result = TypeVar("Result")
 
 
 def mapped_ahead(
-    function: Callable[[Item], Result], items: Iterable[Item], *, ahead: int
+    function: Callable[[Item], Result],
+    items: Iterable[Item],
+    *,
+    ahead: int,
+    threads: int | None = None,
+    begin: Callable[[], None] | None = None,
 ) -> Iterator[Result]:
-    """`map(function, items)` with as many threads as processors, in order.
+    """`map(function, items)` with threads, in order.
 
     While the caller is busy with one result, the next `ahead` are worked on; no more are begun,
-    so that memory does not grow with the number of items. Threads do because Pillow and numpy let
-    go of the interpreter's lock while they decode, resize and compute.
+    so that memory does not grow with the number of items. Threads do because Pillow, numpy and
+    torch let go of the interpreter's lock while they decode, resize and compute.
+
+    Args:
+        threads: How many; by default as many as processors.
+        begin: What each thread does first.
     """
     waiting: deque[Future[Result]] = deque()
-    pool = ThreadPoolExecutor(processors(), thread_name_prefix="vitconvert")
+    count = threads or processors()
+    pool = ThreadPoolExecutor(count, thread_name_prefix="vitconvert", initializer=begin)
     try:
         for item in items:
             waiting.append(pool.submit(function, item))

@@ -57,7 +57,8 @@ def predict(
 
     An image that cannot be read, or does not fit, has an error instead, and the rest goes on.
     The model runs as it is: on its device, in its dtype, in the mode it is in. Threads decode and
-    preprocess the next images while it computes.
+    preprocess the next images while it computes. A `FastViT` on a CPU computes several batches at
+    once, on threads of its own.
 
     Args:
         images: Files, folders, patterns and open images: see `images.find_images`.
