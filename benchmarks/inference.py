@@ -42,7 +42,7 @@ from vitconvert.model.fast import FastLinear
 SIZES = ("tiny", "small", "base")
 BATCHES = (1, 8, 32)
 LEAST_ROUNDS, PROCESS_ROUNDS = 2, 3
-SECONDS = 12.0  # after which a batch size gets no further round than these
+SECONDS = 11.0  # after which a batch size gets no further round than these
 MATRIX = {"cpu": 2048, "cuda": 8192}  # side of those whose product is the peak; milliseconds
 TURN = 0.1  # seconds that a project answers without a pause, or once
 PACKAGES = (
@@ -248,7 +248,7 @@ def _photographs(
 ) -> Photographs | None:
     if options.device != "cpu" or options.dtype != "float32":
         return None
-    counts = (2, 1) if options.quick else (160, 32)
+    counts = (2, 1) if options.quick else (160, 80)
     small, large = (
         predicting.make_photographs(folder, pixels, count)
         for pixels, count in zip((SMALL, LARGE), counts, strict=True)
