@@ -315,3 +315,26 @@ def test_a_changed_module_is_found_though_the_configuration_is_right(checkpoint)
     model.blocks[1].norm2.eps = 1e-3
     report = verify_reading(read_header(located, overrides=STATED), model)
     assert report.first_divergence.layer == "blocks.1.mlp"
+
+
+@pytest.mark.parametrize(
+    ("plant", "dtypes", "equal"),
+    [
+        (None, {"float32"}, True),
+        ("blocks.1.norm1.bias", {"float32", "float64"}, False),
+        # A bias of the keys leaves the probabilities as they are, but for rounding.
+        ("blocks.2.attn.qkv.bias", {"float32", "float64"}, True),
+    ],
+)
+def test_float64_is_left_out_only_where_float32_shows_no_bit_of_difference(
+    checkpoint, plant, dtypes, equal
+):
+    located = checkpoint()
+    model = build_model(read_checkpoint(located, overrides=STATED))
+    if plant:
+        with torch.no_grad():
+            model.get_parameter(plant)[30 if "qkv" in plant else 4] += 1e-5
+    report = verify_reading(read_header(located, overrides=STATED), model, until_equal=True)
+    assert {comparison.dtype for comparison in report.comparisons} == dtypes
+    assert {layer.dtype for layer in report.layers} == dtypes
+    assert report.ok == equal

@@ -109,7 +109,7 @@ def _stated(config: ViTConfig) -> dict[str, Any]:
 
 def _compute(reading: "Reading", model: "ViT") -> Opened:
     """The project's own class with the tensors of the output."""
-    from vitconvert.parity.isolation import isolated
+    from vitconvert.parity.isolation import isolated, side_by_side
     from vitconvert.parity.references import ConfigNotTaken, TensorsNotTaken, build_reference
     from vitconvert.parity.verification import adapted
 
@@ -125,8 +125,11 @@ def _compute(reading: "Reading", model: "ViT") -> Opened:
         ours = adapted(model, reference.adapts).float()
         images = random_images(ours.config)
         reads_output = reference.reads == "output"
-        wanted = ours(images) if reads_output else ours.forward_features(images)
-        return _verdict(reference.name, wanted, reference.run(theirs, images))
+        found, wanted = side_by_side(
+            lambda: reference.run(theirs, images),
+            lambda: ours(images) if reads_output else ours.forward_features(images),
+        )
+        return _verdict(reference.name, wanted, found)
 
 
 def _compare_opened(
@@ -135,15 +138,15 @@ def _compare_opened(
     directory: Path,
     model: "ViT",
 ) -> Opened:
-    from vitconvert.parity.isolation import isolated, silent_transformers
+    from vitconvert.parity.isolation import isolated, side_by_side, silent_transformers
 
     if importlib.util.find_spec(consumer) is None:
         return Opened(consumer=consumer, relative=None, why_not="not installed")
     model = model.float()
     images = random_images(model.config)
     with isolated(), silent_transformers():
-        theirs = _open(consumer, opener, directory)(images)
-        ours = model(images)
+        opened = _open(consumer, opener, directory)
+        theirs, ours = side_by_side(lambda: opened(images), lambda: model(images))
         if ours.shape != theirs.shape:  # a bare transformers model gives the tokens
             ours = model.forward_features(images)
     return _verdict(consumer, ours, theirs)

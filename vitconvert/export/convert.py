@@ -264,7 +264,7 @@ def _verified(reading: Reading) -> "ParityReport":
     from vitconvert.parity import verify_reading
 
     model = build_model(reading.checkpoint)
-    report = verify_reading(reading, model, preprocessing=reading.preprocessing)
+    report = verify_reading(reading, model, preprocessing=reading.preprocessing, until_equal=True)
     report.raise_if_failed()
     return report
 
