@@ -114,7 +114,7 @@ class Beside:
                 section,
                 image_size=config.image_size,
                 channels=config.in_channels,
-                origin=table.file,
+                origin=table.origin,
             )
         return None
 

@@ -140,8 +140,8 @@ def test_every_fact_has_its_origin_and_every_tensor_its_place(files, canonical):
     config, ledger = checkpoint.config, checkpoint.ledger
     assert config == CONFIG
     assert {config.origins[field] for field in ("num_heads", "head_dim", "depth")} == {"tensors"}
-    assert config.origins["activation"] == str(table)
-    assert ledger.assumed["norm_eps"] == f"0.001 ({table})"
+    assert config.origins["activation"] == "invented.toml"
+    assert ledger.assumed["norm_eps"] == "0.001 (invented.toml)"
     assert ledger.ignored == {"momentum/0/mu": "state of an optimizer"}
     assert ledger.read == len(ledger.used) + 1
 

@@ -244,6 +244,24 @@ def test_an_output_tells_no_place_of_this_machine(timm_directory, tmp_path):
     assert record["source"]["reference"] == record["parity"]["source"] == "timm-model"
 
 
+def test_an_output_names_a_table_of_ones_own_without_its_place(timm_directory, tmp_path):
+    table = tmp_path / "mine.toml"
+    table.write_text(
+        '[dialect]\nextends = "timm"\n[config]\nnorm_eps = 0.25\n'
+        '[preprocessing]\nresize = "squash"\ninterpolation = "bicubic"\n'
+        'mean = 0.5\nstd = 0.5\nbackend = "torchvision"\n'
+    )
+    alone = shutil.copy(timm_directory(**SMALL) / "model.safetensors", tmp_path)
+    stated = {"table": table, "overrides": {"num_heads": 3}}
+    vitconvert.convert(alone, output=tmp_path / "out", verify=False, **stated)
+    for file in ("vitconvert.json", "README.md", "config.json"):
+        assert str(tmp_path) not in (tmp_path / "out" / file).read_text()
+    record = json.loads((tmp_path / "out" / "vitconvert.json").read_text())
+    assert record["origins"]["norm_eps"] == record["preprocessing"]["origin"] == "mine.toml"
+    assert record["ledger"]["assumed"]["norm_eps"] == "0.25 (mine.toml)"
+    assert "norm_eps 0.25 (mine.toml)\n" in (tmp_path / "out" / "README.md").read_text()
+
+
 def test_weights_say_where_they_are_from_but_for_places_of_this_machine(timm_directory, tmp_path):
     vitconvert.convert(timm_directory(**SMALL), to="hf", output=tmp_path / "out", verify=False)
     with safe_open(tmp_path / "out" / "model.safetensors", "pt") as file:

@@ -83,7 +83,7 @@ def open_ledger(binding: Binding, config: ViTConfig, notes: tuple[str, ...]) -> 
         assumed={
             field: f"{getattr(config, field)} ({origin})"
             for field, origin in config.origins.items()
-            if origin.startswith((binding.table.file, "assumed"))
+            if origin.startswith((binding.table.origin, "assumed"))
         },
         notes=notes,
     )

@@ -253,7 +253,7 @@ class _Derivation:
         if inner is None:
             return
         table = self.binding.table
-        always = {d.field: (d.value, table.file) for d in table.defaults if not d.word}
+        always = {d.field: (d.value, table.origin) for d in table.defaults if not d.word}
         said = always | self.stated
         for field, other in (("num_heads", "head_dim"), ("head_dim", "num_heads")):
             if field in said and not (field in always and other in self.stated):
@@ -333,7 +333,7 @@ class _Derivation:
             holds = not default.word or bool(self.facts.get(default.word, (False, ""))[0])
             if holds != default.negated and default.field not in self.stated:
                 self.facts.setdefault(
-                    default.field, (self.default(default), self.binding.table.file)
+                    default.field, (self.default(default), self.binding.table.origin)
                 )
         for field, why in self.binding.table.ask.items():
             if field not in self.stated:

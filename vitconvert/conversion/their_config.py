@@ -29,7 +29,7 @@ def facts_from_config(
         return {}
     facts: Facts = {}
     for field, default in _defaults(mapping, their_config).items():
-        facts[field] = (default, f"{table.file}, for a config.json that does not say")
+        facts[field] = (default, f"{table.origin}, for a config.json that does not say")
     for field, paths in mapping.paths():
         said = ((p, v) for p in paths if (v := look_up(their_config, p)) is not None)
         path, found = next(said, ("", None))

@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Any
 
 from vitconvert.config import ViTConfig
@@ -11,6 +12,7 @@ from vitconvert.tables.config_file import Conditional, ConfigFile
 from vitconvert.tables.constants import Constant
 from vitconvert.tables.reading import Default, Reader
 from vitconvert.tables.rows import Row
+from vitconvert.tables.sections import builtin_label
 from vitconvert.tables.templates import Template
 from vitconvert.tables.usage import Usage
 
@@ -37,6 +39,14 @@ class Table:
     install: str  # what to install to open it; "" says nothing
     requires: tuple[tuple[str, ...], ...]  # of each group, one row must be found
     reader: Reader = field(repr=False)
+
+    @property
+    def origin(self) -> str:
+        """Where what it states comes from, as outputs say it.
+
+        They are published, and the place of a user's own table is one of this machine.
+        """
+        return self.file if self.file == builtin_label(self.name) else PurePath(self.file).name
 
     @property
     def row_of(self) -> Mapping[str, Row]:
