@@ -1,7 +1,8 @@
 """What is said of a checkpoint besides its tensors: by files beside it, a name or the user."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from vitconvert.conversion.their_config import (
     look_up,
     unknown_arguments,
 )
-from vitconvert.errors import CorruptFile, NotRepresentable
+from vitconvert.errors import CorruptFile, NotRepresentable, VitConvertError
 from vitconvert.fields import parse_field
 from vitconvert.inference.labels import Labels, stated_labels
 from vitconvert.inference.preprocessing import Preprocessing
@@ -95,19 +96,22 @@ class Beside:
         if config.in_channels not in (1, 3):
             return None  # photographs have no such channels
         if own := self.own.get("preprocessing"):
-            return Preprocessing.from_dict(own)
+            with _reading(self.located.own):
+                return Preprocessing.from_dict(own)
         if self.located.preprocessor:
-            return Preprocessing.from_huggingface(
-                _read_json(self.located.preprocessor),
-                model_type=self.config.get("model_type"),
-                image_size=config.image_size,
-            )
-        if isinstance(self.config.get("pretrained_cfg"), dict):
-            return Preprocessing.from_timm(self.config["pretrained_cfg"])
-        if isinstance(self.config.get("preprocess_cfg"), dict):
-            return Preprocessing.from_openclip(
-                self.config["preprocess_cfg"], image_size=config.image_size
-            )
+            said = _read_json(self.located.preprocessor)
+            with _reading(self.located.preprocessor):
+                return Preprocessing.from_huggingface(
+                    said,
+                    model_type=self.config.get("model_type"),
+                    image_size=config.image_size,
+                )
+        if isinstance(cfg := self.config.get("pretrained_cfg"), dict):
+            with _reading(self.located.config):
+                return Preprocessing.from_timm(cfg)
+        if isinstance(cfg := self.config.get("preprocess_cfg"), dict):
+            with _reading(self.located.config):
+                return Preprocessing.from_openclip(cfg, image_size=config.image_size)
         section = table.preprocessing
         if section and (config.in_channels == 3 or not _for_rgb_alone(section)):
             return Preprocessing.from_dialect(
@@ -142,6 +146,16 @@ def parse_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
         UsageError: There is no such field, or the value is of another kind.
     """
     return {k: parse_field(k, value) for k, value in fields.items() if value is not None}
+
+
+@contextmanager
+def _reading(file: Path | None) -> Iterator[None]:
+    """Whatever is wrong with what a file says, its name comes first."""
+    try:
+        yield
+    except VitConvertError as error:
+        error.evidence = {"file": str(file), **error.evidence}
+        raise
 
 
 def _for_rgb_alone(section: Mapping[str, Any]) -> bool:

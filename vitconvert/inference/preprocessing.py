@@ -144,6 +144,8 @@ class Preprocessing:
             MissingFact: A field without a default is missing.
             ConflictingFact: There is a field too many, or one has a wrong value.
         """
+        if not isinstance(values, Mapping):
+            raise ConflictingFact(f"preprocessing = {values!r} holds no fields.")
         known = {f.name: f for f in dataclasses.fields(cls)}
         if unknown := sorted(set(values) - set(known)):
             raise ConflictingFact(f"Preprocessing has no {', '.join(unknown)}.")
@@ -156,7 +158,7 @@ class Preprocessing:
             raise MissingFact(f"Preprocessing lacks {', '.join(missing)}.")
         fields = dict(values)
         for name in ("image_size", "resize_size"):
-            if fields.get(name) is not None:
+            if name == "image_size" or fields.get(name) is not None:
                 fields[name] = processor_config.pair(fields[name], name)
         for name in ("mean", "std"):
             count = len(fields[name]) if isinstance(fields[name], list | tuple) else 1

@@ -5,6 +5,7 @@ Each function turns one kind of mapping (timm's `pretrained_cfg`, Hugging Face's
 """
 
 import math
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -210,7 +211,7 @@ def _processor_name(config: Mapping[str, Any], model_type: str | None) -> str:
     named = config.get("image_processor_type") or legacy.replace(
         "FeatureExtractor", "ImageProcessor"
     )
-    name = str(named or _MODEL_TYPES.get(model_type or "", ""))
+    name = str(named or _MODEL_TYPES.get(str(model_type), ""))
     name = name.removesuffix("Fast").removesuffix("Pil")
     if not name:
         raise MissingFact(
@@ -367,7 +368,9 @@ def numbers(values: object, name: str, count: int, *, repeat: bool = True) -> tu
 
 
 def _is_finite(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return abs(value) <= sys.float_info.max  # which JSON's whole numbers may be beyond
 
 
 def _whole_numbers(

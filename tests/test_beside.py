@@ -1,0 +1,79 @@
+"""What lies beside the weights."""
+
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from vitconvert.beside import read_beside
+from vitconvert.config import ViTConfig
+from vitconvert.errors import VitConvertError
+from vitconvert.sources import locate
+from vitconvert.tables.dialects import builtin_tables
+
+CONFIG = ViTConfig(
+    image_size=(24, 36),
+    patch_size=(8, 12),
+    in_channels=3,
+    num_classes=5,
+    embed_dim=30,
+    depth=2,
+    num_heads=3,
+    head_dim=10,
+    mlp_dim=52,
+    activation="gelu",
+    norm_eps=1e-6,
+    pooling="token",
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "message"),
+    [
+        (
+            "preprocessor_config.json",
+            {"image_processor_type": "ViTImageProcessor", "resample": "bicubic"},
+            "error: conflicting-fact\n"
+            "  resample = 'bicubic' is no filter of Pillow.\n"
+            "  file   {file}\n"
+            "  known  0 nearest, 1 lanczos, 2 bilinear, 3 bicubic, 4 box, 5 hamming",
+        ),
+        (
+            "config.json",
+            {"pretrained_cfg": {"crop_pct": -1}},
+            "error: conflicting-fact\n  crop_pct = -1 must be positive.\n  file  {file}",
+        ),
+        (
+            "config.json",
+            {"preprocess_cfg": {"mean": "grey"}},
+            "error: conflicting-fact\n  mean = 'grey' should be 3 numbers.\n  file  {file}",
+        ),
+        (
+            "config.json",
+            {"pretrained_cfg": {"std": [0.5, 0, 0.5]}},
+            "error: conflicting-fact\n"
+            "  The preprocessing contradicts itself.\n"
+            "  file  {file}\n"
+            "  std = (0.5, 0.0, 0.5) divides by zero",
+        ),
+        (
+            "vitconvert.json",
+            {"preprocessing": {"image_size": [24, 36], "resize": "squash"}},
+            "error: missing-fact\n"
+            "  Preprocessing lacks backend, crop, interpolation, mean, origin, resize_size, std.\n"
+            "  file  {file}",
+        ),
+        (
+            "vitconvert.json",
+            {"preprocessing": [1]},
+            "error: conflicting-fact\n  preprocessing = [1] holds no fields.\n  file  {file}",
+        ),
+    ],
+)
+def test_error_wrong_preprocessing_names_its_file(name, said, message, tmp_path):
+    save_file({"head.bias": np.zeros(5, np.float32)}, tmp_path / "model.safetensors")
+    (tmp_path / name).write_text(json.dumps(said))
+    with pytest.raises(VitConvertError) as caught:
+        read_beside(locate(tmp_path)).preprocessing(builtin_tables()["timm"], CONFIG)
+    assert str(caught.value) == message.format(file=tmp_path / name)
