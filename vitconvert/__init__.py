@@ -8,12 +8,13 @@ Importing this package imports neither torch nor timm; each name below does when
 """
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
 from vitconvert.version import VERSION
 
 __version__ = VERSION
 
+# Type checkers know the name. Importing `typing` for it would take longer than all the rest.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from vitconvert.config import ViTConfig
     from vitconvert.conversion.ledger import Ledger
@@ -80,7 +81,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'vitconvert' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"vitconvert.{_HOMES[name]}"), name)

@@ -27,9 +27,6 @@ def run(command: click.Command, arguments: list[str]) -> int:
             return _report(UsageError(error.format_message()), as_json)
         error.show()
         return error.exit_code
-    except KeyboardInterrupt:
-        click.echo("interrupted", err=True)
-        return INTERRUPTED
     except BrokenPipeError:
         # The reader of our output (`| head`) has gone; nothing more can be told to anyone.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

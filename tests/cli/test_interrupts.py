@@ -1,0 +1,35 @@
+"""Ctrl-C at any moment ends in a word and the code 130."""
+
+import os
+import signal
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HANGING = "import time\nprint('importing', flush=True)\ntime.sleep(60)\n"
+SCRIPT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["vitconvert"]
+STARTS = {
+    "script": ["-c", "from {} import {} as main; main()".format(*SCRIPT.split(":"))],
+    "module": ["-m", "vitconvert"],
+}
+
+
+@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize("imported", ["click", "torch"])  # before the first line, and by the verb
+def test_an_interrupt_is_told_in_a_word(imported, start, tmp_path):
+    (tmp_path / f"{imported}.py").write_text(HANGING)
+    with subprocess.Popen(
+        [sys.executable, *STARTS[start], "predict", "model", "photo.jpg"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout.readline() == "importing\n"
+        process.send_signal(signal.SIGINT)
+        assert process.communicate() == ("", "\ninterrupted\n")
+    assert process.returncode == 130
