@@ -1,6 +1,7 @@
 """What is changed on the way: as the real packages change it, or with no change of the function."""
 
 import json
+import re
 
 import pytest
 import timm
@@ -281,6 +282,42 @@ def test_a_refusal_offers_the_step_that_helps_and_the_step_helps(timm_directory,
         "zero-class-position: class and distillation token got positions of zero; "
         "logits change by 0.0e+00",
     )
+
+
+@pytest.mark.parametrize(
+    ("to", "allow", "hint"),
+    [
+        (
+            "hf",
+            ["drop-key-bias"],
+            "--allow zero-class-position --allow drop-key-bias makes it fit, with the same "
+            "function and other bytes; drop-key-bias only if the bias of the keys is not zero.",
+        ),
+        (
+            "hf_beit",
+            ["zero-class-position"],
+            "--allow zero-class-position --allow drop-key-bias makes it fit: the bias of the keys, "
+            "which softmax cancels, becomes zero.",
+        ),
+        (
+            "lucidrains",
+            [],
+            "--allow zero-class-position --allow fold-qkv-bias --allow adapted-module makes it "
+            "fit, with the same function and other bytes.",
+        ),
+    ],
+)
+def test_a_refusal_offers_all_steps_that_help_together(to, allow, hint, timm_directory, tmp_path):
+    parts = {"no_embed_class": True, "init_values": None if to == "lucidrains" else 0.5}
+    source = timm_directory(**TINY, **parts)
+    options = {"to": to, "output": tmp_path / "out"}
+    with pytest.raises(NotRepresentable) as error:
+        vitconvert.convert(source, allow=allow, verify=False, **options)
+    assert error.value.hint == hint
+    offered = re.findall(r"--allow (\S+)", hint)
+    conversion = vitconvert.convert(source, allow=offered, **options)
+    taken = {change.partition(":")[0] for change in conversion.ledger.changed}
+    assert taken - {"norm-after-pooling"} == set(offered) - {"adapted-module"}
 
 
 def test_a_step_that_rounding_spoils_is_refused(timm_directory, tmp_path, monkeypatch):

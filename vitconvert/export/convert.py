@@ -180,7 +180,7 @@ def convert_located(
     target, gauges, passed_over = choose_gauged_target(to, wish_of(source), allow)
     if gauges:
         source = gauged(materialised(source), gauges)
-    contents = contents_for(target, source)
+    contents = contents_for(target, source, allow)
     with whole_directory(output, overwrite=overwrite) as directory:
         metadata = weights_metadata(source, target)
         sha256 = write_weights(

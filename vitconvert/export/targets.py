@@ -98,7 +98,7 @@ def choose_gauged_target(
         The target, the steps to take first, and why other dialects were passed over.
 
     Raises:
-        NotRepresentable: No dialect fits. The hint names steps that would help.
+        NotRepresentable: No dialect fits. The hint names all steps that together would help.
         UsageError: There is no step of this name.
     """
     _check_known(to, allow)
@@ -110,9 +110,7 @@ def choose_gauged_target(
             if found := _fitting(to, wish, gauges, allow):
                 target, passed_over = found
                 return target, (*gauges, *_for_zeros(target, wish, allow)), passed_over
-        if steps := _offer(to, wish):
-            names = " ".join(f"--allow {step}" for step in steps)
-            error.hint = f"{names} makes it fit, with the same function and other bytes."
+        error.hint = _offer(to, wish) or error.hint
         error.meaning = f"Targets that hold it as it is: {', '.join(_fitting_ecosystems(wish))}."
         raise
 
@@ -130,13 +128,22 @@ def _check_known(to: str, allow: Sequence[str]) -> None:
         )
 
 
-def _offer(to: str, wish: Wish) -> tuple[str, ...]:
-    """Names of the steps that would help, if any do."""
+def _offer(to: str, wish: Wish) -> str | None:
+    """All steps that together would help, if any do."""
     for modules in dict.fromkeys(((), _adapted_modules(to))):
         for gauges in _combinations(name for name, gauge in GAUGES.items() if not gauge.free):
-            if (gauges or modules) and _fitting(to, wish, gauges, modules):
-                return (*(gauge.name for gauge in gauges if not gauge.free), *modules)
-    return ()
+            if (gauges or modules) and (found := _fitting(to, wish, gauges, modules)):
+                zeroing = [gauge.name for gauge in _for_zeros(found[0], wish, tuple(GAUGES))]
+                steps = [gauge.name for gauge in gauges if not gauge.free]
+                return _hint([*steps, *modules, *zeroing], zeroing)
+    return None
+
+
+def _hint(steps: Sequence[str], zeroing: Sequence[str]) -> str:
+    names = " ".join(f"--allow {step}" for step in steps)
+    # Headers do not tell whether what the target leaves out is zero.
+    condition = "".join(f"; {step} only if the bias of the keys is not zero" for step in zeroing)
+    return f"{names} makes it fit, with the same function and other bytes{condition}."
 
 
 def _adapted_modules(to: str) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """The weights of an output: moved as bytes where that will do, through memory where it will not."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -25,11 +25,14 @@ from vitconvert.tables.table import Table
 _FILES = {"safetensors": "model.safetensors", "npz": "model.npz", "torch": "model.pt"}
 
 
-def contents_for(target: Target, source: Reading | Checkpoint) -> dict[str, Content]:
+def contents_for(
+    target: Target, source: Reading | Checkpoint, allow: Sequence[str] = ()
+) -> dict[str, Content]:
     """Every tensor of the target, from a file as it is or from a checkpoint that was changed.
 
     Raises:
-        NotRepresentable: A step that the target leaves out is not zero.
+        NotRepresentable: A step that the target leaves out is not zero. The hint names what would
+            help beside what is allowed.
     """
     if isinstance(source, Reading):
         recognised = source.recognised
@@ -37,10 +40,12 @@ def contents_for(target: Target, source: Reading | Checkpoint) -> dict[str, Cont
         moved = stream(compose(reading, target.plan), source.container, recognised.prefix)
         if moved is not None:
             return moved
-    return _materialised(target, materialised(source))
+    return _materialised(target, materialised(source), allow)
 
 
-def _materialised(target: Target, checkpoint: Checkpoint) -> dict[str, Content]:
+def _materialised(
+    target: Target, checkpoint: Checkpoint, allow: Sequence[str]
+) -> dict[str, Content]:
     from vitconvert.conversion.materialise import materialise
 
     try:
@@ -48,8 +53,9 @@ def _materialised(target: Target, checkpoint: Checkpoint) -> dict[str, Content]:
     except NotRepresentable as error:
         gauge = GAUGES["drop-key-bias"]
         if gauge.config(checkpoint.config):
+            names = " ".join(f"--allow {step}" for step in (*allow, gauge.name))
             error.hint = (
-                f"--allow {gauge.name} sets it to zero, which softmax makes no difference of."
+                f"{names} makes it fit: the bias of the keys, which softmax cancels, becomes zero."
             )
         raise
     return {name: content_of(name, tensor) for name, tensor in tensors.items()}
