@@ -1,5 +1,6 @@
 """Asking a checkpoint: what `vitconvert.predict` and `vitconvert.embed` add to a model."""
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -7,14 +8,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import timm
 import torch
 from PIL import Image
-from timm.models import VisionTransformer
+from safetensors.torch import load_file
+from timm.models import VisionTransformer, save_for_hf
 
 import vitconvert
+from tests.export.test_consumers import openclip_directory
 from vitconvert.demo.demonstration import DIGITS
-from vitconvert.errors import MissingFact, UsageError
+from vitconvert.errors import ConflictingFact, MissingFact, UsageError
 from vitconvert.inference.preprocessing import Preprocessing
+from vitconvert.loading import build_model
 
 SAMPLES = DIGITS / "samples"
 PREPROCESSING = Preprocessing.from_timm({"input_size": (3, 24, 40), "interpolation": "bilinear"})
@@ -105,6 +110,93 @@ def test_a_model_with_its_head_is_embedded_too(
     assert embedding.features is not None
     assert close(embedding.features, theirs.forward_head(tokens, pre_logits=True)[0])
     assert model.config.num_classes == 5
+
+
+def clip_of_transformers(folder: Path) -> Callable[[Image.Image], torch.Tensor]:
+    """A CLIP in `folder`, and what transformers makes of a photograph."""
+    import transformers
+
+    config = transformers.CLIPVisionConfig(
+        hidden_size=36, num_hidden_layers=11, num_attention_heads=3, intermediate_size=50,
+        image_size=32, patch_size=8, projection_dim=10,
+    )  # fmt: skip
+    model = transformers.CLIPVisionModelWithProjection(config).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    size = {"size": {"shortest_edge": 32}, "crop_size": 32}
+    processor = transformers.CLIPImageProcessor(**size)
+    model.save_pretrained(folder)
+    processor.save_pretrained(folder)
+    return lambda image: model(**processor(image, return_tensors="pt")).image_embeds[0]
+
+
+def clip_of_openclip(folder: Path) -> Callable[[Image.Image], torch.Tensor]:
+    import open_clip
+
+    openclip_directory(folder)
+    told = json.loads((folder / "open_clip_config.json").read_text())
+    model = open_clip.model.CLIP(**told["model_cfg"]).eval()
+    model.load_state_dict(load_file(folder / "open_clip_model.safetensors"))
+    transform = open_clip.image_transform(model.visual.image_size, is_train=False)
+    return lambda image: model.encode_image(transform(image)[None])[0]
+
+
+def clip_of_timm(folder: Path) -> Callable[[Image.Image], torch.Tensor]:
+    """With the head that timm makes of a projection: its bias is zero."""
+    name, small = "vit_base_patch16_clip_224", {"depth": 2, "embed_dim": 36, "num_heads": 3}
+    arguments = {**small, "num_classes": 10, "img_size": 32}
+    overlay = {"input_size": (3, 32, 32)}
+    model = timm.create_model(name, **arguments, pretrained_cfg_overlay=overlay).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    torch.nn.init.zeros_(model.head.bias)
+    save_for_hf(model, str(folder), model_args=arguments, safe_serialization=True)
+    transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))
+    return lambda image: model(transform(image)[None])[0]
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("make", [clip_of_transformers, clip_of_openclip, clip_of_timm])
+def test_a_projection_gives_what_its_project_compares_with_texts(
+    make: Callable[[Path], Callable[[Image.Image], torch.Tensor]],
+    fast: bool,
+    photographs: list[Path],
+    tmp_path: Path,
+) -> None:
+    torch.manual_seed(3)
+    theirs = make(tmp_path / "clip")
+    found = vitconvert.embed(tmp_path / "clip", photographs, projected=True, fast=fast)
+    for path, embedding in zip(photographs, found, strict=True):
+        assert embedding.features is not None
+        assert close(embedding.features, theirs(Image.open(path)))
+
+
+def test_error_tokens_are_not_projected(checkpoint: vitconvert.Checkpoint) -> None:
+    with pytest.raises(UsageError) as caught:
+        vitconvert.embed(checkpoint, [], PREPROCESSING, tokens=True, projected=True)
+    assert str(caught.value) == (
+        "error: usage\n  Tokens are not projected, only the pooled features are."
+    )
+
+
+def test_error_there_is_no_projection(checkpoint: vitconvert.Checkpoint) -> None:
+    with pytest.raises(ConflictingFact) as caught:
+        vitconvert.embed(checkpoint, [], PREPROCESSING, projected=True)
+    assert str(caught.value) == (
+        "error: conflicting-fact\n"
+        "  The model's head has a bias, so it classifies and projects nothing.\n"
+        "  classes  5\n"
+        "  hint: its features can be embedded as they are."
+    )
+    headless = build_model(checkpoint, num_classes=0)
+    with pytest.raises(ConflictingFact) as caught:
+        vitconvert.embed(headless, [], PREPROCESSING, projected=True)
+    assert str(caught.value) == (
+        "error: conflicting-fact\n"
+        "  The model has no projection.\n"
+        "  hint: its features can be embedded as they are."
+    )
 
 
 def test_a_path_and_a_folder_are_enough() -> None:

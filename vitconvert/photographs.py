@@ -84,6 +84,7 @@ def embed(
     preprocessing: Preprocessing | None = None,
     *,
     tokens: bool = False,
+    projected: bool = False,
     batch_size: int = 8,
     recursive: bool = False,
     fast: bool = True,
@@ -95,24 +96,29 @@ def embed(
 
     They are what the classification head reads, pooled as the model pools: (D,) for each image.
     With `tokens`, all tokens after the last block and the final norm, (N, D): class token and
-    registers, then patches row by row. The other arguments are those of `predict`.
+    registers, then patches row by row. With `projected`, what CLIP's projection makes of the pooled
+    features, as it is compared with texts once both have length 1. The other arguments are those
+    of `predict`.
 
     Raises:
         VitConvertError: One of the errors of `load_checkpoint`.
         MissingFact: Nothing says how images are prepared.
         InputMismatch: The preprocessing makes other images than the model reads.
-        UsageError: `batch_size` is below 1.
+        ConflictingFact: There is no projection.
+        UsageError: `batch_size` is below 1, or tokens are to be projected.
     """
     if not isinstance(model, ViT):
         checkpoint = _checkpoint(model)
         # Without its head, a fast model computes nothing but the features.
-        model = build_model(checkpoint, num_classes=0, dtype=dtype, fast=fast, device=device)
+        head = None if projected else 0
+        model = build_model(checkpoint, num_classes=head, dtype=dtype, fast=fast, device=device)
         preprocessing = preprocessing or _preprocessing_of(checkpoint)
     return embed_with(
         model,
         images,
         _given(preprocessing),
         tokens=tokens,
+        projected=projected,
         batch_size=batch_size,
         recursive=recursive,
         fast_preprocessing=fast_preprocessing,

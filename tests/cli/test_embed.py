@@ -65,6 +65,17 @@ def test_lines_of_json(run, tmp_path, bad, on_stdout):
     assert lines[-1]["error"]["code"] == "corrupt-file"
 
 
+def test_error_a_classifier_projects_nothing(run):
+    code, out, err = run("embed", DIGITS, IMAGES[0], "--projected")
+    assert (code, out) == (1, "")
+    assert err == (
+        "error: conflicting-fact\n"
+        "  The model's head has a bias, so it classifies and projects nothing.\n"
+        "  classes  10\n"
+        "  hint: its features can be embedded as they are.\n"
+    )
+
+
 def test_no_features_make_no_file(run, tmp_path, bad):
     output = tmp_path / "x.npz"
     assert run("embed", DIGITS, bad, "-o", output).code == 1

@@ -35,6 +35,11 @@ def command(name: str, help_text: str) -> click.Command:
         help=".npz, .safetensors or .jsonl; without it, lines of JSON on stdout.",
     )
     @click.option("--tokens", is_flag=True, help="All tokens instead of the pooled features.")
+    @click.option(
+        "--projected",
+        is_flag=True,
+        help="CLIP's projection of the pooled features, which is compared with texts.",
+    )
     @click.option("--force", is_flag=True, help="Replace the output if it is there.")
     @photograph_options
     def embed(**options: Any) -> int:
@@ -51,7 +56,11 @@ def _embed(options: dict[str, Any]) -> int:
     if output:
         check_output(output, overwrite=options["force"])
     embeddings = embed(
-        checkpoint_of(options), named_images(options), tokens=options["tokens"], **asked(options)
+        checkpoint_of(options),
+        named_images(options),
+        tokens=options["tokens"],
+        projected=options["projected"],
+        **asked(options),
     )
     results = told(embeddings, options, tally, printing=output is None)
     if output:

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from vitconvert.errors import VitConvertError
+from vitconvert.errors import ConflictingFact, UsageError, VitConvertError
 from vitconvert.inference.answers import answers, check_batches
 from vitconvert.inference.images import ImageSource, find_images
 from vitconvert.inference.preprocessing import Preprocessing
@@ -37,6 +37,7 @@ def embed(
     preprocessing: Preprocessing,
     *,
     tokens: bool = False,
+    projected: bool = False,
     batch_size: int = 8,
     recursive: bool = False,
     fast_preprocessing: bool = False,
@@ -46,13 +47,19 @@ def embed(
     They are what the classification head reads: pooled as the model pools, (D,) for each image.
     With `tokens`, all tokens after the last block and the final norm, (N, D): class token and
     registers, then patches row by row. timm calls them `forward_head(..., pre_logits=True)` and
-    `forward_features`. The other arguments are those of `predict`.
+    `forward_features`. With `projected`, what the projection of CLIP makes of the pooled ones,
+    which is compared with texts once both have length 1: `image_embeds` of
+    `CLIPVisionModelWithProjection` (transformers 5.23), `encode_image` (open_clip 3.3). The other
+    arguments are those of `predict`.
 
     Raises:
-        UsageError: `batch_size` is below 1.
+        UsageError: `batch_size` is below 1, or tokens are to be projected.
         InputMismatch: The preprocessing makes other images than the model reads.
+        ConflictingFact: There is no projection.
     """
     check_batches(model, preprocessing, batch_size)
+    if projected:
+        _check_projection(model, tokens=tokens)
 
     def pooled(batch: Tensor) -> Tensor:
         if not model.config.num_classes:
@@ -62,13 +69,30 @@ def embed(
 
     answered = answers(
         model,
-        model.forward_features if tokens else pooled,
+        model if projected else model.forward_features if tokens else pooled,
         find_images(images, recursive=recursive),
         preprocessing,
         batch_size=batch_size,
         fast_preprocessing=fast_preprocessing,
     )
     return (_embedding(path, answer) for path, answer in answered)
+
+
+def _check_projection(model: ViT, *, tokens: bool) -> None:
+    if tokens:
+        raise UsageError("Tokens are not projected, only the pooled features are.")
+    config = model.config
+    if not config.num_classes:
+        raise ConflictingFact(
+            "The model has no projection.", hint="its features can be embedded as they are."
+        )
+    # timm has no head without a bias: it writes CLIP's projection with a bias of zeros.
+    if config.head_bias and model.get_parameter("head.bias").any():
+        raise ConflictingFact(
+            "The model's head has a bias, so it classifies and projects nothing.",
+            evidence={"classes": config.num_classes},
+            hint="its features can be embedded as they are.",
+        )
 
 
 def _embedding(path: Path | None, answer: Tensor | VitConvertError) -> Embedding:
