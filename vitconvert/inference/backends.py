@@ -30,7 +30,7 @@ class Backend:
     truncate: bool = False  # back to whole numbers after resizing, towards zero
     crop_rounding: str = "down"  # of an offset k + 1/2: "down", or to the "even" neighbour
     pad_first: bool = False  # an odd row or column of padding goes first
-    converts_last: bool = False  # to RGB, after resizing: palettes and transparency look otherwise
+    converts_last: bool = False  # to RGB, after resizing and padding: palettes, inks look otherwise
     black_border: bool = False  # around an image that fits in; timm's is of the mean colour
     upright: bool  # EXIF orientation is applied
     numbers: str  # "divide", "double", "first" or "fused": see `pixels.normalised`

@@ -192,6 +192,18 @@ def resized_on_pil(image: Image.Image, size: Size, interpolation: str) -> Image.
     return image.resize((size[1], size[0]), Image.Resampling[interpolation.upper()])
 
 
+def padded_on_pil(image: Image.Image, size: Size) -> Image.Image:
+    """At least `size`, with zeros around: the first colour of a palette, and white in inks."""
+    height, width = max(size[0], image.height), max(size[1], image.width)
+    if (height, width) == (image.height, image.width):
+        return image
+    canvas = Image.new(image.mode, (width, height))
+    if palette := image.getpalette():
+        canvas.putpalette(palette)
+    canvas.paste(image, ((width - image.width) // 2, (height - image.height) // 2))
+    return canvas
+
+
 def resized_middle(
     image: Image.Image,
     source: Size,

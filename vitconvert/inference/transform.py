@@ -69,7 +69,9 @@ def _resized(image: Image.Image | Path, wanted: "Preprocessing") -> pixels.Pixel
     size = _size(wanted, (image.height, image.width))
     if backend.resize == "pil":
         image = pixels.resized_on_pil(image, size, wanted.interpolation)
-        return pixels.channels_first(_converted(image, wanted) if backend.converts_last else image)
+        if backend.converts_last:
+            image = _converted(pixels.padded_on_pil(image, wanted.image_size), wanted)
+        return pixels.channels_first(image)
     values = pixels.channels_first(image)
     if backend.resize == "float":
         values = values.astype(np.float32)
