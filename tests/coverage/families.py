@@ -9,7 +9,7 @@ import torch
 from timm.models import save_for_hf
 
 import vitconvert
-from vitconvert.config import stem_stride
+from vitconvert.config.vit_config import stem_stride
 from vitconvert.model.fast import FastLinear
 from vitconvert.tables.architectures import named
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from vitconvert.config import ACTIVATIONS
+from vitconvert.config.vocabularies import ACTIVATIONS
 from vitconvert.demo.demonstration import DIGITS
 from vitconvert.errors import InputMismatch
 from vitconvert.loading import load_checkpoint, load_model

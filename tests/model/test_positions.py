@@ -15,7 +15,7 @@ from transformers.models.aimv2.modeling_aimv2 import build_2d_sinusoidal_positio
 from transformers.models.beit.modeling_beit import BeitRelativePositionBias
 from transformers.models.vit.modeling_vit import ViTEmbeddings
 
-from vitconvert.config import RELATIVE_RESAMPLINGS, RESAMPLINGS
+from vitconvert.config.vocabularies import RELATIVE_RESAMPLINGS, RESAMPLINGS
 from vitconvert.errors import ShapeMismatch, UsageError
 from vitconvert.model.positions import (
     INTERPOLATION,

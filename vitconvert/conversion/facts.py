@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from vitconvert.config import ViTConfig, field_names, stem_positions, stem_stride
+from vitconvert.config import ViTConfig, field_names
+from vitconvert.config.vit_config import stem_positions, stem_stride
 from vitconvert.conversion.their_config import Facts
 from vitconvert.errors import ConflictingFact, MissingFact, NotRepresentable
 from vitconvert.tables.architectures import architectures, named

@@ -7,7 +7,8 @@ project by name.
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from vitconvert.config import VOCABULARIES, ViTConfig
+from vitconvert.config import ViTConfig
+from vitconvert.config.vocabularies import VOCABULARIES
 from vitconvert.errors import NotRepresentable, UsageError
 from vitconvert.fields import parse_field
 from vitconvert.tables.config_file import ConfigFile, Ratio, Word

@@ -15,7 +15,7 @@ def quick_gelu(x: Tensor) -> Tensor:
     return x * torch.sigmoid(1.702 * x)
 
 
-# By the names of vitconvert.config.ACTIVATIONS.
+# By the names of vitconvert.config.vocabularies.ACTIVATIONS.
 ACTIVATION: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),

@@ -4,7 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitconvert.config import RELATIVE_RESAMPLINGS, RESAMPLINGS, ViTConfig
+from vitconvert.config import ViTConfig
+from vitconvert.config.vocabularies import RELATIVE_RESAMPLINGS, RESAMPLINGS
 from vitconvert.errors import ShapeMismatch, UsageError
 
 # How each project fits a grid of positions to another image size, by the names of
@@ -79,7 +80,7 @@ def resample_positions(
         old_grid: Patches down and across that `pos_embed` was made for.
         new_grid: Patches down and across to fit.
         prefix: Leading positions that belong to no patch; they are kept as they are.
-        rule: One of `vitconvert.config.RESAMPLINGS`.
+        rule: One of `vitconvert.config.vocabularies.RESAMPLINGS`.
 
     Returns:
         (1, prefix + new rows * new columns, D), in the dtype of `pos_embed`, computed in float32.
@@ -119,7 +120,7 @@ def resample_relative_positions(
         table: (offsets, heads): (2 rows - 1)(2 columns - 1) of them, then three of the class token.
         old_grid: Patches down and across that `table` was made for.
         new_grid: Patches down and across to fit.
-        rule: One of `vitconvert.config.RELATIVE_RESAMPLINGS`.
+        rule: One of `vitconvert.config.vocabularies.RELATIVE_RESAMPLINGS`.
 
     Returns:
         (offsets, heads), in the dtype of `table`, computed in float32. For an unchanged grid,

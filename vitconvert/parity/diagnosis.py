@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitconvert.config import ACTIVATIONS, POOLINGS, STANDARDISED_STEMS, ViTConfig
+from vitconvert.config import ViTConfig
+from vitconvert.config.vocabularies import ACTIVATIONS, POOLINGS, STANDARDISED_STEMS
 from vitconvert.errors import ConflictingFact
 from vitconvert.model import ViT
 from vitconvert.parity.compare import relative_difference

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from vitconvert.config import FIXED_AXES
+from vitconvert.config.vit_config import FIXED_AXES
 from vitconvert.tables.axes import Axes, Dim
 from vitconvert.tables.canonical import CanonicalTensor, Instance, instance, instantiate
 from vitconvert.tables.constants import Constant

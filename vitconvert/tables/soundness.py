@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from vitconvert.config import FIXED_AXES
+from vitconvert.config.vit_config import FIXED_AXES
 from vitconvert.tables.axes import Axes, Dim
 from vitconvert.tables.canonical import CanonicalTensor
 from vitconvert.tables.expressions import Alternative, Part, Selection

@@ -12,63 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from vitconvert.config.contradictions import contradictions
+from vitconvert.config.vocabularies import STANDARDISED_STEMS
 from vitconvert.errors import ConflictingFact
 
-ACTIVATIONS = ("gelu", "gelu_tanh", "quick_gelu", "relu", "silu", "tanh")
-POOLINGS = ("token", "avg", "avgmax", "max", "map", "token_avg", "none")
-POSITIONS = (
-    "learned",
-    "sincos2d",  # big_vision `posemb_sincos_2d`: frequencies 1 down to 1/temperature
-    "sincos2d_mae",  # MAE `get_2d_sincos_pos_embed`, AIMv2: the last frequency is left out
-    "none",
-)
-NORMS = ("layer", "rms")
-BLOCK_ORDERS = (
-    "pre",  # norm before a branch
-    "post",  # norm on what the branch gives
-    "parallel",  # attention and MLP read the same tokens, through one matrix (timm "xp", ViT-22B)
-)
-ROPES = (
-    "none",
-    "axial",  # timm RotaryEmbeddingCat: EVA-02, PE, rope-ViT; positions scaled to a reference grid
-    "dinov3",  # timm RotaryEmbeddingDinoV3: patch centres in [-1, 1]
-    "mixed",  # timm RotaryEmbeddingMixed: learned frequencies, for each block and head
-)
-ROPE_INDEXINGS = ("ij", "xy")
-RELATIVE_POSITIONS = ("none", "block", "shared")  # BEiT's tables: one a block, or one for all
-STANDARDISED_STEMS = ("google", "timm", "jeonsworld")  # the same weights, three arithmetics
-STEM_STYLES = (
-    *STANDARDISED_STEMS,
-    "resnet_d",  # timm ResNet-D: batch norms, a root of three convolutions, averaged shortcuts
-    "mobileclip",  # MobileCLIP-B: two convolutions with batch norms and GELU
-)
-RESAMPLINGS = (
-    "bicubic_antialias",  # timm `resample_abs_pos_embed`
-    "bicubic",  # Hugging Face ViT, DeiT, MAE, MSN, I-JEPA; Meta MAE, DeiT
-    "bicubic_align_corners",  # torchvision `interpolate_embeddings`
-    "bicubic_offset",  # Meta DINO, DINOv2 without registers: (new + 0.1) / old as scale
-    "bilinear_antialias",  # Hugging Face SigLIP 2 (NaFlex)
-    "bilinear_align_corners",  # Google, big_vision, jeonsworld: scipy.ndimage.zoom(order=1)
-)
-RELATIVE_RESAMPLINGS = (
-    "geometric",  # timm `resize_rel_pos_bias_table`, after BEiT's fine-tuning
-    "bilinear",  # Hugging Face BEiT and Data2VecVision, after MiDaS 3.1
-)
-# The fields that have a word of a vocabulary.
-VOCABULARIES: Mapping[str, tuple[str, ...]] = {
-    "activation": ACTIVATIONS,
-    "representation_activation": ACTIVATIONS,
-    "pooling": POOLINGS,
-    "position_embedding": POSITIONS,
-    "position_resampling": RESAMPLINGS,
-    "stem_style": STEM_STYLES,
-    "norm": NORMS,
-    "block_order": BLOCK_ORDERS,
-    "rope": ROPES,
-    "rope_indexing": ROPE_INDEXINGS,
-    "relative_positions": RELATIVE_POSITIONS,
-    "relative_resampling": RELATIVE_RESAMPLINGS,
-}
 # Axes of the canonical layouts whose size is the same in every ViT.
 FIXED_AXES = {
     "qkv": 3,
@@ -98,9 +45,8 @@ class ViTConfig:
 
     # Geometry
     image_size: tuple[int, int]
-    patch_size: tuple[
-        int, int
-    ]  # kernel of the patch convolution, on the stem's grid if there is one
+    # Kernel of the patch convolution, on the stem's grid if there is one
+    patch_size: tuple[int, int]
     in_channels: int
     num_classes: int  # 0: no head, the model returns pooled features
     embed_dim: int
@@ -184,8 +130,7 @@ class ViTConfig:
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        problems = list(_contradictions(self))
-        if problems:
+        if problems := contradictions(self):
             raise ConflictingFact("These facts contradict each other.", details=problems)
 
     @property
@@ -488,99 +433,3 @@ def stem_positions(pixels: int, style: str, depths: tuple[int, ...]) -> int:
 def field_names() -> tuple[str, ...]:
     """The words of ViTConfig that a user can state."""
     return tuple(f.name for f in dataclasses.fields(ViTConfig) if f.name != "origins")
-
-
-def _contradictions(config: ViTConfig) -> list[str]:
-    problems = [
-        f"{name} = {getattr(config, name)!r} is none of {', '.join(words)}"
-        for name, words in VOCABULARIES.items()
-        if getattr(config, name) not in words
-    ]
-    for name in ("in_channels", "embed_dim", "depth", "num_heads", "head_dim", "mlp_dim"):
-        if getattr(config, name) < 1:
-            problems.append(f"{name} = {getattr(config, name)} must be at least 1")
-    if config.norm_eps <= 0:
-        problems.append(f"norm_eps = {config.norm_eps} must be positive")
-    if min(config.grid_size) < 1:
-        problems.append(
-            f"image_size {_by(config.image_size)} holds no patch of "
-            f"{_by(config.patch_size)} (stem stride {config.stem_stride})"
-        )
-    if config.pooling in ("token", "token_avg") and not config.class_token:
-        problems.append(f"pooling = {config.pooling!r} needs a class token")
-    if config.relative_positions != "none" and config.num_prefix_tokens != 1:
-        problems.append("relative positions are for a class token and no other prefix tokens")
-    if config.rope != "none" and config.head_dim % 4:
-        problems.append(f"a rotary embedding needs head_dim divisible by 4, not {config.head_dim}")
-    if config.rope_periods and config.rope != "dinov3":
-        problems.append("rope_periods are those of rope = 'dinov3'")
-    if len(config.rope_reference) not in (0, 2):
-        problems.append("rope_reference must be rows and columns, or nothing")
-    if config.norm == "rms" and config.norm_bias:
-        problems.append("norm = 'rms' has no bias: norm_bias must be false")
-    if config.pooling == "token_avg" and (config.fc_norm or config.representation_size):
-        problems.append("pooling = 'token_avg' leads to the head, with nothing between them")
-    if config.branches < 1:
-        problems.append(f"branches = {config.branches} must be at least 1")
-    if config.parallel_branches:
-        problems += [
-            f"{name} needs branches = 1"
-            for name in ("kv_heads", "qk_norm", "attention_norm", "gated_mlp", "mlp_norm")
-            if getattr(config, name)
-        ]
-        if config.block_order != "pre" or config.block_relative_positions:
-            problems.append("another order and relative positions of blocks need branches = 1")
-    if config.parallel_order:
-        problems += [
-            f"{name} and block_order = 'parallel' exclude each other"
-            for name in ("kv_heads", "attention_norm", "gated_mlp", "mlp_norm")
-            if getattr(config, name)
-        ]
-        if not (config.attention_proj and config.mlp_bias and config.mlp_layer_scale):
-            problems.append(
-                "block_order = 'parallel' needs attention_proj, mlp_bias and mlp_layer_scale"
-            )
-    if config.differential:
-        present = {"kv_heads": config.kv_heads, "qk_norm": config.qk_norm}
-        present |= {"branches": config.parallel_branches, "rope": config.rope != "none"}
-        problems += [
-            f"{name} and differential attention exclude each other"
-            for name, there in present.items()
-            if there
-        ]
-        if config.head_dim % 2:
-            problems.append(f"differential attention halves head_dim {config.head_dim}")
-    if config.kv_heads and len(config.kv_heads) != config.depth:
-        problems.append(f"kv_heads has {len(config.kv_heads)} numbers for {config.depth} blocks")
-    if any(heads < 1 or config.num_heads % heads for heads in config.kv_heads):
-        problems.append(f"kv_heads must divide num_heads = {config.num_heads}")
-    if not config.mlp_layer_scale and config.parallel_branches:
-        problems.append("mlp_layer_scale = False needs branches = 1")
-    if config.dist_head and not (config.dist_token and config.pooling == "token"):
-        problems.append("dist_head needs a distillation token and pooling = 'token'")
-    if config.standardised_stem and config.stem_width % 32:
-        problems.append(f"the stem's 32 groups do not divide stem_width {config.stem_width}")
-    if config.resnet_d_stem and config.stem_width % 2:
-        problems.append(f"the stem's first convolutions halve stem_width {config.stem_width}")
-    if config.mobileclip_stem and config.stem_depths:
-        problems.append("stem_style = 'mobileclip' has no stages: stem_depths must be empty")
-    if config.computed_positions and (config.embed_dim % 4 or config.embed_dim < 8):
-        problems.append(
-            f"{config.position_embedding} positions need embed_dim divisible by 4, and 8 at "
-            f"least, not {config.embed_dim}"
-        )
-    if not config.attention_proj and not config.even_heads:
-        problems.append(
-            f"without an output projection, {config.num_heads} heads of {config.head_dim} must "
-            f"make up embed_dim {config.embed_dim}"
-        )
-    if config.map_pooling and config.embed_dim % (config.pool_heads or config.num_heads):
-        problems.append(
-            f"attention pooling needs embed_dim {config.embed_dim} divisible by its "
-            f"{config.pool_heads or config.num_heads} heads"
-        )
-    return problems
-
-
-def _by(size: tuple[int, int]) -> str:
-    return f"{size[0]}x{size[1]}"

@@ -1,0 +1,153 @@
+"""What no Vision Transformer can be at once, in sentences: checked when a ViTConfig is made."""
+
+from typing import TYPE_CHECKING
+
+from vitconvert.config.vocabularies import VOCABULARIES
+
+if TYPE_CHECKING:
+    from vitconvert.config.vit_config import ViTConfig
+
+
+def contradictions(config: "ViTConfig") -> list[str]:
+    """One sentence for each value that is impossible, alone or beside another."""
+    return [
+        *_values(config),
+        *_tokens_and_positions(config),
+        *_stem(config),
+        *_attention(config),
+        *_branches(config),
+        *_parallel_order(config),
+        *_differential(config),
+        *_pooling_and_head(config),
+    ]
+
+
+def _values(config: "ViTConfig") -> list[str]:
+    problems = [
+        f"{name} = {getattr(config, name)!r} is none of {', '.join(words)}"
+        for name, words in VOCABULARIES.items()
+        if getattr(config, name) not in words
+    ]
+    for name in ("in_channels", "embed_dim", "depth", "num_heads", "head_dim", "mlp_dim"):
+        if getattr(config, name) < 1:
+            problems.append(f"{name} = {getattr(config, name)} must be at least 1")
+    if config.norm_eps <= 0:
+        problems.append(f"norm_eps = {config.norm_eps} must be positive")
+    if config.norm == "rms" and config.norm_bias:
+        problems.append("norm = 'rms' has no bias: norm_bias must be false")
+    return problems
+
+
+def _tokens_and_positions(config: "ViTConfig") -> list[str]:
+    problems = []
+    if min(config.grid_size) < 1:
+        problems.append(
+            f"image_size {_by(config.image_size)} holds no patch of "
+            f"{_by(config.patch_size)} (stem stride {config.stem_stride})"
+        )
+    if config.relative_positions != "none" and config.num_prefix_tokens != 1:
+        problems.append("relative positions are for a class token and no other prefix tokens")
+    if config.rope != "none" and config.head_dim % 4:
+        problems.append(f"a rotary embedding needs head_dim divisible by 4, not {config.head_dim}")
+    if config.rope_periods and config.rope != "dinov3":
+        problems.append("rope_periods are those of rope = 'dinov3'")
+    if len(config.rope_reference) not in (0, 2):
+        problems.append("rope_reference must be rows and columns, or nothing")
+    if config.computed_positions and (config.embed_dim % 4 or config.embed_dim < 8):
+        problems.append(
+            f"{config.position_embedding} positions need embed_dim divisible by 4, and 8 at "
+            f"least, not {config.embed_dim}"
+        )
+    return problems
+
+
+def _stem(config: "ViTConfig") -> list[str]:
+    problems = []
+    if config.standardised_stem and config.stem_width % 32:
+        problems.append(f"the stem's 32 groups do not divide stem_width {config.stem_width}")
+    if config.resnet_d_stem and config.stem_width % 2:
+        problems.append(f"the stem's first convolutions halve stem_width {config.stem_width}")
+    if config.mobileclip_stem and config.stem_depths:
+        problems.append("stem_style = 'mobileclip' has no stages: stem_depths must be empty")
+    return problems
+
+
+def _attention(config: "ViTConfig") -> list[str]:
+    problems = []
+    if config.kv_heads and len(config.kv_heads) != config.depth:
+        problems.append(f"kv_heads has {len(config.kv_heads)} numbers for {config.depth} blocks")
+    if any(heads < 1 or config.num_heads % heads for heads in config.kv_heads):
+        problems.append(f"kv_heads must divide num_heads = {config.num_heads}")
+    if not config.attention_proj and not config.even_heads:
+        problems.append(
+            f"without an output projection, {config.num_heads} heads of {config.head_dim} must "
+            f"make up embed_dim {config.embed_dim}"
+        )
+    return problems
+
+
+def _branches(config: "ViTConfig") -> list[str]:
+    if config.branches < 1:
+        return [f"branches = {config.branches} must be at least 1"]
+    if config.single_branch:
+        return []
+    problems = [
+        f"{name} needs branches = 1"
+        for name in ("kv_heads", "qk_norm", "attention_norm", "gated_mlp", "mlp_norm")
+        if getattr(config, name)
+    ]
+    if config.block_order != "pre" or config.block_relative_positions:
+        problems.append("another order and relative positions of blocks need branches = 1")
+    if not config.mlp_layer_scale:
+        problems.append("mlp_layer_scale = False needs branches = 1")
+    return problems
+
+
+def _parallel_order(config: "ViTConfig") -> list[str]:
+    if not config.parallel_order:
+        return []
+    problems = [
+        f"{name} and block_order = 'parallel' exclude each other"
+        for name in ("kv_heads", "attention_norm", "gated_mlp", "mlp_norm")
+        if getattr(config, name)
+    ]
+    if not (config.attention_proj and config.mlp_bias and config.mlp_layer_scale):
+        problems.append(
+            "block_order = 'parallel' needs attention_proj, mlp_bias and mlp_layer_scale"
+        )
+    return problems
+
+
+def _differential(config: "ViTConfig") -> list[str]:
+    if not config.differential:
+        return []
+    present = {"kv_heads": config.kv_heads, "qk_norm": config.qk_norm}
+    present |= {"branches": config.parallel_branches, "rope": config.rope != "none"}
+    problems = [
+        f"{name} and differential attention exclude each other"
+        for name, there in present.items()
+        if there
+    ]
+    if config.head_dim % 2:
+        problems.append(f"differential attention halves head_dim {config.head_dim}")
+    return problems
+
+
+def _pooling_and_head(config: "ViTConfig") -> list[str]:
+    problems = []
+    if config.pooling in ("token", "token_avg") and not config.class_token:
+        problems.append(f"pooling = {config.pooling!r} needs a class token")
+    if config.pooling == "token_avg" and (config.fc_norm or config.representation_size):
+        problems.append("pooling = 'token_avg' leads to the head, with nothing between them")
+    if config.dist_head and not (config.dist_token and config.pooling == "token"):
+        problems.append("dist_head needs a distillation token and pooling = 'token'")
+    if config.map_pooling and config.embed_dim % (config.pool_heads or config.num_heads):
+        problems.append(
+            f"attention pooling needs embed_dim {config.embed_dim} divisible by its "
+            f"{config.pool_heads or config.num_heads} heads"
+        )
+    return problems
+
+
+def _by(size: tuple[int, int]) -> str:
+    return f"{size[0]}x{size[1]}"

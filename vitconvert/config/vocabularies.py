@@ -1,0 +1,59 @@
+"""The words that fields of ViTConfig may have; timm's where there is one."""
+
+from collections.abc import Mapping
+
+ACTIVATIONS = ("gelu", "gelu_tanh", "quick_gelu", "relu", "silu", "tanh")
+POOLINGS = ("token", "avg", "avgmax", "max", "map", "token_avg", "none")
+POSITIONS = (
+    "learned",
+    "sincos2d",  # big_vision `posemb_sincos_2d`: frequencies 1 down to 1/temperature
+    "sincos2d_mae",  # MAE `get_2d_sincos_pos_embed`, AIMv2: the last frequency is left out
+    "none",
+)
+NORMS = ("layer", "rms")
+BLOCK_ORDERS = (
+    "pre",  # norm before a branch
+    "post",  # norm on what the branch gives
+    "parallel",  # attention and MLP read the same tokens, through one matrix (timm "xp", ViT-22B)
+)
+ROPES = (
+    "none",
+    "axial",  # timm RotaryEmbeddingCat: EVA-02, PE, rope-ViT; positions scaled to a reference grid
+    "dinov3",  # timm RotaryEmbeddingDinoV3: patch centres in [-1, 1]
+    "mixed",  # timm RotaryEmbeddingMixed: learned frequencies, for each block and head
+)
+ROPE_INDEXINGS = ("ij", "xy")
+RELATIVE_POSITIONS = ("none", "block", "shared")  # BEiT's tables: one a block, or one for all
+STANDARDISED_STEMS = ("google", "timm", "jeonsworld")  # the same weights, three arithmetics
+STEM_STYLES = (
+    *STANDARDISED_STEMS,
+    "resnet_d",  # timm ResNet-D: batch norms, a root of three convolutions, averaged shortcuts
+    "mobileclip",  # MobileCLIP-B: two convolutions with batch norms and GELU
+)
+RESAMPLINGS = (
+    "bicubic_antialias",  # timm `resample_abs_pos_embed`
+    "bicubic",  # Hugging Face ViT, DeiT, MAE, MSN, I-JEPA; Meta MAE, DeiT
+    "bicubic_align_corners",  # torchvision `interpolate_embeddings`
+    "bicubic_offset",  # Meta DINO, DINOv2 without registers: (new + 0.1) / old as scale
+    "bilinear_antialias",  # Hugging Face SigLIP 2 (NaFlex)
+    "bilinear_align_corners",  # Google, big_vision, jeonsworld: scipy.ndimage.zoom(order=1)
+)
+RELATIVE_RESAMPLINGS = (
+    "geometric",  # timm `resize_rel_pos_bias_table`, after BEiT's fine-tuning
+    "bilinear",  # Hugging Face BEiT and Data2VecVision, after MiDaS 3.1
+)
+# The fields that have a word of a vocabulary.
+VOCABULARIES: Mapping[str, tuple[str, ...]] = {
+    "activation": ACTIVATIONS,
+    "representation_activation": ACTIVATIONS,
+    "pooling": POOLINGS,
+    "position_embedding": POSITIONS,
+    "position_resampling": RESAMPLINGS,
+    "stem_style": STEM_STYLES,
+    "norm": NORMS,
+    "block_order": BLOCK_ORDERS,
+    "rope": ROPES,
+    "rope_indexing": ROPE_INDEXINGS,
+    "relative_positions": RELATIVE_POSITIONS,
+    "relative_resampling": RELATIVE_RESAMPLINGS,
+}
