@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from vitconvert.config import ViTConfig
-from vitconvert.conversion.facts import USER, state, strongest
+from vitconvert.conversion.facts import state, strongest
+from vitconvert.conversion.findings import USER
 from vitconvert.conversion.their_config import (
     Facts,
     broken_musts,

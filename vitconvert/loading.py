@@ -12,13 +12,8 @@ from vitconvert.beside import Beside, parse_fields, read_beside
 from vitconvert.config import ViTConfig
 from vitconvert.containers import Container, open_container, passed_over, weights_in
 from vitconvert.conversion.accounts import check_accounts, check_dtypes, open_ledger
-from vitconvert.conversion.facts import (
-    USER,
-    Gathered,
-    derive_config,
-    gather_facts,
-    state,
-)
+from vitconvert.conversion.facts import Gathered, derive_config, gather_facts, state
+from vitconvert.conversion.findings import USER
 from vitconvert.conversion.ledger import Ledger
 from vitconvert.conversion.plan import plan_reading
 from vitconvert.errors import SourceError, UsageError
