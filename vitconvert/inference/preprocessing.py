@@ -1,15 +1,14 @@
 """How a checkpoint's own project turns a photograph into numbers."""
 
 import dataclasses
-import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitconvert.errors import ConflictingFact, MissingFact, NotRepresentable
-from vitconvert.inference import backends, processor_config
+from vitconvert.inference import backends, processor_config, processor_writing
 from vitconvert.inference.backends import BACKENDS, Size
 
 if TYPE_CHECKING:
@@ -192,38 +191,7 @@ class Preprocessing:
         Raises:
             NotRepresentable: timm has no such resizing.
         """
-        mean, std = self._mean_std_of_one()
-        mode, crop_pct = self._timm_crop()
-        return {
-            "input_size": [self.channels, *self.image_size],
-            "interpolation": self.interpolation,
-            "crop_pct": crop_pct,
-            "crop_mode": mode,
-            "mean": list(mean),
-            "std": list(std),
-        }
-
-    def _mean_std_of_one(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """On the scale from 0 to 1."""
-        if self.rescale_factor == 1 / 255:
-            return self.mean, self.std
-        factor = 255 * (self.rescale_factor or 1)
-        return tuple(v / factor for v in self.mean), tuple(v / factor for v in self.std)
-
-    def _timm_crop(self) -> tuple[str, float]:
-        center = "shortest" if self.image_size[0] == self.image_size[1] else "cover"
-        modes = {center: "center", "border": "border", "squash": "squash"}
-        if not self.crop:
-            return "squash", 1.0  # nothing is resized twice, and nothing is cut off
-        size = self.resize_size or self.image_size
-        crop_pct = _shortest_fraction(self.image_size, size)
-        if self.resize not in modes or crop_pct is None:
-            raise NotRepresentable(
-                f"timm cannot state this resizing: {self.resize} to {_by(size)}, "
-                f"then {_by(self.image_size)}.",
-                evidence={"from": self.origin},
-            )
-        return modes[self.resize], crop_pct
+        return processor_writing.timm_config(self)
 
     @classmethod
     def from_huggingface(
@@ -270,47 +238,7 @@ class Preprocessing:
         Raises:
             NotRepresentable: transformers has no such resizing.
         """
-        if self.resize in ("cover", "border") or self.interpolation in ("box", "hamming"):
-            raise NotRepresentable(
-                f"transformers cannot state this resizing: {self.resize} with "
-                f"{self.interpolation}.",
-                evidence={"from": self.origin},
-            )
-        foreign = not self.backend.startswith("transformers")
-        config: dict[str, Any] = {
-            "image_processor_type": self._huggingface_type(),
-            "do_resize": self.resize != "none",
-            "resample": processor_config.resample_code(self.interpolation),
-            "do_center_crop": self.cuts,
-            "do_rescale": self.rescale_factor is not None,
-            "do_normalize": self.normalize,
-            "image_mean": list(self.mean),
-            "image_std": list(self.std),
-            # The others open any image as RGB; a processor left alone refuses grey ones.
-            "do_convert_rgb": self.transparency == "white" or (foreign and self.channels == 3),
-        }
-        if self.resize_size is not None:
-            config["size"] = (
-                {"shortest_edge": self.resize_size[0]}
-                if self.resize == "shortest"
-                else _height_width(self.resize_size)
-            )
-        if self.cuts:
-            config["crop_size"] = _height_width(self.image_size)
-        if self.rescale_factor is not None:
-            config["rescale_factor"] = self.rescale_factor
-        if self.resize == "patches":
-            config |= {"patch_size": self.patch_size, "max_num_patches": self.max_patches}
-        return config
-
-    def _huggingface_type(self) -> str:
-        if self.backend == "transformers_float":
-            return "DINOv3ViTImageProcessor"
-        if self.resize == "patches":
-            return "Siglip2ImageProcessor"
-        if self.resize == "shortest":
-            return "BitImageProcessor"
-        return "DeiTImageProcessor" if self.cuts else "ViTImageProcessor"
+        return processor_writing.huggingface_config(self)
 
     @classmethod
     def from_openclip(
@@ -335,17 +263,7 @@ class Preprocessing:
         open_clip resizes to the size of the tower's images, so that a crop takes no margin away.
         `differences` to `from_openclip` of the result tells the rest.
         """
-        mean, std = self._mean_std_of_one()
-        modes = {"squash": "squash", "patches": "squash", "border": "longest"}
-        square = self.image_size[0] == self.image_size[1]
-        return {
-            "size": self.image_size[0] if square else list(self.image_size),
-            "mode": "RGB",
-            "mean": list(mean),
-            "std": list(std),
-            "interpolation": "bilinear" if self.interpolation == "bilinear" else "bicubic",
-            "resize_mode": modes.get(self.resize, "shortest"),
-        }
+        return processor_writing.openclip_config(self)
 
     @classmethod
     def from_dialect(
@@ -384,60 +302,49 @@ def _contradictions(p: Preprocessing) -> list[str]:
         "backend": tuple(BACKENDS),
         "transparency": backends.TRANSPARENCIES,
     }
-    numbers = BACKENDS[p.backend].numbers if p.backend in vocabularies["backend"] else None
-    problems = [
+    unknown = [
         f"{name} = {getattr(p, name)!r} is none of {', '.join(words)}"
         for name, words in vocabularies.items()
         if getattr(p, name) not in words
     ]
-    problems += [
+    untrue = [
         f"{name} = {getattr(p, name)!r} is neither true nor false"
         for name in ("crop", "normalize")
         if not isinstance(getattr(p, name), bool)
     ]
+    return [*unknown, *untrue, *_arithmetic_contradictions(p), *_size_contradictions(p)]
+
+
+def _arithmetic_contradictions(p: Preprocessing) -> Iterator[str]:
     if len(p.mean) not in (1, 3) or len(p.std) != len(p.mean):
-        problems.append(f"{len(p.mean)} means and {len(p.std)} deviations: photographs have 1 or 3")
+        yield f"{len(p.mean)} means and {len(p.std)} deviations: photographs have 1 or 3"
     if not p.normalize and (set(p.mean), set(p.std)) != ({0}, {1}):
-        problems.append(f"normalize = False with mean = {p.mean}, std = {p.std}")
+        yield f"normalize = False with mean = {p.mean}, std = {p.std}"
     if 0 in p.std:
-        problems.append(f"std = {p.std} divides by zero")
+        yield f"std = {p.std} divides by zero"
     if p.rescale_factor is not None and p.rescale_factor <= 0:
-        problems.append(f"rescale_factor = {p.rescale_factor} must be positive")
-    if p.rescale_factor != 1 / 255 and numbers == "divide":
-        problems.append(f"backend = {p.backend!r} always divides by 255, not {p.rescale_factor}")
+        yield f"rescale_factor = {p.rescale_factor} must be positive"
+    dividing = [name for name, backend in BACKENDS.items() if backend.numbers == "divide"]
+    if p.rescale_factor != 1 / 255 and p.backend in dividing:
+        yield f"backend = {p.backend!r} always divides by 255, not {p.rescale_factor}"
+
+
+def _size_contradictions(p: Preprocessing) -> Iterator[str]:
     if (p.resize == "patches") != bool(p.patch_size and p.max_patches):
-        problems.append(
-            f"resize = {p.resize!r} with at most {p.max_patches} patches of {p.patch_size}"
-        )
+        yield f"resize = {p.resize!r} with at most {p.max_patches} patches of {p.patch_size}"
     if (p.resize in ("none", "patches")) != (p.resize_size is None):
-        problems.append(f"resize = {p.resize!r} with resize_size = {p.resize_size}")
+        yield f"resize = {p.resize!r} with resize_size = {p.resize_size}"
     if min(p.image_size + (p.resize_size or ())) < 1:
-        problems.append(f"{_by(p.resize_size or p.image_size)} pixels are no image")
+        yield f"{_by(p.resize_size or p.image_size)} pixels are no image"
     if p.resize == "shortest" and p.resize_size and p.resize_size[0] != p.resize_size[1]:
-        problems.append(f"the shortest side cannot be both of {_by(p.resize_size)}")
+        yield f"the shortest side cannot be both of {_by(p.resize_size)}"
     if not p.crop and p.resize not in ("none", "squash", "patches"):
-        problems.append(f"resize = {p.resize!r} without cropping makes images of any size")
+        yield f"resize = {p.resize!r} without cropping makes images of any size"
     if not p.crop and p.resize == "squash" and p.resize_size != p.image_size:
-        problems.append(
+        yield (
             f"squashing to {_by(p.resize_size or ())} without cropping never makes "
             f"{_by(p.image_size)}"
         )
-    return problems
-
-
-def _shortest_fraction(image_size: Size, resize_size: Size) -> float | None:
-    """The crop_pct with the fewest digits from which timm computes `resize_size`."""
-    # floor(image / crop_pct) = resize holds up to image / resize, the same for both sides.
-    largest = min(image / resize for image, resize in zip(image_size, resize_size, strict=True))
-    rounded_down = [math.floor(largest * 10.0**digits) / 10.0**digits for digits in range(1, 16)]
-    for candidate in (*rounded_down, largest):
-        if candidate > 0 and processor_config.scaled_size(image_size, candidate) == resize_size:
-            return candidate
-    return None
-
-
-def _height_width(size: Size) -> dict[str, int]:
-    return {"height": size[0], "width": size[1]}
 
 
 def _by(size: tuple[int, ...]) -> str:
