@@ -36,7 +36,8 @@ from tests.originals.spelling import (
     prefixed,
 )
 from tests.spelling import google_arrays
-from tests.tables.specimens import big_vision, fill, jeonsworld
+from tests.tables.specimens.google import big_vision, jeonsworld
+from tests.tables.specimens.specimen import fill
 
 STATED = {"num_heads": HEADS}
 

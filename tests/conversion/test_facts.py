@@ -9,7 +9,8 @@ from timm import create_model
 from timm.models.beit import Beit
 
 from tests.conversion.header import examine, hf, lucidrains, simple, timm
-from tests.tables.specimens import SPECIMENS, google_hybrid
+from tests.tables.specimens import SPECIMENS
+from tests.tables.specimens.google import google_hybrid
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.their_config import facts_from_config, unknown_arguments
 from vitconvert.errors import (

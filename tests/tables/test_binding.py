@@ -5,7 +5,7 @@ import time
 import pytest
 
 from tests.conversion.header import hf, timm
-from tests.tables.specimens import big_vision, scanned
+from tests.tables.specimens.google import big_vision, scanned
 from vitconvert.tables.binding import bind
 from vitconvert.tables.dialects import builtin_tables, read_table
 

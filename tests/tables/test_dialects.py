@@ -10,19 +10,11 @@ import torch
 from safetensors import safe_open
 from timm.models.vision_transformer import _load_weights
 
-from tests.tables.specimens import (
-    MODELS,
-    SPECIMENS,
-    big_vision,
-    fill,
-    google,
-    google_hybrid,
-    hf,
-    hf_disk_name,
-    scanned,
-    timm_hybrid,
-    timm_vit,
-)
+from tests.tables.specimens import MODELS, SPECIMENS
+from tests.tables.specimens.google import big_vision, google, google_hybrid, scanned
+from tests.tables.specimens.packages import hf, hf_disk_name
+from tests.tables.specimens.specimen import fill
+from tests.tables.specimens.timm import timm_hybrid, timm_vit
 from vitconvert.conversion.accounts import check_accounts, open_ledger
 from vitconvert.conversion.facts import derive_config, state
 from vitconvert.conversion.materialise import materialise

@@ -1,0 +1,13 @@
+"""Small checkpoints of every dialect, with every number random.
+
+Those of timm, transformers, torchvision and vit-pytorch are the packages' own models. The others
+are spelled here by hand from their projects' sources, without looking into weights_map/.
+"""
+
+from tests.tables.specimens.google import GOOGLE_LIKE
+from tests.tables.specimens.lucidrains import OLD_LUCIDRAINS, VIT_PYTORCH
+from tests.tables.specimens.packages import TORCHVISION, TRANSFORMERS
+from tests.tables.specimens.timm import OLD_TIMM, TIMM, TIMM_KINDS
+
+MODELS = {**TIMM, **TIMM_KINDS, **TRANSFORMERS, **TORCHVISION, **VIT_PYTORCH}
+SPECIMENS = {**MODELS, **OLD_LUCIDRAINS, **OLD_TIMM, **GOOGLE_LIKE}

@@ -1,0 +1,280 @@
+"""vit-pytorch's own models, small, and by hand those of its releases before 1.4."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import vit_pytorch
+from vit_pytorch.simple_vit_with_register_tokens import SimpleViT as SimpleViTWithRegisters
+
+from tests.tables.specimens.specimen import GRID, USER, Shapes, Specimen, linear
+
+LUCID: dict[str, Any] = {
+    "image_size": (32, 24),
+    "patch_size": 8,
+    "num_classes": 7,
+    "dim": 20,
+    "depth": 3,
+    "heads": 3,
+    "dim_head": 11,
+    "mlp_dim": 50,
+}
+LUCIDRAINS = {
+    "embed_dim": 20,
+    "depth": 12,
+    "num_heads": 3,
+    "head_dim": 11,
+    "mlp_dim": 50,
+    "image_size": (24, 24),
+    "patch_size": (8, 8),
+    "in_channels": 3,
+    "num_classes": 7,
+}
+VIT_PYTORCH = {
+    "lucidrains": Specimen(
+        dialect="lucidrains",
+        make=partial(vit_pytorch.ViT, **LUCID | {"depth": 11}),
+        stated=USER | GRID,
+        expected=LUCIDRAINS | GRID | {"depth": 11, "pooling": "token", "patch_pre_norm": True},
+    ),
+    "lucidrains, four channels": Specimen(
+        dialect="lucidrains",
+        make=partial(vit_pytorch.ViT, **LUCID | {"patch_size": (8, 6), "channels": 4}),
+        stated=USER | GRID | {"patch_size": (8, 6)},
+        expected=LUCIDRAINS | GRID | {"depth": 3, "patch_size": (8, 6), "in_channels": 4},
+    ),
+    "lucidrains, one channel, one head": Specimen(
+        dialect="lucidrains",
+        make=partial(
+            vit_pytorch.ViT, **LUCID | {"heads": 1, "dim_head": 20, "channels": 1, "image_size": 24}
+        ),
+        stated={"num_heads": 1},
+        expected={
+            "num_heads": 1,
+            "head_dim": 20,
+            "attention_proj": False,
+            "proj_bias": False,
+            "in_channels": 1,
+            "patch_size": (8, 8),
+            "image_size": (24, 24),
+        },
+    ),
+    "lucidrains mean": Specimen(
+        dialect="lucidrains_mean",
+        make=partial(vit_pytorch.ViT, **LUCID | {"pool": "mean"}),
+        stated=USER | GRID,
+        expected=LUCIDRAINS | GRID | {"depth": 3, "pooling": "avg", "class_token": False},
+    ),
+    "lucidrains simple": Specimen(
+        dialect="lucidrains_simple",
+        make=partial(vit_pytorch.SimpleViT, **LUCID | {"num_classes": 2, "channels": 1}),
+        stated=USER | GRID,
+        expected=LUCIDRAINS
+        | GRID
+        | {
+            "depth": 3,
+            "position_embedding": "sincos2d",
+            "pooling": "avg",
+            "num_classes": 2,
+            "proj_bias": False,
+            "attention_proj": True,
+            "in_channels": 1,
+        },
+    ),
+    "lucidrains simple with registers": Specimen(
+        dialect="lucidrains_simple",
+        make=partial(SimpleViTWithRegisters, **LUCID, num_register_tokens=5),
+        stated=USER | GRID,
+        expected=LUCIDRAINS | GRID | {"depth": 3, "num_registers": 5},
+    ),
+}
+
+
+def old_lucidrains(
+    *,
+    attention: Callable[[int], str],
+    feedforward: Callable[[int], str],
+    norm1: str,
+    to_qkv: str,
+    to_out: str,
+    norm2: str,
+    fc1: str,
+    fc2: str,
+    embedding: str,
+    head: Shapes,
+    normed_patches: bool = False,
+) -> Shapes:
+    """vit-pytorch's ViT before 1.4, whose names changed with nearly every release."""
+    shapes: Shapes = {"cls_token": (1, 1, 20), "pos_embedding": (1, 10, 20)}
+    if normed_patches:
+        shapes |= linear("to_patch_embedding.1", 192) | linear("to_patch_embedding.3", 20)
+    shapes |= linear(embedding, 20, 192)
+    for i in range(12):
+        a, f = attention(i), feedforward(i)
+        shapes |= linear(f"{a}.{norm1}", 20) | linear(f"{a}.{to_out}", 20, 33)
+        shapes |= linear(f"{f}.{norm2}", 20) | {f"{a}.{to_qkv}.weight": (99, 20)}
+        shapes |= linear(f"{f}.{fc1}", 50, 20) | linear(f"{f}.{fc2}", 20, 50)
+    return shapes | head
+
+
+def heads(**sizes: tuple[int, ...]) -> Shapes:
+    """`_0=(20,)` is a layer of the head's nn.Sequential."""
+    return {
+        key: shape
+        for number, size in sizes.items()
+        for key, shape in linear(f"mlp_head.{number[1:]}", *size).items()
+    }
+
+
+IN_LIST = {
+    "attention": "transformer.layers.{}.0".format,
+    "feedforward": "transformer.layers.{}.1".format,
+}
+FN_FN = {
+    **IN_LIST,
+    "norm1": "fn.norm",
+    "to_qkv": "fn.fn.to_qkv",
+    "to_out": "fn.fn.to_out.0",
+    "norm2": "fn.norm",
+    "fc1": "fn.fn.net.0",
+    "fc2": "fn.fn.net.3",
+}
+FN = {
+    **IN_LIST,
+    "norm1": "norm",
+    "to_qkv": "fn.to_qkv",
+    "to_out": "fn.to_out.0",
+    "norm2": "norm",
+    "fc1": "fn.net.0",
+    "fc2": "fn.net.3",
+}
+
+
+def old_simple(embedding: str, *, normed_patches: bool) -> Shapes:
+    names = {"norm1": "norm", "to_qkv": "to_qkv", "to_out": "to_out"}
+    names |= {"norm2": "net.0", "fc1": "net.1", "fc2": "net.3"}
+    shapes = old_lucidrains(
+        **IN_LIST, **names, embedding=embedding, head={}, normed_patches=normed_patches
+    )
+    head = linear("linear_head.0", 20) | linear("linear_head.1", 7, 20)
+    absent = ("cls_token", "pos_embedding")
+    return {
+        name: shape
+        for name, shape in (shapes | head).items()
+        if name not in absent and not name.endswith("to_out.bias")
+    }
+
+
+OLD_LUCIDRAINS = {
+    "lucidrains_1_0": Specimen(
+        dialect="lucidrains_1_0",
+        make=partial(
+            old_lucidrains,
+            **FN,
+            embedding="to_patch_embedding.2",
+            head=heads(_0=(20,), _1=(7, 20)),
+            normed_patches=True,
+        ),
+        stated=USER,
+        expected=LUCIDRAINS | {"fc_norm": True, "final_norm": False, "patch_norm": True},
+    ),
+    "lucidrains_0_10": Specimen(
+        dialect="lucidrains_0_10",
+        make=partial(
+            old_lucidrains,
+            **FN,
+            embedding="to_patch_embedding.1",
+            head=heads(_0=(20,), _1=(7, 20)),
+        ),
+        stated=USER,
+        expected=LUCIDRAINS | {"fc_norm": True, "patch_norm": False, "patch_pre_norm": False},
+    ),
+    "lucidrains_0_7": Specimen(
+        dialect="lucidrains_0_7",
+        make=partial(
+            old_lucidrains,
+            **FN_FN,
+            embedding="to_patch_embedding.1",
+            head=heads(_0=(20,), _1=(7, 20)),
+        ),
+        stated=USER,
+        expected=LUCIDRAINS | {"fc_norm": True},
+    ),
+    "lucidrains_0_3": Specimen(
+        dialect="lucidrains_0_3",
+        make=partial(
+            old_lucidrains,
+            **FN_FN,
+            embedding="patch_to_embedding",
+            head=heads(_0=(20,), _1=(7, 20)),
+        ),
+        stated=USER | {"attention_scale": 20**-0.5},
+        expected=LUCIDRAINS | {"fc_norm": True},
+    ),
+    "lucidrains_0_2_2": Specimen(
+        dialect="lucidrains_0_2_2",
+        make=partial(
+            old_lucidrains,
+            **FN_FN,
+            embedding="patch_to_embedding",
+            head=heads(_0=(20,), _1=(50, 20), _4=(7, 50)),
+        ),
+        stated=USER,
+        expected=LUCIDRAINS
+        | {
+            "representation_size": 50,
+            "representation_activation": "gelu",
+            "attention_scale": 20**-0.5,  # by the width of the model, not of a head
+        },
+    ),
+    "lucidrains_0_2_0": Specimen(
+        dialect="lucidrains_0_2_0",
+        make=partial(
+            old_lucidrains,
+            **FN_FN | {"to_out": "fn.fn.to_out", "fc2": "fn.fn.net.2"},
+            embedding="patch_to_embedding",
+            head=heads(_0=(20,), _1=(50, 20), _3=(7, 50)),
+        ),
+        stated=USER,
+        expected=LUCIDRAINS | {"representation_size": 50, "fc_norm": True},
+    ),
+    "lucidrains_0_0_4": Specimen(
+        dialect="lucidrains_0_0_4",
+        make=partial(
+            old_lucidrains,
+            **FN_FN | {"to_out": "fn.fn.to_out", "fc2": "fn.fn.net.2"},
+            embedding="patch_to_embedding",
+            head=heads(_0=(50, 20), _2=(7, 50)),
+        ),
+        stated=USER,
+        expected=LUCIDRAINS | {"representation_size": 50, "fc_norm": False, "final_norm": False},
+    ),
+    "lucidrains_0_0_1": Specimen(
+        dialect="lucidrains_0_0_1",
+        make=partial(
+            old_lucidrains,
+            **FN_FN
+            | {"to_out": "fn.fn.to_out", "fc2": "fn.fn.net.2"}
+            | {
+                "attention": lambda i: f"transformer.net.{2 * i}",
+                "feedforward": lambda i: f"transformer.net.{2 * i + 1}",
+            },
+            embedding="patch_to_embedding",
+            head=heads(_0=(50, 20), _2=(7, 50)),
+        ),
+        stated=USER,
+        expected=LUCIDRAINS | {"representation_size": 50},
+    ),
+    "lucidrains_simple_1_0": Specimen(
+        dialect="lucidrains_simple_1_0",
+        make=partial(old_simple, "to_patch_embedding.2", normed_patches=True),
+        stated=USER | GRID,
+        expected=LUCIDRAINS | GRID | {"fc_norm": True, "position_embedding": "sincos2d"},
+    ),
+    "lucidrains_simple_0_35": Specimen(
+        dialect="lucidrains_simple_0_35",
+        make=partial(old_simple, "to_patch_embedding.1", normed_patches=False),
+        stated=USER | GRID,
+        expected=LUCIDRAINS | GRID | {"fc_norm": True, "patch_norm": False},
+    ),
+}
