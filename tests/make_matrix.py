@@ -15,12 +15,12 @@ import torch
 import vitconvert
 from tests.make_readme import README
 from tests.matrix_sources import SOURCES, Source
+from vitconvert.checkpoint import Reading, read_header
 from vitconvert.config import ViTConfig
 from vitconvert.errors import NotRepresentable
 from vitconvert.export.consumers import Opened, open_with_consumers
 from vitconvert.export.convert import Conversion, convert_located
 from vitconvert.export.targets import reason
-from vitconvert.loading import Reading, read_header
 from vitconvert.model import ViT
 from vitconvert.sources import locate
 from vitconvert.tables.canonical import canonical_tensors

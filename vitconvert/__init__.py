@@ -16,6 +16,7 @@ __version__ = VERSION
 # Type checkers know the name. Importing `typing` for it would take longer than all the rest.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from vitconvert.checkpoint import Checkpoint
     from vitconvert.config import ViTConfig
     from vitconvert.conversion.ledger import Ledger
     from vitconvert.difference import Difference, diff
@@ -25,13 +26,13 @@ if TYPE_CHECKING:
     from vitconvert.export.lucidrains import build_lucidrains
     from vitconvert.inference.preprocessing import Preprocessing
     from vitconvert.inspection import Inspection, inspect
-    from vitconvert.loading import Checkpoint, load_checkpoint, load_model
+    from vitconvert.loading import load_checkpoint, load_model
     from vitconvert.model import ViT
     from vitconvert.parity import ParityReport, verify
     from vitconvert.photographs import embed, predict
 
 _HOMES = {
-    "Checkpoint": "loading",
+    "Checkpoint": "checkpoint",
     "Conversion": "export.convert",
     "ConversionPlan": "export.dry_run",
     "Difference": "difference",

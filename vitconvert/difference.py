@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from vitconvert.checkpoint import Reading, Source, open_located, read_header
 from vitconvert.config import ViTConfig
 from vitconvert.containers import Container, TensorInfo
 from vitconvert.conversion.plan import Assembly, plan_reading
@@ -18,7 +19,6 @@ from vitconvert.errors import (
     VitConvertError,
 )
 from vitconvert.inference.labels import Labels
-from vitconvert.loading import Reading, Source, open_located, read_header
 from vitconvert.sources import Located, locate
 
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from vitconvert.checkpoint import Source, open_located, prove, recognise_container
 from vitconvert.containers import TensorInfo, passed_over
 from vitconvert.conversion.facts import gather_facts
 from vitconvert.conversion.their_config import Facts
 from vitconvert.errors import VitConvertError
-from vitconvert.loading import Source, open_located, prove, recognise_container
 from vitconvert.sources import Located, locate
 from vitconvert.tables.detection import Recognised
 

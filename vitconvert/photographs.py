@@ -5,6 +5,7 @@ from os import PathLike
 
 import torch
 
+from vitconvert.checkpoint import Checkpoint, Source
 from vitconvert.errors import MissingFact
 from vitconvert.inference.embed import Embedding
 from vitconvert.inference.embed import embed as embed_with
@@ -12,7 +13,7 @@ from vitconvert.inference.images import ImageSource
 from vitconvert.inference.predict import Prediction
 from vitconvert.inference.predict import predict as predict_with
 from vitconvert.inference.preprocessing import Preprocessing
-from vitconvert.loading import Checkpoint, Source, build_model, load_checkpoint
+from vitconvert.loading import build_model, load_checkpoint
 from vitconvert.model import ViT
 
 

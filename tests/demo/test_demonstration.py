@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from vitconvert import loading
+from vitconvert.checkpoint import Checkpoint
 from vitconvert.demo import Demonstration, demonstrate, demonstration
-from vitconvert.loading import Checkpoint
 from vitconvert.sources import Located
 from vitconvert.tables.dialects import builtin_tables
 

@@ -5,7 +5,8 @@ import timm
 import torch
 from torch import nn
 
-from vitconvert.loading import build_model, read_checkpoint, read_header
+from vitconvert.checkpoint import read_header
+from vitconvert.loading import build_model, read_checkpoint
 from vitconvert.model import ViT
 from vitconvert.model.positions import resample_positions
 from vitconvert.parity.verification import verify_reading

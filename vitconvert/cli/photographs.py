@@ -21,9 +21,9 @@ from vitconvert.cli.options import (
 from vitconvert.cli.references import locate_options
 
 if TYPE_CHECKING:
+    from vitconvert.checkpoint import Checkpoint
     from vitconvert.inference.embed import Embedding
     from vitconvert.inference.predict import Prediction
-    from vitconvert.loading import Checkpoint
 
     Result = TypeVar("Result", Prediction, Embedding)
 

@@ -56,7 +56,8 @@ def command(name: str, help_text: str) -> click.Command:
 
 
 def _compare(options: dict[str, Any]) -> "ParityReport":
-    from vitconvert.loading import build_model, checkpoint_of, read_header
+    from vitconvert.checkpoint import checkpoint_of, read_header
+    from vitconvert.loading import build_model
     from vitconvert.parity import verify_reading
     from vitconvert.sources import locate
 

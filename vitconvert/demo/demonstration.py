@@ -14,19 +14,13 @@ from typing import Any
 
 import torch
 
+from vitconvert.checkpoint import Checkpoint, Reading, read_header
 from vitconvert.config import ViTConfig
 from vitconvert.errors import MissingFact
 from vitconvert.export.convert import convert
 from vitconvert.export.targets import OWN, Wish, holders
 from vitconvert.inference.predict import Prediction, predict
-from vitconvert.loading import (
-    Checkpoint,
-    Reading,
-    build_model,
-    load_checkpoint,
-    read_checkpoint,
-    read_header,
-)
+from vitconvert.loading import build_model, load_checkpoint, read_checkpoint
 from vitconvert.model import ViT
 from vitconvert.parity import verify_reading
 from vitconvert.parity.verification import TOLERANCE

@@ -12,13 +12,13 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vitconvert.checkpoint import Checkpoint, Reading
 from vitconvert.config import ViTConfig
 from vitconvert.containers import TensorInfo
 from vitconvert.conversion.ledger import Ledger
 from vitconvert.conversion.target import Target
 from vitconvert.export.usage import PROGRAMS, Example, examples
 from vitconvert.inference.preprocessing import Preprocessing
-from vitconvert.loading import Checkpoint, Reading
 from vitconvert.sources import Located
 from vitconvert.version import VERSION
 

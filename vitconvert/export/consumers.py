@@ -6,17 +6,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vitconvert.checkpoint import read_header
 from vitconvert.config import ViTConfig, field_names
 from vitconvert.errors import MissingPackage, NotRepresentable, ParityFailed
 from vitconvert.export.plain_readers import open_plainly
-from vitconvert.loading import read_header
 from vitconvert.sources import locate
 from vitconvert.tables.table import Table
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from vitconvert.loading import Reading
+    from vitconvert.checkpoint import Reading
     from vitconvert.model import ViT
 
 TOLERANCE = 2e-5  # of max |logit|, float32 on a CPU

@@ -6,6 +6,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vitconvert.checkpoint import Checkpoint, Reading, Source, materialised, read_header
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.ledger import Ledger
 from vitconvert.conversion.target import Target
@@ -16,14 +17,7 @@ from vitconvert.export.provenance import provenance, source_hashes, weights_meta
 from vitconvert.export.targets import OWN, Wish, choose_gauged_target, choose_target
 from vitconvert.export.weights import contents_for, parse_size, write_weights
 from vitconvert.export.whole_directory import check_output, check_source, whole_directory
-from vitconvert.loading import (
-    Checkpoint,
-    Reading,
-    Source,
-    build_model,
-    materialised,
-    read_header,
-)
+from vitconvert.loading import build_model
 from vitconvert.sources import Located, locate
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from vitconvert.checkpoint import Checkpoint, Reading, Source, checkpoint_with, read_header
 from vitconvert.config import ViTConfig
 from vitconvert.containers import ITEM_SIZE, TensorInfo
 from vitconvert.conversion.gauges import Gauge
@@ -16,7 +17,6 @@ from vitconvert.export.convert import wish_of
 from vitconvert.export.stream import Move, moves
 from vitconvert.export.targets import OWN, choose_gauged_target
 from vitconvert.export.weights import parse_size, weights_files
-from vitconvert.loading import Checkpoint, Reading, Source, checkpoint_with, read_header
 from vitconvert.sources import Located, locate
 from vitconvert.tables.canonical import expected_shapes, expected_tensors
 

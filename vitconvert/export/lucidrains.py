@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING
 
+from vitconvert.checkpoint import Source, read_header
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.target import fit_target
 from vitconvert.errors import NotRepresentable, UsageError
 from vitconvert.export.targets import reason
-from vitconvert.loading import Source, read_header
 from vitconvert.sources import locate
 from vitconvert.tables.dialects import find_tables
 from vitconvert.tables.table import Table

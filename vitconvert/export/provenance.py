@@ -7,9 +7,9 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vitconvert.checkpoint import Checkpoint, Reading
 from vitconvert.containers import hash_file
 from vitconvert.conversion.target import Target
-from vitconvert.loading import Checkpoint, Reading
 from vitconvert.sources import Located
 from vitconvert.version import VERSION
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from vitconvert.checkpoint import Checkpoint, Reading, materialised
 from vitconvert.containers import (
     Content,
     TensorInfo,
@@ -19,7 +20,6 @@ from vitconvert.conversion.plan import compose, plan_reading
 from vitconvert.conversion.target import Target
 from vitconvert.errors import NotRepresentable, UsageError
 from vitconvert.export.stream import stream
-from vitconvert.loading import Checkpoint, Reading, materialised
 from vitconvert.tables.table import Table
 
 _FILES = {"safetensors": "model.safetensors", "npz": "model.npz", "torch": "model.pt"}

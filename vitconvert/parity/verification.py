@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from vitconvert.checkpoint import Reading, checkpoint_of, read_header
 from vitconvert.errors import MissingPackage, NotRepresentable, UsageError
 from vitconvert.inference.preprocessing import Preprocessing
-from vitconvert.loading import Reading, build_model, checkpoint_of, read_header
+from vitconvert.loading import build_model
 from vitconvert.model import ViT
 from vitconvert.parity.compare import allowed, compare, differences
 from vitconvert.parity.diagnosis import Case, diagnose

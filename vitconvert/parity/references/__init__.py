@@ -6,8 +6,8 @@ loads the checkpoint's tensors in their own names, strictly: nothing here goes t
 
 from collections.abc import Callable, Mapping
 
+from vitconvert.checkpoint import Reading
 from vitconvert.errors import NotRepresentable, VitConvertError
-from vitconvert.loading import Reading
 from vitconvert.parity.references.huggingface import huggingface_reference
 from vitconvert.parity.references.lucidrains import lucidrains_reference
 from vitconvert.parity.references.npz import npz_reference

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vitconvert.checkpoint import Reading
 from vitconvert.config import ViTConfig
 from vitconvert.errors import NotRepresentable
-from vitconvert.loading import Reading
 from vitconvert.parity.isolation import silent_transformers
 from vitconvert.parity.references.reference import Reference, own_tensors, package
 from vitconvert.parity.taps import Tap, Taps, block_taps

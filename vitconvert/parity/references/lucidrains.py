@@ -5,9 +5,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from vitconvert.checkpoint import Reading
 from vitconvert.config import ViTConfig
 from vitconvert.errors import NotRepresentable
-from vitconvert.loading import Reading
 from vitconvert.parity.references.reference import Reference, load_strictly, own_tensors, package
 from vitconvert.parity.taps import Tap, Taps
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 import torch
 from torch import nn
 
+from vitconvert.checkpoint import Reading
 from vitconvert.config import ViTConfig
 from vitconvert.errors import NotRepresentable
-from vitconvert.loading import Reading
 from vitconvert.parity.references.reference import Reference, own_tensors, package
 from vitconvert.parity.references.timm import put_back_pre_logits, timm_like, vision_transformer
 

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vitconvert.checkpoint import Reading
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.their_config import look_up
 from vitconvert.errors import NotRepresentable
-from vitconvert.loading import Reading
 from vitconvert.parity.references.reference import Reference, load_strictly, own_tensors, package
 from vitconvert.parity.references.timm import vision_transformer
 from vitconvert.parity.taps import Tap, block_taps, canonical_taps

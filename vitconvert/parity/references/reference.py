@@ -8,8 +8,8 @@ from types import ModuleType
 import torch
 from torch import Tensor, nn
 
+from vitconvert.checkpoint import Reading
 from vitconvert.errors import MissingPackage, NotRepresentable
-from vitconvert.loading import Reading
 from vitconvert.parity.taps import Taps
 
 
