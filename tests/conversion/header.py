@@ -3,15 +3,30 @@
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
+
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.accounts import check_accounts, open_ledger
 from vitconvert.conversion.facts import derive_config, state, strongest
 from vitconvert.conversion.ledger import Ledger
 from vitconvert.conversion.their_config import facts_from_config
+from vitconvert.errors import VitConvertError
 from vitconvert.tables.detection import recognise
 from vitconvert.tables.dialects import find_tables
 
 Shapes = dict[str, tuple[int, ...]]
+CONTRADICTED = """\
+error: conflicting-fact
+  What is stated contradicts the tensors.
+  {}
+  hint: Leave these out, or name the file they belong to. --image-size resamples positions; \
+--set only states what the file already is."""
+MISSING = """\
+error: missing-fact
+  The tensors do not tell everything that decides the function.
+  dialect  {dialect} (weights_map/{dialect}.toml)
+  {lines}
+  hint: {sets} (in Python, overrides={{...}}) states it."""
 
 
 def timm(depth: int = 2, **changes: tuple[int, ...]) -> Shapes:
@@ -96,3 +111,18 @@ def examine(
     config, notes = derive_config(binding, stated)
     check_accounts(binding, config, "model.safetensors")
     return config, open_ledger(binding, config, notes)
+
+
+def message(kind: type[VitConvertError], *arguments, **options) -> str:
+    with pytest.raises(kind) as error:
+        examine(*arguments, **options)
+    assert type(error.value) is kind
+    return str(error.value)
+
+
+def missing(dialect: str, lines: str, sets: str) -> str:
+    return MISSING.format(dialect=dialect, lines=lines, sets=sets)
+
+
+def shapes_of(model):
+    return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}

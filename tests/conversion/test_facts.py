@@ -1,55 +1,32 @@
 """Where each field comes from, and the whole message where none or two places tell it."""
 
-import json
-
 import pytest
 import torch
-from safetensors.torch import save_file
 from timm import create_model
-from timm.models.beit import Beit
 
-from tests.conversion.header import examine, hf, lucidrains, simple, timm
+from tests.conversion.header import (
+    CONTRADICTED,
+    examine,
+    hf,
+    lucidrains,
+    message,
+    missing,
+    shapes_of,
+    simple,
+    timm,
+)
 from tests.tables.specimens import SPECIMENS
-from tests.tables.specimens.google import google_hybrid
 from vitconvert.config import ViTConfig
-from vitconvert.conversion.their_config import facts_from_config, unknown_arguments
 from vitconvert.errors import (
     AmbiguousDialect,
     ConflictingFact,
     MissingFact,
     NotRepresentable,
     TensorMismatch,
-    UnknownDialect,
-    VitConvertError,
 )
-from vitconvert.loading import load_checkpoint
 from vitconvert.tables.architectures import architecture_in, find_architecture
-from vitconvert.tables.dialects import builtin_tables
 
 HEADS = {"num_heads": 3}
-CONTRADICTED = """\
-error: conflicting-fact
-  What is stated contradicts the tensors.
-  {}
-  hint: Leave these out, or name the file they belong to. --image-size resamples positions; \
---set only states what the file already is."""
-MISSING = """\
-error: missing-fact
-  The tensors do not tell everything that decides the function.
-  dialect  {dialect} (weights_map/{dialect}.toml)
-  {lines}
-  hint: {sets} (in Python, overrides={{...}}) states it."""
-
-
-def message(kind: type[VitConvertError], *arguments, **options) -> str:
-    with pytest.raises(kind) as error:
-        examine(*arguments, **options)
-    assert type(error.value) is kind
-    return str(error.value)
-
-
-def missing(dialect: str, lines: str, sets: str) -> str:
-    return MISSING.format(dialect=dialect, lines=lines, sets=sets)
 
 
 def test_every_origin():
@@ -153,55 +130,6 @@ def test_what_fine_tuning_changes_is_noted_and_the_tensors_win():
     )
 
 
-def test_an_image_size_that_the_positions_contradict():
-    user = HEADS | {"image_size": (32, 32)}
-    assert message(ConflictingFact, timm(), user) == CONTRADICTED.format(
-        "image_size = 32x32 (user) makes 16 patches, but the tensors have 10 positions"
-    )
-
-
-def test_a_grid_that_is_not_square_is_asked_for():
-    shapes = timm() | {"pos_embed": (1, 13, 30)}
-    assert message(MissingFact, shapes, HEADS) == missing(
-        "timm",
-        "image_size  13 positions with 1 prefix tokens form no one square grid",
-        "--set image_size=...",
-    )
-    config, _ = examine(shapes, HEADS | {"image_size": (32, 24)})
-    assert config.grid_size == (4, 3)
-
-
-def test_positions_with_and_without_prefix_that_are_both_square_are_asked_for():
-    shapes = timm() | {"pos_embed": (1, 9, 30), "reg_token": (1, 4, 30)}
-    assert message(MissingFact, shapes, HEADS) == missing(
-        "timm",
-        "image_size  9 positions with 5 prefix tokens form no one square grid",
-        "--set image_size=...",
-    )
-    config, _ = examine(shapes, HEADS | {"image_size": (24, 24)})
-    assert config.no_embed_class and config.origins["no_embed_class"] == "tensors"
-    config, _ = examine(shapes, HEADS | {"image_size": (16, 16)})
-    assert not config.no_embed_class
-
-
-def test_positions_of_patches_alone_are_recognised():
-    config, _ = examine(timm() | {"pos_embed": (1, 9, 30)}, HEADS)
-    assert (config.no_embed_class, config.image_size) == (True, (24, 24))
-
-
-def test_a_user_who_misplaces_the_positions():
-    user = HEADS | {"image_size": (24, 24), "no_embed_class": True}
-    assert message(ConflictingFact, timm(), user) == CONTRADICTED.format(
-        "no_embed_class = True (user), but image_size = 24x24 and the 10 positions of the tensors "
-        "leave only False"
-    )
-
-
-def test_an_image_that_patches_do_not_fill():
-    config, _ = examine(timm(), HEADS | {"image_size": (31, 25)})
-    assert config.grid_size == (3, 3)
-
-
 @pytest.mark.parametrize(
     ("area", "channels", "patch"), [(192, 3, (8, 8)), (64, 1, (8, 8)), (147, 3, (7, 7))]
 )
@@ -233,44 +161,6 @@ def test_a_patch_and_channels_that_do_not_make_it_up():
     )
 
 
-def test_a_stem_rounds_up_as_its_padding_does():
-    config, _ = examine(google_hybrid(()), {"image_size": (23, 17)})
-    assert config.grid_size == (3, 3)
-
-
-def test_a_word_of_the_config_that_has_no_match():
-    theirs = {"model_type": "vit", "hidden_act": "gelu_10"}
-    config, _ = examine(hf(), HEADS, theirs | {"hidden_act": "gelu_new"})
-    assert config.activation == "gelu_tanh"
-    assert message(NotRepresentable, hf(), HEADS, theirs) == (
-        "error: not-representable\n"
-        "  config.json says hidden_act = 'gelu_10', which vitconvert has no word for.\n"
-        "  table    weights_map/hf_vit.toml\n"
-        "  problem  activation is one of gelu, gelu_tanh, quick_gelu, relu, silu, tanh\n"
-        "  hint: --set activation=... states it in vitconvert's words."
-    )
-
-
-def test_a_value_of_the_config_of_another_kind():
-    with pytest.raises(NotRepresentable) as error:
-        facts_from_config(builtin_tables()["hf_vit"], {"num_attention_heads": "many"})
-    assert str(error.value) == (
-        "error: not-representable\n"
-        "  config.json says num_attention_heads = 'many', which vitconvert has no word for.\n"
-        "  table    weights_map/hf_vit.toml\n"
-        "  problem  num_heads must be a whole number, not 'many'.\n"
-        "  hint: --set num_heads=... states it in vitconvert's words."
-    )
-
-
-def test_arguments_that_the_table_does_not_know():
-    table = builtin_tables()["timm"]
-    theirs = {"model_args": {"img_size": 24, "rope": True, "drop_rate": 0.1, "abs": [1]}}
-    assert unknown_arguments(table, theirs) == ["abs", "rope"]
-    assert unknown_arguments(table, {"model_args": [["rope"]]}) == []
-    assert unknown_arguments(table, {}) == []
-
-
 def test_an_architecture_that_computes_something_else_is_no_plain_vit():
     with pytest.raises(NotRepresentable) as error:
         find_architecture("timm", "vit_relpos_base_patch16_224.some_tag")
@@ -281,49 +171,6 @@ def test_an_architecture_that_computes_something_else_is_no_plain_vit():
         "Its tensors may look like a plain ViT's and still mean another function, so they are not "
         "read as one."
     )
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """A folder as projects publish it: weights and a config.json."""
-
-    def folder(shapes, **config):
-        save_file({n: torch.randn(s) for n, s in shapes.items()}, tmp_path / "model.safetensors")
-        (tmp_path / "config.json").write_text(json.dumps(config))
-        return tmp_path
-
-    return folder
-
-
-@pytest.mark.parametrize(
-    ("shapes", "config", "kind"),
-    [
-        (timm(), {"architecture": "vit_relpos_base_patch16_224"}, NotRepresentable),
-        (timm(), {"architecture": "vit_pe_core_base_patch16_224"}, ConflictingFact),
-        (timm(), {"architecture": "vit_base_patch16_rope_224"}, ConflictingFact),
-        (
-            timm(),
-            {"architecture": "vit_base_patch16_224", "model_args": {"use_rope": True}},
-            NotRepresentable,
-        ),
-        (timm(), {"architecture": "vit_base_patch16_224"}, ConflictingFact),
-        (hf(), {"model_type": "audio-spectrogram-transformer"}, UnknownDialect),
-        (hf(), {"model_type": "vit", "num_attention_heads": 7}, ConflictingFact),
-    ],
-)
-def test_tensors_of_a_plain_vit_under_another_models_config_are_refused(
-    folder, shapes, config, kind
-):
-    with pytest.raises(VitConvertError) as error:
-        load_checkpoint(folder(shapes, **config), overrides={"norm_eps": 1e-6})
-    assert type(error.value) is kind
-
-
-def test_a_config_that_fits_is_read(folder):
-    theirs = {"model_type": "vit", "num_attention_heads": 5, "layer_norm_eps": 1e-4}
-    config = load_checkpoint(folder(hf(), **theirs)).config
-    assert (config.num_heads, config.norm_eps) == (5, 1e-4)
-    assert config.origins["num_heads"] == "config.json"
 
 
 def test_a_file_name_may_begin_with_an_architecture():
@@ -341,10 +188,6 @@ def test_error_attention_scale_that_changed_between_releases():
         "attention_scale  until 0.6.6 it is embed_dim ** -0.5, from 0.6.7 on head_dim ** -0.5",
         "--set attention_scale=...",
     )
-
-
-def shapes_of(model):
-    return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
 
 
 def without_norm(shapes):
@@ -458,43 +301,6 @@ def test_a_plain_vit_is_not_asked_about_a_rotation(name):
         shapes = shapes_of(create_model(name))
     config, _ = examine(shapes, {"num_heads": find_architecture("timm", name)["num_heads"]})
     assert config.rope == "none"
-
-
-def beit(*, shared=False, size=(32, 32)):
-    options = {"img_size": size, "patch_size": 8, "embed_dim": 36, "num_heads": 3, "depth": 2}
-    kind = "use_shared_rel_pos_bias" if shared else "use_rel_pos_bias"
-    with torch.device("meta"):
-        return shapes_of(Beit(**options, use_abs_pos_emb=False, **{kind: True}))
-
-
-@pytest.mark.parametrize("shared", [False, True])
-def test_relative_positions_show_a_square_grid(shared):
-    config, ledger = examine(beit(shared=shared))
-    assert config.relative_positions == ("shared" if shared else "block")
-    assert (config.image_size, config.num_heads) == ((32, 32), 3)
-    assumed = "assumed: 52 relative positions form a square grid"
-    assert ledger.assumed["image_size"] == f"(32, 32) ({assumed})"
-
-
-def test_relative_positions_of_another_grid_are_asked_for():
-    shapes = beit(size=(32, 24))
-    assert message(MissingFact, shapes) == missing(
-        "timm_eva", "image_size  38 relative positions form no square grid", "--set image_size=..."
-    )
-    config, _ = examine(shapes, {"image_size": (32, 24)})
-    assert config.grid_size == (4, 3) and config.axes()["relative"] == 38
-
-
-def test_an_image_size_that_relative_positions_contradict():
-    assert message(ConflictingFact, beit(), {"image_size": (24, 32)}) == CONTRADICTED.format(
-        "image_size = 24x32 (user) needs 38 relative positions, but the tensors have 52"
-    )
-    config, ledger = examine(beit(), None, None, {"image_size": (224, 224)})
-    assert config.image_size == (32, 32)
-    assert ledger.notes == (
-        "image_size = 224x224 (architecture some_vit) needs 3028 relative positions, but the "
-        "tensors have 52",
-    )
 
 
 def test_branches_are_counted_and_each_is_needed():
