@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping
 
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.ledger import Ledger
-from vitconvert.conversion.plan import sizes_of
 from vitconvert.errors import ShapeMismatch, TensorMismatch
 from vitconvert.tables.binding import Binding
 from vitconvert.tables.canonical import expected_tensors
@@ -124,7 +123,7 @@ def _left_over(binding: Binding, config: ViTConfig) -> Iterator[str]:
 def _misshapen(binding: Binding, config: ViTConfig) -> Iterator[str]:
     for key, row in binding.misfits.items():
         yield f"{key}  found {_show(binding.shapes[key])}, which is not laid out as in {row}"
-    sizes, seen = sizes_of(config), set()
+    sizes, seen = config.axes(), set()
     for links in binding.links.values():
         for link in links:
             if link.theirs is None or link.theirs in seen:

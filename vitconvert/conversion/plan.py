@@ -71,18 +71,13 @@ class Plan:
         return assembly.axes.shape(self.sizes)
 
 
-def sizes_of(config: ViTConfig) -> dict[str, int]:
-    """The size of every axis that a table can name."""
-    return {**config.axes(), "layer": config.depth}
-
-
 def plan_reading(binding: Binding, config: ViTConfig) -> Plan:
     """From a dialect to our names."""
     assemblies = [
         Assembly(name, parts[0].our_axes, tuple(_reading(link) for link in parts))
         for name, parts in binding.links.items()
     ]
-    return Plan(tuple(assemblies), sizes_of(config), constants=binding.guarded)
+    return Plan(tuple(assemblies), config.axes(), constants=binding.guarded)
 
 
 def plan_writing(table: Table, config: ViTConfig) -> Plan:
@@ -103,7 +98,7 @@ def plan_writing(table: Table, config: ViTConfig) -> Plan:
         pieces.setdefault(link.theirs, []).append(_writing(link))
     assemblies = [Assembly(key, axes[key], tuple(found)) for key, found in pieces.items()]
     inert = (assembly for assembly in _inert(table, config) if assembly.target not in pieces)
-    return Plan((*assemblies, *inert), sizes_of(config), tuple(zeros))
+    return Plan((*assemblies, *inert), config.axes(), tuple(zeros))
 
 
 def _inert(table: Table, config: ViTConfig) -> Iterable[Assembly]:
