@@ -30,18 +30,6 @@ class Labels(tuple[str, ...]):
         return labels
 
 
-def labels_for(
-    num_classes: int,
-    id2label: Mapping[str, str] | Mapping[int, str] | Sequence[str] | None = None,
-    *,
-    descriptions: Mapping[str, str] | None = None,
-    origin: str = "config.json",
-) -> Labels | None:
-    """The checkpoint's own names, or those that are assumed, or none: see the functions below."""
-    stated = stated_labels(num_classes, id2label, descriptions=descriptions, origin=origin)
-    return stated or assumed_labels(num_classes)
-
-
 def stated_labels(
     num_classes: int,
     id2label: Mapping[str, str] | Mapping[int, str] | Sequence[str] | None = None,
