@@ -11,13 +11,12 @@ from dataclasses import dataclass
 
 from vitconvert.tables.canonical import canonical_tensors
 from vitconvert.tables.rows import may_spell
-from vitconvert.tables.sections import builtin_texts
+from vitconvert.tables.sections import builtin_sections, builtin_texts
 
 _EXTENDS = re.compile(r'^extends\s*=\s*"([^"]*)"', re.MULTILINE)
 _ECOSYSTEM = re.compile(r'^ecosystem\s*=\s*"([^"]*)"', re.MULTILINE)
 # Of a key of [ignore] that ends in "*", the letters before it.
 _ANY_REST = re.compile(r'^"(?:[^"]*\})?([^"{}]*)\*"', re.MULTILINE)
-_REQUIRES = re.compile(r"^requires\s*=\s*\[([^]]*)\]", re.MULTILINE)
 _QUOTED = re.compile(r'"([^"]*)"')
 _LEFT_SIDE = re.compile(r"^[^=\n]*=", re.MULTILINE)
 _WORD = re.compile(r"[A-Za-z]+")
@@ -59,10 +58,9 @@ def _spellings() -> Mapping[str, _Spelling]:
 
 def may_find_required(name: str, skeletons: str) -> bool:
     """Whether keys of these skeletons, one on each line, may be all that a dialect requires."""
-    groups = _REQUIRES.search(builtin_texts()[name])
-    return groups is None or all(
+    return all(
         any(may_spell(_right_side(row.strip(), name), {}, skeletons) for row in group.split("|"))
-        for group in _QUOTED.findall(groups[1])
+        for group in builtin_sections(name)["dialect"].get("requires", ())
     )
 
 
