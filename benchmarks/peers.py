@@ -150,19 +150,11 @@ def _transformers(setting: Setting) -> Answer:
 
 
 def _torchvision(setting: Setting) -> Answer:
-    from torchvision.models import VisionTransformer
+    from vitconvert.parity.references.torchvision import torchvision_model
 
     theirs = _timm_model(setting)
     config = config_of(setting)
-    model = VisionTransformer(
-        image_size=config.image_size[0],
-        patch_size=config.patch_size[0],
-        num_layers=config.depth,
-        num_heads=config.num_heads,
-        hidden_dim=config.embed_dim,
-        mlp_dim=config.mlp_dim,
-        num_classes=config.num_classes,
-    )
+    model = torchvision_model(config)
     stated = {"num_heads": config.num_heads}
     model.load_state_dict(
         vitconvert.convert_state_dict(theirs.state_dict(), to="torchvision", overrides=stated)

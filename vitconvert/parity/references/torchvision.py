@@ -22,18 +22,7 @@ def torchvision_reference(reading: Reading) -> Reference:
     """
     torchvision = package("torchvision", install="torchvision")
     config = reading.config
-    _require_plain(config)
-    model = torchvision.models.VisionTransformer(
-        image_size=config.image_size[0],
-        patch_size=config.patch_size[0],
-        num_layers=config.depth,
-        num_heads=config.num_heads,
-        hidden_dim=config.embed_dim,
-        mlp_dim=config.mlp_dim,
-        num_classes=config.num_classes,
-        representation_size=config.representation_size or None,
-        norm_layer=partial(nn.LayerNorm, eps=config.norm_eps),
-    )
+    model = torchvision_model(config)
     name = f"torchvision {torchvision.__version__} VisionTransformer"
     notes = _fit(model, config)
     load_strictly(model, own_tensors(reading), name)
@@ -52,6 +41,29 @@ def torchvision_reference(reading: Reading) -> Reference:
         },
         notes=notes,
     )
+
+
+def torchvision_model(config: ViTConfig) -> nn.Module:
+    """torchvision's VisionTransformer of these sizes, which reads three channels and has a head.
+
+    Raises:
+        NotRepresentable: The class has no argument for a part of the configuration.
+    """
+    from torchvision.models import VisionTransformer
+
+    _require_plain(config)
+    model: nn.Module = VisionTransformer(
+        image_size=config.image_size[0],
+        patch_size=config.patch_size[0],
+        num_layers=config.depth,
+        num_heads=config.num_heads,
+        hidden_dim=config.embed_dim,
+        mlp_dim=config.mlp_dim,
+        num_classes=config.num_classes,
+        representation_size=config.representation_size or None,
+        norm_layer=partial(nn.LayerNorm, eps=config.norm_eps),
+    )
+    return model
 
 
 def _require_plain(config: ViTConfig) -> None:
