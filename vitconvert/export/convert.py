@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitconvert.checkpoint import Checkpoint, Reading, Source, materialised, read_header
 from vitconvert.config import ViTConfig
+from vitconvert.containers import TensorInfo
 from vitconvert.conversion.ledger import Ledger
 from vitconvert.conversion.target import Target
 from vitconvert.export.card import write_card
@@ -17,7 +18,7 @@ from vitconvert.export.provenance import provenance, source_hashes, weights_meta
 from vitconvert.export.targets import OWN, Wish, choose_gauged_target, choose_target
 from vitconvert.export.weights import contents_for, parse_size, write_weights
 from vitconvert.export.whole_directory import check_output, check_source, whole_directory
-from vitconvert.loading import build_model
+from vitconvert.loading import build_model, read_state_dict
 from vitconvert.sources import Located, locate
 
 if TYPE_CHECKING:
@@ -181,16 +182,13 @@ def convert_located(
             directory, target.table, contents, most, metadata=metadata, read_soon=verify
         )
         infos = {name: content.info for name, content in contents.items()}
-        dtypes = {info.dtype for info in infos.values()}
-        companions = companions_of(target, source.preprocessing, dtypes)
-        for name, companion in companions.files.items():
-            write_json(directory / name, companion)
+        departures = _write_companions(directory, target, source, infos)
         opened = _opened(directory, target, source) if verify else ()
         told: dict[str, Any] = {
             "sha256_in": sha256_in(),
             "parity": parity,
             "opened": opened,
-            "departures": companions.departures,
+            "departures": departures,
         }
         write_card(directory, source, target, infos, **told)
         record = provenance(source, target, sha256_out=sha256, command=command, **told)
@@ -205,7 +203,7 @@ def convert_located(
         passed_over=passed_over,
         parity=parity,
         opened=opened,
-        departures=companions.departures,
+        departures=departures,
         sha256=sha256,
     )
 
@@ -230,7 +228,6 @@ def convert_state_dict(
         VitConvertError: One of the errors of `load_checkpoint`.
     """
     from vitconvert.conversion.materialise import materialise
-    from vitconvert.loading import read_state_dict
 
     tensors, config = read_state_dict(state_dict, dialect=dialect, overrides=overrides)
     if to == OWN:
@@ -261,6 +258,17 @@ def _verified(reading: Reading) -> "ParityReport":
     report = verify_reading(reading, model, preprocessing=reading.preprocessing, until_equal=True)
     report.raise_if_failed()
     return report
+
+
+def _write_companions(
+    directory: Path, target: Target, source: Reading | Checkpoint, infos: Mapping[str, TensorInfo]
+) -> tuple[str, ...]:
+    """Write the small files; what they cannot say of photographs."""
+    dtypes = {info.dtype for info in infos.values()}
+    companions = companions_of(target, source.preprocessing, dtypes)
+    for name, companion in companions.files.items():
+        write_json(directory / name, companion)
+    return companions.departures
 
 
 def _opened(directory: Path, target: Target, source: Reading | Checkpoint) -> "tuple[Opened, ...]":

@@ -121,10 +121,7 @@ def push(
         )
     api = HfApi(library_name=LIBRARY, library_version=VERSION, token=token)
     with progress(quiet=quiet), explained_upload(repo, revision):
-        repo = api.create_repo(repo, private=private or None, exist_ok=True).repo_id
-        _require(api, repo, private=private)
-        if revision not in (None, "main") and not str(revision).startswith("refs/"):
-            api.create_branch(repo, branch=str(revision), exist_ok=True)
+        repo = _repository(api, repo, revision, private=private)
         done = api.create_commit(
             repo,
             [CommitOperationAdd(name, path) for name, path in files.items()],
@@ -198,10 +195,15 @@ def _check(path: Path, written: str) -> None:
         )
 
 
-def _require(api: "HfApi", repo: str, *, private: bool) -> None:
-    """What was asked for when creating a repository holds of one that was there, too."""
+def _repository(api: "HfApi", repo: str, revision: str | None, *, private: bool) -> str:
+    """The repository with its owner, created with its branch if it is not there."""
+    repo = api.create_repo(repo, private=private or None, exist_ok=True).repo_id
+    # What was asked for when creating a repository does not change one that was there.
     if private and not api.model_info(repo).private:
         raise UploadError(
             f"{repo} is there already, and public.",
             hint="leave out --private, or make it private on its page",
         )
+    if revision not in (None, "main") and not str(revision).startswith("refs/"):
+        api.create_branch(repo, branch=str(revision), exist_ok=True)
+    return repo
