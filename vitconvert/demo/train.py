@@ -11,7 +11,6 @@ The digits are those of E. Alpaydin and C. Kaynak, "Optical Recognition of Handw
 images of 8x8 pixels with values from 0 to 16.
 """
 
-import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -31,6 +30,7 @@ from tqdm import tqdm
 from vitconvert.config import ViTConfig
 from vitconvert.containers import write_safetensors
 from vitconvert.errors import MissingPackage, VitConvertError
+from vitconvert.export.companions import write_json
 from vitconvert.export.convert import convert_located
 from vitconvert.export.whole_directory import check_output
 from vitconvert.inference.preprocessing import Preprocessing
@@ -182,8 +182,8 @@ def write(model: ViT, output: Path, *, record: Mapping[str, Any]) -> None:
     with TemporaryDirectory() as directory:
         own = Path(directory)
         write_safetensors(own / "model.safetensors", model.state_dict())
-        _write_json(own / "config.json", {"label_names": list(CLASSES)})
-        _write_json(
+        write_json(own / "config.json", {"label_names": list(CLASSES)})
+        write_json(
             own / "vitconvert.json",
             {
                 "target": "vit",
@@ -196,7 +196,7 @@ def write(model: ViT, output: Path, *, record: Mapping[str, Any]) -> None:
         convert_located(
             located, to="vit", output=output, reading_options={}, verify=False, command=COMMAND
         )
-    _write_json(output / "training.json", record)
+    write_json(output / "training.json", record)
     _write_samples(output / "samples")
 
 
@@ -211,10 +211,6 @@ def _write_samples(directory: Path) -> None:
         last = np.flatnonzero(classes[::HELD_OUT] == index)[-1]
         image = Image.fromarray(grey[::HELD_OUT][last]).convert("RGB")
         image.resize(CONFIG.image_size, Image.Resampling.NEAREST).save(directory / f"{name}.png")
-
-
-def _write_json(path: Path, value: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 
 
 def train(output: Path, *, epochs: int = EPOCHS, quiet: bool = False) -> float:
