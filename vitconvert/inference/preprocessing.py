@@ -191,7 +191,7 @@ class Preprocessing:
         Raises:
             NotRepresentable: timm has no such resizing.
         """
-        return processor_writing.timm_config(self)
+        return processor_writing.pretrained_cfg(self)
 
     @classmethod
     def from_huggingface(
@@ -238,7 +238,7 @@ class Preprocessing:
         Raises:
             NotRepresentable: transformers has no such resizing.
         """
-        return processor_writing.huggingface_config(self)
+        return processor_writing.preprocessor_config(self)
 
     @classmethod
     def from_openclip(
@@ -263,7 +263,7 @@ class Preprocessing:
         open_clip resizes to the size of the tower's images, so that a crop takes no margin away.
         `differences` to `from_openclip` of the result tells the rest.
         """
-        return processor_writing.openclip_config(self)
+        return processor_writing.preprocess_cfg(self)
 
     @classmethod
     def from_dialect(

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from vitconvert.inference.preprocessing import Preprocessing
 
 
-def timm_config(p: "Preprocessing") -> dict[str, Any]:
-    """The keys of timm's `pretrained_cfg`."""
+def pretrained_cfg(p: "Preprocessing") -> dict[str, Any]:
+    """The keys of timm's."""
     mean, std = _mean_std_of_one(p)
     mode, crop_pct = _timm_crop(p)
     return {
@@ -60,8 +60,8 @@ def _shortest_fraction(image_size: Size, resize_size: Size) -> float | None:
     return None
 
 
-def huggingface_config(p: "Preprocessing") -> dict[str, Any]:
-    """A `preprocessor_config.json`."""
+def preprocessor_config(p: "Preprocessing") -> dict[str, Any]:
+    """The keys of transformers' `preprocessor_config.json`."""
     if p.resize in ("cover", "border") or p.interpolation in ("box", "hamming"):
         raise NotRepresentable(
             f"transformers cannot state this resizing: {p.resize} with {p.interpolation}.",
@@ -109,8 +109,8 @@ def _height_width(size: Size) -> dict[str, int]:
     return {"height": size[0], "width": size[1]}
 
 
-def openclip_config(p: "Preprocessing") -> dict[str, Any]:
-    """A `preprocess_cfg` of open_clip."""
+def preprocess_cfg(p: "Preprocessing") -> dict[str, Any]:
+    """The keys of open_clip's."""
     mean, std = _mean_std_of_one(p)
     modes = {"squash": "squash", "patches": "squash", "border": "longest"}
     square = p.image_size[0] == p.image_size[1]
