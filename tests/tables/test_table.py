@@ -8,9 +8,9 @@ import pytest
 from tests.tables.header import HEADER
 from vitconvert.config import ViTConfig
 from vitconvert.errors import UsageError
+from vitconvert.tables.config_file import Conditional
 from vitconvert.tables.dialects import builtin_tables, find_tables, read_table
 from vitconvert.tables.directory import tables_dir
-from vitconvert.tables.reading import Default
 
 
 def test_a_small_table(write):
@@ -39,9 +39,9 @@ norm_eps = 1e-5
     (part,) = table.row_of["blocks.{i}.norm1.bias"].alternatives[0].parts
     assert part.key.write({"i": 10}) == "layer11.ln.bias"
     assert table.defaults == (
-        Default("norm_eps", 1e-5),
-        Default("pooling", "token", "class_token", False),
-        Default("pooling", "avg", "class_token", True),
+        Conditional("norm_eps", 1e-5),
+        Conditional("pooling", "token", "class_token", False),
+        Conditional("pooling", "avg", "class_token", True),
     )
     assert [reason for _, reason in table.ignore] == ["optimizer state"]
 
@@ -123,4 +123,4 @@ def test_an_unknown_dialect_is_named_with_its_neighbours():
 def test_every_field_of_a_default_is_a_field_of_the_configuration():
     fields = {field.name for field in dataclasses.fields(ViTConfig)}
     for table in builtin_tables().values():
-        assert {default.field for default in table.defaults} <= fields
+        assert {default.name for default in table.defaults} <= fields

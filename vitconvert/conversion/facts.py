@@ -17,7 +17,7 @@ from vitconvert.conversion.their_config import Facts
 from vitconvert.errors import ConflictingFact, MissingFact, NotRepresentable
 from vitconvert.tables.architectures import architectures, named
 from vitconvert.tables.binding import Binding
-from vitconvert.tables.reading import SCALED_BY_WIDTH, Default
+from vitconvert.tables.reading import SCALED_BY_WIDTH
 from vitconvert.tables.table import Table
 
 _FIELDS = [f for f in dataclasses.fields(ViTConfig) if f.name != "origins"]
@@ -131,19 +131,15 @@ def _take_stated(found: Findings) -> None:
     table = found.binding.table
     for default in table.defaults:
         holds = not default.word or bool(found.facts.get(default.word, (False, ""))[0])
-        if holds != default.negated and default.field not in found.stated:
-            found.facts.setdefault(default.field, (_default(found, default), table.origin))
+        if holds != default.negated and default.name not in found.stated:
+            scaled = default.value == SCALED_BY_WIDTH
+            value = found.facts["embed_dim"][0] ** -0.5 if scaled else default.value
+            found.facts.setdefault(default.name, (value, table.origin))
     for field, why in table.ask.items():
         if field not in found.stated:
             found.missing[field] = why
     for field, fact in found.stated.items():
         found.facts.setdefault(field, fact)
-
-
-def _default(found: Findings, default: Default) -> Any:
-    if default.value == SCALED_BY_WIDTH:
-        return found.facts["embed_dim"][0] ** -0.5
-    return tuple(default.value) if isinstance(default.value, list) else default.value
 
 
 def _miss_last_norm(found: Findings) -> None:

@@ -153,7 +153,7 @@ def _read_heads(found: Findings) -> None:
     if inner is None:
         return
     table = found.binding.table
-    always = {d.field: (d.value, table.origin) for d in table.defaults if not d.word}
+    always = {d.name: (d.value, table.origin) for d in table.defaults if not d.word}
     said = always | found.stated
     for field, other in (("num_heads", "head_dim"), ("head_dim", "num_heads")):
         if field in said and not (field in always and other in found.stated):

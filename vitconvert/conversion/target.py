@@ -125,9 +125,9 @@ def _require_same_function(table: Table, config: ViTConfig, read_back: ViTConfig
     wanted, found = config.function(), read_back.function()
     # A reader believes the number of positions; the project's own code does not.
     found |= {
-        default.field: default.value
+        default.name: default.value
         for default in table.defaults
-        if default.field == "no_embed_class" in wanted and not default.word
+        if default.name == "no_embed_class" in wanted and not default.word
     }
     differences = [
         f"{name}: the weights need {wanted.get(name)}, and there it is {found.get(name)}"

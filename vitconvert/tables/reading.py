@@ -4,7 +4,6 @@ import functools
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from vitconvert.config import ViTConfig, field_names
@@ -62,16 +61,6 @@ _GATHERED = ("running_mean", "running_var", "num_batches_tracked")
 
 # The one default that depends on a size: attention scaled by the model's width, not the head's.
 SCALED_BY_WIDTH = "embed_dim ** -0.5"
-
-
-@dataclass(frozen=True)
-class Default:
-    """A fact the dialect implies: `field if word` or `field unless word`, or always."""
-
-    field: str
-    value: Any
-    word: str = ""
-    negated: bool = False
 
 
 class Reader:
@@ -276,19 +265,19 @@ class Reader:
         except ValueError as error:
             raise self.error(f'{section}."{key}"', error) from None
 
-    def defaults(self) -> Iterator[Default]:
-        """What the project's code fixes."""
+    def defaults(self) -> Iterator[Conditional]:
+        """Fields that the project's code fixes; a word is another field."""
         for key, value in self.section("config").items():
             place = f'config."{key}"'
             match key.split():
                 case ["attention_scale"] if value == SCALED_BY_WIDTH:
-                    yield Default("attention_scale", value)
+                    yield Conditional("attention_scale", value)
                 case [field]:
-                    yield Default(field, self.field(place, field, value))
+                    yield Conditional(field, self.field(place, field, value))
                 case [field, ("if" | "unless") as how, word]:
                     self.check_field(place, word)
                     parsed = self.field(place, field, value)
-                    yield Default(field, parsed, word, how == "unless")
+                    yield Conditional(field, parsed, word, how == "unless")
                 case _:
                     forms = '"field", "field if word" or "field unless word"'
                     raise self.error(place, f"expected {forms}")

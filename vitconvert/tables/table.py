@@ -10,7 +10,7 @@ from vitconvert.config import ViTConfig
 from vitconvert.tables.axes import Axes
 from vitconvert.tables.config_file import Conditional, ConfigFile
 from vitconvert.tables.constants import Constant
-from vitconvert.tables.reading import Default, Reader
+from vitconvert.tables.reading import Reader
 from vitconvert.tables.rows import Row
 from vitconvert.tables.sections import builtin_label
 from vitconvert.tables.templates import Template
@@ -84,7 +84,7 @@ class Table:
         return tuple(self.reader.first())
 
     @functools.cached_property
-    def defaults(self) -> tuple[Default, ...]:
+    def defaults(self) -> tuple[Conditional, ...]:
         """What the project's code fixes."""
         return tuple(self.reader.defaults())
 
