@@ -13,7 +13,7 @@ from vitconvert.containers import Container, open_container, passed_over, weight
 from vitconvert.conversion.accounts import check_accounts, check_dtypes, open_ledger
 from vitconvert.conversion.facts import Gathered, gather_facts
 from vitconvert.conversion.ledger import Ledger
-from vitconvert.conversion.plan import plan_reading
+from vitconvert.conversion.plan import Plan, plan_reading
 from vitconvert.errors import SourceError, UsageError
 from vitconvert.inference.labels import Labels, assumed_labels
 from vitconvert.inference.preprocessing import Preprocessing
@@ -57,6 +57,15 @@ class Reading:
     def dialect(self) -> str:
         """Name of the table."""
         return self.table.name
+
+    @functools.cached_property
+    def plan(self) -> Plan:
+        """From the tensors of the file to ours."""
+        return plan_reading(self.recognised.binding, self.config)
+
+    def read(self, key: str) -> "torch.Tensor":
+        """A tensor of the file, by its key in the dialect."""
+        return self.container.read(self.recognised.prefix + key)
 
     @functools.cached_property
     def preprocessing(self) -> Preprocessing | None:
@@ -123,10 +132,7 @@ def checkpoint_of(reading: Reading) -> Checkpoint:
     """Materialise what a header promises."""
     from vitconvert.conversion.materialise import materialise
 
-    container, prefix = reading.container, reading.recognised.prefix
-    plan = plan_reading(reading.recognised.binding, reading.config)
-    tensors = materialise(plan, lambda name: container.read(prefix + name))
-    return checkpoint_with(reading, tensors)
+    return checkpoint_with(reading, materialise(reading.plan, reading.read))
 
 
 def checkpoint_with(reading: Reading, tensors: "Mapping[str, torch.Tensor]") -> Checkpoint:

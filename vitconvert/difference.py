@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from vitconvert.checkpoint import Reading, Source, open_located, read_header
 from vitconvert.config import ViTConfig
 from vitconvert.containers import Container, TensorInfo
-from vitconvert.conversion.plan import Assembly, plan_reading
+from vitconvert.conversion.plan import Assembly
 from vitconvert.conversion.values import ValueDifference, compare
 from vitconvert.errors import (
     AmbiguousDialect,
@@ -252,8 +252,7 @@ def _raw(container: Container) -> _Tensors:
 
 
 def _canonical(reading: Reading) -> _Tensors:
-    container, prefix = reading.container, reading.recognised.prefix
-    plan = plan_reading(reading.recognised.binding, reading.config)
+    container, prefix, plan = reading.container, reading.recognised.prefix, reading.plan
     assemblies = {assembly.target: assembly for assembly in plan.assemblies}
 
     def dtype(assembly: Assembly) -> str:
@@ -264,7 +263,7 @@ def _canonical(reading: Reading) -> _Tensors:
         from vitconvert.conversion.materialise import materialise
 
         alone = replace(plan, assemblies=(assemblies[name],), constants={})
-        return materialise(alone, lambda key: container.read(prefix + key))[name]
+        return materialise(alone, reading.read)[name]
 
     infos = {n: TensorInfo(dtype=dtype(a), shape=plan.shape(a)) for n, a in assemblies.items()}
     return _Tensors(naming="canonical", infos=infos, read=read, close=container.close)
@@ -274,9 +273,7 @@ def _check_constants(reading: Reading) -> None:
     """What is ignored because it is always the same is so here."""
     from vitconvert.conversion.materialise import materialise
 
-    container, prefix = reading.container, reading.recognised.prefix
-    plan = plan_reading(reading.recognised.binding, reading.config)
-    materialise(replace(plan, assemblies=()), lambda key: container.read(prefix + key))
+    materialise(replace(reading.plan, assemblies=()), reading.read)
 
 
 def _difference(

@@ -9,7 +9,7 @@ from vitconvert.config import ViTConfig
 from vitconvert.containers import ITEM_SIZE, TensorInfo
 from vitconvert.conversion.gauges import Gauge
 from vitconvert.conversion.ledger import Ledger
-from vitconvert.conversion.plan import Assembly, Piece, Plan, compose, plan_reading
+from vitconvert.conversion.plan import Assembly, Piece, Plan, compose
 from vitconvert.conversion.target import Target
 from vitconvert.export.changes import Changes, changed
 from vitconvert.export.companions import companions_of
@@ -225,14 +225,13 @@ def plan_located(
 
 def _reading_plan(reading: Reading, after: ViTConfig) -> Plan:
     """What is read; tensors that a change makes out of nothing stand for themselves."""
-    plan = plan_reading(reading.recognised.binding, reading.config)
-    read = {assembly.target for assembly in plan.assemblies}
+    read = {assembly.target for assembly in reading.plan.assemblies}
     made = (
         Assembly(name, axes, (Piece(name, axes),))
         for name, axes in expected_tensors(after).items()
         if name not in read
     )
-    return replace(plan, assemblies=(*plan.assemblies, *made))
+    return replace(reading.plan, assemblies=(*reading.plan.assemblies, *made))
 
 
 def _files(
@@ -298,9 +297,9 @@ def _promised(reading: Reading) -> Checkpoint:
         info = manifest[prefix + name]
         return torch.empty(info.shape, dtype=getattr(torch, info.dtype))
 
-    plan = plan_reading(reading.recognised.binding, reading.config)
+    plan = replace(reading.plan, constants={})
     with torch.device("meta"):
-        return checkpoint_with(reading, materialise(replace(plan, constants={}), read))
+        return checkpoint_with(reading, materialise(plan, read))
 
 
 def _only_wider(before: "torch.Tensor | None", after: "torch.Tensor") -> bool:

@@ -16,7 +16,7 @@ from vitconvert.containers import (
     write_torch,
 )
 from vitconvert.conversion.gauges import GAUGES
-from vitconvert.conversion.plan import compose, plan_reading
+from vitconvert.conversion.plan import compose
 from vitconvert.conversion.target import Target
 from vitconvert.errors import NotRepresentable, UsageError
 from vitconvert.export.stream import stream
@@ -35,9 +35,8 @@ def contents_for(
             help beside what is allowed.
     """
     if isinstance(source, Reading):
-        recognised = source.recognised
-        reading = plan_reading(recognised.binding, source.config)
-        moved = stream(compose(reading, target.plan), source.container, recognised.prefix)
+        plan = compose(source.plan, target.plan)
+        moved = stream(plan, source.container, source.recognised.prefix)
         if moved is not None:
             return moved
     return _materialised(target, materialised(source), allow)
