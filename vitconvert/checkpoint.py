@@ -85,7 +85,9 @@ class Reading:
     @functools.cached_property
     def checkpoint(self) -> "Checkpoint":
         """What the header promises, materialised once."""
-        return checkpoint_of(self)
+        from vitconvert.conversion.materialise import materialise
+
+        return checkpoint_with(self, materialise(self.plan, self.read))
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -126,13 +128,6 @@ class Checkpoint:
     def labels(self) -> Labels | None:
         """Names of the classes, assumed if the checkpoint itself has none; None if unknown."""
         return self.own_labels or assumed_labels(self.config.num_classes)
-
-
-def checkpoint_of(reading: Reading) -> Checkpoint:
-    """Materialise what a header promises."""
-    from vitconvert.conversion.materialise import materialise
-
-    return checkpoint_with(reading, materialise(reading.plan, reading.read))
 
 
 def checkpoint_with(reading: Reading, tensors: "Mapping[str, torch.Tensor]") -> Checkpoint:

@@ -5,13 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from vitconvert.beside import parse_fields
-from vitconvert.checkpoint import (
-    Checkpoint,
-    Source,
-    candidate_tables,
-    checkpoint_of,
-    read_header,
-)
+from vitconvert.checkpoint import Checkpoint, Source, candidate_tables, read_header
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.accounts import check_accounts, check_dtypes
 from vitconvert.conversion.facts import derive_config, state
@@ -142,7 +136,7 @@ def read_checkpoint(
         table=table,
         prefer=prefer,
     )
-    return checkpoint_of(reading)
+    return reading.checkpoint
 
 
 def read_state_dict(

@@ -15,7 +15,7 @@ from vitconvert.cli.options import (
     changing_options,
     fetching_options,
     parse_dtype,
-    parse_settings,
+    parse_reading,
     reading_options,
     talking_options,
 )
@@ -136,13 +136,8 @@ def _locate(source: str, options: dict[str, Any], stack: ExitStack) -> "Located"
 
 
 def _reading(source: str, options: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "dialect": options["dialect"] or (None if options["table"] else ecosystem_of(source)),
-        "overrides": parse_settings(options["settings"]),
-        "architecture": options["architecture"],
-        "table": options["table"],
-        "prefer": options["prefer"],
-    }
+    dialect = options["dialect"] or (None if options["table"] else ecosystem_of(source))
+    return parse_reading(options) | {"dialect": dialect}
 
 
 def _changes(options: dict[str, Any]) -> "Changes":

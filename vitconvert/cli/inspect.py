@@ -6,7 +6,7 @@ import click
 
 from vitconvert.cli.options import (
     fetching_options,
-    parse_settings,
+    parse_reading,
     reading_options,
     talking_options,
 )
@@ -28,11 +28,7 @@ def command(name: str, help_text: str) -> click.Command:
 
         inspection = inspect_located(
             locate(options["model"], **locate_options(options)),
-            dialect=options["dialect"],
-            overrides=parse_settings(options["settings"]),
-            architecture=options["architecture"],
-            table=options["table"],
-            prefer=options["prefer"],
+            **parse_reading(options),
         )
         if options["as_json"]:
             print_json({"ok": True, **inspection.to_dict()})

@@ -124,6 +124,13 @@ def parse_settings(settings: tuple[str, ...]) -> dict[str, str]:
     return parsed
 
 
+def parse_reading(options: dict[str, Any]) -> dict[str, Any]:
+    """The reading options, as `read_header` takes them."""
+    names = ("dialect", "architecture", "table", "prefer")
+    overrides = parse_settings(options["settings"])
+    return {name: options[name] for name in names} | {"overrides": overrides}
+
+
 def parse_dtype(name: str) -> "torch.dtype | None":
     """`--dtype`, as the loading functions take it; None keeps what there is."""
     if name == "keep":  # and torch need not be imported

@@ -15,7 +15,7 @@ from vitconvert.cli.options import (
     fetching_options,
     line_options,
     parse_dtype,
-    parse_settings,
+    parse_reading,
     reading_options,
 )
 from vitconvert.cli.references import locate_options
@@ -69,11 +69,7 @@ def checkpoint_of(options: dict[str, Any]) -> "Checkpoint":
 
     return read_checkpoint(
         locate(options["model"], **locate_options(options)),
-        dialect=options["dialect"],
-        overrides=parse_settings(options["settings"]),
-        architecture=options["architecture"],
-        table=options["table"],
-        prefer=options["prefer"],
+        **parse_reading(options),
     )
 
 

@@ -7,7 +7,7 @@ import click
 
 from vitconvert.cli.options import (
     fetching_options,
-    parse_settings,
+    parse_reading,
     reading_options,
     talking_options,
 )
@@ -56,21 +56,14 @@ def command(name: str, help_text: str) -> click.Command:
 
 
 def _compare(options: dict[str, Any]) -> "ParityReport":
-    from vitconvert.checkpoint import checkpoint_of, read_header
+    from vitconvert.checkpoint import read_header
     from vitconvert.loading import build_model
     from vitconvert.parity import verify_reading
     from vitconvert.sources import locate
 
-    reading = {
-        "dialect": options["dialect"],
-        "overrides": parse_settings(options["settings"]),
-        "architecture": options["architecture"],
-        "table": options["table"],
-        "prefer": options["prefer"],
-    }
     located = locate(options["model"], **locate_options(options))
-    reference = read_header(located, **reading)
-    checkpoint = checkpoint_of(reference)
+    reference = read_header(located, **parse_reading(options))
+    checkpoint = reference.checkpoint
     if options["against"]:
         reference = read_header(locate(options["against"], **locate_options(options)))
     return verify_reading(

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from vitconvert.checkpoint import Reading, checkpoint_of, read_header
+from vitconvert.checkpoint import Reading, read_header
 from vitconvert.errors import MissingPackage, NotRepresentable, UsageError
 from vitconvert.inference.preprocessing import Preprocessing
 from vitconvert.loading import build_model
@@ -69,7 +69,7 @@ def verify(
         "prefer": prefer,
     }
     reading = read_header(locate(source), **options)
-    checkpoint = checkpoint_of(reading)
+    checkpoint = reading.checkpoint
     other = reading if against is None else read_header(locate(against))
     with other.container:
         return verify_reading(
