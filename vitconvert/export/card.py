@@ -54,7 +54,7 @@ def write_card(
         source: What was converted.
         target: The layout that it has.
         tensors: What was written.
-        sha256_in: File of the source to hash.
+        sha256_in: Hash of each file of the source, by its name.
         parity: Comparison with the source's own implementation, if it was asked for.
         opened: How programs that loaded the output agree.
         departures: What they do otherwise with photographs.

@@ -159,12 +159,9 @@ def model_args(config: ViTConfig) -> dict[str, Any]:
         "pool_include_prefix": config.pool_include_prefix,
         "act_layer": config.activation,
     }
-    if config.dist_token:
-        del (
-            arguments["class_token"],
-            arguments["no_embed_class"],
-        )  # VisionTransformerDistilled's own
-        del arguments["reg_tokens"], arguments["fc_norm"], arguments["pool_include_prefix"]
+    if config.dist_token:  # VisionTransformerDistilled settles these itself
+        del arguments["class_token"], arguments["no_embed_class"], arguments["reg_tokens"]
+        del arguments["fc_norm"], arguments["pool_include_prefix"]
     if config.layer_scale:
         arguments["init_values"] = 1e-5
     return arguments

@@ -210,7 +210,7 @@ def _positions(config: ViTConfig, weights: Weights) -> Iterator[Rearrangement]:
         return
     name = "pos_embed"
     table = weights[name]
-    prefix = config.num_positions - config.num_patches
+    prefix = config.num_prefix_positions
     down, across = config.grid_size
     grid = table[:, prefix:].reshape(1, across, down, -1).transpose(1, 2).flatten(1, 2)
     yield f"{name} is column by column, not row by row", {name: _joined(table, prefix, grid)}

@@ -82,7 +82,7 @@ def vision_transformer(config: ViTConfig) -> nn.Module:
     from timm.models.deit import VisionTransformerDistilled
     from timm.models.vision_transformer import VisionTransformer
 
-    if config.num_heads * config.head_dim != config.embed_dim or config.attention_scale:
+    if not config.even_heads or config.attention_scale:
         raise NotRepresentable(
             "timm's VisionTransformer divides its width among the heads and scales by theirs; this "
             "model does not."
