@@ -7,14 +7,20 @@ from vitconvert.config.vocabularies import VOCABULARIES
 if TYPE_CHECKING:
     from vitconvert.config.vit_config import ViTConfig
 
+_LEAST = {
+    **dict.fromkeys(("in_channels", "embed_dim", "depth", "branches", "stem_width"), 1),
+    **dict.fromkeys(("num_heads", "head_dim", "mlp_dim"), 1),
+    **dict.fromkeys(("num_classes", "num_registers", "representation_size"), 0),
+    **dict.fromkeys(("pool_heads", "pool_mlp_dim"), 0),
+}
+
 
 def contradictions(config: "ViTConfig") -> list[str]:
-    """One sentence for each value that is impossible, alone or beside another."""
-    return [
-        *_values(config),
+    """One sentence for each value that is impossible, or else for each beside another."""
+    return _values(config) or [
         *_tokens_and_positions(config),
         *_stem(config),
-        *_attention(config),
+        *_norm_and_attention(config),
         *_branches(config),
         *_parallel_order(config),
         *_differential(config),
@@ -28,13 +34,16 @@ def _values(config: "ViTConfig") -> list[str]:
         for name, words in VOCABULARIES.items()
         if getattr(config, name) not in words
     ]
-    for name in ("in_channels", "embed_dim", "depth", "num_heads", "head_dim", "mlp_dim"):
-        if getattr(config, name) < 1:
-            problems.append(f"{name} = {getattr(config, name)} must be at least 1")
-    if config.norm_eps <= 0:
+    problems += [
+        f"{name} = {getattr(config, name)} must be at least {least}"
+        for name, least in _LEAST.items()
+        if getattr(config, name) < least
+    ]
+    for name in ("image_size", "patch_size"):
+        if min(getattr(config, name)) < 1:
+            problems.append(f"{name} {_by(getattr(config, name))} has a side without pixels")
+    if not config.norm_eps > 0:
         problems.append(f"norm_eps = {config.norm_eps} must be positive")
-    if config.norm == "rms" and config.norm_bias:
-        problems.append("norm = 'rms' has no bias: norm_bias must be false")
     return problems
 
 
@@ -72,8 +81,10 @@ def _stem(config: "ViTConfig") -> list[str]:
     return problems
 
 
-def _attention(config: "ViTConfig") -> list[str]:
+def _norm_and_attention(config: "ViTConfig") -> list[str]:
     problems = []
+    if config.norm == "rms" and config.norm_bias:
+        problems.append("norm = 'rms' has no bias: norm_bias must be false")
     if config.kv_heads and len(config.kv_heads) != config.depth:
         problems.append(f"kv_heads has {len(config.kv_heads)} numbers for {config.depth} blocks")
     if any(heads < 1 or config.num_heads % heads for heads in config.kv_heads):
@@ -87,8 +98,6 @@ def _attention(config: "ViTConfig") -> list[str]:
 
 
 def _branches(config: "ViTConfig") -> list[str]:
-    if config.branches < 1:
-        return [f"branches = {config.branches} must be at least 1"]
     if config.single_branch:
         return []
     problems = [

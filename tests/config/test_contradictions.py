@@ -1,0 +1,142 @@
+"""Values that no ViTConfig can have, alone or beside others, each with its sentence."""
+
+import pytest
+
+from vitconvert.config import ViTConfig
+from vitconvert.errors import ConflictingFact
+
+PLAIN = {
+    "image_size": (32, 24),
+    "patch_size": (8, 6),
+    "in_channels": 4,
+    "num_classes": 7,
+    "embed_dim": 30,
+    "depth": 11,
+    "num_heads": 3,
+    "head_dim": 10,
+    "mlp_dim": 50,
+    "activation": "gelu",
+    "norm_eps": 1e-6,
+    "pooling": "token",
+}
+RMS = {"norm": "rms", "norm_bias": False}
+PARALLEL = {"block_order": "parallel"}
+IN_PARALLEL = "{} and block_order = 'parallel' exclude each other"
+WHOLE_PARALLEL = "block_order = 'parallel' needs attention_proj, mlp_bias and mlp_layer_scale"
+APART = "{} and differential attention exclude each other"
+ONE_BRANCH = "{} needs branches = 1"
+ORDER = "another order and relative positions of blocks need branches = 1"
+STEM = {"stem": True}
+
+IMPOSSIBLE = [
+    ({"norm": "batch"}, "norm = 'batch' is none of layer, rms"),
+    ({"num_heads": 0, "pooling": "map"}, "num_heads = 0 must be at least 1"),
+    ({"branches": 0}, "branches = 0 must be at least 1"),
+    ({"num_registers": -1}, "num_registers = -1 must be at least 0"),
+    ({"pool_heads": -2, "pooling": "map"}, "pool_heads = -2 must be at least 0"),
+    ({"patch_size": (0, 6)}, "patch_size 0x6 has a side without pixels"),
+    ({"norm_eps": 0.0}, "norm_eps = 0.0 must be positive"),
+    ({"norm_eps": float("nan")}, "norm_eps = nan must be positive"),
+]
+TOGETHER = [
+    ({"image_size": (4, 24)}, "image_size 4x24 holds no patch of 8x6 (stem stride 1)"),
+    (
+        STEM | {"stem_depths": (1, 2)},
+        "image_size 32x24 holds no patch of 8x6 (stem stride 8)",
+    ),
+    (
+        {"relative_positions": "block", "num_registers": 2},
+        "relative positions are for a class token and no other prefix tokens",
+    ),
+    ({"rope": "axial"}, "a rotary embedding needs head_dim divisible by 4, not 10"),
+    ({"rope_periods": True}, "rope_periods are those of rope = 'dinov3'"),
+    ({"rope_reference": (16,)}, "rope_reference must be rows and columns, or nothing"),
+    (
+        {"position_embedding": "sincos2d"},
+        "sincos2d positions need embed_dim divisible by 4, and 8 at least, not 30",
+    ),
+    (
+        STEM | {"patch_size": (1, 1), "stem_width": 33},
+        "the stem's 32 groups do not divide stem_width 33",
+    ),
+    (
+        STEM | {"patch_size": (1, 1), "stem_style": "resnet_d", "stem_width": 33},
+        "the stem's first convolutions halve stem_width 33",
+    ),
+    (
+        STEM | {"patch_size": (1, 1), "stem_style": "mobileclip", "stem_depths": (1,)},
+        "stem_style = 'mobileclip' has no stages: stem_depths must be empty",
+    ),
+    ({"norm": "rms"}, "norm = 'rms' has no bias: norm_bias must be false"),
+    ({"kv_heads": (1, 3)}, "kv_heads has 2 numbers for 11 blocks"),
+    ({"kv_heads": (2,) * 11}, "kv_heads must divide num_heads = 3"),
+    ({"kv_heads": (0,) * 11}, "kv_heads must divide num_heads = 3"),
+    (
+        {"attention_proj": False, "head_dim": 11},
+        "without an output projection, 3 heads of 11 must make up embed_dim 30",
+    ),
+    *(
+        ({"branches": 2, name: True}, ONE_BRANCH.format(name))
+        for name in ("qk_norm", "attention_norm", "gated_mlp", "mlp_norm")
+    ),
+    ({"branches": 2, "kv_heads": (1,) * 11}, ONE_BRANCH.format("kv_heads")),
+    ({"branches": 2, "mlp_layer_scale": False}, ONE_BRANCH.format("mlp_layer_scale = False")),
+    ({"branches": 2, "block_order": "post"}, ORDER),
+    ({"branches": 2, "relative_positions": "block"}, ORDER),
+    *(
+        (PARALLEL | {name: True}, IN_PARALLEL.format(name))
+        for name in ("attention_norm", "gated_mlp", "mlp_norm")
+    ),
+    (PARALLEL | {"kv_heads": (1,) * 11}, IN_PARALLEL.format("kv_heads")),
+    *(
+        (PARALLEL | {name: False}, WHOLE_PARALLEL)
+        for name in ("attention_proj", "mlp_bias", "mlp_layer_scale")
+    ),
+    ({"differential": True, "kv_heads": (1,) * 11}, APART.format("kv_heads")),
+    ({"differential": True, "qk_norm": True}, APART.format("qk_norm")),
+    ({"differential": True, "branches": 2}, APART.format("branches")),
+    ({"differential": True, "rope": "axial", "head_dim": 12}, APART.format("rope")),
+    ({"differential": True, "head_dim": 11}, "differential attention halves head_dim 11"),
+    ({"class_token": False}, "pooling = 'token' needs a class token"),
+    (
+        {"pooling": "token_avg", "fc_norm": True},
+        "pooling = 'token_avg' leads to the head, with nothing between them",
+    ),
+    ({"dist_head": True}, "dist_head needs a distillation token and pooling = 'token'"),
+    (
+        {"pooling": "map", "pool_heads": 4},
+        "attention pooling needs embed_dim 30 divisible by its 4 heads",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "problem"), [*IMPOSSIBLE, *TOGETHER])
+def test_error_one_sentence_for_each(changes, problem):
+    with pytest.raises(ConflictingFact) as error:
+        ViTConfig(**PLAIN | changes)
+    assert str(error.value) == (
+        f"error: conflicting-fact\n  These facts contradict each other.\n  {problem}"
+    )
+
+
+def test_error_all_of_a_kind_are_told_at_once():
+    with pytest.raises(ConflictingFact) as error:
+        ViTConfig(**PLAIN | {"depth": 0, "mlp_dim": -1, "patch_size": (0, 0), "dist_head": True})
+    assert error.value.details == (
+        "depth = 0 must be at least 1",
+        "mlp_dim = -1 must be at least 1",
+        "patch_size 0x0 has a side without pixels",
+    )
+    with pytest.raises(ConflictingFact) as error:
+        ViTConfig(**PLAIN | {"dist_head": True, "rope_periods": True})
+    assert error.value.details == (
+        "rope_periods are those of rope = 'dinov3'",
+        "dist_head needs a distillation token and pooling = 'token'",
+    )
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, RMS, PARALLEL, {"branches": 2}, {"differential": True}, {"pooling": "map"}]
+)
+def test_what_is_no_contradiction(changes):
+    assert ViTConfig(**PLAIN | changes).depth == 11
