@@ -109,3 +109,19 @@ def test_words_of_blocks_that_exclude_each_other(words, problem):
     with pytest.raises(ConflictingFact) as error:
         ViTConfig(**sizes | numerics | words)
     assert list(error.value.details) == [problem]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "stated"),
+    [
+        ("vit_base_patch16_sapiens2", {"num_kv_heads": (1, 4)}, SAPIENS | {"num_heads": 4}),
+        ("vit_dpwee_patch16_reg1_gap_256", {}, {}),
+    ],
+)
+def test_error_heads_without_width(name, arguments, stated):
+    shapes = shapes_of(name, **arguments)
+    for key in shapes:
+        if key.endswith(("q_norm.weight", "k_norm.weight", "sub_norm.weight")):
+            shapes[key] = (0,)
+    with pytest.raises(ConflictingFact, match="head_dim = 0 must be at least 1"):
+        examine(shapes, stated)

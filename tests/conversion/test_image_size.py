@@ -100,3 +100,24 @@ def test_an_image_size_that_relative_positions_contradict():
         "image_size = 224x224 (architecture some_vit) needs 3028 relative positions, but the "
         "tensors have 52",
     )
+
+
+@pytest.mark.parametrize("stated", [None, {"image_size": (32, 32)}])
+def test_relative_positions_without_patches_leave_the_patches_to_be_asked_for(stated):
+    shapes = {n: shape for n, shape in beit().items() if n != "patch_embed.proj.weight"}
+    assert message(MissingFact, shapes, stated) == missing(
+        "timm_eva",
+        "patch_size   nothing tells it\n  in_channels  nothing tells it",
+        "--set patch_size=... --set in_channels=...",
+    )
+
+
+def test_error_a_patch_without_pixels():
+    shapes = timm() | {"patch_embed.proj.weight": (30, 3, 0, 8)}
+    assert message(MissingFact, shapes, HEADS) == missing(
+        "timm", "image_size  patches of 0x8 pixels make up no image", "--set image_size=..."
+    )
+    assert message(ConflictingFact, shapes, HEADS | {"image_size": (24, 24)}) == (
+        "error: conflicting-fact\n  These facts contradict each other.\n"
+        "  patch_size 0x8 has a side without pixels"
+    )

@@ -132,8 +132,9 @@ def _take_stated(found: Findings) -> None:
     for default in table.defaults:
         holds = not default.word or bool(found.facts.get(default.word, (False, ""))[0])
         if holds != default.negated and default.name not in found.stated:
-            scaled = default.value == SCALED_BY_WIDTH
-            value = found.facts["embed_dim"][0] ** -0.5 if scaled else default.value
+            value = default.value
+            if value == SCALED_BY_WIDTH:  # a width of 0 is refused by ViTConfig
+                value = max(found.facts.get("embed_dim", (1, ""))[0], 1) ** -0.5
             found.facts.setdefault(default.name, (value, table.origin))
     for field, why in table.ask.items():
         if field not in found.stated:

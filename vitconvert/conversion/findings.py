@@ -141,7 +141,7 @@ def _read_sizes(found: Findings) -> None:
         # The first has q, k and v beside the hidden channels; the second one as wide as they.
         inner = (sizes["joined_in"] - sizes["joined_out"]) // 2
         sizes["hidden"] = sizes["joined_out"] - inner
-        sizes["head"] = inner // sizes["dim"]
+        sizes["head"] = inner // max(sizes["dim"], 1)  # ViTConfig refuses heads without width
     for axis, field in _FIELD_OF_AXIS.items():
         if axis in sizes:
             found.learn(field, sizes[axis])
@@ -180,7 +180,7 @@ def _read_kv_heads(found: Findings) -> None:
     axes = [f"kv_head{i}" for i in range(found.facts["depth"][0])]
     products = found.binding.sizes.products
     rows = [products.get(frozenset({axis, "dim"}), 0) for axis in axes]
-    dim = found.facts.get("head_dim", (1, ""))[0]
+    dim = max(found.facts.get("head_dim", (1, ""))[0], 1)
     heads = [found.sizes.get(axis, n // dim) for axis, n in zip(axes, rows, strict=True)]
     # A block that lacks k and v is reported as incomplete; its heads are beside the point.
     most = max(heads, default=0)

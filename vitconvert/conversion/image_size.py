@@ -11,16 +11,24 @@ _Image = tuple[int, int]
 
 def read_image_size(found: Findings) -> None:
     """Learn `image_size` and `no_embed_class`; everything else is known by then."""
-    rows = found.sizes.get("position")
-    if rows is None and "relative" in found.sizes:
-        _read_relative_positions(found, found.sizes["relative"])
-    elif rows is not None and "patch_size" in found.facts:
+    rows, offsets = found.sizes.get("position"), found.sizes.get("relative")
+    patch, _ = found.facts.get("patch_size", ((0, 0), ""))
+    if rows is not None and all(patch):
         _read_positions(found, rows)
+    elif rows is None and offsets is not None and all(patch):
+        _read_relative_positions(found, offsets)
     else:
         found.facts.pop("no_embed_class", None)
         if "image_size" not in found.facts:
-            why = "" if rows else "positions are not stored, so nothing shows the grid"
-            found.missing["image_size"] = why
+            found.missing["image_size"] = _why_unknown(found)
+
+
+def _why_unknown(found: Findings) -> str:
+    if not found.sizes.keys() & {"position", "relative"}:
+        return "positions are not stored, so nothing shows the grid"
+    if "patch_size" in found.facts:
+        return f"patches of {show(found.facts['patch_size'][0])} pixels make up no image"
+    return ""  # the patches are asked for, which tell
 
 
 def _read_positions(found: Findings, rows: int) -> None:
