@@ -1,10 +1,16 @@
 """Reading torch checkpoints: wrappers, both formats, and pickles that must not run."""
 
 import argparse
+import collections
+import pathlib
 import pickle
 import zipfile
+from collections import defaultdict, deque
 from collections.abc import Callable
-from pathlib import Path
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path, PureWindowsPath
+from uuid import UUID
 
 import numpy as np
 import pytest
@@ -200,17 +206,66 @@ def test_an_evil_pickle_is_refused_and_not_executed(tmp_path: Path, save: Save) 
     assert canary.exists()  # the canary sings where it is let
 
 
-def test_numpy_scalars_are_refused_by_name(tmp_path: Path) -> None:
+@every_format
+@pytest.mark.parametrize(
+    ("note", "told"),
+    [
+        (np.float64(83.1), "numpy scalar"),
+        (np.bool_(True), "numpy scalar"),
+        (np.str_("best"), "numpy scalar"),
+        (np.dtype("f4"), "numpy dtype"),
+        (np.random.RandomState(0).get_state(), ["MT19937", "numpy array", 624, 0, 0.0]),
+        (argparse.Namespace(output_dir=Path("/runs/1")), {"output_dir": "path"}),
+        (PureWindowsPath("C:/runs"), "path"),
+        (datetime(2024, 1, 2, tzinfo=UTC), "datetime"),
+        (timedelta(days=3), "timedelta"),
+        (defaultdict(list, {"loss": [0.5]}), {"loss": [0.5]}),
+        (defaultdict(int, {"loss": 2}), {"loss": 2}),
+        (deque([0.5, np.float32(0.25)], maxlen=9), [0.5, "numpy scalar"]),
+        (frozenset([1]), "frozenset"),
+        (torch.device("cuda:1"), "device"),
+        (torch.Size([2, 3]), [2, 3]),
+        ([b"", b"ab\xff"], ["bytes", "bytes"]),
+        ({np.int64(3): 0.5}, {"numpy scalar": 0.5}),
+    ],
+)
+def test_notes_beside_the_weights_are_told_and_not_made(
+    tmp_path: Path, save: Save, note: object, told: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = torch.randn(3)
+    save({"model": {"w": weights}, "note": note}, tmp_path / "x.pth")
+    for owner, name in [(np, "dtype"), (pathlib, "PureWindowsPath"), (collections, "deque")]:
+        monkeypatch.setattr(owner, name, pytest.fail)
+    container = open_container(tmp_path / "x.pth")
+    assert torch.equal(container.read("w"), weights)
+    assert container.extras == {"note": told}
+
+
+@every_format
+def test_an_array_among_the_weights_is_not_left_out(tmp_path: Path, save: Save) -> None:
+    path = tmp_path / "x.pth"
+    save({"model": {"w": torch.ones(2), "b": np.ones(2)}}, path)
+    with pytest.raises(CorruptFile) as error:
+        open_container(path)
+    assert str(error.value) == (
+        "error: corrupt-file\n"
+        "  'b' lies among the tensors and is no tensor: it is a numpy array.\n"
+        f"  file  {path}\n"
+        "  hint: save it as a tensor or apart from them, with the program that wrote it."
+    )
+
+
+def test_other_classes_are_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.pth"
-    torch.save({"model": {"w": torch.ones(1)}, "best": np.float64(3)}, path)
+    notes = {"lr": Decimal("0.1"), "run": UUID(int=3), "best": np.float64(3)}
+    torch.save({"model": {"w": torch.ones(1)}, **notes}, path)
     with pytest.raises(UnsafeFile) as error:
         open_container(path)
-    scalar = f"{np.float64(3).__reduce__()[0].__module__}.scalar"
     assert str(error.value) == (
         "error: unsafe-file\n"
         "  The pickle asks for classes that are not plain data.\n"
         f"  file     {path}\n"
-        f"  classes  {', '.join(sorted(['numpy.dtype', scalar]))}\n"
+        "  classes  decimal.Decimal, uuid.UUID\n"
         "  Unpickling them could run any code, so nothing was loaded.\n"
         "  hint: where you trust the file, load it with the program that wrote it and save the "
         "tensors alone: torch.save(model.state_dict(), path)."

@@ -5,9 +5,11 @@ import tempfile
 import zipfile
 import zlib
 from collections import OrderedDict
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -51,7 +53,10 @@ scalars = (
     | st.integers(-(2**70), 2**70)
     | st.floats()
     | st.text(max_size=3)
-    | st.sampled_from([torch.float16, torch.bfloat16])
+    | st.sampled_from([torch.float16, torch.bfloat16, torch.Size([2]), torch.device("cpu")])
+    | st.sampled_from(
+        [np.float64(0.5), np.ones((2, 1)), Path("/runs/1"), datetime(2024, 1, 2), b""]
+    )
 )
 notes = st.recursive(
     scalars | tensors | st.sets(st.integers() | st.text(max_size=2), max_size=3),
@@ -155,9 +160,7 @@ def _with_an_attribute() -> nn.Parameter:
 @pytest.mark.parametrize(
     "note",
     [
-        torch.Size([2]),
-        torch.device("cpu"),
-        b"ab",
+        bytearray(b"ab"),
         1j,
         torch.ones(2, dtype=torch.complex128),
         torch.eye(2).to_sparse(),
@@ -215,7 +218,7 @@ def test_a_changed_pickle_is_read_as_torch_reads_it_or_through_torch(tmp_path: P
     checkpoint = {
         "model": {"a": _SHARED, "b": nn.Parameter(_SHARED.t()), "c": _numbers("uint16", (3,), 0)},
         "args": argparse.Namespace(lr=0.1),
-        "note": {1, 2},
+        "note": [{1, 2}, np.float64(0.5)],
     }
     torch.save(checkpoint, tmp_path / "whole")
     data = (tmp_path / "whole").read_bytes()
@@ -245,6 +248,11 @@ def _pickled(path: Path, data: bytes) -> Path:
     [
         b"\x80\x02cos\nsystem\nX\x04\0\0\0true\x85R.",
         b"\x80\x02c__builtin__\neval\nX\x01\0\0\0001\x85R.",
+        b"\x80\x02cpathlib\nPosixPath\ncos\nsystem\nX\x04\0\0\0true\x85R\x85R.",
+        b"\x80\x02}X\1\0\0\0acnumpy\ndtype\n)R(cbuiltins\nexec\nX\1\0\0\0001\x85Rtbs.",
+        b"\x80\x02cpathlib\nPosixPath.touch\n)R.",
+        b"\x80\x02cnumpy\nload\nX\1\0\0\0x\x85R.",
+        b"\x80\x02ccollections\ndeque\n)\x81K\1a.",
         b"\x80\x02}r\xff\xff\xff\xff.",  # the largest memo that can be asked for
         b"\x80\x02" + b"\x85" * 9 + b".",
         b"\x80\x02" + b"(" * 10_000 + b".",

@@ -1,7 +1,7 @@
 """The pickle of a checkpoint that torch.save wrote: plain data and tensors.
 
-It knows what state dicts and the usual notes beside them are made of. Whatever else a pickle
-holds, torch's own restricted unpickler is asked about.
+It knows what state dicts and the usual notes beside them (`NOTES`) are made of. Whatever else a
+pickle holds, torch's own restricted unpickler is asked about.
 
 Source: torch/_utils.py and torch/_weights_only_unpickler.py, torch 1.6 to 2.15.
 """
@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from vitconvert.containers.container import ITEM_SIZE
+from vitconvert.containers.notes import NOTES, Note
 from vitconvert.containers.torch_pickle import (
     HOOKS,
     STORAGES,
@@ -26,7 +27,8 @@ from vitconvert.containers.torch_pickle import (
 )
 
 _PARAMETER = "torch._utils._rebuild_parameter"
-_SET = "__builtin__.set"  # as protocol 2 spells it
+_SET = "builtins.set"
+_BYTES = "_codecs.encode"  # as protocol 2 spells them
 _NAMESPACE = "argparse.Namespace"  # Meta's training checkpoints keep their arguments in one
 _DTYPES: Mapping[str, str] = {f"torch.{dtype}": dtype for dtype in ITEM_SIZE}
 _KNOWN = (
@@ -35,7 +37,9 @@ _KNOWN = (
     _PARAMETER,
     HOOKS,
     _SET,
+    _BYTES,
     _NAMESPACE,
+    *NOTES,
     UNTYPED_STORAGE,
     *STORAGES,
     *_DTYPES,
@@ -57,6 +61,8 @@ def read_checkpoint_pickle(data: bytes) -> object:
 
 class _CheckpointReader(PickleReader):
     def known(self, name: str) -> Global:
+        if name.startswith("__builtin__."):  # as protocol 2 spells it
+            name = name.replace("__builtin__", "builtins", 1)
         if name not in _KNOWN:
             raise StrangePickle(f"{name} is not known here")
         return Global(name)
@@ -71,6 +77,10 @@ class _CheckpointReader(PickleReader):
                 return replace(untyped, storage=_viewed(untyped.storage, _DTYPES[dtype]))
             case name, (list(items),) if name == _SET:
                 return set(items)
+            case name, (str(text), "latin1") if name == _BYTES:
+                return text.encode("latin1")
+            case name, _ if name in NOTES:
+                return NOTES[name](*arguments)
         return super().described(called, arguments)
 
     def made(self, named: Global) -> object:
@@ -78,11 +88,14 @@ class _CheckpointReader(PickleReader):
             raise StrangePickle(f"torch.save does not make {named.name} so")
         return Namespace()
 
-    def set_attributes(self, made: object, attributes: dict[Any, Any]) -> None:
-        if isinstance(made, Namespace):
-            vars(made).update(attributes)
-        elif not isinstance(made, OrderedDict):  # whose versions of modules nobody needs
-            raise StrangePickle(f"torch.save sets no attributes of a {type(made).__name__}")
+    def set_attributes(self, made: object, attributes: object) -> None:
+        match made, attributes:
+            case Namespace(), dict():
+                vars(made).update(attributes)
+            case (OrderedDict(), dict()) | (Note(), _):
+                pass  # the versions of modules, and what numpy keeps in an array
+            case _:
+                raise StrangePickle(f"torch.save sets no attributes of a {type(made).__name__}")
 
 
 def _viewed(storage: Storage, dtype: str) -> Storage:

@@ -1,8 +1,9 @@
 """torch checkpoints through torch: the legacy format, and zip archives out of the ordinary.
 
 torch's restricted unpickler reads them (`weights_only=True`, safe since torch 2.10), with
-`argparse.Namespace` allowed besides: Meta's training checkpoints keep their arguments in one.
-What else a file asks for is named and refused.
+`argparse.Namespace` allowed besides: Meta's training checkpoints keep their arguments in one. For
+the usual notes beside weights it is given stand-ins (`NOTES`). What else a file asks for is named
+and refused.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitconvert.containers.container import ITEM_SIZE, Container, TensorInfo
+from vitconvert.containers.notes import NOTES
 from vitconvert.containers.unwrapping import unwrap
 from vitconvert.containers.zip_directory import Member
 from vitconvert.errors import CorruptFile, UnsafeFile
@@ -92,7 +94,8 @@ def _load(path: Path, *, mmap: bool) -> object:
 
     import torch
 
-    with torch.serialization.safe_globals([argparse.Namespace]):
+    notes = [(made, name) for name, made in NOTES.items()]
+    with torch.serialization.safe_globals([argparse.Namespace, *notes]):
         try:
             with warnings.catch_warnings(action="ignore"):  # about what fails anyway
                 return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)

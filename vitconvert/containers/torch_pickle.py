@@ -101,7 +101,7 @@ class PickleReader:
         """An object of a class, before its attributes are set."""
         raise NotImplementedError
 
-    def set_attributes(self, made: object, attributes: dict[Any, Any]) -> None:
+    def set_attributes(self, made: object, attributes: object) -> None:
         """Give an object that was made its attributes."""
         raise NotImplementedError
 
@@ -170,8 +170,6 @@ class PickleReader:
                 self.stack.append(self.made(named))
             case "BUILD":
                 attributes = self.stack.pop()
-                if type(attributes) is not dict:
-                    raise StrangePickle(_STRANGE)
                 self.set_attributes(self.stack[-1], attributes)
             case "BINPERSID":
                 self.stack.append(_storage(self.stack.pop()))

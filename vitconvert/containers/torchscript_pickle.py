@@ -75,7 +75,7 @@ class _TorchScriptReader(PickleReader):
             raise StrangePickle("an object that is no module")
         return {}
 
-    def set_attributes(self, made: object, attributes: dict[Any, Any]) -> None:
-        if type(made) is not dict:
+    def set_attributes(self, made: object, attributes: object) -> None:
+        if type(made) is not dict or type(attributes) is not dict:
             raise StrangePickle("attributes of something that is no module")
         made.update(attributes)

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vitconvert.containers.container import Container
+from vitconvert.containers.container import ITEM_SIZE, Container
+from vitconvert.containers.notes import Numbers
 from vitconvert.containers.torch_pickle import Global, StoredTensor
 from vitconvert.errors import CorruptFile
 
@@ -51,11 +52,17 @@ def unwrap(path: Path, loaded: object, prefer: tuple[str, ...]) -> Unwrapped:
     """Find the named tensors of a checkpoint.
 
     Raises:
-        CorruptFile: It holds none, or their names make no sense.
+        CorruptFile: It holds none, their names make no sense, or arrays of numpy lie among them.
     """
     level, wrapper, extras = _unwrapped(loaded, prefer)
     tensors: dict[str, Any] = {}
     for name, value in _leaves(path, level):
+        if isinstance(value, Numbers):
+            raise CorruptFile(
+                f"{name!r} lies among the tensors and is no tensor: it is a {value!r}.",
+                evidence={"file": path},
+                hint="save it as a tensor or apart from them, with the program that wrote it.",
+            )
         if not _is_tensor(value):
             extras[".".join((*wrapper, name))] = _plain(value)
         elif name in tensors:
@@ -174,8 +181,8 @@ def _plain(value: object, depth: int = 0, walked: set[int] | None = None) -> obj
         return value
     if _is_tensor(value):
         return "Tensor"
-    if isinstance(value, Global):  # no other name stands for itself
-        return "dtype"
+    if isinstance(value, Global):
+        return "dtype" if value.name.removeprefix("torch.") in ITEM_SIZE else "type"
     if _tensor_count(value):
         return _summary(value)
     walked = set() if walked is None else walked
