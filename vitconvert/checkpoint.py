@@ -216,7 +216,7 @@ def prove(
     dtypes = {key: manifest[prefix + key].dtype for key in recognised.binding.shapes}
     check_dtypes(recognised.binding, dtypes, str(container.path))
     notes = (*gathered.notes, *passed_over(container))
-    return config, open_ledger(recognised.binding, config, notes)
+    return config, open_ledger(recognised.binding, config, notes, recognised.beside)
 
 
 def candidate_tables(dialect: str | None, table: Source | None) -> list[Table] | None:

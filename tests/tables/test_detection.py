@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.conversion.header import hf, pair, timm
+from tests.conversion.header import examine, hf, pair, timm
 from tests.tables.specimens import SPECIMENS
-from vitconvert.errors import AmbiguousDialect, UnknownDialect
+from vitconvert.errors import AmbiguousDialect, TensorMismatch, UnknownDialect
 from vitconvert.tables.binding import bind
 from vitconvert.tables.detection import common_prefix, identifies, recognise
 from vitconvert.tables.dialects import builtin_tables, read_table
@@ -22,6 +22,36 @@ def test_wrappers_are_taken_off_in_any_order():
 def test_a_prefix_that_a_table_explains_stays():
     recognised = recognise({f"vit.{k}": s for k, s in hf(base="").items() if "class" not in k})
     assert (recognised.table.name, recognised.prefix) == ("hf_vit", "")
+
+
+def test_what_a_wrapper_keeps_beside_the_model_is_told():
+    wrapped = {f"module._orig_mod.{name}": shape for name, shape in timm().items()}
+    recognised = recognise({"n_averaged": (), "criterion.weight": (5,), **wrapped})
+    assert (recognised.table.name, recognised.prefix) == ("timm", "module._orig_mod.")
+    assert recognised.beside == {
+        "n_averaged": "how often torch's AveragedModel has averaged",
+        "criterion.weight": "of the loss that a Lightning module trains with, not of its model",
+    }
+    assert recognise(wrapped).beside == {}
+
+
+def test_without_a_wrapper_nothing_lies_beside():
+    with pytest.raises(TensorMismatch, match=r"1 tensor of the file does not fit"):
+        examine({"n_averaged": (), **timm()}, {"num_heads": 3})
+
+
+def test_tensors_that_a_training_has_scattered():
+    shapes = {name: (0,) if len(shape) < 4 else shape for name, shape in timm().items()}
+    empty = [name for name, shape in shapes.items() if shape == (0,)]
+    with pytest.raises(TensorMismatch) as error:
+        recognise(shapes)
+    assert str(error.value) == (
+        "error: tensor-mismatch\n"
+        f"  {len(empty)} of {len(shapes)} tensors have no elements.\n"
+        f"  empty  {', '.join(empty[:4])} and {len(empty) - 4} more\n"
+        "  DeepSpeed leaves them so at stage 3 of ZeRO: each process keeps its own part.\n"
+        "  hint: the zero_to_fp32.py that DeepSpeed puts beside its checkpoints gathers them."
+    )
 
 
 def test_a_prefix_of_some_keys_only_is_no_wrapper():

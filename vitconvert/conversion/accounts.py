@@ -71,14 +71,20 @@ def check_dtypes(binding: Binding, dtypes: Mapping[str, str], file: str) -> None
         )
 
 
-def open_ledger(binding: Binding, config: ViTConfig, notes: tuple[str, ...]) -> Ledger:
-    """The accounts of a checkpoint whose plan was proved."""
+def open_ledger(
+    binding: Binding,
+    config: ViTConfig,
+    notes: tuple[str, ...],
+    beside: Mapping[str, str] | None = None,
+) -> Ledger:
+    """The accounts of a checkpoint whose plan was proved; `beside` it lie a wrapper's own keys."""
+    ignored = {**binding.ignored, **(beside or {})}
     used = {link.theirs for links in binding.links.values() for link in links}
     return Ledger(
         dialect=binding.table.name,
-        read=len(binding.shapes),
+        read=len(binding.shapes) + len(beside or {}),
         used=tuple(key for key in binding.shapes if key in used),
-        ignored=binding.ignored,
+        ignored=ignored,
         assumed={
             field: f"{getattr(config, field)} ({origin})"
             for field, origin in config.origins.items()

@@ -2,9 +2,9 @@
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from vitconvert.errors import AmbiguousDialect, UnknownDialect
+from vitconvert.errors import AmbiguousDialect, TensorMismatch, UnknownDialect
 from vitconvert.tables.binding import Binding, Shape, bind
 from vitconvert.tables.dialects import builtin_tables, likely_tables
 from vitconvert.tables.directory import tables_dir
@@ -20,10 +20,17 @@ _Attempt = tuple[str, Binding]  # the prefix that was taken off, and what came o
 
 @dataclass(frozen=True)
 class Recognised:
-    """The dialect of a checkpoint, with the wrapper prefix that was taken off its keys."""
+    """The dialect of a checkpoint, with the wrapper prefix that was taken off its keys.
+
+    Attributes:
+        binding: The table laid over the keys that have the prefix, which is taken off.
+        prefix: What the wrapper put before them.
+        beside: The wrapper's own keys, without the prefix, and what they are.
+    """
 
     binding: Binding
     prefix: str
+    beside: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def table(self) -> Table:
@@ -48,11 +55,15 @@ def recognise(
         UnknownDialect: No table explains the keys, or the config names another model. Names the
             nearest and what it lacks.
         AmbiguousDialect: Several tables do. Name one.
+        TensorMismatch: Most tensors have no elements.
     """
-    prefix = common_prefix(shapes)
+    _check_not_empty(shapes)
+    beside = {key: reason for key in shapes if (reason := _why_beside(key))}
+    wrapped = {key: shape for key, shape in shapes.items() if key not in beside}
+    prefix = common_prefix(wrapped)
     attempts = [("", shapes)]
     if prefix:
-        attempts.append((prefix, {key[len(prefix) :]: s for key, s in shapes.items()}))
+        attempts.append((prefix, {key[len(prefix) :]: s for key, s in wrapped.items()}))
     candidates = None if tables is None else list(tables)
     fitting = [
         (p, binding)
@@ -62,29 +73,54 @@ def recognise(
     ]
     if not fitting:
         every = _recognisable_tables() if candidates is None else candidates
-        return _nearest([(p, bind(t, s)) for p, s in attempts for t in every], len(shapes))
+        found, nearest = _nearest(
+            [(p, bind(t, s)) for p, s in attempts for t in every], len(shapes)
+        )
+        return Recognised(nearest, found, beside if found else {})
     best = _decide(_not_denied(fitting, their_config or {}), their_config or {})
     if len(best) > 1:
         raise _ambiguous([binding for _, binding in best])
-    return Recognised(best[0][1], best[0][0])
+    found, binding = best[0]
+    return Recognised(binding, found, beside if found else {})
 
 
 def _recognisable_tables() -> list[Table]:
     return [table for table in builtin_tables().values() if not table.named_only]
 
 
+def _check_not_empty(shapes: Mapping[str, Shape]) -> None:
+    empty = [key for key, shape in shapes.items() if 0 in shape]
+    if len(empty) > _MEANT * len(shapes):
+        raise TensorMismatch(
+            f"{len(empty)} of {len(shapes)} tensors have no elements.",
+            evidence={"empty": _some(empty)},
+            meaning="DeepSpeed leaves them so at stage 3 of ZeRO: each process keeps its own part.",
+            hint="the zero_to_fp32.py that DeepSpeed puts beside its checkpoints gathers them.",
+        )
+
+
 @functools.cache
-def _wrapper_prefixes() -> Mapping[str, str]:
+def _wrappers() -> Mapping[str, Mapping[str, str]]:
     text = (tables_dir() / "prefixes.toml").read_text(encoding="utf-8")
-    prefixes: Mapping[str, str] = LazyToml(text)["prefixes"]
-    return prefixes
+    sections = LazyToml(text)
+    return {name: sections[name] for name in ("prefixes", "beside")}
+
+
+def _why_beside(key: str) -> str | None:
+    """What a key of a wrapper's own is, or None for any other."""
+    for name, reason in _wrappers()["beside"].items():
+        if key == name or (name.endswith("*") and key.startswith(name[:-1])):
+            return reason
+    return None
 
 
 def common_prefix(keys: Iterable[str]) -> str:
     """What wrappers such as DataParallel put before every key, taken off repeatedly."""
     keys, prefix = list(keys), ""
     while keys:
-        found = next((p for p in _wrapper_prefixes() if all(k.startswith(p) for k in keys)), None)
+        found = next(
+            (p for p in _wrappers()["prefixes"] if all(k.startswith(p) for k in keys)), None
+        )
         if found is None:
             return prefix
         prefix += found
@@ -137,7 +173,7 @@ def identifies(table: Table, their_config: Mapping[str, object]) -> bool:
     return named or any(str(their_config.get(key)) in values for key, values in marks)
 
 
-def _nearest(bindings: Sequence[_Attempt], count: int) -> Recognised:
+def _nearest(bindings: Sequence[_Attempt], count: int) -> _Attempt:
     prefix, nearest = max(
         bindings,
         key=lambda attempt: (
@@ -149,7 +185,7 @@ def _nearest(bindings: Sequence[_Attempt], count: int) -> Recognised:
         ),
     )
     if count and nearest.explained >= _MEANT * count:
-        return Recognised(nearest, prefix)
+        return prefix, nearest
     left = sorted([*nearest.unexplained, *nearest.misfits])
     evidence: dict[str, object] = {"keys": count}
     if nearest.explained:

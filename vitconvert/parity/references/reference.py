@@ -58,9 +58,8 @@ def own_tensors(reading: Reading) -> dict[str, Tensor]:
     Raises:
         CorruptFile: The bytes of a tensor are damaged.
     """
-    prefix, ignored = reading.recognised.prefix, reading.ledger.ignored
-    names = [name.removeprefix(prefix) for name in reading.container.manifest]
-    read = {name: reading.read(name) for name in names}
+    ignored = reading.ledger.ignored
+    read = {name: reading.read(name) for name in reading.recognised.binding.shapes}
     # Empty arrays are ignored by us for having nothing to say, and wanted by their own module.
     read = {name: t for name, t in read.items() if name not in ignored or not t.numel()}
     return {n: t if t.dtype == torch.float64 else t.float() for n, t in read.items()}
