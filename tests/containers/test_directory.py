@@ -3,8 +3,11 @@
 from pathlib import Path
 
 import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
-from vitconvert.containers import weights_in
+from vitconvert.containers import open_container, weights_in
 from vitconvert.errors import SourceError
 
 
@@ -20,6 +23,10 @@ from vitconvert.errors import SourceError
         (["open_clip_pytorch_model.bin", "open_clip_config.json"], "open_clip_pytorch_model.bin"),
         (["ViT-B_16.npz", "README.md"], "ViT-B_16.npz"),
         (["checkpoint.pth", "training_args.bin", "optimizer.pt"], "checkpoint.pth"),
+        (
+            ["mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_optim_states.pt"],
+            "mp_rank_00_model_states.pt",
+        ),
         (["IN1K.pth.tar", "flax_model.msgpack.index.json"], "IN1K.pth.tar"),
         (["x.safetensors.index.json", "x-1.safetensors"], "x.safetensors.index.json"),
     ],
@@ -75,6 +82,44 @@ def test_without_a_candidate_the_content_is_listed(tmp_path: Path) -> None:
         "  found model.safetensors, a link to what is not there\n"
         "  found tf_model.h5"
     )
+
+
+def test_folders_that_hold_weights_are_named(tmp_path: Path) -> None:
+    for name in ("checkpoint-2/model.safetensors", "checkpoint-1/model.safetensors", "runs/x.log"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).touch()
+    with pytest.raises(SourceError) as error:
+        weights_in(tmp_path)
+    assert str(error.value) == (
+        "error: source-not-found\n"
+        "  The directory holds no weights file.\n"
+        f"  directory   {tmp_path}\n"
+        "  looked for  *.safetensors *.npz *.pth *.pt *.bin *.ckpt *.pth.tar\n"
+        "  found checkpoint-1\n"
+        "  found checkpoint-2\n"
+        "  found runs\n"
+        "  hint: name a folder that holds some: checkpoint-1, checkpoint-2."
+    )
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+@pytest.mark.parametrize("name", ["", ".metadata", "__0_0.distcp"])
+def test_a_distributed_checkpoint_and_its_parts(tmp_path: Path, name: str) -> None:
+    checkpoint = {"model": {"weight": torch.randn(3, 5)}}
+    dcp.save(checkpoint, checkpoint_id=tmp_path / "step", no_dist=True)
+    (tmp_path / "step" / "meta.pt").touch()  # as Lightning adds
+    with pytest.raises(SourceError) as error:
+        weights_in(tmp_path / "step") if not name else open_container(tmp_path / "step" / name)
+    assert str(error.value) == (
+        "error: source-not-found\n"
+        "  This is a distributed checkpoint: each process wrote its part of the tensors.\n"
+        f"  directory  {tmp_path / 'step'}\n"
+        "  hint: torch makes one file of it: python -m torch.distributed.checkpoint.format_utils "
+        "dcp_to_torch DIRECTORY model.pth"
+    )
+    dcp_to_torch_save(tmp_path / "step", tmp_path / "model.pth")
+    read = open_container(tmp_path / "model.pth").read("weight")
+    assert torch.equal(read, checkpoint["model"]["weight"])
 
 
 def test_a_directory_that_is_none(tmp_path: Path) -> None:

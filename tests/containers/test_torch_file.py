@@ -15,9 +15,13 @@ from uuid import UUID
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from vitconvert.containers import TensorInfo, open_container
+from vitconvert.containers import TensorInfo, open_container, passed_over
 from vitconvert.errors import CorruptFile, UnsafeFile
 
 Save = Callable[[object, Path], None]
@@ -48,6 +52,9 @@ def _save_unaligned(value: object, path: Path) -> None:
         for name, data in members.items():
             archive.writestr(name, data)
 
+
+LINEAR = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2)).state_dict()
+OTHER_LINEAR = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2)).state_dict()
 
 every_format = pytest.mark.parametrize(
     "save", [_save_zip, _save_legacy, _save_deflated, _save_unaligned]
@@ -274,11 +281,88 @@ def test_other_classes_are_refused_by_name(tmp_path: Path) -> None:
 
 
 @every_format
-def test_a_pickled_model_is_refused_by_name(tmp_path: Path, save: Save) -> None:
-    save(nn.Linear(2, 2), tmp_path / "model.pt")
+@pytest.mark.parametrize("wrap", [lambda model: model, lambda model: {"ema": model, "epoch": 3}])
+def test_a_pickled_model_is_refused_by_name(
+    tmp_path: Path, save: Save, wrap: Callable[[object], object]
+) -> None:
+    path = tmp_path / "model.pt"
+    save(wrap(nn.Linear(2, 2)), path)
     with pytest.raises(UnsafeFile) as error:
-        open_container(tmp_path / "model.pt")
-    assert "torch.nn.modules.linear.Linear" in error.value.evidence["classes"]
+        open_container(path)
+    assert str(error.value) == (
+        "error: unsafe-file\n"
+        "  The pickle asks for classes that are not plain data.\n"
+        f"  file     {path}\n"
+        "  classes  torch.nn.modules.linear.Linear\n"
+        "  The file holds modules, as torch.save(model, path) writes them. Unpickling them could "
+        "run any code, so nothing was loaded.\n"
+        "  hint: where you trust the file, load it with the program that wrote it and save the "
+        "tensors alone: torch.save(model.state_dict(), path)."
+    )
+
+
+@pytest.mark.parametrize("imported", [True, False])
+def test_a_part_of_a_tensor_is_never_taken_for_the_whole(tmp_path: Path, imported: bool) -> None:
+    # torch allows these classes as soon as anybody has imported their module.
+    path = tmp_path / "rank0.pth"
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    mesh = init_device_mesh("cpu", (2,))
+    torch.save({"w": distribute_tensor(torch.randn(4, 3), mesh, [Shard(0)])}, path)
+    dist.destroy_process_group()
+    allowed = torch.serialization.get_safe_globals()
+    if not imported:
+        torch.serialization.clear_safe_globals()
+    try:
+        with pytest.raises(UnsafeFile) as error:
+            open_container(path)
+    finally:
+        torch.serialization.add_safe_globals(allowed)
+    assert "torch.distributed.tensor.DTensor" in error.value.evidence["classes"]
+    assert error.value.meaning == (
+        "Each process of a training wrote such a file, with its own part of each tensor."
+    )
+    assert error.value.hint == (
+        "gather the tensors before they are saved, with torch.distributed.checkpoint."
+        "state_dict.get_model_state_dict and its option full_state_dict=True."
+    )
+
+
+def test_the_state_of_an_optimizer_is_not_taken_for_weights(tmp_path: Path) -> None:
+    path = tmp_path / "optimizer.pt"
+    torch.save(torch.optim.Adam([torch.ones(2)]).state_dict(), path)
+    with pytest.raises(CorruptFile) as error:
+        open_container(path)
+    assert str(error.value) == (
+        "error: corrupt-file\n"
+        "  The file holds the state of an optimizer, not the weights of a model.\n"
+        f"  file  {path}\n"
+        "  hint: name the file of the weights, which training programs write beside it."
+    )
+
+
+@pytest.mark.parametrize(
+    ("beside", "told"),
+    [
+        ({"ema": OTHER_LINEAR}, ("ema",)),
+        ({"current_model_state": OTHER_LINEAR, "epoch": 3}, ("current_model_state",)),
+        ({"shadow": {"params": OTHER_LINEAR, "decay": 0.5}}, ("shadow",)),
+        ({"model": OTHER_LINEAR, "teacher": {"w": torch.ones(1)}}, ("model", "teacher")),
+        ({"loss": {"center": torch.ones(1)}}, ()),
+        ({"optimizer": {"state": {0: OTHER_LINEAR, 1: OTHER_LINEAR}, "param_groups": []}}, ()),
+    ],
+)
+def test_other_weights_than_those_that_were_taken_are_told(
+    tmp_path: Path, beside: dict[str, object], told: tuple[str, ...]
+) -> None:
+    torch.save({"state_dict": LINEAR, **beside}, tmp_path / "x.pth")
+    container = open_container(tmp_path / "x.pth")
+    assert torch.equal(container.read("1.bias"), LINEAR["1.bias"])
+    names = ", ".join(told)
+    note = f"the weights are those under state_dict; beside them lie {names} (--prefer)"
+    assert passed_over(container) == ((note,) if told else ())
+    for name in told[:1]:
+        other = open_container(tmp_path / "x.pth", prefer=(name,))
+        assert torch.equal(other.read("1.bias"), OTHER_LINEAR["1.bias"])
 
 
 def test_a_blocked_module_is_refused_by_name(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+from vitconvert.containers.recognition import distributed, is_distributed
 from vitconvert.errors import SourceError
 
 # The names that the libraries themselves look for, best first. Several of them in one directory
@@ -19,27 +20,31 @@ SUFFIXES = (".safetensors", ".npz", ".pth", ".pt", ".bin", ".ckpt", ".pth.tar")
 _INDICES = (".safetensors.index.json", ".bin.index.json")
 _SHARD = re.compile(r"-\d+-of-\d+\.")
 # What trainers leave beside the weights.
-_NOT_WEIGHTS = ("training_args.bin", "optimizer.", "scheduler.", "scaler.", "rng_state")
+_NOT_WEIGHTS = re.compile(
+    r"(training_args\.bin|optimizer\.|scheduler\.|scaler\.|rng_state|.*_optim_states\.pt)"
+)
 
 
 def weights_in(directory: Path) -> Path:
     """The one weights file, or index of shards, of a directory.
 
     Raises:
-        SourceError: There is no such directory, or it holds no weights file, or several without a
-            standard name.
+        SourceError: There is no such directory, or it holds no weights file, several without a
+            standard name, or a distributed checkpoint.
     """
     for name in STANDARD_NAMES:
         if (directory / name).is_file():
             return directory / name
     if not directory.is_dir():
         raise SourceError("There is no such directory.", evidence={"path": directory})
+    if is_distributed(directory):
+        raise distributed(directory)
     candidates = sorted(
         path
         for path in directory.iterdir()
         if path.is_file()
         and path.name.endswith((*SUFFIXES, *_INDICES))
-        and not path.name.startswith(_NOT_WEIGHTS)
+        and not _NOT_WEIGHTS.match(path.name)
     )
     indices = [path for path in candidates if path.name.endswith(_INDICES)]
     if len(indices) == 1:
@@ -54,10 +59,12 @@ def _none(directory: Path) -> SourceError:
         path.name if path.exists() else f"{path.name}, a link to what is not there"
         for path in directory.iterdir()
     )
+    inside = {path.parent.name for path in directory.glob("*/*") if path.name.endswith(SUFFIXES)}
     return SourceError(
         "The directory holds no weights file.",
         evidence={"directory": directory, "looked for": " ".join(f"*{s}" for s in SUFFIXES)},
         details=[f"found {name}" for name in names[:10]],
+        hint=f"name a folder that holds some: {', '.join(sorted(inside)[:5])}." if inside else None,
     )
 
 

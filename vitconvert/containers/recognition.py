@@ -45,11 +45,14 @@ def recognise(path: Path) -> Kind:
     """Tell which container a file is.
 
     Raises:
-        SourceError: There is no file to read at this path.
+        SourceError: There is no file to read at this path, or it is a part of a distributed
+            checkpoint.
         CorruptFile: The file is empty, or something else; says what it looks like.
         UnsafeFile: The file is a bare pickle.
     """
     start = _first_bytes(path)
+    if path.suffix == ".distcp" or (path.name == ".metadata" and is_distributed(path.parent)):
+        raise distributed(path.parent)
     if start[:4] in (b"PK\3\4", b"PK\5\6"):
         return "zip"
     if start[:1] == b"\x80" and _TORCH_LEGACY_MAGIC in start[:32]:
@@ -59,6 +62,21 @@ def recognise(path: Path) -> Kind:
     if start.lstrip()[:1] == b"{":
         return "index"
     raise _foreign(path, start)
+
+
+def is_distributed(directory: Path) -> bool:
+    """Whether torch.distributed.checkpoint wrote a directory."""
+    return (directory / ".metadata").is_file() and any(directory.glob("*.distcp"))
+
+
+def distributed(directory: Path) -> SourceError:
+    """A checkpoint of which each process wrote its part."""
+    return SourceError(
+        "This is a distributed checkpoint: each process wrote its part of the tensors.",
+        evidence={"directory": directory},
+        hint="torch makes one file of it: python -m torch.distributed.checkpoint.format_utils "
+        "dcp_to_torch DIRECTORY model.pth",
+    )
 
 
 def _first_bytes(path: Path) -> bytes:

@@ -25,6 +25,10 @@ from vitconvert.errors import CorruptFile, UnsafeFile
 if TYPE_CHECKING:
     import torch
 
+# What FSDP keeps a part of a tensor in.
+_DTENSOR = "torch.distributed.tensor.DTensor"
+_SHARDED = "torch.distributed._shard.sharded_tensor.api.ShardedTensor"
+
 # Damaged pickles fail in every way; this is what a corpus of them (the tests) made torch raise.
 _UNPICKLING_FAILURES = (
     pickle.UnpicklingError,
@@ -115,6 +119,8 @@ def _refused_classes(path: Path, message: str) -> list[str]:
     import torch
 
     named = re.findall(r"GLOBAL (\S+) (?:was not|whose module)", message)
+    if "to load DTensors" in message:  # which torch reads where their module is imported
+        named = [_DTENSOR]
     if not named:
         return []
     try:
@@ -124,12 +130,24 @@ def _refused_classes(path: Path, message: str) -> list[str]:
 
 
 def _unsafe(path: Path, classes: list[str]) -> UnsafeFile:
+    meaning = "Unpickling them could run any code, so nothing was loaded."
+    hint = (
+        "where you trust the file, load it with the program that wrote it and save the tensors "
+        "alone: torch.save(model.state_dict(), path)."
+    )
+    if any(name in (_DTENSOR, _SHARDED) for name in classes):
+        meaning = "Each process of a training wrote such a file, with its own part of each tensor."
+        hint = (
+            "gather the tensors before they are saved, with torch.distributed.checkpoint."
+            "state_dict.get_model_state_dict and its option full_state_dict=True."
+        )
+    elif any(name.startswith("torch.nn.modules.") for name in classes):
+        meaning = f"The file holds modules, as torch.save(model, path) writes them. {meaning}"
     return UnsafeFile(
         "The pickle asks for classes that are not plain data.",
         evidence={"file": path, "classes": ", ".join(classes)},
-        meaning="Unpickling them could run any code, so nothing was loaded.",
-        hint="where you trust the file, load it with the program that wrote it and save the "
-        "tensors alone: torch.save(model.state_dict(), path).",
+        meaning=meaning,
+        hint=hint,
     )
 
 
@@ -158,6 +176,8 @@ def _plain(path: Path, name: str, tensor: torch.Tensor) -> torch.Tensor:
     """The numbers alone, if there are any."""
     import torch
 
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        raise _unsafe(path, [f"{type(tensor).__module__}.{type(tensor).__qualname__}"])
     if tensor.is_meta:
         fact = f"{name!r} is a meta tensor: a shape without numbers."
     elif tensor.layout != torch.strided or tensor.is_quantized:

@@ -54,6 +54,12 @@ def unwrap(path: Path, loaded: object, prefer: tuple[str, ...]) -> Unwrapped:
     Raises:
         CorruptFile: It holds none, their names make no sense, or arrays of numpy lie among them.
     """
+    if isinstance(loaded, dict) and {"state", "param_groups"} <= loaded.keys():
+        raise CorruptFile(
+            "The file holds the state of an optimizer, not the weights of a model.",
+            evidence={"file": path},
+            hint="name the file of the weights, which training programs write beside it.",
+        )
     level, wrapper, extras = _unwrapped(loaded, prefer)
     tensors: dict[str, Any] = {}
     for name, value in _leaves(path, level):
@@ -82,12 +88,20 @@ def unwrap(path: Path, loaded: object, prefer: tuple[str, ...]) -> Unwrapped:
 
 def passed_over(container: Container) -> tuple[str, ...]:
     """A note on the other weights that a checkpoint holds beside those that were taken."""
-    holds = re.compile(r"with \d+ tensors?$")
-    names = [key.rpartition(".")[2] for key, v in container.extras.items() if holds.search(str(v))]
-    others = [name for name in WRAPPERS if name in names]
+    others = [key for key in container.extras if _other_weights(container, key)]
     taken = ".".join(container.wrapper)
-    note = f"the weights are those under {taken}; beside them lie {', '.join(others)} (--prefer)"
+    names = ", ".join(key.rpartition(".")[2] for key in others)
+    note = f"the weights are those under {taken}; beside them lie {names} (--prefer)"
     return (note,) if others else ()
+
+
+def _other_weights(container: Container, key: str) -> bool:
+    """Whether what lies beside the tensors is a mapping of weights, too."""
+    summary = re.search(r"with (\d+) (named )?tensors?$", str(container.extras[key]))
+    if summary is None:
+        return False
+    as_many = summary[2] is not None and 2 * int(summary[1]) >= len(container.manifest)
+    return as_many or key.rpartition(".")[2] in WRAPPERS
 
 
 def _unwrapped(
@@ -196,4 +210,8 @@ def _plain(value: object, depth: int = 0, walked: set[int] | None = None) -> obj
 
 def _summary(value: object) -> str:
     count = _tensor_count(value)
-    return f"{type(value).__name__} with {count} tensor{'s' * (count != 1)}"
+    level, _, _ = _unwrapped(value, ())
+    named = isinstance(level, dict) and any(
+        isinstance(key, str) and _is_tensor(inner) for key, inner in level.items()
+    )
+    return f"{type(value).__name__} with {count} {'named ' * named}tensor{'s' * (count != 1)}"
