@@ -1,0 +1,97 @@
+"""Checkpoints as training programs write them: the right tensors, and what else there was."""
+
+import argparse
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from timm.models.vision_transformer import VisionTransformer
+from timm.utils import CheckpointSaver, ModelEmaV3
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
+
+from vitconvert import convert_state_dict, load_checkpoint
+from vitconvert.errors import UnknownDialect
+
+HEADS = {"num_heads": 3}
+
+
+def _vit(seed: int) -> VisionTransformer:
+    """A small ViT of odd sizes, every parameter random."""
+    torch.manual_seed(seed)
+    sizes = {"img_size": (24, 40), "patch_size": 8, "in_chans": 4, "num_classes": 5}
+    model = VisionTransformer(**sizes, embed_dim=36, depth=11, num_heads=3, mlp_ratio=3)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter)
+    return model
+
+
+def _same(checkpoint: object, model: nn.Module) -> bool:
+    tensors, expected = checkpoint.tensors, model.state_dict()
+    return tensors.keys() == expected.keys() and all(
+        torch.equal(tensors[name], tensor) for name, tensor in expected.items()
+    )
+
+
+def test_what_timm_saves_while_it_trains(tmp_path: Path) -> None:
+    model, other = _vit(0), _vit(1)
+    averaged = ModelEmaV3(model)
+    args = argparse.Namespace(
+        model="vit", output=Path("runs"), device=torch.device("cuda"), started=datetime.now()
+    )
+    saver = CheckpointSaver(
+        model=other,
+        optimizer=torch.optim.AdamW(other.parameters()),
+        args=args,
+        model_ema=averaged,
+        checkpoint_dir=str(tmp_path),
+        recovery_dir=str(tmp_path),
+    )
+    saver.save_checkpoint(3, metric=np.float64(83.1))
+    path = tmp_path / "checkpoint-3.pth.tar"
+    checkpoint = load_checkpoint(path, overrides=HEADS)
+    assert _same(checkpoint, model)
+    assert checkpoint.ledger.notes == (
+        "the weights are those under state_dict_ema; beside them lie state_dict (--prefer)",
+    )
+    assert _same(load_checkpoint(path, overrides=HEADS, prefer="state_dict"), other)
+
+
+@pytest.mark.parametrize("suffix", ["pth", "safetensors"])
+def test_weights_that_torch_averaged(tmp_path: Path, suffix: str) -> None:
+    model = _vit(0)
+    averaged = AveragedModel(nn.DataParallel(model)).state_dict()
+    path = tmp_path / f"averaged.{suffix}"
+    save = torch.save if suffix == "pth" else safetensors.torch.save_file
+    save(averaged, path)
+    checkpoint = load_checkpoint(path, overrides=HEADS)
+    assert _same(checkpoint, model)
+    ledger = checkpoint.ledger
+    assert ledger.ignored == {"n_averaged": "how often torch's AveragedModel has averaged"}
+    assert ledger.read == len(ledger.used) + len(ledger.ignored) == len(averaged)
+    ours = convert_state_dict(averaged, to="timm", overrides=HEADS)
+    assert all(torch.equal(ours[name], t) for name, t in model.state_dict().items())
+
+
+def test_what_lightning_saves_of_a_module_with_a_loss(tmp_path: Path) -> None:
+    class Training(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = _vit(0)
+            self.criterion = nn.CrossEntropyLoss(weight=torch.rand(5))
+
+    training = Training()
+    notes = {"callbacks": {"ModelCheckpoint": {"best_model_score": torch.tensor(0.5)}}}
+    hparams = {"lr": np.float32(0.1), "data_dir": Path("data")}
+    path = tmp_path / "last.ckpt"
+    torch.save({"state_dict": training.state_dict(), "hyper_parameters": hparams, **notes}, path)
+    checkpoint = load_checkpoint(path, overrides=HEADS)
+    assert _same(checkpoint, training.net)
+    assert list(checkpoint.ledger.ignored) == ["criterion.weight"]
+    training.projector = nn.Linear(5, 7)  # which nobody knows to be idle
+    torch.save({"state_dict": training.state_dict()}, path)
+    with pytest.raises(UnknownDialect, match="No table"):
+        load_checkpoint(path, overrides=HEADS)
