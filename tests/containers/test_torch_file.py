@@ -428,6 +428,16 @@ def test_a_circle_of_wrappers_is_an_error(tmp_path: Path) -> None:
         open_container(tmp_path / "x.pth")
 
 
+def test_wrappers_beside_wrappers_are_looked_at_once(tmp_path: Path) -> None:
+    value: dict[str, object] = {"w": torch.ones(1)}
+    for _ in range(30):
+        value = {"model": value, "module": value}
+    torch.save(value, tmp_path / "x.pth")
+    container = open_container(tmp_path / "x.pth")
+    assert container.wrapper == ("model",) * 30
+    assert container.extras["module"] == "dict with 1 named tensor"
+
+
 def test_extras_that_would_never_end_are_cut(tmp_path: Path) -> None:
     value: list[object] = [1]
     for _ in range(60):

@@ -4,8 +4,8 @@ An unpickler would call numpy, pathlib and datetime to make such values again. N
 here, so their names stand for what this file has: a mapping, a list, or a `Note` of the kind.
 Nothing else is called, in our reader of pickles as in torch's.
 
-Source: what `__reduce__` of these classes gives in protocol 2, the one that torch.save writes;
-Python 3.8 to 3.14, numpy 1.17 to 2.4.
+Source: what `__reduce__` of these classes gives in protocol 2, the one that torch.save writes, in
+Python 3.11 and numpy 2.4; other releases have other names for some of the modules.
 """
 
 from collections.abc import Callable, Mapping

@@ -176,6 +176,7 @@ def _plain(path: Path, name: str, tensor: torch.Tensor) -> torch.Tensor:
     """The numbers alone, if there are any."""
     import torch
 
+    # A subclass has its numbers in its own way: those of a DTensor are one process's part.
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         raise _unsafe(path, [f"{type(tensor).__module__}.{type(tensor).__qualname__}"])
     if tensor.is_meta:

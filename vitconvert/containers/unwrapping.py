@@ -108,15 +108,26 @@ def _unwrapped(
     loaded: object, prefer: tuple[str, ...]
 ) -> tuple[object, tuple[str, ...], dict[str, object]]:
     """The innermost wrapped value, the keys that lead to it, and what lay beside them."""
-    level, wrapper = loaded, tuple[str, ...]()
+    level, steps = _steps(loaded, prefer)
     extras: dict[str, object] = {}
-    while len(wrapper) < _DEEPEST and (key := _wrapper_key(level, prefer)) is not None:
-        assert isinstance(level, dict)
-        for other, value in level.items():
+    for number, (mapping, key) in enumerate(steps):
+        around = [outer for _, outer in steps[:number]]
+        for other, value in mapping.items():
             if other != key:
-                extras[".".join((*wrapper, str(other)))] = _plain(value)
-        level, wrapper = level[key], (*wrapper, key)
-    return level, wrapper, extras
+                extras[".".join((*around, str(other)))] = _plain(value)
+    return level, tuple(key for _, key in steps), extras
+
+
+def _steps(
+    loaded: object, prefer: tuple[str, ...]
+) -> tuple[object, list[tuple[dict[str, object], str]]]:
+    """The innermost wrapped value, and each mapping around it with the key that was taken."""
+    level, steps = loaded, list[tuple[dict[str, object], str]]()
+    while len(steps) < _DEEPEST and (key := _wrapper_key(level, prefer)) is not None:
+        assert isinstance(level, dict)
+        steps.append((level, key))
+        level = level[key]
+    return level, steps
 
 
 def _wrapper_key(level: object, prefer: tuple[str, ...]) -> str | None:
@@ -210,7 +221,7 @@ def _plain(value: object, depth: int = 0, walked: set[int] | None = None) -> obj
 
 def _summary(value: object) -> str:
     count = _tensor_count(value)
-    level, _, _ = _unwrapped(value, ())
+    level, _ = _steps(value, ())
     named = isinstance(level, dict) and any(
         isinstance(key, str) and _is_tensor(inner) for key, inner in level.items()
     )
