@@ -22,7 +22,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from vitconvert.containers import TensorInfo, open_container, passed_over
-from vitconvert.errors import CorruptFile, UnsafeFile
+from vitconvert.errors import CorruptFile, MissingFact, UnsafeFile
 
 Save = Callable[[object, Path], None]
 
@@ -164,6 +164,23 @@ def test_wrappers_by_precedence(
     assert container.wrapper == wrapper
     assert list(container.manifest) == ["w"]
     assert container.read("w").item() == 1
+
+
+def test_nothing_tells_which_of_several_models_is_meant(tmp_path: Path) -> None:
+    path = tmp_path / "x.pth"
+    torch.save({"net": LINEAR, "shadow": OTHER_LINEAR, "args": {"a.b": 1}, "epoch": 3}, path)
+    with pytest.raises(MissingFact) as error:
+        open_container(path)
+    assert str(error.value) == (
+        "error: missing-fact\n"
+        "  The file holds several sets of tensors with the same names.\n"
+        f"  file  {path}\n"
+        "  sets  net, shadow\n"
+        "  hint: --prefer net takes that one."
+    )
+    container = open_container(path, prefer=("net",))
+    assert torch.equal(container.read("1.bias"), LINEAR["1.bias"])
+    assert len(passed_over(container)) == 1
 
 
 def test_a_tensor_beside_a_known_wrapper_is_told_among_the_extras(tmp_path: Path) -> None:

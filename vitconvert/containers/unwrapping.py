@@ -15,7 +15,7 @@ from typing import Any
 from vitconvert.containers.container import ITEM_SIZE, Container
 from vitconvert.containers.notes import Numbers
 from vitconvert.containers.torch_pickle import Global, StoredTensor
-from vitconvert.errors import CorruptFile
+from vitconvert.errors import CorruptFile, MissingFact
 
 WRAPPERS: tuple[str, ...] = (
     "state_dict_ema",
@@ -53,6 +53,7 @@ def unwrap(path: Path, loaded: object, prefer: tuple[str, ...]) -> Unwrapped:
 
     Raises:
         CorruptFile: It holds none, their names make no sense, or arrays of numpy lie among them.
+        MissingFact: It holds several models, and nothing says which is meant.
     """
     if isinstance(loaded, dict) and {"state", "param_groups"} <= loaded.keys():
         raise CorruptFile(
@@ -61,6 +62,12 @@ def unwrap(path: Path, loaded: object, prefer: tuple[str, ...]) -> Unwrapped:
             hint="name the file of the weights, which training programs write beside it.",
         )
     level, wrapper, extras = _unwrapped(loaded, prefer)
+    if alike := _alike(level):
+        raise MissingFact(
+            "The file holds several sets of tensors with the same names.",
+            evidence={"file": path, "sets": ", ".join(alike)},
+            hint=f"--prefer {alike[0]} takes that one.",
+        )
     tensors: dict[str, Any] = {}
     for name, value in _leaves(path, level):
         if isinstance(value, Numbers):
@@ -153,6 +160,18 @@ def _wrapper_key(level: object, prefer: tuple[str, ...]) -> str | None:
         and any(_is_tensor(inner) for inner in value.values())
     ]
     return direct[0] if len(direct) == 1 else None
+
+
+def _alike(level: object) -> list[str]:
+    """Keys of state dicts with the same names, which no known key tells apart."""
+    mappings = level.items() if isinstance(level, dict) else ()
+    names = [
+        (str(key), frozenset(value))
+        for key, value in mappings
+        if isinstance(value, dict) and _tensor_count(value) and any("." in str(n) for n in value)
+    ]
+    several = [same for _, same in names]
+    return [key for key, same in names if several.count(same) > 1]
 
 
 def _leaves(
