@@ -103,6 +103,28 @@ def test_a_system_or_a_file_system_that_does_not_write_directly(
     assert (tmp_path / "x").read_bytes() == (tmp_path / "y").read_bytes() == BODY
 
 
+def test_an_error_that_is_no_refusal_is_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: int) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="Input/output error"):
+        patch.setattr(fcntl, "fcntl", lambda *arguments: 0 if len(arguments) == 2 else fail())
+        _write(tmp_path / "x")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_disk_begins_before_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda _, *advice: told.append(advice))
+    _write(tmp_path / "x", read_soon=True)
+    at_once, advice = 2 * BUFFER, os.POSIX_FADV_DONTNEED
+    assert told == [(begin * at_once, at_once, advice) for begin in range(5)]
+    monkeypatch.delattr(os, "posix_fadvise")  # not every system has it
+    assert _write(tmp_path / "z", read_soon=True) == sha256(BODY).hexdigest()
+
+
 def test_a_file_system_that_refuses_the_first_direct_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ import errno
 import fcntl
 import os
 import struct
+import sys
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
@@ -126,6 +127,15 @@ def test_who_refuses_is_not_asked_again(
     assert _copy(source, tmp_path / "x", 0, b"") == sha256(BODY).hexdigest()
     assert (tmp_path / "x").read_bytes() == BODY
     assert len(calls) == 1
+
+
+def test_other_systems_are_not_asked(
+    tmp_path: Path, source: Path, shared: list[Range], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    _copy(source, tmp_path / "x", 0, b"")
+    assert (tmp_path / "x").read_bytes() == BODY
+    assert shared == []
 
 
 def test_a_disk_that_fails_is_an_error(

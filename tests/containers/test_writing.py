@@ -1,5 +1,6 @@
 """Writing: round trips, agreement with other readers, determinism, and no debris."""
 
+import errno
 import hashlib
 import os
 import stat
@@ -14,7 +15,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vitconvert.containers import open_container, write_npz, write_safetensors, write_torch
+from vitconvert.containers import (
+    open_container,
+    write_npz,
+    write_safetensors,
+    write_torch,
+    writing,
+)
 from vitconvert.containers.container import ITEM_SIZE
 from vitconvert.containers.npz_file import DTYPES as NPZ_DTYPES
 from vitconvert.errors import UsageError
@@ -230,6 +237,40 @@ def test_places_where_no_file_can_be(tmp_path: Path, write: Write) -> None:
         write(tmp_path, {"a": torch.ones(1)})
     with pytest.raises(UsageError, match="does not exist"):
         write(tmp_path / "nowhere" / "x", {"a": torch.ones(1)})
+
+
+@every_writer
+def test_a_directory_in_which_nothing_can_be_made(
+    tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_ = os.open
+
+    def refuse(path: Path, flags: int, *mode: int) -> int:
+        if flags & os.O_CREAT:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return open_(path, flags, *mode)
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(UsageError) as error:
+        write(tmp_path / "x", {"a": torch.ones(1)})
+    assert str(error.value) == (
+        "error: usage\n"
+        "  The output cannot be written.\n"
+        f"  output  {tmp_path / 'x'}\n"
+        "  reason  Permission denied"
+    )
+
+
+def test_a_header_that_readers_would_refuse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_safetensors(tmp_path / "x", {"a": torch.ones(1)})
+    header = int.from_bytes((tmp_path / "x").read_bytes()[:8], "little")
+    monkeypatch.setattr(writing, "LONGEST_HEADER", header)
+    write_safetensors(tmp_path / "x", {"a": torch.ones(1)})
+    with pytest.raises(UsageError, match="do not fit a safetensors header"):
+        write_safetensors(tmp_path / "y", {"a" * header: torch.ones(1)})
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
 
 @every_writer

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.conversion.header import examine, hf, timm
+from tests.conversion.header import examine, hf, pair, timm
 from vitconvert.conversion.accounts import check_dtypes
 from vitconvert.errors import ShapeMismatch, TensorMismatch
 from vitconvert.tables.detection import recognise
@@ -128,6 +128,33 @@ def test_a_part_of_q_k_and_v():
     )
 
 
+def test_a_part_of_a_block_that_is_not_there_otherwise():
+    query = "vit.encoder.layer.2.attention.attention.query.weight"
+    others = ", ".join(query.replace("query", part) for part in ("key", "value"))
+    assert message(hf() | {query: (30, 30)}) == expected(
+        1,
+        [f"missing    {others}  part of blocks.2.attn.qkv.weight"],
+        INCOMPLETE,
+        dialect="hf_vit",
+    )
+
+
+def test_a_tensor_for_which_the_dialect_has_no_row():
+    shapes = timm()
+    for block in ("blocks.0", "blocks.1"):  # heads of 8: a rotary embedding turns pairs of pairs
+        shapes |= pair(f"{block}.attn.qkv", 72, 30) | {f"{block}.attn.proj.weight": (30, 24)}
+    assert message(shapes, rope="mixed") == expected(
+        1, ["missing    rope.freqs  the table has no row for it"], INCOMPLETE
+    )
+
+
+def test_a_stage_without_its_stem():
+    name = "patch_embed.backbone.stages.0.blocks.0.norm1.weight"
+    shapes = timm() | {name: (5,)}
+    lines = [f"left over  {name}  the model has no {name}"]
+    assert message(shapes) == expected(1, lines, TABLE)
+
+
 def test_several_problems_are_told_at_once():
     shapes = without(timm(), "norm.bias") | {"norm.scale": (30,), "pos_embed": (1, 10, 31)}
     assert message(shapes) == expected(
@@ -198,3 +225,6 @@ def test_quantised_weights():
         "  A quantised checkpoint means other numbers than it holds, and nothing here says which.\n"
         "  hint: Convert the checkpoint that it was quantised from."
     )
+    with pytest.raises(TensorMismatch) as error:
+        check_dtypes(binding, dtypes | {"norm.weight": "complex64"}, "model.safetensors")
+    assert error.value.fact == "1 of the weights is not stored as floating-point numbers."

@@ -148,6 +148,11 @@ def test_flattened_patches_of_other_shapes_are_asked_for():
         "  in_channels  nothing tells it",
         "--set patch_size=... --set in_channels=...",
     )
+    assert message(MissingFact, lucidrains(120), HEADS | {"in_channels": 3}) == missing(
+        "lucidrains",
+        "patch_size  a patch of 120 values is no square of pixels",
+        "--set patch_size=...",
+    )
     config, _ = examine(lucidrains(120), HEADS | {"patch_size": (5, 6)} | {"image_size": (15, 18)})
     assert (config.in_channels, config.origins["in_channels"]) == (4, "tensors")
     config, _ = examine(lucidrains(256), HEADS | {"in_channels": 4})

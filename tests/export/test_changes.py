@@ -14,10 +14,12 @@ import vitconvert
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.ends import change_channels
 from vitconvert.conversion.gauges import GAUGES
+from vitconvert.conversion.morphs import resize
 from vitconvert.errors import NotRepresentable, ParityFailed, UsageError
 from vitconvert.export import changes
 from vitconvert.export.weights import parse_size
 from vitconvert.model import ViT
+from vitconvert.model.positions import resample_positions, resample_relative_positions
 
 SMALL = {"depth": 2, "embed_dim": 30, "num_heads": 3, "mlp_ratio": 1.5, "num_classes": 7}
 TINY = {**SMALL, "img_size": 48}
@@ -260,6 +262,69 @@ def test_a_key_bias_is_dropped_only_where_softmax_cancels_it(fields):
     model = random_model(**fields)
     assert GAUGES["drop-key-bias"].config(model.config) is None
     assert GAUGES["fold-qkv-bias"].config(model.config) is None
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        *({"block_order": "post"}, {"norm_bias": False}, {"norm": "rms", "norm_bias": False}),
+        *({"proj_bias": False}, {"attention_norm": True}, {"differential": True}),
+        {"num_heads": 5},  # more channels than the width: not every bias has an origin
+    ],
+    ids=str,
+)
+def test_a_bias_is_folded_only_where_others_can_take_it(fields):
+    assert GAUGES["fold-qkv-bias"].config(random_config()) is not None
+    assert GAUGES["fold-qkv-bias"].config(random_config(**fields)) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("fold-class-position", {"class_token": False, "pooling": "avg"}),
+        ("fold-class-position", {"no_embed_class": True}),
+        ("fold-class-position", {"position_embedding": "none"}),
+        ("zero-class-position", {}),
+        ("zero-class-position", {"no_embed_class": True, "position_embedding": "none"}),
+        ("zero-class-position", {"no_embed_class": True, "class_token": False, "pooling": "avg"}),
+        ("norm-after-pooling", {"pooling": "avg"}),
+        ("norm-after-pooling", {"final_norm": False}),
+        ("norm-after-pooling", {"fc_norm": True}),
+        ("norm-before-pooling", {"fc_norm": True, "final_norm": False, "pooling": "avg"}),
+        ("norm-before-pooling", {}),
+        ("norm-before-pooling", {"fc_norm": True}),
+        ("store-rope-periods", {"rope": "axial"}),
+        ("store-rope-periods", {"rope": "dinov3", "rope_periods": True}),
+    ],
+    ids=str,
+)
+def test_a_step_that_would_change_nothing_or_the_function_does_not_apply(name, fields):
+    assert GAUGES[name].config(random_config(**fields)) is None
+
+
+def test_an_image_size_that_no_weight_depends_on_is_told():
+    model = random_model(rope="axial", position_embedding="none")
+    before = model.state_dict()
+    tensors, config, changes = resize(before, model.config, image_size=(32, 24))
+    assert changes == ("image size 24x16 to 32x24",)
+    assert config.image_size == (32, 24)
+    assert tensors == before
+
+
+def test_every_table_of_relative_positions_is_resampled():
+    model = random_model(relative_positions="block")
+    before = model.state_dict()
+    tensors, _, changes = resize(before, model.config, image_size=32)
+    assert changes == (
+        "positions resampled from 3x2 to 4x4 patches (bicubic_antialias, geometric)",
+    )
+    grids = {"old_grid": (3, 2), "new_grid": (4, 4)}
+    for name, tensor in before.items():
+        if name.endswith("relative_position_bias_table"):
+            tensor = resample_relative_positions(tensor, **grids, rule="geometric")
+        elif name == "pos_embed":
+            tensor = resample_positions(tensor, **grids, prefix=1, rule="bicubic_antialias")
+        assert torch.equal(tensors[name], tensor), name
 
 
 def test_a_refusal_offers_the_step_that_helps_and_the_step_helps(timm_directory, tmp_path):

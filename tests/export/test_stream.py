@@ -13,7 +13,7 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.conversion.test_pairs import configs, holders, random_tensors, told
+from tests.conversion.test_pairs import DINOV3, SCALED, configs, holders, random_tensors, told
 from vitconvert.containers import (
     boxes,
     content_of,
@@ -26,8 +26,11 @@ from vitconvert.containers import (
 from vitconvert.conversion.facts import derive_config, state
 from vitconvert.conversion.materialise import materialise
 from vitconvert.conversion.plan import compose, plan_reading
-from vitconvert.errors import CorruptFile
+from vitconvert.conversion.target import Target
+from vitconvert.errors import CorruptFile, NotRepresentable
 from vitconvert.export.stream import stream
+from vitconvert.export.weights import contents_for
+from vitconvert.loading import load_checkpoint
 from vitconvert.tables.binding import bind
 
 WRITERS = {"safetensors": write_safetensors, "npz": write_npz}
@@ -171,6 +174,39 @@ def test_a_part_that_is_left_out_must_be_zero(tmp_path, value):
     write_safetensors(tmp_path / "not", materialise(tables[source][1], canonical.__getitem__))
     # A negative zero is no reason to refuse; only arithmetic can tell it from a number.
     assert moved_to(tmp_path / "not", source, target, config, tables) is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "hint"),
+    [
+        ({}, "--allow drop-key-bias sets it to zero, which softmax makes no difference of."),
+        ({"rope": "axial"}, None),
+    ],
+    ids=["keys cancel", "keys are turned"],
+)
+def test_a_step_is_offered_where_it_makes_the_part_zero(tmp_path, fields, hint):
+    config, canonical, tables = simple(layer_scale=True, pooling="avg", **fields)
+    target = next(name for name, (_, plan) in tables.items() if plan.zeros)
+    write_safetensors(tmp_path / "x", canonical)
+    source = load_checkpoint(tmp_path / "x", dialect="vit", overrides=told(config))
+    plan = Target(table=tables[target][0], plan=tables[target][1], their_config={})
+    with pytest.raises(NotRepresentable, match="leaves out a part that is not zero") as error:
+        contents_for(plan, source)
+    assert error.value.hint == hint
+
+
+def test_numbers_that_must_be_looked_at_are_left_to_memory(tmp_path):
+    config, _, tables = simple(**DINOV3, **SCALED, rope_periods=True, num_classes=0)
+    canonical = random_tensors(config, 0, torch.bfloat16, keyless=True)
+    theirs = materialise(tables["dinov3"][1], canonical.__getitem__)  # with a mask of the bias
+    for dtype, moves in ((torch.bfloat16, True), (torch.float8_e5m2, False)):
+        ours = {name: tensor.to(dtype) for name, tensor in canonical.items()}
+        write_safetensors(tmp_path / "x", ours)
+        found = moved_to(tmp_path / "x", "vit", "dinov3", config, tables)
+        assert (found == in_memory(tables["dinov3"][1], ours)) == moves
+        assert (found is None) != moves
+    write_safetensors(tmp_path / "y", theirs)
+    assert moved_to(tmp_path / "y", "dinov3", "vit", config, tables) is None
 
 
 def test_a_file_that_shrinks_is_no_silent_end(tmp_path):

@@ -6,11 +6,13 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
 
 from vitconvert.errors import OutputExists, UsageError
+from vitconvert.export import whole_directory as module
 from vitconvert.export.whole_directory import whole_directory
 
 # Replaces a directory and kills itself at the moment with the number that is asked for.
@@ -160,6 +162,61 @@ def test_a_failure_leaves_what_was_there(tmp_path, failing, monkeypatch):
     assert caught.value.filename == str(path)
     assert content(path) == OLD
     assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
+
+
+def test_what_was_there_returns_where_the_new_cannot_take_its_place(tmp_path, monkeypatch):
+    path, fresh = tmp_path / "out", tmp_path / "fresh"
+    write(path, "old")
+    rename = Path.rename
+
+    def fail_for_the_new(self, target):
+        if self.name.endswith(".vitconvert-part"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", fail_for_the_new)
+    monkeypatch.setattr(module, "_exchange", lambda *_: False)
+    for place in (path, fresh):
+        with pytest.raises(OSError, match="Input/output error"):
+            write(place)
+    assert content(path) == OLD
+    assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
+
+
+def test_where_the_system_cannot_swap_there_are_two_steps(tmp_path, monkeypatch):
+    path = tmp_path / "out"
+    write(path, "old")
+    monkeypatch.setattr(sys, "platform", "sunos5")
+    write(path)
+    assert content(path) == NEW
+    assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("locked", [False, True], ids=["unlocked", "locked"])
+def test_a_new_directory_that_another_process_cleaned_is_made_again(tmp_path, monkeypatch, locked):
+    lock, cleaned = module._locked, []
+
+    @contextmanager
+    def cleaned_once(directory):
+        with lock(directory) if locked else nullcontext():
+            if not cleaned:
+                cleaned.append(directory)
+                directory.rmdir()
+            with nullcontext() if locked else lock(directory):
+                yield
+
+    monkeypatch.setattr(module, "_locked", cleaned_once)
+    write(tmp_path / "out")
+    assert len(cleaned) == 1
+    assert content(tmp_path / "out") == NEW
+    assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_file_stays_that_is_where_the_directory_would_be(tmp_path):
+    (tmp_path / "out").write_text("mine")
+    with pytest.raises(UsageError, match="The output must be a directory"):
+        write(tmp_path / "out")
+    assert (tmp_path / "out").read_text() == "mine"
 
 
 def test_a_place_where_nothing_can_be_made(tmp_path):

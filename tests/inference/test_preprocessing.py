@@ -121,6 +121,10 @@ def test_all_contradictions_are_told_at_once() -> None:
         ),
         ({"rescale_factor": -1.0}, "rescale_factor = -1.0 must be positive"),
         ({"crop": "no"}, "crop = 'no' is neither true nor false"),
+        (
+            {"resize": "patches", "resize_size": None, "patch_size": 16},
+            "resize = 'patches' with at most None patches of 16",
+        ),
     ],
 )
 def test_a_contradiction_is_told(changes: dict[str, Any], problem: str) -> None:

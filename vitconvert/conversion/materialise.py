@@ -103,7 +103,7 @@ def _require_constant(source: str, constant: Constant, plan: Plan, read: Read) -
 
 
 def _require_zero(piece: Piece, plan: Plan, read: Read) -> None:
-    left_out, _ = _taken(piece, plan, read)
+    left_out = _taken(piece, plan, read)[0].double()  # torch counts no zeros of eight bits
     if left_out.count_nonzero():
         raise NotRepresentable(
             "The target leaves out a part that is not zero in these weights.",
