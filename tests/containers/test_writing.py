@@ -265,11 +265,11 @@ def test_a_header_that_readers_would_refuse(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_safetensors(tmp_path / "x", {"a": torch.ones(1)})
-    header = int.from_bytes((tmp_path / "x").read_bytes()[:8], "little")
-    monkeypatch.setattr(writing, "LONGEST_HEADER", header)
+    header = (tmp_path / "x").read_bytes()[8:-4].rstrip()
+    monkeypatch.setattr(writing, "LONGEST_HEADER", len(header))
     write_safetensors(tmp_path / "x", {"a": torch.ones(1)})
     with pytest.raises(UsageError, match="do not fit a safetensors header"):
-        write_safetensors(tmp_path / "y", {"a" * header: torch.ones(1)})
+        write_safetensors(tmp_path / "y", {"aa": torch.ones(1)})
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
 

@@ -53,7 +53,7 @@ class Assembly:
         if not self.pieces:
             return f"{self.target} : {self.axes} = {' '.join(f'{n:g}' for n in self.fill)}"
         pieces = ", ".join(map(str, self.pieces))
-        joined = f"cat({pieces})" if len(self.pieces) > 1 else pieces or "empty"
+        joined = f"cat({pieces})" if len(self.pieces) > 1 else pieces
         return f"{self.target} : {self.axes} = {joined}"
 
 
@@ -180,10 +180,8 @@ def compose(reading: Plan, writing: Plan) -> Plan:
 
 def _through_all(pieces: Iterable[Piece], made: Mapping[str, Assembly]) -> Iterator[Piece]:
     for piece in pieces:
-        if piece.source is None:
-            yield piece
-        else:
-            yield from _through(piece, made[piece.source])
+        assert piece.source is not None  # only what is read is filled with zeros
+        yield from _through(piece, made[piece.source])
 
 
 def _through(piece: Piece, between: Assembly) -> Iterator[Piece]:
