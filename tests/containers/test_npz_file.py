@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from vitconvert.containers import TensorInfo, open_container
+from vitconvert.containers import TensorInfo, open_container, zip_directory
 from vitconvert.errors import CorruptFile, UnsafeFile
 
 
@@ -143,6 +143,20 @@ def test_a_bomb_is_refused_before_it_inflates(tmp_path: Path) -> None:
         f"  limit     {64 * 2**20 + 20 * size:,} bytes\n"
         "  Weights hardly compress; an archive like this is made to exhaust memory."
     )
+
+
+def test_zeros_that_any_machine_can_hold_are_no_bomb(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array = _npy("<f4", f"({2**18},)", bytes(2**20))
+    path = _npz(tmp_path / "x", {"a.npy": array}, zipfile.ZIP_DEFLATED)
+    assert open_container(path).manifest["a"].shape == (2**18,)
+    limit = len(array) - 20 * path.stat().st_size
+    monkeypatch.setattr(zip_directory, "FREE_INFLATION", limit)
+    assert open_container(path).manifest["a"].shape == (2**18,)
+    monkeypatch.setattr(zip_directory, "FREE_INFLATION", limit - 1)
+    with pytest.raises(UnsafeFile, match="out of all proportion"):
+        open_container(path)
 
 
 def test_a_bomb_that_declares_a_small_size_is_found_out(tmp_path: Path) -> None:

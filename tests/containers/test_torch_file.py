@@ -128,6 +128,20 @@ def test_a_training_checkpoint_is_unwrapped_and_the_rest_kept_as_extras(
     }
 
 
+@every_format
+def test_what_nests_too_deeply_beside_the_weights_ends_in_a_name(
+    tmp_path: Path, save: Save
+) -> None:
+    found: object = []
+    for _ in range(50):
+        found = [found]
+    save({"model": {"w": torch.ones(1)}, "args": found}, tmp_path / "x.pth")
+    found, depth = open_container(tmp_path / "x.pth").extras["args"], 0
+    while isinstance(found, list):
+        (found,), depth = found, depth + 1
+    assert (found, depth) == ("list", 33)
+
+
 W = {"w": torch.ones(1)}
 OTHER = {"w": torch.zeros(1)}
 

@@ -72,6 +72,13 @@ def test_an_overflow_is_no_agreement():
     assert compare(torch.tensor([1e6]), torch.tensor([2e6])).equal_in is None
 
 
+def test_no_rounding_makes_complex_numbers_real():
+    real, other = torch.tensor([1.0, 2.0]), torch.tensor([1.0 + 1.0j, 2.0])
+    for a, b in ((real, other), (other, real)):
+        found = compare(a, b)
+        assert (found.differing, found.largest, found.equal_in) == (1, 1.0, None)
+
+
 def test_nothing_is_relative_to_zero():
     found = compare(torch.zeros(2), torch.tensor([0.0, 3.0]))
     assert (found.largest, found.relative) == (3.0, None)
