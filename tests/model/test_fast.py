@@ -293,6 +293,17 @@ def test_gradients_are_those_of_the_usual_model(name, pair, images):
         assert _off(found[name].grad, parameter.grad) <= 10 * BOUND, name
 
 
+@pytest.mark.parametrize("trained", ["head.weight", "blocks.1.mlp.fc2.bias"])
+def test_the_gradient_of_one_layer_among_frozen_ones(trained, pair, images):
+    usual, model = pair()
+    x, grads = images(usual.config), []
+    for each in (usual.requires_grad_(False), model):
+        parameter = each.get_parameter(trained).requires_grad_()
+        each(x).square().sum().backward()
+        grads.append(parameter.grad)
+    assert _off(*grads) <= 10 * BOUND
+
+
 def test_the_gradient_of_an_image(pair, images):
     usual, model = pair()
     grads = []
