@@ -2,9 +2,11 @@
 
 import errno
 import hashlib
+import io
 import os
 import stat
 import tempfile
+import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -144,6 +146,21 @@ def test_numpy_reads_our_npz(tmp_path: Path) -> None:
         assert arrays["step"] == 3
         assert arrays["bf16"].dtype == np.dtype("V2")
         assert arrays["bf16"].tobytes() == _raw(tensors["bf16"])
+
+
+def test_arrays_of_an_npz_are_numpys_own_and_can_be_mapped(tmp_path: Path) -> None:
+    dtypes = [dtype for dtype in tensors_of[write_npz] if dtype != "bfloat16"]
+    tensors = {f"é{dtype}": _random(dtype, (3, 5), 0) for dtype in dtypes}
+    write_npz(tmp_path / "x.npz", tensors)
+    with (
+        open_container(tmp_path / "x.npz") as container,
+        zipfile.ZipFile(container.path) as archive,
+    ):
+        for name, tensor in tensors.items():
+            wanted = io.BytesIO()
+            np.lib.format.write_array(wanted, tensor.numpy(), version=(1, 0))
+            assert archive.read(f"{name}.npy") == wanted.getvalue()
+            assert container.places[name].offset % 64 == 0
 
 
 def test_torch_reads_our_checkpoint_and_a_view_does_not_bring_its_whole_storage(

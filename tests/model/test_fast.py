@@ -381,6 +381,22 @@ def test_many_images_are_answered_in_parts(pair, images, monkeypatch):
     assert counts[3:] == [18]
 
 
+def test_a_layer_on_another_device_is_torchs_own():
+    layer = FastLinear(3, 5, device="meta")
+    with torch.no_grad(), Operations() as ran:
+        assert layer(torch.empty(2, 3, device="meta")).shape == (2, 5)
+    assert LINEAR not in ran.names
+
+
+@needs_onednn
+@torch.no_grad()
+def test_weights_that_could_be_trained_are_fast_where_nothing_is(pair, images):
+    _, model = pair()
+    with Operations() as ran:
+        model.requires_grad_(True)(images(model.config))
+    assert LINEAR in ran.names
+
+
 FAULTS = """
 import resource, torch
 from vitconvert.config import ViTConfig
