@@ -277,3 +277,15 @@ def test_a_part_that_may_not_be_zero_is_left_out_only_where_nothing_else_holds_i
     assert target.table.name == "hf_dinov2"
     assert passed_over["hf_beit"] == "leaves out a part that is not known to be zero"
     assert choose_target("hf_beit", Wish(config=config))[0].plan.zeros
+
+
+def test_a_spelling_of_the_past_is_written_only_by_its_own_name(huggingface_directory):
+    config = vitconvert.load_checkpoint(huggingface_directory()).config
+    assert choose_target("hf_vit_memory", Wish(config=config))[0].table.name == "hf_vit_memory"
+    strange = Wish(config=config.replace(pooling="avgmax", mlp_norm=True, head_bias=False))
+    for ecosystem, today, past in (("hf", "hf_vit", "memory"), ("timm", "timm", "2020")):
+        with pytest.raises(NotRepresentable) as error:
+            choose_target(ecosystem, strange)
+        tried = [line.partition(":")[0] for line in error.value.details]
+        assert today in tried
+        assert not any(name.endswith(past) for name in tried)
