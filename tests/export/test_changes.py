@@ -269,6 +269,7 @@ def test_a_key_bias_is_dropped_only_where_softmax_cancels_it(fields):
     [
         *({"block_order": "post"}, {"norm_bias": False}, {"norm": "rms", "norm_bias": False}),
         *({"proj_bias": False}, {"attention_norm": True}, {"differential": True}),
+        {"attention_proj": False, "head_dim": 12},
         {"num_heads": 5},  # more channels than the width: not every bias has an origin
     ],
     ids=str,
@@ -292,6 +293,7 @@ def test_a_bias_is_folded_only_where_others_can_take_it(fields):
         ("norm-after-pooling", {"fc_norm": True}),
         ("norm-before-pooling", {"fc_norm": True, "final_norm": False, "pooling": "avg"}),
         ("norm-before-pooling", {}),
+        ("norm-before-pooling", {"final_norm": False}),
         ("norm-before-pooling", {"fc_norm": True}),
         ("store-rope-periods", {"rope": "axial"}),
         ("store-rope-periods", {"rope": "dinov3", "rope_periods": True}),
