@@ -92,7 +92,6 @@ def _without_qkv_bias(config: ViTConfig) -> ViTConfig | None:
     folds = (
         _key_bias_cancels(config)
         and config.block_order == "pre"
-        and config.norm == "layer"
         and config.norm_bias
         and config.attention_proj
         and config.proj_bias
