@@ -179,7 +179,11 @@ def test_a_part_that_is_left_out_must_be_zero(tmp_path, value):
 @pytest.mark.parametrize(
     ("fields", "hint"),
     [
-        ({}, "--allow drop-key-bias sets it to zero, which softmax makes no difference of."),
+        (
+            {},
+            "--allow drop-key-bias makes it fit: the bias of the keys, which softmax cancels, "
+            "becomes zero.",
+        ),
         ({"rope": "axial"}, None),
     ],
     ids=["keys cancel", "keys are turned"],
