@@ -17,13 +17,16 @@ from vitconvert.conversion.their_config import (
     look_up,
     unknown_arguments,
 )
-from vitconvert.errors import CorruptFile, NotRepresentable, VitConvertError
+from vitconvert.errors import CorruptFile, MissingFact, NotRepresentable, VitConvertError
 from vitconvert.fields import parse_field
 from vitconvert.inference.labels import Labels, stated_labels
 from vitconvert.inference.preprocessing import Preprocessing
 from vitconvert.sources import Located
 from vitconvert.tables.architectures import FILE, architecture_in, find_architecture, named
 from vitconvert.tables.table import Table
+
+_PREFIX = {"class_token": True, "num_registers": 0}  # as an architecture has it if it is silent
+_POOLS_NO_PATCHES = ("token", "none")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,12 +54,14 @@ class Beside:
         """
         user = parse_fields(overrides or {})
         self._check_config(table)
-        return strongest(
+        stronger = strongest(
             state(user, USER),
             state(parse_fields(self.own.get("config", {})), "vitconvert.json"),
             facts_from_config(table, self.config, known=user),
-            self._named_facts(table, architecture),
         )
+        named_facts = self._named_facts(table, architecture)
+        check_pooled_tokens(table, stronger, named_facts)
+        return strongest(stronger, named_facts)
 
     def _check_config(self, table: Table) -> None:
         if unknown := unknown_arguments(table, self.config):
@@ -84,13 +89,12 @@ class Beside:
         # config names another architecture.
         name = architecture or self.located.name or look_up(self.config, key)
         if name:
-            return state(find_architecture(ecosystem, str(name)), f"architecture {name}")
+            return state(_row(ecosystem, str(name)), f"architecture {name}")
         assert self.located.weights is not None
         guess = architecture_in(ecosystem, self.located.weights.name)
         if guess is None:
             return {}
-        facts = find_architecture(ecosystem, guess)
-        return state(facts, f"assumed: the file name begins with {guess}; {FILE}")
+        return state(_row(ecosystem, guess), f"assumed: the file name begins with {guess}; {FILE}")
 
     def preprocessing(self, table: Table, config: ViTConfig) -> Preprocessing | None:
         """The checkpoint's own, in the order in which its projects would look."""
@@ -138,6 +142,41 @@ def read_beside(located: Located) -> Beside:
     """
     config, own = _read_json(located.config), _read_json(located.own)
     return Beside(located=located, config=config, own=own)
+
+
+def check_pooled_tokens(table: Table, stronger: Facts, named_facts: Facts) -> None:
+    """Which tokens are pooled depends on the pooling in a class that has rotary embeddings.
+
+    timm's Eva reads the prefix tokens if it pools by attention, and in no other pooling; its
+    VisionTransformer, which has no such embeddings, does what it is told. An architecture's row
+    knows its own pooling.
+
+    Raises:
+        MissingFact: The pooling is another one than the architecture's, and nothing tells.
+    """
+    if not {"pooling"} <= stronger.keys() & named_facts.keys():
+        return
+    pooling, rows_pooling = stronger["pooling"][0], named_facts["pooling"][0]
+    said = strongest(stronger, named_facts)
+    prefix = any(said.get(name, (default, ""))[0] for name, default in _PREFIX.items())
+    settled = "pool_include_prefix" in stronger or any(
+        default.name == "pool_include_prefix" for default in table.defaults
+    )
+    turned = said.get("rope", ("none", ""))[0] != "none"
+    if settled or not (prefix and turned) or pooling in _POOLS_NO_PATCHES:
+        return
+    if (pooling == "map") != (rows_pooling == "map"):
+        raise MissingFact(
+            f"The architecture pools by {rows_pooling}, and this model by {pooling}: whether class "
+            "and register tokens are pooled too is not said.",
+            evidence={"pooling": stronger["pooling"][1], "architecture": named_facts["pooling"][1]},
+            hint="--set pool_include_prefix=... (in Python, overrides={...}) states it.",
+        )
+
+
+def _row(ecosystem: str, name: str) -> dict[str, Any]:
+    """An architecture, with what its row leaves out of the last norms."""
+    return {"final_norm": True, "fc_norm": False, **find_architecture(ecosystem, name)}
 
 
 def parse_fields(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,6 +29,16 @@ from vitconvert.tables.architectures import architecture_in, find_architecture
 HEADS = {"num_heads": 3}
 
 
+def test_norms_without_biases_are_of_two_kinds():
+    """torchvision's `norm_layer`, say, may be torch's RMSNorm or a LayerNorm with bias=False."""
+    shapes = {n: s for n, s in hf().items() if not (n.endswith("bias") and "norm" in n)}
+    line = "norm  norms without a bias are LayerNorms (layer) or RMS norms (rms)"
+    said = {**HEADS, "norm_eps": 1e-6}
+    assert message(MissingFact, shapes, said) == missing("hf_vit", line, "--set norm=...")
+    for norm in ("layer", "rms"):
+        assert examine(shapes, {**said, "norm": norm})[0].norm == norm
+
+
 def test_every_origin():
     config, ledger = examine(
         hf(), {"num_heads": 3}, {"model_type": "vit", "hidden_act": "gelu_new"}

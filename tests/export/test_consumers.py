@@ -58,8 +58,13 @@ def test_numpy_and_timms_reader_open_an_npz(to, tmp_path):
             "openclip",
             "openclip_clipa",
         ),
+        (
+            {"pool_type": "none", "attentional_pool": False, "qk_norm": False},
+            "openclip",
+            "openclip",
+        ),
     ],
-    ids=["CLIP", "LayerScale", "CLIPA"],
+    ids=["CLIP", "LayerScale", "CLIPA", "all tokens"],
 )
 def test_open_clip_opens_its_own_towers(changes, to, dialect, tmp_path):
     source = openclip_directory(tmp_path / "source", **changes)
@@ -70,11 +75,19 @@ def test_open_clip_opens_its_own_towers(changes, to, dialect, tmp_path):
     assert conversion.opened[1].relative <= 2e-5
 
 
-def openclip_directory(folder: Path, **changes) -> Path:
+def test_a_timm_tower_for_images_of_any_size_is_compared_layer_by_layer(tmp_path):
+    """Its patch embedding gives a grid (`dynamic_img_size`), and ours gives a sequence."""
+    vision = {"timm_model_name": "test_vit4", "image_size": 160}
+    source = openclip_directory(tmp_path / "source", open_clip.model.CustomTextCLIP, vision)
+    conversion = vitconvert.convert(source, to="openclip", output=tmp_path / "out")
+    assert conversion.parity.ok and conversion.parity.reference == "open_clip 3.3.0 TimmModel"
+
+
+def openclip_directory(folder: Path, kind=open_clip.model.CLIP, base=VISION, **changes) -> Path:
     """As `open_clip.push_to_hf_hub.save_for_hf` writes it."""
-    vision = VISION | changes
+    vision = base | changes
     torch.manual_seed(5)
-    model = open_clip.model.CLIP(embed_dim=20, vision_cfg=vision, text_cfg=TEXT)
+    model = kind(embed_dim=20, vision_cfg=vision, text_cfg=TEXT)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
     folder.mkdir()

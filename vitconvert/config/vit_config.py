@@ -287,6 +287,16 @@ class ViTConfig:
         return self.attention_proj != trivial
 
     @property
+    def gelu_after_pooling(self) -> bool:
+        """Whether the MLP after an attention pooling, if there is one, has GELU."""
+        return not (self.map_pooling and self.pool_mlp) or self.activation == "gelu"
+
+    @property
+    def bare_dist_token(self) -> bool:
+        """Whether a distillation token comes without registers and a norm after pooling."""
+        return not (self.dist_token and (self.num_registers or self.fc_norm))
+
+    @property
     def alike_attention_biases(self) -> bool:
         """Whether both matrices of the attention have a bias, or none."""
         return self.qkv_bias == self.proj_bias

@@ -24,8 +24,7 @@ def replace_head(
     """
     if num_classes < 0:
         raise UsageError("A head cannot have fewer than 0 classes.")
-    dist_head = config.dist_head and num_classes > 0
-    wanted = config.replace(num_classes=num_classes, dist_head=dist_head)
+    wanted = config.replace(num_classes=num_classes)
     kept = {name: tensor for name, tensor in tensors.items() if not _of_head(name)}
     like = next(iter(tensors.values()))
     heads = {

@@ -110,10 +110,12 @@ def gather_facts(binding: Binding, stated: Facts) -> Gathered:
     """Collect what the tensors show and what was stated. Raises nothing."""
     found = Findings(binding, stated)
     read_tensors(found)
+    _doubt_pooling(found)
     _take_stated(found)
     read_image_size(found)
     _miss_last_norm(found)
     _miss_what_leaves_no_trace(found)
+    _miss_kind_of_norm(found)
     for name in _REQUIRED:
         if name not in found.facts and name not in found.missing:
             found.missing[name] = "nothing tells it"
@@ -126,11 +128,28 @@ def gather_facts(binding: Binding, stated: Facts) -> Gathered:
     )
 
 
+def _doubt_pooling(found: Findings) -> None:
+    """Who is wrong about the last norms is not believed about the pooling that goes with them.
+
+    timm norms the mean of the tokens instead of all of them: a fine-tuned model may have another
+    pooling than its architecture, and its norms show it.
+    """
+    said, origin = found.stated.get("pooling", (None, ""))
+    norms = [found.stated.get(name, (None, None)) for name in _LAST_NORMS]
+    shown = [found.facts[name][0] for name in _LAST_NORMS]
+    if any(where != origin for _, where in norms) or not any(shown) or "pooling" in found.facts:
+        return
+    if [value for value, _ in norms] != shown:
+        found.stated = {k: fact for k, fact in found.stated.items() if k != "pooling"}
+        found.notes.append(f"pooling = {said} ({origin}), but the tensors have other last norms")
+
+
 def _take_stated(found: Findings) -> None:
     """What the tensors do not show, the strongest statement tells; the table is the weakest."""
     table = found.binding.table
     for default in table.defaults:
-        holds = not default.word or bool(found.facts.get(default.word, (False, ""))[0])
+        shown = found.present.get(default.word)
+        holds = not default.word or bool(found.facts.get(default.word, (shown, ""))[0])
         if holds != default.negated and default.name not in found.stated:
             value = default.value
             if value == SCALED_BY_WIDTH:  # a width of 0 is refused by ViTConfig
@@ -149,8 +168,10 @@ def _miss_last_norm(found: Findings) -> None:
     if "norm.weight" not in rows and "fc_norm.weight" not in rows:
         return  # the dialect has none to miss
     ends_with_norm = found.facts["final_norm"][0] or found.facts["fc_norm"][0]
-    said = (found.stated.get(name, (default, ""))[0] for name, default in _LAST_NORMS.items())
-    if not ends_with_norm and any(said):
+    said = {n: found.stated.get(n, (default, "")) for n, default in _LAST_NORMS.items()}
+    (final_norm, by), (fc_norm, weaker) = said["final_norm"], said["fc_norm"]
+    # Who says that there is none overrules a weaker word on where it stands.
+    if not ends_with_norm and (final_norm or (fc_norm and weaker == by)):
         found.missing["final_norm"] = "there is no last norm, and nothing says that there is none"
 
 
@@ -170,6 +191,11 @@ def _miss_what_leaves_no_trace(found: Findings) -> None:
                 f"the tensors are those of {alike} too, which {otherwise}; --architecture "
                 f"NAME says which model this is, --set {field}={usual} that it is not"
             )
+
+
+def _miss_kind_of_norm(found: Findings) -> None:
+    if found.facts.get("norm_bias") == (False, TENSORS) and "norm" not in found.facts:
+        found.missing["norm"] = "norms without a bias are LayerNorms (layer) or RMS norms (rms)"
 
 
 def _looks_like(found: Findings, row: Mapping[str, Any]) -> bool:

@@ -37,9 +37,10 @@ _MAY_DIFFER = {
     *("pooling", "fc_norm", "final_norm"),
 }
 
-# A word for a bias says nothing where the matrix that would have it is another one.
+# A word for a bias, or for a second head, says nothing where the matrix it goes with is missing.
 _MATRICES = {
     "head_bias": {"head.weight"},
+    "dist_head": {"head.weight"},
     "mlp_bias": {"blocks.{i}.mlp.fc2.weight", "blocks.{i}.ffns.{j}.mlp.fc2.weight"},
 }
 
@@ -66,6 +67,7 @@ class Findings:
         self.sizes = dict(binding.sizes.known)
         self.stated = stated
         self.facts: Facts = {}
+        self.present: dict[str, bool] = {}  # word on which tensors depend -> whether they are there
         self.conflicts: list[str] = []
         self.missing: dict[str, str] = {}  # field -> how it could be told
         self.notes: list[str] = []
@@ -98,7 +100,7 @@ def _read_presence(found: Findings) -> None:
     """A word on which tensors depend holds if they are there."""
     links = found.binding.links.values()
     names = {link.tensor.name.text for group in links for link in group}
-    present: dict[str, bool] = {}
+    present = found.present
     for name, tensor in canonical_tensors().items():
         for word in tensor.conditions[-1:]:
             present[word] = present.get(word, False) or name in names

@@ -34,7 +34,7 @@ def facts_from_config(
     for field, paths in mapping.paths():
         said = ((p, v) for p in paths if (v := look_up(their_config, p)) is not None)
         path, found = next(said, ("", None))
-        if found == "" and "" not in mapping.values.get(field, {}):
+        if _in_our_words(mapping, field, found) == "":
             continue  # nothing said
         if found is not None and field not in known:
             facts[field] = (_translate(table, mapping, field, path, found), "config.json")
@@ -57,10 +57,7 @@ def look_up(config: Mapping[str, Any], path: str) -> Any:
 
 
 def _translate(table: Table, mapping: ConfigFile, field: str, path: str, value: Any) -> Any:
-    words = mapping.values.get(field, {})
-    ours = value
-    if isinstance(value, str | bool):
-        ours = words.get(value if isinstance(value, str) else str(value).lower(), value)
+    ours = _in_our_words(mapping, field, value)
     if field == "in_channels" and isinstance(value, list) and len(value) == 3:
         ours = value[0]  # channels, height, width
     try:
@@ -76,6 +73,14 @@ def _translate(table: Table, mapping: ConfigFile, field: str, path: str, value: 
         evidence={"table": table.file, "problem": problem},
         hint=f"--set {field}=... states it in vitconvert's words.",
     )
+
+
+def _in_our_words(mapping: ConfigFile, field: str, value: Any) -> Any:
+    """A text or a truth value of theirs as the table translates it, anything else as it is."""
+    if not isinstance(value, str | bool):
+        return value
+    word = value if isinstance(value, str) else str(value).lower()
+    return mapping.values.get(field, {}).get(word, value)
 
 
 def their_word(table: Table, field: str, value: Any) -> Any:

@@ -71,6 +71,12 @@ def canonical_tensors() -> Mapping[str, CanonicalTensor]:
     }
 
 
+@functools.cache
+def shown_words() -> frozenset[str]:
+    """Words of ViTConfig that tensors show, by being there or not."""
+    return frozenset(w for tensor in canonical_tensors().values() for w in tensor.conditions[-1:])
+
+
 def _tensor(name: str, value: str) -> CanonicalTensor:
     axes, _, condition = value.partition(" if ")
     return CanonicalTensor(name, axes, tuple(condition.split(" and ")) if condition else ())

@@ -10,7 +10,7 @@ from vitconvert.config import ViTConfig, field_names
 from vitconvert.errors import TableError, UsageError, nearest
 from vitconvert.fields import parse_field
 from vitconvert.tables.axes import Axes, Dim, parse_axes
-from vitconvert.tables.canonical import canonical_tensors
+from vitconvert.tables.canonical import canonical_tensors, shown_words
 from vitconvert.tables.config_file import (
     Conditional,
     ConfigFile,
@@ -275,7 +275,8 @@ class Reader:
                 case [field]:
                     yield Conditional(field, self.field(place, field, value))
                 case [field, ("if" | "unless") as how, word]:
-                    self.check_field(place, word)
+                    if word not in shown_words():
+                        self.check_field(place, word)
                     parsed = self.field(place, field, value)
                     yield Conditional(field, parsed, word, how == "unless")
                 case _:

@@ -13,8 +13,10 @@ from vitconvert.config import ViTConfig
 from vitconvert.conversion.their_config import look_up
 from vitconvert.errors import NotRepresentable
 from vitconvert.parity.references.reference import Reference, load_strictly, own_tensors, package
-from vitconvert.parity.references.timm import vision_transformer
-from vitconvert.parity.taps import Tap, block_taps, canonical_taps
+from vitconvert.parity.references.timm import timm_taps, vision_transformer
+from vitconvert.parity.taps import Tap, block_taps
+
+_POOL_TYPES = {"token": "tok", "none": "none"}
 
 
 def openclip_reference(reading: Reading) -> Reference:
@@ -62,8 +64,9 @@ def _timm_tower(open_clip: Any, reading: Reading, tensors: Mapping[str, Tensor])
         model = _nameless_tower(open_clip, config)
         name += f" around timm's {type(model.trunk).__name__}"
     load_strictly(model, tensors, name)
-    taps = canonical_taps(config.depth)
-    del taps["features"]  # the head is a sequence, empty without a projection
+    trunk: Any = model.trunk
+    taps = dict(timm_taps(trunk, config))
+    taps.pop("features", None)  # the head is a sequence, empty without a projection
     return Reference(
         name=name,
         model=model.eval(),
@@ -118,8 +121,8 @@ def _arguments(config: ViTConfig) -> dict[str, Any]:
         "ls_init_value": 1e-5 if config.layer_scale else None,
         "output_dim": config.num_classes or 1,
         "no_ln_pre": not config.pre_norm,
-        "pool_type": "tok" if config.pooling == "token" else "avg",
-        "final_ln_after_pool": config.pooling != "token",
+        "pool_type": _POOL_TYPES.get(config.pooling, "avg"),
+        "final_ln_after_pool": config.pooling not in _POOL_TYPES,
         "norm_layer": partial(nn.LayerNorm, eps=config.norm_eps),
     }
 

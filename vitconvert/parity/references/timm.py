@@ -67,7 +67,7 @@ def timm_like(model: nn.Module, config: ViTConfig, name: str) -> Reference:
     return Reference(
         name=name,
         model=model,
-        taps=_taps(model, config),
+        taps=timm_taps(model, config),
         run=_forward_features if tokens else call,
         reads="tokens" if tokens else "output",
     )
@@ -197,7 +197,8 @@ def _renamed_pre_logits(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return renamed
 
 
-def _taps(model: nn.Module, config: ViTConfig) -> Taps:
+def timm_taps(model: nn.Module, config: ViTConfig) -> Taps:
+    """Where timm's classes compute what ours do."""
     taps = canonical_taps(config.depth)
     if getattr(model, "dynamic_img_size", False):
         taps["patch_embed"] = Tap("patch_embed", channels_last=True)
