@@ -87,6 +87,7 @@ CONFIGS = {
     "bit, not square": bit(crop_size={"height": 40, "width": 33}),
     "bit, larger crop": bit(crop_size=71),
     "bit, even margins": bit(crop_size=47),
+    "bit, a side that is null": bit(size={"shortest_edge": 57, "longest_edge": None}, crop_size=48),
     "bit, no resizing": bit(do_resize=False, crop_size=60),
     "siglip": {"image_processor_type": "SiglipImageProcessor", "size": [48, 48]},
     "beit": {"image_processor_type": "BeitImageProcessor", "size": 48},
@@ -154,6 +155,16 @@ def test_a_grey_processor_is_pixel_equal(
     ours = Preprocessing.from_huggingface(config, backend=backend)
     assert ours.channels == 1
     assert torch.equal(ours(image), theirs(auto(tmp_path, config, backend=backend), image))
+
+
+@pytest.mark.parametrize("stated", [{"image_mean": [0.3]}, {"image_std": [0.3]}])
+def test_one_mean_or_deviation_serves_as_many_channels_as_the_other_has(
+    tmp_path: Path, photographs: list[Image.Image], stated: dict[str, Any]
+) -> None:
+    """Three, where the other is the class's own; the Pillow backend of transformers refuses."""
+    ours = Preprocessing.from_huggingface(vit(**stated))
+    processor = auto(tmp_path, vit(**stated))
+    assert all(torch.equal(ours(image), theirs(processor, image)) for image in photographs)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -244,6 +244,8 @@ def _huggingface_resize(
     square = bool(config.get("default_to_square", processor.square))
     if isinstance(size, int) and not square:
         size = {"shortest_edge": size}
+    if isinstance(size, Mapping):
+        size = {side: pixels for side, pixels in size.items() if pixels is not None}
     if isinstance(size, Mapping) and set(size) == {"shortest_edge"}:
         (edge,) = _whole_numbers(size["shortest_edge"], "size.shortest_edge", 1)
         return "shortest", (edge, edge)
@@ -274,7 +276,8 @@ def _mean_std(
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     mean = config.get("image_mean", processor.mean_std[0])
     std = config.get("image_std", processor.mean_std[1])
-    channels = len(mean) if isinstance(mean, list | tuple) else 3
+    listed = [len(values) for values in (mean, std) if isinstance(values, list | tuple)]
+    channels = max(listed, default=3)  # one number serves all that the other list names
     if not config.get("do_normalize", True):
         return (0.0,) * channels, (1.0,) * channels
     return numbers(mean, "image_mean", channels), numbers(std, "image_std", channels)
