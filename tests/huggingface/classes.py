@@ -32,6 +32,7 @@ TEXT = {
     "pad_token_id": 0,
 }
 _ENCODERS = ("dinov2", "dinov2_with_registers", "beit", "data2vec_vision", "vision_model")
+_ENCODERS += ("vit", "deit", "ijepa")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,12 @@ import pytest
 
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.plan import plan_reading, plan_writing
-from vitconvert.conversion.their_config import facts_from_config, their_word, written_besides
+from vitconvert.conversion.their_config import (
+    facts_from_config,
+    their_word,
+    written_besides,
+    written_config,
+)
 from vitconvert.errors import NotRepresentable
 from vitconvert.tables.binding import bind
 from vitconvert.tables.config_file import Ratio
@@ -58,10 +63,17 @@ def table(tmp_path):
     return read_table(file)
 
 
-def test_fields_are_read_wherever_they_may_be_and_the_nearer_place_counts(table):
+def test_what_stands_outside_the_section_of_the_model_is_not_read(table):
     said = {"vision": {"hidden_size": 36}, "hidden_size": 20, "num_hidden_layers": 11}
     facts = facts_from_config(table, said)
-    assert facts["embed_dim"][0] == 36 and facts["depth"][0] == 11
+    assert facts["embed_dim"][0] == 36 and "depth" not in facts
+    del said["vision"]
+    assert facts_from_config(table, said)["embed_dim"][0] == 20
+
+
+def test_fields_are_written_in_the_last_place_where_they_may_be(table):
+    written = written_config(table, CONFIG)
+    assert written["hidden_size"] == 36 and "hidden_size" not in written["vision"]
 
 
 def test_what_is_written_besides_the_fields(table):
@@ -89,8 +101,8 @@ def test_a_value_of_ours_in_their_word(field, value, theirs, table):
 
 def test_a_value_for_which_they_have_no_word(table):
     with pytest.raises(NotRepresentable) as error:
-        their_word(table, "activation", "tanh")
-    assert error.value.fact == "Mine has no word for activation = 'tanh'."
+        their_word(table, "activation", "mish")
+    assert error.value.fact == "Mine has no word for activation = 'mish'."
 
 
 def test_the_first_text_of_a_word_may_depend_on_the_model(table):

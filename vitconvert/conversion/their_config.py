@@ -31,7 +31,7 @@ def facts_from_config(
     facts: Facts = {}
     for field, default in _defaults(mapping, their_config).items():
         facts[field] = (default, f"{table.origin}, for a config.json that does not say")
-    for field, paths in mapping.paths():
+    for field, paths in mapping.paths(_section_in(mapping, their_config)):
         said = ((p, v) for p in paths if (v := look_up(their_config, p)) is not None)
         path, found = next(said, ("", None))
         if _in_our_words(mapping, field, found) == "":
@@ -39,6 +39,12 @@ def facts_from_config(
         if found is not None and field not in known:
             facts[field] = (_translate(table, mapping, field, path, found), "config.json")
     return facts
+
+
+def _section_in(mapping: ConfigFile, their_config: Mapping[str, Any]) -> str:
+    """Where the paths of fields begin in a file: what stands elsewhere is not of this model."""
+    there = (w for w in mapping.within if not w or look_up(their_config, w.removesuffix(".")))
+    return next(there, mapping.within[-1])
 
 
 def _defaults(mapping: ConfigFile, their_config: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,7 +134,8 @@ def written_config(table: Table, config: ViTConfig) -> dict[str, Any]:
         NotRepresentable: They have no word for a value, or no ratio makes one of our sizes.
     """
     written = written_besides(table, config)
-    for field, paths in table.config_file.paths() if table.config_file else ():
+    mapping = table.config_file
+    for field, paths in mapping.paths(mapping.within[-1]) if mapping else ():
         if paths:
             put(written, paths[0], their_word(table, field, getattr(config, field)))
     return written

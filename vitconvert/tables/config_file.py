@@ -71,7 +71,7 @@ class ConfigFile:
     values: Mapping[str, Mapping[str, Any]]  # our field -> their value -> ours
     defaults: Mapping[str, Any]  # our field -> what the project assumes if the file is silent
     defaults_of: Mapping[str, Mapping[str, Any]]  # the same for one identifying value
-    within: tuple[str, ...]  # where the paths of the fields begin; the first is written
+    within: tuple[str, ...]  # where paths of fields begin: the first there is, the last written
     writes: tuple[Conditional, ...]  # path -> what a file has besides: a value, Word or Ratio
     arguments: str  # path of the constructor's arguments, all of which must be understood
     must: Mapping[str, Any]  # path -> the only value of which the table is right
@@ -79,10 +79,10 @@ class ConfigFile:
     architectures: str  # whose architectures.toml to look in, if not the ecosystem's
     architecture: str  # path of the name of an architecture in architectures.toml
 
-    def paths(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+    def paths(self, within: str = "") -> Iterator[tuple[str, tuple[str, ...]]]:
         """Every field that the file says, with all its paths."""
         for field, paths in self.fields.items():
-            yield field, tuple(begin + path for begin in self.within for path in paths)
+            yield field, tuple(within + path for path in paths)
 
 
 class Reader(Protocol):

@@ -158,15 +158,15 @@ def _their_config(reading: Reading) -> dict[str, Any]:
 
 def _config_of(kind: str, family: _Family, theirs: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration of one class: of an image tower, where another is of two towers."""
-    towers = "vision_config" in theirs
-    if towers and kind == family.classifier:
-        # Pooling by attention plays no part in it.
-        vision = {**theirs["vision_config"], "vision_use_head": False}
-        return {**theirs, "vision_config": vision}
-    if not towers:
+    # A CLIP of 2022 may have the older section, which counts alone.
+    vision = theirs.get("vision_config_dict") or theirs.get("vision_config")
+    if vision is None:
         return dict(theirs)
-    own = {"projection_dim": theirs["projection_dim"]} if kind == family.projected else {}
-    return {**theirs["vision_config"], **own, "model_type": theirs["model_type"] + _TOWER}
+    if kind == family.classifier:
+        # Pooling by attention plays no part in it.
+        return {**theirs, "vision_config": {**vision, "vision_use_head": False}}
+    own = {"projection_dim": theirs["num_labels"]} if kind == family.projected else {}
+    return {**vision, **own, "model_type": theirs["model_type"] + _TOWER}
 
 
 def _config_from_ours(reading: Reading) -> dict[str, Any]:
