@@ -12,6 +12,7 @@ from vitconvert.conversion.facts import state, strongest
 from vitconvert.conversion.findings import USER
 from vitconvert.conversion.their_config import (
     Facts,
+    broken_must_nots,
     broken_musts,
     facts_from_config,
     look_up,
@@ -77,6 +78,17 @@ class Beside:
                 evidence={"file": self.located.config, "table": table.file},
                 hint="Without it the same tensors mean another function, for which there is no "
                 "table.",
+            )
+
+    def check_class(self, table: Table, config: ViTConfig) -> None:
+        """Raise NotRepresentable if the project's class makes another function of the tensors."""
+        if broken := broken_must_nots(table, self.config, config):
+            raise NotRepresentable(
+                f"config.json says {', '.join(broken)}.",
+                evidence={"file": self.located.config, "table": table.file},
+                meaning="Of a model without the tensors that the file lacks, this class makes "
+                "another function than the table says.",
+                hint="Without that line, the file is read as the encoder that it holds.",
             )
 
     def _named_facts(self, table: Table, architecture: str | None) -> Facts:

@@ -128,6 +128,35 @@ def test_a_pooler_that_takes_a_patch_for_a_class_token(tmp_path):
     assert "not class_token: IJepaModel's pooler takes the first patch for a" in str(error.value)
 
 
+HEADLESS = {
+    "DINOv2, SwiGLU": "hf_dinov2_swiglu",
+    "DINOv2, registers, classes": "hf_dinov2_reg",
+    "DINOv2, registers, SwiGLU": "hf_dinov2_reg_swiglu",
+    "CLIP, classes": "hf_clip",
+    "DeiT, teacher": "hf_vit",
+}
+
+
+@pytest.mark.parametrize("name", HEADLESS)
+def test_a_classifier_without_classes_that_pools_as_no_encoder_does(name, tmp_path):
+    case = CASES[name]
+    kind = case.name
+    replace(case, arguments={**case.arguments, "num_labels": 0}).model().save_pretrained(tmp_path)
+    with pytest.raises(NotRepresentable) as error:
+        vitconvert.load_model(tmp_path)
+    assert str(error.value) == (
+        "error: not-representable\n"
+        f"  config.json says architectures = ['{kind}'].\n"
+        f"  file   {tmp_path}/config.json\n"
+        f"  table  weights_map/{HEADLESS[name]}.toml\n"
+        "  Of a model without the tensors that the file lacks, this class makes another function "
+        "than the table says.\n"
+        "  hint: Without that line, the file is read as the encoder that it holds."
+    )
+    say(tmp_path, {"architectures": None})
+    assert vitconvert.load_model(tmp_path).config.num_classes == 0
+
+
 STRAY = {"hidden_act": "relu", "layer_norm_eps": 0.5, "num_attention_heads": 9, "image_size": 32}
 
 

@@ -177,6 +177,16 @@ def broken_musts(table: Table, their_config: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def broken_must_nots(table: Table, their_config: Mapping[str, Any], config: ViTConfig) -> list[str]:
+    """What the project's config says, and what makes another function of the same tensors."""
+    must_not = table.config_file.must_not if table.config_file else ()
+    return [
+        f"{said.name} = {said.value}"
+        for said in must_not
+        if said.holds(config) and look_up(their_config, said.name) == said.value
+    ]
+
+
 def unknown_arguments(table: Table, their_config: Mapping[str, Any]) -> list[str]:
     """Arguments of the project's constructor that the table neither maps nor calls inert."""
     mapping = table.config_file

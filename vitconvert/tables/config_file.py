@@ -75,6 +75,7 @@ class ConfigFile:
     writes: tuple[Conditional, ...]  # path -> what a file has besides: a value, Word or Ratio
     arguments: str  # path of the constructor's arguments, all of which must be understood
     must: Mapping[str, Any]  # path -> the only value of which the table is right
+    must_not: tuple[Conditional, ...]  # path -> a value of which it is wrong
     inert: tuple[str, ...]  # arguments that change nothing in inference, or that tensors show
     architectures: str  # whose architectures.toml to look in, if not the ecosystem's
     architecture: str  # path of the name of an architecture in architectures.toml
@@ -128,9 +129,10 @@ class _SectionReader:
             defaults=self.facts("defaults", self.subsection("defaults")),
             defaults_of=dict(self.defaults_of()),
             within=self.tuples("within", {"": self.section.get("within", "")})[""],
-            writes=tuple(self.writes()),
+            writes=tuple(self.conditionals("writes")),
             arguments=self.section.get("arguments", ""),
             must=self.subsection("must"),
+            must_not=tuple(self.conditionals("must_not")),
             inert=tuple(self.section.get("inert", ())),
             architectures=self.section.get("architectures", ""),
             architecture=self.section.get("architecture", ""),
@@ -161,12 +163,12 @@ class _SectionReader:
                 raise self.reader.error(place, "expected a text or a list of texts")
         return {key: tuple(texts) for key, texts in several.items()}
 
-    def writes(self) -> Iterator[Conditional]:
-        for key, value in self.subsection("writes").items():
+    def conditionals(self, name: str) -> Iterator[Conditional]:
+        for key, value in self.subsection(name).items():
             try:
                 yield parse_conditional(key, _parse_written(value))
             except ValueError as error:
-                raise self.reader.error(f'config_json.writes."{key}"', error) from None
+                raise self.reader.error(f'config_json.{name}."{key}"', error) from None
 
 
 def parse_conditional(key: str, value: Any) -> Conditional:
