@@ -130,7 +130,8 @@ def inspect_located(
         gathered = gather_facts(recognised.binding, stated)
         facts, missing = gathered.facts, gathered.asked
         notes = (*gathered.notes, *notes)
-        prove(recognised, gathered, container)
+        config, _ = prove(recognised, gathered, container)
+        beside.check_class(recognised.table, config)
     except VitConvertError as error:
         problem = error
     return Inspection(

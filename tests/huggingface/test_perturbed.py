@@ -153,6 +153,7 @@ def test_a_classifier_without_classes_that_pools_as_no_encoder_does(name, tmp_pa
         "than the table says.\n"
         "  hint: Without that line, the file is read as the encoder that it holds."
     )
+    assert str(vitconvert.inspect(tmp_path).problem) == str(error.value)
     say(tmp_path, {"architectures": None})
     assert vitconvert.load_model(tmp_path).config.num_classes == 0
 

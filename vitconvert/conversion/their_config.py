@@ -43,8 +43,10 @@ def facts_from_config(
 
 def _section_in(mapping: ConfigFile, their_config: Mapping[str, Any]) -> str:
     """Where the paths of fields begin in a file: what stands elsewhere is not of this model."""
-    there = (w for w in mapping.within if not w or look_up(their_config, w.removesuffix(".")))
-    return next(there, mapping.within[-1])
+    for within in mapping.within:
+        if not within or look_up(their_config, within.removesuffix(".")) is not None:
+            return within
+    return mapping.within[-1]
 
 
 def _defaults(mapping: ConfigFile, their_config: Mapping[str, Any]) -> dict[str, Any]:
