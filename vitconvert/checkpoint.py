@@ -169,6 +169,7 @@ def read_header(
     recognised = recognise_container(container, beside, dialect, table)
     stated = beside.stated_facts(recognised.table, overrides, architecture)
     config, ledger = prove(recognised, gather_facts(recognised.binding, stated), container)
+    beside.check_class(recognised.table, config)
     return Reading(
         container=container, beside=beside, recognised=recognised, config=config, ledger=ledger
     )

@@ -97,6 +97,15 @@ TRANSFORMERS = {
         rename=hf_disk_name,
         outputs=lambda found: found.pooler_output,
     ),
+    "hf DeiT with pooler on disk": Specimen(
+        dialect="hf_vit_pooler",
+        make=partial(hf, "DeiT", "Model"),
+        stated=HF_STATED,
+        expected=PLAIN | {"dist_token": True, "num_classes": 0, "representation_size": 30},
+        rename=hf_disk_name,
+        written="hf_deit_pooler",
+        outputs=lambda found: found.pooler_output,
+    ),
     "hf DeiT with teacher": Specimen(
         dialect="hf_deit_teacher_memory",
         make=partial(hf, "DeiT", "ForImageClassificationWithTeacher", num_labels=7),
