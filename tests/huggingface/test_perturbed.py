@@ -15,7 +15,7 @@ from transformers.activations import ACT2FN
 
 import vitconvert
 from tests.huggingface.classes import CLASSES, LABELS, MLP, SIZES, Case, outputs, randomise
-from vitconvert.config import ACTIVATIONS
+from vitconvert.config.vocabularies import ACTIVATIONS
 from vitconvert.errors import NotRepresentable
 from vitconvert.parity import verify
 
