@@ -199,6 +199,7 @@ def test_every_dialect_is_held_by_some_model():
         {**lucid, **early, "final_norm": False},
         *({**simple, **normed}, {**simple, **normed, **late}, {**simple, **late}),
         {"representation_size": 5, "num_classes": 0},
+        {"representation_size": 5, "num_classes": 0, "dist_token": True},
         *(dinov2, GATED | dinov2, REGISTERS | dinov2, REGISTERS | GATED | dinov2),
         *(DINOV2_REGISTERS | SCALED, DINOV2_REGISTERS | GATED | SCALED),
         {**DINOV3, **SCALED},
