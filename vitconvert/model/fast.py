@@ -12,9 +12,12 @@ of 1 and 8, widths of 192 to 768):
     memory kept from batch to batch       4 to 6 % for 8 images and more of width 192
 
 Not worth it: residual additions in the same pass (no gain), patches as a matrix product (0.5 %),
-attention by oneDNN, head by head (1 to 4 %, and nothing with more cores), fewer calls of Python
-(1 %). What is left to gain for one image of width 192 is in the attention, a quarter of the time,
-and in the 12 microseconds that oneDNN takes for each linear layer before it begins.
+attention by oneDNN, head by head (1 to 4 %, and nothing with more cores) or as a convolution whose
+groups are the heads (slower but for the largest), fewer calls of Python (1 %), halves of a batch by
+a thread each (2 to 11 %, for threads that outlive the call; `predict` and `embed` do it).
+
+What is left to gain for one image of width 192 is in the attention, a quarter of the time, and in
+the 12 microseconds that oneDNN takes for each linear layer before it begins.
 """
 
 from dataclasses import dataclass
