@@ -108,8 +108,8 @@ def test_a_join_that_lacks_a_part_is_partial(table):
 def test_a_hostile_header_costs_nothing():
     names = [f"blocks.{10**9 + i}.norm1.weight" for i in range(1000)]
     huge = {"params/Transformer/encoderblock/LayerNorm_0/scale": (10**12, 0)}
-    start = time.perf_counter()
+    start = time.process_time()  # of the processor, not of the clock
     for shapes in (dict.fromkeys(names, (3,)) | timm(), huge):
         for candidate in builtin_tables().values():
             bind(candidate, shapes)
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
