@@ -242,7 +242,7 @@ def test_a_checkpoint_that_does_not_say_is_refused() -> None:
         "error: missing-fact\n"
         "  Nothing says how this checkpoint's images are prepared.\n"
         f"  dialect  {checkpoint.dialect}\n"
-        "  hint: Put its preprocessor_config.json, or timm's config.json, beside the weights."
+        "  hint: put its preprocessor_config.json, or timm's config.json, beside the weights."
     )
 
 
@@ -251,4 +251,4 @@ def test_a_device_that_is_not_there() -> None:
         vitconvert.predict(DIGITS, SAMPLES, device="toaster")
     assert caught.value.fact == "torch finds no device 'toaster' to compute on."
     assert "at start of device string: toaster" in caught.value.evidence["reason"]
-    assert caught.value.hint == "the device cpu is always there"
+    assert caught.value.hint == "the device cpu is always there."

@@ -70,13 +70,13 @@ class Beside:
                 "config.json passes arguments that vitconvert has no word for: "
                 f"{', '.join(unknown)}.",
                 evidence={"file": self.located.config, "table": table.file},
-                hint="A model that needs them computes another function than a plain ViT.",
+                hint="a model that needs them computes another function than a plain ViT.",
             )
         if broken := broken_musts(table, self.config):
             raise NotRepresentable(
                 f"config.json would have to say {', '.join(broken)}.",
                 evidence={"file": self.located.config, "table": table.file},
-                hint="Without it the same tensors mean another function, for which there is no "
+                hint="without it the same tensors mean another function, for which there is no "
                 "table.",
             )
 
@@ -88,7 +88,7 @@ class Beside:
                 evidence={"file": self.located.config, "table": table.file},
                 meaning="Of a model without the tensors that the file lacks, this class makes "
                 "another function than the table says.",
-                hint="Without that line, the file is read as the encoder that it holds.",
+                hint="without that line, the file is read as the encoder that it holds.",
             )
 
     def _named_facts(self, table: Table, architecture: str | None) -> Facts:

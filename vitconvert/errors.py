@@ -22,8 +22,8 @@
       UsageError                2  the command line is wrong
 
 The number is the exit code of the command line. A message has a reference word, one sentence of
-fact, aligned evidence, what the evidence means when we can tell, and one hint. Python callers
-get the same parts as attributes.
+fact, aligned evidence, what the evidence means when we can tell, and one hint, which goes on after
+its colon in lower case. Python callers get the same parts as attributes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

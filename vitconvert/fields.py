@@ -23,7 +23,7 @@ def parse_field(name: str, value: object) -> Any:
         raise UsageError(
             f"{name!r} is no field of ViTConfig.",
             evidence={"fields": ", ".join(kinds)},
-            hint=f"Did you mean {near[0]!r}?" if near else None,
+            hint=f"did you mean {near[0]!r}?" if near else None,
         )
     try:
         return _PARSERS[kinds[name]](value)

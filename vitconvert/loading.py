@@ -202,7 +202,7 @@ def _check_device(device: "torch.device | str") -> None:
         raise UsageError(
             f"torch finds no device {str(device)!r} to compute on.",
             evidence={"reason": str(error).splitlines()[0]},
-            hint="the device cpu is always there",
+            hint="the device cpu is always there.",
         ) from None
 
 

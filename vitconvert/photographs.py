@@ -135,7 +135,7 @@ def _preprocessing_of(checkpoint: Checkpoint) -> Preprocessing:
         raise MissingFact(
             "Nothing says how this checkpoint's images are prepared.",
             evidence={"dialect": checkpoint.dialect},
-            hint="Put its preprocessor_config.json, or timm's config.json, beside the weights.",
+            hint="put its preprocessor_config.json, or timm's config.json, beside the weights.",
         )
     return checkpoint.preprocessing
 

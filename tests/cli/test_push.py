@@ -122,7 +122,7 @@ def test_private(hub, run, output):
     assert err == (
         "error: upload-failed\n"
         "  they/vit is there already, and public.\n"
-        "  hint: leave out --private, or make it private on its page\n"
+        "  hint: leave out --private, or make it private on its page.\n"
     )
     assert len(hub.commits["they/vit"]) == 1
 
@@ -159,7 +159,7 @@ def test_a_branch_is_made_where_there_is_none(hub, run, output):
             "  The Hub does not know this token.\n"
             "  answer  401 Unauthorized\n"
             "  reason  Invalid credentials in Authorization header\n"
-            "  hint: https://huggingface.co/settings/tokens lists yours\n",
+            "  hint: https://huggingface.co/settings/tokens lists yours.\n",
         ),
     ],
     ids=["two places", "another token"],
@@ -177,7 +177,7 @@ def test_error_no_token(hub, run, output, monkeypatch):
     assert err == (
         "error: upload-failed\n"
         "  The Hub takes no files without a token.\n"
-        "  hint: pass --token, or run `hf auth login`; --dry-run only lists the files\n"
+        "  hint: pass --token, or run `hf auth login`; --dry-run only lists the files.\n"
     )
     assert hub.requests == []
 
@@ -191,7 +191,7 @@ def test_error_a_repository_of_somebody_else(hub, run, output):
         "  This token may not write to they/vit.\n"
         "  answer  403 Forbidden\n"
         "  reason  You don't have the rights\n"
-        "  hint: it needs the right to write; --create-pr proposes the files instead\n"
+        "  hint: it needs the right to write; --create-pr proposes the files instead.\n"
     )
 
 
@@ -206,7 +206,7 @@ def test_error_files_that_a_gitignore_names(hub, run, output):
         f"  commit  {hub.endpoint}/me/vit/commit/{commit}\n"
         "  README.md\n"
         "  config.json\n"
-        "  hint: take them out of its .gitignore, and push again\n"
+        "  hint: take them out of its .gitignore, and push again.\n"
     )
     assert "README.md" not in hub.commits["me/vit"][commit]
 
@@ -221,7 +221,7 @@ def test_error_the_name_is_taken_by_a_data_set(hub, run, output):
         "error: upload-failed\n"
         "  The Hub has no model repository me/data that this token may write to.\n"
         "  answer  401 Unauthorized\n"
-        "  hint: a data set or space of the same name is another repository\n"
+        "  hint: a data set or space of the same name is another repository.\n"
     )
 
 
@@ -240,7 +240,7 @@ def test_error_no_network(hub, run, output):
     code, _, err = run("push", output, "me/vit")
     assert code == 1
     assert err.startswith("error: upload-failed\n  The upload to me/vit broke off.\n  cause  ")
-    assert err.endswith("  hint: run again: what has arrived is not sent twice\n")
+    assert err.endswith("  hint: run again: what has arrived is not sent twice.\n")
 
 
 def test_error_the_server_fails(hub, run, output):
@@ -251,7 +251,7 @@ def test_error_the_server_fails(hub, run, output):
         "error: upload-failed\n"
         "  The Hub refuses the upload to me/vit.\n"
         "  answer  500 Internal Server Error\n"
-        "  hint: run again later: what has arrived is not sent twice\n"
+        "  hint: run again later: what has arrived is not sent twice.\n"
     )
 
 
@@ -263,7 +263,7 @@ def test_error_the_storage_fails(hub, run, output, monkeypatch):
         "error: upload-failed\n"
         "  This token may not write to me/vit.\n"
         "  answer  403 Forbidden\n"
-        "  hint: it needs the right to write; --create-pr proposes the files instead\n"
+        "  hint: it needs the right to write; --create-pr proposes the files instead.\n"
     )
 
 
@@ -294,7 +294,7 @@ def test_error_changed_weights_are_not_published(hub, run, output):
     ]
     assert lines[4:] == [
         "  It was damaged, or changed since, so what was proved of it no longer holds.",
-        "  hint: convert again with --force, or convert the changed weights",
+        "  hint: convert again with --force, or convert the changed weights.",
     ]
     assert hub.requests == []
 
@@ -321,27 +321,27 @@ def _more_weights(output):
         (
             _no_record,
             "  {output} holds no vitconvert.json, so it is no output of vitconvert.\n"
-            "  hint: `vitconvert file DIR` makes one of any checkpoint\n",
+            "  hint: `vitconvert file DIR` makes one of any checkpoint.\n",
         ),
         (
             _empty_record,
             "  vitconvert.json does not tell which weights were written.\n"
             "  file  {output}/vitconvert.json\n"
-            "  hint: convert again with --force\n",
+            "  hint: convert again with --force.\n",
         ),
         (
             _no_weights,
             "  Weights that were written are missing.\n"
             "  directory  {output}\n"
             "  model.safetensors.index.json\n"
-            "  hint: convert again with --force\n",
+            "  hint: convert again with --force.\n",
         ),
         (
             _more_weights,
             "  vitconvert.json does not tell of all weights here.\n"
             "  directory  {output}\n"
             "  pytorch_model.bin\n"
-            "  hint: move them elsewhere: programs might load them instead\n",
+            "  hint: move them elsewhere: programs might load them instead.\n",
         ),
         (shutil.rmtree, "  There is no directory {output}.\n"),
     ],

@@ -95,7 +95,7 @@ def test_error_no_network_names_both_ways_out(hub, run, tmp_path):
     )
     assert err.endswith(
         "  hint: --checkpoint PATH reads a file that you have; "
-        "with a timm name, --no-pretrained builds the model without its weights\n"
+        "with a timm name, --no-pretrained builds the model without its weights.\n"
     )
 
 
@@ -273,7 +273,7 @@ def test_error_unknown_field(run, tmp_path):
     code, _, err = run("jax", tmp_path / "vit.npz", "--set", "num_head=3", "-o", tmp_path / "out")
     assert code == 2
     assert "'num_head' is no field of ViTConfig." in err
-    assert "Did you mean 'num_heads'?" in err
+    assert "did you mean 'num_heads'?" in err
 
 
 def test_scan_stacks_the_blocks_of_big_vision(run, tmp_path):

@@ -19,7 +19,7 @@ CONTRADICTED = """\
 error: conflicting-fact
   What is stated contradicts the tensors.
   {}
-  hint: Leave these out, or name the file they belong to. --image-size resamples positions; \
+  hint: leave these out, or name the file they belong to. --image-size resamples positions; \
 --set only states what the file already is."""
 MISSING = """\
 error: missing-fact

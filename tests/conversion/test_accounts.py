@@ -223,7 +223,7 @@ def test_quantised_weights():
         "  found      pos_embed  bool\n"
         "  found      head.weight  int8\n"
         "  A quantised checkpoint means other numbers than it holds, and nothing here says which.\n"
-        "  hint: Convert the checkpoint that it was quantised from."
+        "  hint: convert the checkpoint that it was quantised from."
     )
     with pytest.raises(TensorMismatch) as error:
         check_dtypes(binding, dtypes | {"norm.weight": "complex64"}, "model.safetensors")

@@ -202,7 +202,7 @@ def test_a_reader_that_finds_other_bytes(timm_directory, tmp_path, monkeypatch):
         "error: parity-failed\n"
         "  torch.load does not find in the output what was written.\n"
         "  tensor  class_token\n"
-        "  hint: Nothing was written. Please report this with the checkpoint's name."
+        "  hint: nothing was written. Please report this with the checkpoint's name."
     )
     assert not (tmp_path / "out").exists()
 

@@ -438,7 +438,7 @@ def test_images_are_whole_numbers_of_patches(sizes, timm_directory):
         "error: usage\n"
         f"  An image of {image}x{image} is no whole number of patches.\n"
         f"  a patch is  {patch}x{patch} pixels\n"
-        "  hint: Choose an image size of whole patches."
+        "  hint: choose an image size of whole patches."
     )
 
 

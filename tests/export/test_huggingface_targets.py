@@ -128,7 +128,7 @@ def test_weights_that_a_class_would_make_up_are_an_error(tmp_path):
         "error: parity-failed\n"
         "  transformers cannot load the output.\n"
         "  problem  missing_keys: classifier.bias; unexpected_keys: classifier.more\n"
-        "  hint: Nothing was written. Please report this with the checkpoint's name."
+        "  hint: nothing was written. Please report this with the checkpoint's name."
     )
 
 

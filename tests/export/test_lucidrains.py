@@ -154,7 +154,7 @@ def test_checkpoints_of_other_projects_are_converted_first(timm_directory):
         "  This checkpoint is not spelled as vit-pytorch's are.\n"
         f"  source   {source}\n"
         "  dialect  timm (weights_map/timm.toml)\n"
-        '  hint: Convert it first: --to lucidrains (in Python, to="lucidrains").'
+        '  hint: convert it first: --to lucidrains (in Python, to="lucidrains").'
     )
 
 

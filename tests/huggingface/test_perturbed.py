@@ -151,7 +151,7 @@ def test_a_classifier_without_classes_that_pools_as_no_encoder_does(name, tmp_pa
         f"  table  weights_map/{HEADLESS[name]}.toml\n"
         "  Of a model without the tensors that the file lacks, this class makes another function "
         "than the table says.\n"
-        "  hint: Without that line, the file is read as the encoder that it holds."
+        "  hint: without that line, the file is read as the encoder that it holds."
     )
     assert str(vitconvert.inspect(tmp_path).problem) == str(error.value)
     say(tmp_path, {"architectures": None})

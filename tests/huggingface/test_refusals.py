@@ -78,7 +78,7 @@ def test_a_configuration_that_the_tensors_contradict(name, values, problem, chan
         "error: conflicting-fact\n"
         "  What is stated contradicts the tensors.\n"
         f"  {problem}\n"
-        "  hint: Leave these out, or name the file they belong to. --image-size resamples "
+        "  hint: leave these out, or name the file they belong to. --image-size resamples "
         "positions; --set only states what the file already is."
     )
 
@@ -116,7 +116,7 @@ def test_another_model_of_the_same_names(changed):
         "  config.json  model_type = 'chinese_clip_vision_model'\n"
         "  tensors      those of hf_clip (Hugging Face CLIP, image tower)\n"
         "  Tensors of the same names can mean another function.\n"
-        "  hint: A table of your own (--table) that extends this one can identify the model."
+        "  hint: a table of your own (--table) that extends this one can identify the model."
     )
 
 

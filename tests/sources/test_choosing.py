@@ -46,7 +46,7 @@ error: source-not-found
   org/repo holds no weights that vitconvert reads.
   flax_model.msgpack
   tf_model.h5
-  hint: safetensors, PyTorch (.bin, .pt, .pth) and .npz are read""",
+  hint: safetensors, PyTorch (.bin, .pt, .pth) and .npz are read.""",
         ),
         (
             ["base/model.safetensors", "README.md"],

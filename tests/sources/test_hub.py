@@ -247,7 +247,7 @@ error: usage
   Two revisions are asked for.
   reference  one
   revision   two
-  hint: leave one of them out"""
+  hint: leave one of them out."""
     )
 
 
@@ -256,12 +256,12 @@ ERRORS = {
 error: source-not-found
   The Hub has no repository org/nothing, or it is private.
   page  https://huggingface.co/org/nothing
-  hint: check the spelling; for a private one pass --token or run `hf auth login`""",
+  hint: check the spelling; for a private one pass --token or run `hf auth login`.""",
     "org/gated": """\
 error: source-not-found
   org/gated is gated: its owners want their terms accepted first.
   page  https://huggingface.co/org/gated
-  hint: accept the licence on that page, then pass --token or run `hf auth login`""",
+  hint: accept the licence on that page, then pass --token or run `hf auth login`.""",
     "org/vit@v9": """\
 error: source-not-found
   org/vit has no revision v9.
@@ -308,7 +308,7 @@ def test_error_index_that_is_none(start_hub: StartHub, index: bytes) -> None:
 error: source-not-found
   model.safetensors.index.json of org/bad is no index of shards.
   file  {path}
-  hint: an index is JSON with weight_map: tensor name to file name"""
+  hint: an index is JSON with weight_map: tensor name to file name."""
     )
 
 
@@ -329,7 +329,7 @@ error: source-not-found
   The Hub does not answer as it should.
   repository  org/vit
   answer      {answer}
-  hint: try again later; what has arrived is kept"""
+  hint: try again later; what has arrived is kept."""
     )
 
 
@@ -355,7 +355,7 @@ error: source-not-found
   repository  org/vit
   cause       peer closed connection without sending complete message body (received 1000 bytes, \
 expected 10496)
-  hint: run again: whole files are kept"""
+  hint: run again: whole files are kept."""
     )
 
 
@@ -365,7 +365,7 @@ def test_error_server_without_etag(start_hub: StartHub) -> None:
     with pytest.raises(SourceError) as caught:
         locate("org/vit")
     assert caught.value.fact == "The server's answer about org/vit lacks what the Hub always sends."
-    assert caught.value.hint == "HF_ENDPOINT may name a server that is no Hub"
+    assert caught.value.hint == "HF_ENDPOINT may name a server that is no Hub."
 
 
 def test_error_bad_token(start_hub: StartHub) -> None:
@@ -380,13 +380,13 @@ error: source-not-found
   The Hub refuses the token, or wants one.
   repository  org/vit
   answer      403 Forbidden
-  hint: pass --token, or run `hf auth login`"""
+  hint: pass --token, or run `hf auth login`."""
     )
 
 
 HINT = (
     "  hint: --checkpoint PATH reads a file that you have; "
-    "with a timm name, --no-pretrained builds the model without its weights"
+    "with a timm name, --no-pretrained builds the model without its weights."
 )
 
 
@@ -462,7 +462,7 @@ def test_error_cache_that_cannot_be_written(start_hub: StartHub, tmp_path: Path)
     with pytest.raises(SourceError) as caught:
         locate("org/vit", cache_dir=tmp_path / "file")
     assert caught.value.fact == "org/vit cannot be kept or read on this disk."
-    assert caught.value.hint == "--cache-dir DIR keeps downloads elsewhere"
+    assert caught.value.hint == "--cache-dir DIR keeps downloads elsewhere."
 
 
 def test_the_token_is_in_no_message(start_hub: StartHub) -> None:

@@ -80,7 +80,7 @@ def test_a_link_that_leads_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "  model.safetensors is a link to what is not there.\n"
         "  link      model.safetensors\n"
         "  leads to  ../../blobs/0a1b\n"
-        "  hint: in a cache of downloads, the download was not finished: get it again"
+        "  hint: in a cache of downloads, the download was not finished: get it again."
     )
 
 
@@ -92,7 +92,7 @@ def test_a_link_that_leads_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             """\
 error: source-not-found
   The reference is empty.
-  hint: give a path, timm:NAME or hf:ORG/REPO""",
+  hint: give a path, timm:NAME or hf:ORG/REPO.""",
         ),
         (
             "weihgts.npz",
@@ -106,14 +106,14 @@ error: source-not-found
             """\
 error: source-not-found
   There is no file or directory ./nowhere/model.safetensors.
-  hint: give the path of a file or directory, or hf:ORG/REPO for the Hub""",
+  hint: give the path of a file or directory, or hf:ORG/REPO for the Hub.""",
         ),
         (
             "vit_base_patch16_224",
             """\
 error: source-not-found
   There is no file or directory vit_base_patch16_224.
-  hint: timm:vit_base_patch16_224 for a timm model, hf:ORG/REPO for the Hub""",
+  hint: timm:vit_base_patch16_224 for a timm model, hf:ORG/REPO for the Hub.""",
         ),
         (
             "torchvison:vit_b_16",
@@ -135,7 +135,7 @@ error: source-not-found
             """\
 error: source-not-found
   There is no file or directory gone.
-  hint: timm:gone for a timm model, hf:ORG/REPO for the Hub""",
+  hint: timm:gone for a timm model, hf:ORG/REPO for the Hub.""",
         ),
     ],
 )

@@ -47,7 +47,7 @@ def test_where_timm_keeps_weights(name: str, full: str, place: object) -> None:
             """\
 error: source-not-found
   timm knows no model zzzzzz.
-  hint: `vitconvert list` shows the names""",
+  hint: `vitconvert list` shows the names.""",
         ),
         (
             "vit_tiny_patch16_224.augreg_in1k",

@@ -16,7 +16,7 @@ SHA256 = hashlib.sha256(BODY).hexdigest()
 PREFIX = SHA256[:8]
 HINT = (
     "  hint: --checkpoint PATH reads a file that you have; "
-    "with a timm name, --no-pretrained builds the model without its weights"
+    "with a timm name, --no-pretrained builds the model without its weights."
 )
 
 
@@ -114,7 +114,7 @@ error: source-not-found
   address   {url}
   received  900000 bytes
   cause     {len(BODY) - 900_000} bytes were missing
-  hint: run again: it goes on where it stopped"""
+  hint: run again: it goes on where it stopped."""
     )
     assert weights(locate("google:ViT")).read_bytes() == BODY
     assert google.requests[-1].headers["range"] == "bytes=900000-"
@@ -163,7 +163,7 @@ def test_error_redirect_out_of_https(google: HubServer, target: str) -> None:
         == f"""\
 error: source-not-found
   {target} is not an https address.
-  hint: download the file yourself and give its path"""
+  hint: download the file yourself and give its path."""
     )
 
 
@@ -183,7 +183,7 @@ def test_error_address_without_a_name(google: HubServer, tail: str) -> None:
         == f"""\
 error: source-not-found
   {google.endpoint}/files/{tail} names no file.
-  hint: give the address of one file of weights"""
+  hint: give the address of one file of weights."""
     )
 
 
@@ -246,7 +246,7 @@ error: source-not-found
   There is no file at this address, or it is not public.
   address  {google.endpoint}/files/gone.npz
   answer   404 Not Found
-  hint: --checkpoint PATH reads a file that you have"""
+  hint: --checkpoint PATH reads a file that you have."""
     )
 
 
@@ -261,7 +261,7 @@ error: source-not-found
   The server does not send the file now.
   address  {google.endpoint}/files/ViT.npz
   answer   503 Service Unavailable
-  hint: try again later; what has arrived is kept"""
+  hint: try again later; what has arrived is kept."""
     )
 
 

@@ -138,7 +138,7 @@ def test_the_whole_message_for_an_unknown_name():
         "  listed in  weights_map/architectures.toml\n"
         "  Its tensors may look like a plain ViT's and still mean another function, so they are "
         "not read as one.\n"
-        "  hint: Did you mean vit_base_patch16_224 or vit_base_patch16_xp_224?"
+        "  hint: did you mean vit_base_patch16_224 or vit_base_patch16_xp_224?"
     )
 
 

@@ -118,7 +118,7 @@ def test_two_tables_that_explain_everything(tmp_path):
         "  Several dialects explain every tensor of this file.\n"
         "  one  Table one\n"
         "  two  Table two\n"
-        "  hint: Name the one it was written by: --dialect one."
+        "  hint: name the one it was written by: --dialect one."
     )
 
 
@@ -145,7 +145,7 @@ def test_a_config_that_names_another_model_is_believed():
         "  config.json  model_type = 'audio-spectrogram-transformer'\n"
         "  tensors      those of hf_vit (Hugging Face ViT, DeiT, ViTMAE, ViTMSN, I-JEPA)\n"
         "  Tensors of the same names can mean another function.\n"
-        "  hint: A table of your own (--table) that extends this one can identify the model."
+        "  hint: a table of your own (--table) that extends this one can identify the model."
     )
 
 

@@ -116,7 +116,7 @@ def test_an_unknown_dialect_is_named_with_its_neighbours():
         "error: usage\n"
         "  There is no dialect 'google_jaks'.\n"
         f"  dialects  {', '.join(builtin_tables())}\n"
-        "  hint: Did you mean google_jax or google_jax_linen?"
+        "  hint: did you mean google_jax or google_jax_linen?"
     )
 
 

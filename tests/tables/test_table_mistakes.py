@@ -24,12 +24,12 @@ MISTAKES = [
         '[rows]\n"blocks.{i}.norm.weight" = "n.{i}"',
         'rows."blocks.{i}.norm.weight"',
         "'blocks.{i}.norm.weight' is no canonical name",
-        "Did you mean 'blocks.{i}.norm2.weight'?",
+        "did you mean 'blocks.{i}.norm2.weight'?",
     ),
     (
         '[rows]\n"cls_token.{p}" = "n.{p}"',
         *('rows."cls_token.{p}"', "'cls_token.weight' is no canonical name"),
-        "Did you mean 'cls_token'?",
+        "did you mean 'cls_token'?",
     ),
     (
         '[rows]\n"norm.weight" = 3',
@@ -216,7 +216,7 @@ MISTAKES = [
         "[config]\nnorm_epsilon = 1e-6",
         'config."norm_epsilon"',
         "'norm_epsilon' is no field of ViTConfig",
-        "Did you mean 'norm_eps'?",
+        "did you mean 'norm_eps'?",
     ),
     (
         '[config]\nnorm_eps = "tiny"',
@@ -226,7 +226,7 @@ MISTAKES = [
         '[config]\n"pooling if class_tokens" = "token"',
         'config."pooling if class_tokens"',
         "'class_tokens' is no field of ViTConfig",
-        "Did you mean 'class_token'?",
+        "did you mean 'class_token'?",
     ),
     (
         '[config]\n"pooling when class_token" = "token"',
@@ -239,7 +239,7 @@ MISTAKES = [
     (
         '[config_json.fields]\nwidth = "hidden_size"',
         *("config_json.fields.width", "'width' is no field of ViTConfig"),
-        "Did you mean 'stem_width'?",
+        "did you mean 'stem_width'?",
     ),
     (
         "[config_json.fields]\ndepth = 3",
@@ -345,7 +345,7 @@ def test_what_is_not_toml(write, text, problem):
     assert message.startswith(
         f"error: table-error\n  The table is not TOML.\n  file     {file}\n  problem  {problem}"
     )
-    assert message.endswith("\n  hint: Keys that hold dots or braces must be quoted.")
+    assert message.endswith("\n  hint: keys that hold dots or braces must be quoted.")
 
 
 def test_bytes_that_are_no_text(tmp_path):

@@ -49,5 +49,5 @@ def _disk(error: OSError) -> VitConvertError:
     return VitConvertError(
         f"The operating system refused: {error.strerror or error}.",
         evidence=evidence,
-        hint="Is the disk full, or the place not yours to write? Nothing half-written was left.",
+        hint="is the disk full, or the place not yours to write? Nothing half-written was left.",
     )

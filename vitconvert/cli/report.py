@@ -45,7 +45,7 @@ def config_lines(config: "ViTConfig") -> list[str]:
     groups.pop("", None)  # defaults that no origin tells have no effect
     assumed = [o for o in groups if o.startswith(("weights_map/", "assumed"))]
     known = [line("", f"{o}: {', '.join(groups[o])}") for o in groups if o not in assumed]
-    guesses = [line("", f"{o}: {', '.join(groups[o])}") for o in assumed]
+    guesses = [line("", f"{o.removeprefix('assumed: ')}: {', '.join(groups[o])}") for o in assumed]
     return [*_titled("configuration", known), *_titled("assumed", guesses)]
 
 

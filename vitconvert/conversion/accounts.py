@@ -67,7 +67,7 @@ def check_dtypes(binding: Binding, dtypes: Mapping[str, str], file: str) -> None
             details=_listed("found", [f"{key}  {dtype}" for key, dtype in strange.items()]),
             meaning="A quantised checkpoint means other numbers than it holds, and nothing here "
             "says which.",
-            hint="Convert the checkpoint that it was quantised from.",
+            hint="convert the checkpoint that it was quantised from.",
         )
 
 

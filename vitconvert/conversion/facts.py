@@ -80,7 +80,7 @@ class Gathered:
             raise ConflictingFact(
                 "What is stated contradicts the tensors.",
                 details=self.conflicts,
-                hint="Leave these out, or name the file they belong to. --image-size resamples "
+                hint="leave these out, or name the file they belong to. --image-size resamples "
                 "positions; --set only states what the file already is.",
             )
         if self.asked:

@@ -62,7 +62,7 @@ def _check_whole_patches(config: ViTConfig) -> None:
         raise UsageError(
             f"An image of {_by(config.image_size)} is no whole number of patches.",
             evidence={"a patch is": f"{patch[0]}x{patch[1]} pixels"},
-            hint="Choose an image size of whole patches.",
+            hint="choose an image size of whole patches.",
         )
 
 

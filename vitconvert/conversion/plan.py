@@ -124,7 +124,7 @@ def check_rows(table: Table, config: ViTConfig) -> None:
         raise NotRepresentable(
             f"{table.title} has no place for {len(names)} tensors of this model.",
             evidence={"table": table.file, "tensors": _some(names)},
-            hint="Choose a target that has the feature; `vitconvert list` shows them.",
+            hint="choose a target that has the feature; `vitconvert list` shows them.",
         )
 
 

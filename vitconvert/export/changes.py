@@ -137,7 +137,7 @@ def _index(name: int | str, labels: Labels | None) -> int:
         raise UsageError(
             f"No class is called {name!r}.",
             evidence={"classes": ", ".join((labels or ())[:5]) or "have no names"},
-            hint="Name classes by their index.",
+            hint="name classes by their index.",
         )
     return labels.index(name)
 

@@ -46,7 +46,7 @@ class Opened:
             raise ParityFailed(
                 f"{self.consumer} loads the output and computes something else.",
                 evidence={"relative difference": f"{self.relative:.3g}", "tolerance": TOLERANCE},
-                hint="Nothing was written. Please report this with the checkpoint's name.",
+                hint="nothing was written. Please report this with the checkpoint's name.",
             )
 
     def summary(self) -> str:
@@ -187,7 +187,7 @@ def _cannot_load(fact: str, problem: str) -> ParityFailed:
     return ParityFailed(
         fact,
         evidence={"problem": problem},
-        hint="Nothing was written. Please report this with the checkpoint's name.",
+        hint="nothing was written. Please report this with the checkpoint's name.",
     )
 
 

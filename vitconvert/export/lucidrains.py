@@ -52,7 +52,7 @@ def build_lucidrains(source: Source | ViTConfig) -> "nn.Module":
         raise UsageError(
             "This checkpoint is not spelled as vit-pytorch's are.",
             evidence={"source": source, "dialect": f"{reading.dialect} ({reading.table.file})"},
-            hint='Convert it first: --to lucidrains (in Python, to="lucidrains").',
+            hint='convert it first: --to lucidrains (in Python, to="lucidrains").',
         )
     with reading.container:
         return lucidrains_reference(reading).model

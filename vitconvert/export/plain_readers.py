@@ -81,5 +81,5 @@ def _differs(reader: str, key: str) -> ParityFailed:
     return ParityFailed(
         f"{reader} does not find in the output what was written.",
         evidence={"tensor": key},
-        hint="Nothing was written. Please report this with the checkpoint's name.",
+        hint="nothing was written. Please report this with the checkpoint's name.",
     )

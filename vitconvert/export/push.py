@@ -63,14 +63,14 @@ def files_to_push(directory: Path) -> dict[str, Path]:
             "Weights that were written are missing.",
             evidence={"directory": directory},
             details=missing,
-            hint="convert again with --force",
+            hint="convert again with --force.",
         )
     if foreign := [n for n in files if n.endswith(_WEIGHTS) and n not in record]:
         raise UploadError(
             f"{RECORD} does not tell of all weights here.",
             evidence={"directory": directory},
             details=foreign,
-            hint="move them elsewhere: programs might load them instead",
+            hint="move them elsewhere: programs might load them instead.",
         )
     for name, written in record.items():
         _check(files[name], written)
@@ -117,7 +117,7 @@ def push(
     if not (token or get_token()):
         raise UploadError(
             "The Hub takes no files without a token.",
-            hint="pass --token, or run `hf auth login`; --dry-run only lists the files",
+            hint="pass --token, or run `hf auth login`; --dry-run only lists the files.",
         )
     api = HfApi(library_name=LIBRARY, library_version=VERSION, token=token)
     with progress(quiet=quiet), explained_upload(repo, revision):
@@ -135,7 +135,7 @@ def push(
             "The Hub left out files that the .gitignore of the repository names.",
             evidence={"commit": done.pr_url or done.commit_url},
             details=left_out,
-            hint="take them out of its .gitignore, and push again",
+            hint="take them out of its .gitignore, and push again.",
         )
     return Pushed(
         repo=repo,
@@ -163,7 +163,7 @@ def _record(directory: Path) -> dict[str, str]:
     except FileNotFoundError:
         raise UploadError(
             f"{directory} holds no {RECORD}, so it is no output of vitconvert.",
-            hint="`vitconvert file DIR` makes one of any checkpoint",
+            hint="`vitconvert file DIR` makes one of any checkpoint.",
         ) from None
     except (ValueError, KeyError, TypeError):
         record = None
@@ -171,7 +171,7 @@ def _record(directory: Path) -> dict[str, str]:
         raise UploadError(
             f"{RECORD} does not tell which weights were written.",
             evidence={"file": path},
-            hint="convert again with --force",
+            hint="convert again with --force.",
         )
     return record
 
@@ -191,7 +191,7 @@ def _check(path: Path, written: str) -> None:
             f"{path.name} is not the file that vitconvert wrote.",
             evidence={"written": f"sha256 {written}", "found": f"sha256 {found}"},
             meaning="It was damaged, or changed since, so what was proved of it no longer holds.",
-            hint="convert again with --force, or convert the changed weights",
+            hint="convert again with --force, or convert the changed weights.",
         )
 
 
@@ -202,7 +202,7 @@ def _repository(api: "HfApi", repo: str, revision: str | None, *, private: bool)
     if private and not api.model_info(repo).private:
         raise UploadError(
             f"{repo} is there already, and public.",
-            hint="leave out --private, or make it private on its page",
+            hint="leave out --private, or make it private on its page.",
         )
     if revision not in (None, "main") and not str(revision).startswith("refs/"):
         api.create_branch(repo, branch=str(revision), exist_ok=True)

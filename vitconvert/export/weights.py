@@ -70,7 +70,7 @@ def parse_size(text: int | str | None) -> int | None:
         return text
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", text.strip(), re.IGNORECASE)
     if not match:
-        raise UsageError(f"{text!r} is no size.", hint="Write bytes, or as in 5GB or 500MiB.")
+        raise UsageError(f"{text!r} is no size.", hint="write bytes, or as in 5GB or 500MiB.")
     number, unit, binary = match.groups()
     power = " KMGT".index(unit.upper() or " ")
     return int(float(number) * (1024 if binary else 1000) ** power)

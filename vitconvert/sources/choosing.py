@@ -55,7 +55,7 @@ def _no_weights(repo: str, names: Collection[str]) -> SourceError:
     return SourceError(
         f"{repo} holds no weights that vitconvert reads.",
         details=sorted(name for name in names if name.endswith(_UNREADABLE)),
-        hint="safetensors, PyTorch (.bin, .pt, .pth) and .npz are read",
+        hint="safetensors, PyTorch (.bin, .pt, .pth) and .npz are read.",
     )
 
 

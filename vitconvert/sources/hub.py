@@ -90,7 +90,7 @@ def _one_revision(written: str | None, option: str | None) -> str | None:
         raise UsageError(
             "Two revisions are asked for.",
             evidence={"reference": written, "revision": option},
-            hint="leave one of them out",
+            hint="leave one of them out.",
         )
     return written or option
 
@@ -140,7 +140,7 @@ def _shards(repo: str, index: str, path: Path, names: Mapping[str, str]) -> list
         raise SourceError(
             f"{index} of {repo} is no index of shards.",
             evidence={"file": path},
-            hint="an index is JSON with weight_map: tensor name to file name",
+            hint="an index is JSON with weight_map: tensor name to file name.",
         ) from error
 
 

@@ -35,7 +35,7 @@ def explained(
         raise SourceError(
             f"The download of {file} broke off.",
             evidence={"repository": repo, "cause": error},
-            hint="run again: whole files are kept",
+            hint="run again: whole files are kept.",
         ) from error
     except OSError as error:
         # The client's own checks raise one without a number; the disk's have one.
@@ -44,7 +44,7 @@ def explained(
         raise SourceError(
             f"What the Hub sent of {file} is not what it announced.",
             evidence={"repository": repo, "cause": str(error).split("\n")[0]},
-            hint="run again; if it repeats, the server or a proxy alters the file",
+            hint="run again; if it repeats, the server or a proxy alters the file.",
         ) from error
 
 
@@ -68,7 +68,7 @@ def explained_upload(repo: str, revision: str | None) -> Iterator[None]:
         raise UploadError(
             f"The upload to {repo} broke off.",
             evidence={"cause": _name(error)},
-            hint="run again: what has arrived is not sent twice",
+            hint="run again: what has arrived is not sent twice.",
         ) from error
     except ValueError as error:
         # The client's own checks, such as of the card's metadata, which the Hub validates.
@@ -101,25 +101,25 @@ def _refused_upload(repo: str, revision: str | None, error: Exception) -> Upload
         return UploadError(
             f"The Hub has no model repository {repo} that this token may write to.",
             evidence=evidence,
-            hint="a data set or space of the same name is another repository",
+            hint="a data set or space of the same name is another repository.",
         )
     match code:
         case HTTPStatus.UNAUTHORIZED:
             return UploadError(
                 "The Hub does not know this token.",
                 evidence=evidence,
-                hint="https://huggingface.co/settings/tokens lists yours",
+                hint="https://huggingface.co/settings/tokens lists yours.",
             )
         case HTTPStatus.FORBIDDEN:
             return UploadError(
                 f"This token may not write to {repo}.",
                 evidence=evidence,
-                hint="it needs the right to write; --create-pr proposes the files instead",
+                hint="it needs the right to write; --create-pr proposes the files instead.",
             )
     return UploadError(
         f"The Hub refuses the upload to {repo}.",
         evidence=evidence,
-        hint="run again later: what has arrived is not sent twice",
+        hint="run again later: what has arrived is not sent twice.",
     )
 
 
@@ -134,7 +134,7 @@ def _unreachable(repo: str, cache: Path, error: Exception) -> SourceError:
         return SourceError(
             f"The server's answer about {repo} lacks what the Hub always sends.",
             evidence={"cause": cause},
-            hint="HF_ENDPOINT may name a server that is no Hub",
+            hint="HF_ENDPOINT may name a server that is no Hub.",
         )
     return offline_error(repo, asked=False, cache=cache, cause=_name(cause or error))
 
@@ -149,13 +149,13 @@ def _answered(repo: str, revision: str | None, file: str | None, error: Exceptio
             return SourceError(
                 f"{repo} is gated: its owners want their terms accepted first.",
                 evidence={"page": page},
-                hint="accept the licence on that page, then pass --token or run `hf auth login`",
+                hint="accept the licence on that page, then pass --token or run `hf auth login`.",
             )
         case errors.RepositoryNotFoundError():
             return SourceError(
                 f"The Hub has no repository {repo}, or it is private.",
                 evidence={"page": page},
-                hint="check the spelling; for a private one pass --token or run `hf auth login`",
+                hint="check the spelling; for a private one pass --token or run `hf auth login`.",
             )
         case errors.RevisionNotFoundError():
             return SourceError(
@@ -177,12 +177,12 @@ def _status(repo: str, error: Exception) -> SourceError:
         return SourceError(
             "The Hub refuses the token, or wants one.",
             evidence=evidence,
-            hint="pass --token, or run `hf auth login`",
+            hint="pass --token, or run `hf auth login`.",
         )
     return SourceError(
         "The Hub does not answer as it should.",
         evidence=evidence,
-        hint="try again later; what has arrived is kept",
+        hint="try again later; what has arrived is kept.",
     )
 
 

@@ -51,7 +51,7 @@ def locate(
     target, name = _resolve(text)
     if revision and not isinstance(target, HubRepo):
         raise UsageError(
-            f"{text} has no revisions.", hint="--revision is for repositories of the Hub"
+            f"{text} has no revisions.", hint="--revision is for repositories of the Hub."
         )
     try:
         match target:
@@ -96,5 +96,5 @@ def _unusable_disk(text: str, error: OSError) -> SourceError:
     return SourceError(
         f"{text} cannot be kept or read on this disk.",
         evidence={"path": error.filename or "unknown", "cause": error.strerror or error},
-        hint="--cache-dir DIR keeps downloads elsewhere",
+        hint="--cache-dir DIR keeps downloads elsewhere.",
     )

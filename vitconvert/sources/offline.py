@@ -20,5 +20,5 @@ def offline_error(what: str, *, asked: bool, cache: Path, cause: object = None) 
         f"{what} is not in the cache, and {reason}.",
         evidence=evidence,
         hint="--checkpoint PATH reads a file that you have; "
-        "with a timm name, --no-pretrained builds the model without its weights",
+        "with a timm name, --no-pretrained builds the model without its weights.",
     )

@@ -140,18 +140,18 @@ def _looks_like_path(text: str) -> bool:
 
 def _nothing_there(text: str, path: Path) -> SourceError:
     if not text:
-        return SourceError("The reference is empty.", hint="give a path, timm:NAME or hf:ORG/REPO")
+        return SourceError("The reference is empty.", hint="give a path, timm:NAME or hf:ORG/REPO.")
     if path.is_symlink():
         return SourceError(
             f"{text} is a link to what is not there.",
             evidence={"link": path, "leads to": path.readlink()},
-            hint="in a cache of downloads, the download was not finished: get it again",
+            hint="in a cache of downloads, the download was not finished: get it again.",
         )
     siblings = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
     if near := nearest(path.name, siblings, 3):
         hint = f"did you mean {' or '.join(str(path.parent / name) for name in near)}?"
     elif "/" in text or text.endswith(WEIGHT_SUFFIXES):
-        hint = "give the path of a file or directory, or hf:ORG/REPO for the Hub"
+        hint = "give the path of a file or directory, or hf:ORG/REPO for the Hub."
     else:
-        hint = f"timm:{text} for a timm model, hf:ORG/REPO for the Hub"
+        hint = f"timm:{text} for a timm model, hf:ORG/REPO for the Hub."
     return SourceError(f"There is no file or directory {text}.", hint=hint)

@@ -30,7 +30,7 @@ def resolve_timm(name: str) -> tuple[str, HubRepo | WebAddress]:
     raise SourceError(
         f"timm publishes no weights for {name}.",
         hint="--no-pretrained builds the model without its weights; "
-        "--checkpoint PATH reads a file that you have",
+        "--checkpoint PATH reads a file that you have.",
     )
 
 
@@ -43,7 +43,7 @@ def unknown_architecture(architecture: str) -> SourceError:
         f"timm knows no model {architecture}.",
         hint=f"did you mean {' or '.join(f'timm:{match}' for match in near)}?"
         if near
-        else "`vitconvert list` shows the names",
+        else "`vitconvert list` shows the names.",
     )
 
 

@@ -90,7 +90,7 @@ def file_name(url: str) -> str:
     """
     name = urllib.parse.unquote(urllib.parse.urlsplit(url).path).rsplit("/", 1)[-1]
     if not name.strip(".") or "\\" in name or "\0" in name:
-        raise SourceError(f"{url} names no file.", hint="give the address of one file of weights")
+        raise SourceError(f"{url} names no file.", hint="give the address of one file of weights.")
     return name
 
 
@@ -105,7 +105,7 @@ def require_https(url: str) -> None:
         return
     raise SourceError(
         f"{url} is not an https address.",
-        hint="download the file yourself and give its path",
+        hint="download the file yourself and give its path.",
     )
 
 
@@ -310,12 +310,12 @@ def _refused(url: str, error: urllib.error.HTTPError) -> SourceError:
         return SourceError(
             "There is no file at this address, or it is not public.",
             evidence={"address": url, "answer": status},
-            hint="--checkpoint PATH reads a file that you have",
+            hint="--checkpoint PATH reads a file that you have.",
         )
     return SourceError(
         "The server does not send the file now.",
         evidence={"address": url, "answer": status},
-        hint="try again later; what has arrived is kept",
+        hint="try again later; what has arrived is kept.",
     )
 
 
@@ -326,7 +326,7 @@ def _broken(url: str, path: Path, *, cache: Path, error: Exception) -> SourceErr
     return SourceError(
         "The download broke off.",
         evidence={"address": url, "received": f"{received} bytes", "cause": _reason(error)},
-        hint="run again: it goes on where it stopped",
+        hint="run again: it goes on where it stopped.",
     )
 
 

@@ -146,7 +146,7 @@ def _not_denied(
             "tensors": f"those of {table.name} ({table.title})",
         },
         meaning="Tensors of the same names can mean another function.",
-        hint="A table of your own (--table) that extends this one can identify the model.",
+        hint="a table of your own (--table) that extends this one can identify the model.",
     )
 
 
@@ -203,7 +203,7 @@ def _ambiguous(bindings: Sequence[Binding]) -> AmbiguousDialect:
     return AmbiguousDialect(
         "Several dialects explain every tensor of this file.",
         evidence={b.table.name: b.table.title for b in bindings},
-        hint=f"Name the one it was written by: --dialect {names[0]}.",
+        hint=f"name the one it was written by: --dialect {names[0]}.",
     )
 
 

@@ -102,7 +102,7 @@ def find_tables(name: str) -> list[Table]:
     raise UsageError(
         f"There is no dialect {name!r}.",
         evidence={"dialects": ", ".join(ecosystems)},
-        hint=f"Did you mean {' or '.join(near)}?" if near else "`vitconvert list` describes them.",
+        hint=f"did you mean {' or '.join(near)}?" if near else "`vitconvert list` describes them.",
     )
 
 

@@ -165,7 +165,7 @@ class Reader:
             raise self.error(f'rows."{key}"', "expected a text, or false to take a row away")
         if name not in tensors:
             near = nearest(name, tensors)
-            hint = f"Did you mean {near[0]!r}?" if near else None
+            hint = f"did you mean {near[0]!r}?" if near else None
             raise self.error(f'rows."{key}"', f"{name!r} is no canonical name", hint)
         spelling, words = value.replace("{p}", kind), self.words_with(kind)
         return Row(tensors[name], spelling, words, self.label, key)
@@ -322,7 +322,7 @@ class Reader:
         fields = field_names()
         if field not in fields:
             near = nearest(field, fields)
-            hint = f"Did you mean {near[0]!r}?" if near else None
+            hint = f"did you mean {near[0]!r}?" if near else None
             raise self.error(place, f"{field!r} is no field of ViTConfig", hint)
 
 

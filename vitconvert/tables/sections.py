@@ -83,7 +83,7 @@ def _not_toml(label: str, problem: Exception) -> TableError:
     return TableError(
         "The table is not TOML.",
         evidence={"file": label, "problem": problem},
-        hint="Keys that hold dots or braces must be quoted.",
+        hint="keys that hold dots or braces must be quoted.",
     )
 
 
