@@ -8,7 +8,7 @@ from safetensors.numpy import save_file
 
 from vitconvert.beside import read_beside
 from vitconvert.config import ViTConfig
-from vitconvert.errors import VitConvertError
+from vitconvert.errors import NotRepresentable, VitConvertError
 from vitconvert.sources import locate
 from vitconvert.tables.dialects import builtin_tables
 
@@ -77,3 +77,35 @@ def test_error_wrong_preprocessing_names_its_file(name, said, message, tmp_path)
     with pytest.raises(VitConvertError) as caught:
         read_beside(locate(tmp_path)).preprocessing(builtin_tables()["timm"], CONFIG)
     assert str(caught.value) == message.format(file=tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("table", "said", "message"),
+    [
+        (
+            "timm",
+            {"model_args": {"img_size": 24, "talking_heads": True}},
+            "error: not-representable\n"
+            "  config.json passes arguments that vitconvert has no word for: talking_heads.\n"
+            "  file   {file}\n"
+            "  table  weights_map/timm.toml\n"
+            "  A model that needs them computes another function than a plain ViT.",
+        ),
+        (
+            "openclip_clipa",
+            {"model_cfg": {"vision_cfg": {"image_size": 24}}},
+            "error: not-representable\n"
+            "  config.json would have to say model_cfg.vision_cfg.final_ln_after_pool = True.\n"
+            "  file   {file}\n"
+            "  table  weights_map/openclip_clipa.toml\n"
+            "  Without it the same tensors mean another function, for which there is no table.",
+        ),
+    ],
+)
+def test_error_the_config_asks_for_another_model(table, said, message, tmp_path):
+    save_file({"head.bias": np.zeros(5, np.float32)}, tmp_path / "model.safetensors")
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(said))
+    with pytest.raises(NotRepresentable) as caught:
+        read_beside(locate(tmp_path)).stated_facts(builtin_tables()[table], None, None)
+    assert str(caught.value) == message.format(file=file)

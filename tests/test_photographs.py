@@ -176,7 +176,9 @@ def test_error_tokens_are_not_projected(checkpoint: vitconvert.Checkpoint) -> No
     with pytest.raises(UsageError) as caught:
         vitconvert.embed(checkpoint, [], PREPROCESSING, tokens=True, projected=True)
     assert str(caught.value) == (
-        "error: usage\n  Tokens are not projected, only the pooled features are."
+        "error: usage\n"
+        "  Tokens are not projected, only the pooled features are.\n"
+        "  hint: leave one of the two out."
     )
 
 

@@ -70,13 +70,13 @@ class Beside:
                 "config.json passes arguments that vitconvert has no word for: "
                 f"{', '.join(unknown)}.",
                 evidence={"file": self.located.config, "table": table.file},
-                hint="a model that needs them computes another function than a plain ViT.",
+                meaning="A model that needs them computes another function than a plain ViT.",
             )
         if broken := broken_musts(table, self.config):
             raise NotRepresentable(
                 f"config.json would have to say {', '.join(broken)}.",
                 evidence={"file": self.located.config, "table": table.file},
-                hint="without it the same tensors mean another function, for which there is no "
+                meaning="Without it the same tensors mean another function, for which there is no "
                 "table.",
             )
 

@@ -190,6 +190,7 @@ def open_located(located: Located, prefer: str | None = None) -> tuple[Container
                 "found": ".".join(container.wrapper) or "tensors at the top",
                 "beside": ", ".join(container.extras) or "nothing",
             },
+            hint="leave --prefer (in Python, prefer) out to take those that were found.",
         )
     return container, read_beside(located)
 
@@ -217,7 +218,7 @@ def prove(
     dtypes = {key: manifest[prefix + key].dtype for key in recognised.binding.shapes}
     check_dtypes(recognised.binding, dtypes, str(container.path))
     notes = (*gathered.notes, *passed_over(container))
-    return config, open_ledger(recognised.binding, config, notes, recognised.beside)
+    return config, open_ledger(recognised.binding, config, notes, recognised.wrappers_own)
 
 
 def candidate_tables(dialect: str | None, table: Source | None) -> list[Table] | None:

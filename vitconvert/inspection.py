@@ -143,7 +143,7 @@ def inspect_located(
         prefix=recognised.prefix if recognised else "",
         facts=facts,
         missing=missing,
-        ignored={**recognised.binding.ignored, **recognised.beside} if recognised else {},
+        ignored={**recognised.binding.ignored, **recognised.wrappers_own} if recognised else {},
         notes=notes,
         problem=problem,
     )

@@ -190,7 +190,7 @@ def test_nothing_tells_which_of_several_models_is_meant(tmp_path: Path) -> None:
         "  The file holds several sets of tensors with the same names.\n"
         f"  file  {path}\n"
         "  sets  net, shadow\n"
-        "  hint: --prefer net takes that one."
+        "  hint: --prefer net (in Python, prefer='net') takes that one."
     )
     container = open_container(path, prefer=("net",))
     assert torch.equal(container.read("1.bias"), LINEAR["1.bias"])

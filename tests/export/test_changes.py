@@ -179,8 +179,16 @@ def test_one_of_several_state_dicts_is_preferred(tmp_path):
         vitconvert.convert(path, output=output, prefer=prefer, overrides=stated, verify=False)
         tensors = load_file(output / "model.safetensors")
         assert torch.equal(tensors["head.weight"], wanted.state_dict()["head.weight"])
-    with pytest.raises(UsageError, match="no weights under 'ema'"):
+    with pytest.raises(UsageError) as caught:
         vitconvert.convert(path, output=tmp_path / "x", prefer="ema", overrides=stated)
+    assert str(caught.value) == (
+        "error: usage\n"
+        "  The checkpoint has no weights under 'ema'.\n"
+        f"  file    {path}\n"
+        "  found   model_ema\n"
+        "  beside  model\n"
+        "  hint: leave --prefer (in Python, prefer) out to take those that were found."
+    )
 
 
 def random_config(**fields):

@@ -28,11 +28,11 @@ def test_what_a_wrapper_keeps_beside_the_model_is_told():
     wrapped = {f"module._orig_mod.{name}": shape for name, shape in timm().items()}
     recognised = recognise({"n_averaged": (), "criterion.weight": (5,), **wrapped})
     assert (recognised.table.name, recognised.prefix) == ("timm", "module._orig_mod.")
-    assert recognised.beside == {
+    assert recognised.wrappers_own == {
         "n_averaged": "how often torch's AveragedModel has averaged",
         "criterion.weight": "of the loss that a Lightning module trains with, not of its model",
     }
-    assert recognise(wrapped).beside == {}
+    assert recognise(wrapped).wrappers_own == {}
 
 
 def test_without_a_wrapper_nothing_lies_beside():

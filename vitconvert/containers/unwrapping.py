@@ -66,7 +66,7 @@ def unwrap(path: Path, loaded: object, prefer: tuple[str, ...]) -> Unwrapped:
         raise MissingFact(
             "The file holds several sets of tensors with the same names.",
             evidence={"file": path, "sets": ", ".join(alike)},
-            hint=f"--prefer {alike[0]} takes that one.",
+            hint=f"--prefer {alike[0]} (in Python, prefer={alike[0]!r}) takes that one.",
         )
     tensors: dict[str, Any] = {}
     for name, value in _leaves(path, level):

@@ -75,16 +75,16 @@ def open_ledger(
     binding: Binding,
     config: ViTConfig,
     notes: tuple[str, ...],
-    beside: Mapping[str, str] | None = None,
+    wrappers_own: Mapping[str, str] | None = None,
 ) -> Ledger:
-    """The accounts of a checkpoint whose plan was proved; `beside` it lie a wrapper's own keys."""
-    ignored = {**binding.ignored, **(beside or {})}
+    """The accounts of a checkpoint whose plan was proved."""
+    own = wrappers_own or {}
     used = {link.theirs for links in binding.links.values() for link in links}
     return Ledger(
         dialect=binding.table.name,
-        read=len(binding.shapes) + len(beside or {}),
+        read=len(binding.shapes) + len(own),
         used=tuple(key for key in binding.shapes if key in used),
-        ignored=ignored,
+        ignored={**binding.ignored, **own},
         assumed={
             field: f"{getattr(config, field)} ({origin})"
             for field, origin in config.origins.items()

@@ -1,7 +1,6 @@
 """What the tensors of a checkpoint show, from the header alone.
 
-Tensors come first: what they show, nobody can state otherwise. Where they show only a product,
-what was stated divides it.
+Where they show only a product, what was stated divides it.
 """
 
 import dataclasses

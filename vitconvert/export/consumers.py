@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitconvert.checkpoint import read_header
+from vitconvert.checkpoint import Reading, read_header
 from vitconvert.config import ViTConfig, field_names
 from vitconvert.errors import MissingPackage, NotRepresentable, ParityFailed
 from vitconvert.export.plain_readers import open_plainly
@@ -16,7 +16,6 @@ from vitconvert.tables.table import Table
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from vitconvert.checkpoint import Reading
     from vitconvert.model import ViT
 
 TOLERANCE = 2e-5  # of max |logit|, float32 on a CPU
@@ -107,7 +106,7 @@ def _stated(config: ViTConfig) -> dict[str, Any]:
     return {k: value for k, value in fields.items() if value is not None and k not in implied}
 
 
-def _compute(reading: "Reading", model: "ViT") -> Opened:
+def _compute(reading: Reading, model: "ViT") -> Opened:
     """The project's own class with the tensors of the output."""
     from vitconvert.parity.isolation import isolated, side_by_side
     from vitconvert.parity.references import ConfigNotTaken, TensorsNotTaken, build_reference

@@ -80,7 +80,10 @@ def embed(
 
 def _check_projection(model: ViT, *, tokens: bool) -> None:
     if tokens:
-        raise UsageError("Tokens are not projected, only the pooled features are.")
+        raise UsageError(
+            "Tokens are not projected, only the pooled features are.",
+            hint="leave one of the two out.",
+        )
     config = model.config
     if not config.num_classes:
         raise ConflictingFact(

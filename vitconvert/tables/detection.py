@@ -25,12 +25,12 @@ class Recognised:
     Attributes:
         binding: The table laid over the keys that have the prefix, which is taken off.
         prefix: What the wrapper put before them.
-        beside: The wrapper's own keys, without the prefix, and what they are.
+        wrappers_own: The wrapper's keys beside them, which have no prefix, and what they are.
     """
 
     binding: Binding
     prefix: str
-    beside: Mapping[str, str] = field(default_factory=dict)
+    wrappers_own: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def table(self) -> Table:
@@ -58,8 +58,8 @@ def recognise(
         TensorMismatch: Most tensors have no elements.
     """
     _check_not_empty(shapes)
-    beside = {key: reason for key in shapes if (reason := _why_beside(key))}
-    wrapped = {key: shape for key, shape in shapes.items() if key not in beside}
+    own = {key: reason for key in shapes if (reason := _why_beside(key))}
+    wrapped = {key: shape for key, shape in shapes.items() if key not in own}
     prefix = common_prefix(wrapped)
     attempts = [("", shapes)]
     if prefix:
@@ -76,12 +76,12 @@ def recognise(
         found, nearest = _nearest(
             [(p, bind(t, s)) for p, s in attempts for t in every], len(shapes)
         )
-        return Recognised(nearest, found, beside if found else {})
+        return Recognised(nearest, found, own if found else {})
     best = _decide(_not_denied(fitting, their_config or {}), their_config or {})
     if len(best) > 1:
         raise _ambiguous([binding for _, binding in best])
     found, binding = best[0]
-    return Recognised(binding, found, beside if found else {})
+    return Recognised(binding, found, own if found else {})
 
 
 def _recognisable_tables() -> list[Table]:
