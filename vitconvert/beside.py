@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vitconvert.config import ViTConfig
-from vitconvert.conversion.facts import state, strongest
+from vitconvert.conversion.facts import LAST_NORMS, state, strongest
 from vitconvert.conversion.findings import USER
 from vitconvert.conversion.their_config import (
     Facts,
@@ -61,7 +61,7 @@ class Beside:
             facts_from_config(table, self.config, known=user),
         )
         named_facts = self._named_facts(table, architecture)
-        check_pooled_tokens(table, stronger, named_facts)
+        _check_pooled_tokens(table, stronger, named_facts)
         return strongest(stronger, named_facts)
 
     def _check_config(self, table: Table) -> None:
@@ -156,7 +156,16 @@ def read_beside(located: Located) -> Beside:
     return Beside(located=located, config=config, own=own)
 
 
-def check_pooled_tokens(table: Table, stronger: Facts, named_facts: Facts) -> None:
+def parse_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Field values of the right types; None states nothing.
+
+    Raises:
+        UsageError: There is no such field, or the value is of another kind.
+    """
+    return {k: parse_field(k, value) for k, value in fields.items() if value is not None}
+
+
+def _check_pooled_tokens(table: Table, stronger: Facts, named_facts: Facts) -> None:
     """Which tokens are pooled depends on the pooling in a class that has rotary embeddings.
 
     timm's Eva reads the prefix tokens if it pools by attention, and in no other pooling; its
@@ -166,9 +175,9 @@ def check_pooled_tokens(table: Table, stronger: Facts, named_facts: Facts) -> No
     Raises:
         MissingFact: The pooling is another one than the architecture's, and nothing tells.
     """
-    if not {"pooling"} <= stronger.keys() & named_facts.keys():
+    if "pooling" not in stronger or "pooling" not in named_facts:
         return
-    pooling, rows_pooling = stronger["pooling"][0], named_facts["pooling"][0]
+    (pooling, origin), (rows_pooling, row) = stronger["pooling"], named_facts["pooling"]
     said = strongest(stronger, named_facts)
     prefix = any(said.get(name, (default, ""))[0] for name, default in _PREFIX.items())
     settled = "pool_include_prefix" in stronger or any(
@@ -181,23 +190,14 @@ def check_pooled_tokens(table: Table, stronger: Facts, named_facts: Facts) -> No
         raise MissingFact(
             f"The architecture pools by {rows_pooling}, and this model by {pooling}: whether class "
             "and register tokens are pooled too is not said.",
-            evidence={"pooling": stronger["pooling"][1], "architecture": named_facts["pooling"][1]},
+            evidence={"pooling": origin, "architecture": row.removeprefix("architecture ")},
             hint="--set pool_include_prefix=... (in Python, overrides={...}) states it.",
         )
 
 
 def _row(ecosystem: str, name: str) -> dict[str, Any]:
     """An architecture, with what its row leaves out of the last norms."""
-    return {"final_norm": True, "fc_norm": False, **find_architecture(ecosystem, name)}
-
-
-def parse_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Field values of the right types; None states nothing.
-
-    Raises:
-        UsageError: There is no such field, or the value is of another kind.
-    """
-    return {k: parse_field(k, value) for k, value in fields.items() if value is not None}
+    return {**LAST_NORMS, **find_architecture(ecosystem, name)}
 
 
 @contextmanager

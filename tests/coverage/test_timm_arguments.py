@@ -107,7 +107,7 @@ def test_which_tokens_are_pooled_is_asked_where_the_class_decides(name, pooling,
         f"  The architecture pools by {theirs}, and this model by {pooling}: whether class and "
         "register tokens are pooled too is not said.\n"
         "  pooling       config.json\n"
-        f"  architecture  architecture {name}\n"
+        f"  architecture  {name}\n"
         "  hint: --set pool_include_prefix=... (in Python, overrides={...}) states it."
     )
     stated = {"pool_include_prefix": pooling == "map"}

@@ -145,6 +145,7 @@ def test_examples_without_a_processor(timm_directory, tmp_path, monkeypatch):
     assert theirs.shape == ours.shape
 
 
+@pytest.mark.slow
 def test_timms_resnet_d(timm_directory, tmp_path, monkeypatch):
     source = timm_directory("vit_small_resnet26d_224", depth=2, num_classes=7, img_size=64)
     vitconvert.convert(source, to="timm", output=tmp_path / "out", verify=False)

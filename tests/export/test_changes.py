@@ -405,6 +405,7 @@ def test_a_step_that_rounding_spoils_is_refused(timm_directory, tmp_path, monkey
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_registers_of_dinov2_become_timms_once_the_class_position_is_folded(tmp_path):
     config = transformers.Dinov2WithRegistersConfig(
         hidden_size=384, num_hidden_layers=12, num_attention_heads=6, mlp_ratio=4, image_size=28,

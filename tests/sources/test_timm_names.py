@@ -64,7 +64,7 @@ error: source-not-found
 error: source-not-found
   timm publishes no weights for vit_small_patch16_18x2_224.
   hint: --no-pretrained builds the model without its weights; --checkpoint PATH reads a file \
-that you have""",
+that you have.""",
         ),
     ],
 )

@@ -23,7 +23,7 @@ from vitconvert.tables.table import Table
 _FIELDS = [f for f in dataclasses.fields(ViTConfig) if f.name != "origins"]
 _REQUIRED = [f.name for f in _FIELDS if f.default is dataclasses.MISSING]
 
-_LAST_NORMS = {"final_norm": True, "fc_norm": False}  # and what is so if nobody says otherwise
+LAST_NORMS = {"final_norm": True, "fc_norm": False}  # and what is so if nobody says otherwise
 
 # What no tensor shows: how it mostly is, and what a model does where it is otherwise.
 _TRACELESS = {
@@ -135,8 +135,8 @@ def _doubt_pooling(found: Findings) -> None:
     pooling than its architecture, and its norms show it.
     """
     said, origin = found.stated.get("pooling", (None, ""))
-    norms = [found.stated.get(name, (None, None)) for name in _LAST_NORMS]
-    shown = [found.facts[name][0] for name in _LAST_NORMS]
+    norms = [found.stated.get(name, (None, None)) for name in LAST_NORMS]
+    shown = [found.facts[name][0] for name in LAST_NORMS]
     if any(where != origin for _, where in norms) or not any(shown) or "pooling" in found.facts:
         return
     if [value for value, _ in norms] != shown:
@@ -168,7 +168,7 @@ def _miss_last_norm(found: Findings) -> None:
     if "norm.weight" not in rows and "fc_norm.weight" not in rows:
         return  # the dialect has none to miss
     ends_with_norm = found.facts["final_norm"][0] or found.facts["fc_norm"][0]
-    said = {n: found.stated.get(n, (default, "")) for n, default in _LAST_NORMS.items()}
+    said = {n: found.stated.get(n, (default, "")) for n, default in LAST_NORMS.items()}
     (final_norm, by), (fc_norm, weaker) = said["final_norm"], said["fc_norm"]
     # Who says that there is none overrules a weaker word on where it stands.
     if not ends_with_norm and (final_norm or (fc_norm and weaker == by)):
