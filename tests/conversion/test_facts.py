@@ -51,7 +51,7 @@ def test_every_origin():
     assert config.origins["norm_eps"] == silent
     assert config.origins["pooling"] == "weights_map/hf_vit.toml"
     assert config.origins["image_size"] == "assumed: 9 patches form a square grid"
-    assert ledger.assumed["image_size"] == "(24, 24) (assumed: 9 patches form a square grid)"
+    assert ledger.assumed["image_size"] == "24x24 (assumed: 9 patches form a square grid)"
     assert ledger.assumed["norm_eps"] == f"1e-12 ({silent})"
     assert "embed_dim" not in ledger.assumed and "num_heads" not in ledger.assumed
     assert set(config.origins) <= set(ViTConfig.__dataclass_fields__)

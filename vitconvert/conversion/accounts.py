@@ -4,6 +4,7 @@ model written once, all shapes closed. From headers alone, and all problems in o
 from collections.abc import Iterator, Mapping
 
 from vitconvert.config import ViTConfig
+from vitconvert.conversion.findings import show
 from vitconvert.conversion.ledger import Ledger
 from vitconvert.errors import ShapeMismatch, TensorMismatch
 from vitconvert.tables.binding import Binding
@@ -86,7 +87,7 @@ def open_ledger(
         used=tuple(key for key in binding.shapes if key in used),
         ignored={**binding.ignored, **own},
         assumed={
-            field: f"{getattr(config, field)} ({origin})"
+            field: f"{show(getattr(config, field))} ({origin})"
             for field, origin in config.origins.items()
             if origin.startswith((binding.table.origin, "assumed"))
         },
@@ -118,7 +119,7 @@ def _row_text(binding: Binding, name: str) -> str:
 
 def _left_over(binding: Binding, config: ViTConfig) -> Iterator[str]:
     for key in binding.unexplained:
-        yield f"{key}  {_show(binding.shapes[key])}, which no row of the table explains"
+        yield f"{key}  {_sizes(binding.shapes[key])}, which no row of the table explains"
     expected = expected_tensors(config)
     for name, links in binding.links.items():
         if name not in expected:
@@ -128,7 +129,7 @@ def _left_over(binding: Binding, config: ViTConfig) -> Iterator[str]:
 
 def _misshapen(binding: Binding, config: ViTConfig) -> Iterator[str]:
     for key, row in binding.misfits.items():
-        yield f"{key}  found {_show(binding.shapes[key])}, which is not laid out as in {row}"
+        yield f"{key}  found {_sizes(binding.shapes[key])}, which is not laid out as in {row}"
     sizes, seen = config.axes(), set()
     for links in binding.links.values():
         for link in links:
@@ -139,14 +140,14 @@ def _misshapen(binding: Binding, config: ViTConfig) -> Iterator[str]:
             if not set(axes.names) <= sizes.keys():
                 continue  # a tensor that is left over; its axes have no size
             if axes.shape(sizes) != found:
-                yield f"{link.theirs}  found {_show(found)}, wanted {_show(axes.shape(sizes))}"
+                yield f"{link.theirs}  found {_sizes(found)}, wanted {_sizes(axes.shape(sizes))}"
     for key, constant in binding.guarded.items():
         found, wanted = binding.shapes[key], constant.axes.shape(sizes)
         if found != wanted:
-            yield f"{key}  found {_show(found)}, wanted {_show(wanted)}"
+            yield f"{key}  found {_sizes(found)}, wanted {_sizes(wanted)}"
 
 
-def _show(shape: tuple[int, ...]) -> str:
+def _sizes(shape: tuple[int, ...]) -> str:
     return f"[{' '.join(map(str, shape))}]"
 
 

@@ -115,8 +115,8 @@ def convert(
         prefer: Which weights to take of a torch checkpoint that has several, such as "model"
             where averaged ones lie beside them.
         max_shard_size: Write safetensors in files of at most so many bytes ("5GB"), and an index.
-        verify: Compare with the source's own implementation, and with the programs that the
-            output is for.
+        verify: Compare with the source's own implementation, in float64 too where any bit differs
+            in float32, and with the programs that the output is for.
         overwrite: Replace what is there.
 
     Raises:
