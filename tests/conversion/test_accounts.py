@@ -8,9 +8,9 @@ from vitconvert.errors import ShapeMismatch, TensorMismatch
 from vitconvert.tables.detection import recognise
 
 STATED = {"num_heads": 3, "norm_eps": 1e-6}
-INCOMPLETE = "The file is incomplete or of another model; get it again, or name its dialect."
-TABLE = "A table of your own (--table) can ignore tensors, with a reason."
-AGAIN = "The tensors belong to models of different sizes; get the file again."
+INCOMPLETE = "the file is incomplete or of another model; get it again, or name its dialect."
+TABLE = "a table of your own (--table) can ignore tensors, with a reason."
+AGAIN = "the tensors belong to models of different sizes; get the file again."
 
 
 def message(shapes, kind=TensorMismatch, **stated):

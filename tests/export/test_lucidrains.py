@@ -33,7 +33,7 @@ def test_half_precision_has_no_room_for_a_folded_bias(timm_directory, tmp_path):
     with pytest.raises(ParityFailed) as caught:
         vitconvert.convert(tmp_path / "half", **options)
     assert caught.value.meaning == "The weights are bfloat16, to which the sums are rounded."
-    assert caught.value.hint == "Nothing was written. --dtype float32 gives the sums room."
+    assert caught.value.hint == "nothing was written. --dtype float32 gives the sums room."
     vitconvert.convert(tmp_path / "half", **options, dtype=torch.float32, verify=False)
 
 

@@ -64,7 +64,7 @@ def test_names_of_other_classes_are_refused() -> None:
         "  from     config.json\n"
         "  missing  2, 3\n"
         "  foreign  7\n"
-        "  hint: correct the names of the classes in that file, or take them out of it"
+        "  hint: correct the names of the classes in that file, or take them out of it."
     )
 
 

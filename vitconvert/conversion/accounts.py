@@ -160,7 +160,7 @@ def _listed(kind: str, lines: list[str]) -> list[str]:
 
 def _hint(found: dict[str, list[str]]) -> str:
     if "missing" in found:
-        return "The file is incomplete or of another model; get it again, or name its dialect."
+        return "the file is incomplete or of another model; get it again, or name its dialect."
     if "left over" in found:
-        return "A table of your own (--table) can ignore tensors, with a reason."
-    return "The tensors belong to models of different sizes; get the file again."
+        return "a table of your own (--table) can ignore tensors, with a reason."
+    return "the tensors belong to models of different sizes; get the file again."

@@ -183,11 +183,11 @@ def _why_inexact(checkpoint: Checkpoint) -> dict[str, str]:
     if half := sorted(dtypes & {"float16", "bfloat16"}):
         return {
             "meaning": f"The weights are {' and '.join(half)}, to which the sums are rounded.",
-            "hint": "Nothing was written. --dtype float32 gives the sums room.",
+            "hint": "nothing was written. --dtype float32 gives the sums room.",
         }
     return {
         "meaning": "A matrix that the step divides by is nearly singular.",
-        "hint": "Nothing was written. Choose a target that needs no such step.",
+        "hint": "nothing was written. Choose a target that needs no such step.",
     }
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from vitconvert.errors import ConflictingFact
 
 _IMAGENET_CLASSES = 1000
-_HINT = "correct the names of the classes in that file, or take them out of it"
+_HINT = "correct the names of the classes in that file, or take them out of it."
 
 
 class Labels(tuple[str, ...]):
