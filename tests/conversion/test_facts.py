@@ -148,7 +148,7 @@ def test_flattened_patches_are_assumed_square_aloud(area, channels, patch):
     assert (config.in_channels, config.patch_size) == (channels, patch)
     assumed = f"assumed: a patch of {area} values is square"
     assert config.origins["patch_size"] == config.origins["in_channels"] == assumed
-    assert ledger.assumed["patch_size"] == f"{patch} ({assumed})"
+    assert ledger.assumed["patch_size"] == f"{patch[0]}x{patch[1]} ({assumed})"
 
 
 def test_flattened_patches_of_other_shapes_are_asked_for():

@@ -78,7 +78,7 @@ def test_relative_positions_show_a_square_grid(shared):
     assert config.relative_positions == ("shared" if shared else "block")
     assert (config.image_size, config.num_heads) == ((32, 32), 3)
     assumed = "assumed: 52 relative positions form a square grid"
-    assert ledger.assumed["image_size"] == f"(32, 32) ({assumed})"
+    assert ledger.assumed["image_size"] == f"32x32 ({assumed})"
 
 
 def test_relative_positions_of_another_grid_are_asked_for():
