@@ -155,6 +155,7 @@ def test_a_model_read_back_with_another_function_is_noticed(
     assert not trip.ok
 
 
+@pytest.mark.slow
 def test_no_network_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("the demo asked the network")

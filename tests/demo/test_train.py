@@ -68,6 +68,7 @@ def test_the_same_bytes_come_out_again(trained: Path, tmp_path: Path) -> None:
         assert (tmp_path / "again" / name).read_bytes() == (trained / name).read_bytes(), name
 
 
+@pytest.mark.slow
 def test_training_teaches() -> None:
     learned_from, _ = train.split()
     few = train.Digits(pixels=learned_from.pixels[:128], classes=learned_from.classes[:128])
