@@ -124,6 +124,8 @@ class Beside:
                     image_size=config.image_size,
                 )
         if isinstance(cfg := self.config.get("pretrained_cfg"), dict):
+            if config.in_channels == 1 and not all(cfg.get(name) for name in ("mean", "std")):
+                return None  # timm's own are those of red, green and blue
             with _reading(self.located.config):
                 return Preprocessing.from_timm(cfg)
         if isinstance(cfg := self.config.get("preprocess_cfg"), dict):

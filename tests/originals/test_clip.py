@@ -220,6 +220,8 @@ def test_openais_archive(tmp_path):
     reference = build_model_from_openai_state_dict(dict(tensors), cast_dtype=torch.float32)
     checkpoint = load_checkpoint(tmp_path / "ViT-B-8.pt")
     assert checkpoint.dialect == "openai_clip"
+    by_name = load_checkpoint(tmp_path / "ViT-B-8.pt", dialect="openai_clip")
+    assert by_name.dialect == "openai_clip"
     config = checkpoint.config
     assert (config.num_heads, config.head_dim, config.activation) == (2, 64, "quick_gelu")
     assert config.origins["head_dim"] == "weights_map/openai_clip.toml"

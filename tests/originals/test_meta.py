@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import timm
 import torch
-from timm.models import eva, vision_transformer
+from timm.models import beit, eva, vision_transformer
 from torch import Tensor
 
 from tests.originals.spelling import (
@@ -328,6 +328,19 @@ def test_computes_what_timm_makes_of_it(original, tmp_path):
 def relative(ours: Tensor, theirs: Tensor) -> float:
     assert ours.shape == theirs.shape
     return float((ours - theirs).abs().max() / theirs.abs().max())
+
+
+@torch.no_grad()
+def test_beit_as_it_pre_trains(tmp_path):
+    """microsoft/unilm/beit, modeling_pretrain.py: a head predicts the visual tokens."""
+    options = {"use_abs_pos_emb": False, "use_shared_rel_pos_bias": True, "init_values": 0.1}
+    model = beit.Beit(**SIZES, **options, global_pool="token", num_classes=0)
+    for tensor in model.parameters():
+        tensor.copy_(torch.randn(tensor.shape) * 0.2 + 0.1)
+    extra = {"mask_token": (1, 1, WIDTH), **pair("lm_head", 11, WIDTH)}
+    torch.save({"model": model.state_dict() | filled(extra)}, tmp_path / "file.pth")
+    images = torch.randn(2, 3, 24, 24)
+    assert relative(load_model(tmp_path / "file.pth")(images), model.eval()(images)) <= ROUNDING
 
 
 def test_a_bias_under_a_mask_counts_for_queries_and_values_only(tmp_path):

@@ -238,6 +238,60 @@ def test_it_comes_back_from_vitconverts_own_names(written, tmp_path):
     assert vitconvert.diff(tmp_path / "out", tmp_path / "back").equal
 
 
+@pytest.mark.parametrize(
+    ("registers", "stated", "antialias", "offset"),
+    [
+        (0, {}, False, 0.1),
+        (4, {}, True, 0.0),
+        (4, {"position_resampling": "bicubic_offset"}, False, 0.1),
+        (0, {"position_resampling": "bicubic"}, False, 0.0),
+    ],
+)
+def test_dinov2_resizes_positions_as_the_source_does(
+    registers, stated, antialias, offset, tmp_path, monkeypatch
+):
+    """Its class has the rule in its arguments, and the models with registers have another."""
+    written = Written(
+        dialect="dinov2",
+        source=partial(dinov2, registers=registers),
+        file=dict,
+        stated=STATED | stated,
+    )
+    converted(written, tmp_path, to="dinov2", verify=False)
+    built = used(tmp_path / "out", monkeypatch).built
+    assert (built["interpolate_antialias"], built["interpolate_offset"]) == (antialias, offset)
+
+
+def test_a_grey_model_goes_to_timm_and_comes_back(tmp_path):
+    """Its means of red, green and blue say nothing of grey images, and neither do timm's."""
+    grey = vit() | {"patch_embed.proj.weight": torch.randn(WIDTH, 1, 8, 8)}
+    torch.save(grey, tmp_path / "source.pt")
+    folder = {"output": tmp_path / "out", "overrides": STATED, "verify": False}
+    vitconvert.convert(tmp_path / "source.pt", to="timm", **folder)
+    back = vitconvert.load_checkpoint(tmp_path / "out")
+    require_same(dict(back.tensors), grey)
+    (tmp_path / "out" / "vitconvert.json").unlink()
+    assert vitconvert.load_checkpoint(tmp_path / "out").preprocessing is None
+
+
+@pytest.mark.parametrize("swiglu", [False, True])
+@pytest.mark.parametrize("without", ["attn.proj.bias", "mlp"])
+def test_timm_has_one_argument_for_biases_that_dinov2_has_apart(without, swiglu, tmp_path):
+    tensors = dinov2(swiglu=swiglu)
+    left = {n: t for n, t in tensors.items() if without not in n or not n.endswith("bias")}
+    torch.save(left, tmp_path / "source.pt")
+    with pytest.raises(NotRepresentable) as error:
+        vitconvert.convert(
+            tmp_path / "source.pt",
+            to="timm",
+            output=tmp_path / "out",
+            overrides=STATED,
+            verify=False,
+        )
+    assert "timm: alike_output_biases is always True there, and False here" in str(error.value)
+    assert vitconvert.load_checkpoint(tmp_path / "source.pt", overrides=STATED).ledger
+
+
 def test_a_decoder_is_told_and_left_behind(tmp_path):
     ignored = converted(WRITTEN["MAE"], tmp_path, to="mae", verify=False).ledger.ignored
     assert set(ignored) == set(mae_decoder())
@@ -333,6 +387,10 @@ DIFFERENT = {
     "exact GELU": (
         *("openai_clip_visual", CLIP | {"activation": "gelu"}),
         "activation is always quick_gelu there, and gelu here",
+    ),
+    "no bias in q, k and v": (
+        *("openclip", CLIP | {"qkv_bias": False}),
+        "qkv_bias is always True there, and False here",
     ),
     "periods that no file holds": ("dinov3", TURNED, "tensors that this model lacks"),
 }

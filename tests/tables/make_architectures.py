@@ -58,6 +58,8 @@ DEFAULTS = {
     "position_embedding": "learned",
     "pre_norm": False,
     "qkv_bias": True,
+    "proj_bias": True,
+    "mlp_bias": True,
     "qk_norm": False,
     "differential": False,
     "attention_norm": False,
@@ -159,6 +161,8 @@ def parts(model: torch.nn.Module) -> dict[str, Any]:
         *("attn.qkv.bias", "attn.q_bias", "attn.q_proj.bias", "attns.0.attn.qkv.bias"),
         "in_proj.bias",
     )
+    outputs = ("attn.proj", "attns.0.attn.proj", "attn_out_proj", "out_proj")
+    mlps = ("mlp.fc2", "ffns.0.mlp.fc2", "mlp_out_proj", "out_proj")
     registers = getattr(model, "reg_token", None)
     return {
         "class_token": "cls_token" in names,
@@ -166,6 +170,8 @@ def parts(model: torch.nn.Module) -> dict[str, Any]:
         "position_embedding": "learned" if "pos_embed" in names else "none",
         "pre_norm": "norm_pre.weight" in names,
         "qkv_bias": any(f"blocks.0.{bias}" in names for bias in biases),
+        "proj_bias": any(f"blocks.0.{name}.bias" in names for name in outputs),
+        "mlp_bias": any(f"blocks.0.{name}.bias" in names for name in mlps),
         "qk_norm": bool(names & {"blocks.0.attn.q_norm.weight", "blocks.0.q_norm.weight"}),
         "differential": any("lambda_q1" in name for name in names),
         "attention_norm": "blocks.0.attn.norm.weight" in names,

@@ -302,6 +302,11 @@ class ViTConfig:
         return self.qkv_bias == self.proj_bias
 
     @property
+    def alike_output_biases(self) -> bool:
+        """Whether the attention's output and the MLP have biases, or neither."""
+        return self.proj_bias == self.mlp_bias
+
+    @property
     def fourfold_mlp(self) -> bool:
         """Whether the MLPs are four times as wide as the model."""
         return self.mlp_dim == 4 * self.embed_dim
