@@ -35,6 +35,7 @@ from vitconvert import load_checkpoint, load_model
 from vitconvert.errors import (
     AmbiguousDialect,
     ConflictingFact,
+    MissingFact,
     NotRepresentable,
     ShapeMismatch,
     TensorMismatch,
@@ -417,6 +418,23 @@ def test_deit_iii_and_a_timm_model_with_rope_have_the_same_tensors(tmp_path):
     torch.save({"model": deit3()}, tmp_path / "file.pth")
     with pytest.raises(AmbiguousDialect, match="deit3"):
         load_checkpoint(tmp_path / "file.pth", overrides=STATED)
+
+
+def test_what_another_stem_leaves_untold_names_its_first_tensor(tmp_path):
+    """MoCo v3's and MSN's convolutions, DeiT III's hMLP: no row reads their patches."""
+    tensors = {name: t for name, t in vit().items() if not name.startswith("patch_embed")}
+    stem = {"patch_embed.proj.0.weight": (6, 3, 3, 3), **pair("patch_embed.proj.3", WIDTH, 6)}
+    torch.save(tensors | filled(stem), tmp_path / "file.pth")
+    with pytest.raises(MissingFact) as error:
+        load_checkpoint(tmp_path / "file.pth", overrides=STATED)
+    assert str(error.value) == (
+        "error: missing-fact\n"
+        "  The tensors do not tell everything that decides the function.\n"
+        "  dialect  timm (weights_map/timm.toml)\n"
+        "  patch_size   nothing tells it, and no row reads patch_embed.proj.0.weight\n"
+        "  in_channels  nothing tells it, and no row reads patch_embed.proj.0.weight\n"
+        "  hint: --set patch_size=... --set in_channels=... (in Python, overrides={...}) states it."
+    )
 
 
 @pytest.mark.parametrize(

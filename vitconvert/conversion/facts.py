@@ -116,9 +116,10 @@ def gather_facts(binding: Binding, stated: Facts) -> Gathered:
     _miss_last_norm(found)
     _miss_what_leaves_no_trace(found)
     _miss_kind_of_norm(found)
+    unread = "".join(f", and no row reads {key}" for key in binding.unexplained[:1])
     for name in _REQUIRED:
         if name not in found.facts and name not in found.missing:
-            found.missing[name] = "nothing tells it"
+            found.missing[name] = f"nothing tells it{unread}"
     return Gathered(
         table=binding.table,
         facts=found.facts,
