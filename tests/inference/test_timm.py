@@ -217,6 +217,27 @@ def test_crop_pct_is_the_roundest_that_gives_the_size(
     assert Preprocessing.from_timm(bit.to_timm()).resize_size == (resize, resize)
 
 
+@pytest.mark.parametrize("size", [(384, 384), (96, 160), (97, 97)])
+@pytest.mark.parametrize("mode", ["center", "squash", "border"])
+@pytest.mark.parametrize("crop_pct", [0.875, 0.9, 0.965, 1.0])
+def test_another_image_size_is_prepared_as_timm_prepares_it(
+    crop_pct: float, mode: str, size: tuple[int, int], photographs: list[Image.Image]
+) -> None:
+    cfg = {"crop_pct": crop_pct, "crop_mode": mode, "interpolation": "bilinear", **IMAGENET}
+    resized = Preprocessing.from_timm(cfg | {"input_size": (3, 224, 224)}).at_size(size)
+    theirs = timm_transform(cfg | {"input_size": (3, *size)})
+    assert torch.equal(resized(photographs[0]), theirs(photographs[0]))
+    assert Preprocessing.from_timm(resized.to_timm()).differences(resized) == ()
+
+
+def test_an_oblong_model_made_square_and_back_is_prepared_as_before() -> None:
+    cfg = {"input_size": (3, 48, 32), "crop_pct": 0.9, "crop_mode": "center"}
+    oblong = Preprocessing.from_timm(cfg)
+    square = oblong.at_size((96, 96))
+    assert (square.resize, square.resize_size) == ("shortest", (106, 106))
+    assert square.at_size((48, 32)).differences(oblong) == ()
+
+
 def test_what_timm_cannot_state_is_refused() -> None:
     uneven = Preprocessing.from_huggingface(
         {"image_processor_type": "DeiTImageProcessor", "size": [60, 40], "crop_size": 32}

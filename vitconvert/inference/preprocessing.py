@@ -116,16 +116,20 @@ class Preprocessing:
         )
 
     def at_size(self, image_size: Size) -> "Preprocessing":
-        """The same pipeline for images of another size; what is cropped stays the same share."""
-        resized = self.resize_size and (
-            round(self.resize_size[0] * image_size[0] / self.image_size[0]),
-            round(self.resize_size[1] * image_size[1] / self.image_size[1]),
-        )
-        square = image_size[0] == image_size[1]
+        """The same pipeline for images of another size; what is cropped stays the same share.
+
+        Where both sides have one share, sizes are rounded as timm rounds them at that size.
+        """
+        resized, resize = self.resize_size, self.resize
+        if resized is not None:
+            resized = processor_writing.rescaled(resized, self.image_size, image_size)
+        if resize in ("shortest", "cover"):  # the latter is what timm does unless all is square
+            square = len(set(image_size)) == len(set(resized or ())) == 1
+            resize = "shortest" if square else "cover"
         return dataclasses.replace(
             self,
             image_size=image_size,
-            resize="cover" if self.resize == "shortest" and not square else self.resize,
+            resize=resize,
             resize_size=resized,
             origin=f"{self.origin}, at {_by(image_size)}",
         )

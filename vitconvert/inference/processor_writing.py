@@ -49,6 +49,17 @@ def _timm_crop(p: "Preprocessing") -> tuple[str, float]:
     return modes[p.resize], crop_pct
 
 
+def rescaled(resize_size: Size, image_size: Size, wanted: Size) -> Size:
+    """The size before cropping for images of another size: timm's, where a crop_pct tells it."""
+    if crop_pct := _shortest_fraction(image_size, resize_size):
+        return scaled_size(wanted, crop_pct)
+    height, width = (
+        round(resized * after / before)
+        for resized, before, after in zip(resize_size, image_size, wanted, strict=True)
+    )
+    return height, width
+
+
 def _shortest_fraction(image_size: Size, resize_size: Size) -> float | None:
     """The crop_pct with the fewest digits from which timm computes `resize_size`."""
     # floor(image / crop_pct) = resize holds up to image / resize, the same for both sides.
