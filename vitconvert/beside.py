@@ -145,7 +145,9 @@ class Beside:
         """Names that the checkpoint itself gives its classes, or None."""
         names = self.config.get("id2label") or self.config.get("label_names")
         descriptions = self.config.get("label_descriptions")
-        return stated_labels(num_classes, names, descriptions=descriptions)
+        stated = stated_labels(num_classes, names, descriptions=descriptions)
+        kept = self.own.get("labels")  # most projects' own files have no place for them
+        return stated or stated_labels(num_classes, kept, origin="vitconvert.json")
 
 
 def read_beside(located: Located) -> Beside:

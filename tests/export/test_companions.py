@@ -19,6 +19,7 @@ from tests.export.conftest import fill
 from tests.export.test_consumers import openclip_directory
 from tests.hub_server import HubServer, use_hub
 from tests.inference.test_timm import awkward_files
+from vitconvert.errors import ConflictingFact
 from vitconvert.inference.preprocessing import Preprocessing
 
 SMALL = {"depth": 2, "embed_dim": 30, "num_heads": 3, "mlp_ratio": 1.5, "num_classes": 7}
@@ -252,3 +253,66 @@ def test_what_a_project_does_with_photographs_says_nothing_of_grey_images(tmp_pa
     assert vitconvert.load_checkpoint(tmp_path / "grey.pth", **stated).preprocessing is None
     conversion = vitconvert.convert(tmp_path / "grey.pth", output=tmp_path / "out", **stated)
     assert conversion.departures == ("nothing says how photographs become the model's input",)
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "to_change"),
+    [
+        ("deit_tiny_distilled_patch16_224", {}, {"num_classes": 3}),
+        ("deit_tiny_distilled_patch16_224", {}, {"in_chans": 1}),
+        ("vit_tiny_r_s16_p8_224", {"img_size": 64}, {"in_chans": 1}),
+        ("vit_base_r50_s16_224", {"img_size": 32}, {"in_chans": 1}),
+        ("vit_base_mci_224", {"img_size": 32, "embed_dim": 768, "num_heads": 12}, {"in_chans": 1}),
+    ],
+    ids=str,
+)
+def test_timm_finetunes_an_output_as_it_does_the_source(
+    name, sizes, to_change, timm_directory, tmp_path
+):
+    """timm has to be told which layers other classes and other images take away or change."""
+    source = timm_directory(name, **SMALL | {"img_size": 48} | sizes)
+    vitconvert.convert(source, to="timm", output=tmp_path / "out", verify=False)
+    torch.manual_seed(0)
+    theirs = timm.create_model(f"local-dir:{source}", pretrained=True, **to_change)
+    found = timm.create_model(f"local-dir:{tmp_path / 'out'}", pretrained=True, **to_change)
+    ours = found.state_dict()
+    for key, tensor in theirs.state_dict().items():
+        drawn = "num_classes" in to_change and key.startswith("head")
+        assert drawn or torch.equal(ours[key], tensor), key
+    assert found.pretrained_cfg["first_conv"] == theirs.pretrained_cfg["first_conv"]
+
+
+@pytest.mark.parametrize("to", ["torchvision", "jeonsworld", "openclip", "hf", "timm"])
+def test_names_of_classes_go_along_to_projects_that_have_no_place_for_them(
+    to, timm_directory, tmp_path
+):
+    source = timm_directory(**SMALL | {"img_size": 48})
+    names = [f"kind {index}" for index in range(7)]
+    config = json.loads((source / "config.json").read_text()) | {"label_names": names}
+    (source / "config.json").write_text(json.dumps(config))
+    chosen = {"classes": ["kind 4", "1"], "verify": False}
+    vitconvert.convert(source, to=to, output=tmp_path / "there", **chosen)
+    vitconvert.convert(tmp_path / "there", to="timm", output=tmp_path / "back", verify=False)
+    for output in ("there", "back"):
+        assert vitconvert.load_checkpoint(tmp_path / output).labels == ("kind 4", "kind 1")
+    written = json.loads((tmp_path / "back" / "config.json").read_text())
+    assert written["label_names"] == ["kind 4", "kind 1"]
+
+
+def test_names_that_were_edited_to_be_others_are_refused(timm_directory, tmp_path):
+    source = timm_directory(**SMALL | {"img_size": 48})
+    vitconvert.convert(source, to="jeonsworld", output=tmp_path / "out", verify=False)
+    record = tmp_path / "out" / "vitconvert.json"
+    stated = json.loads(record.read_text())
+    assert stated["labels"] is None
+    record.write_text(json.dumps(stated | {"labels": ["cat", "dog"]}))
+    with pytest.raises(ConflictingFact) as error:
+        _ = vitconvert.load_checkpoint(tmp_path / "out").labels
+    assert str(error.value) == (
+        "error: conflicting-fact\n"
+        "  The checkpoint names 2 classes, and its head has 7.\n"
+        "  from     vitconvert.json\n"
+        "  missing  2, 3, 4, 5, 6\n"
+        "  foreign  none\n"
+        "  hint: correct the names of the classes in that file, or take them out of it"
+    )

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from vitconvert.config import ViTConfig
 from vitconvert.errors import UsageError
-from vitconvert.tables.canonical import expected_shapes, expected_tensors
+from vitconvert.tables.canonical import expected_shapes, first_kernel
 
 Tensors = Mapping[str, Tensor]
 
@@ -67,8 +67,9 @@ def change_channels(
     """Read images of another number of channels, as timm does it (`adapt_input_conv`, 1.0.31).
 
     To 1 channel, the weights of all channels are added up: a grey image gives what it gave when
-    it was repeated in each. To more, the channels are repeated in turn and scaled by the ratio
-    of the numbers, which keeps the sum; from 1 to 3, which timm leaves alone, likewise.
+    it was repeated in each. To any other number, the channels are repeated in turn, or the last
+    left out, and scaled by the ratio of the numbers; from 1 to 3, which timm leaves alone,
+    likewise.
 
     Raises:
         UsageError: No number of channels, or a norm reads each pixel of a patch.
@@ -77,8 +78,7 @@ def change_channels(
         raise UsageError("Images have at least 1 channel.")
     if config.patch_pre_norm:
         raise UsageError("A norm of the pixels of a patch does not survive other channels.")
-    axis = "rgb" if config.stem else "channel"  # a stem makes the patches' channels itself
-    name = next(name for name, axes in expected_tensors(config).items() if axis in axes.names)
+    name = first_kernel(config)
     kernel = tensors[name].float()
     if channels == 1:
         changed = kernel.sum(1, keepdim=True)

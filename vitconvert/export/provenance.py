@@ -67,6 +67,7 @@ def provenance(
         "config": source.config.to_dict(),
         "origins": dict(source.config.origins),
         "preprocessing": source.preprocessing and source.preprocessing.to_dict(),
+        "labels": source.own_labels and list(source.own_labels),
         "departures": list(departures),
         "ledger": source.ledger.to_dict(),
         "parity": {**parity.to_dict(), "source": published(parity.source)} if parity else None,

@@ -15,6 +15,7 @@ from vitconvert.export.timm_architectures import fitting_architecture, with_defa
 from vitconvert.inference.labels import Labels
 from vitconvert.inference.preprocessing import Preprocessing
 from vitconvert.tables.architectures import Architectures, architectures, find_architecture
+from vitconvert.tables.canonical import first_kernel
 from vitconvert.tables.table import Table
 
 _POOLING = {name: name for name in ("token", "avg", "avgmax", "max", "map")} | {"none": ""}
@@ -63,7 +64,7 @@ def timm_config(
     """
     name = _architecture(config, architecture)
     arguments = model_args(config) | written_besides(table, config)["model_args"]
-    return _written(name, arguments, config, preprocessing, labels, pretrained_cfg)
+    return _written(table, name, arguments, config, preprocessing, labels, pretrained_cfg)
 
 
 def timm_config_by_name(
@@ -103,10 +104,11 @@ def timm_config_by_name(
             kept["patch_size"] = _one_or_both(config.patch_size)
     if config.in_channels != 3:
         kept["in_chans"] = config.in_channels
-    return _written(name, kept, config, preprocessing, labels, pretrained_cfg)
+    return _written(table, name, kept, config, preprocessing, labels, pretrained_cfg)
 
 
 def _written(
+    table: Table,
     name: str,
     arguments: Mapping[str, Any],
     config: ViTConfig,
@@ -116,7 +118,7 @@ def _written(
 ) -> dict[str, Any]:
     record = {**(pretrained_cfg or {}), **_input(config, preprocessing)}
     record |= {"num_classes": config.num_classes, "custom_load": False}
-    record |= {"first_conv": "patch_embed.proj", "classifier": "head"}
+    record |= {"first_conv": _first_conv(table, config), "classifier": _classifier(config)}
     written = {
         "architecture": name,
         "num_classes": config.num_classes,
@@ -128,6 +130,17 @@ def _written(
     if labels and not labels.assumed:
         written["label_names"] = list(labels)
     return written
+
+
+def _first_conv(table: Table, config: ViTConfig) -> str:
+    """What timm adapts to other input channels."""
+    kernel = table.row_of[first_kernel(config)].alternatives[0].parts[0].key
+    return kernel.write({}, table.first_texts(config)).removesuffix(".weight")
+
+
+def _classifier(config: ViTConfig) -> str | list[str]:
+    """What timm leaves out for another number of classes."""
+    return ["head", "head_dist"] if config.dist_token else "head"
 
 
 def model_args(config: ViTConfig) -> dict[str, Any]:

@@ -119,6 +119,12 @@ def expected_shapes(config: ViTConfig) -> dict[str, tuple[int, ...]]:
     return {name: axes.shape(sizes) for name, axes in expected_tensors(config).items()}
 
 
+def first_kernel(config: ViTConfig) -> str:
+    """The convolution that reads the images; a stem makes the patches' channels itself."""
+    axis = "rgb" if config.stem else "channel"
+    return next(name for name, axes in expected_tensors(config).items() if axis in axes.names)
+
+
 def _indices(tensor: CanonicalTensor, config: ViTConfig) -> Iterator[dict[str, int]]:
     """The indices at which a ViT of this configuration has the tensor."""
     match tensor.name.indices:
