@@ -60,6 +60,17 @@ def test_grey_and_back_keeps_what_a_grey_image_gives(timm_directory, tmp_path):
     assert made.mean == pytest.approx((0.5,))
 
 
+def test_channels_that_a_model_has_already_change_nothing(timm_directory, tmp_path):
+    source, output = timm_directory(**TINY), tmp_path / "out"
+    config = json.loads((source / "config.json").read_text())
+    config["pretrained_cfg"] |= {"mean": [0.1, 0.2, 0.4], "std": [0.3, 0.2, 0.5]}
+    (source / "config.json").write_text(json.dumps(config))
+    conversion = vitconvert.convert(source, output=output, in_channels=3, verify=False)
+    assert conversion.ledger.changed == ()
+    made = vitconvert.load_checkpoint(output).preprocessing
+    assert (made.mean, made.std) == ((0.1, 0.2, 0.4), (0.3, 0.2, 0.5))
+
+
 @pytest.mark.parametrize(
     "stem",
     [
@@ -393,6 +404,18 @@ def test_a_refusal_offers_all_steps_that_help_together(to, allow, hint, timm_dir
     conversion = vitconvert.convert(source, allow=offered, **options)
     taken = {change.partition(":")[0] for change in conversion.ledger.changed}
     assert taken - {"norm-after-pooling"} == set(offered) - {"adapted-module"}
+
+
+@pytest.mark.parametrize("name", ["vit_intern300m_patch14_448", "vit_giant_patch14_dinov2"])
+def test_a_plain_vit_is_not_offered_the_class_of_another(name, timm_directory, tmp_path):
+    """Eva leaves out the bias of the keys, and open_clip builds it by name alone."""
+    sizes = {"img_size": 28, "depth": 2, "embed_dim": 30, "num_heads": 3, "num_classes": 0}
+    source = timm_directory(name, **sizes)
+    with pytest.raises(NotRepresentable) as error:
+        vitconvert.convert(source, to="openclip", output=tmp_path / "out", verify=False)
+    assert "--allow" not in (error.value.hint or "")
+    (reason,) = (d for d in error.value.details if d.startswith("openclip_timm_eva_split: "))
+    assert reason.startswith("openclip_timm_eva_split: the nearest is eva02_base_patch14_224, with")
 
 
 def test_a_step_that_rounding_spoils_is_refused(timm_directory, tmp_path, monkeypatch):

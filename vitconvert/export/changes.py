@@ -49,7 +49,7 @@ def changed(checkpoint: Checkpoint, changes: Changes) -> Checkpoint:
     if changes.num_classes is not None and changes.classes is not None:
         raise UsageError("A new head and a choice of the old one's classes exclude each other.")
     checkpoint = _resized(checkpoint, changes)
-    if changes.in_channels is not None:
+    if changes.in_channels not in (None, checkpoint.config.in_channels):
         checkpoint = _with_channels(checkpoint, changes.in_channels)
     if changes.num_classes is not None:
         checkpoint = _with_head(checkpoint, changes.num_classes)
@@ -99,6 +99,8 @@ def _in_channels(preprocessing: Preprocessing | None, channels: int) -> Preproce
     if preprocessing is None or channels not in (1, 3):  # photographs have no such channels
         return None
     count = preprocessing.channels
+    if count == channels:
+        return preprocessing
     return replace(
         preprocessing,
         mean=(sum(preprocessing.mean) / count,) * channels,

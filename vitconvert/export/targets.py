@@ -217,7 +217,7 @@ def _fit(table: Table, wish: Wish) -> Target:
             companion = huggingface_config(table, wish.config, labels=wish.labels)
             return fit_target(table, wish.config, companion)
         case "openclip":
-            return _fit_openclip(table, wish.config)
+            return _fit_openclip(table, wish)
         case ecosystem if ecosystem == OWN:
             own = {name: getattr(wish.config, name) for name in field_names()}
             stated = {name: value for name, value in own.items() if value is not None}
@@ -225,17 +225,21 @@ def _fit(table: Table, wish: Wish) -> Target:
     return fit_target(table, wish.config)
 
 
-def _fit_openclip(table: Table, config: ViTConfig) -> Target:
-    """Beside its own configuration, but for towers of timm's that it has no name for."""
+def _fit_openclip(table: Table, wish: Wish) -> Target:
+    """Beside its own configuration, but for towers of timm's that it has no name for.
+
+    Of these, only a plain ViT is known to be of the class whose tensors a dialect spells.
+    """
     path = table.config_file.architecture if table.config_file else ""
     try:
-        written = openclip_config(table, config)
+        written = openclip_config(table, wish.config)
     except NotRepresentable:
-        if not path:
+        plain = table.name.removeprefix("openclip_") in _BY_ARGUMENTS
+        if not path or not (plain or table.name == wish.dialect):
             raise
-        return fit_target(table, config)
+        return fit_target(table, wish.config)
     row = find_architecture("timm", look_up(written, path)) if path else {}
-    return fit_target(table, config, written, state(row, "architecture"))
+    return fit_target(table, wish.config, written, state(row, "architecture"))
 
 
 def _fit_timm(table: Table, wish: Wish) -> Target:
