@@ -251,7 +251,11 @@ def test_a_step_keeps_the_function_or_says_that_it_does_not_apply(name, fields):
         fields = fields | {"final_norm": False, "fc_norm": True}
     if name == "store-rope-periods":
         fields = fields | {"rope": "dinov3", "position_embedding": "none"}
+    if name == "zero-head-bias":
+        fields = fields | {"head_bias": False}
     model = random_model(**fields, no_embed_class=name == "zero-class-position")
+    for key in gauge.zero:
+        torch.nn.init.zeros_(model.get_parameter(key))
     config = gauge.config(model.config)
     if (name == "fold-qkv-bias" and fields.get("block_order") == "post") or (
         "pooling" in name and fields.get("dist_token")
@@ -316,6 +320,11 @@ def test_a_bias_is_folded_only_where_others_can_take_it(fields):
         ("norm-before-pooling", {"fc_norm": True}),
         ("store-rope-periods", {"rope": "axial"}),
         ("store-rope-periods", {"rope": "dinov3", "rope_periods": True}),
+        ("zero-head-bias", {}),
+        ("zero-head-bias", {"head_bias": False, "num_classes": 0}),
+        ("drop-head-bias", {"head_bias": False}),
+        ("drop-head-bias", {"num_classes": 0}),
+        ("drop-head-bias", {"dist_token": True, "dist_head": True}),
     ],
     ids=str,
 )

@@ -147,11 +147,14 @@ def test_a_step_alters_what_it_says(name):
         no_embed_class=name == "zero-class-position",
         final_norm=not pooled_first,
         fc_norm=pooled_first,
+        head_bias=name != "zero-head-bias",
     )
+    canonical = canonical | {key: torch.zeros_like(canonical[key]) for key in gauge.zero}
     after = gauge.tensors(canonical, config)
     altered = {key for key, tensor in after.items() if tensor is not canonical.get(key)}
     said = {key.replace("{i}", str(i)) for key in gauge.alters for i in range(config.depth)}
-    assert altered == said & set(after)
+    assert altered - {*gauge.zero} == said & set(after)
+    assert not {*gauge.zero} & after.keys()
 
 
 def test_what_has_to_be_zero_is_a_guard(beit, no_weights):

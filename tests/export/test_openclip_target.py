@@ -246,3 +246,50 @@ def test_towers_of_published_sizes_are_built_from_what_is_written(name, dialect)
         tower = open_clip.model._build_vision_tower(**target.their_config["model_cfg"])
     built = {f"visual.{key}": tuple(t.shape) for key, t in tower.state_dict().items()}
     assert built == {a.target: target.plan.shape(a) for a in target.plan.assemblies}
+
+
+CLIP = {"depth": 2, "embed_dim": 128, "num_heads": 2, "img_size": 64, "num_classes": 20}
+
+
+def timm_clip(timm_directory, *, bias: bool) -> Path:
+    """timm's CLIP projects with a Linear, and fills its bias with zeros."""
+    source = timm_directory("vit_base_patch32_clip_224", **CLIP)
+    tensors = load_file(source / "model.safetensors")
+    if not bias:
+        tensors["head.bias"].zero_()
+    save_file(tensors, source / "model.safetensors", metadata={"format": "pt"})
+    return source
+
+
+@pytest.mark.parametrize("to", ["openclip", "hf"])
+def test_timms_clip_goes_with_its_projection_and_comes_back(to, timm_directory, tmp_path):
+    source = timm_clip(timm_directory, bias=False)
+    plan = vitconvert.plan_conversion(source, to=to)
+    assert plan.guards == ("head.bias is zero",)
+    there = vitconvert.convert(source, to=to, output=tmp_path / "there")
+    assert [change.partition(":")[0] for change in there.ledger.changed] == [
+        "norm-after-pooling",
+        "drop-head-bias",
+    ]
+    assert there.opened[-1].relative < 2e-6
+    back = vitconvert.convert(tmp_path / "there", to="timm", output=tmp_path / "back")
+    assert all(opened.bit_equal for opened in back.opened)
+    before, after = (load_file(d / "model.safetensors") for d in (source, tmp_path / "back"))
+    assert before.keys() == {name.replace("fc_norm", "norm") for name in after}
+    for name, tensor in after.items():
+        assert torch.equal(before[name.replace("fc_norm", "norm")], tensor), name
+
+
+def test_a_projection_with_a_bias_is_refused(timm_directory, tmp_path):
+    source = timm_clip(timm_directory, bias=True)
+    with pytest.raises(NotRepresentable) as error:
+        vitconvert.convert(source, to="openclip", output=tmp_path / "out", verify=False)
+    largest = load_file(source / "model.safetensors")["head.bias"].abs().max().item()
+    assert str(error.value) == (
+        "error: not-representable\n"
+        "  The target's head is a projection without bias, and this one has a bias.\n"
+        "  tensor    head.bias\n"
+        "  not zero  20 of 20 values\n"
+        f"  largest   {largest:.3g}"
+    )
+    assert not (tmp_path / "out").exists()

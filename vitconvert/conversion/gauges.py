@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vitconvert.config import ViTConfig
+from vitconvert.errors import NotRepresentable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,6 +28,7 @@ class Gauge:
         config: The configuration after it, or None where it does not apply.
         tensors: The tensors after it.
         free: Whether it leaves every number as it is, so that nobody need allow it.
+        zero: Tensors that it leaves out, which are refused where they are not zero.
     """
 
     name: str
@@ -35,6 +37,7 @@ class Gauge:
     config: Callable[[ViTConfig], ViTConfig | None]
     tensors: Callable[[Tensors, ViTConfig], Tensors]
     free: bool = False
+    zero: tuple[str, ...] = ()
 
 
 def _without_class_position(config: ViTConfig) -> ViTConfig | None:
@@ -166,6 +169,35 @@ def _store_periods(tensors: Tensors, config: ViTConfig) -> Tensors:
     return {**tensors, "rope.periods": periods}
 
 
+def _with_head_bias(config: ViTConfig) -> ViTConfig | None:
+    adds = config.num_classes and not config.head_bias
+    return config.replace(head_bias=True) if adds else None
+
+
+def _without_head_bias(config: ViTConfig) -> ViTConfig | None:
+    drops = config.num_classes and config.head_bias and not config.dist_head
+    return config.replace(head_bias=False) if drops else None
+
+
+def _zero_head_bias(tensors: Tensors, config: ViTConfig) -> Tensors:
+    weight = tensors["head.weight"]
+    return {**tensors, "head.bias": weight.new_zeros(config.num_classes)}
+
+
+def _drop_head_bias(tensors: Tensors, _: ViTConfig) -> Tensors:
+    bias = tensors["head.bias"].double()  # torch counts no zeros of eight bits
+    if count := int(bias.count_nonzero()):
+        raise NotRepresentable(
+            "The target's head is a projection without bias, and this one has a bias.",
+            evidence={
+                "tensor": "head.bias",
+                "not zero": f"{count} of {bias.numel()} values",
+                "largest": f"{bias.abs().max().item():.3g}",
+            },
+        )
+    return {name: tensor for name, tensor in tensors.items() if name != "head.bias"}
+
+
 GAUGES: Mapping[str, Gauge] = {
     gauge.name: gauge
     for gauge in (
@@ -220,6 +252,23 @@ GAUGES: Mapping[str, Gauge] = {
             config=_with_stored_periods,
             tensors=_store_periods,
             free=True,
+        ),
+        Gauge(
+            name="zero-head-bias",
+            change="the head, a projection without bias, got a bias of zeros",
+            alters=("head.bias",),
+            config=_with_head_bias,
+            tensors=_zero_head_bias,
+            free=True,
+        ),
+        Gauge(
+            name="drop-head-bias",
+            change="the bias of the head, which is zero, was left out",
+            alters=(),
+            config=_without_head_bias,
+            tensors=_drop_head_bias,
+            free=True,
+            zero=("head.bias",),
         ),
     )
 }

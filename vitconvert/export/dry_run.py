@@ -214,6 +214,7 @@ def plan_located(
             for assembly, kinds in zip(plan.assemblies, _changes(target, altered), strict=True)
         ),
         guards=(
+            *(f"{name} is zero" for gauge in gauges for name in gauge.zero),
             *(f"{piece.taken} is zero" for piece in plan.zeros),
             *(f"{name} is as in {constant.text}" for name, constant in plan.constants.items()),
         ),

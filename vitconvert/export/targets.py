@@ -153,13 +153,13 @@ def _adapted_modules(to: str) -> tuple[str, ...]:
 
 
 def _combinations(names: Iterable[str]) -> Iterator[tuple[Gauge, ...]]:
-    """No step, one or two, since no dialect needs more; each also with those that are free."""
+    """No step, one or two, since no dialect needs more; each also with as many that are free."""
     gauges = [GAUGES[name] for name in names if name in GAUGES]
     free = [gauge for gauge in GAUGES.values() if gauge.free]
     for count in (0, 1, 2):
         for steps in itertools.permutations(gauges, count):
-            yield steps
-            yield from ((*steps, gauge) for gauge in free)
+            for more in (0, 1, 2):
+                yield from ((*steps, *some) for some in itertools.combinations(free, more))
 
 
 def _fitting(
