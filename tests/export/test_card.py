@@ -83,7 +83,7 @@ def test_a_whole_card(timm_directory, tmp_path, monkeypatch):
         "| arithmetic | gelu, layer norms with eps 1e-06 |\n"
         "| pooling | token |\n"
         "| output | 7 classes |\n"
-        "| preprocessing | covering 35x70 (bicubic), middle 32x64, over 255, "
+        "| preprocessing | covering 35x71 (bicubic), middle 32x64, over 255, "
         "mean 0.5, 0.5, 0.5, std 0.5, 0.5, 0.5 |\n"
         "\n"
         "## Origin\n"
