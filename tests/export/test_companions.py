@@ -314,5 +314,5 @@ def test_names_that_were_edited_to_be_others_are_refused(timm_directory, tmp_pat
         "  from     vitconvert.json\n"
         "  missing  2, 3, 4, 5, 6\n"
         "  foreign  none\n"
-        "  hint: correct the names of the classes in that file, or take them out of it"
+        "  hint: correct the names of the classes in that file, or take them out of it."
     )
