@@ -4,6 +4,7 @@ import pytest
 
 from tests.conversion.header import examine, hf, pair, timm
 from tests.tables.specimens import SPECIMENS
+from tests.tables.specimens.google import LINEN, big_vision, google, scanned
 from vitconvert.errors import AmbiguousDialect, TensorMismatch, UnknownDialect
 from vitconvert.tables.binding import bind
 from vitconvert.tables.detection import common_prefix, identifies, recognise
@@ -120,6 +121,33 @@ def test_two_tables_that_explain_everything(tmp_path):
         "  two  Table two\n"
         "  hint: name the one it was written by: --dialect one."
     )
+
+
+def test_a_flax_file_without_positions_does_not_tell_whether_they_are_computed():
+    """big_vision's posemb="sincos2d" and Google's add_position_embedding=False store the same."""
+    shapes = google(LINEN, positions=False)
+    with pytest.raises(AmbiguousDialect) as error:
+        recognise(shapes)
+    assert str(error.value) == (
+        "error: ambiguous-dialect\n"
+        "  Several dialects explain every tensor of this file.\n"
+        "  big_vision        big_vision ViT\n"
+        "  google_jax_linen  Google vision_transformer, .npz files of the current code (Linen)\n"
+        "  hint: Name the one it was written by: --dialect big_vision."
+    )
+    assert recognise(big_vision("params/", positions="")).table.name == "big_vision"
+    assert recognise(scanned(big_vision(positions=""))).table.name == "big_vision_scan"
+
+
+@pytest.mark.parametrize("tower", ["", "img/"])
+def test_what_flaxs_optimizer_keeps_beside_its_target_is_ignored(tower):
+    shapes = big_vision(f"opt/target/{tower}")
+    beside = {"opt/state/step": (), "opt/state/param_states/head/bias/grad_ema": (7,)}
+    if tower:
+        beside |= {"opt/target/txt/head/bias": (7,), "opt/target/t": (1,), "opt/target/b": (1,)}
+    config, ledger = examine(shapes | beside)
+    assert config.embed_dim == 32
+    assert set(ledger.ignored) == set(beside)
 
 
 def test_the_config_decides_between_two_tables_that_explain_everything(tmp_path):

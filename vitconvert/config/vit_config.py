@@ -287,6 +287,17 @@ class ViTConfig:
         return self.attention_proj != trivial
 
     @property
+    def class_token_read(self) -> bool:
+        """Whether the class token, if there is one, is what the head reads."""
+        return not self.class_token or self.pooling == "token"
+
+    @property
+    def square_plus_one(self) -> bool:
+        """Whether patches with learned positions are as many as a square's and a class token."""
+        patches = self.num_patches
+        return self.learned_positions and math.isqrt(patches) ** 2 + 1 == patches
+
+    @property
     def gelu_after_pooling(self) -> bool:
         """Whether the MLP after an attention pooling, if there is one, has GELU."""
         return not (self.map_pooling and self.pool_mlp) or self.activation == "gelu"

@@ -36,6 +36,9 @@ _MAY_DIFFER = {
     *("pooling", "fc_norm", "final_norm"),
 }
 
+# 0 says that these are as in the blocks, and not how many.
+_AS_IN_BLOCKS = {"pool_heads", "pool_mlp_dim"}
+
 # A word for a bias, or for a second head, says nothing where the matrix it goes with is missing.
 _MATRICES = {
     "head_bias": {"head.weight"},
@@ -75,7 +78,7 @@ class Findings:
         """A fact that the tensors show."""
         self.facts[field] = (value, TENSORS)
         said, origin = self.stated.get(field, (value, TENSORS))
-        if said != value:
+        if said != value and (said or field not in _AS_IN_BLOCKS):
             text = f"{field} = {show(said)} ({origin}), but the tensors have {show(value)}"
             self.overrule(text, origin, may_differ=field in _MAY_DIFFER)
 

@@ -101,9 +101,7 @@ def _open_as_their_project(directory: Path, table: Table, model: "ViT") -> tuple
 
 def _stated(config: ViTConfig) -> dict[str, Any]:
     fields = {name: getattr(config, name) for name in field_names()}
-    # These are 0 where they are as in the blocks, and the tensors show how many that is.
-    implied = [name for name in ("pool_heads", "pool_mlp_dim") if not fields[name]]
-    return {k: value for k, value in fields.items() if value is not None and k not in implied}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _compute(reading: Reading, model: "ViT") -> Opened:

@@ -37,13 +37,15 @@ def google(
     *,
     depth: int = 11,
     cls: bool = True,
+    positions: bool = True,
     pre_logits: bool = False,
     patch: tuple[int, ...] = (8, 6, 4),
 ) -> Shapes:
     shapes = kernel("embedding", (*patch, 30))
     if cls:
         shapes["cls"] = (1, 1, 30)
-    shapes["Transformer/posembed_input/pos_embedding"] = (1, 9 + cls, 30)
+    if positions:
+        shapes["Transformer/posembed_input/pos_embedding"] = (1, 9 + cls, 30)
     for i in range(depth):
         shapes |= google_block(f"Transformer/encoderblock_{i}", numbers)
     shapes |= scale("Transformer/encoder_norm", 30)
@@ -164,6 +166,12 @@ GOOGLE_LIKE = {
         make=partial(google, cls=False),
         expected=GOOGLE | {"pooling": "avg", "class_token": False},
     ),
+    "google without positions": Specimen(
+        dialect="google_jax",
+        make=partial(google, positions=False),
+        stated={"image_size": (24, 18)},
+        expected=GOOGLE | {"position_embedding": "none"},
+    ),
     "google, counted by class": Specimen(
         dialect="google_jax_linen",
         make=partial(google, LINEN),
@@ -199,7 +207,7 @@ GOOGLE_LIKE = {
     ),
     "big_vision, computed positions": Specimen(
         dialect="big_vision",
-        make=partial(big_vision, "params/", positions=""),
+        make=partial(big_vision, "params/", pool=True, positions=""),
         stated={"image_size": (24, 40)},
         expected=BIG_VISION | {"position_embedding": "sincos2d", "image_size": (24, 40)},
     ),
