@@ -54,12 +54,20 @@ def test_jeonsworlds_images_have_three_channels():
         ({"pool_heads": 2}, "plain_attention_pool is always True there, and False here"),
         ({"pool_mlp_dim": 7}, "plain_attention_pool is always True there, and False here"),
         ({"class_token": True}, "class_token_read is always True there, and False here"),
-        ({"image_size": (40, 80)}, "square_plus_one is always False there, and True here"),
-        ({"image_size": (8, 16)}, "square_plus_one is always False there, and True here"),
+        ({"image_size": (40, 80)}, "class_position_counts is always True there, and False here"),
+        ({"image_size": (8, 16)}, "class_position_counts is always True there, and False here"),
     ],
 )
 def test_what_big_visions_vit_cannot_be(changes, problem):
     assert problem in refusal("big_vision", changes)
+
+
+def test_a_class_tokens_position_is_found_in_a_square_of_patches_alone():
+    square = TOKEN.replace(image_size=(24, 24))
+    assert choose_target("big_vision", Wish(config=square))[0].table.name == "big_vision"
+    assert "class_position_counts is always True there" in refusal(
+        "big_vision_scan", {"no_embed_class": False}
+    )
 
 
 def test_computed_positions_cannot_be_mistaken():

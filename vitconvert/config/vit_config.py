@@ -292,10 +292,10 @@ class ViTConfig:
         return not self.class_token or self.pooling == "token"
 
     @property
-    def square_plus_one(self) -> bool:
-        """Whether patches with learned positions are as many as a square's and a class token."""
-        patches = self.num_patches
-        return self.learned_positions and math.isqrt(patches) ** 2 + 1 == patches
+    def class_position_counts(self) -> bool:
+        """Whether a class token has a position just if the positions are a square and one more."""
+        seen = math.isqrt(self.num_positions) ** 2 + 1 == self.num_positions
+        return not self.learned_positions or seen == bool(self.num_prefix_positions)
 
     @property
     def gelu_after_pooling(self) -> bool:
