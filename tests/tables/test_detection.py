@@ -133,7 +133,7 @@ def test_a_flax_file_without_positions_does_not_tell_whether_they_are_computed()
         "  Several dialects explain every tensor of this file.\n"
         "  big_vision        big_vision ViT\n"
         "  google_jax_linen  Google vision_transformer, .npz files of the current code (Linen)\n"
-        "  hint: Name the one it was written by: --dialect big_vision."
+        "  hint: name the one it was written by: --dialect big_vision."
     )
     assert recognise(big_vision("params/", positions="")).table.name == "big_vision"
     assert recognise(scanned(big_vision(positions=""))).table.name == "big_vision_scan"
