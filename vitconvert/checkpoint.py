@@ -168,8 +168,8 @@ def read_header(
     container, beside = open_located(located, prefer)
     recognised = recognise_container(container, beside, dialect, table)
     stated = beside.stated_facts(recognised.table, overrides, architecture)
-    config, ledger = prove(recognised, gather_facts(recognised.binding, stated), container)
-    beside.check_class(recognised.table, config)
+    gathered = gather_facts(recognised.binding, stated)
+    config, ledger = prove(recognised, gathered, container, beside)
     return Reading(
         container=container, beside=beside, recognised=recognised, config=config, ledger=ledger
     )
@@ -205,18 +205,20 @@ def recognise_container(
 
 
 def prove(
-    recognised: Recognised, gathered: Gathered, container: Container
+    recognised: Recognised, gathered: Gathered, container: Container, beside: Beside
 ) -> tuple[ViTConfig, Ledger]:
     """Everything is known, and every tensor accounted for, from headers alone.
 
     Raises:
         MissingFact, ConflictingFact, TensorMismatch: It is not.
+        NotRepresentable: The project's class makes another function of the tensors.
     """
     config = gathered.config()
     check_accounts(recognised.binding, config, str(container.path))
     manifest, prefix = container.manifest, recognised.prefix
     dtypes = {key: manifest[prefix + key].dtype for key in recognised.binding.shapes}
     check_dtypes(recognised.binding, dtypes, str(container.path))
+    beside.check_class(recognised.table, config)
     notes = (*gathered.notes, *passed_over(container))
     return config, open_ledger(recognised.binding, config, notes, recognised.wrappers_own)
 

@@ -130,8 +130,7 @@ def inspect_located(
         gathered = gather_facts(recognised.binding, stated)
         facts, missing = gathered.facts, gathered.asked
         notes = (*gathered.notes, *notes)
-        config, _ = prove(recognised, gathered, container)
-        beside.check_class(recognised.table, config)
+        prove(recognised, gathered, container, beside)
     except VitConvertError as error:
         problem = error
     return Inspection(
