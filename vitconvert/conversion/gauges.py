@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vitconvert.config import ViTConfig
-from vitconvert.errors import NotRepresentable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -185,16 +184,10 @@ def _zero_head_bias(tensors: Tensors, config: ViTConfig) -> Tensors:
 
 
 def _drop_head_bias(tensors: Tensors, _: ViTConfig) -> Tensors:
-    bias = tensors["head.bias"].double()  # torch counts no zeros of eight bits
-    if count := int(bias.count_nonzero()):
-        raise NotRepresentable(
-            "The target's head is a projection without bias, and this one has a bias.",
-            evidence={
-                "tensor": "head.bias",
-                "not zero": f"{count} of {bias.numel()} values",
-                "largest": f"{bias.abs().max().item():.3g}",
-            },
-        )
+    from vitconvert.conversion.materialise import require_zero
+
+    fact = "The target's head is a projection without bias, and this one has a bias."
+    require_zero(tensors["head.bias"], "head.bias", fact)
     return {name: tensor for name, tensor in tensors.items() if name != "head.bias"}
 
 

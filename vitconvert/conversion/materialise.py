@@ -30,7 +30,8 @@ def materialise(plan: Plan, read: Read) -> dict[str, Tensor]:
     for source, constant in plan.constants.items():
         _require_constant(source, constant, plan, read)
     for piece in plan.zeros:
-        _require_zero(piece, plan, read)
+        fact = "The target leaves out a part that is not zero in these weights."
+        require_zero(_taken(piece, plan, read)[0], piece.taken, fact)
     return {assembly.target: _assemble(assembly, plan, read) for assembly in plan.assemblies}
 
 
@@ -102,14 +103,15 @@ def _require_constant(source: str, constant: Constant, plan: Plan, read: Read) -
         )
 
 
-def _require_zero(piece: Piece, plan: Plan, read: Read) -> None:
-    left_out = _taken(piece, plan, read)[0].double()  # torch counts no zeros of eight bits
-    if left_out.count_nonzero():
+def require_zero(tensor: Tensor, name: str, fact: str) -> None:
+    """Raise NotRepresentable, with a fact about what leaves the tensor out, if it is not zero."""
+    numbers = tensor.double()  # torch counts no zeros of eight bits
+    if count := numbers.count_nonzero():
         raise NotRepresentable(
-            "The target leaves out a part that is not zero in these weights.",
+            fact,
             evidence={
-                "tensor": piece.taken,
-                "not zero": f"{left_out.count_nonzero()} of {prod(left_out.shape)} values",
-                "largest": f"{left_out.abs().max():.3g}",
+                "tensor": name,
+                "not zero": f"{count} of {numbers.numel()} values",
+                "largest": f"{numbers.abs().max():.3g}",
             },
         )
