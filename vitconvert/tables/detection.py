@@ -71,17 +71,13 @@ def recognise(
         for table in (likely_tables(s) if candidates is None else candidates)
         if (binding := bind(table, s)).fits
     ]
-    if not fitting:
+    if fitting:
+        taken_off, binding = _the_one(fitting, their_config or {})
+    else:
         every = _recognisable_tables() if candidates is None else candidates
-        found, nearest = _nearest(
-            [(p, bind(t, s)) for p, s in attempts for t in every], len(shapes)
-        )
-        return Recognised(nearest, found, own if found else {})
-    best = _decide(_not_denied(fitting, their_config or {}), their_config or {})
-    if len(best) > 1:
-        raise _ambiguous([binding for _, binding in best])
-    found, binding = best[0]
-    return Recognised(binding, found, own if found else {})
+        tried = [(p, bind(table, s)) for p, s in attempts for table in every]
+        taken_off, binding = _nearest(tried, len(shapes))
+    return Recognised(binding, taken_off, own if taken_off else {})
 
 
 def _recognisable_tables() -> list[Table]:
@@ -154,6 +150,13 @@ def _denied_by(table: Table, their_config: Mapping[str, object]) -> str:
     marks = table.config_file.identify if table.config_file else {}
     said = [f"{key} = {their_config[key]!r}" for key in marks if key in their_config]
     return "" if identifies(table, their_config) else ", ".join(said)
+
+
+def _the_one(fitting: Sequence[_Attempt], their_config: Mapping[str, object]) -> _Attempt:
+    best = _decide(_not_denied(fitting, their_config), their_config)
+    if len(best) > 1:
+        raise _ambiguous([binding for _, binding in best])
+    return best[0]
 
 
 def _decide(fitting: Sequence[_Attempt], their_config: Mapping[str, object]) -> list[_Attempt]:
