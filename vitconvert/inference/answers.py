@@ -44,14 +44,15 @@ def answers(
     def answered(batch: list[Answer]) -> list[Answer]:
         return _answered(model, compute, batch)
 
-    batches = _cut(images, batch_size)
-    begun = list(islice(batches, 2))
-    batches = chain(begun, batches)
+    images = iter(images)
+    begun = list(islice(images, batch_size + 1))
+    images = chain(begun, images)
     found: Iterable[list[Answer]]
-    if len(begun) > 1 and _computes_side_by_side(model):
+    if len(begun) > batch_size and _computes_side_by_side(model):
+        batches = _cut(images, batch_size)
         found = _side_by_side(lambda batch: answered([prepared(image) for image in batch]), batches)
     else:
-        read = mapped_ahead(prepared, chain.from_iterable(batches), ahead=batch_size + processors())
+        read = mapped_ahead(prepared, images, ahead=batch_size + processors())
         found = map(answered, _cut(read, batch_size))
     for batch in found:
         yield from batch
