@@ -172,7 +172,7 @@ def run_once(run: str, source: str, output: str, architecture: str) -> None:
 
 def _with_vitconvert(to: str) -> Callable[[Path, Path, str], Callable[[], Any]]:
     def prepare(source: Path, output: Path, architecture: str) -> Callable[[], Any]:
-        from vitconvert.export.convert import convert
+        from vitconvert.api import convert
 
         stated = {"activation": "gelu_tanh"}
         named = None if source.suffix == ".npz" else architecture

@@ -15,11 +15,11 @@ import torch
 import vitconvert
 from tests.make_readme import README
 from tests.matrix_sources import SOURCES, Source
-from vitconvert.checkpoint import Reading, read_header
+from vitconvert.checkpoint import Checkpoint, ReadOptions, read_checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.errors import NotRepresentable
 from vitconvert.export.consumers import Opened, open_with_consumers
-from vitconvert.export.convert import Conversion, convert_located
+from vitconvert.export.convert import Conversion
 from vitconvert.export.targets import reason
 from vitconvert.model import ViT
 from vitconvert.sources import locate
@@ -61,7 +61,7 @@ _CONFIG = ViTConfig(
 class Origin:
     """A row's checkpoint, with what its cells have in common."""
 
-    reading: Reading
+    checkpoint: Checkpoint
     model: ViT
     options: Mapping[str, object]
     folder: Path
@@ -91,7 +91,7 @@ def _origin(source: Source, folder: Path) -> Origin:
     path = source.write(folder / "source")
     options = {"dialect": source.dialect, "overrides": source.stated}
     return Origin(
-        reading=read_header(locate(path), **options),
+        checkpoint=read_checkpoint(locate(path), ReadOptions(**options)),
         model=vitconvert.load_model(path, **options),
         options=options,
         folder=folder,
@@ -117,11 +117,10 @@ def _cell(origin: Origin, to: str) -> str:
 
 
 def _convert(origin: Origin, to: str, steps: tuple[str, ...]) -> Conversion:
-    return convert_located(
-        origin.reading.located,
+    return vitconvert.convert(
+        origin.checkpoint,
         to=to,
         output=origin.folder / to,
-        reading_options=origin.options,
         allow=steps,
         verify=False,
     )
@@ -152,27 +151,28 @@ def _require_same_bytes(origin: Origin, conversion: Conversion) -> None:
     A dialect whose files hold more than a ViT is not written, so those of the ViT return under
     vitconvert's own names.
     """
-    reading = origin.reading
-    if not _written(reading.table):
-        before = vitconvert.load_checkpoint(reading.located.reference, **origin.options).tensors
+    checkpoint = origin.checkpoint
+    if not _written(checkpoint.table):
+        before = checkpoint.tensors
         after = vitconvert.load_checkpoint(conversion.output).tensors
     else:
         back = origin.folder / f"{conversion.output.name}-and-back"
-        vitconvert.convert(conversion.output, to=reading.dialect, output=back, verify=False)
-        before, after = _tensors(reading), _tensors(read_header(locate(back)))
+        vitconvert.convert(conversion.output, to=checkpoint.dialect, output=back, verify=False)
+        before, after = _tensors(checkpoint), _tensors(read_checkpoint(locate(back)))
     assert before.keys() == after.keys(), before.keys() ^ after.keys()
     for name, tensor in before.items():
         assert after[name].dtype == tensor.dtype and torch.equal(after[name], tensor), name
 
 
-def _tensors(reading: Reading) -> dict[str, torch.Tensor]:
+def _tensors(checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
     """Under the project's own names, without what plays no part."""
-    prefix = reading.recognised.prefix
-    names = {name.removeprefix(prefix): name for name in reading.container.manifest}
+    weights = checkpoint.weights
+    prefix = weights.recognised.prefix
+    names = {name.removeprefix(prefix): name for name in weights.container.manifest}
     return {
-        short: reading.container.read(name)
+        short: weights.container.read(name)
         for short, name in names.items()
-        if short not in reading.ledger.ignored
+        if short not in checkpoint.ledger.ignored
     }
 
 

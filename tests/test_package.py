@@ -1,12 +1,14 @@
 """The front door: small, sorted, and light to open."""
 
-import importlib
+import dataclasses
 import subprocess
 import sys
 
 import pytest
 
 import vitconvert
+from vitconvert import api
+from vitconvert.checkpoint import ReadArguments, ReadOptions
 
 _COMMAND = "from vitconvert.cli import main\ntry: main({})\nexcept SystemExit: pass"
 HEAVY = ("torch", "timm", "transformers", "torchvision", "huggingface_hub", "numpy", "PIL")
@@ -14,11 +16,19 @@ HEAVY = ("torch", "timm", "transformers", "torchvision", "huggingface_hub", "num
 
 def test_exported_names_are_sorted_and_importable():
     assert vitconvert.__all__ == sorted(vitconvert.__all__)
-    assert set(vitconvert._HOMES) == set(vitconvert.__all__)
     for name in vitconvert.__all__:
-        home = importlib.import_module(f"vitconvert.{vitconvert._HOMES[name]}")
-        assert getattr(vitconvert, name) is getattr(home, name)
+        assert getattr(vitconvert, name) is getattr(api, name)
     assert set(vitconvert.__all__) <= set(dir(vitconvert))
+
+
+def test_the_front_door_hides_what_it_is_built_of():
+    with pytest.raises(AttributeError, match="no attribute 'read_checkpoint'"):
+        vitconvert.read_checkpoint  # noqa: B018
+
+
+def test_how_to_read_is_stated_once():
+    fields = {field.name: field.type for field in dataclasses.fields(ReadOptions)}
+    assert fields == ReadArguments.__annotations__
 
 
 def test_error_unknown_name():

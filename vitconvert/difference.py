@@ -1,13 +1,13 @@
 """What two checkpoints differ in, whatever their dialects: their headers, then their values."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from vitconvert.checkpoint import Reading, Source, open_located, read_header
+from vitconvert.checkpoint import Checkpoint, ReadOptions, read_checkpoint
+from vitconvert.checkpoint.reading import open_weights
 from vitconvert.config import ViTConfig
 from vitconvert.containers import Container, TensorInfo
-from vitconvert.conversion.plan import Assembly
 from vitconvert.conversion.values import ValueDifference, compare
 from vitconvert.errors import (
     AmbiguousDialect,
@@ -19,7 +19,7 @@ from vitconvert.errors import (
     VitConvertError,
 )
 from vitconvert.inference.labels import Labels
-from vitconvert.sources import Located, locate
+from vitconvert.sources import Located
 
 if TYPE_CHECKING:
     import torch
@@ -73,7 +73,7 @@ class FieldDifference:
         }
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Difference:
     """What two checkpoints differ in.
 
@@ -104,6 +104,10 @@ class Difference:
     preprocessing: tuple[str, ...]
     labels: tuple[str, ...]
     unstated: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        result = f"different: {', '.join(self.parts)}" if self.parts else "equal"
+        return f"<Difference {self.a.located.reference!r}, {self.b.located.reference!r}: {result}>"
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -144,95 +148,34 @@ class Difference:
         }
 
 
-def diff(
-    a: Source,
-    b: Source,
-    *,
-    dialect_a: str | None = None,
-    dialect_b: str | None = None,
-    overrides_a: Mapping[str, Any] | None = None,
-    overrides_b: Mapping[str, Any] | None = None,
-    architecture_a: str | None = None,
-    architecture_b: str | None = None,
-    table_a: Source | None = None,
-    table_b: Source | None = None,
-    prefer_a: str | None = None,
-    prefer_b: str | None = None,
-    header: bool = False,
-) -> Difference:
-    """Say what two checkpoints differ in, under one naming, tensor by tensor.
-
-    Values are compared as vitconvert would load them: laid out alike, and in float64 where their
-    dtypes differ. A tensor of each side is in memory at a time.
-
-    Args:
-        a, b: Paths or references, as for `load_model`.
-        dialect_a, overrides_a, architecture_a, table_a, prefer_a: How to read a, as for
-            `load_model`.
-        dialect_b, overrides_b, architecture_b, table_b, prefer_b: How to read b.
-        header: Compare no values; no weights are read.
-
-    Raises:
-        SourceError: A source leads to no file.
-        CorruptFile, UnsafeFile: A file cannot be read, or not safely.
-        NotRepresentable: A tensor that is ignored because it is always the same is not.
-        UsageError: There is no such dialect, field or value.
-    """
-    return diff_located(
-        locate(a),
-        locate(b),
-        how_a=_how(dialect_a, overrides_a, architecture_a, table_a, prefer_a),
-        how_b=_how(dialect_b, overrides_b, architecture_b, table_b, prefer_b),
-        header=header,
-    )
-
-
-def _how(
-    dialect: str | None,
-    overrides: Mapping[str, Any] | None,
-    architecture: str | None,
-    table: Source | None,
-    prefer: str | None,
-) -> dict[str, Any]:
-    names = ("dialect", "overrides", "architecture", "table", "prefer")
-    return dict(zip(names, (dialect, overrides, architecture, table, prefer), strict=True))
-
-
 def diff_located(
-    a: Located,
-    b: Located,
-    *,
-    how_a: Mapping[str, Any],
-    how_b: Mapping[str, Any],
-    header: bool = False,
+    a: Located, b: Located, options_a: ReadOptions, options_b: ReadOptions, *, header: bool = False
 ) -> Difference:
-    """`diff` of files that have been located; `how` are the arguments of `read_header`."""
-    readings = _try(a, how_a), _try(b, how_b)
-    match readings:
-        case Reading() as one, Reading() as two:
+    """Say what two checkpoints differ in; see `vitconvert.diff`."""
+    attempts = _try(a, options_a), _try(b, options_b)
+    match attempts:
+        case Checkpoint() as one, Checkpoint() as two:
             if not header:
-                _check_constants(one)
-                _check_constants(two)
-            return _difference(_canonical(one), _canonical(two), readings, (a, b), header)
+                one.weights.check_constants()
+                two.weights.check_constants()
+            return _difference(_canonical(one), _canonical(two), attempts, (a, b), header)
     containers = [
-        reading.container
-        if isinstance(reading, Reading)
-        else open_located(located, how.get("prefer"))[0]
-        for reading, located, how in zip(readings, (a, b), (how_a, how_b), strict=True)
+        attempt.weights.container
+        if isinstance(attempt, Checkpoint)
+        else open_weights(located, options)
+        for attempt, located, options in zip(attempts, (a, b), (options_a, options_b), strict=True)
     ]
-    return _difference(_raw(containers[0]), _raw(containers[1]), readings, (a, b), header)
+    return _difference(_raw(containers[0]), _raw(containers[1]), attempts, (a, b), header)
 
 
-_Attempt = Reading | VitConvertError
+_Attempt = Checkpoint | VitConvertError
 
 
-def _try(located: Located, how: Mapping[str, Any]) -> _Attempt:
+def _try(located: Located, options: ReadOptions) -> _Attempt:
     try:
-        reading = read_header(located, **how)
-        _ = reading.preprocessing, reading.labels  # they are read when they are asked for
+        return read_checkpoint(located, options)
     except _UNREADABLE as problem:
         return problem
-    return reading
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,35 +194,20 @@ def _raw(container: Container) -> _Tensors:
     )
 
 
-def _canonical(reading: Reading) -> _Tensors:
-    container, prefix, plan = reading.container, reading.recognised.prefix, reading.plan
-    assemblies = {assembly.target: assembly for assembly in plan.assemblies}
-
-    def dtype(assembly: Assembly) -> str:
-        sources = (prefix + piece.source for piece in assembly.pieces if piece.source)
-        return " and ".join(sorted({container.manifest[source].dtype for source in sources}))
-
-    def read(name: str) -> "torch.Tensor":
-        from vitconvert.conversion.materialise import materialise
-
-        alone = replace(plan, assemblies=(assemblies[name],), constants={})
-        return materialise(alone, reading.read)[name]
-
-    infos = {n: TensorInfo(dtype=dtype(a), shape=plan.shape(a)) for n, a in assemblies.items()}
-    return _Tensors(naming="canonical", infos=infos, read=read, close=container.close)
-
-
-def _check_constants(reading: Reading) -> None:
-    """What is ignored because it is always the same is so here."""
-    from vitconvert.conversion.materialise import materialise
-
-    materialise(replace(reading.plan, assemblies=()), reading.read)
+def _canonical(checkpoint: Checkpoint) -> _Tensors:
+    weights = checkpoint.weights
+    return _Tensors(
+        naming="canonical",
+        infos=weights.infos,
+        read=weights.read_canonical,
+        close=weights.container.close,
+    )
 
 
 def _difference(
     a: _Tensors,
     b: _Tensors,
-    readings: tuple[_Attempt, _Attempt],
+    attempts: tuple[_Attempt, _Attempt],
     located: tuple[Located, Located],
     header: bool,
 ) -> Difference:
@@ -291,28 +219,28 @@ def _difference(
     bit_equal = tuple(name for name, value in compared.items() if value is None)
     values = {name: value for name, value in compared.items() if value is not None}
     return Difference(
-        a=_side(located[0], readings[0]),
-        b=_side(located[1], readings[1]),
+        a=_side(located[0], attempts[0]),
+        b=_side(located[1], attempts[1]),
         naming=a.naming,
         only_a={name: info for name, info in a.infos.items() if name not in both},
         only_b={name: info for name, info in b.infos.items() if name not in both},
         headers={name: pair for name, pair in both.items() if pair[0] != pair[1]},
         bit_equal=None if header else bit_equal,
         values=None if header else values,
-        **_companions(*readings),
+        **_companions(*attempts),
     )
 
 
-def _side(located: Located, reading: _Attempt) -> Side:
-    if not isinstance(reading, Reading):
-        return Side(located=located, dialect=None, ignored={}, problem=reading)
-    ignored = reading.ledger.ignored
-    return Side(located=located, dialect=reading.dialect, ignored=ignored, problem=None)
+def _side(located: Located, attempt: _Attempt) -> Side:
+    if not isinstance(attempt, Checkpoint):
+        return Side(located=located, dialect=None, ignored={}, problem=attempt)
+    ignored = attempt.ledger.ignored
+    return Side(located=located, dialect=attempt.dialect, ignored=ignored, problem=None)
 
 
 def _companions(a: _Attempt, b: _Attempt) -> dict[str, Any]:
     """What differs beside the tensors, where both are known."""
-    if not isinstance(a, Reading) or not isinstance(b, Reading):
+    if not isinstance(a, Checkpoint) or not isinstance(b, Checkpoint):
         return {"fields": {}, "preprocessing": (), "labels": (), "unstated": ()}
     mine, theirs = a.preprocessing, b.preprocessing
     names, other_names = _stated_labels(a), _stated_labels(b)
@@ -348,8 +276,9 @@ def _unstated(what: str, a: object, b: object) -> tuple[str, ...]:
     return (f"only {'a' if b is None else 'b'} says {what}",)
 
 
-def _stated_labels(reading: Reading) -> Labels | None:
-    return None if reading.labels is None or reading.labels.assumed else reading.labels
+def _stated_labels(checkpoint: Checkpoint) -> Labels | None:
+    labels = checkpoint.labels
+    return None if labels is None or labels.assumed else labels
 
 
 def _label_differences(a: Labels, b: Labels) -> tuple[str, ...]:

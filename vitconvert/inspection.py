@@ -5,16 +5,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from vitconvert.checkpoint import Source, open_located, prove, recognise_container
+from vitconvert.checkpoint.companions import Companions
+from vitconvert.checkpoint.options import ReadOptions
+from vitconvert.checkpoint.reading import open_weights, prove, recognise_dialect, statements_on
 from vitconvert.containers import TensorInfo, passed_over
 from vitconvert.conversion.facts import gather_facts
 from vitconvert.conversion.their_config import Facts
 from vitconvert.errors import VitConvertError
-from vitconvert.sources import Located, locate
+from vitconvert.sources import Located
 from vitconvert.tables.detection import Recognised
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Inspection:
     """A checkpoint's header, explained as far as it goes.
 
@@ -43,6 +45,14 @@ class Inspection:
     ignored: Mapping[str, str]
     notes: tuple[str, ...]
     problem: VitConvertError | None
+
+    def __repr__(self) -> str:
+        known = f"dialect {self.dialect}" if self.dialect else "no known dialect"
+        problem = f", problem: {self.problem.code}" if self.problem else ""
+        return (
+            f"<Inspection {self.located.reference!r}: {self.format}, {known}, "
+            f"{len(self.tensors)} tensors, {self.parameters:,} parameters{problem}>"
+        )
 
     @property
     def parameters(self) -> int:
@@ -76,61 +86,26 @@ class Inspection:
         }
 
 
-def inspect(
-    source: Source,
-    *,
-    dialect: str | None = None,
-    overrides: Mapping[str, Any] | None = None,
-    architecture: str | None = None,
-    table: Source | None = None,
-    prefer: str | None = None,
-) -> Inspection:
-    """Say what a checkpoint is, reading no weights.
-
-    What keeps a checkpoint from being loaded (an unknown dialect, a missing fact, tensors that do
-    not add up) is not raised but told, in `problem`.
-
-    Args:
-        source, dialect, overrides, architecture, table, prefer: As for `load_model`.
+def inspect_located(located: Located, options: ReadOptions) -> Inspection:
+    """Explain a checkpoint's header as far as it goes, reading no weights.
 
     Raises:
-        SourceError: The source leads to no file.
+        SourceError: There are no weights.
         CorruptFile, UnsafeFile: The header cannot be read, or not safely.
     """
-    located = locate(source)
-    return inspect_located(
-        located,
-        dialect=dialect,
-        overrides=overrides,
-        architecture=architecture,
-        table=table,
-        prefer=prefer,
-    )
-
-
-def inspect_located(
-    located: Located,
-    *,
-    dialect: str | None = None,
-    overrides: Mapping[str, Any] | None = None,
-    architecture: str | None = None,
-    table: Source | None = None,
-    prefer: str | None = None,
-) -> Inspection:
-    """`inspect` of files that have been located."""
-    container, beside = open_located(located, prefer)
+    container, companions = open_weights(located, options), Companions(located=located)
     recognised: Recognised | None = None
     facts: Facts = {}
     missing: Mapping[str, str] = {}
     notes = passed_over(container)
     problem: VitConvertError | None = None
     try:
-        recognised = recognise_container(container, beside, dialect, table)
-        stated = beside.stated_facts(recognised.table, overrides, architecture)
-        gathered = gather_facts(recognised.binding, stated)
+        recognised = recognise_dialect(container, companions, options)
+        statements = statements_on(companions, options)
+        gathered = gather_facts(recognised.binding, statements.facts(recognised.table))
         facts, missing = gathered.facts, gathered.asked
         notes = (*gathered.notes, *notes)
-        prove(recognised, gathered, container, beside)
+        prove(container, recognised, gathered, statements)
     except VitConvertError as error:
         problem = error
     return Inspection(

@@ -12,8 +12,8 @@ from benchmarks import inference, peers, predicting
 from benchmarks.inference import Case, as_json, as_markdown, matrix_peak, measure, operations
 from benchmarks.peers import OURS, PEERS, Setting
 from benchmarks.predicting import Job, Photographs
+from vitconvert.api import load_checkpoint
 from vitconvert.demo.demonstration import DIGITS
-from vitconvert.loading import load_checkpoint
 from vitconvert.model import FastViT, ViT
 
 TINIEST = "test_vit"  # of timm: six blocks of width 64, images of 160 pixels

@@ -6,8 +6,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks import techniques
 from benchmarks.techniques import WITH_ALL, WITHOUT, as_markdown, measure
+from vitconvert.api import load_model
 from vitconvert.demo.demonstration import DIGITS
-from vitconvert.loading import load_model
 from vitconvert.model import fast
 from vitconvert.model.fast import FastLinear
 

@@ -5,9 +5,9 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from vitconvert.api import load_checkpoint, load_model
 from vitconvert.demo.demonstration import DIGITS
 from vitconvert.inference.pixels import open_image
-from vitconvert.loading import load_checkpoint, load_model
 
 SAMPLES = DIGITS / "samples"
 IMAGES = [SAMPLES / f"{digit}.png" for digit in range(10)]

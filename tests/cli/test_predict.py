@@ -10,10 +10,9 @@ import pytest
 import torch
 from PIL import Image
 
+from vitconvert.api import load_checkpoint, load_model, predict
 from vitconvert.demo.demonstration import DIGITS
 from vitconvert.inference.pixels import open_image
-from vitconvert.loading import load_checkpoint, load_model
-from vitconvert.photographs import predict
 
 SAMPLES = DIGITS / "samples"
 IMAGE = SAMPLES / "3.png"

@@ -4,12 +4,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from vitconvert.api import load_checkpoint, load_model
 from vitconvert.config import ViTConfig
 from vitconvert.containers import open_container, write_safetensors
 from vitconvert.conversion.plan import compose, plan_reading, plan_writing
 from vitconvert.errors import TensorMismatch
 from vitconvert.export.stream import stream
-from vitconvert.loading import load_checkpoint, load_model
 from vitconvert.model import ViT
 from vitconvert.tables.binding import bind
 from vitconvert.tables.dialects import builtin_tables, read_table

@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import save_file
 
 from tests.conversion.header import examine, hf, message, timm
+from vitconvert.api import load_checkpoint
 from vitconvert.conversion.their_config import facts_from_config, unknown_arguments
 from vitconvert.errors import (
     ConflictingFact,
@@ -14,7 +15,6 @@ from vitconvert.errors import (
     UnknownDialect,
     VitConvertError,
 )
-from vitconvert.loading import load_checkpoint
 from vitconvert.tables.dialects import builtin_tables
 
 HEADS = {"num_heads": 3}

@@ -8,9 +8,9 @@ import torch
 from PIL import Image
 from timm.data import create_transform, resolve_data_config
 
+from vitconvert.api import load_checkpoint, load_model
 from vitconvert.demo import train
 from vitconvert.demo.demonstration import DIGITS
-from vitconvert.loading import load_checkpoint, load_model
 
 FILES = [path for path in sorted(DIGITS.rglob("*")) if path.is_file()]
 CLASSES = [str(digit) for digit in range(10)]

@@ -7,11 +7,12 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from vitconvert.api import load_checkpoint
+from vitconvert.checkpoint import build_model
 from vitconvert.demo import train
 from vitconvert.demo.demonstration import DIGITS
 from vitconvert.errors import MissingPackage, OutputExists
 from vitconvert.inference.predict import predict
-from vitconvert.loading import build_model, load_checkpoint
 
 pytest.importorskip("sklearn")
 

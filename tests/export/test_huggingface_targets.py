@@ -11,10 +11,10 @@ from safetensors.torch import load_file, save_file
 
 import vitconvert
 from tests.huggingface.classes import CLASSES, Case, outputs, randomise
+from vitconvert.checkpoint import build_model
 from vitconvert.errors import NotRepresentable, ParityFailed
 from vitconvert.export.consumers import open_with_consumers
 from vitconvert.export.targets import Wish, choose_target
-from vitconvert.loading import build_model
 from vitconvert.tables.dialects import builtin_tables
 
 # The dialect that has a class's own name, where another one computes the same.

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.conversion.test_pairs import DINOV3, SCALED, configs, holders, random_tensors, told
+from vitconvert.api import load_checkpoint
 from vitconvert.containers import (
     boxes,
     content_of,
@@ -30,7 +31,6 @@ from vitconvert.conversion.target import Target
 from vitconvert.errors import CorruptFile, NotRepresentable
 from vitconvert.export.stream import stream
 from vitconvert.export.weights import contents_for
-from vitconvert.loading import load_checkpoint
 from vitconvert.tables.binding import bind
 
 WRITERS = {"safetensors": write_safetensors, "npz": write_npz}

@@ -2,7 +2,7 @@
 
 import transformers
 
-from vitconvert.parity import verify
+from vitconvert.api import verify
 
 
 def test_verified_against_the_class_that_wrote_it(case, save):

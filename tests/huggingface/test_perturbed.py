@@ -15,9 +15,9 @@ from transformers.activations import ACT2FN
 
 import vitconvert
 from tests.huggingface.classes import CLASSES, LABELS, MLP, SIZES, Case, outputs, randomise
+from vitconvert.api import verify
 from vitconvert.config.vocabularies import ACTIVATIONS
 from vitconvert.errors import NotRepresentable
-from vitconvert.parity import verify
 
 ROUNDING = 1e-5  # a convolution against a linear layer, or another kernel of attention
 

@@ -12,10 +12,10 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from vitconvert.api import load_checkpoint, load_model
 from vitconvert.config.vocabularies import ACTIVATIONS
 from vitconvert.demo.demonstration import DIGITS
 from vitconvert.errors import InputMismatch
-from vitconvert.loading import load_checkpoint, load_model
 from vitconvert.model import FastViT, ViT, fast
 from vitconvert.model.fast import FastLinear
 

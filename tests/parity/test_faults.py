@@ -5,11 +5,10 @@ import timm
 import torch
 from torch import nn
 
-from vitconvert.checkpoint import read_header
-from vitconvert.loading import build_model, read_checkpoint
+from vitconvert.checkpoint import ReadOptions, build_model, read_checkpoint
 from vitconvert.model import ViT
 from vitconvert.model.positions import resample_positions
-from vitconvert.parity.verification import verify_reading
+from vitconvert.parity.verification import verify_checkpoint
 from vitconvert.sources import locate
 
 STATED = {"num_heads": 3, "image_size": (32, 24), "patch_size": (8, 8)}
@@ -39,13 +38,13 @@ def checkpoint(randomise, tmp_path):
 def divergence(located, *, plant=None, overrides=None, **fields):
     """Load a checkpoint, plant a fault in the weights or the configuration, and verify."""
     stated = STATED | (overrides or {})
-    healthy = build_model(read_checkpoint(located, overrides=stated))
+    healthy = build_model(read_checkpoint(located, ReadOptions(overrides=stated)))
     weights = {name: tensor.clone() for name, tensor in healthy.state_dict().items()}
     if plant is not None:
         plant(weights)
     model = ViT(healthy.config.replace(**fields), device="meta").eval()
     model.load_state_dict(weights, strict=True, assign=True)
-    report = verify_reading(read_header(located, overrides=stated), model)
+    report = verify_checkpoint(read_checkpoint(located, ReadOptions(overrides=stated)), model=model)
     assert report.verified
     assert not report.ok
     assert report.first_divergence is not None
@@ -81,8 +80,8 @@ def transpose(name):
 
 def test_no_fault_no_divergence(checkpoint):
     located = checkpoint()
-    model = build_model(read_checkpoint(located, overrides=STATED))
-    report = verify_reading(read_header(located, overrides=STATED), model)
+    model = build_model(read_checkpoint(located, ReadOptions(overrides=STATED)))
+    report = verify_checkpoint(read_checkpoint(located, ReadOptions(overrides=STATED)), model=model)
     assert report.ok
     assert report.first_divergence is None
 
@@ -311,10 +310,10 @@ def test_a_fault_too_small_for_float32(checkpoint):
 
 def test_a_changed_module_is_found_though_the_configuration_is_right(checkpoint):
     located = checkpoint()
-    model = build_model(read_checkpoint(located, overrides=STATED))
+    model = build_model(read_checkpoint(located, ReadOptions(overrides=STATED)))
     assert isinstance(model.blocks[1], nn.Module)
     model.blocks[1].norm2.eps = 1e-3
-    report = verify_reading(read_header(located, overrides=STATED), model)
+    report = verify_checkpoint(read_checkpoint(located, ReadOptions(overrides=STATED)), model=model)
     assert report.first_divergence.layer == "blocks.1.mlp"
 
 
@@ -331,11 +330,13 @@ def test_float64_is_left_out_only_where_float32_shows_no_bit_of_difference(
     checkpoint, plant, dtypes, equal
 ):
     located = checkpoint()
-    model = build_model(read_checkpoint(located, overrides=STATED))
+    model = build_model(read_checkpoint(located, ReadOptions(overrides=STATED)))
     if plant:
         with torch.no_grad():
             model.get_parameter(plant)[30 if "qkv" in plant else 4] += 1e-5
-    report = verify_reading(read_header(located, overrides=STATED), model, until_equal=True)
+    report = verify_checkpoint(
+        read_checkpoint(located, ReadOptions(overrides=STATED)), model=model, until_equal=True
+    )
     assert {comparison.dtype for comparison in report.comparisons} == dtypes
     assert {layer.dtype for layer in report.layers} == dtypes
     assert report.ok == equal

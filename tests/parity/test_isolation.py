@@ -10,7 +10,7 @@ import torch
 import torchvision
 import transformers
 
-from vitconvert.parity import verify
+from vitconvert.api import verify
 from vitconvert.parity.inputs import sample_images
 
 STATED = {"num_heads": 3}

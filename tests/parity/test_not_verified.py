@@ -7,8 +7,8 @@ import torch
 import torchvision
 from transformers import ViTConfig, ViTForImageClassification
 
+from vitconvert.api import verify
 from vitconvert.errors import UsageError
-from vitconvert.parity import verify
 from vitconvert.parity.references import reference
 
 

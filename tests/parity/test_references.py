@@ -8,7 +8,7 @@ import torchvision
 import transformers
 import vit_pytorch
 
-from vitconvert.parity import verify
+from vitconvert.api import verify
 
 
 def assert_equal(report, *, bits=False):

@@ -7,8 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from vitconvert.errors import ParityFailed
-from vitconvert.parity import ParityReport
-from vitconvert.parity.report import Comparison, Divergence, LayerDifference
+from vitconvert.parity.report import Comparison, Divergence, LayerDifference, ParityReport
 
 
 def comparison(**changes):

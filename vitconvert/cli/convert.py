@@ -23,7 +23,6 @@ from vitconvert.cli.references import ecosystem_of, locate_options, reference_fo
 from vitconvert.cli.report import conversion_report, print_json
 
 if TYPE_CHECKING:
-    from vitconvert.export.changes import Changes
     from vitconvert.sources import Located
 
 
@@ -53,27 +52,27 @@ def command(source: str, help_text: str) -> click.Command:
     @reading_options
     @fetching_options
     @talking_options
-    def convert(**options: Any) -> int:
+    def convert_(**options: Any) -> int:
         return _convert(source, options)
 
     if source == "timm":
         random = click.option(
             "--no-pretrained", is_flag=True, help="Random weights, and no network."
         )
-        convert = random(convert)
-    return convert
+        convert_ = random(convert_)
+    return convert_
 
 
 def _convert(source: str, options: dict[str, Any]) -> int:
-    from vitconvert.export.convert import convert_located
+    from vitconvert.api import convert
     from vitconvert.export.whole_directory import check_output
 
     output = options["output"] or Path(_default_name(options["model"]))
     check_output(output, overwrite=options["force"])
     asked = {
         "to": _target(options),
-        "reading_options": _reading(source, options),
-        "changes": _changes(options),
+        **_reading(source, options),
+        **_changes(options),
         "allow": options["allow"],
         "max_shard_size": options["max_shard_size"],
     }
@@ -81,7 +80,7 @@ def _convert(source: str, options: dict[str, Any]) -> int:
         located = _locate(source, options, stack)
         if options["dry_run"]:
             return tell_plan(located, asked, options)
-        conversion = convert_located(
+        conversion = convert(
             located,
             **asked,
             output=output,
@@ -140,18 +139,14 @@ def _reading(source: str, options: dict[str, Any]) -> dict[str, Any]:
     return parse_reading(options) | {"dialect": dialect}
 
 
-def _changes(options: dict[str, Any]) -> "Changes":
-    from vitconvert.export.changes import Changes
-
+def _changes(options: dict[str, Any]) -> dict[str, Any]:
+    names = ("image_size", "patch_size", "in_channels", "num_classes")
     classes = options["classes"]
-    return Changes(
-        image_size=options["image_size"],
-        patch_size=options["patch_size"],
-        in_channels=options["in_channels"],
-        num_classes=options["num_classes"],
-        classes=[name.strip() for name in classes.split(",")] if classes is not None else None,
-        dtype=parse_dtype(options["dtype"]),
-    )
+    return {
+        **{name: options[name] for name in names},
+        "classes": [name.strip() for name in classes.split(",")] if classes is not None else None,
+        "dtype": parse_dtype(options["dtype"]),
+    }
 
 
 def _default_name(model: str) -> str:

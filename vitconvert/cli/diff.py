@@ -42,14 +42,16 @@ def command(name: str, help_text: str) -> click.Command:
     @_options_of("b")
     @fetching_options
     @talking_options
-    def diff(**options: Any) -> int:
-        from vitconvert.difference import diff_located
+    def diff_(**options: Any) -> int:
+        from vitconvert.api import diff
         from vitconvert.sources import locate
 
-        difference = diff_located(
-            *(locate(options[side], **locate_options(options)) for side in "ab"),
-            how_a=_how(options, "a"),
-            how_b=_how(options, "b"),
+        fetching = locate_options(options)
+        difference = diff(
+            locate(options["a"], **fetching),
+            locate(options["b"], **fetching),
+            **_reading(options, "a"),
+            **_reading(options, "b"),
             header=options["header"],
         )
         if options["as_json"]:
@@ -60,7 +62,7 @@ def command(name: str, help_text: str) -> click.Command:
             click.echo("\n".join(_report(difference, verbose=options["verbose"])))
         return 0 if difference.equal else DIFFERENT
 
-    return diff
+    return diff_
 
 
 def _options_of(side: str) -> Callable[[Command], Command]:
@@ -80,11 +82,12 @@ def _options_of(side: str) -> Callable[[Command], Command]:
     return apply
 
 
-def _how(options: dict[str, Any], side: str) -> dict[str, Any]:
+def _reading(options: dict[str, Any], side: str) -> dict[str, Any]:
+    """The arguments of `vitconvert.diff` for one of the checkpoints."""
     names = ("dialect", "table", "architecture", "prefer")
-    how = {name: options[f"{name}_{side}"] or options[name] for name in names}
+    asked = {f"{name}_{side}": options[f"{name}_{side}"] or options[name] for name in names}
     settings = (*options["settings"], *options[f"settings_{side}"])
-    return {**how, "overrides": parse_settings(settings)}
+    return {**asked, f"overrides_{side}": parse_settings(settings)}
 
 
 def _report(difference: "Difference", *, verbose: bool) -> Iterator[str]:

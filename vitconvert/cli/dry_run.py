@@ -16,9 +16,9 @@ _MANY = 4  # pieces and dialects that are told one by one, without -v
 
 def tell_plan(located: "Located", asked: dict[str, Any], options: dict[str, Any]) -> int:
     """Plan a conversion, and print the plan."""
-    from vitconvert.export.dry_run import plan_located
+    from vitconvert.api import plan_conversion
 
-    plan = plan_located(located, **asked)
+    plan = plan_conversion(located, **asked)
     if options["as_json"]:
         print_json({"ok": True, **plan.to_dict()})
     elif options["quiet"]:

@@ -49,8 +49,8 @@ def command(name: str, help_text: str) -> click.Command:
 
 
 def _embed(options: dict[str, Any]) -> int:
+    from vitconvert.api import embed
     from vitconvert.inference.embedding_files import check_output, write_embeddings
-    from vitconvert.photographs import embed
 
     output, tally = options["output"], Tally()
     if output:

@@ -22,14 +22,12 @@ def command(name: str, help_text: str) -> click.Command:
     @reading_options
     @fetching_options
     @talking_options
-    def inspect(**options: Any) -> int:
-        from vitconvert.inspection import inspect_located
+    def inspect_(**options: Any) -> int:
+        from vitconvert.api import inspect
         from vitconvert.sources import locate
 
-        inspection = inspect_located(
-            locate(options["model"], **locate_options(options)),
-            **parse_reading(options),
-        )
+        located = locate(options["model"], **locate_options(options))
+        inspection = inspect(located, **parse_reading(options))
         if options["as_json"]:
             print_json({"ok": True, **inspection.to_dict()})
         elif options["quiet"]:
@@ -38,4 +36,4 @@ def command(name: str, help_text: str) -> click.Command:
             click.echo(inspection_report(inspection))
         return 0
 
-    return inspect
+    return inspect_

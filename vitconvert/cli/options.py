@@ -125,7 +125,7 @@ def parse_settings(settings: tuple[str, ...]) -> dict[str, str]:
 
 
 def parse_reading(options: dict[str, Any]) -> dict[str, Any]:
-    """The reading options, as `read_header` takes them."""
+    """The reading options, as `vitconvert.load_checkpoint` takes them."""
     names = ("dialect", "architecture", "table", "prefer")
     overrides = parse_settings(options["settings"])
     return {name: options[name] for name in names} | {"overrides": overrides}

@@ -64,17 +64,15 @@ def photograph_options(command: Command) -> Command:
 
 def checkpoint_of(options: dict[str, Any]) -> "Checkpoint":
     """The checkpoint that MODEL means."""
-    from vitconvert.loading import read_checkpoint
+    from vitconvert.api import load_checkpoint
     from vitconvert.sources import locate
 
-    return read_checkpoint(
-        locate(options["model"], **locate_options(options)),
-        **parse_reading(options),
-    )
+    located = locate(options["model"], **locate_options(options))
+    return load_checkpoint(located, **parse_reading(options))
 
 
 def asked(options: dict[str, Any]) -> dict[str, Any]:
-    """The arguments that `predict` and `embed` of `vitconvert.photographs` share."""
+    """The arguments that `predict` and `embed` share."""
     names = ("batch_size", "recursive", "fast", "fast_preprocessing", "device")
     return {name: options[name] for name in names} | {"dtype": parse_dtype(options["dtype"])}
 

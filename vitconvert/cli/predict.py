@@ -39,7 +39,7 @@ def command(name: str, help_text: str) -> click.Command:
 
 
 def _predict(options: dict[str, Any]) -> int:
-    from vitconvert.photographs import predict
+    from vitconvert.api import predict
 
     checkpoint = checkpoint_of(options)
     tally = Tally()

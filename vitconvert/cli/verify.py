@@ -15,7 +15,7 @@ from vitconvert.cli.references import locate_options
 from vitconvert.cli.report import print_json
 
 if TYPE_CHECKING:
-    from vitconvert.parity import ParityReport
+    from vitconvert.parity.report import ParityReport
 
 NOT_COMPARED = 1
 
@@ -40,7 +40,7 @@ def command(name: str, help_text: str) -> click.Command:
     @reading_options
     @fetching_options
     @talking_options
-    def verify(**options: Any) -> int:
+    def verify_(**options: Any) -> int:
         report = _compare(options)
         if options["report"]:
             options["report"].write_text(report.to_html(), encoding="utf-8")
@@ -52,24 +52,18 @@ def command(name: str, help_text: str) -> click.Command:
             return NOT_COMPARED
         return 0 if report.ok else 3
 
-    return verify
+    return verify_
 
 
 def _compare(options: dict[str, Any]) -> "ParityReport":
-    from vitconvert.checkpoint import read_header
-    from vitconvert.loading import build_model
-    from vitconvert.parity import verify_reading
+    from vitconvert.api import load_checkpoint, verify
     from vitconvert.sources import locate
 
-    located = locate(options["model"], **locate_options(options))
-    reference = read_header(located, **parse_reading(options))
-    checkpoint = reference.checkpoint
-    if options["against"]:
-        reference = read_header(locate(options["against"], **locate_options(options)))
-    return verify_reading(
-        reference,
-        build_model(checkpoint),
-        preprocessing=checkpoint.preprocessing,
+    fetching = locate_options(options)
+    against = options["against"]
+    return verify(
+        load_checkpoint(locate(options["model"], **fetching), **parse_reading(options)),
+        against=locate(against, **fetching) if against else None,
         tolerance=options["tolerance"],
         seed=options["seed"],
     )

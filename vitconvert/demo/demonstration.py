@@ -14,16 +14,14 @@ from typing import Any
 
 import torch
 
-from vitconvert.checkpoint import Checkpoint, Reading, read_header
+from vitconvert.checkpoint import Checkpoint, ReadOptions, build_model, read_checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.errors import MissingFact
-from vitconvert.export.convert import convert
+from vitconvert.export.convert import convert_checkpoint
 from vitconvert.export.targets import OWN, Wish, holders
 from vitconvert.inference.predict import Prediction, predict
-from vitconvert.loading import build_model, load_checkpoint, read_checkpoint
 from vitconvert.model import ViT
-from vitconvert.parity import verify_reading
-from vitconvert.parity.verification import TOLERANCE
+from vitconvert.parity.verification import TOLERANCE, verify_checkpoint
 from vitconvert.sources import Located, locate
 from vitconvert.tables.dialects import builtin_tables
 
@@ -150,7 +148,7 @@ def demonstrate() -> Demonstration:
     Raises:
         VitConvertError: The shipped files are damaged.
     """
-    checkpoint = load_checkpoint(DIGITS)
+    checkpoint = read_checkpoint(locate(DIGITS))
     model = build_model(checkpoint)
     why_not = _refusals(checkpoint, {})
     why_not_as_google = _refusals(checkpoint, GOOGLE)
@@ -177,7 +175,7 @@ def _refusals(checkpoint: Checkpoint, declared: Mapping[str, str]) -> dict[str, 
 
 
 def _round_trips(dialects: list[str], declared: Mapping[str, str]) -> list[RoundTrip]:
-    origin = load_checkpoint(DIGITS, overrides=declared)
+    origin = read_checkpoint(locate(DIGITS), ReadOptions(overrides=declared))
     with TemporaryDirectory() as directory:
         return [_round_trip(name, origin, declared, Path(directory) / name) for name in dialects]
 
@@ -185,33 +183,32 @@ def _round_trips(dialects: list[str], declared: Mapping[str, str]) -> list[Round
 def _round_trip(
     dialect: str, origin: Checkpoint, declared: Mapping[str, str], output: Path
 ) -> RoundTrip:
-    convert(DIGITS, to=dialect, output=output, overrides=declared, verify=False)
+    convert_checkpoint(origin, to=dialect, output=output, verify=False)
     # This would tell the reader everything. The project's own readers do not have it either.
     (output / "vitconvert.json").unlink()
     located, table = locate(output), builtin_tables()[dialect]
     told = _needed(located, dialect, origin.config)
-    reading = read_header(located, dialect=dialect, overrides=told)
-    back = read_checkpoint(located, dialect=dialect, overrides=told)
+    back = read_checkpoint(located, ReadOptions(dialect=dialect, overrides=told))
     model = build_model(origin)
     found, wanted = _logits(build_model(back)), _logits(model)
     return RoundTrip(
         dialect=dialect,
         title=table.title,
         container=table.container,
-        size=reading.container.path.stat().st_size,
+        size=back.weights.container.path.stat().st_size,
         declared=declared,
         told=told,
         bytes_equal=_same_bytes(back, origin),
         logits_equal=torch.equal(found, wanted),
         logits_relative=float((found - wanted).abs().max() / wanted.abs().max()),
-        agreement=_agreement(reading, model),
+        agreement=_agreement(back, model),
     )
 
 
 def _needed(located: Located, dialect: str, config: ViTConfig) -> dict[str, int]:
     """The head count, where no array and no config.json shows it."""
     try:
-        with read_header(located, dialect=dialect).container:
+        with read_checkpoint(located, ReadOptions(dialect=dialect)).weights.container:
             return {}
     except MissingFact:
         return {"num_heads": config.num_heads}
@@ -239,10 +236,10 @@ def _logits(model: ViT) -> torch.Tensor:
     return logits
 
 
-def _agreement(reading: Reading, model: ViT) -> Agreement:
+def _agreement(written: Checkpoint, model: ViT) -> Agreement:
     """The dialect's own package with the written files, against the model before the trip."""
-    with reading.container:
-        report = verify_reading(reading, model, dtypes=("float32",))
+    with written.weights.container:
+        report = verify_checkpoint(written, model=model, dtypes=("float32",))
     if not report.verified:
         return Agreement(why_not=report.skipped)
     return Agreement(

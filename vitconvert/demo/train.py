@@ -27,11 +27,12 @@ from PIL import Image
 from torch import Tensor
 from tqdm import tqdm
 
+from vitconvert.checkpoint import read_checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.containers import write_safetensors
 from vitconvert.errors import MissingPackage, VitConvertError
 from vitconvert.export.companions import write_json
-from vitconvert.export.convert import convert_located
+from vitconvert.export.convert import convert_checkpoint
 from vitconvert.export.whole_directory import check_output
 from vitconvert.inference.preprocessing import Preprocessing
 from vitconvert.model import ViT
@@ -193,8 +194,8 @@ def write(model: ViT, output: Path, *, record: Mapping[str, Any]) -> None:
         )
         # The directory is not there for long: the record names what filled it instead.
         located = replace(locate(own), reference=COMMAND)
-        convert_located(
-            located, to="vit", output=output, reading_options={}, verify=False, command=COMMAND
+        convert_checkpoint(
+            read_checkpoint(located), to="vit", output=output, verify=False, command=COMMAND
         )
     write_json(output / "training.json", record)
     _write_samples(output / "samples")

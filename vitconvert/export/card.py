@@ -12,7 +12,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitconvert.checkpoint import Checkpoint, Reading
+from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.containers import TensorInfo
 from vitconvert.conversion.ledger import Ledger
@@ -24,7 +24,7 @@ from vitconvert.version import VERSION
 
 if TYPE_CHECKING:
     from vitconvert.export.consumers import Opened
-    from vitconvert.parity import ParityReport
+    from vitconvert.parity.report import ParityReport
 
 # https://huggingface.co/docs/hub/repositories-licenses, as far as ViTs have them
 _LICENSES = (
@@ -38,7 +38,7 @@ _Rows = Sequence[tuple[str, str]]
 
 def write_card(
     directory: Path,
-    source: Reading | Checkpoint,
+    source: Checkpoint,
     target: Target,
     tensors: Mapping[str, TensorInfo],
     *,
@@ -76,7 +76,7 @@ def write_card(
     (directory / "README.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 
-def _metadata(source: Reading | Checkpoint, target: Target) -> str:
+def _metadata(source: Checkpoint, target: Target) -> str:
     programs = PROGRAMS.get(target.table.ecosystem, ())
     stated: dict[str, str | list[str] | None] = {
         **_license(source),
@@ -96,7 +96,7 @@ def _yaml(key: str, value: str | list[str]) -> Iterable[str]:
     return [f"{key}:", *(f"- {json.dumps(item)}" for item in value)]
 
 
-def _license(source: Reading | Checkpoint) -> dict[str, str | list[str] | None]:
+def _license(source: Checkpoint) -> dict[str, str | list[str] | None]:
     """The licence, where the checkpoint's own configuration states one."""
     record = source.their_config.get("pretrained_cfg")
     stated = record.get("license") if isinstance(record, dict) else None
@@ -124,9 +124,7 @@ def _without_query(address: str) -> str:
     return address.partition("?")[0]
 
 
-def _model(
-    source: Reading | Checkpoint, target: Target, tensors: Mapping[str, TensorInfo]
-) -> _Rows:
+def _model(source: Checkpoint, target: Target, tensors: Mapping[str, TensorInfo]) -> _Rows:
     config, theirs = source.config, target.their_config
     called = theirs.get("architecture") or ", ".join(theirs.get("architectures", ()))
     return [
@@ -183,7 +181,7 @@ def _preprocessing(stated: Preprocessing | None) -> str:
     return f"{steps[stated.resize]}{filter_}{crop}{scale}, mean {mean}, std {std}"
 
 
-def _origin(source: Reading | Checkpoint, sha256_in: Mapping[str, str]) -> _Rows:
+def _origin(source: Checkpoint, sha256_in: Mapping[str, str]) -> _Rows:
     located = source.located
     where = [
         ("repository", located.repo),

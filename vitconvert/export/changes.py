@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from vitconvert.checkpoint import Checkpoint
+from vitconvert.checkpoint import Checkpoint, build_model
 from vitconvert.errors import ParityFailed, UsageError
 from vitconvert.inference.labels import Labels
 from vitconvert.inference.preprocessing import Preprocessing
-from vitconvert.loading import build_model
 
 if TYPE_CHECKING:
     import torch

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitconvert.checkpoint import Reading, read_header
+from vitconvert.checkpoint import Checkpoint, ReadOptions, read_checkpoint
 from vitconvert.config import ViTConfig, field_names
 from vitconvert.errors import MissingPackage, NotRepresentable, ParityFailed
 from vitconvert.export.plain_readers import open_plainly
@@ -93,10 +93,11 @@ def open_with_consumers(directory: Path, table: Table, model: "ViT") -> tuple[Op
 
 
 def _open_as_their_project(directory: Path, table: Table, model: "ViT") -> tuple[Opened, ...]:
-    reading = read_header(locate(directory), dialect=table.name, overrides=_stated(model.config))
-    with reading.container:
-        reader = open_plainly(directory, table, reading.container)
-        return Opened(consumer=reader, relative=None, bit_equal=True), _compute(reading, model)
+    options = ReadOptions(dialect=table.name, overrides=_stated(model.config))
+    written = read_checkpoint(locate(directory), options)
+    with written.weights.container as container:
+        reader = open_plainly(directory, table, container)
+        return Opened(consumer=reader, relative=None, bit_equal=True), _compute(written, model)
 
 
 def _stated(config: ViTConfig) -> dict[str, Any]:
@@ -104,7 +105,7 @@ def _stated(config: ViTConfig) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _compute(reading: Reading, model: "ViT") -> Opened:
+def _compute(written: Checkpoint, model: "ViT") -> Opened:
     """The project's own class with the tensors of the output."""
     from vitconvert.parity.isolation import isolated, side_by_side
     from vitconvert.parity.references import ConfigNotTaken, TensorsNotTaken, build_reference
@@ -112,11 +113,11 @@ def _compute(reading: Reading, model: "ViT") -> Opened:
 
     with isolated():
         try:
-            reference = build_reference(reading)
+            reference = build_reference(written)
         except (ConfigNotTaken, TensorsNotTaken) as error:  # which we have written
             raise _cannot_load(error.fact, "; ".join(error.details)) from error
         except (MissingPackage, NotRepresentable) as error:
-            ecosystem = reading.table.ecosystem
+            ecosystem = written.table.ecosystem
             return Opened(consumer=ecosystem, relative=None, why_not=error.fact.rstrip("."))
         theirs = reference.model.float()
         ours = adapted(model, reference.adapts).float()

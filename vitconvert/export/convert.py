@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitconvert.checkpoint import Checkpoint, Reading, Source, materialised, read_header
+from vitconvert.checkpoint import Checkpoint, build_model
 from vitconvert.config import ViTConfig
 from vitconvert.containers import TensorInfo
 from vitconvert.conversion.ledger import Ledger
@@ -17,15 +16,14 @@ from vitconvert.export.companions import companions_of, write_json
 from vitconvert.export.provenance import provenance, source_hashes, weights_metadata
 from vitconvert.export.targets import OWN, Wish, choose_gauged_target, choose_target
 from vitconvert.export.weights import contents_for, parse_size, write_weights
-from vitconvert.export.whole_directory import check_output, check_source, whole_directory
-from vitconvert.loading import build_model, read_state_dict
-from vitconvert.sources import Located, locate
+from vitconvert.export.whole_directory import check_source, whole_directory
+from vitconvert.sources import Located
 
 if TYPE_CHECKING:
     import torch
 
     from vitconvert.export.consumers import Opened
-    from vitconvert.parity import ParityReport
+    from vitconvert.parity.report import ParityReport
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,89 +73,11 @@ class Conversion:
         }
 
 
-def convert(
-    source: Source,
-    *,
-    to: str = OWN,
-    output: str | PathLike[str],
-    dialect: str | None = None,
-    overrides: Mapping[str, Any] | None = None,
-    architecture: str | None = None,
-    table: Source | None = None,
-    dtype: "torch.dtype | None" = None,
-    image_size: int | tuple[int, int] | None = None,
-    patch_size: int | tuple[int, int] | None = None,
-    in_channels: int | None = None,
-    num_classes: int | None = None,
-    classes: Sequence[int | str] | None = None,
-    allow: Sequence[str] = (),
-    prefer: str | None = None,
-    max_shard_size: int | str | None = None,
-    verify: bool = True,
-    overwrite: bool = False,
-) -> Conversion:
-    """Convert a checkpoint to another ecosystem, and prove that the function is the same.
-
-    Args:
-        source: A path or reference, as for `load_model`.
-        to: An ecosystem, a dialect, or `vit`: a directory that vitconvert loads, and timm or
-            transformers as far as they can compute the function.
-        output: The directory to write. It appears whole or not at all.
-        dialect, overrides, architecture, table: As for `load_model`.
-        dtype: Cast the weights.
-        image_size: Resample the positions to this size.
-        patch_size: Resize the kernel of the patches as FlexiViT does, and resample the positions.
-        in_channels: Read images of this many channels, as timm adapts a first convolution.
-        num_classes: Put a new head of zeros in place of the old; 0 takes it off.
-        classes: Keep these classes of the head, by index or name, in this order.
-        allow: Names of steps that keep the function and change the bytes, where the target needs
-            them; a refusal tells which would help.
-        prefer: Which weights to take of a torch checkpoint that has several, such as "model"
-            where averaged ones lie beside them.
-        max_shard_size: Write safetensors in files of at most so many bytes ("5GB"), and an index.
-        verify: Compare with the source's own implementation, in float64 too where any bit differs
-            in float32, and with the programs that the output is for.
-        overwrite: Replace what is there.
-
-    Raises:
-        NotRepresentable: The target cannot compute this function.
-        ParityFailed: The numbers disagree; nothing is written.
-        OutputExists: The output is there, and `overwrite` is false.
-        VitConvertError: One of the errors of `load_checkpoint`.
-    """
-    check_output(Path(output), overwrite=overwrite)
-    return convert_located(
-        locate(source),
-        to=to,
-        output=Path(output),
-        reading_options={
-            "dialect": dialect,
-            "overrides": overrides,
-            "architecture": architecture,
-            "table": table,
-            "prefer": prefer,
-        },
-        changes=Changes(
-            image_size=image_size,
-            patch_size=patch_size,
-            in_channels=in_channels,
-            num_classes=num_classes,
-            classes=classes,
-            dtype=dtype,
-        ),
-        allow=allow,
-        max_shard_size=max_shard_size,
-        verify=verify,
-        overwrite=overwrite,
-    )
-
-
-def convert_located(
-    located: Located,
+def convert_checkpoint(
+    checkpoint: Checkpoint,
     *,
     to: str,
     output: Path,
-    reading_options: Mapping[str, Any],
     changes: Changes | None = None,
     allow: Sequence[str] = (),
     max_shard_size: int | str | None = None,
@@ -165,16 +85,15 @@ def convert_located(
     overwrite: bool = False,
     command: str | None = None,
 ) -> Conversion:
-    """`convert` of files that have been located."""
-    check_source(output, located.weights)
+    """Write a checkpoint for another ecosystem; see `vitconvert.convert`."""
+    check_source(output, checkpoint.located.weights)
     most = parse_size(max_shard_size)
-    reading = read_header(located, **reading_options)
-    sha256_in = source_hashes(reading)
-    parity = _verified(reading) if verify else None
-    source = changed(reading.checkpoint, changes) if changes else reading
+    sha256_in = source_hashes(checkpoint)
+    parity = _verified(checkpoint) if verify else None
+    source = changed(checkpoint, changes) if changes else checkpoint
     target, gauges, passed_over = choose_gauged_target(to, wish_of(source), allow)
     if gauges:
-        source = gauged(materialised(source), gauges)
+        source = gauged(source, gauges)
     contents = contents_for(target, source, allow)
     with whole_directory(output, overwrite=overwrite) as directory:
         metadata = weights_metadata(source, target)
@@ -195,7 +114,7 @@ def convert_located(
         write_json(directory / "vitconvert.json", record)
     return Conversion(
         output=output,
-        located=located,
+        located=source.located,
         source_dialect=source.dialect,
         target_dialect=target.table.name,
         config=source.config,
@@ -208,35 +127,23 @@ def convert_located(
     )
 
 
-def convert_state_dict(
-    state_dict: "Mapping[str, torch.Tensor]",
-    *,
-    to: str,
-    dialect: str | None = None,
-    overrides: Mapping[str, Any] | None = None,
+def respell(
+    tensors: "Mapping[str, torch.Tensor]", config: ViTConfig, to: str
 ) -> "dict[str, torch.Tensor]":
-    """Re-spell a state dict in memory.
-
-    Args:
-        state_dict: Tensors by name. They are not changed; the result may share their memory.
-        to: An ecosystem or dialect; `vit` gives vitconvert's own names.
-        dialect: Of the state dict; by default, the one table that explains every key.
-        overrides: Fields of ViTConfig that the tensors cannot tell.
+    """Canonical tensors under the names of another dialect; `vit` keeps ours.
 
     Raises:
         NotRepresentable: The target cannot compute this function.
-        VitConvertError: One of the errors of `load_checkpoint`.
     """
     from vitconvert.conversion.materialise import materialise
 
-    tensors, config = read_state_dict(state_dict, dialect=dialect, overrides=overrides)
     if to == OWN:
         return dict(tensors)
     target, _ = choose_target(to, Wish(config=config))
     return materialise(target.plan, tensors.__getitem__)
 
 
-def wish_of(source: Reading | Checkpoint) -> Wish:
+def wish_of(source: Checkpoint) -> Wish:
     """What a target has to hold."""
     theirs = source.their_config
     record = theirs.get("pretrained_cfg")
@@ -251,17 +158,16 @@ def wish_of(source: Reading | Checkpoint) -> Wish:
     )
 
 
-def _verified(reading: Reading) -> "ParityReport":
-    from vitconvert.parity import verify_reading
+def _verified(checkpoint: Checkpoint) -> "ParityReport":
+    from vitconvert.parity.verification import verify_checkpoint
 
-    model = build_model(reading.checkpoint)
-    report = verify_reading(reading, model, preprocessing=reading.preprocessing, until_equal=True)
+    report = verify_checkpoint(checkpoint, until_equal=True)
     report.raise_if_failed()
     return report
 
 
 def _write_companions(
-    directory: Path, target: Target, source: Reading | Checkpoint, infos: Mapping[str, TensorInfo]
+    directory: Path, target: Target, source: Checkpoint, infos: Mapping[str, TensorInfo]
 ) -> tuple[str, ...]:
     """Write the small files; what they cannot say of photographs."""
     dtypes = {info.dtype for info in infos.values()}
@@ -271,10 +177,10 @@ def _write_companions(
     return companions.departures
 
 
-def _opened(directory: Path, target: Target, source: Reading | Checkpoint) -> "tuple[Opened, ...]":
+def _opened(directory: Path, target: Target, source: Checkpoint) -> "tuple[Opened, ...]":
     from vitconvert.export.consumers import open_with_consumers
 
-    opened = open_with_consumers(directory, target.table, build_model(materialised(source)))
+    opened = open_with_consumers(directory, target.table, build_model(source))
     for consumer in opened:
         consumer.raise_if_failed()
     return opened

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from vitconvert.checkpoint import Checkpoint, Reading, Source, checkpoint_with, read_header
+from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.containers import ITEM_SIZE, TensorInfo
 from vitconvert.conversion.gauges import Gauge
@@ -15,9 +15,9 @@ from vitconvert.export.changes import Changes, changed
 from vitconvert.export.companions import companions_of
 from vitconvert.export.convert import wish_of
 from vitconvert.export.stream import Move, moves
-from vitconvert.export.targets import OWN, choose_gauged_target
+from vitconvert.export.targets import choose_gauged_target
 from vitconvert.export.weights import parse_size, weights_files
-from vitconvert.sources import Located, locate
+from vitconvert.sources import Located
 from vitconvert.tables.canonical import expected_shapes, expected_tensors
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class PlannedTensor:
         }
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class ConversionPlan:
     """What a conversion would do.
 
@@ -87,6 +87,12 @@ class ConversionPlan:
     files: tuple[str, ...]
     wrapper: str
     streamed: bool
+
+    def __repr__(self) -> str:
+        return (
+            f"<ConversionPlan {self.located.reference!r}: {self.source_dialect} to "
+            f"{self.target_dialect}, {len(self.tensors)} tensors, {self.nbytes:,} bytes>"
+        )
 
     @property
     def nbytes(self) -> int:
@@ -127,84 +133,29 @@ class ConversionPlan:
         }
 
 
-def plan_conversion(
-    source: Source,
-    *,
-    to: str = OWN,
-    dialect: str | None = None,
-    overrides: Mapping[str, Any] | None = None,
-    architecture: str | None = None,
-    table: Source | None = None,
-    prefer: str | None = None,
-    dtype: "torch.dtype | None" = None,
-    image_size: int | tuple[int, int] | None = None,
-    patch_size: int | tuple[int, int] | None = None,
-    in_channels: int | None = None,
-    num_classes: int | None = None,
-    classes: Sequence[int | str] | None = None,
-    allow: Sequence[str] = (),
-    max_shard_size: int | str | None = None,
-) -> ConversionPlan:
-    """Say what `convert` would do, reading no weights and writing nothing.
-
-    That each tensor of the source would be used or ignored once, each of the target written once,
-    and that all shapes close, is proved here; what only the weights can tell is in `guards`.
-
-    Args:
-        source: A path or reference, as for `load_model`.
-        to: As for `convert`, like all that follow.
-
-    Raises:
-        NotRepresentable: The target cannot compute this function.
-        VitConvertError: One of the errors of `load_checkpoint`.
-    """
-    return plan_located(
-        locate(source),
-        to=to,
-        reading_options={
-            "dialect": dialect,
-            "overrides": overrides,
-            "architecture": architecture,
-            "table": table,
-            "prefer": prefer,
-        },
-        changes=Changes(
-            image_size=image_size,
-            patch_size=patch_size,
-            in_channels=in_channels,
-            num_classes=num_classes,
-            classes=classes,
-            dtype=dtype,
-        ),
-        allow=allow,
-        max_shard_size=max_shard_size,
-    )
-
-
-def plan_located(
-    located: Located,
+def plan_checkpoint(
+    checkpoint: Checkpoint,
     *,
     to: str,
-    reading_options: Mapping[str, Any],
     changes: Changes | None = None,
     allow: Sequence[str] = (),
     max_shard_size: int | str | None = None,
 ) -> ConversionPlan:
-    """`plan_conversion` of files that have been located."""
+    """Plan a conversion; see `vitconvert.plan_conversion`."""
     most = parse_size(max_shard_size)
-    reading = read_header(located, **reading_options)
-    source, altered = _after(reading, changes) if changes else (reading, {})
+    weights = checkpoint.weights
+    source, altered = _after(checkpoint, changes) if changes else (checkpoint, {})
     target, gauges, passed_over = choose_gauged_target(to, wish_of(source), allow)
     for gauge in gauges:
         source, altered = _after_gauge(source, altered, gauge)
-    plan = compose(_reading_plan(reading, source.config), target.plan)
+    plan = compose(_reading_plan(weights.plan, source.config), target.plan)
     moved = None
-    if source is reading:
-        moved = moves(plan, reading.container, reading.recognised.prefix)
+    if source.as_read:
+        moved = moves(plan, weights.container, weights.recognised.prefix)
     infos = {n: m.info for n, m in moved.items()} if moved else _infos_in_memory(target, source)
     return ConversionPlan(
-        located=located,
-        source_dialect=reading.dialect,
+        located=source.located,
+        source_dialect=source.dialect,
         target_dialect=target.table.name,
         config=source.config,
         ledger=source.ledger,
@@ -224,19 +175,19 @@ def plan_located(
     )
 
 
-def _reading_plan(reading: Reading, after: ViTConfig) -> Plan:
+def _reading_plan(reading: Plan, after: ViTConfig) -> Plan:
     """What is read; tensors that a change makes out of nothing stand for themselves."""
-    read = {assembly.target for assembly in reading.plan.assemblies}
+    read = {assembly.target for assembly in reading.assemblies}
     made = (
         Assembly(name, axes, (Piece(name, axes),))
         for name, axes in expected_tensors(after).items()
         if name not in read
     )
-    return replace(reading.plan, assemblies=(*reading.plan.assemblies, *made))
+    return replace(reading, assemblies=(*reading.assemblies, *made))
 
 
 def _files(
-    target: Target, source: Reading | Checkpoint, infos: Mapping[str, TensorInfo], most: int | None
+    target: Target, source: Checkpoint, infos: Mapping[str, TensorInfo], most: int | None
 ) -> tuple[str, ...]:
     weights = list(weights_files(target.table, infos, most))
     index = ["model.safetensors.index.json"] if len(weights) > 1 else []
@@ -245,11 +196,11 @@ def _files(
     return (*weights, *index, *companions, "README.md", "vitconvert.json")
 
 
-def _after(reading: Reading, changes: Changes) -> tuple[Checkpoint, dict[str, str]]:
+def _after(checkpoint: Checkpoint, changes: Changes) -> tuple[Checkpoint, dict[str, str]]:
     """The checkpoint as it would be after changes, and the class of each tensor's change."""
     from vitconvert.conversion.morphs import cast
 
-    before = _promised(reading)
+    before = _promised(checkpoint)
     after = changed(before, replace(changes, dtype=None))
     if changes.dtype is not None:  # by itself: what it does to the logits needs numbers
         tensors, change = cast(after.tensors, changes.dtype)
@@ -263,12 +214,12 @@ def _after(reading: Reading, changes: Changes) -> tuple[Checkpoint, dict[str, st
 
 
 def _after_gauge(
-    source: Reading | Checkpoint, altered: Mapping[str, str], gauge: Gauge
+    source: Checkpoint, altered: Mapping[str, str], gauge: Gauge
 ) -> tuple[Checkpoint, dict[str, str]]:
     """The same after a step that keeps the function, whose numbers are not computed."""
     import torch
 
-    before = source if isinstance(source, Checkpoint) else _promised(source)
+    before = _promised(source)
     config = gauge.config(before.config)
     assert config is not None
     dtype = next(iter(before.tensors.values())).dtype
@@ -286,21 +237,24 @@ def _after_gauge(
     return after, {**dict.fromkeys(names, "gauge"), **altered}
 
 
-def _promised(reading: Reading) -> Checkpoint:
+def _promised(checkpoint: Checkpoint) -> Checkpoint:
     """The checkpoint with tensors that have a dtype and a shape, and no numbers."""
     import torch
 
     from vitconvert.conversion.materialise import materialise
 
-    manifest, prefix = reading.container.manifest, reading.recognised.prefix
+    if not checkpoint.as_read:
+        return checkpoint  # changed here, and so promised before
+    weights = checkpoint.weights
+    manifest, prefix = weights.container.manifest, weights.recognised.prefix
 
     def read(name: str) -> torch.Tensor:
         info = manifest[prefix + name]
         return torch.empty(info.shape, dtype=getattr(torch, info.dtype))
 
-    plan = replace(reading.plan, constants={})
     with torch.device("meta"):
-        return checkpoint_with(reading, materialise(plan, read))
+        tensors = materialise(replace(weights.plan, constants={}), read)
+    return replace(checkpoint, tensors=tensors)
 
 
 def _only_wider(before: "torch.Tensor | None", after: "torch.Tensor") -> bool:
@@ -313,12 +267,12 @@ def _only_wider(before: "torch.Tensor | None", after: "torch.Tensor") -> bool:
     )
 
 
-def _infos_in_memory(target: Target, source: Reading | Checkpoint) -> dict[str, TensorInfo]:
+def _infos_in_memory(target: Target, source: Checkpoint) -> dict[str, TensorInfo]:
     import torch
 
     from vitconvert.conversion.materialise import materialise
 
-    checkpoint = source if isinstance(source, Checkpoint) else _promised(source)
+    checkpoint = _promised(source)
     with torch.device("meta"):
         tensors = materialise(replace(target.plan, zeros=()), checkpoint.tensors.__getitem__)
     return {

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitconvert.checkpoint import Checkpoint, Reading
+from vitconvert.checkpoint import Checkpoint
 from vitconvert.containers import hash_file
 from vitconvert.conversion.target import Target
 from vitconvert.sources import Located
@@ -15,7 +15,7 @@ from vitconvert.version import VERSION
 
 if TYPE_CHECKING:
     from vitconvert.export.consumers import Opened
-    from vitconvert.parity import ParityReport
+    from vitconvert.parity.report import ParityReport
 
 
 # What somebody typed: an option before it, a path that begins elsewhere than here.
@@ -35,7 +35,7 @@ def published(typed: str) -> str:
 
 
 def provenance(
-    source: Reading | Checkpoint,
+    source: Checkpoint,
     target: Target,
     *,
     sha256_in: Mapping[str, str],
@@ -76,7 +76,7 @@ def provenance(
     }
 
 
-def weights_metadata(source: Reading | Checkpoint, target: Target) -> dict[str, str]:
+def weights_metadata(source: Checkpoint, target: Target) -> dict[str, str]:
     """What the weights say of their own origin, wherever they are copied.
 
     Only what is the same on every machine, so no path and no time, and only what is known before
@@ -102,20 +102,20 @@ def _sha256_of_weights(located: Located) -> str | None:
     return next((found for file, found in located.sha256.items() if Path(file).name == name), None)
 
 
-def source_hashes(reading: Reading) -> Callable[[], Mapping[str, str]]:
+def source_hashes(checkpoint: Checkpoint) -> Callable[[], Mapping[str, str]]:
     """Hash what is read on another core, unless that was done when it was downloaded.
 
     Returns:
         Waits for it, and gives file name -> sha256, or raises what went wrong.
     """
-    known = reading.located.sha256
+    known = checkpoint.located.sha256
     if known:
         return lambda: known
     hashes: Future[Mapping[str, str]] = Future()
 
     def digest() -> None:
         try:
-            hashes.set_result({file.name: hash_file(file) for file in sorted(reading.files)})
+            hashes.set_result({file.name: hash_file(file) for file in sorted(checkpoint.files)})
         except BaseException as error:  # who asks for the hashes gets it, and waits for nothing
             hashes.set_exception(error)
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from vitconvert.checkpoint import Checkpoint, Reading
+from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.target import Target
 from vitconvert.export.huggingface_config import reads_patches
@@ -35,7 +35,7 @@ class Example:
     code: str
 
 
-def examples(target: Target, source: Reading | Checkpoint, has_processor: bool) -> list[Example]:
+def examples(target: Target, source: Checkpoint, has_processor: bool) -> list[Example]:
     """One for each program that can load the target.
 
     Args:

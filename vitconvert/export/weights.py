@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from vitconvert.checkpoint import Checkpoint, Reading, materialised
+from vitconvert.checkpoint import Checkpoint
 from vitconvert.containers import (
     Content,
     TensorInfo,
@@ -26,7 +26,7 @@ _FILES = {"safetensors": "model.safetensors", "npz": "model.npz", "torch": "mode
 
 
 def contents_for(
-    target: Target, source: Reading | Checkpoint, allow: Sequence[str] = ()
+    target: Target, source: Checkpoint, allow: Sequence[str] = ()
 ) -> dict[str, Content]:
     """Every tensor of the target, from a file as it is or from a checkpoint that was changed.
 
@@ -34,12 +34,13 @@ def contents_for(
         NotRepresentable: A step that the target leaves out is not zero. The hint names what would
             help beside what is allowed.
     """
-    if isinstance(source, Reading):
-        plan = compose(source.plan, target.plan)
-        moved = stream(plan, source.container, source.recognised.prefix)
+    if source.as_read:
+        weights = source.weights
+        plan = compose(weights.plan, target.plan)
+        moved = stream(plan, weights.container, weights.recognised.prefix)
         if moved is not None:
             return moved
-    return _materialised(target, materialised(source), allow)
+    return _materialised(target, source, allow)
 
 
 def _materialised(

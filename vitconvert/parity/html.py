@@ -47,7 +47,11 @@ def _mood(report: ParityReport) -> str:
 
 
 def _facts(report: ParityReport) -> str:
-    facts = [("checkpoint", report.source), ("compared with", report.reference)]
+    facts = [
+        ("checkpoint", report.source),
+        ("compared with", report.reference),
+        ("which loaded", report.against),
+    ]
     facts += [("not verified", report.skipped)]
     if report.first_divergence:
         divergence = report.first_divergence

@@ -64,7 +64,8 @@ class ParityReport:
     """Whether a model computes what an independent implementation computes.
 
     Attributes:
-        source: The checkpoint.
+        source: The checkpoint that was verified.
+        against: The checkpoint that the reference implementation loaded; "" if it is the same.
         reference: The implementation it was compared with; "" if there is none.
         skipped: Why nothing was compared; "" otherwise.
         comparisons: One for each kind of images and each dtype.
@@ -75,6 +76,7 @@ class ParityReport:
     """
 
     source: str
+    against: str = ""
     reference: str = ""
     skipped: str = ""
     comparisons: tuple[Comparison, ...] = ()
@@ -107,7 +109,11 @@ class ParityReport:
             return
         raise ParityFailed(
             f"The model does not compute what {self.reference} computes.",
-            evidence={"file": self.source, **_evidence(self.first_divergence)},
+            evidence={
+                "file": self.source,
+                **({"against": self.against} if self.against else {}),
+                **_evidence(self.first_divergence),
+            },
             details=[_line(comparison) for comparison in self.comparisons],
             hint=_hint(self.first_divergence),
         )
@@ -116,7 +122,8 @@ class ParityReport:
         """The result in a few lines of plain text."""
         if not self.verified:
             return f"not verified: {self.skipped}"
-        lines = [f"{self.verdict} to {self.reference}"]
+        loaded = f" of {self.against}" if self.against else ""
+        lines = [f"{self.verdict} to {self.reference}{loaded}"]
         lines += [f"  {_line(comparison)}" for comparison in self.comparisons]
         evidence = _evidence(self.first_divergence)
         lines += [f"  {key:<15}{value}" for key, value in evidence.items()]

@@ -4,16 +4,14 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from os import PathLike
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from vitconvert.checkpoint import Reading, read_header
+from vitconvert.checkpoint import Checkpoint, build_model
 from vitconvert.errors import MissingPackage, NotRepresentable, UsageError
 from vitconvert.inference.preprocessing import Preprocessing
-from vitconvert.loading import build_model
 from vitconvert.model import ViT
 from vitconvert.parity.compare import allowed, compare, differences
 from vitconvert.parity.diagnosis import Case, diagnose
@@ -22,100 +20,52 @@ from vitconvert.parity.isolation import isolated, side_by_side
 from vitconvert.parity.references import Reference, build_reference
 from vitconvert.parity.report import Comparison, Divergence, LayerDifference, ParityReport
 from vitconvert.parity.taps import OUTPUT, record, record_ours
-from vitconvert.sources import locate
 
-Source = str | PathLike[str]
 _Model = TypeVar("_Model", bound=nn.Module)
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 TOLERANCE = 2e-5
 
 
-def verify(
-    source: Source,
+def verify_checkpoint(
+    checkpoint: Checkpoint,
     *,
-    against: Source | None = None,
-    dialect: str | None = None,
-    overrides: Mapping[str, Any] | None = None,
-    architecture: str | None = None,
-    table: Source | None = None,
-    prefer: str | None = None,
-    tolerance: float = TOLERANCE,
-    seed: int = 0,
-    batch: int = 2,
-    dtypes: Sequence[str] = ("float32", "float64"),
-) -> ParityReport:
-    """Load a checkpoint and compare it with the implementation of its own ecosystem.
-
-    That implementation loads the same file by itself. Where none can be installed the report says
-    so (`verified` is False), and nothing is claimed.
-
-    Args:
-        source, dialect, overrides, architecture, table, prefer: As for `load_model`.
-        against: Another checkpoint that should compute the same function; the implementation of
-            *its* ecosystem loads it and is compared with.
-        tolerance: Largest relative difference in float32; in float64 a ten-millionth of it.
-        seed, batch: Which images, and how many of each kind.
-        dtypes: "float32", "float64" or both.
-
-    Raises:
-        VitConvertError: The checkpoint cannot be loaded, as for `load_model`.
-        UsageError: The images of `against` are of another size, or an argument is wrong.
-    """
-    options: dict[str, Any] = {
-        "dialect": dialect,
-        "overrides": overrides,
-        "architecture": architecture,
-        "table": table,
-        "prefer": prefer,
-    }
-    reading = read_header(locate(source), **options)
-    checkpoint = reading.checkpoint
-    other = reading if against is None else read_header(locate(against))
-    with other.container:
-        return verify_reading(
-            other,
-            build_model(checkpoint),
-            preprocessing=checkpoint.preprocessing,
-            tolerance=tolerance,
-            seed=seed,
-            batch=batch,
-            dtypes=dtypes,
-        )
-
-
-def verify_reading(
-    reading: Reading,
-    model: ViT,
-    *,
-    preprocessing: Preprocessing | None = None,
+    against: Checkpoint | None = None,
+    model: ViT | None = None,
     tolerance: float = TOLERANCE,
     seed: int = 0,
     batch: int = 2,
     dtypes: Sequence[str] = ("float32", "float64"),
     until_equal: bool = False,
 ) -> ParityReport:
-    """Compare a model with the implementation of the ecosystem that a checkpoint belongs to.
+    """Compare a checkpoint with the implementation of its own ecosystem.
 
     Args:
-        reading: The checkpoint's header; the reference implementation gets its tensors.
-        model: What should compute the same, and is not changed.
-        preprocessing: Normalises the photograph, so that its values are usual ones.
-        tolerance, seed, batch, dtypes: As for `verify`.
+        checkpoint: What is to be verified.
+        against: Another checkpoint: the implementation of its ecosystem gets its tensors and is
+            compared with. By default, the same checkpoint.
+        model: What should compute the same, and is not changed; by default, the checkpoint in
+            vitconvert's model.
+        tolerance, seed, batch, dtypes: As for `vitconvert.verify`.
         until_equal: Leave out float64 if no bit differs in float32, in any layer: it could not
             tell more, and takes three times as long.
 
     Raises:
-        UsageError: The model reads other images than the checkpoint, or an argument is wrong.
+        UsageError: The model reads other images than `against`, or an argument is wrong.
     """
-    _check(reading, model, batch, dtypes)
-    source = reading.located.reference
+    theirs = against or checkpoint
+    model = model or build_model(checkpoint)
+    _check(theirs, model, batch, dtypes)
+    source = checkpoint.located.reference
+    loaded = against.located.reference if against else ""
     with isolated():
         try:
-            reference = build_reference(reading)
+            reference = build_reference(theirs)
         except (MissingPackage, NotRepresentable) as error:
-            return ParityReport(source=source, skipped=error.fact, tolerance=tolerance)
+            return ParityReport(
+                source=source, against=loaded, skipped=error.fact, tolerance=tolerance
+            )
         model = adapted(model, reference.adapts)
-        images = _images(model, preprocessing, seed=seed, batch=batch)
+        images = _images(model, checkpoint.preprocessing, seed=seed, batch=batch)
         # The sharpest arithmetic comes last, and says where the two part.
         wanted = sorted(set(dtypes) & set(reference.dtypes)) or reference.dtypes
         parts: list[_Part] = []
@@ -125,6 +75,7 @@ def verify_reading(
                 break
     return ParityReport(
         source=source,
+        against=loaded,
         reference=reference.name,
         comparisons=tuple(comparison for part in parts for comparison in part.comparisons),
         layers=tuple(layer for part in parts for layer in part.layers),
@@ -223,7 +174,7 @@ def _images(
     return {kind: torch.from_numpy(array) for kind, array in arrays.items()}
 
 
-def _check(reading: Reading, model: ViT, batch: int, dtypes: Sequence[str]) -> None:
+def _check(checkpoint: Checkpoint, model: ViT, batch: int, dtypes: Sequence[str]) -> None:
     if unknown := sorted(set(dtypes) - set(DTYPES)) or not dtypes:
         raise UsageError(
             "Parity is measured in float32, float64 or both.", evidence={"asked": unknown}
@@ -231,7 +182,7 @@ def _check(reading: Reading, model: ViT, batch: int, dtypes: Sequence[str]) -> N
     if batch < 1:
         raise UsageError(f"batch must be at least 1, not {batch}.")
     for field in ("image_size", "in_channels", "num_classes"):
-        found, wanted = getattr(model.config, field), getattr(reading.config, field)
+        found, wanted = getattr(model.config, field), getattr(checkpoint.config, field)
         if found != wanted:
             raise UsageError(
                 "The model and the checkpoint it is compared with have different inputs or "

@@ -19,7 +19,7 @@ from vitconvert.sources.timm_names import resolve_timm
 
 
 def locate(
-    reference: str | PathLike[str],
+    reference: str | PathLike[str] | Located,
     *,
     revision: str | None = None,
     token: str | None = None,
@@ -32,7 +32,8 @@ def locate(
     Args:
         reference: A path, `local-dir:PATH`, `timm:NAME[.TAG]`, `hf-hub:ORG/REPO[@REV][/FILE]`
             (also `hf:`, `hf://` or nothing before it), `google:NAME`, `torchvision:NAME`,
-            `dino:NAME` or an https address. What exists on disk is a path before all else.
+            `dino:NAME` or an https address. What exists on disk is a path before all else. Files
+            that have been located stay as they are.
         revision: Branch, tag or commit of a Hub repository.
         token: For private and gated repositories; by default the one of `hf auth login`.
         cache_dir: Where downloads are kept; by default the Hub's own cache, and
@@ -46,6 +47,8 @@ def locate(
         IntegrityError: A file is not the one that was published.
         UsageError: Two revisions, or a revision of something that has none.
     """
+    if isinstance(reference, Located):
+        return reference
     text = fspath(reference)
     cache = Path(cache_dir).expanduser() if cache_dir else None
     target, name = _resolve(text)

@@ -6,7 +6,7 @@ loads the checkpoint's tensors in their own names, strictly: nothing here goes t
 
 from collections.abc import Callable, Mapping
 
-from vitconvert.checkpoint import Reading
+from vitconvert.checkpoint import Checkpoint
 from vitconvert.errors import NotRepresentable, VitConvertError
 from vitconvert.parity.references.huggingface import huggingface_reference
 from vitconvert.parity.references.lucidrains import lucidrains_reference
@@ -19,7 +19,7 @@ from vitconvert.parity.references.torchvision import torchvision_reference
 __all__ = ["ConfigNotTaken", "Reference", "TensorsNotTaken", "build_reference"]
 
 
-def build_reference(reading: Reading) -> Reference:
+def build_reference(checkpoint: Checkpoint) -> Reference:
     """The implementation of a checkpoint's own ecosystem, with its weights, in float32.
 
     Raises:
@@ -30,27 +30,27 @@ def build_reference(reading: Reading) -> Reference:
     """
     from huggingface_hub.errors import StrictDataclassError
 
-    ecosystem = reading.table.ecosystem
+    ecosystem = checkpoint.table.ecosystem
     if ecosystem not in _BUILDERS:
         raise NotRepresentable(
-            _WITHOUT.get(ecosystem, f"{reading.table.title} is no package to install.")
+            _WITHOUT.get(ecosystem, f"{checkpoint.table.title} is no package to install.")
         )
     try:
-        return _BUILDERS[ecosystem](reading)
+        return _BUILDERS[ecosystem](checkpoint)
     except VitConvertError:
         raise
     except (*_REFUSALS, StrictDataclassError) as error:
-        if not reading.their_config:
+        if not checkpoint.their_config:
             raise
         # Where a config.json and the tensors differ, the tensors are right, and noted to be so.
         said = str(error).strip().partition("\n")[0]
         raise ConfigNotTaken(
-            f"{reading.table.title}: its own class does not take what config.json says: {said}"
+            f"{checkpoint.table.title}: its own class does not take what config.json says: {said}"
         ) from error
 
 
 _REFUSALS = (RuntimeError, ValueError, TypeError)  # of classes that get wrong arguments
-_BUILDERS: Mapping[str, Callable[[Reading], Reference]] = {
+_BUILDERS: Mapping[str, Callable[[Checkpoint], Reference]] = {
     "timm": timm_reference,
     "hf": huggingface_reference,
     "torchvision": torchvision_reference,

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitconvert.checkpoint import Reading
+from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.errors import NotRepresentable
 from vitconvert.parity.isolation import silent_transformers
@@ -95,7 +95,7 @@ _POOLED = ("Dinov2Model", "Dinov2WithRegistersModel", "DINOv3ViTModel", "CLIPVis
 _ACTIVATIONS = {"gelu_tanh": "gelu_pytorch_tanh"}
 
 
-def huggingface_reference(reading: Reading) -> Reference:
+def huggingface_reference(checkpoint: Checkpoint) -> Reference:
     """Build the class that the tensors are of, from the config.json beside them.
 
     transformers 5.23. `from_pretrained` reads both spellings, on disk and in memory; what it
@@ -106,8 +106,8 @@ def huggingface_reference(reading: Reading) -> Reference:
         NotRepresentable: transformers does not take these tensors.
     """
     transformers = package("transformers", install="transformers")
-    tensors = own_tensors(reading)
-    theirs = _their_config(reading)
+    tensors = own_tensors(checkpoint)
+    theirs = _their_config(checkpoint)
     family = _FAMILIES[theirs["model_type"].removesuffix(_TOWER)]
     kind = _class_of(family, tensors)
     config = transformers.AutoConfig.for_model(**_config_of(kind, family, theirs))
@@ -119,13 +119,13 @@ def huggingface_reference(reading: Reading) -> Reference:
             dtype=next(iter(tensors.values())).dtype,
             attn_implementation="sdpa",
             output_loading_info=True,
-            **_pooler(kind, reading.config, tensors),
+            **_pooler(kind, checkpoint.config, tensors),
         )
-    _check(kind, problems, reading.ledger.ignored)
+    _check(kind, problems, checkpoint.ledger.ignored)
     return Reference(
         name=f"transformers {transformers.__version__} {kind}",
         model=model.eval(),
-        taps=_taps(model, family, reading.config.depth),
+        taps=_taps(model, family, checkpoint.config.depth),
         run=run,
         reads="output" if _gives_output(model) else "tokens",
         **_in_float32(kind),
@@ -141,18 +141,18 @@ def _in_float32(kind: str) -> dict[str, Any]:
     return {"dtypes": ("float32",), "notes": (note,)}
 
 
-def _their_config(reading: Reading) -> dict[str, Any]:
-    theirs = dict(reading.their_config)
+def _their_config(checkpoint: Checkpoint) -> dict[str, Any]:
+    theirs = dict(checkpoint.their_config)
     if str(theirs.get("model_type")).removesuffix(_TOWER) not in _FAMILIES:
-        theirs = _config_from_ours(reading)
-    theirs["num_labels"] = reading.config.num_classes  # a config.json does not write two classes
+        theirs = _config_from_ours(checkpoint)
+    theirs["num_labels"] = checkpoint.config.num_classes  # a config.json does not write two classes
     theirs.pop("id2label", None)
     theirs.pop("label2id", None)
     if theirs["model_type"] == "vit_mae":
         theirs["mask_ratio"] = 0.0
     if theirs["model_type"] in ("beit", "data2vec-vision"):
         # With the head of masked pre-training, tokens are normed in spite of mean pooling.
-        theirs["use_mean_pooling"] = not reading.config.final_norm
+        theirs["use_mean_pooling"] = not checkpoint.config.final_norm
     return theirs
 
 
@@ -169,11 +169,11 @@ def _config_of(kind: str, family: _Family, theirs: Mapping[str, Any]) -> dict[st
     return {**vision, **own, "model_type": theirs["model_type"] + _TOWER}
 
 
-def _config_from_ours(reading: Reading) -> dict[str, Any]:
+def _config_from_ours(checkpoint: Checkpoint) -> dict[str, Any]:
     """For tensors without a config.json, from what the user stated."""
-    config = reading.config
-    if not reading.table.name.startswith(("hf_vit", "hf_deit", "hf_ijepa")):
-        raise NotRepresentable(f"{reading.table.title} cannot be built without its config.json.")
+    config = checkpoint.config
+    if not checkpoint.table.name.startswith(("hf_vit", "hf_deit", "hf_ijepa")):
+        raise NotRepresentable(f"{checkpoint.table.title} cannot be built without its config.json.")
     kind = "deit" if config.dist_token else "vit" if config.class_token else "ijepa"
     return {
         "model_type": kind,

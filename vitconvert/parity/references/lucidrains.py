@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from vitconvert.checkpoint import Reading
+from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.errors import NotRepresentable
 from vitconvert.parity.references.reference import Reference, load_strictly, own_tensors, package
@@ -21,7 +21,7 @@ _CLASSES = {
 _EPS = 1e-5  # torch.nn.LayerNorm's default, which the package never changes
 
 
-def lucidrains_reference(reading: Reading) -> Reference:
+def lucidrains_reference(checkpoint: Checkpoint) -> Reference:
     """Build the class of the installed release, which can read the layouts since 1.4.
 
     vit-pytorch 1.26. Training scripts often exchange its activation or epsilon, and some leave out
@@ -31,11 +31,11 @@ def lucidrains_reference(reading: Reading) -> Reference:
         MissingPackage: vit-pytorch is not installed.
         NotRepresentable: The checkpoint is of an earlier release or a changed model.
     """
-    dialect, config = reading.table.name, reading.config
+    dialect, config = checkpoint.table.name, checkpoint.config
     if dialect not in _CLASSES:
         raise NotRepresentable(
-            f"{reading.table.title}: {reading.table.install} computes it, and not the release that "
-            "is installed."
+            f"{checkpoint.table.title}: {checkpoint.table.install} computes it, and not the "
+            "release that is installed."
         )
     package("vit_pytorch", install="vit-pytorch")
     name = f"vit-pytorch {version('vit-pytorch')} {_CLASSES[dialect]}"
@@ -44,7 +44,7 @@ def lucidrains_reference(reading: Reading) -> Reference:
             "the installed vit-pytorch has no class that pools these tokens in this way."
         )
     model, notes = vit_pytorch_model(config)
-    load_strictly(model, _flat_tokens(model, own_tensors(reading)), name)
+    load_strictly(model, _flat_tokens(model, own_tensors(checkpoint)), name)
     return Reference(
         name=name,
         model=model.eval(),

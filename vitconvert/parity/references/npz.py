@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from vitconvert.checkpoint import Reading
+from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.errors import NotRepresentable
 from vitconvert.parity.references.reference import Reference, own_tensors, package
@@ -15,7 +15,7 @@ from vitconvert.parity.references.timm import put_back_pre_logits, timm_like, vi
 _STEM = {"stem_style": "timm"}
 
 
-def npz_reference(reading: Reading) -> Reference:
+def npz_reference(checkpoint: Checkpoint) -> Reference:
     """Build timm's class for the configuration and let it read the file by itself.
 
     timm 1.0.31, `VisionTransformer.load_pretrained`. It reads the published numbering of Google's
@@ -25,13 +25,13 @@ def npz_reference(reading: Reading) -> Reference:
         NotRepresentable: timm's loader does not read this file, or not all of it.
     """
     timm = package("timm", install="timm")
-    config = reading.config
+    config = checkpoint.config
     if config.computed_positions:
         raise NotRepresentable("timm's .npz loader wants stored positions; this file has none.")
     name = f"timm {timm.__version__}'s .npz loader"
-    model = _read(reading, config, name)
+    model = _read(checkpoint, config, name)
     if config.representation_size:
-        _restore_pre_logits(model, reading, config)
+        _restore_pre_logits(model, checkpoint, config)
     _require_complete(model, name)
     return replace(
         timm_like(model.eval(), config, name),
@@ -40,14 +40,14 @@ def npz_reference(reading: Reading) -> Reference:
     )
 
 
-def _read(reading: Reading, config: ViTConfig, name: str) -> nn.Module:
+def _read(checkpoint: Checkpoint, config: ViTConfig, name: str) -> nn.Module:
     model = vision_transformer(
         config.replace(num_classes=0) if config.representation_size else config
     )
     for parameter in model.parameters():
         parameter.fill_(math.nan)  # what the loader passes over stays so
     try:
-        model.load_pretrained(str(reading.container.path))  # type: ignore[operator]
+        model.load_pretrained(str(checkpoint.weights.container.path))  # type: ignore[operator]
     except (KeyError, ValueError, TypeError, RuntimeError) as error:
         raise NotRepresentable(
             f"{name} does not read this file.", evidence={"problem": error}
@@ -55,10 +55,10 @@ def _read(reading: Reading, config: ViTConfig, name: str) -> nn.Module:
     return model
 
 
-def _restore_pre_logits(model: nn.Module, reading: Reading, config: ViTConfig) -> None:
+def _restore_pre_logits(model: nn.Module, checkpoint: Checkpoint, config: ViTConfig) -> None:
     """Kernels are (inputs, outputs) in Flax."""
     put_back_pre_logits(model, config)
-    tensors = own_tensors(reading)
+    tensors = own_tensors(checkpoint)
     for name, layer in (("pre_logits", model.get_submodule("head.fc")), ("head", _head(model))):
         if isinstance(layer, nn.Linear):
             kernel = next(key for key in tensors if key.endswith(f"{name}/kernel"))

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitconvert.checkpoint import Reading
+from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.their_config import look_up
 from vitconvert.errors import NotRepresentable
@@ -19,7 +19,7 @@ from vitconvert.parity.taps import Tap, block_taps
 _POOL_TYPES = {"token": "tok", "none": "none"}
 
 
-def openclip_reference(reading: Reading) -> Reference:
+def openclip_reference(checkpoint: Checkpoint) -> Reference:
     """Build open_clip's image tower, without the text tower.
 
     open_clip 3.3: `transformer.py`, VisionTransformer, from the configuration; `timm_model.py`,
@@ -30,13 +30,13 @@ def openclip_reference(reading: Reading) -> Reference:
         NotRepresentable: The tower has no argument for a part of it, or nothing names it.
     """
     open_clip = package("open_clip", install="open-clip-torch")
-    tensors = {n.removeprefix("visual."): t for n, t in own_tensors(reading).items()}
+    tensors = {n.removeprefix("visual."): t for n, t in own_tensors(checkpoint).items()}
     build = _own_tower if "class_embedding" in tensors else _timm_tower
-    return build(open_clip, reading, tensors)
+    return build(open_clip, checkpoint, tensors)
 
 
-def _own_tower(open_clip: Any, reading: Reading, tensors: Mapping[str, Tensor]) -> Reference:
-    config = reading.config
+def _own_tower(open_clip: Any, checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> Reference:
+    config = checkpoint.config
     name = f"open_clip {open_clip.__version__} VisionTransformer"
     model: nn.Module = open_clip.transformer.VisionTransformer(
         **_arguments(config), act_layer=_activation(config, open_clip)
@@ -54,11 +54,11 @@ def _own_tower(open_clip: Any, reading: Reading, tensors: Mapping[str, Tensor]) 
     )
 
 
-def _timm_tower(open_clip: Any, reading: Reading, tensors: Mapping[str, Tensor]) -> Reference:
-    config = reading.config
+def _timm_tower(open_clip: Any, checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> Reference:
+    config = checkpoint.config
     name = f"open_clip {open_clip.__version__} TimmModel"
-    if look_up(reading.their_config, "model_cfg.vision_cfg.timm_model_name"):
-        vision_cfg = look_up(reading.their_config, "model_cfg.vision_cfg")
+    if look_up(checkpoint.their_config, "model_cfg.vision_cfg.timm_model_name"):
+        vision_cfg = look_up(checkpoint.their_config, "model_cfg.vision_cfg")
         model = _named_tower(open_clip, vision_cfg, config.num_classes)
     else:
         model = _nameless_tower(open_clip, config)

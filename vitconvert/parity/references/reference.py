@@ -8,7 +8,7 @@ from types import ModuleType
 import torch
 from torch import Tensor, nn
 
-from vitconvert.checkpoint import Reading
+from vitconvert.checkpoint import Checkpoint
 from vitconvert.errors import MissingPackage, NotRepresentable
 from vitconvert.parity.taps import Taps
 
@@ -52,14 +52,14 @@ class Reference:
     adapts: Mapping[str, str] = field(default_factory=dict)
 
 
-def own_tensors(reading: Reading) -> dict[str, Tensor]:
+def own_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
     """The checkpoint's tensors in its own names, without wrappers and what plays no part.
 
     Raises:
         CorruptFile: The bytes of a tensor are damaged.
     """
-    ignored = reading.ledger.ignored
-    read = {name: reading.read(name) for name in reading.recognised.binding.shapes}
+    ignored, weights = checkpoint.ledger.ignored, checkpoint.weights
+    read = {name: weights.read(name) for name in weights.recognised.binding.shapes}
     # Empty arrays are ignored by us for having nothing to say, and wanted by their own module.
     read = {name: t for name, t in read.items() if name not in ignored or not t.numel()}
     return {n: t if t.dtype == torch.float64 else t.float() for n, t in read.items()}

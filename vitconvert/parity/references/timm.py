@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitconvert.checkpoint import Reading
+from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.errors import NotRepresentable
 from vitconvert.parity.references.reference import (
@@ -36,7 +36,7 @@ _PLAIN = {
 }
 
 
-def timm_reference(reading: Reading) -> Reference:
+def timm_reference(checkpoint: Checkpoint) -> Reference:
     """Build the named architecture, or else the class that the configuration describes.
 
     After timm 1.0.31, `create_model` and `VisionTransformer`. timm dropped the layer before the
@@ -46,12 +46,12 @@ def timm_reference(reading: Reading) -> Reference:
         NotRepresentable: timm's class does not take these tensors.
     """
     timm = package("timm", install="timm")
-    tensors, config = own_tensors(reading), reading.config
+    tensors, config = own_tensors(checkpoint), checkpoint.config
     with torch.device("meta"):
-        model = _named_model(timm, reading) or vision_transformer(config)
+        model = _named_model(timm, checkpoint) or vision_transformer(config)
     if any(buffer.is_meta for buffer in model.buffers()):
         # Rotary tables and the like are in no file, so timm must compute them.
-        model = _named_model(timm, reading) or vision_transformer(config)
+        model = _named_model(timm, checkpoint) or vision_transformer(config)
     if config.representation_size:
         put_back_pre_logits(model, config)
         tensors = _renamed_pre_logits(tensors)
@@ -111,16 +111,16 @@ def put_back_pre_logits(model: nn.Module, config: ViTConfig) -> None:
         model.head.add_module(name, module)
 
 
-def _named_model(timm: Any, reading: Reading) -> nn.Module | None:
+def _named_model(timm: Any, checkpoint: Checkpoint) -> nn.Module | None:
     """The architecture that a config.json or the reference names, as `create_model` makes it."""
-    theirs = reading.their_config
-    name = reading.located.name or theirs.get("architecture")
+    theirs = checkpoint.their_config
+    name = checkpoint.located.name or theirs.get("architecture")
     if not name or not timm.is_model(str(name).split(".")[0]):
         return None
     arguments: dict[str, Any] = {
-        "num_classes": reading.config.num_classes,
-        "in_chans": reading.config.in_channels,
-        "img_size": reading.config.image_size,
+        "num_classes": checkpoint.config.num_classes,
+        "in_chans": checkpoint.config.in_channels,
+        "img_size": checkpoint.config.image_size,
     }
     if "global_pool" in theirs:
         arguments["global_pool"] = theirs["global_pool"]

@@ -4,14 +4,14 @@ from functools import partial
 
 from torch import nn
 
-from vitconvert.checkpoint import Reading
+from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.errors import NotRepresentable
 from vitconvert.parity.references.reference import Reference, load_strictly, own_tensors, package
 from vitconvert.parity.taps import Tap, block_taps
 
 
-def torchvision_reference(reading: Reading) -> Reference:
+def torchvision_reference(checkpoint: Checkpoint) -> Reference:
     """Build the class from the configuration; torchvision has no configuration files.
 
     torchvision 0.29. Its own hook renames the MLPs of old files (linear_1, linear_2).
@@ -21,11 +21,11 @@ def torchvision_reference(reading: Reading) -> Reference:
         NotRepresentable: The class has no argument for a part of the configuration.
     """
     torchvision = package("torchvision", install="torchvision")
-    config = reading.config
+    config = checkpoint.config
     model = torchvision_model(config)
     name = f"torchvision {torchvision.__version__} VisionTransformer"
     notes = _fit(model, config)
-    load_strictly(model, own_tensors(reading), name)
+    load_strictly(model, own_tensors(checkpoint), name)
     return Reference(
         name=name,
         model=model.eval(),

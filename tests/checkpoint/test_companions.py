@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from vitconvert.beside import read_beside
+from vitconvert.checkpoint import ReadOptions
+from vitconvert.checkpoint.companions import Companions
+from vitconvert.checkpoint.reading import statements_on
 from vitconvert.config import ViTConfig
 from vitconvert.errors import NotRepresentable, VitConvertError
+from vitconvert.preprocessing.stated import stated_preprocessing
 from vitconvert.sources import locate
 from vitconvert.tables.dialects import builtin_tables
 
@@ -75,7 +78,7 @@ def test_error_wrong_preprocessing_names_its_file(name, said, message, tmp_path)
     save_file({"head.bias": np.zeros(5, np.float32)}, tmp_path / "model.safetensors")
     (tmp_path / name).write_text(json.dumps(said))
     with pytest.raises(VitConvertError) as caught:
-        read_beside(locate(tmp_path)).preprocessing(builtin_tables()["timm"], CONFIG)
+        stated_preprocessing(Companions(located=locate(tmp_path)), builtin_tables()["timm"], CONFIG)
     assert str(caught.value) == message.format(file=tmp_path / name)
 
 
@@ -107,5 +110,7 @@ def test_error_the_config_asks_for_another_model(table, said, message, tmp_path)
     file = tmp_path / "config.json"
     file.write_text(json.dumps(said))
     with pytest.raises(NotRepresentable) as caught:
-        read_beside(locate(tmp_path)).stated_facts(builtin_tables()[table], None, None)
+        statements_on(Companions(located=locate(tmp_path)), ReadOptions()).facts(
+            builtin_tables()[table]
+        )
     assert str(caught.value) == message.format(file=file)

@@ -1,0 +1,561 @@
+"""The front door: every public name, in the order of the story.
+
+A checkpoint is located and read (`load_checkpoint`), becomes a model (`load_model`) that answers
+for photographs (`predict`, `embed`), or another checkpoint (`convert`) that provably computes the
+same function (`verify`). Each function opens the checkpoint and hands it to the room that does the
+work; what needs torch is imported when it is called.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+from vitconvert.checkpoint import (
+    Checkpoint,
+    ReadArguments,
+    ReadOptions,
+    build_model,
+    read_checkpoint,
+)
+from vitconvert.config import ViTConfig
+from vitconvert.conversion.ledger import Ledger
+from vitconvert.difference import Difference, diff_located
+from vitconvert.errors import VitConvertError
+from vitconvert.export.convert import Conversion
+from vitconvert.export.dry_run import ConversionPlan
+from vitconvert.inference.preprocessing import Preprocessing
+from vitconvert.inspection import Inspection, inspect_located
+from vitconvert.parity.report import ParityReport
+from vitconvert.sources import Located, locate
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from vitconvert.inference.embed import Embedding
+    from vitconvert.inference.images import ImageSource
+    from vitconvert.inference.predict import Prediction
+    from vitconvert.model import ViT
+
+__all__ = [
+    "Checkpoint",
+    "Conversion",
+    "ConversionPlan",
+    "Difference",
+    "Inspection",
+    "Ledger",
+    "ParityReport",
+    "Preprocessing",
+    "ViT",
+    "ViTConfig",
+    "VitConvertError",
+    "build_lucidrains",
+    "convert",
+    "convert_state_dict",
+    "diff",
+    "embed",
+    "inspect",
+    "load_checkpoint",
+    "load_model",
+    "plan_conversion",
+    "predict",
+    "verify",
+]
+
+Source = str | PathLike[str] | Located | Checkpoint
+"""A path, `timm:NAME`, `hf-hub:ORG/REPO` and what else `vitconvert.sources.locate` takes; or what
+it, or `load_checkpoint`, returned."""
+
+_Size = int | tuple[int, int]  # pixels of a side, or height and width
+
+
+def inspect(source: str | PathLike[str] | Located, **reading: Unpack[ReadArguments]) -> Inspection:
+    """Say what a checkpoint is, reading no weights.
+
+    What keeps a checkpoint from being loaded (an unknown dialect, a missing fact, tensors that do
+    not add up) is not raised but returned, as `problem`.
+
+    Args:
+        source: A path or a reference, as for `load_model`.
+        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer.
+
+    Raises:
+        SourceError: The source leads to no file.
+        CorruptFile, UnsafeFile: The header cannot be read, or not safely.
+    """
+    return inspect_located(locate(source), ReadOptions(**reading))
+
+
+def load_checkpoint(source: Source, **reading: Unpack[ReadArguments]) -> Checkpoint:
+    """Read a pretrained ViT checkpoint, and return its tensors under canonical names.
+
+    Nothing in the file is executed, and nothing is dropped in silence: each tensor of the file is
+    used exactly once, or ignored for a reason that the dialect's table states. That is proved from
+    the header; the tensors are read when they are first asked for.
+
+    Args:
+        source: A path, `timm:NAME`, `hf-hub:ORG/REPO` and what else `sources.locate` takes.
+        dialect: Name of a table of `weights_map/` or of an ecosystem; by default the one table
+            that explains every key.
+        overrides: Fields of ViTConfig that the tensors cannot tell, such as `{"num_heads": 3}`.
+        architecture: Name of an architecture, for files that cannot tell what they are.
+        table: A TOML file with one more dialect.
+        prefer: Which weights to take of a torch checkpoint that has several, such as "model"
+            where averaged ones lie beside them; by default the averaged ones.
+
+    Raises:
+        SourceError: The source leads to no file.
+        CorruptFile, UnsafeFile: The file cannot be read, or not safely. Damaged bytes of a tensor
+            raise it when the tensors are read.
+        UnknownDialect, AmbiguousDialect: No table explains every key, or several do.
+        TensorMismatch, ShapeMismatch: Tensors are missing, left over, doubled or misshapen.
+        MissingFact, ConflictingFact: A fact that decides the function is not known, or
+            contradicts the tensors.
+        NotRepresentable: The checkpoint's own configuration asks for something unknown.
+    """
+    if isinstance(source, Checkpoint):
+        return source
+    return read_checkpoint(locate(source), ReadOptions(**reading))
+
+
+def load_model(
+    source: Source,
+    *,
+    image_size: _Size | None = None,
+    patch_size: _Size | None = None,
+    in_channels: int | None = None,
+    num_classes: int | None = None,
+    dtype: "torch.dtype | None" = None,
+    device: "torch.device | str" = "cpu",
+    fast: bool = False,
+    **reading: Unpack[ReadArguments],
+) -> "ViT":
+    """Load a pretrained ViT, whatever its spelling, as vitconvert's own, in eval mode.
+
+    Args:
+        source: A path, `timm:NAME`, `hf-hub:ORG/REPO` and what else `sources.locate` takes.
+        image_size: Resample the positions to this size, by the project's own rule.
+        patch_size: Resize the kernel of the patches as FlexiViT does, and resample the positions.
+        in_channels: Read images of this many channels, as timm adapts a first convolution.
+        num_classes: Replace the head by a new one of this size (0: none).
+        dtype: Cast the weights; by default, half-precision weights become float32, which is exact
+            and what their projects compute in on a CPU, and others stay as they are.
+        device: Where the model goes.
+        fast: Build a `model.fast.FastViT`, for inference only: faster, and equal within rounding
+            where the usual one is equal to the last bit.
+        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer.
+
+    Raises:
+        UsageError: There is no such device, or a change makes no sense for this model.
+        VitConvertError: One of the errors of `load_checkpoint`.
+
+    Example:
+        >>> model = load_model("ViT-B_16.npz")            # doctest: +SKIP
+        >>> logits = model(images)                        # doctest: +SKIP
+    """
+    return build_model(
+        load_checkpoint(source, **reading),
+        image_size=image_size,
+        patch_size=patch_size,
+        in_channels=in_channels,
+        num_classes=num_classes,
+        dtype=dtype,
+        device=device,
+        fast=fast,
+    )
+
+
+def predict(
+    model: "ViT | Source",
+    images: "ImageSource | Iterable[ImageSource]",
+    preprocessing: Preprocessing | None = None,
+    *,
+    topk: int = 5,
+    labels: Sequence[str] | None = None,
+    batch_size: int = 8,
+    recursive: bool = False,
+    fast: bool = True,
+    fast_preprocessing: bool = False,
+    dtype: "torch.dtype | None" = None,
+    device: "torch.device | str" = "cpu",
+) -> "Iterator[Prediction]":
+    """The likeliest classes of each image, in the order of the images, as they come.
+
+    An image that cannot be read, or does not fit, has an error instead, and the rest goes on.
+    Threads decode and preprocess the next images while the model computes.
+
+    Args:
+        model: What `load_model` takes, a checkpoint, or a model, which is used as it is.
+        images: One or several of: a file, a folder, a pattern such as "photos/**/*.jpg", an open
+            Pillow image. They are looked for as they are needed.
+        preprocessing: By default, the checkpoint's own; needed with a model.
+        topk: How many classes, at most.
+        labels: Names of the classes; by default, the checkpoint's.
+        batch_size: How many images the model sees at once.
+        recursive: Look into the folders of folders too.
+        fast: Faster arithmetic, equal within rounding: see `load_model`.
+        fast_preprocessing: Faster reading, of nearly the same pixels: see `Preprocessing`.
+        dtype: Compute in it; by default, as `load_model` does. In bfloat16 a CPU that has it takes
+            half the time, and logits differ by 1 to 2 % of the largest.
+        device: Where the model goes.
+
+    Raises:
+        VitConvertError: One of the errors of `load_checkpoint`.
+        MissingFact: Nothing says how images are prepared.
+        InputMismatch: The preprocessing makes other images than the model reads.
+        ConflictingFact: The model has no head, or not as many classes as there are labels.
+        UsageError: `topk` or `batch_size` is below 1.
+
+    Example:
+        >>> for prediction in predict("hf-hub:google/vit-base-patch16-224", "photos"):
+        ...     print(prediction.path, prediction.top[0].label)          # doctest: +SKIP
+    """
+    from vitconvert.inference.photographs import ready
+    from vitconvert.inference.predict import predict as predict_with
+
+    opened = _opened(model)
+    if isinstance(opened, Checkpoint):
+        labels = labels or opened.labels
+    built, prepared = ready(opened, preprocessing, fast=fast, dtype=dtype, device=device)
+    return predict_with(
+        built,
+        images,
+        prepared,
+        topk=topk,
+        labels=labels,
+        batch_size=batch_size,
+        recursive=recursive,
+        fast_preprocessing=fast_preprocessing,
+    )
+
+
+def embed(
+    model: "ViT | Source",
+    images: "ImageSource | Iterable[ImageSource]",
+    preprocessing: Preprocessing | None = None,
+    *,
+    tokens: bool = False,
+    projected: bool = False,
+    batch_size: int = 8,
+    recursive: bool = False,
+    fast: bool = True,
+    fast_preprocessing: bool = False,
+    dtype: "torch.dtype | None" = None,
+    device: "torch.device | str" = "cpu",
+) -> "Iterator[Embedding]":
+    """The features of each image, in the order of the images, as they come.
+
+    They are what the classification head reads, pooled as the model pools: (D,) for each image.
+    With `tokens`, all tokens after the last block and the final norm, (N, D): class token and
+    registers, then patches row by row. With `projected`, what CLIP's projection makes of the pooled
+    features, as it is compared with texts once both have length 1. The other arguments are those
+    of `predict`.
+
+    Raises:
+        VitConvertError: One of the errors of `load_checkpoint`.
+        MissingFact: Nothing says how images are prepared.
+        InputMismatch: The preprocessing makes other images than the model reads.
+        ConflictingFact: There is no projection.
+        UsageError: `batch_size` is below 1, or tokens are to be projected.
+    """
+    from vitconvert.inference.embed import embed as embed_with
+    from vitconvert.inference.photographs import ready
+
+    built, prepared = ready(
+        _opened(model),
+        preprocessing,
+        # Without its head, a fast model computes nothing but the features.
+        num_classes=None if projected else 0,
+        fast=fast,
+        dtype=dtype,
+        device=device,
+    )
+    return embed_with(
+        built,
+        images,
+        prepared,
+        tokens=tokens,
+        projected=projected,
+        batch_size=batch_size,
+        recursive=recursive,
+        fast_preprocessing=fast_preprocessing,
+    )
+
+
+def plan_conversion(
+    source: Source,
+    *,
+    to: str = "vit",
+    dtype: "torch.dtype | None" = None,
+    image_size: _Size | None = None,
+    patch_size: _Size | None = None,
+    in_channels: int | None = None,
+    num_classes: int | None = None,
+    classes: Sequence[int | str] | None = None,
+    allow: Sequence[str] = (),
+    max_shard_size: int | str | None = None,
+    **reading: Unpack[ReadArguments],
+) -> ConversionPlan:
+    """Say what `convert` would do, reading no weights and writing nothing.
+
+    That each tensor of the source would be used or ignored once, each of the target written once,
+    and that all shapes close, is proved here; what only the weights can tell is in `guards`.
+
+    Args:
+        source: A path or a reference, as for `load_model`.
+        to: As for `convert`, like all that follow.
+
+    Raises:
+        NotRepresentable: The target cannot compute this function.
+        VitConvertError: One of the errors of `load_checkpoint`.
+    """
+    from vitconvert.export.changes import Changes
+    from vitconvert.export.dry_run import plan_checkpoint
+
+    changes = Changes(
+        image_size=image_size,
+        patch_size=patch_size,
+        in_channels=in_channels,
+        num_classes=num_classes,
+        classes=classes,
+        dtype=dtype,
+    )
+    return plan_checkpoint(
+        load_checkpoint(source, **reading),
+        to=to,
+        changes=changes,
+        allow=allow,
+        max_shard_size=max_shard_size,
+    )
+
+
+def convert(
+    source: Source,
+    *,
+    to: str = "vit",
+    output: str | PathLike[str],
+    dtype: "torch.dtype | None" = None,
+    image_size: _Size | None = None,
+    patch_size: _Size | None = None,
+    in_channels: int | None = None,
+    num_classes: int | None = None,
+    classes: Sequence[int | str] | None = None,
+    allow: Sequence[str] = (),
+    max_shard_size: int | str | None = None,
+    verify: bool = True,
+    overwrite: bool = False,
+    command: str | None = None,
+    **reading: Unpack[ReadArguments],
+) -> Conversion:
+    """Convert a checkpoint to another ecosystem, and prove that the function is the same.
+
+    Args:
+        source: A path or a reference, as for `load_model`.
+        to: An ecosystem, a dialect, or `vit`: a directory that vitconvert loads, and timm or
+            transformers as far as they can compute the function.
+        output: The directory to write. It appears whole or not at all.
+        dtype: Cast the weights.
+        image_size: Resample the positions to this size.
+        patch_size: Resize the kernel of the patches as FlexiViT does, and resample the positions.
+        in_channels: Read images of this many channels, as timm adapts a first convolution.
+        num_classes: Put a new head of zeros in place of the old; 0 takes it off.
+        classes: Keep these classes of the head, by index or name, in this order.
+        allow: Names of steps that keep the function and change the bytes, where the target needs
+            them; a refusal tells which would help.
+        max_shard_size: Write safetensors in files of at most so many bytes ("5GB"), and an index.
+        verify: Compare with the source's own implementation, in float64 too where any bit differs
+            in float32, and with the programs that the output is for.
+        overwrite: Replace what is there.
+        command: What the record of the output calls the command that made it.
+        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer.
+
+    Raises:
+        NotRepresentable: The target cannot compute this function.
+        ParityFailed: The numbers disagree; nothing is written.
+        OutputExists: The output is there, and `overwrite` is false.
+        VitConvertError: One of the errors of `load_checkpoint`.
+    """
+    from vitconvert.export.changes import Changes
+    from vitconvert.export.convert import convert_checkpoint
+    from vitconvert.export.whole_directory import check_output
+
+    check_output(Path(output), overwrite=overwrite)  # before anything is downloaded
+    changes = Changes(
+        image_size=image_size,
+        patch_size=patch_size,
+        in_channels=in_channels,
+        num_classes=num_classes,
+        classes=classes,
+        dtype=dtype,
+    )
+    return convert_checkpoint(
+        load_checkpoint(source, **reading),
+        to=to,
+        output=Path(output),
+        changes=changes,
+        allow=allow,
+        max_shard_size=max_shard_size,
+        verify=verify,
+        overwrite=overwrite,
+        command=command,
+    )
+
+
+def convert_state_dict(
+    state_dict: "Mapping[str, torch.Tensor]",
+    *,
+    to: str,
+    dialect: str | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> "dict[str, torch.Tensor]":
+    """Re-spell a state dict in memory.
+
+    Args:
+        state_dict: Tensors by name. They are not changed; the result may share their memory.
+        to: An ecosystem or dialect; `vit` gives vitconvert's own names.
+        dialect: Of the state dict; by default, the one table that explains every key.
+        overrides: Fields of ViTConfig that the tensors cannot tell.
+
+    Raises:
+        NotRepresentable: The target cannot compute this function.
+        VitConvertError: One of the errors of `load_checkpoint`.
+    """
+    from vitconvert.checkpoint.state_dict import read_state_dict
+    from vitconvert.export.convert import respell
+
+    options = ReadOptions(dialect=dialect, overrides=overrides)
+    return respell(*read_state_dict(state_dict, options), to)
+
+
+def verify(
+    source: Source,
+    *,
+    against: Source | None = None,
+    tolerance: float = 2e-5,
+    seed: int = 0,
+    batch: int = 2,
+    dtypes: Sequence[str] = ("float32", "float64"),
+    **reading: Unpack[ReadArguments],
+) -> ParityReport:
+    """Load a checkpoint and compare it with the implementation of its own ecosystem.
+
+    That implementation loads the same file by itself. Where none can be installed the report says
+    so (`verified` is False), and nothing is claimed.
+
+    Args:
+        source: A path or a reference, as for `load_model`.
+        against: Another checkpoint that should compute the same function; the implementation of
+            *its* ecosystem loads it and is compared with.
+        tolerance: Largest relative difference in float32; in float64 a ten-millionth of it.
+        seed, batch: Which images, and how many of each kind.
+        dtypes: "float32", "float64" or both.
+        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer.
+
+    Raises:
+        VitConvertError: The checkpoint cannot be loaded, as for `load_model`.
+        UsageError: The images of `against` are of another size, or an argument is wrong.
+    """
+    from vitconvert.parity.verification import verify_checkpoint
+
+    return verify_checkpoint(
+        load_checkpoint(source, **reading),
+        against=None if against is None else load_checkpoint(against),
+        tolerance=tolerance,
+        seed=seed,
+        batch=batch,
+        dtypes=dtypes,
+    )
+
+
+def diff(
+    a: str | PathLike[str] | Located,
+    b: str | PathLike[str] | Located,
+    *,
+    dialect_a: str | None = None,
+    dialect_b: str | None = None,
+    overrides_a: Mapping[str, Any] | None = None,
+    overrides_b: Mapping[str, Any] | None = None,
+    architecture_a: str | None = None,
+    architecture_b: str | None = None,
+    table_a: str | PathLike[str] | None = None,
+    table_b: str | PathLike[str] | None = None,
+    prefer_a: str | None = None,
+    prefer_b: str | None = None,
+    header: bool = False,
+) -> Difference:
+    """Say what two checkpoints differ in, under one naming, tensor by tensor.
+
+    Values are compared as vitconvert would load them: laid out alike, and in float64 where their
+    dtypes differ. A tensor of each side is in memory at a time.
+
+    Args:
+        a, b: Paths or references, as for `load_model`.
+        dialect_a, overrides_a, architecture_a, table_a, prefer_a: How to read a, as for
+            `load_checkpoint`.
+        dialect_b, overrides_b, architecture_b, table_b, prefer_b: How to read b.
+        header: Compare no values; no weights are read.
+
+    Raises:
+        SourceError: A source leads to no file.
+        CorruptFile, UnsafeFile: A file cannot be read, or not safely.
+        NotRepresentable: A tensor that is ignored because it is always the same is not.
+        UsageError: There is no such dialect, field or value.
+    """
+    options_a = ReadOptions(
+        dialect=dialect_a,
+        overrides=overrides_a,
+        architecture=architecture_a,
+        table=table_a,
+        prefer=prefer_a,
+    )
+    options_b = ReadOptions(
+        dialect=dialect_b,
+        overrides=overrides_b,
+        architecture=architecture_b,
+        table=table_b,
+        prefer=prefer_b,
+    )
+    return diff_located(locate(a), locate(b), options_a, options_b, header=header)
+
+
+def build_lucidrains(source: Source | ViTConfig) -> "nn.Module":
+    """Build the installed vit-pytorch's ViT or SimpleViT for a checkpoint, and load it strictly.
+
+    The class has no arguments for three things, which are exchanged in the module where the
+    configuration says so: the two norms around the patch projection become `nn.Identity`, GELU
+    another activation, and the epsilon of the norms another number. After vit-pytorch 1.26.
+
+    Args:
+        source: What `convert(..., to="lucidrains")` wrote, or any checkpoint of vit-pytorch. A
+            configuration alone gives a module with random weights.
+
+    Returns:
+        A module of vit-pytorch, on the CPU and in eval mode; weights in half precision become
+        float32.
+
+    Raises:
+        MissingPackage: vit-pytorch is not installed.
+        NotRepresentable: Its class cannot compute this function, even changed.
+        UsageError: The checkpoint is another project's.
+        VitConvertError: One of the errors of `load_checkpoint`.
+
+    Example:
+        >>> model = build_lucidrains("out")               # doctest: +SKIP
+        >>> logits = model(images)                        # doctest: +SKIP
+    """
+    from vitconvert.export.lucidrains import build_vit_pytorch
+
+    return build_vit_pytorch(source if isinstance(source, ViTConfig) else load_checkpoint(source))
+
+
+def _opened(model: "ViT | Source") -> "ViT | Checkpoint":
+    return load_checkpoint(model) if isinstance(model, str | PathLike | Located) else model
+
+
+def __getattr__(name: str) -> object:
+    if name != "ViT":  # the one name that needs torch to be imported
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from vitconvert.model import ViT
+
+    return ViT

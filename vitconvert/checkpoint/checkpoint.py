@@ -1,0 +1,90 @@
+"""A checkpoint: its header, explained and proved, and its tensors, read when they are asked for."""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vitconvert.checkpoint.companions import Companions
+from vitconvert.checkpoint.weights import Weights
+from vitconvert.config import ViTConfig
+from vitconvert.conversion.ledger import Ledger
+from vitconvert.inference.labels import Labels, assumed_labels
+from vitconvert.inference.preprocessing import Preprocessing
+from vitconvert.sources import Located
+from vitconvert.tables.table import Table
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Checkpoint:
+    """A checkpoint under canonical names, with everything that decides its function.
+
+    That every tensor of the file is used once, or ignored for a reason, was proved from the header
+    before there is a Checkpoint.
+
+    Attributes:
+        tensors: Canonical name to tensor, on the CPU, in the dtype of the file; views on the
+            mapped file where the layouts are the same. They are read when the first is asked for.
+        config: Architecture and numerics; `config.origins` says where each field is from.
+        preprocessing: What turns a photograph into the model's input, or None if nothing says.
+        own_labels: Names that the checkpoint itself gives its classes, or None.
+        ledger: What was used, ignored (why), assumed (from where), changed (how).
+        weights: The file of weights that it was read from.
+        companions: The JSON files beside it.
+    """
+
+    tensors: Mapping[str, "torch.Tensor"]
+    config: ViTConfig
+    preprocessing: Preprocessing | None
+    own_labels: Labels | None
+    ledger: Ledger
+    weights: Weights
+    companions: Companions
+
+    @property
+    def as_read(self) -> bool:
+        """Whether the tensors are those of the file, and not changed since."""
+        return self.tensors is self.weights.tensors
+
+    @property
+    def located(self) -> Located:
+        """The files and where they came from."""
+        return self.companions.located
+
+    @property
+    def table(self) -> Table:
+        """The dialect's table."""
+        return self.weights.table
+
+    @property
+    def dialect(self) -> str:
+        """Name of the table."""
+        return self.table.name
+
+    @property
+    def their_config(self) -> Mapping[str, Any]:
+        """The project's own `config.json`, as far as there is one."""
+        return self.companions.config
+
+    @functools.cached_property
+    def labels(self) -> Labels | None:
+        """Names of the classes, assumed if the checkpoint itself has none; None if unknown."""
+        return self.own_labels or assumed_labels(self.config.num_classes)
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Every file that is read."""
+        located = self.located
+        companions = (located.config, located.preprocessor, located.own)
+        return (*self.weights.container.files, *(path for path in companions if path is not None))
+
+    def __repr__(self) -> str:
+        config = self.config
+        return (
+            f"<Checkpoint {self.located.reference!r}: dialect {self.dialect}, {config.depth} "
+            f"blocks of width {config.embed_dim}, {len(self.tensors)} tensors>"
+        )

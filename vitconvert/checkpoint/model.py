@@ -1,0 +1,79 @@
+"""A checkpoint's tensors in vitconvert's own ViT."""
+
+from typing import TYPE_CHECKING
+
+from vitconvert.checkpoint.checkpoint import Checkpoint
+from vitconvert.errors import UsageError
+
+if TYPE_CHECKING:
+    import torch
+
+    from vitconvert.model import ViT
+
+
+def build_model(
+    checkpoint: Checkpoint,
+    *,
+    image_size: int | tuple[int, int] | None = None,
+    patch_size: int | tuple[int, int] | None = None,
+    in_channels: int | None = None,
+    num_classes: int | None = None,
+    dtype: "torch.dtype | None" = None,
+    device: "torch.device | str" = "cpu",
+    fast: bool = False,
+) -> "ViT":
+    """Assign a checkpoint's tensors to a model built on the meta device: no second copy.
+
+    The arguments are those of `vitconvert.load_model`.
+
+    Raises:
+        UsageError: There is no such device here, or a change makes no sense for this model.
+    """
+    from vitconvert.conversion.ends import change_channels
+    from vitconvert.conversion.morphs import resize
+    from vitconvert.model import FastViT, ViT
+
+    _check_device(device)
+    tensors, config = checkpoint.tensors, checkpoint.config
+    tensors, config, _ = resize(tensors, config, image_size=image_size, patch_size=patch_size)
+    if in_channels not in (None, config.in_channels):
+        tensors, config, _ = change_channels(tensors, config, in_channels)
+    model = (FastViT if fast else ViT)(config, device="meta")
+    aligned = {name: _aligned(tensor) for name, tensor in tensors.items() if _meets_one_row(name)}
+    model.load_state_dict({**tensors, **aligned}, strict=True, assign=True)
+    if num_classes is not None and num_classes != config.num_classes:
+        model.reset_classifier(num_classes)
+    return model.to(device=device, dtype=dtype or _computing_dtype(model)).eval()
+
+
+def _check_device(device: "torch.device | str") -> None:
+    import torch
+
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # the latter from a torch without CUDA
+        raise UsageError(
+            f"torch finds no device {str(device)!r} to compute on.",
+            evidence={"reason": str(error).splitlines()[0]},
+            hint="the device cpu is always there.",
+        ) from None
+
+
+# A matrix times a single row is summed in another order where the matrix does not begin as an
+# allocator would have it, which a mapped file need not: the last bits differ (torch 2.15, MKL).
+_ALIGNMENT = 64  # bytes
+
+
+def _meets_one_row(name: str) -> bool:
+    """Whether a tensor is applied to the pooled token, of which one image has one."""
+    return name.startswith(("head", "pre_logits.", "attn_pool."))
+
+
+def _aligned(tensor: "torch.Tensor") -> "torch.Tensor":
+    return tensor.clone() if tensor.data_ptr() % _ALIGNMENT else tensor
+
+
+def _computing_dtype(model: "ViT") -> "torch.dtype":
+    import torch
+
+    return torch.promote_types(model.patch_embed.proj.weight.dtype, torch.float32)

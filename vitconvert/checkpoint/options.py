@@ -1,0 +1,52 @@
+"""How to read a checkpoint: what its files need not tell."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any, TypedDict
+
+from vitconvert.tables.dialects import find_tables, read_table
+from vitconvert.tables.table import Table
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadOptions:
+    """How to read a checkpoint.
+
+    Attributes:
+        dialect: Name of a table of `weights_map/` or of an ecosystem; by default the one table
+            that explains every key.
+        overrides: Fields of ViTConfig that the tensors cannot tell, such as `{"num_heads": 3}`.
+        architecture: Name of an architecture, for files that cannot tell what they are.
+        table: A TOML file with one more dialect.
+        prefer: Which weights to take of a torch checkpoint that has several, such as "model"
+            where averaged ones lie beside them; by default the averaged ones.
+    """
+
+    dialect: str | None = None
+    overrides: Mapping[str, Any] | None = None
+    architecture: str | None = None
+    table: str | PathLike[str] | None = None
+    prefer: str | None = None
+
+    def tables(self, written_as: str | None = None) -> list[Table] | None:
+        """The tables that may explain the checkpoint; None for any of `weights_map/`.
+
+        Args:
+            written_as: The dialect that a `vitconvert.json` names; weaker than what is asked for.
+        """
+        if self.table is not None:
+            return [read_table(Path(self.table))]
+        dialect = self.dialect or written_as
+        return find_tables(dialect) if dialect else None
+
+
+class ReadArguments(TypedDict, total=False):
+    """The fields of `ReadOptions`, as keyword arguments of the public functions."""
+
+    dialect: str | None
+    overrides: Mapping[str, Any] | None
+    architecture: str | None
+    table: str | PathLike[str] | None
+    prefer: str | None

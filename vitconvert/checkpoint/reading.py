@@ -1,0 +1,129 @@
+"""From local files to a checkpoint: open, recognise, weigh what is said, prove.
+
+Only headers and the JSON files beside them are read.
+"""
+
+from pathlib import Path
+
+from vitconvert.checkpoint.checkpoint import Checkpoint
+from vitconvert.checkpoint.companions import Companions
+from vitconvert.checkpoint.options import ReadOptions
+from vitconvert.checkpoint.weights import Weights
+from vitconvert.config import ViTConfig
+from vitconvert.containers import Container, open_container, passed_over, weights_in
+from vitconvert.conversion.accounts import check_accounts, check_dtypes, open_ledger
+from vitconvert.conversion.facts import Gathered, gather_facts
+from vitconvert.conversion.ledger import Ledger
+from vitconvert.conversion.statements import Statements
+from vitconvert.errors import SourceError, UsageError
+from vitconvert.inference.labels import Labels, stated_labels
+from vitconvert.preprocessing.stated import stated_preprocessing
+from vitconvert.sources import Located
+from vitconvert.tables.detection import Recognised, recognise
+
+
+def read_checkpoint(located: Located, options: ReadOptions | None = None) -> Checkpoint:
+    """Read the header of a checkpoint, and prove that it is understood.
+
+    Args:
+        located: The files.
+        options: How to read them.
+
+    Raises:
+        VitConvertError: One of the errors of `vitconvert.load_checkpoint`.
+    """
+    options = options or ReadOptions()
+    container = open_weights(located, options)
+    companions = Companions(located=located)
+    recognised = recognise_dialect(container, companions, options)
+    statements = statements_on(companions, options)
+    gathered = gather_facts(recognised.binding, statements.facts(recognised.table))
+    config, ledger = prove(container, recognised, gathered, statements)
+    weights = Weights(container=container, recognised=recognised, config=config)
+    return Checkpoint(
+        tensors=weights.tensors,
+        config=config,
+        preprocessing=stated_preprocessing(companions, recognised.table, config),
+        own_labels=_own_labels(companions, config.num_classes),
+        ledger=ledger,
+        weights=weights,
+        companions=companions,
+    )
+
+
+def open_weights(located: Located, options: ReadOptions) -> Container:
+    """The file of weights, of which only the header is read.
+
+    Raises:
+        SourceError: There is none.
+        UsageError: It has no weights under the key that is preferred.
+    """
+    prefer = options.prefer
+    container = open_container(_path(located), prefer=(prefer,) if prefer else ())
+    if prefer and prefer not in container.wrapper:
+        raise UsageError(
+            f"The checkpoint has no weights under {prefer!r}.",
+            evidence={
+                "file": container.path,
+                "found": ".".join(container.wrapper) or "tensors at the top",
+                "beside": ", ".join(container.extras) or "nothing",
+            },
+            hint="leave --prefer (in Python, prefer) out to take those that were found.",
+        )
+    return container
+
+
+def _path(located: Located) -> Path:
+    if located.weights is None:
+        raise SourceError(f"{located.reference} has no weights.")
+    return weights_in(located.weights) if located.weights.is_dir() else located.weights
+
+
+def recognise_dialect(
+    container: Container, companions: Companions, options: ReadOptions
+) -> Recognised:
+    """The dialect of a file; a directory that vitconvert wrote says which it is."""
+    shapes = {name: info.shape for name, info in container.manifest.items()}
+    return recognise(shapes, options.tables(companions.own.get("target")), companions.config)
+
+
+def statements_on(companions: Companions, options: ReadOptions) -> Statements:
+    """Everything that is said besides the tensors."""
+    located = companions.located
+    return Statements(
+        user=options.overrides or {},
+        own=companions.own.get("config", {}),
+        config=companions.config,
+        config_file=companions.name_of("config"),
+        architecture=options.architecture,
+        name=located.name,
+        file_name=located.weights.name if located.weights else "",
+    )
+
+
+def prove(
+    container: Container, recognised: Recognised, gathered: Gathered, statements: Statements
+) -> tuple[ViTConfig, Ledger]:
+    """Everything is known, and every tensor accounted for, from headers alone.
+
+    Raises:
+        MissingFact, ConflictingFact, TensorMismatch: It is not.
+        NotRepresentable: The project's class makes another function of the tensors.
+    """
+    config = gathered.config()
+    check_accounts(recognised.binding, config, str(container.path))
+    manifest, prefix = container.manifest, recognised.prefix
+    dtypes = {key: manifest[prefix + key].dtype for key in recognised.binding.shapes}
+    check_dtypes(recognised.binding, dtypes, str(container.path))
+    statements.check_class(recognised.table, config)
+    notes = (*gathered.notes, *passed_over(container))
+    return config, open_ledger(recognised.binding, config, notes, recognised.wrappers_own)
+
+
+def _own_labels(companions: Companions, num_classes: int) -> Labels | None:
+    """Names that the checkpoint itself gives its classes, or None."""
+    config = companions.config
+    names = config.get("id2label") or config.get("label_names")
+    stated = stated_labels(num_classes, names, descriptions=config.get("label_descriptions"))
+    kept = companions.own.get("labels")  # most projects' own files have no place for them
+    return stated or stated_labels(num_classes, kept, origin="vitconvert.json")

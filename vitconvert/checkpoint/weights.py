@@ -1,0 +1,117 @@
+"""The tensors of a checkpoint, under the names of its dialect and under ours."""
+
+import functools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from vitconvert.config import ViTConfig
+from vitconvert.containers import Container, TensorInfo
+from vitconvert.conversion.plan import Assembly, Plan, plan_reading
+from vitconvert.tables.detection import Recognised
+from vitconvert.tables.table import Table
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weights:
+    """An open file of weights, whose header is explained: its tensors on demand.
+
+    Attributes:
+        container: The open file.
+        recognised: The dialect's table laid over its header.
+        config: The configuration that the header and the statements on it give.
+    """
+
+    container: Container
+    recognised: Recognised
+    config: ViTConfig
+
+    @property
+    def table(self) -> Table:
+        """The dialect."""
+        return self.recognised.table
+
+    @functools.cached_property
+    def plan(self) -> Plan:
+        """From the tensors of the file to canonical ones."""
+        return plan_reading(self.recognised.binding, self.config)
+
+    @functools.cached_property
+    def tensors(self) -> "LazyTensors":
+        """All tensors under canonical names."""
+        return LazyTensors(self)
+
+    def read(self, key: str) -> "torch.Tensor":
+        """A tensor of the file, by its key in the dialect.
+
+        Raises:
+            CorruptFile: The bytes of the tensor are damaged.
+        """
+        return self.container.read(self.recognised.prefix + key)
+
+    @functools.cached_property
+    def infos(self) -> Mapping[str, TensorInfo]:
+        """Dtype and shape of each canonical tensor, from the header alone."""
+        return {
+            assembly.target: TensorInfo(
+                dtype=self._dtype(assembly), shape=self.plan.shape(assembly)
+            )
+            for assembly in self.plan.assemblies
+        }
+
+    def _dtype(self, assembly: Assembly) -> str:
+        """torch's name, or those of all parts where they differ."""
+        manifest, prefix = self.container.manifest, self.recognised.prefix
+        sources = (prefix + piece.source for piece in assembly.pieces if piece.source)
+        return " and ".join(sorted({manifest[source].dtype for source in sources}))
+
+    def read_canonical(self, name: str) -> "torch.Tensor":
+        """One canonical tensor, which is not kept."""
+        (assembly,) = (a for a in self.plan.assemblies if a.target == name)
+        return self._materialise(replace(self.plan, assemblies=(assembly,), constants={}))[name]
+
+    def check_constants(self) -> None:
+        """Make sure that what is ignored because it is always the same is so here.
+
+        Raises:
+            NotRepresentable: It is not.
+        """
+        self._materialise(replace(self.plan, assemblies=()))
+
+    def _materialise(self, plan: Plan) -> "dict[str, torch.Tensor]":
+        from vitconvert.conversion.materialise import materialise
+
+        return materialise(plan, self.read)
+
+
+class LazyTensors(Mapping[str, "torch.Tensor"]):
+    """Tensors under canonical names, all of them read when the first is asked for.
+
+    They are on the CPU, in the dtype of the file, and views on the mapped file where the layouts
+    are the same.
+    """
+
+    def __init__(self, weights: Weights) -> None:
+        self._weights = weights
+
+    @functools.cached_property
+    def _read(self) -> "dict[str, torch.Tensor]":
+        return self._weights._materialise(self._weights.plan)
+
+    def __getitem__(self, name: str) -> "torch.Tensor":
+        return self._read[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._weights.infos
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._weights.infos)
+
+    def __len__(self) -> int:
+        return len(self._weights.plan.assemblies)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} tensors of {self._weights.container.path.name}>"

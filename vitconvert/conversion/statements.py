@@ -1,0 +1,162 @@
+"""What was said of a checkpoint besides its tensors, and whom to believe.
+
+From the strongest: the user, a vitconvert.json, the project's own config.json, the architecture
+that somebody names. The table's own defaults are weaker than all of them (see `facts`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from vitconvert.config import ViTConfig
+from vitconvert.conversion.facts import LAST_NORMS, state, strongest
+from vitconvert.conversion.findings import USER
+from vitconvert.conversion.their_config import (
+    Facts,
+    broken_must_nots,
+    broken_musts,
+    facts_from_config,
+    look_up,
+    unknown_arguments,
+)
+from vitconvert.errors import MissingFact, NotRepresentable
+from vitconvert.fields import parse_field
+from vitconvert.tables.architectures import FILE, architecture_in, find_architecture, named
+from vitconvert.tables.table import Table
+
+_PREFIX = {"class_token": True, "num_registers": 0}  # as an architecture has it if it is silent
+_POOLS_NO_PATCHES = ("token", "none")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statements:
+    """What was said of a checkpoint, by each of those who can say something.
+
+    Attributes:
+        user: Fields of ViTConfig; None states nothing.
+        own: The `config` of a `vitconvert.json`.
+        config: The project's own `config.json`.
+        config_file: Where that lies, for messages.
+        architecture: The name of an architecture that the user gives.
+        name: The one that the reference gives, such as `timm:NAME`.
+        file_name: Of the weights; it may begin with an architecture's name.
+    """
+
+    user: Mapping[str, Any] = field(default_factory=dict)
+    own: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    config_file: str = "config.json"
+    architecture: str | None = None
+    name: str | None = None
+    file_name: str = ""
+
+    def facts(self, table: Table) -> Facts:
+        """The strongest statement on each field, read with a dialect's table.
+
+        Raises:
+            UsageError: The user names a field that does not exist, or a value of another kind.
+            NotRepresentable: The project's own configuration names an unknown architecture, or
+                passes it arguments that vitconvert has no word for.
+            MissingFact: A statement on the pooling leaves open which tokens are pooled.
+        """
+        user = parse_fields(self.user)
+        self._check_config(table)
+        stronger = strongest(
+            state(user, USER),
+            state(parse_fields(self.own), "vitconvert.json"),
+            facts_from_config(table, self.config, known=user),
+        )
+        named_facts = self._named_facts(table)
+        _check_pooled_tokens(table, stronger, named_facts)
+        return strongest(stronger, named_facts)
+
+    def check_class(self, table: Table, config: ViTConfig) -> None:
+        """Make sure that the class which config.json names computes what the table says.
+
+        Raises:
+            NotRepresentable: That class makes another function of the same tensors.
+        """
+        if broken := broken_must_nots(table, self.config, config):
+            raise NotRepresentable(
+                f"config.json says {', '.join(broken)}.",
+                evidence={"file": self.config_file, "table": table.file},
+                meaning="Of a model without the tensors that the file lacks, this class makes "
+                "another function than the table says.",
+                hint="without that line, the file is read as the encoder that it holds.",
+            )
+
+    def _check_config(self, table: Table) -> None:
+        if unknown := unknown_arguments(table, self.config):
+            raise NotRepresentable(
+                "config.json passes arguments that vitconvert has no word for: "
+                f"{', '.join(unknown)}.",
+                evidence={"file": self.config_file, "table": table.file},
+                meaning="A model that needs them computes another function than a plain ViT.",
+            )
+        if broken := broken_musts(table, self.config):
+            raise NotRepresentable(
+                f"config.json would have to say {', '.join(broken)}.",
+                evidence={"file": self.config_file, "table": table.file},
+                meaning="Without it the same tensors mean another function, for which there is no "
+                "table.",
+            )
+
+    def _named_facts(self, table: Table) -> Facts:
+        """Facts of the architecture that the user, the config, the reference or the file names."""
+        key = table.config_file.architecture if table.config_file else ""
+        ecosystem = (table.config_file and table.config_file.architectures) or table.ecosystem
+        if not named(ecosystem):
+            return {}
+        # The reference comes before the config: timm's quickgelu names lead to repositories whose
+        # config names another architecture.
+        name = self.architecture or self.name or look_up(self.config, key)
+        if name:
+            return state(_row(ecosystem, str(name)), f"architecture {name}")
+        guess = architecture_in(ecosystem, self.file_name)
+        if guess is None:
+            return {}
+        return state(_row(ecosystem, guess), f"assumed: the file name begins with {guess}; {FILE}")
+
+
+def parse_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Field values of the right types; None states nothing.
+
+    Raises:
+        UsageError: There is no such field, or the value is of another kind.
+    """
+    return {k: parse_field(k, value) for k, value in fields.items() if value is not None}
+
+
+def _check_pooled_tokens(table: Table, stronger: Facts, named_facts: Facts) -> None:
+    """Which tokens are pooled depends on the pooling in a class that has rotary embeddings.
+
+    timm's Eva reads the prefix tokens if it pools by attention, and in no other pooling; its
+    VisionTransformer, which has no such embeddings, does what it is told. An architecture's row
+    knows its own pooling.
+
+    Raises:
+        MissingFact: The pooling is another one than the architecture's, and nothing tells.
+    """
+    if "pooling" not in stronger or "pooling" not in named_facts:
+        return
+    (pooling, origin), (rows_pooling, row) = stronger["pooling"], named_facts["pooling"]
+    said = strongest(stronger, named_facts)
+    prefix = any(said.get(name, (default, ""))[0] for name, default in _PREFIX.items())
+    settled = "pool_include_prefix" in stronger or any(
+        default.name == "pool_include_prefix" for default in table.defaults
+    )
+    turned = said.get("rope", ("none", ""))[0] != "none"
+    if settled or not (prefix and turned) or pooling in _POOLS_NO_PATCHES:
+        return
+    if (pooling == "map") != (rows_pooling == "map"):
+        raise MissingFact(
+            f"The architecture pools by {rows_pooling}, and this model by {pooling}: whether class "
+            "and register tokens are pooled too is not said.",
+            evidence={"pooling": origin, "architecture": row.removeprefix("architecture ")},
+            hint="--set pool_include_prefix=... (in Python, overrides={...}) states it.",
+        )
+
+
+def _row(ecosystem: str, name: str) -> dict[str, Any]:
+    """An architecture, with what its row leaves out of the last norms."""
+    return {**LAST_NORMS, **find_architecture(ecosystem, name)}

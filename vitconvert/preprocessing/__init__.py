@@ -1,0 +1,1 @@
+"""What a photograph becomes: how each project turns it into a model's input."""

@@ -1,0 +1,91 @@
+"""Which preprocessing a checkpoint's own files state, in the order in which projects look."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from vitconvert.config import ViTConfig
+from vitconvert.errors import VitConvertError
+from vitconvert.inference.preprocessing import Preprocessing
+from vitconvert.tables.table import Table
+
+
+class Files(Protocol):
+    """The JSON files beside the weights, parsed; empty where there is none."""
+
+    @property
+    def own(self) -> Mapping[str, Any]:
+        """`vitconvert.json`."""
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """`config.json` or `open_clip_config.json`."""
+
+    @property
+    def preprocessor(self) -> Mapping[str, Any] | None:
+        """`preprocessor_config.json`, None where there is none."""
+
+    def name_of(self, kind: str) -> str:
+        """Where one of the three lies, for messages."""
+
+
+def stated_preprocessing(files: Files, table: Table, config: ViTConfig) -> Preprocessing | None:
+    """What turns a photograph into the model's input, or None if nothing says.
+
+    Args:
+        files: What lies beside the weights.
+        table: The dialect; its `[preprocessing]` is the weakest statement.
+        config: The model's configuration.
+
+    Raises:
+        MissingFact, ConflictingFact, NotRepresentable: As the reader of each project's file. The
+            error names the file.
+    """
+    if config.in_channels not in (1, 3):
+        return None  # photographs have no such channels
+    if own := files.own.get("preprocessing"):
+        with _naming(files, "own"):
+            return Preprocessing.from_dict(own)
+    if files.preprocessor is not None:
+        with _naming(files, "preprocessor"):
+            return Preprocessing.from_huggingface(
+                files.preprocessor,
+                model_type=files.config.get("model_type"),
+                image_size=config.image_size,
+            )
+    if isinstance(cfg := files.config.get("pretrained_cfg"), dict):
+        if config.in_channels == 1 and not all(cfg.get(name) for name in ("mean", "std")):
+            return None  # timm's own are those of red, green and blue
+        with _naming(files, "config"):
+            return Preprocessing.from_timm(cfg)
+    if isinstance(cfg := files.config.get("preprocess_cfg"), dict):
+        with _naming(files, "config"):
+            return Preprocessing.from_openclip(cfg, image_size=config.image_size)
+    return _of_dialect(table, config)
+
+
+def _of_dialect(table: Table, config: ViTConfig) -> Preprocessing | None:
+    section = table.preprocessing
+    if not section or (config.in_channels != 3 and _for_rgb_alone(section)):
+        return None
+    return Preprocessing.from_dialect(
+        section,
+        image_size=config.image_size,
+        channels=config.in_channels,
+        origin=table.origin,
+    )
+
+
+def _for_rgb_alone(section: Mapping[str, Any]) -> bool:
+    """Whether a project states red, green and blue apart, which says nothing of grey images."""
+    return any(isinstance(v := section[name], list) and len(set(v)) > 1 for name in ("mean", "std"))
+
+
+@contextmanager
+def _naming(files: Files, kind: str) -> Iterator[None]:
+    """Whatever is wrong with what a file says, the message names the file first."""
+    try:
+        yield
+    except VitConvertError as error:
+        error.evidence = {"file": files.name_of(kind), **error.evidence}
+        raise
