@@ -94,8 +94,8 @@ def test_error_no_network_names_both_ways_out(hub, run, tmp_path):
         f"error: offline\n  {REPO} is not in the cache, and no network answers.\n"
     )
     assert err.endswith(
-        "  hint: --checkpoint PATH reads a file that you have; "
-        "with a timm name, --no-pretrained builds the model without its weights.\n"
+        "  hint: name the path of a file that you have; `vitconvert timm NAME --no-pretrained` "
+        "builds a timm model without its weights.\n"
     )
 
 

@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from timm.models.vision_transformer import VisionTransformer
+from torch import nn
 
 from vitconvert.model import ViT
 
@@ -74,3 +75,15 @@ def test_distilled_model_averages_in_training_too(make_config, randomise, images
     model = randomise(ViT(make_config(dist_token=True, dist_head=True)))
     x = images(model.config)
     assert torch.equal(model.train()(x), model.eval()(x))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning:torch.ao")
+def test_dynamic_quantisation_finds_every_linear_layer(make_config, randomise, images):
+    model = randomise(ViT(make_config()))
+    linears = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    quantised = torch.ao.quantization.quantize_dynamic(model, {nn.Linear})
+    found = dict(quantised.named_modules())
+    assert linears
+    assert all("quantized" in type(found[name]).__module__ for name in linears)
+    x = images(model.config)
+    assert quantised(x).shape == model(x).shape

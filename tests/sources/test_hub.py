@@ -385,8 +385,8 @@ error: source-not-found
 
 
 HINT = (
-    "  hint: --checkpoint PATH reads a file that you have; "
-    "with a timm name, --no-pretrained builds the model without its weights."
+    "  hint: name the path of a file that you have; `vitconvert timm NAME --no-pretrained` "
+    "builds a timm model without its weights."
 )
 
 

@@ -15,8 +15,8 @@ BODY = bytes(range(251)) * 9000  # two chunks and a part of one
 SHA256 = hashlib.sha256(BODY).hexdigest()
 PREFIX = SHA256[:8]
 HINT = (
-    "  hint: --checkpoint PATH reads a file that you have; "
-    "with a timm name, --no-pretrained builds the model without its weights."
+    "  hint: name the path of a file that you have; `vitconvert timm NAME --no-pretrained` "
+    "builds a timm model without its weights."
 )
 
 

@@ -51,11 +51,13 @@ def _check_device(device: "torch.device | str") -> None:
 
     try:
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:  # the latter from a torch without CUDA
+    except (RuntimeError, AssertionError):  # the latter from a torch without CUDA
+        found = torch.accelerator.is_available()  # a GPU or the like
+        accelerator = torch.accelerator.current_accelerator() if found else None
         raise UsageError(
             f"torch finds no device {str(device)!r} to compute on.",
-            evidence={"reason": str(error).splitlines()[0]},
-            hint="the device cpu is always there.",
+            evidence={"devices here": f"cpu, {accelerator.type}" if accelerator else "cpu"},
+            hint="name one of these.",
         ) from None
 
 

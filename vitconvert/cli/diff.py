@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     Headers = Mapping[str, tuple[TensorInfo, TensorInfo]]
 
-DIFFERENT = 1
+DIFFERENT = 3  # as `verify`; 1 and 2 are errors
 _SHOWN = 12  # differing tensors, without -v
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -32,7 +32,9 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 def command(name: str, help_text: str) -> click.Command:
     """The command."""
 
-    @click.command(name, help=f"{help_text} Exit code 0: they are equal; 1: they differ.")
+    codes = "Exit code 0: equal; 3: different; 1 or 2: they could not be compared."
+
+    @click.command(name, help=f"{help_text} {codes}")
     @click.argument("a")
     @click.argument("b")
     @click.option("--header", is_flag=True, help="Compare no values; reads no weights.")
