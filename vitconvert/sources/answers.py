@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PureWindowsPath
-from typing import NoReturn
+from typing import NoReturn, TypeGuard
 
 from vitconvert.errors import SourceError
 from vitconvert.sources.integrity import GIT_BLOB, SHA256, kind_of
@@ -62,7 +62,7 @@ def read_listing(body: bytes, *, repo: str) -> Listing:
     if not isinstance(answer, dict):
         _refuse(repo, "the answer", "an object", answer)
     commit = answer.get("sha")
-    if not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
+    if not is_commit(commit):
         _refuse(repo, "sha", "40 hexadecimal digits", commit)
     siblings = answer.get("siblings")
     if not isinstance(siblings, list):
@@ -93,6 +93,11 @@ def _sibling(repo: str, sibling: object) -> tuple[str, Published | None]:
     if not isinstance(digest, str) or kind_of(digest) != kind:
         _refuse(repo, field, f"the digits of a {kind} hash", digest)
     return name, Published(hash=digest, size=size)
+
+
+def is_commit(value: object) -> TypeGuard[str]:
+    """Whether this is a commit's whole name."""
+    return isinstance(value, str) and _COMMIT.fullmatch(value) is not None
 
 
 def is_relative_name(name: str) -> bool:

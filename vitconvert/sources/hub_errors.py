@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
+from json import JSONDecodeError
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,6 +73,20 @@ def explained_upload(repo: str, revision: str | None) -> Iterator[None]:
             f"The upload to {repo} broke off.",
             evidence={"cause": _name(error)},
             hint="run again: what has arrived is not sent twice.",
+        ) from error
+    except (
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+        JSONDecodeError,
+        UnicodeDecodeError,
+    ) as error:
+        # The client takes what it needs out of an answer without a look at what that is.
+        raise UploadError(
+            "The Hub does not answer as it should.",
+            evidence={"repository": repo, "cause": shown(_name(error))},
+            hint="look at the repository's page for what has arrived.",
         ) from error
     except ValueError as error:
         # The client's own checks, such as of the card's metadata, which the Hub validates.
