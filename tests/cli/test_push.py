@@ -11,7 +11,7 @@ import torch
 from timm.models import save_for_hf
 
 import vitconvert
-from tests.hub_server import HubServer, use_hub
+from tests.hub_server import HubServer, raw_answer, use_hub
 
 # The client's own call of its own transport (huggingface_hub 2.4, lfs.py).
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
@@ -253,6 +253,30 @@ def test_error_the_server_fails(hub, run, output):
         "  answer  500 Internal Server Error\n"
         "  hint: run again later: what has arrived is not sent twice.\n"
     )
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"<html>Log in</html>",
+        b"[]",
+        b"null",
+        b"3",
+        b"{}",
+        b"\xff{}",
+        b"[" * 100_000,
+        b'{"commitUrl": 1, "commitOid": 2, "url": 3, "files": 4, "objects": 5}',
+        b'{"commitUrl": "https://x/me/vit/commit/1", "commitOid": "../x"}',
+    ],
+)
+@pytest.mark.parametrize("where", ["/repos/create", "/preupload/", "/objects/batch", "/commit/"])
+def test_error_an_answer_that_is_none(where, body, hub, run, output):
+    length = {"Content-Type": "application/json", "Content-Length": str(len(body))}
+    hub.faults.raw = {where: [raw_answer("200 OK", length, body)] * 9}
+    code, out, err = run("push", output, "me/vit", "--quiet")
+    assert (code, out) == (1, "")
+    assert err.startswith("error: upload-failed\n")
+    assert "Traceback" not in err
 
 
 def test_error_the_storage_fails(hub, run, output, monkeypatch):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from vitconvert.containers import hash_file
 from vitconvert.errors import IntegrityError, UploadError, UsageError
 from vitconvert.export.whole_directory import is_unfinished
+from vitconvert.sources.answers import is_commit, shown
 from vitconvert.sources.hub_errors import explained_upload
 from vitconvert.sources.progress import progress
 from vitconvert.version import LIBRARY, VERSION
@@ -129,6 +130,12 @@ def push(
             revision=revision,
             create_pr=create_pr,
         )
+        if not is_commit(done.oid):
+            raise UploadError(
+                "The Hub does not say which commit it has made.",
+                evidence={"expected": "40 hexadecimal digits", "found": shown(done.oid)},
+                hint="look at the repository's page for what has arrived.",
+            )
         there = api.list_repo_files(repo, revision=done.pr_revision or done.oid)
     if left_out := sorted(files.keys() - set(there)):
         raise UploadError(
