@@ -223,15 +223,28 @@ def test_provenance_says_where_everything_came_from(timm_directory, tmp_path):
         ("~/models/vit/", "vit"),
         ("../jane/vit.pth", "vit.pth"),
         ("local-dir:/home/jane/vit", "local-dir:vit"),
-        ("--output=/home/jane/out", "--output=out"),
-        ("-o/home/jane/out", "-oout"),
-        ("runs/vit.pth", "runs/vit.pth"),
+        ("local-dir:runs/vit", "local-dir:vit"),
+        ("local-dir:vit", "local-dir:vit"),
+        ("file:///home/jane/vit.pth", "vit.pth"),
+        (r"C:\Users\jane\vit.pth", "vit.pth"),
+        (r"\\server\jane\vit.pth", "vit.pth"),
+        ("runs/may/vit", "vit"),
+        ("./runs/vit.pth", "vit.pth"),
+        ("here/vit", "vit"),
+        ("org/vit", "org/vit"),
+        ("org/vit@refs/pr/1", "org/vit@refs/pr/1"),
         ("hf-hub:org/vit@main", "hf-hub:org/vit@main"),
-        ("--set=norm_eps=1e-6", "--set=norm_eps=1e-6"),
+        ("hf://org/vit/runs/vit.pth", "hf://org/vit/runs/vit.pth"),
+        ("timm:vit, random weights", "timm:vit, random weights"),
+        ("vit.pth", "vit.pth"),
         ("https://example.org/a/vit.pth?token=abc", "https://example.org/a/vit.pth"),
     ],
 )
-def test_what_was_typed_is_published_without_places_of_this_machine(typed, published):
+def test_references_are_published_without_places_of_this_machine(
+    typed, published, tmp_path, monkeypatch
+):
+    (tmp_path / "here" / "vit").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
     assert provenance.published(typed) == published
 
 
