@@ -48,7 +48,7 @@ def command(source: str, help_text: str) -> click.Command:
     @click.option("--verify/--no-verify", default=True, help="Compare logits; on by default.")
     @click.option("--dry-run", is_flag=True, help="Say what would be done, and write nothing.")
     @click.option("-v", "--verbose", is_flag=True, help="With --dry-run: list every tensor.")
-    @click.option("--force", is_flag=True, help="Replace the output if it is there.")
+    @click.option("--force", is_flag=True, help="Replace an earlier output.")
     @reading_options
     @fetching_options
     @talking_options
@@ -75,6 +75,7 @@ def _convert(source: str, options: dict[str, Any]) -> int:
         "changes": _changes(options),
         "allow": options["allow"],
         "max_shard_size": options["max_shard_size"],
+        "output": output,
     }
     with ExitStack() as stack:
         located = _locate(source, options, stack)
@@ -83,7 +84,6 @@ def _convert(source: str, options: dict[str, Any]) -> int:
         conversion = convert_located(
             located,
             **asked,
-            output=output,
             verify=options["verify"],
             overwrite=options["force"],
             command=_typed(),

@@ -18,6 +18,7 @@ from vitconvert.export.provenance import provenance, source_hashes, weights_meta
 from vitconvert.export.targets import OWN, Wish, choose_gauged_target, choose_target
 from vitconvert.export.weights import contents_for, parse_size, write_weights
 from vitconvert.export.whole_directory import check_output, check_source, whole_directory
+from vitconvert.export.written import RECORD
 from vitconvert.loading import build_model, read_state_dict
 from vitconvert.sources import Located, locate
 
@@ -117,12 +118,12 @@ def convert(
         max_shard_size: Write safetensors in files of at most so many bytes ("5GB"), and an index.
         verify: Compare with the source's own implementation, in float64 too where any bit differs
             in float32, and with the programs that the output is for.
-        overwrite: Replace what is there.
+        overwrite: Replace an earlier output. What vitconvert did not write is never replaced.
 
     Raises:
         NotRepresentable: The target cannot compute this function.
         ParityFailed: The numbers disagree; nothing is written.
-        OutputExists: The output is there, and `overwrite` is false.
+        OutputExists: The output is there, and `overwrite` is false, or holds other files.
         VitConvertError: One of the errors of `load_checkpoint`.
     """
     check_output(Path(output), overwrite=overwrite)
@@ -166,9 +167,9 @@ def convert_located(
     command: str | None = None,
 ) -> Conversion:
     """`convert` of files that have been located."""
-    check_source(output, located.weights)
     most = parse_size(max_shard_size)
     reading = read_header(located, **reading_options)
+    check_source(output, sources_of(reading, reading_options))
     sha256_in = source_hashes(reading)
     parity = _verified(reading) if verify else None
     source = changed(reading.checkpoint, changes) if changes else reading
@@ -191,8 +192,9 @@ def convert_located(
             "departures": departures,
         }
         write_card(directory, source, target, infos, **told)
-        record = provenance(source, target, sha256_out=sha256, command=command, **told)
-        write_json(directory / "vitconvert.json", record)
+        files = [*(file.name for file in directory.iterdir()), RECORD]
+        told |= {"sha256_out": sha256, "files": files, "command": command}
+        write_json(directory / RECORD, provenance(source, target, **told))
     return Conversion(
         output=output,
         located=located,
@@ -234,6 +236,12 @@ def convert_state_dict(
         return dict(tensors)
     target, _ = choose_target(to, Wish(config=config))
     return materialise(target.plan, tensors.__getitem__)
+
+
+def sources_of(reading: Reading, reading_options: Mapping[str, Any]) -> list[Path]:
+    """All that a conversion reads: files, where they were looked for, a table of one's own."""
+    named = (reading.located.weights, reading_options.get("table"))
+    return [*(Path(path) for path in named if path is not None), *reading.files]
 
 
 def wish_of(source: Reading | Checkpoint) -> Wish:

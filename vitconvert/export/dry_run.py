@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitconvert.checkpoint import Checkpoint, Reading, Source, checkpoint_with, read_header
@@ -13,10 +14,11 @@ from vitconvert.conversion.plan import Assembly, Piece, Plan, compose
 from vitconvert.conversion.target import Target
 from vitconvert.export.changes import Changes, changed
 from vitconvert.export.companions import companions_of
-from vitconvert.export.convert import wish_of
+from vitconvert.export.convert import sources_of, wish_of
 from vitconvert.export.stream import Move, moves
 from vitconvert.export.targets import OWN, choose_gauged_target
 from vitconvert.export.weights import parse_size, weights_files
+from vitconvert.export.whole_directory import check_source
 from vitconvert.sources import Located, locate
 from vitconvert.tables.canonical import expected_shapes, expected_tensors
 
@@ -189,10 +191,13 @@ def plan_located(
     changes: Changes | None = None,
     allow: Sequence[str] = (),
     max_shard_size: int | str | None = None,
+    output: Path | None = None,
 ) -> ConversionPlan:
-    """`plan_conversion` of files that have been located."""
+    """`plan_conversion` of files that have been located, and of an output that is named."""
     most = parse_size(max_shard_size)
     reading = read_header(located, **reading_options)
+    if output is not None:
+        check_source(output, sources_of(reading, reading_options))
     source, altered = _after(reading, changes) if changes else (reading, {})
     target, gauges, passed_over = choose_gauged_target(to, wish_of(source), allow)
     for gauge in gauges:

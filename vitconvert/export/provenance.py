@@ -3,7 +3,7 @@
 import os
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,6 +45,7 @@ def provenance(
     *,
     sha256_in: Mapping[str, str],
     sha256_out: Mapping[str, str],
+    files: Iterable[str],
     parity: "ParityReport | None",
     opened: "Sequence[Opened]",
     departures: Sequence[str],
@@ -78,6 +79,7 @@ def provenance(
         "parity": {**parity.to_dict(), "source": published(parity.source)} if parity else None,
         "opened_by": [consumer.to_dict() for consumer in opened],
         "sha256": dict(sha256_out),
+        "files": sorted(files),
     }
 
 
