@@ -81,5 +81,32 @@ def test_error_output_is_there(google, run, tmp_path):
     code, _, err = run("jax", google, "--dry-run", "-o", tmp_path)
     assert code == 1
     assert err.startswith("error: output-exists\n")
-    assert run("jax", google, "--dry-run", "--force", "-q", "-o", tmp_path).out == "timm\n"
     assert google.is_file()
+
+
+def test_a_dry_run_may_replace_what_the_conversion_may(google, run, tmp_path):
+    output = tmp_path / "out"
+    forced = ("--dry-run", "--force", "-o", output)
+    assert run("jax", google, "-q", "--no-verify", "-o", output).code == 0
+    assert run("jax", google, *forced, "-q").out == "timm\n"
+    code, _, err = run("file", output, *forced)
+    assert (code, err) == (
+        2,
+        "error: usage\n"
+        "  The output would take the place of its own source.\n"
+        f"  source  {output}\n"
+        f"  output  {output}\n"
+        "  hint: -o names another directory.\n",
+    )
+    (output / "mine.txt").write_text("precious")
+    for more in ((), ("--dry-run",)):
+        code, _, err = run("jax", google, "--force", "-o", output, *more)
+        assert (code, err) == (
+            1,
+            "error: output-exists\n"
+            f"  {output} holds what vitconvert did not write, so it is not replaced.\n"
+            "  mine.txt\n"
+            "  hint: move it elsewhere, or name another directory with -o.\n",
+        )
+    (output / "mine.txt").unlink()
+    assert run("jax", google, "--force", "-q", "--no-verify", "-o", output).code == 0

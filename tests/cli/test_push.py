@@ -351,7 +351,7 @@ def _more_weights(output):
             _empty_record,
             "  vitconvert.json does not tell which weights were written.\n"
             "  file  {output}/vitconvert.json\n"
-            "  hint: convert again with --force.\n",
+            "  hint: convert again, to another directory.\n",
         ),
         (
             _no_weights,
@@ -374,6 +374,34 @@ def test_error_directories_that_are_no_whole_output(harm, message, hub, run, out
     harm(output)
     code, _, err = run("push", output, "me/vit", "--dry-run")
     assert (code, err) == (1, "error: upload-failed\n" + message.format(output=output))
+
+
+@pytest.mark.parametrize("target", ["{outside}/secret", "{outside}", "config.json", "gone"])
+@pytest.mark.parametrize("name", ["notes.txt", "config.json", "runs/notes.txt"])
+def test_error_links_are_not_published(target, name, hub, run, output, tmp_path):
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "secret").write_text("of this machine")
+    (output / "runs").mkdir()
+    (output / name).unlink(missing_ok=True)
+    (output / name).symlink_to(target.format(outside=tmp_path / "outside"))
+    for more in ([], ["--dry-run"]):
+        code, _, err = run("push", output, "me/vit", *more)
+        assert (code, err) == (
+            1,
+            "error: upload-failed\n"
+            "  Links are not published: they may lead to files that are not meant to be.\n"
+            f"  directory  {output}\n"
+            f"  {name}\n"
+            "  hint: put a copy in the place of each, or move them elsewhere.\n",
+        )
+    assert hub.requests == []
+
+
+def test_hidden_links_and_a_link_to_the_output_are_no_matter(hub, run, output, tmp_path):
+    (output / ".cache").symlink_to(tmp_path)
+    (tmp_path / "link").symlink_to(output)
+    assert run("push", tmp_path / "link", "me/vit").code == 0
+    assert hub.commits["me/vit"][hub.branches["me/vit"]["main"]] == _files(output)
 
 
 def test_error_a_directory_that_is_being_written(run, output):

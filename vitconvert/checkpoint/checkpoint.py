@@ -82,6 +82,12 @@ class Checkpoint:
         companions = (located.config, located.preprocessor, located.own)
         return (*self.weights.container.files, *(path for path in companions if path is not None))
 
+    @property
+    def sources(self) -> tuple[Path, ...]:
+        """Everything that a conversion reads: the files, where they lie, and the table."""
+        place = self.located.weights
+        return (*self.files, *((place,) if place else ()), Path(self.table.file))
+
     def __repr__(self) -> str:
         config = self.config
         return (

@@ -1,7 +1,6 @@
 """`vitconvert SOURCE MODEL`: convert, verify, write, report."""
 
 import shlex
-import sys
 import tempfile
 from contextlib import ExitStack
 from dataclasses import replace
@@ -48,7 +47,7 @@ def command(source: str, help_text: str) -> click.Command:
     @click.option("--verify/--no-verify", default=True, help="Compare logits; on by default.")
     @click.option("--dry-run", is_flag=True, help="Say what would be done, and write nothing.")
     @click.option("-v", "--verbose", is_flag=True, help="With --dry-run: list every tensor.")
-    @click.option("--force", is_flag=True, help="Replace the output if it is there.")
+    @click.option("--force", is_flag=True, help="Replace an earlier output.")
     @reading_options
     @fetching_options
     @talking_options
@@ -75,6 +74,7 @@ def _convert(source: str, options: dict[str, Any]) -> int:
         **_changes(options),
         "allow": options["allow"],
         "max_shard_size": options["max_shard_size"],
+        "output": output,
     }
     with ExitStack() as stack:
         located = _locate(source, options, stack)
@@ -83,10 +83,9 @@ def _convert(source: str, options: dict[str, Any]) -> int:
         conversion = convert(
             located,
             **asked,
-            output=output,
             verify=options["verify"],
             overwrite=options["force"],
-            command=_typed(sys.argv[1:]),
+            command=_typed(),
         )
     if options["as_json"]:
         print_json({"ok": True, **conversion.to_dict()})
@@ -104,20 +103,31 @@ def _target(options: dict[str, Any]) -> str:
     return "big_vision_scan" if options["scan"] else to
 
 
-def _typed(arguments: list[str]) -> str:
+def _typed() -> str:
     """The command for the record, which may be published: no token, no place of this machine."""
+    context = click.get_current_context()
+    words = ["vitconvert", str(context.info_name)]
+    for parameter in context.command.params:
+        name = str(parameter.name)
+        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+            words += _spelled(parameter, context.params[name])
+    return shlex.join(words)
+
+
+def _spelled(parameter: click.Parameter, value: Any) -> list[str]:
+    """An option or an argument as it may have been typed, as anybody may read it."""
     from vitconvert.export.provenance import published
 
-    hidden = {i + 1 for i, argument in enumerate(arguments) if argument == "--token"}
-    shown = [
-        "--token=..."
-        if argument.startswith("--token=")
-        else "..."
-        if i in hidden
-        else published(argument)
-        for i, argument in enumerate(arguments)
-    ]
-    return shlex.join(["vitconvert", *shown])
+    if isinstance(parameter, click.Argument):
+        return [published(value)]
+    if value is True or value is False:
+        return [(parameter.opts if value else parameter.secondary_opts)[0]]
+    values = value if parameter.multiple else [value]
+    if isinstance(parameter.type, click.Path):
+        values = [path.name for path in values]
+    elif parameter.name == "token":
+        values = ["..."]
+    return [word for value in values for word in (parameter.opts[0], str(value))]
 
 
 def _locate(source: str, options: dict[str, Any], stack: ExitStack) -> "Located":

@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint import Checkpoint
@@ -17,6 +17,7 @@ from vitconvert.config import ViTConfig
 from vitconvert.containers import TensorInfo
 from vitconvert.conversion.ledger import Ledger
 from vitconvert.conversion.target import Target
+from vitconvert.export.provenance import published
 from vitconvert.export.usage import PROGRAMS, Example, examples
 from vitconvert.inference.preprocessing import Preprocessing
 from vitconvert.sources import Located
@@ -115,13 +116,10 @@ def _task(config: ViTConfig) -> str:
 
 def _name(located: Located) -> str:
     """What the source is called, without the places of one machine."""
-    place = _without_query(located.reference.removeprefix("local-dir:"))
-    return located.name or located.repo or Path(place).name or "Vision Transformer"
-
-
-def _without_query(address: str) -> str:
-    """A query may be a secret."""
-    return address.partition("?")[0]
+    if stated := located.name or located.repo:
+        return published(stated)
+    place = published(located.reference).removeprefix("local-dir:")
+    return PurePosixPath(place).name or "Vision Transformer"
 
 
 def _model(source: Checkpoint, target: Target, tensors: Mapping[str, TensorInfo]) -> _Rows:
@@ -186,7 +184,7 @@ def _origin(source: Checkpoint, sha256_in: Mapping[str, str]) -> _Rows:
     where = [
         ("repository", located.repo),
         ("revision", located.revision),
-        ("address", located.url and _without_query(located.url)),
+        ("address", located.url and published(located.url)),
         ("dialect", source.dialect),
     ]
     return [

@@ -118,6 +118,7 @@ def _written(
 ) -> dict[str, Any]:
     record = {**(pretrained_cfg or {}), **_input(config, preprocessing)}
     record |= {"num_classes": config.num_classes, "custom_load": False}
+    record.pop("file", None)  # weights on the machine of who saved it
     record |= {"first_conv": _first_conv(table, config), "classifier": _classifier(config)}
     written = {
         "architecture": name,
