@@ -86,7 +86,7 @@ class Checkpoint:
     def sources(self) -> tuple[Path, ...]:
         """Everything that a conversion reads: the files, where they lie, and the table."""
         place = self.located.weights
-        return (*self.files, *((place,) if place else ()), Path(self.table.file))
+        return (*((place,) if place else ()), *self.files, Path(self.table.file))
 
     def __repr__(self) -> str:
         config = self.config

@@ -32,7 +32,7 @@ def command(source: str, help_text: str) -> click.Command:
     @click.argument("model")
     @click.option("--to", default="vit", show_default=True, help="Target ecosystem or dialect.")
     @click.option(
-        "-o", "--output", type=click.Path(path_type=Path), help="Directory; default: MODEL's name."
+        "-o", "--output", type=click.Path(path_type=Path), help="Directory; default: NAME-TARGET."
     )
     @click.option(
         "--checkpoint",
@@ -66,7 +66,7 @@ def _convert(source: str, options: dict[str, Any]) -> int:
     from vitconvert.api import convert
     from vitconvert.export.whole_directory import check_output
 
-    output = options["output"] or Path(_default_name(options["model"]))
+    output = options["output"] or Path(_default_name(options["model"], _target(options)))
     check_output(output, overwrite=options["force"])
     asked = {
         "to": _target(options),
@@ -159,8 +159,8 @@ def _changes(options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _default_name(model: str) -> str:
-    """A directory in the current one, called after the model."""
+def _default_name(model: str, to: str) -> str:
+    """A directory in the current one, called after the model and the target."""
     path = Path(model)
     name = path.stem if path.is_file() else path.name.split(":")[-1]
-    return f"{name or 'model'}-vit"
+    return f"{name or 'model'}-{to}"
