@@ -18,8 +18,8 @@ import vitconvert
 from tests.export.test_consumers import openclip_directory
 from vitconvert.demo.demonstration import DIGITS
 from vitconvert.errors import ConflictingFact, MissingFact, UsageError
-from vitconvert.inference.preprocessing import Preprocessing
 from vitconvert.loading import build_model
+from vitconvert.preprocessing import Preprocessing
 
 SAMPLES = DIGITS / "samples"
 PREPROCESSING = Preprocessing.from_timm({"input_size": (3, 24, 40), "interpolation": "bilinear"})

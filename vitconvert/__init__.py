@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from vitconvert.export.convert import Conversion, convert, convert_state_dict
     from vitconvert.export.dry_run import ConversionPlan, plan_conversion
     from vitconvert.export.lucidrains import build_lucidrains
-    from vitconvert.inference.preprocessing import Preprocessing
     from vitconvert.inspection import Inspection, inspect
     from vitconvert.loading import load_checkpoint, load_model
     from vitconvert.model import ViT
     from vitconvert.parity import ParityReport, verify
     from vitconvert.photographs import embed, predict
+    from vitconvert.preprocessing import Preprocessing
 
 _HOMES = {
     "Checkpoint": "checkpoint",
@@ -39,7 +39,7 @@ _HOMES = {
     "Inspection": "inspection",
     "Ledger": "conversion.ledger",
     "ParityReport": "parity",
-    "Preprocessing": "inference.preprocessing",
+    "Preprocessing": "preprocessing",
     "ViT": "model",
     "ViTConfig": "config",
     "VitConvertError": "errors",

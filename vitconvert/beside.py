@@ -20,8 +20,8 @@ from vitconvert.conversion.their_config import (
 )
 from vitconvert.errors import CorruptFile, MissingFact, NotRepresentable, VitConvertError
 from vitconvert.fields import parse_field
-from vitconvert.inference.labels import Labels, stated_labels
-from vitconvert.inference.preprocessing import Preprocessing
+from vitconvert.labels import Labels, stated_labels
+from vitconvert.preprocessing import Preprocessing
 from vitconvert.sources import Located
 from vitconvert.tables.architectures import FILE, architecture_in, find_architecture, named
 from vitconvert.tables.table import Table

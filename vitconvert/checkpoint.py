@@ -15,8 +15,8 @@ from vitconvert.conversion.facts import Gathered, gather_facts
 from vitconvert.conversion.ledger import Ledger
 from vitconvert.conversion.plan import Plan, plan_reading
 from vitconvert.errors import SourceError, UsageError
-from vitconvert.inference.labels import Labels, assumed_labels
-from vitconvert.inference.preprocessing import Preprocessing
+from vitconvert.labels import Labels, assumed_labels
+from vitconvert.preprocessing import Preprocessing
 from vitconvert.sources import Located
 from vitconvert.tables.detection import Recognised, recognise
 from vitconvert.tables.dialects import find_tables, read_table

@@ -12,9 +12,9 @@ from vitconvert.inference.embed import embed as embed_with
 from vitconvert.inference.images import ImageSource
 from vitconvert.inference.predict import Prediction
 from vitconvert.inference.predict import predict as predict_with
-from vitconvert.inference.preprocessing import Preprocessing
 from vitconvert.loading import build_model, load_checkpoint
 from vitconvert.model import ViT
+from vitconvert.preprocessing import Preprocessing
 
 
 def predict(

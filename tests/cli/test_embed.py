@@ -6,8 +6,8 @@ import torch
 from safetensors import safe_open
 
 from vitconvert.demo.demonstration import DIGITS
-from vitconvert.inference.pixels import open_image
 from vitconvert.loading import load_checkpoint, load_model
+from vitconvert.preprocessing.pixels import open_image
 
 SAMPLES = DIGITS / "samples"
 IMAGES = [SAMPLES / f"{digit}.png" for digit in range(10)]

@@ -11,9 +11,9 @@ import torch
 from PIL import Image
 
 from vitconvert.demo.demonstration import DIGITS
-from vitconvert.inference.pixels import open_image
 from vitconvert.loading import load_checkpoint, load_model
 from vitconvert.photographs import predict
+from vitconvert.preprocessing.pixels import open_image
 
 SAMPLES = DIGITS / "samples"
 IMAGE = SAMPLES / "3.png"

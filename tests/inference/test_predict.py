@@ -17,8 +17,8 @@ from vitconvert.errors import (
 )
 from vitconvert.inference.predict import Prediction
 from vitconvert.inference.predict import predict as predict_lazily
-from vitconvert.inference.preprocessing import Preprocessing
 from vitconvert.model import ViT
+from vitconvert.preprocessing import Preprocessing
 
 PREPROCESSING = Preprocessing.from_timm({"input_size": (3, 24, 32), "interpolation": "bilinear"})
 NAMES = [f"thing {i}" for i in range(7)]

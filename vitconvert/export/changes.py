@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.errors import ParityFailed, UsageError
-from vitconvert.inference.labels import Labels
-from vitconvert.inference.preprocessing import Preprocessing
+from vitconvert.labels import Labels
 from vitconvert.loading import build_model
+from vitconvert.preprocessing import Preprocessing
 
 if TYPE_CHECKING:
     import torch

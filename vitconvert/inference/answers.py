@@ -12,8 +12,8 @@ from torch import Tensor
 
 from vitconvert.errors import InputMismatch, SourceError, UsageError, VitConvertError
 from vitconvert.inference.ahead import mapped_ahead, processors
-from vitconvert.inference.preprocessing import Preprocessing
 from vitconvert.model import FastViT, ViT
+from vitconvert.preprocessing import Preprocessing
 
 # An image's path, None for one that was given open; and what was computed, or why nothing was.
 Answer = tuple[Path | None, Tensor | VitConvertError]

@@ -10,8 +10,8 @@ from torch import Tensor
 from vitconvert.errors import ConflictingFact, UsageError, VitConvertError
 from vitconvert.inference.answers import answers, check_batches
 from vitconvert.inference.images import ImageSource, find_images
-from vitconvert.inference.preprocessing import Preprocessing
 from vitconvert.model import ViT
+from vitconvert.preprocessing import Preprocessing
 
 
 @dataclass(frozen=True, kw_only=True)

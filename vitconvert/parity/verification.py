@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from vitconvert.checkpoint import Reading, read_header
 from vitconvert.errors import MissingPackage, NotRepresentable, UsageError
-from vitconvert.inference.preprocessing import Preprocessing
 from vitconvert.loading import build_model
 from vitconvert.model import ViT
 from vitconvert.parity.compare import allowed, compare, differences
@@ -22,6 +21,7 @@ from vitconvert.parity.isolation import isolated, side_by_side
 from vitconvert.parity.references import Reference, build_reference
 from vitconvert.parity.report import Comparison, Divergence, LayerDifference, ParityReport
 from vitconvert.parity.taps import OUTPUT, record, record_ours
+from vitconvert.preprocessing import Preprocessing
 from vitconvert.sources import locate
 
 Source = str | PathLike[str]
