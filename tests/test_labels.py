@@ -70,7 +70,7 @@ def test_names_of_other_classes_are_refused() -> None:
 
 @pytest.mark.parametrize("stated", [{"id2label": 5}, {"id2label": "cat"}, {"descriptions": ["a"]}])
 def test_names_that_are_none_are_refused(stated: dict[str, Any]) -> None:
-    with pytest.raises(ConflictingFact, match="names no classes"):
+    with pytest.raises(ConflictingFact, match="should be a list or a mapping of class names"):
         stated_labels(1, **{"id2label": ["cat"], **stated})
 
 
