@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,8 +17,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 
-@dataclass(frozen=True, kw_only=True)
-class Preprocessing(Steps):
+class Preprocessing(Steps):  # without fields of its own, so it is a dataclass as it is
     """The images that a model was evaluated on, stated so that they can be made again.
 
     Sizes are (height, width) in pixels. `mean` and `std` have one value per channel, three for
