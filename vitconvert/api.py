@@ -24,9 +24,9 @@ from vitconvert.difference import Difference, diff_located
 from vitconvert.errors import VitConvertError
 from vitconvert.export.convert import Conversion
 from vitconvert.export.dry_run import ConversionPlan
-from vitconvert.inference.preprocessing import Preprocessing
 from vitconvert.inspection import Inspection, inspect_located
 from vitconvert.parity.report import ParityReport
+from vitconvert.preprocessing import Preprocessing
 from vitconvert.sources import Located, locate
 
 if TYPE_CHECKING:

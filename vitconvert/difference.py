@@ -18,7 +18,7 @@ from vitconvert.errors import (
     UnknownDialect,
     VitConvertError,
 )
-from vitconvert.inference.labels import Labels
+from vitconvert.labels import Labels
 from vitconvert.sources import Located
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ CONFIG = ViTConfig(
             "preprocessor_config.json",
             {"image_processor_type": "ViTImageProcessor", "resample": "bicubic"},
             "error: conflicting-fact\n"
-            "  resample = 'bicubic' is no filter of Pillow.\n"
+            "  resample = 'bicubic' is not the number of a filter of Pillow.\n"
             "  file   {file}\n"
             "  known  0 nearest, 1 lanczos, 2 bilinear, 3 bicubic, 4 box, 5 hamming",
         ),
@@ -70,7 +70,9 @@ CONFIG = ViTConfig(
         (
             "vitconvert.json",
             {"preprocessing": [1]},
-            "error: conflicting-fact\n  preprocessing = [1] holds no fields.\n  file  {file}",
+            "error: conflicting-fact\n"
+            "  preprocessing = [1] should be an object with fields.\n"
+            "  file  {file}",
         ),
     ],
 )

@@ -129,7 +129,7 @@ def test_open_clip_builds_a_model_of_timms_by_its_name(classes, timm_directory, 
     source = timm_directory(TINY, num_classes=classes, depth=12)
     conversion = vitconvert.convert(source, to="openclip", output=tmp_path / "out", verify=False)
     assert conversion.departures == (
-        "open_clip converts images that are neither grey nor RGB after it resizes them",
+        "open_clip converts images that are neither grey nor RGB after resizing",
         "open_clip resize_size is (248, 248) here and (224, 224) there",
     )
     vision = written_config(tmp_path / "out")["model_cfg"]["vision_cfg"]

@@ -10,8 +10,8 @@ from vitconvert.checkpoint.companions import Companions
 from vitconvert.checkpoint.weights import Weights
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.ledger import Ledger
-from vitconvert.inference.labels import Labels, assumed_labels
-from vitconvert.inference.preprocessing import Preprocessing
+from vitconvert.labels import Labels, assumed_labels
+from vitconvert.preprocessing import Preprocessing
 from vitconvert.sources import Located
 from vitconvert.tables.table import Table
 

@@ -16,7 +16,7 @@ from vitconvert.conversion.facts import Gathered, gather_facts
 from vitconvert.conversion.ledger import Ledger
 from vitconvert.conversion.statements import Statements
 from vitconvert.errors import SourceError, UsageError
-from vitconvert.inference.labels import Labels, stated_labels
+from vitconvert.labels import Labels, stated_labels
 from vitconvert.preprocessing.stated import stated_preprocessing
 from vitconvert.sources import Located
 from vitconvert.tables.detection import Recognised, recognise

@@ -19,7 +19,7 @@ from vitconvert.conversion.ledger import Ledger
 from vitconvert.conversion.target import Target
 from vitconvert.export.provenance import published
 from vitconvert.export.usage import PROGRAMS, Example, examples
-from vitconvert.inference.preprocessing import Preprocessing
+from vitconvert.preprocessing import Preprocessing
 from vitconvert.sources import Located
 from vitconvert.version import VERSION
 

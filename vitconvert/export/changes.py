@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint import Checkpoint, build_model
 from vitconvert.errors import ParityFailed, UsageError
-from vitconvert.inference.labels import Labels
-from vitconvert.inference.preprocessing import Preprocessing
+from vitconvert.labels import Labels
+from vitconvert.preprocessing import Preprocessing
 
 if TYPE_CHECKING:
     import torch

@@ -14,8 +14,8 @@ from vitconvert.errors import NotRepresentable, UsageError
 from vitconvert.export.huggingface_config import huggingface_config
 from vitconvert.export.openclip_config import openclip_config
 from vitconvert.export.timm_config import timm_config, timm_config_by_name
-from vitconvert.inference.labels import Labels
-from vitconvert.inference.preprocessing import Preprocessing
+from vitconvert.labels import Labels
+from vitconvert.preprocessing import Preprocessing
 from vitconvert.tables.architectures import find_architecture
 from vitconvert.tables.canonical import instances
 from vitconvert.tables.dialects import builtin_tables, find_tables

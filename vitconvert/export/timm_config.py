@@ -12,8 +12,8 @@ from vitconvert.config import ViTConfig
 from vitconvert.conversion.their_config import written_besides
 from vitconvert.errors import NotRepresentable
 from vitconvert.export.timm_architectures import fitting_architecture, with_defaults
-from vitconvert.inference.labels import Labels
-from vitconvert.inference.preprocessing import Preprocessing
+from vitconvert.labels import Labels
+from vitconvert.preprocessing import Preprocessing
 from vitconvert.tables.architectures import Architectures, architectures, find_architecture
 from vitconvert.tables.canonical import first_kernel
 from vitconvert.tables.table import Table

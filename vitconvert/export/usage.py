@@ -7,8 +7,8 @@ from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.target import Target
 from vitconvert.export.huggingface_config import reads_patches
-from vitconvert.inference.backends import BACKENDS
-from vitconvert.inference.preprocessing import Preprocessing
+from vitconvert.preprocessing import Preprocessing
+from vitconvert.preprocessing.backends import BACKENDS
 
 # Ecosystem -> who opens its directories by their name alone, the first by right.
 PROGRAMS = {"timm": ("timm", "transformers"), "hf": ("transformers",)}

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from vitconvert.checkpoint import Checkpoint, build_model
 from vitconvert.errors import MissingPackage, NotRepresentable, UsageError
-from vitconvert.inference.preprocessing import Preprocessing
 from vitconvert.model import ViT
 from vitconvert.parity.compare import allowed, compare, differences
 from vitconvert.parity.diagnosis import Case, diagnose
@@ -20,6 +19,7 @@ from vitconvert.parity.isolation import isolated, side_by_side
 from vitconvert.parity.references import Reference, build_reference
 from vitconvert.parity.report import Comparison, Divergence, LayerDifference, ParityReport
 from vitconvert.parity.taps import OUTPUT, record, record_ours
+from vitconvert.preprocessing import Preprocessing
 
 _Model = TypeVar("_Model", bound=nn.Module)
 DTYPES = {"float32": torch.float32, "float64": torch.float64}

@@ -12,8 +12,8 @@ from PIL import Image
 from scipy.ndimage import map_coordinates
 
 from vitconvert.errors import CorruptFile, SourceError, UnsafeFile
-from vitconvert.inference.pixels import open_image
-from vitconvert.inference.preprocessing import Preprocessing
+from vitconvert.preprocessing import Preprocessing
+from vitconvert.preprocessing.pixels import open_image
 
 TENSORFLOW = {
     "resize": "squash",
@@ -196,7 +196,7 @@ def test_importing_and_resizing_on_pillow_needs_no_torch() -> None:
     program = (
         "import sys\n"
         "from PIL import Image\n"
-        "from vitconvert.inference.preprocessing import Preprocessing\n"
+        "from vitconvert.preprocessing import Preprocessing\n"
         "Preprocessing.from_timm({}).array(Image.new('RGB', (9, 9)))\n"
         "print(sorted({'torch', 'timm', 'transformers'} & set(sys.modules)))"
     )

@@ -11,9 +11,9 @@ from sklearn.datasets import load_sample_image
 from timm.data import ImageDataset, create_transform, resolve_data_config
 
 from vitconvert.errors import ConflictingFact, InputMismatch, NotRepresentable
-from vitconvert.inference.backends import INTERPOLATIONS
-from vitconvert.inference.pixels import open_image
-from vitconvert.inference.preprocessing import Preprocessing
+from vitconvert.preprocessing import Preprocessing
+from vitconvert.preprocessing.backends import INTERPOLATIONS
+from vitconvert.preprocessing.pixels import open_image
 
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 
@@ -196,7 +196,7 @@ def test_unknown_interpolations_are_refused(interpolation: Any) -> None:
 def test_a_crop_fraction_that_leaves_no_pixels_is_refused(mode: str) -> None:
     with pytest.raises(ConflictingFact) as caught:
         Preprocessing.from_timm({"input_size": (3, 9, 8), "crop_pct": 8.5, "crop_mode": mode})
-    assert caught.value.details == ("1x0 pixels are no image",)
+    assert caught.value.details == ("1x0 is not a size of an image",)
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_what_timm_cannot_state_is_refused() -> None:
         uneven.to_timm()
     assert str(caught.value) == (
         "error: not-representable\n"
-        "  timm cannot state this resizing: squash to 60x40, then 32x32.\n"
+        "  timm cannot express this resizing: squash to 60x40, then 32x32.\n"
         "  from  preprocessor_config.json"
     )
 

@@ -15,7 +15,7 @@ from vitconvert.errors import (
     TableError,
     VitConvertError,
 )
-from vitconvert.inference.preprocessing import Preprocessing
+from vitconvert.preprocessing import Preprocessing
 
 TORCHVISION = {
     "resize": "shortest",
@@ -91,8 +91,8 @@ def test_all_contradictions_are_told_at_once() -> None:
         "  backend = 'torch' is none of torchvision, open_clip, transformers, "
         "transformers_pil, transformers_float, tensorflow, big_vision\n"
         "  transparency = 'black' is none of drop, white\n"
-        "  3 means and 1 deviations: photographs have 1 or 3\n"
-        "  resize = 'none' with resize_size = (32, 48)"
+        "  mean has 3 values and std 1: both need 3 (RGB) or 1 (grey)\n"
+        "  resize = 'none' does not fit resize_size = (32, 48)"
     )
 
 
@@ -101,29 +101,30 @@ def test_all_contradictions_are_told_at_once() -> None:
     [
         (
             {"resize": "shortest", "crop": True},
-            "the shortest side cannot be both of 32x48",
+            "resize = 'shortest' needs one size, not 32x48",
         ),
         (
             {"resize": "cover"},
-            "resize = 'cover' without cropping makes images of any size",
+            "resize = 'cover' without crop makes images of any size",
         ),
         (
             {"resize_size": [32, 49]},
-            "squashing to 32x49 without cropping never makes 32x48",
+            "squashing to 32x49 without crop never makes 32x48",
         ),
         (
             {"backend": "torchvision"},
-            f"backend = 'torchvision' always divides by 255, not {1 / 127}",
+            f"backend = 'torchvision' always rescales by 1/255, not by {1 / 127}",
         ),
         (
             {"normalize": False},
-            "normalize = False with mean = (0.4, 0.5, 0.6), std = (0.2, 0.3, 0.25)",
+            "normalize = False needs mean 0 and std 1, "
+            "not mean = (0.4, 0.5, 0.6), std = (0.2, 0.3, 0.25)",
         ),
         ({"rescale_factor": -1.0}, "rescale_factor = -1.0 must be positive"),
         ({"crop": "no"}, "crop = 'no' is neither true nor false"),
         (
             {"resize": "patches", "resize_size": None, "patch_size": 16},
-            "resize = 'patches' with at most None patches of 16",
+            "resize = 'patches' does not fit patch_size = 16, max_patches = None",
         ),
     ],
 )
@@ -213,7 +214,7 @@ def test_a_dialect_of_grey_images_repeats_one_mean() -> None:
             {"resize": "squash", "colour": "rgb", "mean": 0.5, "std": 0.5},
             TableError,
             "error: table-error\n"
-            "  A [preprocessing] section does not parse.\n"
+            "  A [preprocessing] section has unknown or missing keys.\n"
             "  unknown  colour\n"
             "  missing  backend, interpolation",
         ),
@@ -226,7 +227,7 @@ def test_a_dialect_of_grey_images_repeats_one_mean() -> None:
             {**TORCHVISION, "backend": "transformers", "interpolation": "hamming"},
             NotRepresentable,
             "error: not-representable\n"
-            "  The transformers backend does not resize with the hamming filter.\n"
+            "  The transformers backend cannot resize with the hamming filter.\n"
             "  filters  nearest, bilinear, bicubic, lanczos\n"
             "  from     dialect default",
         ),
@@ -235,7 +236,7 @@ def test_a_dialect_of_grey_images_repeats_one_mean() -> None:
             {**TORCHVISION, "backend": "tensorflow", "interpolation": "bicubic"},
             NotRepresentable,
             "error: not-representable\n"
-            "  The tensorflow backend does not resize with the bicubic filter.\n"
+            "  The tensorflow backend cannot resize with the bicubic filter.\n"
             "  filters  bilinear\n"
             "  from     dialect default",
         ),

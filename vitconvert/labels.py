@@ -1,4 +1,4 @@
-"""What the classes of a head are called."""
+"""The names of a classifier's classes."""
 
 import csv
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +14,7 @@ _HINT = "correct the names of the classes in that file, or take them out of it."
 class Labels(tuple[str, ...]):
     """One name per class, in the order of the logits, and where the names come from.
 
-    `assumed` is true where the checkpoint did not name its classes itself.
+    `assumed` is true if the checkpoint does not name its classes itself.
     """
 
     origin: str
@@ -37,22 +37,24 @@ def stated_labels(
     descriptions: Mapping[str, str] | None = None,
     origin: str = "config.json",
 ) -> Labels | None:
-    """The checkpoint's own names, or none.
+    """The checkpoint's own names, or None.
 
     Args:
         num_classes: Width of the head.
-        id2label: Hugging Face's `id2label`, or timm's `label_names`. Placeholders ("LABEL_7"),
+        id2label: transformers' `id2label`, or timm's `label_names`. Placeholders ("LABEL_7"),
             which transformers writes where nobody named the classes, do not count.
         descriptions: timm's `label_descriptions`: a longer name for each name.
         origin: Where the names were stated.
 
     Raises:
-        ConflictingFact: The checkpoint names other classes than the head has, or no classes.
+        ConflictingFact: The names are not those of the head's classes, or not names at all.
     """
     for names, kinds in ((id2label, (Mapping, list, tuple)), (descriptions, (Mapping,))):
         if names is not None and not isinstance(names, kinds):
             raise ConflictingFact(
-                f"{str(names)[:40]!r} names no classes.", evidence={"from": origin}, hint=_HINT
+                f"{str(names)[:40]!r} should be a list or a mapping of class names.",
+                evidence={"from": origin},
+                hint=_HINT,
             )
     stated = dict(id2label if isinstance(id2label, Mapping) else enumerate(id2label or ()))
     by_index = {str(index): str(name) for index, name in stated.items()}
@@ -63,10 +65,10 @@ def stated_labels(
 
 
 def assumed_labels(num_classes: int) -> Labels | None:
-    """ImageNet-1k's names for a head of 1000 classes, or none.
+    """ImageNet-1k's names for a head of 1000 classes, else None.
 
-    Heads of ImageNet-21k get no assumed names: there are several orders of its classes, and a
-    head does not say which is its own.
+    A head of ImageNet-21k gets no names: its classes are used in several orders, and the head does
+    not say in which.
     """
     if num_classes != _IMAGENET_CLASSES or not (names := _imagenet()):
         return None

@@ -20,8 +20,7 @@ from vitconvert.errors import (
     NotRepresentable,
     VitConvertError,
 )
-from vitconvert.inference import pixels
-from vitconvert.inference.preprocessing import Preprocessing
+from vitconvert.preprocessing import Preprocessing, pixels
 
 BACKENDS = ["torchvision", "pil"]
 IMAGENET = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
@@ -126,7 +125,7 @@ def test_filters_that_only_pillow_has(
     name = {4: "box", 5: "hamming"}[code]
     assert str(caught.value) == (
         "error: not-representable\n"
-        f"  The transformers backend does not resize with the {name} filter.\n"
+        f"  The transformers backend cannot resize with the {name} filter.\n"
         "  filters  nearest, bilinear, bicubic, lanczos\n"
         "  from     preprocessor_config.json"
     )
@@ -230,7 +229,7 @@ def test_without_resizing_only_images_of_the_size_fit(
         ours(photograph(61, 44))
     assert str(caught.value) == (
         "error: input-mismatch\n"
-        "  The image is 44x61, and the model reads 45x61 images that nothing resizes.\n"
+        "  The image is 44x61, the model reads 45x61, and this preprocessing resizes nothing.\n"
         "  from  preprocessor_config.json"
     )
 
@@ -281,7 +280,7 @@ def test_without_resizing_only_images_of_the_size_fit(
             vit(resample="bicubic"),
             ConflictingFact,
             "error: conflicting-fact\n"
-            "  resample = 'bicubic' is no filter of Pillow.\n"
+            "  resample = 'bicubic' is not the number of a filter of Pillow.\n"
             "  known  0 nearest, 1 lanczos, 2 bilinear, 3 bicubic, 4 box, 5 hamming",
         ),
         (
@@ -292,14 +291,14 @@ def test_without_resizing_only_images_of_the_size_fit(
         (
             vit(rescale_factor=0),
             ConflictingFact,
-            "error: conflicting-fact\n  rescale_factor = 0.0 must be positive.",
+            "error: conflicting-fact\n  rescale_factor = 0 must be positive.",
         ),
         (
             vit(image_mean=[0.5] * 4, image_std=[0.5] * 4),
             ConflictingFact,
             "error: conflicting-fact\n"
             "  The preprocessing contradicts itself.\n"
-            "  4 means and 4 deviations: photographs have 1 or 3",
+            "  mean has 4 values and std 4: both need 3 (RGB) or 1 (grey)",
         ),
         (
             vit(image_std=[0.5, 0, 0.5]),
@@ -418,7 +417,7 @@ def test_timms_other_ways_are_refused(mode: str) -> None:
     resize = {"border": "border", "center": "cover"}[mode]
     assert str(caught.value) == (
         "error: not-representable\n"
-        f"  transformers cannot state this resizing: {resize} with bicubic.\n"
+        f"  transformers cannot express this resizing: {resize} with bicubic.\n"
         "  from  timm's pretrained_cfg"
     )
 
@@ -449,5 +448,5 @@ def test_a_torch_without_lanczos_is_named(
         raise NotImplementedError
 
     monkeypatch.setattr(torch.nn.functional, "interpolate", interpolate)
-    with pytest.raises(NotRepresentable, match="has no lanczos resizing of tensors"):
+    with pytest.raises(NotRepresentable, match="cannot resize tensors with the lanczos filter"):
         Preprocessing.from_huggingface(vit(resample=1))(photograph(61, 45))

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from vitconvert.errors import InputMismatch
-from vitconvert.inference.preprocessing import Preprocessing
+from vitconvert.preprocessing import Preprocessing
 
 LEVELS = {"mean": (0, 0, 0), "std": (1 / 255,) * 3}  # what comes out are levels from 0 to 255
 SMALL = {"input_size": (3, 32, 48), **LEVELS}

@@ -14,8 +14,8 @@ from transformers.models.siglip2.image_processing_siglip2 import (
 
 import vitconvert
 from tests.matrix_sources import randomised
-from vitconvert.inference.pixels import size_in_patches
-from vitconvert.inference.preprocessing import Preprocessing
+from vitconvert.preprocessing import Preprocessing
+from vitconvert.preprocessing.pixels import size_in_patches
 
 VISION = {"hidden_size": 48, "num_hidden_layers": 11, "num_attention_heads": 3}
 VISION |= {"intermediate_size": 72, "patch_size": 8, "num_patches": 36}
@@ -88,10 +88,10 @@ def test_predictions_are_those_of_transformers_or_refused(source, photograph, tm
     assert made.top[0].logit == pytest.approx(float(logits.max()), abs=1e-4)
     assert str(refused.error) == (
         "error: input-mismatch\n"
-        "  The image keeps its shape: it becomes 56x40, and the model reads 48x48 here.\n"
+        "  The image keeps its aspect ratio and becomes 56x40, but the model reads 48x48.\n"
         "  from   preprocessor_config.json\n"
         f"  image  {oblong}\n"
-        "  hint: `vitconvert file MODEL --image-size 56x40 -o DIR` makes a model for such ones."
+        "  hint: `vitconvert file MODEL --image-size 56x40 -o DIR` makes a model of that size."
     )
     vitconvert.convert(source, output=tmp_path / "out", image_size=(56, 40), verify=False)
     [made] = vitconvert.predict(tmp_path / "out", oblong)
@@ -113,9 +113,9 @@ def test_the_processor_is_written_where_patches_are_read(source, tmp_path, photo
 def test_other_programs_are_said_to_make_one_shape(source, tmp_path):
     conversion = vitconvert.convert(source, to="timm", output=tmp_path / "timm", verify=False)
     assert conversion.departures == (
-        "timm resizes Pillow images, not tensors of bytes",
-        "timm does not turn photographs by their EXIF orientation",
-        "timm makes all photographs one shape",
+        "timm resizes Pillow images, not uint8 tensors",
+        "timm ignores the EXIF orientation",
+        "timm gives all photographs one aspect ratio",
         "timm resize is patches here and squash there",
         "timm resize_size is None here and (48, 48) there",
     )
@@ -124,8 +124,8 @@ def test_other_programs_are_said_to_make_one_shape(source, tmp_path):
         source, to="hf_siglip_classifier", output=tmp_path / "hf", verify=False
     )
     assert siglip.departures == (
-        "preprocessor_config.json is left out: photographs keep their shape, which this class does "
-        "not read",
+        "preprocessor_config.json is left out: the source keeps the aspect ratio of photographs, "
+        "and this class does not",
     )
     (tmp_path / "hf" / "preprocessor_config.json").write_text(
         json.dumps({"image_processor_type": "SiglipImageProcessor", "size": [48, 48]})
@@ -135,6 +135,6 @@ def test_other_programs_are_said_to_make_one_shape(source, tmp_path):
         tmp_path / "hf", to="hf_siglip2_classifier", output=tmp_path / "back", verify=False
     )
     assert back.departures == (
-        "preprocessor_config.json is left out: this class reads patches of photographs that keep "
-        "their shape, and the source does not",
+        "preprocessor_config.json is left out: this class keeps the aspect ratio of photographs, "
+        "and the source does not",
     )

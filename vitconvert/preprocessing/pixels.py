@@ -2,7 +2,7 @@
 
 Projects that agree on "resize to 256, crop 224, normalise" still disagree on pixels: whether
 the resizing runs on a Pillow image or on a tensor, where an odd crop falls, when the division by
-255 happens. `backends.BACKENDS` states these choices; the functions below obey them.
+255 happens. `backends.BACKENDS` states these choices; the functions below follow them.
 
 Letters: C channels, H height, W width. Sizes are (height, width).
 """
@@ -21,22 +21,23 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from vitconvert.errors import CorruptFile, InputMismatch, NotRepresentable, SourceError, UnsafeFile
-from vitconvert.inference.backends import Backend, Size
+from vitconvert.preprocessing.backends import Backend
+from vitconvert.preprocessing.values import Size, size_text
 
 Pixels = NDArray[Any]  # uint8 or float32
 
-# Pillow's own limit for a decoded file (twice its MAX_IMAGE_PIXELS): a 1 x 100000 image is a small
-# file, but a giant once its shortest side is 224.
+# Pillow's own limit for a decoded file (twice its MAX_IMAGE_PIXELS). It applies to resizing too: a
+# 1 x 100000 image is a small file, but huge once its shortest side is 224.
 MAX_PIXELS = 2 * 89_478_485
 
-# How much larger than the result an image stays when it is shrunk by whole factors before it is
-# resized, as Pillow's own `thumbnail` does.
+# An image that is shrunk by a whole factor before it is resized stays this much larger than the
+# result, as in Pillow's own `thumbnail`.
 MARGIN = 2
 
 _LAST_UNTURNED = 4  # EXIF orientations 5 to 8 exchange rows and columns
 
-# The first four were seen on damaged files of fourteen formats (Pillow 13); the rest are what the
-# decompressors and struct raise.
+# Pillow 13 raises the first four for damaged files of fourteen formats; decompressors and struct
+# raise the rest.
 _DECODING_ERRORS = (
     OSError,
     SyntaxError,
@@ -55,7 +56,7 @@ def open_image(path: Path) -> Image.Image:
 
     Raises:
         SourceError: There is no such file, or it may not be read.
-        CorruptFile: It is no image, or a damaged one.
+        CorruptFile: It is not an image, or it is damaged.
         UnsafeFile: It declares more pixels than Pillow's limit.
     """
     with _decoding(path), Image.open(path) as image:
@@ -64,12 +65,12 @@ def open_image(path: Path) -> Image.Image:
 
 
 def open_shrunk(path: Path, at_least: int, *, upright: bool) -> tuple[Image.Image, Size]:
-    """`open_image`, smaller if that is quicker, and the size that the whole image would have.
+    """As `open_image`, but smaller where that is faster; and the size of the whole image.
 
-    A JPEG is decoded at 1/2, 1/4 or 1/8 as long as both sides keep `at_least` pixels: the high
-    frequencies are never computed. Other files are read as they are. So is an image that has to
-    be turned `upright` and whose sides are no multiples of 8: the decoder rounds sizes up at the
-    right and the bottom, which would come to lie elsewhere.
+    A JPEG is decoded at 1/2, 1/4 or 1/8 of its size if both sides keep `at_least` pixels: the high
+    frequencies are never computed. Other files are read as they are. So is an image that must be
+    turned `upright` and whose sides are not multiples of 8: the decoder rounds sizes up at the
+    right and the bottom, and turning would move these edges.
     """
     with _decoding(path), Image.open(path) as image:
         width, height = image.size
@@ -82,7 +83,7 @@ def open_shrunk(path: Path, at_least: int, *, upright: bool) -> tuple[Image.Imag
 
 @contextmanager
 def _decoding(path: Path) -> Iterator[None]:
-    """Whatever Pillow raises inside becomes an error that names the file."""
+    """Turn whatever Pillow raises inside into an error that names the file."""
     try:
         yield
     except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
@@ -111,8 +112,8 @@ def converted(
     """The image as 8-bit RGB, or as grey for one channel.
 
     Raises:
-        CorruptFile: It was opened but not read until now, and is damaged; or Pillow cannot
-            convert from its colours.
+        CorruptFile: Pillow reads the file only now, and it is damaged; or Pillow cannot convert
+            from its colours.
     """
     with _decoding(Path(getattr(image, "filename", "") or "in memory")):
         if upright:
@@ -121,7 +122,7 @@ def converted(
             white = Image.new("RGBA", image.size, (255, 255, 255, 255))
             image = Image.alpha_composite(white, image.convert("RGBA"))
         elif isinstance(image.info.get("transparency"), bytes):
-            # Same pixels as converting at once, without Pillow's warning about palettes.
+            # The same pixels as without this step, but no warning of Pillow's about palettes.
             image = image.convert("RGBA")
         return image.convert("L" if channels == 1 else "RGB")
 
@@ -134,19 +135,19 @@ def resized_size(source: Size, *, resize: str, size: Size) -> Size:
     """The size that an image of size `source` is resized to.
 
     Raises:
-        InputMismatch: A side would vanish.
+        InputMismatch: A side would have no pixels.
         UnsafeFile: The result would not fit in memory.
     """
     result = _unchecked_size(source, resize=resize, size=size)
     if min(result) < 1:
         raise InputMismatch(
-            f"A {_by(source)} image is too narrow to be resized into {_by(size)}.",
-            evidence={"resized": _by(result)},
+            f"A {size_text(source)} image is too narrow to be resized into {size_text(size)}.",
+            evidence={"resized": size_text(result)},
         )
     if result[0] * result[1] > MAX_PIXELS:
         raise UnsafeFile(
-            f"Resizing a {_by(source)} image would make {result[0] * result[1]} pixels.",
-            evidence={"resize": f"{resize} to {_by(size)}", "limit": f"{MAX_PIXELS} pixels"},
+            f"Resizing a {size_text(source)} image would make {result[0] * result[1]} pixels.",
+            evidence={"resize": f"{resize} to {size_text(size)}", "limit": f"{MAX_PIXELS} pixels"},
         )
     return result
 
@@ -166,10 +167,10 @@ def _unchecked_size(source: Size, *, resize: str, size: Size) -> Size:
 
 
 def size_in_patches(source: Size, *, patch_size: int, max_patches: int) -> Size:
-    """The largest size of whole patches that one factor, rounded up, makes of an image.
+    """The largest size in whole patches that keeps the aspect ratio, but for rounding up.
 
-    transformers 5.23, `get_image_size_for_max_num_patches`: the factor is found by bisection, from
-    these ends to this precision.
+    transformers 5.23, `get_image_size_for_max_num_patches`: the scale is found by bisection, with
+    these bounds and this precision.
     """
 
     def grid(scale: float) -> Size:
@@ -188,12 +189,12 @@ def size_in_patches(source: Size, *, patch_size: int, max_patches: int) -> Size:
 
 
 def resized_on_pil(image: Image.Image, size: Size, interpolation: str) -> Image.Image:
-    """Resize with Pillow, whose filters always widen with the scale."""
+    """Resize with Pillow, whose filters always antialias."""
     return image.resize((size[1], size[0]), Image.Resampling[interpolation.upper()])
 
 
 def padded_on_pil(image: Image.Image, size: Size) -> Image.Image:
-    """At least `size`, with zeros around: the first colour of a palette, and white in inks."""
+    """Pad to at least `size` with zeros: black, a palette's first colour, or white in CMYK."""
     height, width = max(size[0], image.height), max(size[1], image.width)
     if (height, width) == (image.height, image.width):
         return image
@@ -213,10 +214,10 @@ def resized_middle(
     kept: Size,
     backend: Backend,
 ) -> Pixels:
-    """Resize to `size`, but only the middle of it: (C, *kept) uint8, close to resizing it all.
+    """The middle of the image resized to `size`: (C, *kept) uint8, nearly equal, but faster.
 
-    `source` is the size that the image had before `open_shrunk` shrunk it. Beyond `MARGIN` times
-    the size, whole pixels are averaged before the filter runs.
+    `source` is the size of the image before `open_shrunk` shrunk it. An image more than `MARGIN`
+    times as large as the result is first shrunk by a whole factor.
     """
     vertical, horizontal = (
         _interval(*lengths, backend)
@@ -231,8 +232,8 @@ def resized_middle(
 def _interval(
     whole: int, part: int, source: int, available: int, backend: Backend
 ) -> tuple[float, float]:
-    """From where to where the middle `part` of `whole` resized pixels lies in the image."""
-    # 1, 2, 4 or 8. The decoder rounds sizes up: the last pixel may be a fraction of one.
+    """Where the middle `part` of `whole` resized pixels begins and ends in the image."""
+    # 1, 2, 4 or 8. The decoder rounds sizes up: the last pixel may stand for less than a pixel.
     shrunk = round(source / available)
     start = _crop_offset(whole - part, backend)
     to_image = source / whole / shrunk
@@ -241,7 +242,7 @@ def _interval(
 
 def channels_first(image: Image.Image) -> Pixels:
     """A grey or RGB image as (C, H, W) uint8."""
-    pixels = np.array(image)  # a copy: torch wants to be able to write
+    pixels = np.array(image)  # a copy: torch warns about arrays that cannot be written
     return np.moveaxis(np.atleast_3d(pixels), -1, 0)
 
 
@@ -267,8 +268,8 @@ def resized_on_tensor(pixels: Pixels, size: Size, interpolation: str, *, antiali
         )
     except NotImplementedError as error:
         raise NotRepresentable(
-            f"torch {torch.__version__} has no {interpolation} resizing of tensors.",
-            hint="a newer torch has it.",
+            f"torch {torch.__version__} cannot resize tensors with the {interpolation} filter.",
+            hint="a newer torch can.",
         ) from error
     numbers: Pixels = (result if direct else result.round().to(torch.uint8))[0].numpy()
     return numbers
@@ -286,7 +287,7 @@ def _resizes_uint8(interpolation: str) -> bool:
 
 
 def centred(pixels: Pixels, size: Size, *, fill: tuple[int, ...], backend: Backend) -> Pixels:
-    """Crop the middle of (C, H, W) out, or pad with one `fill` value per channel, to `size`."""
+    """Crop (C, H, W) to the middle, or pad it with one `fill` value per channel, to `size`."""
     channels, *source = pixels.shape
     larger = [max(pair) for pair in zip(source, size, strict=True)]
     if larger != source:
@@ -324,9 +325,9 @@ def normalised(
         first    x is already rescaled (before it was resized); then mean and std
         fused    mean and std divided by factor, then (x - mean) / std
 
-    A missing factor leaves 0 to 255; a missing mean leaves out the last step.
+    Without a factor values stay 0 to 255; without a mean the last step is left out.
     """
-    x = pixels.astype(np.float32, order="C")  # a copy, changed in place: five times as fast
+    x = pixels.astype(np.float32, order="C")  # a copy; working in place is five times as fast
     scale = np.float32(1)
     if numbers == "fused" and factor is not None and mean is not None:
         scale = np.float32(1 / factor)
@@ -344,7 +345,3 @@ def normalised(
 
 def _per_channel(values: tuple[float, ...]) -> NDArray[np.float32]:
     return np.array(values, np.float32).reshape(-1, 1, 1)
-
-
-def _by(size: Size) -> str:
-    return f"{size[0]}x{size[1]}"

@@ -9,9 +9,9 @@ import torch
 from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image
 
-from tests.inference.test_timm import awkward_files
+from tests.preprocessing.test_timm import awkward_files
 from vitconvert.errors import ConflictingFact, NotRepresentable
-from vitconvert.inference.preprocessing import Preprocessing
+from vitconvert.preprocessing import Preprocessing
 
 MODES = ["shortest", "longest", "squash"]
 COLOURS = {"mean": (0.1, 0.5, 0.9), "std": (0.3, 0.2, 0.7)}
