@@ -75,9 +75,19 @@ def test_what_the_config_says_is_computed(name, arguments, saved):
 @pytest.mark.parametrize(
     ("name", "arguments", "words"),
     [
-        (DISTILLED, {"fc_norm": True}, "not bare_dist_token: VisionTransformerDistilled passes"),
-        (DISTILLED, {"reg_tokens": 3}, "not bare_dist_token: VisionTransformerDistilled passes"),
-        ("vit_small_plus_patch16_dinov3", {"global_pool": "map"}, "not gelu_after_pooling: "),
+        (
+            *(DISTILLED, {"fc_norm": True}),
+            "not (dist_token implies num_registers == 0 and not fc_norm), with dist_token = True, "
+            "num_registers = 0, fc_norm = True: VisionTransformerDistilled passes",
+        ),
+        (
+            *(DISTILLED, {"reg_tokens": 3}),
+            "num_registers = 3, fc_norm = False: VisionTransformerDistilled passes",
+        ),
+        (
+            *("vit_small_plus_patch16_dinov3", {"global_pool": "map"}),
+            "not (map_pooling and pool_mlp implies activation == 'gelu'), with map_pooling = True",
+        ),
         ("aimv2_large_patch14_224", {"norm_layer": "rmsnorm"}, "norm_layer"),
         (PLAIN, {"norm_layer": "simplenorm"}, "model_args.norm_layer = 'simplenorm'"),
         (PLAIN, {"embed_norm_layer": "layernorm"}, "embed_norm_layer"),

@@ -95,7 +95,7 @@ class Gathered:
         values = {name: value for name, (value, _) in self.facts.items()}
         origins = {name: origin for name, (_, origin) in self.facts.items()}
         config = ViTConfig(**values, origins=origins)
-        broken = [f"not {k}: {why}" for k, why in self.table.must.items() if not getattr(config, k)]
+        broken = [text for one in self.table.must if (text := one.broken_by(config))]
         if broken:
             raise NotRepresentable(
                 "The project's own code mistakes tensors like these.",
@@ -149,9 +149,7 @@ def _take_stated(found: Findings) -> None:
     """What the tensors do not show, the strongest statement tells; the table is the weakest."""
     table = found.binding.table
     for default in table.defaults:
-        shown = found.present.get(default.word)
-        holds = not default.word or bool(found.facts.get(default.word, (shown, ""))[0])
-        if holds != default.negated and default.name not in found.stated:
+        if default.holds(found.look_up) and default.name not in found.stated:
             value = default.value
             if value == SCALED_BY_WIDTH:  # a width of 0 is refused by ViTConfig
                 value = max(found.facts.get("embed_dim", (1, ""))[0], 1) ** -0.5
