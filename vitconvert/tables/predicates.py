@@ -8,9 +8,9 @@
     product     = value ("*" value)*
     value       = number | "'" text "'" | word | "(" predicate ")"
 
-A word is a field or property of ViTConfig. Alone, it holds if it is true, not 0 and not empty.
-Only numbers are multiplied or ordered, and only values of one kind are equal. A comparison with
-what is not known does not hold.
+A word is a field or property of ViTConfig, or `architecture.FIELD` in [ask]. Alone, it holds if
+it is true, not 0 and not empty. Only numbers are multiplied or ordered, and only values of one
+kind are equal. A comparison with what is not known does not hold.
 """
 
 import dataclasses
@@ -28,9 +28,9 @@ from vitconvert.tables.parsing import Parser
 
 LookUp = Callable[[str], Any]  # the value of a word, None where it is not known
 
-_TOKEN = re.compile(r"\s*('[^']*'|[=!<>]=|[()*<>]|[A-Za-z_][A-Za-z0-9_]*|[^\s()*=!<>']+|\S)")
+_TOKEN = re.compile(r"\s*('[^']*'|[=!<>]=|[()*<>]|[A-Za-z_][A-Za-z0-9_.]*|[^\s()*=!<>']+|\S)")
 _NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?(e-?[0-9]+)?\Z")
-_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*\Z")
 _COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
     "==": operator.eq,
     "!=": operator.ne,
@@ -39,6 +39,7 @@ _COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
+ARCHITECTURE = "architecture."  # before a word: what the named architecture says
 _KEYWORDS = ("not", "and", "or", "implies")
 _KINDS: Mapping[Any, str] = {
     bool: "a truth value",
@@ -231,7 +232,7 @@ class _Predicate(Parser):
             raise self.error(f"{_kind(left)} is never equal to {_kind(right)}", at)
         match left, right:
             case (_Word(name), _Constant(text)) | (_Constant(text), _Word(name)):
-                vocabulary = VOCABULARIES.get(name)
+                vocabulary = VOCABULARIES.get(name.removeprefix(ARCHITECTURE))
                 if vocabulary and text not in vocabulary:
                     raise self.error(f"{name} is one of {', '.join(vocabulary)}", at)
 
@@ -249,7 +250,7 @@ def _kinds() -> Mapping[str, str]:
 def _kind(node: _Node) -> str:
     match node:
         case _Word(name):
-            return _kinds()[name]
+            return _kinds()[name.removeprefix(ARCHITECTURE)]
         case _Constant(str()):
             return "a text"
         case _Constant() | _Product():

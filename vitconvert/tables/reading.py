@@ -15,7 +15,12 @@ from vitconvert.tables.canonical import canonical_tensors, shown_words
 from vitconvert.tables.conditions import Always, Conditional, Must, parse_conditional
 from vitconvert.tables.config_file import ConfigFile, read_config_file
 from vitconvert.tables.constants import Constant, parse_constant
-from vitconvert.tables.predicates import Predicate, config_words, parse_predicate
+from vitconvert.tables.predicates import (
+    ARCHITECTURE,
+    Predicate,
+    config_words,
+    parse_predicate,
+)
 from vitconvert.tables.rows import Row
 from vitconvert.tables.sections import Sections, mistake
 from vitconvert.tables.templates import Template, Words, parse_template
@@ -141,10 +146,7 @@ class Reader:
         for key, text in self.section("words").items():
             if " " not in key:
                 continue
-            try:
-                first = parse_conditional(key, text)
-            except ValueError as error:
-                raise self.error(f'words."{key}"', error) from None
+            first = self.conditional(f'words."{key}"', key, text, config_words())
             if text not in words.get(first.name, ()):
                 raise self.error(f'words."{key}"', f"{text!r} is no text of {first.name!r}")
             yield first
@@ -292,20 +294,26 @@ class Reader:
         """Fields that the project's code fixes, given other fields or what tensors show."""
         for key, value in self.section("config").items():
             place = f'config."{key}"'
-            try:
-                default = parse_conditional(key, value, _told_words())
-            except ValueError as error:
-                raise self.error(place, error) from None
+            default = self.conditional(place, key, value, _told_words())
             if (default.name, value) != ("attention_scale", SCALED_BY_WIDTH):
                 default = replace(default, value=self.field(place, default.name, value))
             yield default
 
-    def ask(self) -> Iterator[tuple[str, str]]:
+    def ask(self) -> Iterator[Conditional]:
         """Fields that must be stated, each with a reason."""
-        for name, reason in self.section("ask").items():
-            self.check_field(f"ask.{name}", name)
+        for key, reason in self.section("ask").items():
+            place = f"ask.{key}" if key.isidentifier() else f'ask."{key}"'
+            asked = self.conditional(place, key, reason, _said_words())
+            self.check_field(place, asked.name)
             if reason is not False:
-                yield name, self.reason(f"ask.{name}", reason)
+                yield replace(asked, value=self.reason(place, reason))
+
+    def conditional(self, place: str, key: str, value: object, words: Set[str]) -> Conditional:
+        """A value that may depend on a predicate of these words."""
+        try:
+            return parse_conditional(key, value, words)
+        except ValueError as error:
+            raise self.error(place, error) from None
 
     def config_file(self) -> ConfigFile | None:
         """How the project's own `config.json` says what ours says."""
@@ -392,3 +400,9 @@ def _names(key: str) -> tuple[tuple[str, str], ...]:
 def _told_words() -> Set[str]:
     """Words that are known before the whole configuration is."""
     return shown_words() | set(field_names())
+
+
+@functools.cache
+def _said_words() -> Set[str]:
+    """Fields, as they are said of a model and of the architecture that it names."""
+    return frozenset(w for name in field_names() for w in (name, ARCHITECTURE + name))

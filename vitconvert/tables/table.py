@@ -92,7 +92,12 @@ class Table:
     @functools.cached_property
     def ask(self) -> Mapping[str, str]:
         """Fields that only the user can tell, and why."""
-        return dict(self.reader.ask())
+        return {asked.name: asked.value for asked in self.reader.ask() if not asked.condition}
+
+    @functools.cached_property
+    def ask_beyond_name(self) -> tuple[Conditional, ...]:
+        """Fields that an architecture's name does not tell under a condition, and why."""
+        return tuple(asked for asked in self.reader.ask() if asked.condition)
 
     @functools.cached_property
     def config_file(self) -> ConfigFile | None:
