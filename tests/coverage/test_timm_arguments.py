@@ -114,10 +114,12 @@ def test_which_tokens_are_pooled_is_asked_where_the_class_decides(name, pooling,
         vitconvert.load_model(directory)
     assert str(error.value) == (
         "error: missing-fact\n"
-        f"  The architecture pools by {theirs}, and this model by {pooling}: whether class and "
-        "register tokens are pooled too is not said.\n"
-        "  pooling       config.json\n"
-        f"  architecture  {name}\n"
+        "  This model differs from its architecture, and nothing tells pool_include_prefix.\n"
+        f"  architecture  {name}, pooling = {theirs}\n"
+        f"  this model    pooling = {pooling} (config.json)\n"
+        "  A model of timm with rotary embeddings is an Eva, which pools class and register tokens "
+        "in attention pooling and in no other, or a VisionTransformer, which does what it is told."
+        "\n"
         "  hint: --set pool_include_prefix=... (in Python, overrides={...}) states it."
     )
     stated = {"pool_include_prefix": pooling == "map"}
