@@ -19,15 +19,15 @@ def parse_field(name: str, value: object) -> Any:
     """
     kinds = _kinds()
     if name not in kinds:
-        near = nearest(name, kinds)
+        near = nearest(name, kinds, 3)
         raise UsageError(
             f"{name!r} is no field of ViTConfig.",
-            evidence={"fields": ", ".join(kinds)},
-            hint=f"did you mean {near[0]!r}?" if near else None,
+            evidence={} if near else {"fields": ", ".join(kinds)},
+            hint=f"did you mean {' or '.join(map(repr, near))}?" if near else None,
         )
     try:
         return _PARSERS[kinds[name]](value)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         wanted = _WANTED[kinds[name]]
         raise UsageError(f"{name} must be {wanted}, not {value!r}.") from None
 

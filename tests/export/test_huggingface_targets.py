@@ -256,12 +256,27 @@ def test_a_model_for_which_there_is_no_class(tmp_path):
 @pytest.mark.parametrize(
     ("name", "to", "changes", "problem"),
     [
-        ("SigLIP", "hf_siglip", {"pool_heads": 2}, "plain_attention_pool is always True there"),
-        ("SigLIP", "hf_siglip", {"pool_mlp_dim": 7}, "plain_attention_pool is always True there"),
-        ("SigLIP", "timm", {"pool_heads": 2}, "timm: plain_attention_pool is always True there"),
+        (
+            *("SigLIP", "hf_siglip", {"pool_heads": 2}),
+            "map_pooling implies pool_heads == 0 or pool_heads == num_heads is always True there, "
+            "and False here (map_pooling = True, pool_heads = 2, num_heads = 3): its head has "
+            "num_attention_heads",
+        ),
+        (
+            *("SigLIP", "hf_siglip", {"pool_mlp_dim": 7}),
+            "pool_mlp_dim == 0 or pool_mlp_dim == mlp_dim is always True there, and False here",
+        ),
+        (
+            *("SigLIP", "timm", {"pool_heads": 2}),
+            "timm: map_pooling implies pool_heads == 0 or pool_heads == num_heads is always True",
+        ),
         ("CLIP, projection", "timm", {}, "timm: head_bias is always True there, and False here"),
         ("DINOv2, classes", "timm", {}, "timm: timm does not pool tokens like this; pooling token"),
-        ("AIMv2", "hf_aimv2", {"proj_bias": True}, "alike_attention_biases is always True there"),
+        (
+            *("AIMv2", "hf_aimv2", {"proj_bias": True}),
+            "qkv_bias == proj_bias is always True there, and False here (qkv_bias = False, "
+            "proj_bias = True): the qkv_bias of Aimv2Attention is of all four projections",
+        ),
         ("DINOv2", "hf_dinov2", {"image_size": (24, 40)}, "not square: Dinov2Embeddings takes the"),
         ("CLIP", "hf_clip", {"head_dim": 10}, "even_heads is always True there, and False here"),
     ],

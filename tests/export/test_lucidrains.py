@@ -176,7 +176,11 @@ def test_configurations_that_no_change_makes_fit():
     )
     with pytest.raises(NotRepresentable) as error:
         vitconvert.build_lucidrains(config)
-    reason = "proj_unless_trivial is always True there, and False here"
+    reason = (
+        "attention_proj != (num_heads == 1 and head_dim == embed_dim) is always True there, and "
+        "False here (attention_proj = True, num_heads = 1, head_dim = 20, embed_dim = 20): "
+        "Attention projects unless one head is as wide as the model"
+    )
     assert f"lucidrains_adapted: {reason}" in error.value.details
     model = vitconvert.build_lucidrains(config.replace(attention_proj=False, proj_bias=False))
     assert isinstance(model.transformer.layers[0][0].to_out, nn.Identity)

@@ -288,7 +288,7 @@ def test_timm_has_one_argument_for_biases_that_dinov2_has_apart(without, swiglu,
             overrides=STATED,
             verify=False,
         )
-    assert "timm: alike_output_biases is always True there, and False here" in str(error.value)
+    assert "timm: proj_bias == mlp_bias is always True there, and False here" in str(error.value)
     assert vitconvert.load_checkpoint(tmp_path / "source.pt", overrides=STATED).ledger
 
 
@@ -374,7 +374,7 @@ DIFFERENT = {
     ),
     "two last norms": (
         *("mae_encoder", {"pooling": "avg", "fc_norm": True}),
-        "one_last_norm is always True there, and False here",
+        "final_norm != fc_norm is always True there, and False here",
     ),
     "registers": (
         *("deit3", {"num_registers": 4, "no_embed_class": True, "layer_scale": True}),
@@ -382,7 +382,7 @@ DIFFERENT = {
     ),
     "a narrower MLP": (
         *("openai_clip_visual", CLIP | {"mlp_dim": 128}),
-        "fourfold_mlp is always True there, and False here",
+        "mlp_dim == 4 * embed_dim is always True there, and False here",
     ),
     "exact GELU": (
         *("openai_clip_visual", CLIP | {"activation": "gelu"}),

@@ -82,6 +82,10 @@ class Findings:
             text = f"{field} = {show(said)} ({origin}), but the tensors have {show(value)}"
             self.overrule(text, origin, may_differ=field in _MAY_DIFFER)
 
+    def look_up(self, word: str) -> Any:
+        """A fact, or whether the tensors are there that depend on a word; None if unknown."""
+        return self.facts.get(word, (self.present.get(word), ""))[0]
+
     def overrule(self, text: str, origin: str, *, may_differ: bool = True) -> None:
         """A statement that the tensors contradict: a note if fine-tuning explains it."""
         tolerated = may_differ and origin != USER
@@ -157,7 +161,7 @@ def _read_heads(found: Findings) -> None:
     if inner is None:
         return
     table = found.binding.table
-    always = {d.name: (d.value, table.origin) for d in table.defaults if not d.word}
+    always = {d.name: (d.value, table.origin) for d in table.defaults if d.condition is None}
     said = always | found.stated
     for field, other in (("num_heads", "head_dim"), ("head_dim", "num_heads")):
         if field in said and not (field in always and other in found.stated):

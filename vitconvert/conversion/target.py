@@ -110,14 +110,11 @@ def _read_back(binding: Binding, stated: Facts) -> ViTConfig:
 
 
 def _require_properties(table: Table, config: ViTConfig) -> None:
-    wrong = {k: v for k, v in table.only.items() if getattr(config, k) != v}
-    if wrong:
+    if broken := [text for always in table.only if (text := always.broken_by(config))]:
         raise NotRepresentable(
             f"{table.title} has no such models.",
             evidence={"table": table.file},
-            details=[
-                f"{k} is always {v} there, and {getattr(config, k)} here" for k, v in wrong.items()
-            ],
+            details=broken,
         )
 
 
@@ -127,7 +124,7 @@ def _require_same_function(table: Table, config: ViTConfig, read_back: ViTConfig
     found |= {
         default.name: default.value
         for default in table.defaults
-        if default.name == "no_embed_class" in wanted and not default.word
+        if default.name == "no_embed_class" in wanted and default.condition is None
     }
     differences = [
         f"{name}: the weights need {wanted.get(name)}, and there it is {found.get(name)}"

@@ -124,7 +124,7 @@ def written_besides(table: Table, config: ViTConfig) -> dict[str, Any]:
     """
     written: dict[str, Any] = {}
     for said in table.config_file.writes if table.config_file else ():
-        if said.holds(config):
+        if said.holds_for(config):
             put(written, said.name, _value(said.value, said.name, table, config))
     return written
 
@@ -185,7 +185,7 @@ def broken_must_nots(table: Table, their_config: Mapping[str, Any], config: ViTC
     return [
         f"{said.name} = {said.value}"
         for said in must_not
-        if said.holds(config) and look_up(their_config, said.name) == said.value
+        if said.holds_for(config) and look_up(their_config, said.name) == said.value
     ]
 
 

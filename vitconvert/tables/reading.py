@@ -3,21 +3,24 @@
 import functools
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import replace
 from typing import Any
 
-from vitconvert.config import ViTConfig, field_names
+from vitconvert.config import field_names
 from vitconvert.errors import TableError, UsageError, nearest
 from vitconvert.fields import parse_field
 from vitconvert.tables.axes import Axes, Dim, parse_axes
 from vitconvert.tables.canonical import canonical_tensors, shown_words
-from vitconvert.tables.config_file import (
-    Conditional,
-    ConfigFile,
-    parse_conditional,
-    read_config_file,
-)
+from vitconvert.tables.conditions import Always, Conditional, Must, parse_conditional
+from vitconvert.tables.config_file import ConfigFile, read_config_file
 from vitconvert.tables.constants import Constant, parse_constant
+from vitconvert.tables.predicates import (
+    ARCHITECTURE,
+    Predicate,
+    config_words,
+    parse_predicate,
+)
 from vitconvert.tables.rows import Row
 from vitconvert.tables.sections import Sections, mistake
 from vitconvert.tables.templates import Template, Words, parse_template
@@ -54,6 +57,15 @@ _DIALECT_KEYS = (
     "allowed_as",
     "install",
 )
+
+# What stands under a key of [preprocessing]; a text under any other.
+_PREPROCESSING: Mapping[str, type | tuple[type, ...]] = {
+    "mean": (int, float, list),
+    "std": (int, float, list),
+    "crop_pct": (int, float),
+    "resize_size": (int, list),
+    "crop": bool,
+}
 
 # What {p} stands for besides weight and bias where we have it: the statistics of batch norms.
 _GATHERED = ("running_mean", "running_var", "num_batches_tracked")
@@ -134,10 +146,7 @@ class Reader:
         for key, text in self.section("words").items():
             if " " not in key:
                 continue
-            try:
-                first = parse_conditional(key, text)
-            except ValueError as error:
-                raise self.error(f'words."{key}"', error) from None
+            first = self.conditional(f'words."{key}"', key, text, config_words())
             if text not in words.get(first.name, ()):
                 raise self.error(f'words."{key}"', f"{text!r} is no text of {first.name!r}")
             yield first
@@ -182,10 +191,9 @@ class Reader:
         for key, reason in self.section("ignore").items():
             if reason is False:
                 continue
-            if not isinstance(reason, str) or not reason.strip():
-                raise self.error(f'ignore."{key}"', "a reason is needed, as text")
+            why = self.reason(f'ignore."{key}"', reason)
             for _, kind in _names(key):
-                yield self.template("ignore", key, kind), reason
+                yield self.template("ignore", key, kind), why
 
     def beside(self) -> Mapping[str, int]:
         """What the project's code looks for beside the tensors."""
@@ -198,6 +206,23 @@ class Reader:
         if beside and not dialect.get("wrapper"):
             raise self.error("dialect.beside", "needs a wrapper, beside which they are")
         return beside
+
+    def named_only(self) -> bool:
+        """Whether the dialect is not recognised by itself."""
+        value = self.section("dialect").get("named_only", False)
+        if not isinstance(value, bool):
+            raise self.error("dialect.named_only", "expected true or false")
+        return value
+
+    def preprocessing(self) -> Mapping[str, Any]:
+        """How the project turns a photograph into numbers."""
+        section = self.section("preprocessing")
+        for key, value in section.items():
+            if not isinstance(value, _PREPROCESSING.get(key, str)) or (
+                isinstance(value, list) and not all(type(n) in (int, float) for n in value)
+            ):
+                raise self.error(f"preprocessing.{key}", f"{value!r} is of another kind")
+        return section
 
     def usage(self) -> Usage | None:
         """How the project's code loads what is written."""
@@ -236,8 +261,8 @@ class Reader:
         """Arrays without elements."""
         for key, axes in self.section("empty").items():
             try:
-                template, layout = self.template("empty", key), parse_axes(axes)
-            except (ValueError, TypeError) as error:
+                template, layout = self.template("empty", key), parse_axes(str(axes))
+            except ValueError as error:
                 raise self.error(f'empty."{key}"', error) from None
             if template.indices or Dim(number=0) not in layout.dims:
                 raise self.error(f'empty."{key}"', "expected one key, and axes of which one is 0")
@@ -266,48 +291,63 @@ class Reader:
             raise self.error(f'{section}."{key}"', error) from None
 
     def defaults(self) -> Iterator[Conditional]:
-        """Fields that the project's code fixes; a word is another field."""
+        """Fields that the project's code fixes, given other fields or what tensors show."""
         for key, value in self.section("config").items():
             place = f'config."{key}"'
-            match key.split():
-                case ["attention_scale"] if value == SCALED_BY_WIDTH:
-                    yield Conditional("attention_scale", value)
-                case [field]:
-                    yield Conditional(field, self.field(place, field, value))
-                case [field, ("if" | "unless") as how, word]:
-                    if word not in shown_words():
-                        self.check_field(place, word)
-                    parsed = self.field(place, field, value)
-                    yield Conditional(field, parsed, word, how == "unless")
-                case _:
-                    forms = '"field", "field if word" or "field unless word"'
-                    raise self.error(place, f"expected {forms}")
+            default = self.conditional(place, key, value, _told_words())
+            if (default.name, value) != ("attention_scale", SCALED_BY_WIDTH):
+                default = replace(default, value=self.field(place, default.name, value))
+            yield default
 
-    def reasons(self, section: str, check: Callable[[str, str], None]) -> Iterator[tuple[str, str]]:
-        """Names that are checked, each with a reason."""
-        for name, reason in self.section(section).items():
-            check(f"{section}.{name}", name)
-            if reason is False:
-                continue
-            if not isinstance(reason, str) or not reason.strip():
-                raise self.error(f"{section}.{name}", "a reason is needed, as text")
-            yield name, reason
+    def ask(self) -> Iterator[Conditional]:
+        """Fields that must be stated, each with a reason."""
+        for key, reason in self.section("ask").items():
+            place = f"ask.{key}" if key.isidentifier() else f'ask."{key}"'
+            asked = self.conditional(place, key, reason, _said_words())
+            self.check_field(place, asked.name)
+            if reason is not False:
+                yield replace(asked, value=self.reason(place, reason))
+
+    def conditional(self, place: str, key: str, value: object, words: Set[str]) -> Conditional:
+        """A value that may depend on a predicate of these words."""
+        try:
+            return parse_conditional(key, value, words)
+        except ValueError as error:
+            raise self.error(place, error) from None
 
     def config_file(self) -> ConfigFile | None:
         """How the project's own `config.json` says what ours says."""
         section = self.section("config_json")
         return read_config_file(section, self) if section else None
 
-    def only(self) -> Mapping[str, Any]:
-        """Properties of ViTConfig that every model has."""
-        for name in self.section("only"):
-            self.check_property(f"only.{name}", name)
-        return self.section("only")
+    def only(self) -> Iterator[Always]:
+        """What is so of every model: `word = value`, or a predicate and the reason for it."""
+        for key, said in self.section("only").items():
+            place = f"only.{key}" if key.isidentifier() else f'only."{key}"'
+            if key.isidentifier():
+                yield Always(self.predicate(place, key), said)
+            elif said is not False:
+                yield Always(self.predicate(place, key), True, self.reason(place, said))
 
-    def check_property(self, place: str, name: str) -> None:
-        """Raise TableError if ViTConfig has no such field or property."""
-        if not hasattr(ViTConfig, name) and name not in ViTConfig.__dataclass_fields__:
-            raise self.error(place, f"{name!r} is no property of ViTConfig")
+    def must(self) -> Iterator[Must]:
+        """Predicates, each with a reason."""
+        for key, reason in self.section("must").items():
+            place = f"must.{key}" if key.isidentifier() else f'must."{key}"'
+            if reason is not False:
+                yield Must(self.predicate(place, key), self.reason(place, reason))
+
+    def predicate(self, place: str, text: str) -> Predicate:
+        """A condition on a model."""
+        try:
+            return parse_predicate(text, config_words())
+        except ValueError as error:
+            raise self.error(place, error) from None
+
+    def reason(self, place: str, reason: object) -> str:
+        """Why something is so."""
+        if not isinstance(reason, str) or not reason.strip():
+            raise self.error(place, "a reason is needed, as text")
+        return reason
 
     def field(self, place: str, field: str, value: object) -> Any:
         """The value of a field of ViTConfig."""
@@ -354,3 +394,15 @@ def _names(key: str) -> tuple[tuple[str, str], ...]:
         return ((key, "{p}"),)
     names = ((key.replace("{p}", kind), kind) for kind in ("weight", "bias", *_GATHERED))
     return tuple((n, k) for n, k in names if k not in _GATHERED or n in canonical_tensors())
+
+
+@functools.cache
+def _told_words() -> Set[str]:
+    """Words that are known before the whole configuration is."""
+    return shown_words() | set(field_names())
+
+
+@functools.cache
+def _said_words() -> Set[str]:
+    """Fields, as they are said of a model and of the architecture that it names."""
+    return frozenset(w for name in field_names() for w in (name, ARCHITECTURE + name))

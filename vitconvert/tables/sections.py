@@ -10,7 +10,7 @@ from vitconvert.tables.directory import tables_dir
 from vitconvert.tables.lazy_toml import LazyToml
 
 # Files of weights_map/ that are not dialects.
-_OTHERS = ("canonical", "prefixes", "downloads", "architectures")
+_OTHERS = ("canonical", "prefixes", "downloads", "architectures", "translations")
 # What a table says of itself alone.
 _NOT_INHERITED = ("requires", "named_only", "allowed_as", "install")
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from vitconvert.config import ViTConfig
 from vitconvert.tables.axes import Axes
-from vitconvert.tables.config_file import Conditional, ConfigFile
+from vitconvert.tables.conditions import Always, Conditional, Must
+from vitconvert.tables.config_file import ConfigFile
 from vitconvert.tables.constants import Constant
 from vitconvert.tables.reading import Reader
 from vitconvert.tables.rows import Row
@@ -91,7 +92,12 @@ class Table:
     @functools.cached_property
     def ask(self) -> Mapping[str, str]:
         """Fields that only the user can tell, and why."""
-        return dict(self.reader.reasons("ask", self.reader.check_field))
+        return {asked.name: asked.value for asked in self.reader.ask() if not asked.condition}
+
+    @functools.cached_property
+    def ask_beyond_name(self) -> tuple[Conditional, ...]:
+        """Fields that an architecture's name does not tell under a condition, and why."""
+        return tuple(asked for asked in self.reader.ask() if asked.condition)
 
     @functools.cached_property
     def config_file(self) -> ConfigFile | None:
@@ -99,19 +105,19 @@ class Table:
         return self.reader.config_file()
 
     @functools.cached_property
-    def only(self) -> Mapping[str, Any]:
-        """Properties of ViTConfig that the project's model always has."""
-        return self.reader.only()
+    def only(self) -> tuple[Always, ...]:
+        """What is so of every model that the project's class makes."""
+        return tuple(self.reader.only())
 
     @functools.cached_property
-    def must(self) -> Mapping[str, str]:
-        """Properties without which the project's code mistakes the tensors, and why."""
-        return dict(self.reader.reasons("must", self.reader.check_property))
+    def must(self) -> tuple[Must, ...]:
+        """Conditions without which the project's code mistakes the tensors, and why."""
+        return tuple(self.reader.must())
 
     @functools.cached_property
     def preprocessing(self) -> Mapping[str, Any]:
         """How the project turns a photograph into numbers."""
-        return self.reader.section("preprocessing")
+        return self.reader.preprocessing()
 
     @functools.cached_property
     def usage(self) -> Usage | None:
@@ -125,7 +131,7 @@ class Table:
 
     def first_texts(self, config: ViTConfig) -> Mapping[str, str]:
         """The words that this model is not written with the first text of."""
-        return {first.name: first.value for first in self.first if first.holds(config)}
+        return {first.name: first.value for first in self.first if first.holds_for(config)}
 
     def check(self) -> None:
         """Parse every part.
@@ -154,7 +160,7 @@ def table_of(reader: Reader) -> Table:
         container=reader.text("dialect", "container", "safetensors"),
         wrapper=reader.text("dialect", "wrapper", ""),
         beside=reader.beside(),
-        named_only=bool(reader.section("dialect").get("named_only", False)),
+        named_only=reader.named_only(),
         allowed_as=reader.text("dialect", "allowed_as", ""),
         install=reader.text("dialect", "install", ""),
         requires=reader.requires(),
