@@ -1,4 +1,4 @@
-"""Write the table of conversions in README.md anew: `python -m tests.make_matrix`.
+"""Write the table of conversions in weights_map/CONVERSIONS.md: `python -m tests.make_matrix`.
 
 Each cell is a conversion that was done: a small model of the row's project is written for the
 column's, opened by what is there to open it, compared, converted back, and compared byte by byte.
@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 import vitconvert
-from tests.make_readme import README
+from tests.make_dialects import CONVERSIONS
 from tests.matrix_sources import SOURCES, Source
 from vitconvert.checkpoint import Checkpoint, ReadOptions, read_checkpoint
 from vitconvert.config import ViTConfig
@@ -223,17 +223,17 @@ def table() -> str:
 
 
 def committed() -> list[str]:
-    """The lines of the table in the README."""
-    return (
-        README.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0].split("\n")[1:-1]
-    )
+    """The lines of the table in the document."""
+    text = CONVERSIONS.read_text(encoding="utf-8")
+    return text.partition(BEGIN)[2].partition(END)[0].split("\n")[1:-1]
 
 
 def filled(text: str, made: str) -> str:
-    """The README with this table in it."""
+    """The document with this table in it."""
     return re.sub(f"{BEGIN}.*?{END}", lambda _: f"{BEGIN}\n{made}\n{END}", text, flags=re.DOTALL)
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    README.write_text(filled(README.read_text(encoding="utf-8"), table()), encoding="utf-8")
+    text = CONVERSIONS.read_text(encoding="utf-8")
+    CONVERSIONS.write_text(filled(text, table()), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The README's table of conversions is what the conversions of today give."""
+"""The table of conversions in weights_map/CONVERSIONS.md is what the conversions of today give."""
 
 import pytest
 import torch

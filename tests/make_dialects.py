@@ -1,4 +1,4 @@
-"""Write the generated parts of README.md anew: `python tests/make_readme.py`."""
+"""Write the table of dialects in weights_map/CONVERSIONS.md: `python -m tests.make_dialects`."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,8 @@ from pathlib import Path
 from vitconvert.tables.dialects import builtin_tables
 from vitconvert.tables.table import Table
 
-README = Path(__file__).parents[1] / "README.md"
+CONVERSIONS = Path(__file__).parents[1] / "weights_map" / "CONVERSIONS.md"
+BEGIN, END = "<!-- dialects: written by tests/make_dialects.py -->", "<!-- end of dialects -->"
 
 # What `verify` compares an ecosystem with.
 PROOF = {
@@ -47,11 +48,10 @@ def _dialects(tables: list[Table]) -> str:
 
 
 def filled(text: str) -> str:
-    """The README with its generated parts as they should be."""
-    begin, end = "<!-- dialects: written by tests/make_readme.py -->", "<!-- end of dialects -->"
-    part = f"{begin}\n{dialect_table()}\n{end}"
-    return re.sub(f"{begin}.*?{end}", lambda _: part, text, flags=re.DOTALL)
+    """The document with the table as it should be."""
+    part = f"{BEGIN}\n{dialect_table()}\n{END}"
+    return re.sub(f"{BEGIN}.*?{END}", lambda _: part, text, flags=re.DOTALL)
 
 
 if __name__ == "__main__":
-    README.write_text(filled(README.read_text(encoding="utf-8")), encoding="utf-8")
+    CONVERSIONS.write_text(filled(CONVERSIONS.read_text(encoding="utf-8")), encoding="utf-8")
