@@ -15,8 +15,8 @@ import torch
 import vitconvert
 from tests.make_dialects import CONVERSIONS
 from tests.matrix_sources import SOURCES, Source
+from tests.small_models import small_config
 from vitconvert.checkpoint import Checkpoint, ReadOptions, read_checkpoint
-from vitconvert.config import ViTConfig
 from vitconvert.errors import NotRepresentable
 from vitconvert.export.consumers import Opened, open_with_consumers
 from vitconvert.export.convert import Conversion
@@ -41,19 +41,14 @@ LETTERS = {
     "safetensors.torch.load_file": "s",
 }
 READERS = "pns"
-_CONFIG = ViTConfig(
+_CONFIG = small_config(
     image_size=(8, 8),
-    patch_size=(8, 8),
-    in_channels=3,
     num_classes=1,
     embed_dim=8,
     depth=1,
     num_heads=1,
     head_dim=8,
     mlp_dim=8,
-    activation="gelu",
-    norm_eps=1e-6,
-    pooling="token",
 )
 
 

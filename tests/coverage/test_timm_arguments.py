@@ -20,11 +20,6 @@ PLAIN, CLIP, DISTILLED = (
 GAP = "vit_medium_patch16_reg4_gap_256"
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
-
-
 @pytest.fixture
 def saved(tmp_path):
     """timm's model, and the directory that timm saves it to."""

@@ -17,9 +17,8 @@ import vitconvert
 from tests.export.conftest import fill
 from tests.hub_server import HubServer, use_hub
 from tests.huggingface.classes import CLASSES
+from tests.small_models import SMALL_TIMM as SMALL
 from tests.spelling import google_arrays
-
-SMALL = {"depth": 2, "embed_dim": 30, "num_heads": 3, "mlp_ratio": 1.5, "num_classes": 7}
 
 
 def _card(directory):

@@ -19,10 +19,10 @@ from tests.export.conftest import fill
 from tests.export.test_consumers import openclip_directory
 from tests.hub_server import HubServer, use_hub
 from tests.preprocessing.test_timm import awkward_files
+from tests.small_models import SMALL_TIMM as SMALL
 from vitconvert.errors import ConflictingFact
 from vitconvert.preprocessing import Preprocessing
 
-SMALL = {"depth": 2, "embed_dim": 30, "num_heads": 3, "mlp_ratio": 1.5, "num_classes": 7}
 SIZES = [(101, 57), (517, 333), (331, 250), (64, 203), (61, 45)]  # width, height
 
 

@@ -19,6 +19,7 @@ from transformers import AutoImageProcessor, AutoModelForImageClassification
 
 import vitconvert
 from tests.hub_server import HubServer, use_hub
+from tests.small_models import SMALL_TIMM as SMALL
 from vitconvert.containers import sequential_writer
 from vitconvert.conversion.morphs import cast
 from vitconvert.errors import NotRepresentable, OutputExists, ParityFailed, UsageError
@@ -30,9 +31,6 @@ from vitconvert.tables.dialects import builtin_tables
 def _images(config, batch=2):
     shape = (batch, config.in_channels, *config.image_size)
     return torch.randn(shape, generator=torch.Generator().manual_seed(1))
-
-
-SMALL = {"depth": 2, "embed_dim": 30, "num_heads": 3, "mlp_ratio": 1.5, "num_classes": 7}
 
 
 @pytest.mark.parametrize(

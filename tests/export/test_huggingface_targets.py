@@ -10,7 +10,8 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 import vitconvert
-from tests.huggingface.classes import CLASSES, Case, outputs, randomise
+from tests.huggingface.classes import CLASSES, Case, outputs
+from tests.small_models import randomise_calmly
 from vitconvert.checkpoint import build_model
 from vitconvert.errors import NotRepresentable, ParityFailed
 from vitconvert.export.consumers import open_with_consumers
@@ -105,7 +106,7 @@ BARE = {
 def test_an_encoder_without_pooler_gets_none_made_up(kind, tmp_path):
     class_ = getattr(transformers, kind)
     pooler = {} if kind in ("ViTMAEModel", "ViTMSNModel") else {"add_pooling_layer": False}
-    model = randomise(class_(class_.config_class(**BARE), **pooler))
+    model = randomise_calmly(class_(class_.config_class(**BARE), **pooler))
     model.save_pretrained(tmp_path / "first")
     conversion = vitconvert.convert(tmp_path / "first", to="hf", output=tmp_path / "second")
     assert [(o.consumer, o.bit_equal) for o in conversion.opened] == [("transformers", True)]

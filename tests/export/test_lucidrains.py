@@ -9,7 +9,7 @@ from torch import nn
 
 import vitconvert
 from tests.export.conftest import fill
-from vitconvert.config import ViTConfig
+from tests.small_models import small_config
 from vitconvert.errors import NotRepresentable, ParityFailed, UsageError
 from vitconvert.tables.dialects import find_tables
 
@@ -159,19 +159,14 @@ def test_checkpoints_of_other_projects_are_converted_first(timm_directory):
 
 
 def test_configurations_that_no_change_makes_fit():
-    config = ViTConfig(
+    config = small_config(
         image_size=(24, 24),
-        patch_size=(8, 8),
-        in_channels=3,
         num_classes=5,
         embed_dim=20,
         depth=2,
         num_heads=1,
         head_dim=20,
         mlp_dim=30,
-        activation="gelu",
-        norm_eps=1e-6,
-        pooling="token",
         qkv_bias=False,
     )
     with pytest.raises(NotRepresentable) as error:

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.conversion.test_pairs import DINOV3, SCALED, configs, holders, random_tensors, told
+from tests.small_models import tiny_config
 from vitconvert.api import load_checkpoint
 from vitconvert.containers import (
     boxes,
@@ -79,25 +80,7 @@ def test_every_dialect_to_another_as_in_memory(form, chunk, config, dtype, rando
 
 def simple(**fields):
     """A plain ViT's configuration, tensors and the dialects that hold it."""
-    from vitconvert.config import ViTConfig
-
-    config = ViTConfig(
-        **{
-            "image_size": (12, 8),
-            "patch_size": (4, 4),
-            "in_channels": 3,
-            "num_classes": 5,
-            "embed_dim": 12,
-            "depth": 11,
-            "num_heads": 3,
-            "head_dim": 4,
-            "mlp_dim": 9,
-            "activation": "gelu",
-            "norm_eps": 1e-6,
-            "pooling": "token",
-        }
-        | fields
-    )
+    config = tiny_config(**{"depth": 11} | fields)
     return (
         config,
         random_tensors(config, 0, torch.float32, keyless=False),

@@ -25,11 +25,6 @@ SAMPLES = DIGITS / "samples"
 PREPROCESSING = Preprocessing.from_timm({"input_size": (3, 24, 40), "interpolation": "bilinear"})
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 @pytest.fixture(scope="module", params=["token", "avg", "map"])
 def theirs(request: pytest.FixtureRequest) -> VisionTransformer:
     torch.manual_seed(0)

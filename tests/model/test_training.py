@@ -4,9 +4,9 @@ import copy
 
 import pytest
 import torch
-from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
+from tests.small_models import small_timm
 from vitconvert.model import ViT
 
 RATES = {
@@ -20,17 +20,7 @@ RATES = {
 @pytest.mark.parametrize(("ours", "theirs"), RATES.items(), ids=RATES)
 def test_each_rate_drops_what_timm_drops(ours, theirs, make_config, randomise, images):
     config = make_config(**{ours: 0.4})
-    reference = VisionTransformer(
-        img_size=(32, 24),
-        patch_size=8,
-        num_classes=7,
-        embed_dim=30,
-        depth=3,
-        num_heads=3,
-        mlp_ratio=50 / 30,
-        **{theirs: 0.4},
-    )
-    reference = randomise(reference)
+    reference = randomise(small_timm(**{theirs: 0.4}))
     model = ViT(config).eval()
     model.load_state_dict(reference.state_dict())
     x = images(config)

@@ -32,7 +32,7 @@ from tests.originals.spelling import (
     pair,
     prefixed,
 )
-from vitconvert.config import ViTConfig
+from tests.small_models import small_config
 from vitconvert.conversion.target import fit_target
 from vitconvert.errors import NotRepresentable
 from vitconvert.export.targets import reason
@@ -337,19 +337,14 @@ def test_periods_that_were_computed_are_stored(tmp_path):
     assert str(mask) == "blocks.1.attn.qkv.bias_mask : (qkv head dim) = 1 0 1"
 
 
-CONFIG = ViTConfig(
+CONFIG = small_config(
     image_size=(24, 24),
-    patch_size=(8, 8),
-    in_channels=3,
     num_classes=0,
     embed_dim=64,
     depth=11,
     num_heads=1,
     head_dim=64,
     mlp_dim=256,
-    activation="gelu",
-    norm_eps=1e-6,
-    pooling="token",
 )
 CLIP = {"activation": "quick_gelu", "norm_eps": 1e-5, "pre_norm": True, "patch_bias": False}
 CLIP |= {"final_norm": False, "fc_norm": True, "num_classes": 5, "head_bias": False}

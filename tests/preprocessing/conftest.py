@@ -2,15 +2,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 SIZES = [(101, 57), (331, 250), (64, 203), (40, 40), (5, 3)]  # width, height
-
-
-@pytest.fixture(autouse=True, scope="session")
-def one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
