@@ -18,6 +18,9 @@ from vitconvert.tables.templates import MOST_STEPS, Index, numbers_of, skeleton_
 
 Shape = tuple[int, ...]
 
+NO_ELEMENTS = "has no elements"
+"""Why a tensor is ignored that no row, no [ignore] and no [empty] of its table explains."""
+
 
 class Link(NamedTuple):
     """One of their tensors (or one step of it) is one of ours (or one step of it).
@@ -193,6 +196,8 @@ class _Binder:
                 continue
             if reason := self.reason_to_ignore(key):
                 ignored[key] = reason
+            elif 0 in self.shapes[key]:
+                ignored[key] = NO_ELEMENTS
             elif matched:
                 misfits[key] = matched[0][0].row.text
             else:

@@ -68,7 +68,7 @@ def recognise(
     fitting = [
         (p, binding)
         for p, s in attempts
-        for table in (likely_tables(s) if candidates is None else candidates)
+        for table in (likely_tables(_with_elements(s)) if candidates is None else candidates)
         if (binding := bind(table, s)).fits
     ]
     if fitting:
@@ -78,6 +78,11 @@ def recognise(
         tried = [(p, bind(table, s)) for p, s in attempts for table in every]
         taken_off, binding = _nearest(tried, len(shapes))
     return Recognised(binding, taken_off, own if taken_off else {})
+
+
+def _with_elements(shapes: Mapping[str, Shape]) -> list[str]:
+    """The keys that tell one dialect from another."""
+    return [key for key, shape in shapes.items() if 0 not in shape]
 
 
 def _recognisable_tables() -> list[Table]:
