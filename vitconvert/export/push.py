@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from vitconvert.containers import hash_file
 from vitconvert.errors import IntegrityError, UploadError, UsageError
 from vitconvert.export.whole_directory import is_unfinished
+from vitconvert.formats import FOREIGN_SUFFIXES, suffixes
 from vitconvert.sources.hub_errors import explained_upload
 from vitconvert.sources.progress import progress
 from vitconvert.version import LIBRARY, VERSION
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 RECORD = "vitconvert.json"
-_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".npz", ".ckpt", ".h5", ".msgpack", ".onnx")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,8 @@ def files_to_push(directory: Path) -> dict[str, Path]:
             details=missing,
             hint="convert again with --force.",
         )
-    if foreign := [n for n in files if n.endswith(_WEIGHTS) and n not in record]:
+    weights = (*suffixes(), *FOREIGN_SUFFIXES)
+    if foreign := [n for n in files if n.endswith(weights) and n not in record]:
         raise UploadError(
             f"{RECORD} does not tell of all weights here.",
             evidence={"directory": directory},

@@ -12,7 +12,8 @@ from pathlib import Path, PurePosixPath
 
 from vitconvert.containers.hashing import hash_file
 from vitconvert.errors import OfflineError, SourceError, UsageError
-from vitconvert.sources.choosing import INDEX, choose_weights, companions, require
+from vitconvert.formats import INDEX
+from vitconvert.sources.choosing import choose_weights, companions, require
 from vitconvert.sources.hub_errors import explained
 from vitconvert.sources.integrity import check_published
 from vitconvert.sources.located import Located, beside
