@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from vitconvert.containers import write_npz, write_safetensors
+from vitconvert.containers import write_safetensors
+from vitconvert.containers.npz import write_npz
 
 
 def _imported(path: Path) -> set[str]:

@@ -20,7 +20,7 @@ from transformers import AutoImageProcessor, AutoModelForImageClassification
 import vitconvert
 from tests.hub_server import HubServer, use_hub
 from tests.small_models import SMALL_TIMM as SMALL
-from vitconvert.containers import sequential_writer
+from vitconvert.containers import whole_file as whole_file_module
 from vitconvert.conversion.morphs import cast
 from vitconvert.errors import NotRepresentable, OutputExists, ParityFailed, UsageError
 from vitconvert.export import consumers, provenance
@@ -196,7 +196,7 @@ def test_what_is_read_at_once_stays_in_the_page_cache(
 ):
     told = []
     monkeypatch.setattr(
-        sequential_writer, "_set_direct", lambda _, wanted: told.append(wanted) or False
+        whole_file_module, "_set_direct", lambda _, wanted: told.append(wanted) or False
     )
     vitconvert.convert(timm_directory(**SMALL), output=tmp_path / "out", verify=verify)
     assert told == ([] if verify else [True])

@@ -290,6 +290,19 @@ MISTAKES = [
         *("dialect.requires", "'norm.weight' is no row of this table", None),
     ),
     ("tested = 3", *("dialect.tested", "expected a text, found int", None)),
+    (
+        'container = "torcch"',
+        "dialect.container",
+        "'torcch' is no format that is written; there are safetensors, torch, npz",
+        "did you mean 'torch'?",
+    ),
+    (
+        'container = "torchscript"',
+        "dialect.container",
+        "'torchscript' is no format that is written; there are safetensors, torch, npz",
+        "did you mean 'torch'?",
+    ),
+    ("container = 3", *("dialect.container", "expected a text, found int", None)),
     ('wrapper = "model"', *("dialect.wrapper", 'only container = "torch" has one', None)),
     (
         'container = "torch"\nbeside = { epoch = 0 }',

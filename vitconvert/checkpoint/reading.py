@@ -10,7 +10,7 @@ from vitconvert.checkpoint.companions import Companions
 from vitconvert.checkpoint.options import ReadOptions
 from vitconvert.checkpoint.weights import Weights
 from vitconvert.config import ViTConfig
-from vitconvert.containers import Container, open_container, passed_over, weights_in
+from vitconvert.containers import Container, open_container, weights_in
 from vitconvert.conversion.accounts import check_accounts, check_dtypes, open_ledger
 from vitconvert.conversion.facts import Gathered, gather_facts
 from vitconvert.conversion.ledger import Ledger
@@ -116,7 +116,7 @@ def prove(
     dtypes = {key: manifest[prefix + key].dtype for key in recognised.binding.shapes}
     check_dtypes(recognised.binding, dtypes, str(container.path))
     statements.check_class(recognised.table, config)
-    notes = (*gathered.notes, *passed_over(container))
+    notes = (*gathered.notes, *container.notes)
     return config, open_ledger(recognised.binding, config, notes, recognised.wrappers_own)
 
 

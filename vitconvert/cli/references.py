@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from vitconvert.sources.references import looks_like_path
+
 # Ecosystems whose models have names, and the prefix that `sources.locate` knows them by.
 _NAMED = {
     "timm": "timm",
@@ -11,13 +13,12 @@ _NAMED = {
     "torchvision": "torchvision",
     "dino": "dino",
 }
-_LOOKS_LIKE_A_PATH = (".npz", ".pt", ".pth", ".bin", ".safetensors", ".tar", ".ckpt")
 
 
 def reference_for(source: str, model: str) -> str:
     """The reference of `sources.locate`: what exists on disk is a path before all else."""
     prefix = _NAMED.get(source)
-    is_path = Path(model).exists() or model.endswith(_LOOKS_LIKE_A_PATH)
+    is_path = Path(model).exists() or looks_like_path(model)
     if prefix is None or is_path or ":" in model or (source == "timm" and "/" in model):
         return model
     return f"{prefix}:{model}"

@@ -3,7 +3,7 @@
 import hashlib
 from pathlib import Path
 
-# Large, so that a thread seldom waits for its turn: 5 ms each, beside one that computes in Python.
+# Large, because after each chunk a thread may wait 5 ms for another that computes in Python.
 _CHUNK = 8 * 2**20
 
 

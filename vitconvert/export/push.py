@@ -10,6 +10,7 @@ from vitconvert.containers import hash_file
 from vitconvert.errors import IntegrityError, UploadError, UsageError
 from vitconvert.export.whole_directory import is_unfinished
 from vitconvert.export.written import RECORD
+from vitconvert.formats import FOREIGN_SUFFIXES, suffixes
 from vitconvert.sources.answers import is_commit, shown
 from vitconvert.sources.hub_errors import explained_upload
 from vitconvert.sources.progress import progress
@@ -17,8 +18,6 @@ from vitconvert.version import LIBRARY, VERSION
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
-
-_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".npz", ".ckpt", ".h5", ".msgpack", ".onnx")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +69,8 @@ def files_to_push(directory: Path) -> dict[str, Path]:
             details=missing,
             hint="convert again with --force.",
         )
-    if foreign := [n for n in files if n.endswith(_WEIGHTS) and n not in record]:
+    weights = (*suffixes(), *FOREIGN_SUFFIXES)
+    if foreign := [n for n in files if n.endswith(weights) and n not in record]:
         raise UploadError(
             f"{RECORD} does not tell of all weights here.",
             evidence={"directory": directory},

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
+from vitconvert.containers import written_module
 from vitconvert.conversion.target import Target
 from vitconvert.export.huggingface_config import reads_patches
 from vitconvert.preprocessing import Preprocessing
@@ -17,13 +18,6 @@ _LUCIDRAINS = {
     "lucidrains": ("ViT", ', pool="cls"'),
     "lucidrains_mean": ("ViT", ', pool="mean"'),
     "lucidrains_simple": ("SimpleViT", ""),
-}
-_STATE_DICTS = {
-    "torch": ('import torch\n\nstate_dict = torch.load("model.pt", weights_only=True)'),
-    "npz": ('import numpy\n\narrays = dict(numpy.load("model.npz"))'),
-    "safetensors": (
-        'from safetensors.torch import load_file\n\nstate_dict = load_file("model.safetensors")'
-    ),
 }
 
 
@@ -60,7 +54,7 @@ def examples(target: Target, source: Checkpoint, has_processor: bool) -> list[Ex
             own = [Example(title=usage.title, code=usage.code_for(config))]
         case _:
             title = f"For {target.table.title}"
-            own = [Example(title=title, code=_STATE_DICTS[target.table.container])]
+            own = [Example(title=title, code=written_module(target.table.container).EXAMPLE)]
     return [*own, _vitconvert(config, preprocessing)]
 
 
@@ -128,7 +122,7 @@ def _openclip(target: Target, config: ViTConfig, preprocessing: Preprocessing | 
             "For open_clip, which builds such towers by the name of one of timm's models, and none "
             "is this one (there is no `open_clip_config.json`)"
         )
-        return Example(title=title, code=_STATE_DICTS[target.table.container])
+        return Example(title=title, code=written_module(target.table.container).EXAMPLE)
     imports = ["import json", "from pathlib import Path", "", "import open_clip"]
     build = [
         'config = json.loads(Path("open_clip_config.json").read_text())',

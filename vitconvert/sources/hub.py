@@ -15,8 +15,9 @@ from urllib.parse import quote
 
 from vitconvert.containers.hashing import hash_file
 from vitconvert.errors import OfflineError, SourceError, UsageError
+from vitconvert.formats import INDEX
 from vitconvert.sources.answers import Listing, Published, read_listing
-from vitconvert.sources.choosing import INDEX, choose_weights, companions, require
+from vitconvert.sources.choosing import choose_weights, companions, require
 from vitconvert.sources.hub_cache import RepoCache, require_revision
 from vitconvert.sources.hub_errors import answered, broken, explained
 from vitconvert.sources.integrity import check_published, kind_of

@@ -10,6 +10,7 @@ from typing import Any
 from vitconvert.config import field_names
 from vitconvert.errors import TableError, UsageError, nearest
 from vitconvert.fields import parse_field
+from vitconvert.formats import written_formats
 from vitconvert.tables.axes import Axes, Dim, parse_axes
 from vitconvert.tables.canonical import canonical_tensors, shown_words
 from vitconvert.tables.conditions import Always, Conditional, Must, parse_conditional
@@ -195,11 +196,23 @@ class Reader:
             for _, kind in _names(key):
                 yield self.template("ignore", key, kind), why
 
+    def container(self) -> str:
+        """The format that outputs are written in."""
+        name, known = self.text("dialect", "container", "safetensors"), written_formats()
+        if name not in known:
+            near = nearest(name, known)
+            problem = f"{name!r} is no format that is written; there are {', '.join(known)}"
+            hint = f"did you mean {near[0]!r}?" if near else None
+            raise self.error("dialect.container", problem, hint)
+        return name
+
     def beside(self) -> Mapping[str, int]:
         """What the project's code looks for beside the tensors."""
         dialect = self.section("dialect")
-        if dialect.get("wrapper") and dialect.get("container") != "torch":
-            raise self.error("dialect.wrapper", 'only container = "torch" has one')
+        nested = [form.name for form in written_formats().values() if form.nested]
+        if dialect.get("wrapper") and self.container() not in nested:
+            which = " or ".join(f'"{name}"' for name in nested)
+            raise self.error("dialect.wrapper", f"only container = {which} has one")
         beside = dialect.get("beside", {})
         if not isinstance(beside, dict) or not all(type(n) is int for n in beside.values()):
             raise self.error("dialect.beside", "expected whole numbers: { epoch = 0 }")

@@ -157,7 +157,7 @@ def table_of(reader: Reader) -> Table:
         ecosystem=reader.text("dialect", "ecosystem", reader.name),
         source=reader.text("dialect", "source"),
         tested=reader.text("dialect", "tested", ""),
-        container=reader.text("dialect", "container", "safetensors"),
+        container=reader.container(),
         wrapper=reader.text("dialect", "wrapper", ""),
         beside=reader.beside(),
         named_only=reader.named_only(),

@@ -1,9 +1,9 @@
 """torch checkpoints through torch: the legacy format, and zip archives out of the ordinary.
 
-torch's restricted unpickler reads them (`weights_only=True`, safe since torch 2.10), with
-`argparse.Namespace` allowed besides: Meta's training checkpoints keep their arguments in one. For
-the usual notes beside weights it is given stand-ins (`NOTES`). What else a file asks for is named
-and refused.
+torch's restricted unpickler reads them (`weights_only=True`, safe since torch 2.10). It is also
+allowed `argparse.Namespace`, in which Meta's training checkpoints keep their arguments, and gets
+stand-ins for the usual values beside weights (`STAND_INS`). A file that asks for anything else is
+refused, and the message names what it asks for.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitconvert.containers.container import ITEM_SIZE, Container, TensorInfo
-from vitconvert.containers.notes import NOTES
-from vitconvert.containers.unwrapping import unwrap
-from vitconvert.containers.zip_directory import Member
+from vitconvert.containers.torch.unwrapping import STAND_INS, unwrap
+from vitconvert.containers.zip_archive import Member
 from vitconvert.errors import CorruptFile, UnsafeFile
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 _DTENSOR = "torch.distributed.tensor.DTensor"
 _SHARDED = "torch.distributed._shard.sharded_tensor.api.ShardedTensor"
 
-# Damaged pickles fail in every way; this is what a corpus of them (the tests) made torch raise.
+# What torch raises for damaged pickles; the tests have many of them.
 _UNPICKLING_FAILURES = (
     pickle.UnpicklingError,
     RuntimeError,
@@ -79,11 +78,11 @@ def storage_members(members: Mapping[str, Member]) -> list[Member]:
 
 
 def mappable(storages: list[Member]) -> bool:
-    """Whether all numbers can be looked at where they lie."""
+    """Whether all numbers can be read where they lie, without a copy."""
     return all(member.stored and member.offset % 8 == 0 for member in storages)
 
 
-def open_torch_legacy(path: Path, *, prefer: tuple[str, ...] = ()) -> Container:
+def open_legacy(path: Path, *, prefer: tuple[str, ...] = ()) -> Container:
     """Read a checkpoint in the format that torch.save wrote before 1.6, into memory.
 
     Raises:
@@ -98,8 +97,8 @@ def _load(path: Path, *, mmap: bool) -> object:
 
     import torch
 
-    notes = [(made, name) for name, made in NOTES.items()]
-    with torch.serialization.safe_globals([argparse.Namespace, *notes]):
+    stand_ins = [(made, name) for name, made in STAND_INS.items()]
+    with torch.serialization.safe_globals([argparse.Namespace, *stand_ins]):
         try:
             with warnings.catch_warnings(action="ignore"):  # about what fails anyway
                 return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
@@ -109,7 +108,7 @@ def _load(path: Path, *, mmap: bool) -> object:
             raise CorruptFile(
                 "The file begins as a torch checkpoint, but cannot be unpickled.",
                 evidence={"file": path, "reason": _reason(error)},
-                meaning="It was cut short, or changed, or torch.save did not write it.",
+                meaning="It is truncated or changed, or torch.save did not write it.",
                 hint="download it again.",
             ) from error
 
@@ -136,7 +135,9 @@ def _unsafe(path: Path, classes: list[str]) -> UnsafeFile:
         "alone: torch.save(model.state_dict(), path)."
     )
     if any(name in (_DTENSOR, _SHARDED) for name in classes):
-        meaning = "Each process of a training wrote such a file, with its own part of each tensor."
+        meaning = (
+            "Each process of a training run wrote such a file, with its own part of each tensor."
+        )
         hint = (
             "gather the tensors before they are saved, with torch.distributed.checkpoint."
             "state_dict.get_model_state_dict and its option full_state_dict=True."
@@ -167,13 +168,14 @@ def _container(path: Path, loaded: object, prefer: tuple[str, ...]) -> Container
         manifest={name: _info(path, name, tensor) for name, tensor in tensors.items()},
         wrapper=found.wrapper,
         extras=found.extras,
+        notes=found.notes,
         reader=tensors.__getitem__,
         release=tensors.clear,
     )
 
 
 def _plain(path: Path, name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """The numbers alone, if there are any."""
+    """The tensor without gradient, if it has numbers of its own."""
     import torch
 
     # A subclass has its numbers in its own way: those of a DTensor are one process's part.

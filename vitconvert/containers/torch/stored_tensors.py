@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from vitconvert.containers.container import ITEM_SIZE, Stretch, TensorInfo
 from vitconvert.containers.mapped_file import MappedFile, checked_shape, tensor_from_buffer
-from vitconvert.containers.torch_pickle import StoredTensor
-from vitconvert.containers.zip_directory import Member, member_bytes
+from vitconvert.containers.torch.pickle_reader import StoredTensor
+from vitconvert.containers.zip_archive import Member, member_bytes
 from vitconvert.errors import CorruptFile
 
 if TYPE_CHECKING:

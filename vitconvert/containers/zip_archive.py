@@ -1,7 +1,7 @@
 """The directory of a zip archive, checked before anything is inflated.
 
-torch checkpoints and npz files are both zip archives. Their members are found here by our own
-account, because a directory may lie: about sizes, to exhaust memory, and about places.
+torch checkpoints and npz files are both zip archives. Where their members lie is checked here,
+because a directory may be wrong on purpose: about sizes, to exhaust memory, and about positions.
 """
 
 import zipfile
@@ -50,8 +50,8 @@ def zip_members(path: Path) -> dict[str, Member]:
     """The members of an archive by name, known to lie inside the file and to fit in memory.
 
     Raises:
-        CorruptFile: The archive is cut short, or its directory contradicts the file.
-        UnsafeFile: The members would inflate out of all proportion to the file.
+        CorruptFile: The archive is truncated, or its directory contradicts the file.
+        UnsafeFile: The members would inflate to far more than the size of the file.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -60,7 +60,7 @@ def zip_members(path: Path) -> dict[str, Member]:
         raise CorruptFile(
             "The file begins as a zip archive, but its directory, at the end, cannot be read.",
             evidence={"file": path, "reason": error, "found": f"{path.stat().st_size:,} bytes"},
-            meaning="That is how a file looks that was cut short.",
+            meaning="The file is probably truncated.",
             hint="download it again.",
         ) from error
     _refuse_bombs(path, entries)
@@ -97,7 +97,7 @@ def _refuse_bombs(path: Path, entries: list[zipfile.ZipInfo]) -> None:
     inflated = sum(entry.file_size for entry in entries)
     if inflated > FREE_INFLATION + MOST_INFLATION * size:
         raise UnsafeFile(
-            "The archive would inflate out of all proportion.",
+            "The archive would inflate to far more than its size.",
             evidence={
                 "file": path,
                 "on disk": f"{size:,} bytes",
@@ -146,8 +146,8 @@ def _located(path: Path, file: BinaryIO, entry: zipfile.ZipInfo) -> Member:
     offset = entry.header_offset + 30 + name_length + extra_length
     if header[:4] != b"PK\3\4" or offset + entry.compress_size > size:
         raise CorruptFile(
-            f"The archive's directory points to {entry.filename!r} where it is not.",
-            evidence={"file": path, "points to": entry.header_offset},
+            f"The archive's directory gives a wrong position for {entry.filename!r}.",
+            evidence={"file": path, "position": entry.header_offset},
         )
     return Member(
         name=entry.filename,

@@ -1,30 +1,43 @@
 """npz: a zip archive of .npy arrays, as JAX checkpoints are published.
 
 Format: NEP 1 and numpy.lib.format, versions 1.0 and 2.0 (3.0 differs for structured arrays only,
-which are no weights). The headers are read here: numpy allocates what a header asks for before
-it looks whether the file has it, and opens pickles when told to.
+which are no weights). The headers are read here, because numpy allocates what a header asks for
+before it checks that the file has it, and opens pickles when told to. Arrays are written
+uncompressed, and each where it can be mapped.
+
+Source: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
 """
 
 from __future__ import annotations
 
 import ast
 import re
+import struct
 import warnings
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from vitconvert.containers.container import Container, Stretch, TensorInfo, row_major
+from vitconvert.containers.content import Content, checked_contents
+from vitconvert.containers.format_modules import Array, Surroundings
 from vitconvert.containers.mapped_file import MappedFile, checked_shape, tensor_from_buffer
-from vitconvert.containers.zip_directory import Member, member_bytes, reading
-from vitconvert.errors import CorruptFile, UnsafeFile
+from vitconvert.containers.whole_file import SequentialWriter, whole_file
+from vitconvert.containers.zip_archive import Member, member_bytes, reading
+from vitconvert.errors import CorruptFile, UnsafeFile, UsageError
 
 if TYPE_CHECKING:
     import torch
 
-NPY_MAGIC = b"\x93NUMPY"
+READER = "numpy.load"
+EXAMPLE = """\
+import numpy
+
+arrays = dict(numpy.load("model.npz"))"""
+
+_NPY_MAGIC = b"\x93NUMPY"
 
 DTYPES: Mapping[str, str] = {
     "f8": "float64",
@@ -45,10 +58,14 @@ DTYPES: Mapping[str, str] = {
 """torch's name of each numpy type code."""
 
 _LONGEST_HEADER = 10_000  # characters; numpy's own limit for literal_eval
+_LONGEST_NAME = 2**16 - 1 - len(".npy")  # bytes; zip counts them in two
+_ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip archive can tell
+_ALIGNMENT = 64  # numpy pads its headers so that data begin at a multiple of this
+_ALIGNMENT_FIELD = 0xD935  # the extra field that Android's zipalign pads with
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Array:
+class _StoredArray:
     """One array of the archive; `offset` counts from the beginning of its member."""
 
     member: Member
@@ -59,7 +76,7 @@ class _Array:
     offset: int
 
 
-def open_npz(path: Path, members: Mapping[str, Member]) -> Container:
+def open_file(path: Path, members: Mapping[str, Member], _prefer: object) -> Container:
     """Read the headers of all arrays of an npz and map the file.
 
     Arrays of text are set aside in `extras`; arrays of Python objects are refused.
@@ -88,8 +105,8 @@ def open_npz(path: Path, members: Mapping[str, Member]) -> Container:
 
 def _read_headers(
     path: Path, members: Mapping[str, Member]
-) -> tuple[dict[str, _Array], dict[str, object]]:
-    arrays: dict[str, _Array] = {}
+) -> tuple[dict[str, _StoredArray], dict[str, object]]:
+    arrays: dict[str, _StoredArray] = {}
     texts: dict[str, object] = {}
     with zipfile.ZipFile(path) as archive:
         for member in members.values():
@@ -128,7 +145,7 @@ def _parse_header(path: Path, name: str, start: bytes) -> tuple[str, bool, objec
 
 
 def _header_end(path: Path, name: str, start: bytes) -> int:
-    if start[:6] != NPY_MAGIC or start[6:7] not in (b"\1", b"\2") or len(start) < 12:
+    if start[:6] != _NPY_MAGIC or start[6:7] not in (b"\1", b"\2") or len(start) < 12:
         raise CorruptFile(
             f"{name!r} is not a .npy array of version 1 or 2.",
             evidence={"file": path, "begins": start[:8].hex(" ")},
@@ -152,7 +169,7 @@ def _bad_header(path: Path, name: str, text: str) -> CorruptFile:
 
 def _array(
     path: Path, name: str, member: Member, descr: str, fortran: bool, shape: object, offset: int
-) -> _Array:
+) -> _StoredArray:
     if descr[1:].startswith("O"):
         raise UnsafeFile(
             f"{name!r} holds Python objects, not numbers.",
@@ -177,18 +194,18 @@ def _array(
             },
         )
     swapped = descr[0] == ">" and descr[1:] not in ("V2", "i1", "u1", "b1")
-    return _Array(
+    return _StoredArray(
         member=member, info=info, code=descr[1:], swapped=swapped, fortran=fortran, offset=offset
     )
 
 
-def _place(path: Path, array: _Array) -> Stretch:
+def _place(path: Path, array: _StoredArray) -> Stretch:
     shape = array.info.shape
     strides = row_major(shape[::-1])[::-1] if array.fortran else row_major(shape)
     return Stretch(path=path, offset=array.member.offset + array.offset, strides=strides)
 
 
-def _read(path: Path, mapped: MappedFile, array: _Array) -> torch.Tensor:
+def _read(path: Path, mapped: MappedFile, array: _StoredArray) -> torch.Tensor:
     shape = array.info.shape[::-1] if array.fortran else array.info.shape
     info = TensorInfo(dtype=array.info.dtype, shape=shape)
     if array.member.stored and not array.swapped:
@@ -198,7 +215,7 @@ def _read(path: Path, mapped: MappedFile, array: _Array) -> torch.Tensor:
     return tensor.permute(*reversed(range(len(shape)))) if array.fortran else tensor
 
 
-def _native_bytes(path: Path, mapped: MappedFile, array: _Array) -> bytearray:
+def _native_bytes(path: Path, mapped: MappedFile, array: _StoredArray) -> bytearray:
     import numpy as np
 
     if array.member.stored:
@@ -208,3 +225,82 @@ def _native_bytes(path: Path, mapped: MappedFile, array: _Array) -> bytearray:
     if array.swapped:
         data = np.frombuffer(data, f">{array.code}").astype(f"<{array.code}").tobytes()
     return bytearray(data)
+
+
+def write_file(
+    path: Path, contents: Mapping[str, Content], _surroundings: Surroundings, read_soon: bool
+) -> str:
+    """Write an archive of the tensors alone."""
+    return write_npz(path, contents, read_soon=read_soon)
+
+
+def read_plainly(path: Path, _wrapper: str) -> Iterator[Array]:
+    """Read an archive with numpy."""
+    import numpy as np
+
+    with np.load(path, allow_pickle=False) as arrays:
+        for name in arrays.files:
+            yield name, arrays[name].shape, arrays[name].tobytes()
+
+
+def write_npz(
+    path: Path, tensors: Mapping[str, torch.Tensor | Content], *, read_soon: bool = True
+) -> str:
+    """Write tensors as numpy.savez does, but sorted by name, and each array where it can be mapped.
+
+    bfloat16 becomes numpy's opaque two-byte type, as JAX stores it.
+
+    Args:
+        path, tensors, read_soon: As for `write_safetensors`.
+
+    Returns:
+        The sha256 of the file.
+
+    Raises:
+        UsageError: A name or a dtype that npz cannot hold, or no place for the file.
+    """
+    contents = checked_contents(tensors, list(DTYPES.values()), "npz")
+    _check_names(contents)
+    with whole_file(path, read_soon=read_soon) as file:
+        _write_archive(file, contents)
+    return file.sha256
+
+
+def _check_names(contents: Mapping[str, Content]) -> None:
+    for name in contents:
+        if "\0" in name or len(name.encode()) > _LONGEST_NAME:
+            raise UsageError(
+                "A tensor has a name that npz cannot hold.", evidence={"name": ascii(name)[:80]}
+            )
+
+
+def _write_archive(file: SequentialWriter, contents: Mapping[str, Content]) -> None:
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        for name in sorted(contents):
+            entry = _aligned_entry(f"{name}.npy", file.tell())
+            with archive.open(entry, "w", force_zip64=True) as member:
+                _write_npy_header(member, contents[name].info)
+                for chunk in contents[name].chunks(file.room):
+                    member.write(chunk)
+
+
+def _aligned_entry(name: str, position: int) -> zipfile.ZipInfo:
+    """An entry whose data begin at a multiple of the alignment when it is written at `position`."""
+    entry = zipfile.ZipInfo(name, _ZIP_EPOCH)
+    entry.create_system = 3  # Unix on every system, for the same bytes everywhere
+    # A local header is 30 bytes, the name, and the extra fields: ours, and 20 bytes of zip64.
+    begin = position + 30 + len(name.encode()) + 20 + struct.calcsize("<HHH")
+    padding = -begin % _ALIGNMENT
+    entry.extra = struct.pack("<HHH", _ALIGNMENT_FIELD, 2 + padding, _ALIGNMENT) + bytes(padding)
+    return entry
+
+
+def _write_npy_header(file: IO[bytes], info: TensorInfo) -> None:
+    from numpy.lib.format import write_array_header_1_0
+
+    codes = {dtype: code for code, dtype in DTYPES.items()}
+    code = codes[info.dtype]
+    sign = "|" if code[0] in "Vb" or code[1] == "1" else "<"
+    write_array_header_1_0(
+        file, {"descr": sign + code, "fortran_order": False, "shape": info.shape}
+    )

@@ -8,23 +8,28 @@ Source: torch/serialization.py (`_save`), caffe2/serialize/inline_container.cc
 (`PyTorchStreamWriter`) and miniz 3.0.2 (`mz_zip_writer_add_mem_ex_v2`).
 """
 
+from __future__ import annotations
+
 import struct
 import zlib
 from collections.abc import Iterable, Mapping
 from math import prod
-from typing import BinaryIO
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
-from vitconvert.containers.boxes import Room
-from vitconvert.containers.container import TensorInfo, row_major
-from vitconvert.containers.content import Content
-from vitconvert.containers.sequential_writer import SequentialWriter
-from vitconvert.containers.torch_pickle import (
+from vitconvert.containers.container import ITEM_SIZE, TensorInfo, row_major
+from vitconvert.containers.content import Content, Room, checked_contents
+from vitconvert.containers.torch.pickle_reader import (
     HOOKS,
     STORAGES,
     TENSOR,
     UNTYPED_STORAGE,
     UNTYPED_TENSOR,
 )
+from vitconvert.containers.whole_file import SequentialWriter, whole_file
+
+if TYPE_CHECKING:
+    import torch
 
 _Values = Mapping[str, "TensorInfo | int | _Values"]
 
@@ -35,13 +40,40 @@ _UTF8, _DESCRIPTOR_FOLLOWS = 0x0800, 0x0008  # flags of a zip entry
 _STORAGE_CLASSES = {dtype: name for name, dtype in STORAGES.items()}
 
 
-def write_torch_zip(
+def write_torch(
+    path: Path,
+    tensors: Mapping[str, torch.Tensor | Content],
+    *,
+    wrapper: str = "",
+    extras: Mapping[str, int] | None = None,
+    read_soon: bool = True,
+) -> str:
+    """Write tensors as torch.save writes a plain dict, in the order of the mapping.
+
+    Args:
+        path, tensors, read_soon: As for `write_safetensors`.
+        wrapper: The key of an outer dict under which the tensors stand; "" is none.
+        extras: What else stands in the outer dict, after them.
+
+    Returns:
+        The sha256 of the file.
+
+    Raises:
+        UsageError: A name that is not text, or no place for the file.
+    """
+    contents = checked_contents(tensors, list(ITEM_SIZE), "torch")
+    with whole_file(path, read_soon=read_soon) as file:
+        write_archive(file, contents, file.room, wrapper=wrapper, extras=extras)
+    return file.sha256
+
+
+def write_archive(
     file: BinaryIO | SequentialWriter,
     contents: Mapping[str, Content],
     room: Room,
     *,
     wrapper: str = "",
-    beside: Mapping[str, int] | None = None,
+    extras: Mapping[str, int] | None = None,
 ) -> None:
     """Write tensors as torch.save writes a plain dict, in the order of the mapping.
 
@@ -49,12 +81,11 @@ def write_torch_zip(
         file: Where; nothing has been written to it.
         contents: The tensors by name.
         room: What they are read into.
-        wrapper: The key of an outer dict under which theirs stands; "" is none.
-        beside: What else stands in the outer dict, after it.
+        wrapper, extras: As for `write_torch`.
     """
     infos = {name: each.info for name, each in contents.items()}
     archive = _Archive(file)
-    archive.add("data.pkl", _pickled({wrapper: infos, **(beside or {})} if wrapper else infos))
+    archive.add("data.pkl", _pickled({wrapper: infos, **(extras or {})} if wrapper else infos))
     archive.add(".format_version", b"1")
     archive.add(".storage_alignment", str(_ALIGNMENT).encode())
     archive.add("byteorder", b"little")

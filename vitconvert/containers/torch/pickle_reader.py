@@ -42,7 +42,7 @@ _CONSTANTS: Mapping[str, object] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": F
 
 
 class StrangePickle(ValueError):
-    """A pickle that is damaged, or says what is not known here."""
+    """A pickle that is damaged, or holds something unknown here."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +109,7 @@ class PickleReader:
         """Describe what the pickle holds.
 
         Raises:
-            StrangePickle: It is cut short, or says what torch's pickler never writes.
+            StrangePickle: It is truncated, or says what torch's pickler never writes.
         """
         try:
             for opcode, argument, _ in pickletools.genops(data):

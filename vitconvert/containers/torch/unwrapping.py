@@ -1,42 +1,85 @@
 """From what a torch checkpoint holds to its named tensors: wrappers off, the rest set aside.
 
-The values are those of torch's unpickler, or descriptions of them; either kind does.
+The values are those of torch's unpickler, or descriptions of them; both are handled alike. Beside
+the weights, training programs keep best scores, directories, dates and histories. An unpickler
+would call numpy, pathlib and datetime to make such values again. Nobody needs them here, so a
+stand-in takes the place of each: a mapping, a list, or a `StandIn` with the name of the class.
+Nothing else is called, in our reader of pickles as in torch's.
+
+Source of the names: what `__reduce__` of these classes gives in protocol 2, which torch.save
+writes, in Python 3.11 and numpy 2.4; other releases have other names for some of the modules.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vitconvert.containers.container import ITEM_SIZE, Container
-from vitconvert.containers.notes import Numbers
-from vitconvert.containers.torch_pickle import Global, StoredTensor
+from vitconvert.containers.container import ITEM_SIZE
+from vitconvert.containers.torch.pickle_reader import Global, StoredTensor
 from vitconvert.errors import CorruptFile, MissingFact
-
-WRAPPERS: tuple[str, ...] = (
-    "state_dict_ema",
-    "model_ema",
-    "state_dict",
-    "model",
-    "module",
-    "teacher",
-    "student",
-    "target_encoder",
-    "encoder",
-    "model_state",
-    "model_state_dict",
-    "params",
-)
-"""Keys under which training programs keep the weights, best first: averaged weights come before
-plain ones as in timm (`load_state_dict`, `use_ema=True`), DINO's teacher before its student."""
+from vitconvert.tables.wrappers import wrapper_keys
 
 # A pickle may hold itself, or a value shared so often that a walk never ends. No honest
 # checkpoint nests deeper than this, and no container is walked twice.
 _DEEPEST = 32
+
+
+class StandIn:
+    """A value beside the weights of which only the kind is told: the name of the class."""
+
+    def __init__(self, *_: object) -> None:
+        """Take whatever the value was made of."""
+
+    def __setstate__(self, _: object) -> None:
+        """Take whatever was set in it afterwards."""
+
+    def __repr__(self) -> str:
+        """The kind."""
+        return type(self).__name__
+
+
+class NumpyStandIn(StandIn):
+    """An array or a scalar of numpy, which among tensors may be meant as a weight."""
+
+
+def _mapping(*_: object) -> dict[object, object]:
+    return {}  # the items are set in it one by one
+
+
+def _list(*_: object) -> list[object]:
+    return []
+
+
+def _kind(name: str, of: type[StandIn] = StandIn) -> type[StandIn]:
+    return type(name, (of,), {})
+
+
+_NUMPY = ("numpy._core.multiarray", "numpy.core.multiarray")  # since numpy 2, and before
+_PATHLIB = ("pathlib", "pathlib._local")  # the latter in Python 3.13
+_PATHS = ("PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath")
+
+STAND_INS: Mapping[str, Callable[..., object]] = {
+    **{f"{module}.scalar": _kind("numpy scalar", NumpyStandIn) for module in _NUMPY},
+    **{f"{module}._reconstruct": _kind("numpy array", NumpyStandIn) for module in _NUMPY},
+    "numpy.ndarray": _kind("ndarray"),  # the class: `_reconstruct` is given it
+    "numpy.dtype": _kind("numpy dtype"),
+    **{f"{module}.{path}": _kind("path") for module in _PATHLIB for path in _PATHS},
+    **{f"datetime.{c}": _kind(c) for c in ("datetime", "date", "time", "timedelta", "timezone")},
+    "builtins.frozenset": _kind("frozenset"),
+    "builtins.bytes": _kind("bytes"),  # empty ones; others are encoded text
+    "torch.device": _kind("device"),
+    "torch.Size": tuple,
+    "collections.deque": _list,
+    "collections.defaultdict": _mapping,
+    # what a defaultdict fills its gaps with; protocol 2 calls an int `long`
+    **{f"builtins.{name}": _kind(name) for name in ("int", "long", "float", "list", "dict")},
+}
+"""What to call for a name that a pickle uses."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +89,7 @@ class Unwrapped:
     tensors: dict[str, Any]
     wrapper: tuple[str, ...]
     extras: dict[str, object]
+    notes: tuple[str, ...]
 
 
 def unwrap(path: Path, loaded: object, prefer: tuple[str, ...]) -> Unwrapped:
@@ -59,7 +103,7 @@ def unwrap(path: Path, loaded: object, prefer: tuple[str, ...]) -> Unwrapped:
         raise CorruptFile(
             "The file holds the state of an optimizer, not the weights of a model.",
             evidence={"file": path},
-            hint="name the file of the weights, which training programs write beside it.",
+            hint="name the file of the weights; training programs write it to the same folder.",
         )
     level, wrapper, extras = _unwrapped(loaded, prefer)
     if alike := _alike(level):
@@ -70,7 +114,7 @@ def unwrap(path: Path, loaded: object, prefer: tuple[str, ...]) -> Unwrapped:
         )
     tensors: dict[str, Any] = {}
     for name, value in _leaves(path, level):
-        if isinstance(value, Numbers):
+        if isinstance(value, NumpyStandIn):
             raise CorruptFile(
                 f"{name!r} lies among the tensors and is no tensor: it is a {value!r}.",
                 evidence={"file": path},
@@ -80,7 +124,7 @@ def unwrap(path: Path, loaded: object, prefer: tuple[str, ...]) -> Unwrapped:
             extras[".".join((*wrapper, name))] = _plain(value)
         elif name in tensors:
             raise CorruptFile(
-                f"{name!r} appears twice, once of them inside a nested mapping.",
+                f"{name!r} appears twice, one of them inside a nested mapping.",
                 evidence={"file": path},
             )
         else:
@@ -90,25 +134,26 @@ def unwrap(path: Path, loaded: object, prefer: tuple[str, ...]) -> Unwrapped:
             "The file holds no named tensors.",
             evidence={"file": path, "holds": _summary(loaded)},
         )
-    return Unwrapped(tensors=tensors, wrapper=wrapper, extras=extras)
+    notes = tuple(_passed_over(wrapper, extras, len(tensors)))
+    return Unwrapped(tensors=tensors, wrapper=wrapper, extras=extras, notes=notes)
 
 
-def passed_over(container: Container) -> tuple[str, ...]:
-    """A note on the other weights that a checkpoint holds beside those that were taken."""
-    others = [key for key in container.extras if _other_weights(container, key)]
-    taken = ".".join(container.wrapper)
+def _passed_over(wrapper: tuple[str, ...], extras: Mapping[str, object], count: int) -> list[str]:
+    """A note on the other weights that a checkpoint holds beside the `count` that were taken."""
+    others = [key for key, value in extras.items() if _is_weights(key, value, count)]
     names = ", ".join(key.rpartition(".")[2] for key in others)
+    taken = ".".join(wrapper)
     note = f"the weights are those under {taken}; beside them lie {names} (--prefer)"
-    return (note,) if others else ()
+    return [note] if others else []
 
 
-def _other_weights(container: Container, key: str) -> bool:
-    """Whether what lies beside the tensors is a mapping of weights, too."""
-    summary = re.search(r"with (\d+) (named )?tensors?$", str(container.extras[key]))
+def _is_weights(key: str, value: object, count: int) -> bool:
+    """Whether what lies beside `count` tensors is a mapping of weights, too."""
+    summary = re.search(r"with (\d+) (named )?tensors?$", str(value))
     if summary is None:
         return False
-    as_many = summary[2] is not None and 2 * int(summary[1]) >= len(container.manifest)
-    return as_many or key.rpartition(".")[2] in WRAPPERS
+    as_many = summary[2] is not None and 2 * int(summary[1]) >= count
+    return as_many or key.rpartition(".")[2] in wrapper_keys()
 
 
 def _unwrapped(
@@ -140,11 +185,11 @@ def _steps(
 def _wrapper_key(level: object, prefer: tuple[str, ...]) -> str | None:
     if not isinstance(level, dict):
         return None
-    order = (*prefer, *WRAPPERS)
+    order = (*prefer, *wrapper_keys())
     if "predictor" in level:
         # I-JEPA keeps two encoders beside a predictor; its authors, timm and transformers take
         # `encoder`. MSN has no predictor, and its weights are those of `target_encoder`.
-        order = (*prefer, "encoder", *WRAPPERS)
+        order = (*prefer, "encoder", *wrapper_keys())
     known = [k for k in order if isinstance(level.get(k), dict) and _tensor_count(level[k])]
     # MSN keeps its prototypes, a tensor, beside the encoders; a state dict has no mappings in it.
     if known:

@@ -1,7 +1,10 @@
 """TorchScript archives: a program with weights, of which only the weights are read.
 
-OpenAI published CLIP so. The archive is a zip file: `data.pkl` describes the modules, each
-storage is a member, and the program under `code/` is never opened.
+OpenAI published CLIP in this format. The archive is a zip file: `data.pkl` describes the modules,
+each storage is a member, and the program under `code/` is never opened. Whatever class a module
+has, here it is the dictionary of its attributes.
+
+Source: torch/csrc/jit/serialization/pickler.h and unpickler.cpp, torch 1.0 to 2.15.
 """
 
 from __future__ import annotations
@@ -9,23 +12,92 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from math import prod
 from pathlib import Path
+from typing import Any
 
 from vitconvert.containers.container import Container
 from vitconvert.containers.mapped_file import MappedFile
-from vitconvert.containers.stored_tensors import LocatedTensor, located
-from vitconvert.containers.torch_pickle import StoredTensor
-from vitconvert.containers.torchscript_pickle import read_torchscript_pickle
-from vitconvert.containers.zip_directory import Member, member_bytes
-from vitconvert.errors import CorruptFile
+from vitconvert.containers.torch.pickle_reader import (
+    HOOKS,
+    STORAGES,
+    TENSOR,
+    Global,
+    PickleReader,
+    StoredTensor,
+    StrangePickle,
+)
+from vitconvert.containers.torch.stored_tensors import LocatedTensor, located
+from vitconvert.containers.zip_archive import Member, member_bytes
+from vitconvert.errors import CorruptFile, UnsafeFile
 
 # What nn.Module keeps beside parameters, buffers and the attributes of its author.
 _FLAGS = ("training", "_is_full_backward_hook")
 # No honest model nests deeper or has more attributes, and a walk must end.
 _DEEPEST = 32
 _MOST = 10**6
+# Values that are marked with their type, or with a device; the first argument is the value.
+_MARKED = (
+    "torch.jit._pickle.build_intlist",
+    "torch.jit._pickle.build_doublelist",
+    "torch.jit._pickle.build_boollist",
+    "torch.jit._pickle.build_tensorlist",
+    "torch.jit._pickle.restore_type_tag",
+    "torch.device",
+)
+_MODULES = "__torch__."
 
 
-def open_torchscript(path: Path, members: Mapping[str, Member]) -> Container:
+class _TorchScriptReader(PickleReader):
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+
+    def known(self, name: str) -> Global:
+        if name in (TENSOR, HOOKS, *_MARKED, *STORAGES) or name.startswith(_MODULES):
+            return Global(name)
+        raise UnsafeFile(
+            "The TorchScript archive asks for a class that is neither a module nor a tensor.",
+            evidence={"file": self.path, "class": name[:160]},
+            meaning="torch writes no such archive of a plain model, so nothing was loaded.",
+        )
+
+    def described(self, called: Global, arguments: tuple[Any, ...]) -> object:
+        if called.name in _MARKED and arguments:
+            return arguments[0]
+        return super().described(called, arguments)
+
+    def made(self, named: Global) -> object:
+        if not named.name.startswith(_MODULES):
+            raise StrangePickle("an object that is no module")
+        return {}
+
+    def set_attributes(self, made: object, attributes: object) -> None:
+        if type(made) is not dict or type(attributes) is not dict:
+            raise StrangePickle("attributes of something that is no module")
+        made.update(attributes)
+
+
+def _read_pickle(path: Path, data: bytes) -> object:
+    """Read `data.pkl`: nested dictionaries of attributes, tensors as `StoredTensor`.
+
+    Args:
+        path: The archive, for messages.
+        data: The pickle.
+
+    Raises:
+        CorruptFile: It is truncated, or says what torch's pickler never writes.
+        UnsafeFile: It names classes that are neither modules nor tensors.
+    """
+    try:
+        return _TorchScriptReader(path).read(data)
+    except StrangePickle as error:
+        raise CorruptFile(
+            "The pickle of this TorchScript archive is damaged.",
+            evidence={"file": path, "reason": str(error)[:160]},
+            hint="download it again.",
+        ) from error
+
+
+def open_file(path: Path, members: Mapping[str, Member], _prefer: object) -> Container:
     """Read the names of all tensors of a TorchScript archive and map the file.
 
     Every tensor that is an attribute of a module is in the manifest, by its path: what the state
@@ -41,7 +113,7 @@ def open_torchscript(path: Path, members: Mapping[str, Member]) -> Container:
     _refuse_big_endian(path, members.get(archive + "byteorder"))
     tensors: dict[str, LocatedTensor] = {}
     extras: dict[str, object] = {}
-    top = read_torchscript_pickle(path, member_bytes(path, members[pickled]))
+    top = _read_pickle(path, member_bytes(path, members[pickled]))
     for name, value in _leaves(path, top):
         if name in tensors or name in extras:
             raise CorruptFile(f"{name!r} appears twice.", evidence={"file": path})
@@ -120,7 +192,7 @@ def _no_tensors(path: Path, members: Mapping[str, Member]) -> CorruptFile:
     return CorruptFile(
         "The TorchScript archive holds no named tensors.",
         evidence={"file": path, "constants": constants},
-        meaning="The weights of a frozen program are constants, which have lost their names."
+        meaning="The weights of a frozen program are constants, which have no names any more."
         if constants
         else None,
     )
