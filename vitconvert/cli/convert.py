@@ -9,20 +9,30 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vitconvert.cli.dry_run import tell_plan
 from vitconvert.cli.options import (
     changing_options,
     fetching_options,
+    locate_options,
     parse_dtype,
     parse_reading,
     reading_options,
     talking_options,
 )
-from vitconvert.cli.references import ecosystem_of, locate_options, reference_for
+from vitconvert.cli.plan import tell_plan
 from vitconvert.cli.report import conversion_report, print_json
+from vitconvert.sources.references import looks_like_path
 
 if TYPE_CHECKING:
     from vitconvert.sources import Located
+
+# Ecosystems whose models have names, and the prefix that `sources.locate` knows them by.
+_NAMED = {
+    "timm": "timm",
+    "hf": "hf",
+    "jax": "google",
+    "torchvision": "torchvision",
+    "dino": "dino",
+}
 
 
 def command(source: str, help_text: str) -> click.Command:
@@ -141,11 +151,11 @@ def _locate(source: str, options: dict[str, Any], stack: ExitStack) -> "Located"
     if options["checkpoint"]:
         located = locate(options["checkpoint"])
         return replace(located, name=located.name or options["model"])
-    return locate(reference_for(source, options["model"]), **locate_options(options))
+    return locate(_reference_for(source, options["model"]), **locate_options(options))
 
 
 def _reading(source: str, options: dict[str, Any]) -> dict[str, Any]:
-    dialect = options["dialect"] or (None if options["table"] else ecosystem_of(source))
+    dialect = options["dialect"] or (None if options["table"] else _ecosystem_of(source))
     return parse_reading(options) | {"dialect": dialect}
 
 
@@ -164,3 +174,18 @@ def _default_name(model: str, to: str) -> str:
     path = Path(model)
     name = path.stem if path.is_file() else path.name.split(":")[-1]
     return f"{name or 'model'}-{to}"
+
+
+def _reference_for(source: str, model: str) -> str:
+    """The reference of `sources.locate`: what exists on disk is a path before all else."""
+    prefix = _NAMED.get(source)
+    is_path = Path(model).exists() or looks_like_path(model)
+    if prefix is None or is_path or ":" in model or (source == "timm" and "/" in model):
+        return model
+    return f"{prefix}:{model}"
+
+
+def _ecosystem_of(source: str) -> str | None:
+    """The dialects that a source verb stands for; None recognises among all."""
+    # Several projects stand behind each of these.
+    return None if source in ("file", "jax", "openclip", "dino") else source

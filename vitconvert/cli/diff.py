@@ -9,11 +9,11 @@ import click
 
 from vitconvert.cli.options import (
     fetching_options,
+    locate_options,
     parse_settings,
     reading_options,
     talking_options,
 )
-from vitconvert.cli.references import locate_options
 from vitconvert.cli.report import line, print_json, show
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ import click
 
 from vitconvert.cli.options import (
     fetching_options,
+    locate_options,
     parse_reading,
     reading_options,
     talking_options,
 )
-from vitconvert.cli.references import locate_options
 from vitconvert.cli.report import print_json
 
 if TYPE_CHECKING:
