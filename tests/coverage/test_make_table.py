@@ -60,4 +60,4 @@ def test_the_documents_count_what_is_computed_and_what_is_refused():
     assert (
         f"{computed} ViTs of timm 1.0.31 are computed, bit by bit. {len(refused)} others" in readme
     )
-    assert f"computes {computed} of them and refuses {len(refused)}" in TEXT
+    assert f"vitconvert computes {computed} and refuses {len(refused)}." in TEXT
