@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from vitconvert.config import ViTConfig
-from vitconvert.conversion.facts import LAST_NORMS, state, strongest, weigh_statements
-from vitconvert.conversion.findings import USER
-from vitconvert.conversion.their_config import (
+from vitconvert.config.field_values import parse_field
+from vitconvert.conversion.derivation import LAST_NORMS, state, strongest, weigh_statements
+from vitconvert.conversion.project_config import (
     Facts,
     broken_must_nots,
     broken_musts,
@@ -18,8 +18,8 @@ from vitconvert.conversion.their_config import (
     look_up,
     unknown_arguments,
 )
+from vitconvert.conversion.tensor_evidence import USER
 from vitconvert.errors import CorruptFile, NotRepresentable, VitConvertError
-from vitconvert.fields import parse_field
 from vitconvert.inference.labels import Labels, stated_labels
 from vitconvert.inference.preprocessing import Preprocessing
 from vitconvert.sources import Located

@@ -11,7 +11,7 @@ from vitconvert.beside import Beside, read_beside
 from vitconvert.config import ViTConfig
 from vitconvert.containers import Container, open_container, passed_over, weights_in
 from vitconvert.conversion.accounts import check_accounts, check_dtypes, open_ledger
-from vitconvert.conversion.facts import Gathered, gather_facts
+from vitconvert.conversion.derivation import Gathered, gather_facts
 from vitconvert.conversion.ledger import Ledger
 from vitconvert.conversion.plan import Plan, plan_reading
 from vitconvert.errors import SourceError, UsageError

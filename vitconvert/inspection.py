@@ -7,8 +7,8 @@ from typing import Any
 
 from vitconvert.checkpoint import Source, open_located, prove, recognise_container
 from vitconvert.containers import TensorInfo, passed_over
-from vitconvert.conversion.facts import gather_facts
-from vitconvert.conversion.their_config import Facts
+from vitconvert.conversion.derivation import gather_facts
+from vitconvert.conversion.project_config import Facts
 from vitconvert.errors import VitConvertError
 from vitconvert.sources import Located, locate
 from vitconvert.tables.detection import Recognised

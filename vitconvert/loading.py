@@ -8,9 +8,9 @@ from vitconvert.beside import parse_fields
 from vitconvert.checkpoint import Checkpoint, Source, candidate_tables, read_header
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.accounts import check_accounts, check_dtypes
-from vitconvert.conversion.facts import derive_config, state
-from vitconvert.conversion.findings import USER
+from vitconvert.conversion.derivation import derive_config, state
 from vitconvert.conversion.plan import plan_reading
+from vitconvert.conversion.tensor_evidence import USER
 from vitconvert.errors import UsageError
 from vitconvert.sources import Located, locate
 from vitconvert.tables.detection import recognise
@@ -179,7 +179,7 @@ def build_model(
     Raises:
         UsageError: There is no such device here.
     """
-    from vitconvert.conversion.morphs import resize
+    from vitconvert.conversion.surgery import resize
     from vitconvert.model import FastViT, ViT
 
     _check_device(device)

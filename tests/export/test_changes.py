@@ -12,9 +12,8 @@ from transformers import AutoModelForImageClassification
 
 import vitconvert
 from vitconvert.config import ViTConfig
-from vitconvert.conversion.ends import change_channels
 from vitconvert.conversion.gauges import GAUGES
-from vitconvert.conversion.morphs import resize
+from vitconvert.conversion.surgery import change_channels, resize
 from vitconvert.errors import NotRepresentable, ParityFailed, UsageError
 from vitconvert.export import changes
 from vitconvert.export.weights import parse_size

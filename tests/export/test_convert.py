@@ -20,7 +20,7 @@ from transformers import AutoImageProcessor, AutoModelForImageClassification
 import vitconvert
 from tests.hub_server import HubServer, use_hub
 from vitconvert.containers import sequential_writer
-from vitconvert.conversion.morphs import cast
+from vitconvert.conversion.surgery import cast
 from vitconvert.errors import NotRepresentable, OutputExists, ParityFailed, UsageError
 from vitconvert.export import consumers, provenance
 from vitconvert.export.targets import Wish, holders

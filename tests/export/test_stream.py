@@ -23,7 +23,7 @@ from vitconvert.containers import (
     write_safetensors,
     write_torch,
 )
-from vitconvert.conversion.facts import derive_config, state
+from vitconvert.conversion.derivation import derive_config, state
 from vitconvert.conversion.materialise import materialise
 from vitconvert.conversion.plan import compose, plan_reading
 from vitconvert.conversion.target import Target

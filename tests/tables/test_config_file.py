@@ -4,7 +4,7 @@ import pytest
 
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.plan import plan_reading, plan_writing
-from vitconvert.conversion.their_config import (
+from vitconvert.conversion.project_config import (
     facts_from_config,
     their_word,
     written_besides,

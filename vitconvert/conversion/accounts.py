@@ -4,8 +4,8 @@ model written once, all shapes closed. From headers alone, and all problems in o
 from collections.abc import Iterator, Mapping
 
 from vitconvert.config import ViTConfig
-from vitconvert.conversion.findings import show
 from vitconvert.conversion.ledger import Ledger
+from vitconvert.conversion.tensor_evidence import show
 from vitconvert.errors import ShapeMismatch, TensorMismatch
 from vitconvert.tables.binding import Binding
 from vitconvert.tables.canonical import expected_tensors

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from vitconvert.config import ViTConfig
-from vitconvert.conversion.facts import derive_config, state, strongest
+from vitconvert.conversion.derivation import derive_config, state, strongest
 from vitconvert.conversion.plan import Plan, check_rows, plan_writing
-from vitconvert.conversion.their_config import Facts, facts_from_config
+from vitconvert.conversion.project_config import Facts, facts_from_config
 from vitconvert.errors import ConflictingFact, MissingFact, NotRepresentable
 from vitconvert.tables.binding import Binding, bind
 from vitconvert.tables.canonical import instances

@@ -247,7 +247,7 @@ def _files(
 
 def _after(reading: Reading, changes: Changes) -> tuple[Checkpoint, dict[str, str]]:
     """The checkpoint as it would be after changes, and the class of each tensor's change."""
-    from vitconvert.conversion.morphs import cast
+    from vitconvert.conversion.surgery import cast
 
     before = _promised(reading)
     after = changed(before, replace(changes, dtype=None))

@@ -51,7 +51,7 @@ class ValueDifference:
         }
 
 
-def compare(a: "torch.Tensor", b: "torch.Tensor") -> ValueDifference | None:
+def compare_values(a: "torch.Tensor", b: "torch.Tensor") -> ValueDifference | None:
     """How two tensors of one shape differ, or None where dtype and every bit are equal."""
     import torch
 

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from vitconvert.errors import TableError
-from vitconvert.tables.directory import tables_dir
-from vitconvert.tables.lazy_toml import LazyToml
+from vitconvert.tables.toml_files import LazyToml, tables_dir
 
 # Files of weights_map/ that are not dialects.
 _OTHERS = ("canonical", "prefixes", "downloads", "architectures", "translations")

@@ -12,16 +12,16 @@ from functools import partial
 from typing import Any
 
 from vitconvert.config import ViTConfig, field_names
-from vitconvert.conversion.findings import TENSORS, Findings, read_tensors
 from vitconvert.conversion.image_size import read_image_size
-from vitconvert.conversion.their_config import Facts
+from vitconvert.conversion.project_config import Facts
+from vitconvert.conversion.tensor_evidence import TENSORS, Findings, read_tensors
 from vitconvert.errors import ConflictingFact, MissingFact, NotRepresentable
 from vitconvert.tables.architectures import architectures, named
 from vitconvert.tables.binding import Binding
 from vitconvert.tables.conditions import Conditional
 from vitconvert.tables.predicates import ARCHITECTURE
-from vitconvert.tables.reading import SCALED_BY_WIDTH
 from vitconvert.tables.table import Table
+from vitconvert.tables.table_reader import SCALED_BY_WIDTH
 
 _FIELDS = [f for f in dataclasses.fields(ViTConfig) if f.name != "origins"]
 _DEFAULTS = {f.name: f.default for f in _FIELDS if f.default is not dataclasses.MISSING}

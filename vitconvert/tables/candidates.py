@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from vitconvert.tables.canonical import canonical_tensors
+from vitconvert.tables.inheritance import builtin_sections, builtin_texts
 from vitconvert.tables.rows import may_spell
-from vitconvert.tables.sections import builtin_sections, builtin_texts
 
 _EXTENDS = re.compile(r'^extends\s*=\s*"([^"]*)"', re.MULTILINE)
 _ECOSYSTEM = re.compile(r'^ecosystem\s*=\s*"([^"]*)"', re.MULTILINE)

@@ -8,7 +8,7 @@ import math
 from typing import Any
 
 from vitconvert.config import ViTConfig
-from vitconvert.conversion.their_config import Facts
+from vitconvert.conversion.project_config import Facts
 from vitconvert.tables.binding import Binding
 from vitconvert.tables.canonical import canonical_tensors
 
