@@ -1,8 +1,7 @@
 """Whether a dialect can hold a function, and the plan that writes it there.
 
-The test is to read back: what would a reader of the target, who has the target's tensors and its
-own configuration, take the function to be? Where that is another function, the target is refused
-by name.
+The test is to read back: a reader who has the target's tensors and its own configuration must find
+the same function. If not, the target is refused with the differences.
 """
 
 from collections.abc import Mapping, Sequence

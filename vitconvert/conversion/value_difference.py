@@ -1,4 +1,4 @@
-"""How the numbers of two tensors differ. torch is imported when some are compared."""
+"""How the numbers of two tensors differ. torch is imported when the first two are compared."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The sections of a dialect's file, on top of those of the table that it extends."""
+"""The sections of a dialect's file, merged with those of the table that it extends."""
 
 import functools
 from collections.abc import Iterator, Mapping

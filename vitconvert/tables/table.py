@@ -22,8 +22,7 @@ from vitconvert.tables.usage import Usage
 class Table:
     """A dialect.
 
-    Each part is parsed when it is first asked for. To refuse a table takes few of them, and most
-    tables are refused.
+    Each part is parsed when it is first needed. Most tables are refused, which needs few parts.
     """
 
     name: str
