@@ -9,8 +9,8 @@ from vitconvert.checkpoint.companions import Companions
 from vitconvert.checkpoint.options import ReadOptions
 from vitconvert.checkpoint.reading import open_weights, prove, recognise_dialect, statements_on
 from vitconvert.containers import TensorInfo
-from vitconvert.conversion.facts import gather_facts
-from vitconvert.conversion.their_config import Facts
+from vitconvert.conversion.derivation import gather_facts
+from vitconvert.conversion.project_config import Facts
 from vitconvert.errors import VitConvertError
 from vitconvert.sources import Located
 from vitconvert.tables.detection import Recognised

@@ -240,7 +240,7 @@ def test_quantised_weights():
         "  dialect  timm (weights_map/timm.toml)\n"
         "  found      pos_embed  bool\n"
         "  found      head.weight  int8\n"
-        "  A quantised checkpoint means other numbers than it holds, and nothing here says which.\n"
+        "  The numbers of a quantised checkpoint must be scaled, and nothing here says how.\n"
         "  hint: convert the checkpoint that it was quantised from."
     )
     with pytest.raises(TensorMismatch) as error:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.small_models import tiny_config
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.accounts import check_accounts
-from vitconvert.conversion.facts import derive_config, state
+from vitconvert.conversion.derivation import derive_config, state
 from vitconvert.conversion.materialise import materialise
 from vitconvert.conversion.plan import plan_reading
 from vitconvert.conversion.target import fit_target

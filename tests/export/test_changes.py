@@ -13,9 +13,8 @@ from transformers import AutoModelForImageClassification
 import vitconvert
 from tests.small_models import SMALL_TIMM as SMALL
 from tests.small_models import small_config
-from vitconvert.conversion.ends import change_channels
 from vitconvert.conversion.gauges import GAUGES
-from vitconvert.conversion.morphs import resize
+from vitconvert.conversion.surgery import change_channels, resize
 from vitconvert.errors import NotRepresentable, ParityFailed, UsageError
 from vitconvert.export import changes
 from vitconvert.export.weights import parse_size

@@ -21,7 +21,7 @@ import vitconvert
 from tests.hub_server import HubServer, use_hub
 from tests.small_models import SMALL_TIMM as SMALL
 from vitconvert.containers import whole_file as whole_file_module
-from vitconvert.conversion.morphs import cast
+from vitconvert.conversion.surgery import cast
 from vitconvert.errors import NotRepresentable, OutputExists, ParityFailed, UsageError
 from vitconvert.export import consumers, provenance
 from vitconvert.export.targets import Wish, holders

@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 
 import vitconvert
 from tests.export.test_consumers import VISION, openclip_directory
-from vitconvert.conversion.facts import derive_config, state, strongest
-from vitconvert.conversion.their_config import facts_from_config
+from vitconvert.conversion.derivation import derive_config, state, strongest
+from vitconvert.conversion.project_config import facts_from_config
 from vitconvert.errors import NotRepresentable, ParityFailed
 from vitconvert.export.consumers import open_with_consumers
 from vitconvert.export.targets import Wish, choose_target

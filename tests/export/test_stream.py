@@ -25,7 +25,7 @@ from vitconvert.containers import (
 )
 from vitconvert.containers.npz import write_npz
 from vitconvert.containers.torch import write_torch
-from vitconvert.conversion.facts import derive_config, state
+from vitconvert.conversion.derivation import derive_config, state
 from vitconvert.conversion.materialise import materialise
 from vitconvert.conversion.plan import compose, plan_reading
 from vitconvert.conversion.target import Target

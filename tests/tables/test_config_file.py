@@ -4,7 +4,7 @@ import pytest
 
 from tests.small_models import small_config
 from vitconvert.conversion.plan import plan_reading, plan_writing
-from vitconvert.conversion.their_config import (
+from vitconvert.conversion.project_config import (
     facts_from_config,
     their_word,
     written_besides,

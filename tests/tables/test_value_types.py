@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from tests.tables.header import HEADER
 from vitconvert.config import ViTConfig
+from vitconvert.conversion.project_config import facts_from_config, written_config
 from vitconvert.conversion.target import fit_target
-from vitconvert.conversion.their_config import facts_from_config, written_config
 from vitconvert.errors import TableError, VitConvertError
 from vitconvert.tables.dialects import builtin_tables, read_table
-from vitconvert.tables.directory import tables_dir
+from vitconvert.tables.toml_files import tables_dir
 
 DATA = {
     name: tomllib.loads((tables_dir() / f"{name}.toml").read_text(encoding="utf-8"))

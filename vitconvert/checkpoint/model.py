@@ -29,8 +29,7 @@ def build_model(
     Raises:
         UsageError: There is no such device here, or a change makes no sense for this model.
     """
-    from vitconvert.conversion.ends import change_channels
-    from vitconvert.conversion.morphs import resize
+    from vitconvert.conversion.surgery import change_channels, resize
     from vitconvert.model import FastViT, ViT
 
     _check_device(device)

@@ -12,7 +12,7 @@ from vitconvert.checkpoint.weights import Weights
 from vitconvert.config import ViTConfig
 from vitconvert.containers import Container, open_container, weights_in
 from vitconvert.conversion.accounts import check_accounts, check_dtypes, open_ledger
-from vitconvert.conversion.facts import Gathered, gather_facts
+from vitconvert.conversion.derivation import Gathered, gather_facts
 from vitconvert.conversion.ledger import Ledger
 from vitconvert.conversion.statements import Statements
 from vitconvert.errors import SourceError, UsageError

@@ -18,7 +18,7 @@ from vitconvert.cli.report import line, print_json, show
 
 if TYPE_CHECKING:
     from vitconvert.containers import TensorInfo
-    from vitconvert.conversion.values import ValueDifference
+    from vitconvert.conversion.value_difference import ValueDifference
     from vitconvert.difference import Difference, Side
 
     Headers = Mapping[str, tuple[TensorInfo, TensorInfo]]
@@ -171,7 +171,7 @@ def _reasons(ignored: Mapping[str, str]) -> list[str]:
 
 def _told(lines: Iterable[str]) -> list[str]:
     """One line for all blocks."""
-    from vitconvert.tables.runs import runs
+    from vitconvert.tables.repeated_names import runs
 
     return [_times(text, count) for text, count in runs(lines)]
 

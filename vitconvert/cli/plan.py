@@ -79,7 +79,7 @@ def _expression(assembly: "Assembly", verbose: bool) -> str:
 
 def _told(texts: "list[str] | tuple[str, ...]", verbose: bool) -> list[str]:
     """One line for all blocks."""
-    from vitconvert.tables.runs import runs
+    from vitconvert.tables.repeated_names import runs
 
     if verbose:
         return list(texts)

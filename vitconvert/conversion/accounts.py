@@ -4,8 +4,8 @@ model written once, all shapes closed. From headers alone, and all problems in o
 from collections.abc import Iterator, Mapping
 
 from vitconvert.config import ViTConfig
-from vitconvert.conversion.findings import show
 from vitconvert.conversion.ledger import Ledger
+from vitconvert.conversion.tensor_evidence import show
 from vitconvert.errors import ShapeMismatch, TensorMismatch
 from vitconvert.tables.binding import NO_ELEMENTS, Binding
 from vitconvert.tables.canonical import expected_tensors
@@ -66,8 +66,8 @@ def check_dtypes(binding: Binding, dtypes: Mapping[str, str], file: str) -> None
             "floating-point numbers.",
             evidence={"file": file, "dialect": f"{binding.table.name} ({binding.table.file})"},
             details=_listed("found", [f"{key}  {dtype}" for key, dtype in strange.items()]),
-            meaning="A quantised checkpoint means other numbers than it holds, and nothing here "
-            "says which.",
+            meaning="The numbers of a quantised checkpoint must be scaled, and nothing here says "
+            "how.",
             hint="convert the checkpoint that it was quantised from.",
         )
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vitconvert.config import ViTConfig
-from vitconvert.conversion.facts import LAST_NORMS, state, strongest, weigh_statements
-from vitconvert.conversion.findings import USER
-from vitconvert.conversion.their_config import (
+from vitconvert.config.field_values import parse_field
+from vitconvert.conversion.derivation import LAST_NORMS, state, strongest, weigh_statements
+from vitconvert.conversion.project_config import (
     Facts,
     broken_must_nots,
     broken_musts,
@@ -19,8 +19,8 @@ from vitconvert.conversion.their_config import (
     look_up,
     unknown_arguments,
 )
+from vitconvert.conversion.tensor_evidence import USER
 from vitconvert.errors import NotRepresentable
-from vitconvert.fields import parse_field
 from vitconvert.tables.architectures import FILE, architecture_in, find_architecture, named
 from vitconvert.tables.table import Table
 

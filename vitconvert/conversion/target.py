@@ -1,8 +1,7 @@
 """Whether a dialect can hold a function, and the plan that writes it there.
 
-The test is to read back: what would a reader of the target, who has the target's tensors and its
-own configuration, take the function to be? Where that is another function, the target is refused
-by name.
+The test is to read back: a reader who has the target's tensors and its own configuration must find
+the same function. If not, the target is refused with the differences.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from vitconvert.config import ViTConfig
-from vitconvert.conversion.facts import derive_config, state, strongest
+from vitconvert.conversion.derivation import derive_config, state, strongest
 from vitconvert.conversion.plan import Plan, check_rows, plan_writing
-from vitconvert.conversion.their_config import Facts, facts_from_config
+from vitconvert.conversion.project_config import Facts, facts_from_config
 from vitconvert.errors import ConflictingFact, MissingFact, NotRepresentable
 from vitconvert.tables.binding import Binding, bind
 from vitconvert.tables.canonical import instances

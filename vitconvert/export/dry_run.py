@@ -203,7 +203,7 @@ def _files(
 
 def _after(checkpoint: Checkpoint, changes: Changes) -> tuple[Checkpoint, dict[str, str]]:
     """The checkpoint as it would be after changes, and the class of each tensor's change."""
-    from vitconvert.conversion.morphs import cast
+    from vitconvert.conversion.surgery import cast
 
     before = _promised(checkpoint)
     after = changed(before, replace(changes, dtype=None))

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vitconvert.config import ViTConfig
-from vitconvert.conversion.their_config import written_config
+from vitconvert.conversion.project_config import written_config
 from vitconvert.errors import NotRepresentable
 from vitconvert.labels import Labels
 from vitconvert.tables.table import Table

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vitconvert.config import ViTConfig, field_names
-from vitconvert.conversion.facts import state
+from vitconvert.conversion.derivation import state
 from vitconvert.conversion.gauges import GAUGES, Gauge
+from vitconvert.conversion.project_config import look_up
 from vitconvert.conversion.target import Target, check_place, fit_target
-from vitconvert.conversion.their_config import look_up
 from vitconvert.errors import NotRepresentable, UsageError
 from vitconvert.export.huggingface_config import huggingface_config
 from vitconvert.export.openclip_config import openclip_config

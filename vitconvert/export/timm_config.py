@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vitconvert.config import ViTConfig
-from vitconvert.conversion.their_config import written_besides
+from vitconvert.conversion.project_config import written_besides
 from vitconvert.errors import NotRepresentable
 from vitconvert.export.timm_architectures import fitting_architecture, with_defaults
 from vitconvert.labels import Labels

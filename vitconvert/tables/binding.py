@@ -1,4 +1,4 @@
-"""A table laid over a checkpoint's header: which of their tensors make up which of ours."""
+"""Applies a table to a checkpoint's header: which of their tensors make up which of ours."""
 
 import functools
 from collections import defaultdict

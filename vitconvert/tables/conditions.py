@@ -5,8 +5,15 @@ from collections.abc import Set
 from dataclasses import dataclass
 from typing import Any
 
-from vitconvert.config import ViTConfig
-from vitconvert.tables.predicates import LookUp, Predicate, config_words, parse_predicate
+from vitconvert.config import ViTConfig, field_names
+from vitconvert.tables.canonical import shown_words
+from vitconvert.tables.predicates import (
+    ARCHITECTURE,
+    LookUp,
+    Predicate,
+    config_words,
+    parse_predicate,
+)
 
 
 @dataclass(frozen=True)
@@ -81,3 +88,15 @@ class Must:
         if text not in self.predicate.words:
             text = f"({text}), with {self.predicate.values(look_up)}"
         return f"not {text}: {self.reason}"
+
+
+@functools.cache
+def told_words() -> Set[str]:
+    """Words that are known before the whole configuration is."""
+    return shown_words() | set(field_names())
+
+
+@functools.cache
+def stated_words() -> Set[str]:
+    """Fields, as they are said of a model and of the architecture that it names."""
+    return frozenset(w for name in field_names() for w in (name, ARCHITECTURE + name))

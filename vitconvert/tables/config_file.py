@@ -10,9 +10,8 @@ from typing import Any, Protocol
 from vitconvert.config import ViTConfig
 from vitconvert.errors import TableError
 from vitconvert.tables.conditions import Conditional, parse_conditional
-from vitconvert.tables.directory import tables_dir
-from vitconvert.tables.lazy_toml import LazyToml
 from vitconvert.tables.predicates import config_words
+from vitconvert.tables.toml_files import LazyToml, tables_dir
 
 _OF_RATIO = {"times", "over", "multiple", "whole"}
 _SIZES = ("mlp_dim", "pool_mlp_dim", "representation_size", "num_classes")  # that a ratio may make

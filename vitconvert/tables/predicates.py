@@ -15,11 +15,12 @@ kind are equal. A comparison with what is not known does not hold.
 
 import dataclasses
 import functools
+import math
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from vitconvert.config import ViTConfig
 from vitconvert.config.vocabularies import VOCABULARIES
@@ -50,44 +51,22 @@ _KINDS: Mapping[Any, str] = {
 }
 
 
-@dataclass(frozen=True)
-class _Word:
+class _Word(NamedTuple):
     name: str
 
 
-@dataclass(frozen=True)
-class _Constant:
+class _Constant(NamedTuple):
     value: str | int | float
 
 
-@dataclass(frozen=True)
-class _Product:
-    factors: "tuple[_Node, ...]"
+class _Operation(NamedTuple):
+    """What a sign of the grammar makes of its parts; "implies" is written as "not" and "or"."""
 
-
-@dataclass(frozen=True)
-class _Comparison:
-    left: "_Node"
     sign: str
-    right: "_Node"
-
-
-@dataclass(frozen=True)
-class _Not:
-    inner: "_Node"
-
-
-@dataclass(frozen=True)
-class _All:
     parts: "tuple[_Node, ...]"
 
 
-@dataclass(frozen=True)
-class _Any:
-    parts: "tuple[_Node, ...]"
-
-
-_Node = _Word | _Constant | _Product | _Comparison | _Not | _All | _Any
+_Node = _Word | _Constant | _Operation
 
 
 @dataclass(frozen=True)
@@ -145,7 +124,7 @@ class _Predicate(Parser):
     def whole(self) -> _Node:
         root = self.predicate()
         self.take_end()
-        if isinstance(root, _Constant | _Product):
+        if not isinstance(root, _Word) and _kind(root) != "a truth value":
             raise self.error("expected a condition")
         return root
 
@@ -154,27 +133,27 @@ class _Predicate(Parser):
         if self.peek() != "implies":
             return condition
         self.take("implies")
-        return _Any((_Not(condition), self.alternative()))
+        return _Operation("or", (_Operation("not", (condition,)), self.alternative()))
 
     def alternative(self) -> _Node:
         parts = [self.conjunction()]
         while self.peek() == "or":
             self.take("or")
             parts.append(self.conjunction())
-        return parts[0] if len(parts) == 1 else _Any(tuple(parts))
+        return parts[0] if len(parts) == 1 else _Operation("or", tuple(parts))
 
     def conjunction(self) -> _Node:
         parts = [self.negation()]
         while self.peek() == "and":
             self.take("and")
             parts.append(self.negation())
-        return parts[0] if len(parts) == 1 else _All(tuple(parts))
+        return parts[0] if len(parts) == 1 else _Operation("and", tuple(parts))
 
     def negation(self) -> _Node:
         if self.peek() != "not":
             return self.comparison()
         self.take("not")
-        return _Not(self.negation())
+        return _Operation("not", (self.negation(),))
 
     def comparison(self) -> _Node:
         start, left = self.position, self.product()
@@ -187,7 +166,7 @@ class _Predicate(Parser):
             self.require_number(left, f"{sign!r} orders numbers", start)
             self.require_number(right, f"{sign!r} orders numbers", middle)
         self.require_alike(left, right, middle)
-        return _Comparison(left, sign, right)
+        return _Operation(sign, (left, right))
 
     def product(self) -> _Node:
         start, factors = self.position, [self.value()]
@@ -197,7 +176,7 @@ class _Predicate(Parser):
             self.require_number(factors[0], "'*' multiplies numbers", start)
             self.require_number(factor, "'*' multiplies numbers", next_start)
             factors.append(factor)
-        return factors[0] if len(factors) == 1 else _Product(tuple(factors))
+        return factors[0] if len(factors) == 1 else _Operation("*", tuple(factors))
 
     def value(self) -> _Node:
         token = self.peek()
@@ -253,7 +232,7 @@ def _kind(node: _Node) -> str:
             return _kinds()[name.removeprefix(ARCHITECTURE)]
         case _Constant(str()):
             return "a text"
-        case _Constant() | _Product():
+        case _Constant() | _Operation("*"):
             return "a number"
     return "a truth value"
 
@@ -262,31 +241,26 @@ def _words(node: _Node) -> Iterator[str]:
     match node:
         case _Word(name):
             yield name
-        case _Not(inner):
-            yield from _words(inner)
-        case _Comparison(left, _, right):
-            yield from _words(left)
-            yield from _words(right)
-        case _Product(parts) | _All(parts) | _Any(parts):
+        case _Operation(_, parts):
             for part in parts:
                 yield from _words(part)
 
 
 def _value(node: _Node, look_up: LookUp) -> Any:
-    match node:
-        case _Word(name):
-            return look_up(name)
-        case _Constant(value):
-            return value
-        case _Product(factors):
-            values = [_value(factor, look_up) for factor in factors]
-            return None if None in values else functools.reduce(operator.mul, values)
-        case _Comparison(left, sign, right):
-            a, b = _value(left, look_up), _value(right, look_up)
-            return None not in (a, b) and _COMPARISONS[sign](a, b)
-        case _Not(inner):
-            return not _value(inner, look_up)
-        case _All(parts):
-            return all(_value(part, look_up) for part in parts)
-        case _Any(parts):
-            return any(_value(part, look_up) for part in parts)
+    if isinstance(node, _Word):
+        return look_up(node.name)
+    if isinstance(node, _Constant):
+        return node.value
+    values = (_value(part, look_up) for part in node.parts)
+    match node.sign:
+        case "not":
+            return not next(values)
+        case "and":
+            return all(values)
+        case "or":
+            return any(values)
+        case "*":
+            factors = tuple(values)
+            return None if None in factors else math.prod(factors)
+    left, right = values
+    return None not in (left, right) and _COMPARISONS[node.sign](left, right)

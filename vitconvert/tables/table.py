@@ -11,9 +11,9 @@ from vitconvert.tables.axes import Axes
 from vitconvert.tables.conditions import Always, Conditional, Must
 from vitconvert.tables.config_file import ConfigFile
 from vitconvert.tables.constants import Constant
-from vitconvert.tables.reading import Reader
+from vitconvert.tables.inheritance import builtin_label
 from vitconvert.tables.rows import Row
-from vitconvert.tables.sections import builtin_label
+from vitconvert.tables.table_reader import TableReader
 from vitconvert.tables.templates import Template
 from vitconvert.tables.usage import Usage
 
@@ -22,8 +22,7 @@ from vitconvert.tables.usage import Usage
 class Table:
     """A dialect.
 
-    Each part is parsed when it is first asked for. To refuse a table takes few of them, and most
-    tables are refused.
+    Each part is parsed when it is first needed. Most tables are refused, which needs few parts.
     """
 
     name: str
@@ -39,7 +38,7 @@ class Table:
     allowed_as: str  # the step whose permission it takes to write it, if it is not named
     install: str  # what to install to open it; "" says nothing
     requires: tuple[tuple[str, ...], ...]  # of each group, one row must be found
-    reader: Reader = field(repr=False)
+    reader: TableReader = field(repr=False)
 
     @property
     def origin(self) -> str:
@@ -144,7 +143,7 @@ class Table:
             getattr(self, part)
 
 
-def table_of(reader: Reader) -> Table:
+def table_of(reader: TableReader) -> Table:
     """The dialect of a file.
 
     Raises:

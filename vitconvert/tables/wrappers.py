@@ -4,8 +4,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from vitconvert.tables.directory import tables_dir
-from vitconvert.tables.lazy_toml import LazyToml
+from vitconvert.tables.toml_files import LazyToml, tables_dir
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Texts in which a number counts up, told once: `blocks.{i}.norm1.weight`, for twelve blocks."""
+"""Names that differ only in a counting number, as one: `blocks.{i}.norm1.weight` for 12 blocks."""
 
 import re
 from collections import defaultdict
@@ -10,7 +10,7 @@ Words = list[str]  # of a text; every second is a number
 
 
 def runs(texts: Iterable[str]) -> list[tuple[str, int]]:
-    """Tell many texts by few: those that differ in one count are one.
+    """Merge names that differ only in a number that counts up.
 
     Returns:
         Texts in the order of the first that each stands for, and how many it stands for. `{i}`

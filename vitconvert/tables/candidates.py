@@ -1,7 +1,7 @@
-"""Which dialects may explain a file, told from the text of their tables before any is parsed.
+"""Which dialects may explain a file: found by searching the text of the tables, unparsed.
 
-Parsing every table would take longer than all else that comes before the weights. Most of them
-have words in their keys that a file lacks, or lack words of the file, and text is fast to search.
+Parsing every table would take longer than everything else that happens before weights are read.
+Searching their text is fast, and most tables lack a word of the file's keys.
 """
 
 import functools
@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from vitconvert.tables.canonical import canonical_tensors
+from vitconvert.tables.inheritance import builtin_sections, builtin_texts
 from vitconvert.tables.rows import may_spell
-from vitconvert.tables.sections import builtin_sections, builtin_texts
 
 _EXTENDS = re.compile(r'^extends\s*=\s*"([^"]*)"', re.MULTILINE)
 _ECOSYSTEM = re.compile(r'^ecosystem\s*=\s*"([^"]*)"', re.MULTILINE)

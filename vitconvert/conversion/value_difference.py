@@ -1,4 +1,4 @@
-"""How the numbers of two tensors differ. torch is imported when some are compared."""
+"""How the numbers of two tensors differ. torch is imported when the first two are compared."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ class ValueDifference:
         }
 
 
-def compare(a: "torch.Tensor", b: "torch.Tensor") -> ValueDifference | None:
+def compare_values(a: "torch.Tensor", b: "torch.Tensor") -> ValueDifference | None:
     """How two tensors of one shape differ, or None where dtype and every bit are equal."""
     import torch
 

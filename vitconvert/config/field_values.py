@@ -1,4 +1,4 @@
-"""What a user or a config file says about a field of ViTConfig, in the field's own type."""
+"""Parses the value of a field of ViTConfig, as a user or a config file writes it."""
 
 import dataclasses
 import functools

@@ -1,8 +1,8 @@
-"""From what a header shows and what was stated to a ViTConfig, each field with its origin.
+"""Derives a ViTConfig from the header and from what was stated, each field with its origin.
 
-Tensors come first: what they show, nobody can state otherwise. Then, from the strongest: the
-user, a vitconvert.json, the project's own config.json, the named architecture, the table. What
-only an assumption can settle is assumed aloud, and what nothing settles is asked for.
+What the tensors show always wins. After them, from strong to weak: the user, a vitconvert.json,
+the project's own config.json, the named architecture, the table. An assumption is recorded as
+one, and a field that nothing tells must be stated by the user.
 """
 
 import dataclasses
@@ -12,30 +12,31 @@ from functools import partial
 from typing import Any
 
 from vitconvert.config import ViTConfig, field_names
-from vitconvert.conversion.findings import TENSORS, Findings, read_tensors
 from vitconvert.conversion.image_size import read_image_size
-from vitconvert.conversion.their_config import Facts
+from vitconvert.conversion.project_config import Facts
+from vitconvert.conversion.tensor_evidence import TENSORS, Findings, read_tensors
 from vitconvert.errors import ConflictingFact, MissingFact, NotRepresentable
 from vitconvert.tables.architectures import architectures, named
 from vitconvert.tables.binding import Binding
 from vitconvert.tables.conditions import Conditional
 from vitconvert.tables.predicates import ARCHITECTURE
-from vitconvert.tables.reading import SCALED_BY_WIDTH
 from vitconvert.tables.table import Table
+from vitconvert.tables.table_reader import SCALED_BY_WIDTH
 
 _FIELDS = [f for f in dataclasses.fields(ViTConfig) if f.name != "origins"]
 _DEFAULTS = {f.name: f.default for f in _FIELDS if f.default is not dataclasses.MISSING}
 _REQUIRED = [f.name for f in _FIELDS if f.name not in _DEFAULTS]
 
-LAST_NORMS = {"final_norm": True, "fc_norm": False}  # and what is so if nobody says otherwise
+LAST_NORMS = {"final_norm": True, "fc_norm": False}  # with their defaults
 
-# What no tensor shows: how it mostly is, and what a model does where it is otherwise.
+# Fields that no tensor shows: the usual value, and what a model with another value does.
 _TRACELESS = {
     "rope": ("none", "turns q and k by their position"),
     "block_order": ("pre", "norms what a branch gives, not what it reads"),
 }
 
-# Rows of architectures.toml leave these out where they have their default, and these do not count.
+# Rows of architectures.toml leave out the first where they have their default. The second are not
+# compared: they differ between models of one architecture.
 _TOLD_BY_ROWS = {
     *("layer_scale", "gated_mlp", "final_norm", "fc_norm", "dist_token", "branches"),
     *("class_token", "num_registers", "position_embedding", "pre_norm", "qkv_bias", "qk_norm"),
@@ -134,10 +135,10 @@ def gather_facts(binding: Binding, stated: Facts) -> Gathered:
 
 
 def _doubt_pooling(found: Findings) -> None:
-    """Who is wrong about the last norms is not believed about the pooling that goes with them.
+    """A source that is wrong about the last norms is not believed about the pooling either.
 
-    timm norms the mean of the tokens instead of all of them: a fine-tuned model may have another
-    pooling than its architecture, and its norms show it.
+    The two belong together: timm norms the mean of the tokens instead of all tokens. A fine-tuned
+    model may have another pooling than its architecture, and its norms show that.
     """
     said, origin = found.stated.get("pooling", (None, ""))
     norms = [found.stated.get(name, (None, None)) for name in LAST_NORMS]
@@ -166,20 +167,20 @@ def _take_stated(found: Findings) -> None:
 
 
 def _miss_last_norm(found: Findings) -> None:
-    """Few ViTs end without a norm; a file that was cut short must not be read as one."""
+    """Few ViTs end without a norm, and a truncated file must not be taken for one of them."""
     rows = found.binding.table.row_of
     if "norm.weight" not in rows and "fc_norm.weight" not in rows:
         return  # the dialect has none to miss
     ends_with_norm = found.facts["final_norm"][0] or found.facts["fc_norm"][0]
     said = {n: found.stated.get(n, (default, "")) for n, default in LAST_NORMS.items()}
     (final_norm, by), (fc_norm, weaker) = said["final_norm"], said["fc_norm"]
-    # Who says that there is none overrules a weaker word on where it stands.
+    # A source saying "no final norm" beats a weaker one saying where it sits.
     if not ends_with_norm and (final_norm or (fc_norm and weaker == by)):
         found.missing["final_norm"] = "there is no last norm, and nothing says that there is none"
 
 
 def _miss_what_leaves_no_trace(found: Findings) -> None:
-    """A file must not look like a model that has what no tensor shows."""
+    """Ask where the tensors would fit a known model that does something no tensor shows."""
     table = found.binding.table
     rows = architectures().get(table.name)
     if table.config_file and table.config_file.architectures:
@@ -202,7 +203,7 @@ def _miss_kind_of_norm(found: Findings) -> None:
 
 
 def _looks_like(found: Findings, row: Mapping[str, Any]) -> bool:
-    """Whether the tensors show nothing that an architecture does not have."""
+    """Whether everything that the tensors show is also true of an architecture."""
     shown = {name: value for name, (value, origin) in found.facts.items() if origin == TENSORS}
     if (row["pooling"] == "map") != (shown.get("pooling") == "map"):
         return False

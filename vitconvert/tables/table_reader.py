@@ -8,22 +8,24 @@ from dataclasses import replace
 from typing import Any
 
 from vitconvert.config import field_names
+from vitconvert.config.field_values import parse_field
 from vitconvert.errors import TableError, UsageError, nearest
-from vitconvert.fields import parse_field
 from vitconvert.formats import written_formats
 from vitconvert.tables.axes import Axes, Dim, parse_axes
-from vitconvert.tables.canonical import canonical_tensors, shown_words
-from vitconvert.tables.conditions import Always, Conditional, Must, parse_conditional
+from vitconvert.tables.canonical import canonical_tensors
+from vitconvert.tables.conditions import (
+    Always,
+    Conditional,
+    Must,
+    parse_conditional,
+    stated_words,
+    told_words,
+)
 from vitconvert.tables.config_file import ConfigFile, read_config_file
 from vitconvert.tables.constants import Constant, parse_constant
-from vitconvert.tables.predicates import (
-    ARCHITECTURE,
-    Predicate,
-    config_words,
-    parse_predicate,
-)
+from vitconvert.tables.inheritance import Sections, mistake
+from vitconvert.tables.predicates import Predicate, config_words, parse_predicate
 from vitconvert.tables.rows import Row
-from vitconvert.tables.sections import Sections, mistake
 from vitconvert.tables.templates import Template, Words, parse_template
 from vitconvert.tables.usage import Usage, parse_usage
 
@@ -76,7 +78,7 @@ _GATHERED = ("running_mean", "running_var", "num_batches_tracked")
 SCALED_BY_WIDTH = "embed_dim ** -0.5"
 
 
-class Reader:
+class TableReader:
     """Parses the sections of one file; every message carries its place."""
 
     def __init__(self, name: str, label: str, data: Sections) -> None:
@@ -307,7 +309,7 @@ class Reader:
         """Fields that the project's code fixes, given other fields or what tensors show."""
         for key, value in self.section("config").items():
             place = f'config."{key}"'
-            default = self.conditional(place, key, value, _told_words())
+            default = self.conditional(place, key, value, told_words())
             if (default.name, value) != ("attention_scale", SCALED_BY_WIDTH):
                 default = replace(default, value=self.field(place, default.name, value))
             yield default
@@ -316,7 +318,7 @@ class Reader:
         """Fields that must be stated, each with a reason."""
         for key, reason in self.section("ask").items():
             place = f"ask.{key}" if key.isidentifier() else f'ask."{key}"'
-            asked = self.conditional(place, key, reason, _said_words())
+            asked = self.conditional(place, key, reason, stated_words())
             self.check_field(place, asked.name)
             if reason is not False:
                 yield replace(asked, value=self.reason(place, reason))
@@ -380,7 +382,7 @@ class Reader:
 
 
 class _Rows(Mapping[str, Row]):
-    def __init__(self, reader: Reader, places: Mapping[str, tuple[str, str]]) -> None:
+    def __init__(self, reader: TableReader, places: Mapping[str, tuple[str, str]]) -> None:
         self._reader = reader
         self._places = places  # name -> key in the table, what {p} is there
         self._rows: dict[str, Row] = {}
@@ -407,15 +409,3 @@ def _names(key: str) -> tuple[tuple[str, str], ...]:
         return ((key, "{p}"),)
     names = ((key.replace("{p}", kind), kind) for kind in ("weight", "bias", *_GATHERED))
     return tuple((n, k) for n, k in names if k not in _GATHERED or n in canonical_tensors())
-
-
-@functools.cache
-def _told_words() -> Set[str]:
-    """Words that are known before the whole configuration is."""
-    return shown_words() | set(field_names())
-
-
-@functools.cache
-def _said_words() -> Set[str]:
-    """Fields, as they are said of a model and of the architecture that it names."""
-    return frozenset(w for name in field_names() for w in (name, ARCHITECTURE + name))

@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 
 from tests.conversion.header import examine, hf, message, timm
 from vitconvert.api import load_checkpoint
-from vitconvert.conversion.their_config import facts_from_config, unknown_arguments
+from vitconvert.conversion.project_config import facts_from_config, unknown_arguments
 from vitconvert.errors import (
     ConflictingFact,
     NotRepresentable,

@@ -3,8 +3,8 @@
 import pytest
 
 from vitconvert.config import field_names
+from vitconvert.config.field_values import parse_field
 from vitconvert.errors import UsageError
-from vitconvert.fields import parse_field
 
 
 def test_the_nearest_fields_come_alone():

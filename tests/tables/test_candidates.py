@@ -6,8 +6,8 @@ import pytest
 
 from tests.tables.specimens import SPECIMENS
 from vitconvert.tables.binding import bind
+from vitconvert.tables.candidates import ecosystem_of, likely_dialects
 from vitconvert.tables.dialects import builtin_tables, likely_tables
-from vitconvert.tables.screening import ecosystem_of, likely_dialects
 
 
 @pytest.mark.parametrize("name", list(builtin_tables()))

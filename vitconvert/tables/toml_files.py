@@ -1,4 +1,4 @@
-"""TOML whose sections are parsed when they are first asked for.
+"""Where the tables lie, and TOML whose sections are parsed when they are first asked for.
 
 tomllib takes longer for all tables than everything else takes that comes before the weights. Most
 sections are plain: on each line one name, and one value that JSON writes alike, but for the names
@@ -8,7 +8,10 @@ of an inline table. The others are tomllib's.
 import json
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
+
+_PACKAGE = Path(__file__).parents[1]
 
 _HEADER = re.compile(r"^\[([A-Za-z0-9_.]+)\].*\n", re.MULTILINE)
 _TEXT = r'"[^"\\\x00-\x1f]*"'
@@ -24,6 +27,12 @@ _PLAIN = re.compile(
 _KEY = re.compile(r"(\w+) = ")
 _LAST_COMMA = re.compile(r",\s*\]\Z")
 _LINE = re.compile(r"^[ \t]*[^\s#]", re.MULTILINE)  # neither blank nor a comment
+
+
+def tables_dir() -> Path:
+    """The mapping tables: inside the package once installed, beside it in a checkout."""
+    installed = _PACKAGE / "weights_map"
+    return installed if installed.is_dir() else _PACKAGE.parent / "weights_map"
 
 
 class LazyToml(Mapping[str, Any]):

@@ -5,8 +5,7 @@ import tomllib
 import pytest
 
 from vitconvert.tables.architectures import architectures
-from vitconvert.tables.directory import tables_dir
-from vitconvert.tables.lazy_toml import LazyToml, parse_inline_table
+from vitconvert.tables.toml_files import LazyToml, parse_inline_table, tables_dir
 
 FILES = sorted(tables_dir().glob("*.toml"))
 

@@ -1,4 +1,4 @@
-"""The sections of a dialect's file, on top of those of the table that it extends."""
+"""The sections of a dialect's file, merged with those of the table that it extends."""
 
 import functools
 from collections.abc import Iterator, Mapping
@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from vitconvert.errors import TableError
-from vitconvert.tables.directory import tables_dir
-from vitconvert.tables.lazy_toml import LazyToml
+from vitconvert.tables.toml_files import LazyToml, tables_dir
 
 # Files of weights_map/ that are not dialects.
 _OTHERS = ("canonical", "prefixes", "downloads", "architectures", "translations")

@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from vitconvert.config import ViTConfig
+from vitconvert.config.field_values import parse_field
 from vitconvert.config.vocabularies import VOCABULARIES
 from vitconvert.errors import NotRepresentable, UsageError
-from vitconvert.fields import parse_field
 from vitconvert.tables.config_file import ConfigFile, Ratio, Word
 from vitconvert.tables.table import Table
 

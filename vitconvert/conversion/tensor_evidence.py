@@ -8,7 +8,7 @@ import math
 from typing import Any
 
 from vitconvert.config import ViTConfig
-from vitconvert.conversion.their_config import Facts
+from vitconvert.conversion.project_config import Facts
 from vitconvert.tables.binding import Binding
 from vitconvert.tables.canonical import canonical_tensors
 
@@ -29,17 +29,17 @@ _FIELD_OF_AXIS = {
 }
 _BOOLEAN = {f.name for f in dataclasses.fields(ViTConfig) if f.type is bool}
 
-# What fine-tuning changes: a config or an architecture may say otherwise, and the tensors win.
-# Any other contradiction means that tensors are missing or belong to another model.
+# Fields that fine-tuning changes: a config or an architecture may be out of date here, and the
+# tensors win. Any other contradiction means that tensors are missing or of another model.
 _MAY_DIFFER = {
     *("num_classes", "image_size", "in_channels", "representation_size"),
     *("pooling", "fc_norm", "final_norm"),
 }
 
-# 0 says that these are as in the blocks, and not how many.
+# Of these, 0 means "as in the blocks".
 _AS_IN_BLOCKS = {"pool_heads", "pool_mlp_dim"}
 
-# A word for a bias, or for a second head, says nothing where the matrix it goes with is missing.
+# Without its matrix, a bias or a second head that is absent shows nothing.
 _MATRICES = {
     "head_bias": {"head.weight"},
     "dist_head": {"head.weight"},
@@ -190,7 +190,7 @@ def _read_kv_heads(found: Findings) -> None:
     rows = [products.get(frozenset({axis, "dim"}), 0) for axis in axes]
     dim = max(found.facts.get("head_dim", (1, ""))[0], 1)
     heads = [found.sizes.get(axis, n // dim) for axis, n in zip(axes, rows, strict=True)]
-    # A block that lacks k and v is reported as incomplete; its heads are beside the point.
+    # A block that lacks k and v is reported as incomplete, so any number of heads will do here.
     most = max(heads, default=0)
     found.learn("kv_heads", tuple(n or most for n in heads) if most else ())
 
