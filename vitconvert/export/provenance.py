@@ -14,8 +14,8 @@ from vitconvert.sources import Located
 from vitconvert.version import VERSION
 
 if TYPE_CHECKING:
-    from vitconvert.export.consumers import Opened
     from vitconvert.parity.report import ParityReport
+    from vitconvert.programs.opening import Opened
 
 
 # What somebody typed: an option before it, a path that begins elsewhere than here.

@@ -20,6 +20,7 @@ from vitconvert.conversion.plan import compose
 from vitconvert.conversion.target import Target
 from vitconvert.errors import NotRepresentable, UsageError
 from vitconvert.export.stream import stream
+from vitconvert.programs import program_of
 from vitconvert.tables.table import Table
 
 _FILES = {"safetensors": "model.safetensors", "npz": "model.npz", "torch": "model.pt"}
@@ -87,7 +88,7 @@ def weights_files(
     """
     name = _FILES[table.container]
     files = split(name, infos, most)
-    if most is not None and (table.container != "safetensors" or table.ecosystem == "timm"):
+    if most is not None and (table.container != "safetensors" or program_of(table).one_file):
         raise UsageError(
             f"{table.title} is read from one file, {name}.",
             evidence={"asked for": f"at most {most:,} bytes", "would be": f"{len(files)} files"},

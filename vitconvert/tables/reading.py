@@ -43,6 +43,7 @@ _SECTIONS = (
 _DIALECT_KEYS = (
     "title",
     "ecosystem",
+    "program",
     "source",
     "tested",
     "extends",
@@ -51,6 +52,8 @@ _DIALECT_KEYS = (
     "wrapper",
     "beside",
     "named_only",
+    "historic",
+    "layouts",
     "allowed_as",
     "install",
 )
@@ -176,6 +179,13 @@ class Reader:
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise self.error("dialect.requires", "expected a list of texts")
         return tuple(tuple(n.strip() for n in either.split("|")) for either in names)
+
+    def layouts(self) -> tuple[str, ...]:
+        """Ecosystems or dialects that are written in its place, the best first."""
+        names = self.section("dialect").get("layouts", [])
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise self.error("dialect.layouts", "expected a list of texts")
+        return tuple(names)
 
     def ignore(self) -> Iterator[tuple[Template, str]]:
         """Ignored keys, and why."""

@@ -12,7 +12,7 @@ from vitconvert.tables.lazy_toml import LazyToml
 # Files of weights_map/ that are not dialects.
 _OTHERS = ("canonical", "prefixes", "downloads", "architectures")
 # What a table says of itself alone.
-_NOT_INHERITED = ("requires", "named_only", "allowed_as", "install")
+_NOT_INHERITED = ("requires", "named_only", "historic", "layouts", "allowed_as", "install")
 
 Sections = Mapping[str, Any]
 

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.errors import MissingPackage, NotRepresentable
-from vitconvert.parity.taps import Taps
+from vitconvert.model import ViT
+from vitconvert.programs.taps import Taps
 
 
 def call(model: nn.Module, images: Tensor) -> Tensor:
@@ -20,11 +21,11 @@ def call(model: nn.Module, images: Tensor) -> Tensor:
 
 
 class TensorsNotTaken(NotRepresentable):
-    """The class that a project has for such models does not take these tensors."""
+    """The program's class for such models does not take these tensors."""
 
 
 class ConfigNotTaken(NotRepresentable):
-    """The class that a project has for such models does not take what its config.json says."""
+    """The program's class for such models does not take what its config.json says."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +52,14 @@ class Reference:
     dtypes: tuple[str, ...] = ("float32", "float64")
     adapts: Mapping[str, str] = field(default_factory=dict)
 
+    def adapt(self, ours: ViT) -> ViT:
+        """Our model as it is to be compared: of the same weights, with the fields of `adapts`."""
+        if not self.adapts:
+            return ours
+        other = ViT(ours.config.replace(**self.adapts), device="meta")
+        other.load_state_dict(ours.state_dict(), strict=True, assign=True)
+        return other.eval()
+
 
 def own_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
     """The checkpoint's tensors in its own names, without wrappers and what plays no part.
@@ -60,7 +69,7 @@ def own_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
     """
     ignored, weights = checkpoint.ledger.ignored, checkpoint.weights
     read = {name: weights.read(name) for name in weights.recognised.binding.shapes}
-    # Empty arrays are ignored by us for having nothing to say, and wanted by their own module.
+    # We ignore empty arrays, but the module that they come from has a place for them.
     read = {name: t for name, t in read.items() if name not in ignored or not t.numel()}
     return {n: t if t.dtype == torch.float64 else t.float() for n, t in read.items()}
 
