@@ -138,15 +138,17 @@ def program_of(table: Table) -> Program:
     """
     name = f"vitconvert.programs.{table.program}"
     try:
-        program: Program = import_module(name).PROGRAM
-    except (ModuleNotFoundError, AttributeError) as error:
-        if isinstance(error, ModuleNotFoundError) and error.name != name:
-            raise
+        program = getattr(import_module(name), "PROGRAM", None)
+    except ModuleNotFoundError as error:
+        if not name.startswith(str(error.name)):
+            raise  # the module is there, and something that it imports is not
+        program = None
+    if not isinstance(program, Program):
         raise TableError(
             f"The table names the program {table.program!r}, which vitconvert does not know.",
             evidence={"file": table.file, "place": "dialect.program"},
             hint=f"a program is a module {name} with a PROGRAM.",
-        ) from None
+        )
     return program
 
 
