@@ -12,7 +12,7 @@ from timm.models import save_for_hf
 from torch import Tensor
 
 import vitconvert
-from vitconvert.parity.isolation import silent_transformers
+from vitconvert.programs.isolation import silent_transformers
 
 Answer = Callable[[Tensor], Tensor]  # images to logits
 _EXPORT = "model.onnx"
@@ -150,7 +150,7 @@ def _transformers(setting: Setting) -> Answer:
 
 
 def _torchvision(setting: Setting) -> Answer:
-    from vitconvert.parity.references.torchvision import torchvision_model
+    from vitconvert.programs.torchvision.reference import torchvision_model
 
     theirs = _timm_model(setting)
     config = config_of(setting)

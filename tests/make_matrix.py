@@ -18,10 +18,9 @@ from tests.matrix_sources import SOURCES, Source
 from tests.small_models import small_config
 from vitconvert.checkpoint import Checkpoint, ReadOptions, read_checkpoint
 from vitconvert.errors import NotRepresentable
-from vitconvert.export.consumers import Opened, open_with_consumers
 from vitconvert.export.convert import Conversion
-from vitconvert.export.targets import reason
 from vitconvert.model import ViT
+from vitconvert.programs.opening import Opened, open_output
 from vitconvert.sources import locate
 from vitconvert.tables.canonical import canonical_tensors
 from vitconvert.tables.dialects import builtin_tables
@@ -127,7 +126,7 @@ def _opened(origin: Origin, conversion: Conversion) -> str:
     # A step that was taken was measured on the way, and left another model.
     changed = conversion.ledger.changed
     model = vitconvert.load_model(conversion.output) if changed else origin.model
-    verdicts = open_with_consumers(conversion.output, table, model)
+    verdicts = open_output(conversion.output, table, model)
     for verdict in verdicts:
         verdict.raise_if_failed()
     return "".join(_letter(verdict) for verdict in verdicts)
@@ -176,7 +175,7 @@ def _obstacles(error: NotRepresentable) -> str:
     if error.fact.startswith("No dialect"):
         reasons = [detail.partition(": ")[2] for detail in error.details]
     else:
-        reasons = [reason(error)]
+        reasons = [error.in_one_line()]
     nearest = min(
         reasons,
         key=lambda told: (_strangeness(told), len(_words(told)), "no place" not in told),

@@ -8,7 +8,7 @@ from tests.matrix_sources import SOURCES
 from vitconvert.errors import ParityFailed
 from vitconvert.export import targets
 from vitconvert.tables.dialects import builtin_tables, read_table
-from vitconvert.tables.toml_files import tables_dir
+from vitconvert.toml_files import tables_dir
 
 LINES = dict(zip(SOURCES, committed()[2:], strict=True))
 

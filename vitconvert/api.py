@@ -22,8 +22,8 @@ from vitconvert.config import ViTConfig
 from vitconvert.conversion.ledger import Ledger
 from vitconvert.difference import Difference, diff_located
 from vitconvert.errors import VitConvertError
+from vitconvert.export.conversion_plan import ConversionPlan
 from vitconvert.export.convert import Conversion
-from vitconvert.export.dry_run import ConversionPlan
 from vitconvert.inspection import Inspection, inspect_located
 from vitconvert.parity.report import ParityReport
 from vitconvert.preprocessing import Preprocessing
@@ -313,7 +313,7 @@ def plan_conversion(
         VitConvertError: One of the errors of `load_checkpoint`.
     """
     from vitconvert.export.changes import Changes
-    from vitconvert.export.dry_run import plan_checkpoint
+    from vitconvert.export.conversion_plan import plan_checkpoint
 
     changes = Changes(
         image_size=image_size,
@@ -547,7 +547,7 @@ def build_lucidrains(source: Source | ViTConfig) -> "nn.Module":
         >>> model = build_lucidrains("out")               # doctest: +SKIP
         >>> logits = model(images)                        # doctest: +SKIP
     """
-    from vitconvert.export.lucidrains import build_vit_pytorch
+    from vitconvert.programs.vit_pytorch.building import build_vit_pytorch
 
     return build_vit_pytorch(source if isinstance(source, ViTConfig) else load_checkpoint(source))
 

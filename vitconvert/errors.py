@@ -174,6 +174,11 @@ class NotRepresentable(VitConvertError):
     code = "not-representable"
     exit_code = 5
 
+    def in_one_line(self) -> str:
+        """Why it cannot, for a list of such reasons."""
+        evidence = (f"{key} {value}" for key, value in self.evidence.items() if key != "table")
+        return "; ".join(self.details) or "; ".join((self.fact.rstrip("."), *evidence))
+
 
 class ParityFailed(VitConvertError):
     """Two implementations disagree by more than the tolerance."""

@@ -74,7 +74,7 @@ def test_what_has_no_package_is_not_claimed(demonstration: Demonstration) -> Non
     assert trip.agreement.ok is None
     assert trip.agreement.relative is None
     assert trip.agreement.why_not == (
-        "jeonsworld's ViT-pytorch is a repository of scripts, not a package to install."
+        "jeonsworld ViT-pytorch: a repository of scripts, not a package to install."
     )
 
 

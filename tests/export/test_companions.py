@@ -16,7 +16,7 @@ from transformers.image_utils import load_image
 
 import vitconvert
 from tests.export.conftest import fill
-from tests.export.test_consumers import openclip_directory
+from tests.export.test_opening import openclip_directory
 from tests.hub_server import HubServer, use_hub
 from tests.preprocessing.test_timm import awkward_files
 from tests.small_models import SMALL_TIMM as SMALL

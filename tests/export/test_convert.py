@@ -23,8 +23,10 @@ from tests.small_models import SMALL_TIMM as SMALL
 from vitconvert.containers import whole_file as whole_file_module
 from vitconvert.conversion.surgery import cast
 from vitconvert.errors import NotRepresentable, OutputExists, ParityFailed, UsageError
-from vitconvert.export import consumers, provenance
-from vitconvert.export.targets import Wish, holders
+from vitconvert.export import provenance
+from vitconvert.export.targets import holders
+from vitconvert.programs import DescribedModel
+from vitconvert.programs import timm as timm_program
 from vitconvert.tables.dialects import builtin_tables
 
 
@@ -117,7 +119,7 @@ def test_a_function_that_neither_can_hold_is_written_whole_in_our_own_names(
     source = timm_directory(**SMALL)
     first = vitconvert.load_checkpoint(source)
     config = first.config.replace(attention_scale=0.5, norm_eps=3e-4)
-    refused = {name for name, why in holders(Wish(config=config)).items() if why is None}
+    refused = {name for name, why in holders(DescribedModel(config=config)).items() if why is None}
     assert refused == {"vit"}
 
 
@@ -504,7 +506,7 @@ def test_an_output_that_a_consumer_reads_otherwise_is_not_written(
     source, output = timm_directory(**SMALL), tmp_path / "out"
     output.mkdir()
     monkeypatch.setattr(
-        consumers, "_timm", lambda directory: lambda images: torch.zeros(len(images), 7)
+        timm_program, "_open", lambda directory: lambda images: torch.zeros(len(images), 7)
     )
     with pytest.raises(ParityFailed, match="timm loads the output and computes something else"):
         vitconvert.convert(source, output=output, overwrite=True)

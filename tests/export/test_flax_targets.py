@@ -6,7 +6,8 @@ import torch
 import vitconvert
 from vitconvert.config import ViTConfig
 from vitconvert.errors import NotRepresentable
-from vitconvert.export.targets import Wish, choose_target
+from vitconvert.export.targets import choose_target
+from vitconvert.programs import DescribedModel
 
 SIZES = {"image_size": (24, 40), "patch_size": (8, 8), "in_channels": 3, "num_classes": 7}
 SIZES |= {"embed_dim": 36, "depth": 2, "num_heads": 3, "head_dim": 12, "mlp_dim": 50}
@@ -23,13 +24,13 @@ CONFIGS = {
 
 def refusal(to, changes) -> str:
     with pytest.raises(NotRepresentable) as error:
-        choose_target(to, Wish(config=CONFIGS[to].replace(**changes)))
+        choose_target(to, DescribedModel(config=CONFIGS[to].replace(**changes)))
     return str(error.value)
 
 
 @pytest.mark.parametrize("to", CONFIGS)
 def test_what_they_all_hold(to):
-    assert choose_target(to, Wish(config=CONFIGS[to]))[0].table.name == to
+    assert choose_target(to, DescribedModel(config=CONFIGS[to]))[0].table.name == to
 
 
 @pytest.mark.parametrize("to", CONFIGS)
@@ -68,7 +69,7 @@ def test_what_big_visions_vit_cannot_be(changes, problem):
 
 def test_a_class_tokens_position_is_found_in_a_square_of_patches_alone():
     square = TOKEN.replace(image_size=(24, 24))
-    assert choose_target("big_vision", Wish(config=square))[0].table.name == "big_vision"
+    assert choose_target("big_vision", DescribedModel(config=square))[0].table.name == "big_vision"
     assert "class_position_counts is always True there" in refusal(
         "big_vision_scan", {"no_embed_class": False}
     )
@@ -76,12 +77,12 @@ def test_a_class_tokens_position_is_found_in_a_square_of_patches_alone():
 
 def test_computed_positions_cannot_be_mistaken():
     config = POOLED.replace(image_size=(40, 80), position_embedding="sincos2d")
-    assert choose_target("big_vision", Wish(config=config))[0].table.name == "big_vision"
+    assert choose_target("big_vision", DescribedModel(config=config))[0].table.name == "big_vision"
 
 
 def test_one_patch_is_no_square_and_a_class_token():
     config = POOLED.replace(image_size=(8, 8))
-    assert choose_target("big_vision", Wish(config=config))[0].table.name == "big_vision"
+    assert choose_target("big_vision", DescribedModel(config=config))[0].table.name == "big_vision"
 
 
 def test_a_pooling_with_as_many_heads_as_a_block_is_read_from_what_was_written(

@@ -14,8 +14,9 @@ from tests.huggingface.classes import CLASSES, Case, outputs
 from tests.small_models import randomise_calmly
 from vitconvert.checkpoint import build_model
 from vitconvert.errors import NotRepresentable, ParityFailed
-from vitconvert.export.consumers import open_with_consumers
-from vitconvert.export.targets import Wish, choose_target
+from vitconvert.export.targets import choose_target
+from vitconvert.programs import DescribedModel
+from vitconvert.programs.opening import open_output
 from vitconvert.tables.dialects import builtin_tables
 
 # The dialect that has a class's own name, where another one computes the same.
@@ -124,7 +125,7 @@ def test_weights_that_a_class_would_make_up_are_an_error(tmp_path):
     tensors["classifier.more"] = tensors.pop("classifier.bias")
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ParityFailed) as error:
-        open_with_consumers(tmp_path, builtin_tables()["hf_beit"], model)
+        open_output(tmp_path, builtin_tables()["hf_beit"], model)
     assert str(error.value) == (
         "error: parity-failed\n"
         "  transformers cannot load the output.\n"
@@ -212,7 +213,7 @@ TOLD = {"img_size": [224, 224], "mlp_ratio": 4}
 )
 def test_a_released_size_is_called_by_its_name(name, changes, architecture, arguments, tmp_path):
     config = vitconvert.load_checkpoint(saved(name, tmp_path)).config
-    target, _ = choose_target("timm", Wish(config=config.replace(**BASE | changes)))
+    target, _ = choose_target("timm", DescribedModel(config=config.replace(**BASE | changes)))
     assert target.their_config["architecture"] == architecture
     if arguments is not None:  # an architecture of ViT is told everything
         assert target.their_config["model_args"] == arguments
@@ -221,7 +222,7 @@ def test_a_released_size_is_called_by_its_name(name, changes, architecture, argu
 def refusal(name, to, folder, changes=None) -> str:
     config = vitconvert.load_checkpoint(saved(name, folder)).config.replace(**(changes or {}))
     with pytest.raises(NotRepresentable) as error:
-        choose_target(to, Wish(config=config))
+        choose_target(to, DescribedModel(config=config))
     return str(error.value)
 
 
@@ -289,16 +290,21 @@ def test_what_a_class_cannot_be(name, to, changes, problem, tmp_path):
 def test_a_part_that_may_not_be_zero_is_left_out_only_where_nothing_else_holds_it(tmp_path):
     """BEiT has no bias of the keys; a DINOv2 of which it holds the rest does."""
     config = vitconvert.load_checkpoint(saved("DINOv2", tmp_path)).config
-    target, passed_over = choose_target("hf", Wish(config=config))
+    target, passed_over = choose_target("hf", DescribedModel(config=config))
     assert target.table.name == "hf_dinov2"
     assert passed_over["hf_beit"] == "leaves out a part that is not known to be zero"
-    assert choose_target("hf_beit", Wish(config=config))[0].plan.zeros
+    assert choose_target("hf_beit", DescribedModel(config=config))[0].plan.zeros
 
 
 def test_a_spelling_of_the_past_is_written_only_by_its_own_name(huggingface_directory):
     config = vitconvert.load_checkpoint(huggingface_directory()).config
-    assert choose_target("hf_vit_memory", Wish(config=config))[0].table.name == "hf_vit_memory"
-    strange = Wish(config=config.replace(pooling="avgmax", mlp_norm=True, head_bias=False))
+    assert (
+        choose_target("hf_vit_memory", DescribedModel(config=config))[0].table.name
+        == "hf_vit_memory"
+    )
+    strange = DescribedModel(
+        config=config.replace(pooling="avgmax", mlp_norm=True, head_bias=False)
+    )
     for ecosystem, today, past in (("hf", "hf_vit", "memory"), ("timm", "timm", "2020")):
         with pytest.raises(NotRepresentable) as error:
             choose_target(ecosystem, strange)

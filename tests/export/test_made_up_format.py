@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vitconvert.tables.toml_files import tables_dir
+from vitconvert.toml_files import tables_dir
 
 # Lines of name, dtype, shape and elements, after a first line that says what this is.
 MODULE = '''

@@ -13,12 +13,13 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 import vitconvert
-from tests.export.test_consumers import VISION, openclip_directory
+from tests.export.test_opening import VISION, openclip_directory
 from vitconvert.conversion.derivation import derive_config, state, strongest
 from vitconvert.conversion.project_config import facts_from_config
 from vitconvert.errors import NotRepresentable, ParityFailed
-from vitconvert.export.consumers import open_with_consumers
-from vitconvert.export.targets import Wish, choose_target
+from vitconvert.export.targets import choose_target
+from vitconvert.programs import DescribedModel
+from vitconvert.programs.opening import open_output
 from vitconvert.tables.architectures import find_architecture
 from vitconvert.tables.detection import recognise
 from vitconvert.tables.dialects import builtin_tables
@@ -136,7 +137,7 @@ def test_open_clip_builds_a_model_of_timms_by_its_name(classes, timm_directory, 
     assert "tiny_patch16_224" in vision["timm_model_name"]
     ours, images = vitconvert.load_model(source), torch.randn(1, 3, 224, 224)
     assert torch.equal(tower_of(tmp_path / "out")(images), ours(images))
-    [_, computed] = open_with_consumers(tmp_path / "out", builtin_tables()["openclip_timm"], ours)
+    [_, computed] = open_output(tmp_path / "out", builtin_tables()["openclip_timm"], ours)
     assert computed.consumer.startswith("open_clip") and computed.bit_equal
     config = vitconvert.load_checkpoint(bare(tmp_path / "out")).config
     assert config.function() == ours.config.function()
@@ -181,7 +182,7 @@ def test_open_clip_sees_that_queries_of_a_timm_tower_were_turned(timm_directory,
     tensors["visual.trunk.blocks.1.attn.qkv.weight"][:30] *= -1
     save_file(tensors, output / "model.safetensors", metadata={"format": "pt"})
     model = vitconvert.load_model(source)
-    _, computed = open_with_consumers(output, builtin_tables()["openclip_timm"], model)
+    _, computed = open_output(output, builtin_tables()["openclip_timm"], model)
     with pytest.raises(ParityFailed, match=r"open_clip .* computes something else"):
         computed.raise_if_failed()
 
@@ -240,7 +241,7 @@ def test_towers_of_published_sizes_are_built_from_what_is_written(name, dialect)
     row = find_architecture("timm", vision["timm_model_name"]) if "timm" in dialect else {}
     said = facts_from_config(recognised.table, {"model_cfg": model_cfg})
     config, _ = derive_config(recognised.binding, strongest(said, state(row, "its name")))
-    target, _ = choose_target("openclip", Wish(config=config))
+    target, _ = choose_target("openclip", DescribedModel(config=config))
     assert target.table.name == dialect == recognised.table.name
     with torch.device("meta"):
         tower = open_clip.model._build_vision_tower(**target.their_config["model_cfg"])

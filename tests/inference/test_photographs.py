@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from timm.models import VisionTransformer, save_for_hf
 
 import vitconvert
-from tests.export.test_consumers import openclip_directory
+from tests.export.test_opening import openclip_directory
 from vitconvert.checkpoint import build_model
 from vitconvert.demo.demonstration import DIGITS
 from vitconvert.errors import ConflictingFact, MissingFact, UsageError

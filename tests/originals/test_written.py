@@ -35,7 +35,6 @@ from tests.originals.spelling import (
 from tests.small_models import small_config
 from vitconvert.conversion.target import fit_target
 from vitconvert.errors import NotRepresentable
-from vitconvert.export.targets import reason
 from vitconvert.tables.dialects import builtin_tables
 
 STATED = {"num_heads": HEADS}
@@ -395,7 +394,7 @@ DIFFERENT = {
 def test_another_function_is_refused_by_name(dialect, change, why):
     with pytest.raises(NotRepresentable) as error:
         fit_target(builtin_tables()[dialect], CONFIG.replace(**change))
-    assert why in reason(error.value)
+    assert why in error.value.in_one_line()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from transformers import ViTConfig, ViTForImageClassification
 
 from vitconvert.api import verify
 from vitconvert.errors import UsageError
-from vitconvert.parity.references import reference
+from vitconvert.programs import reference
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_jeonsworld(randomise, tmp_path, plain):
     torch.save(state, tmp_path / "theirs.bin")
     assert_not_verified(
         verify(tmp_path / "theirs.bin", overrides={"num_heads": 3}),
-        "jeonsworld's ViT-pytorch is a repository of scripts, not a package to install.",
+        "jeonsworld ViT-pytorch: a repository of scripts, not a package to install.",
     )
 
 

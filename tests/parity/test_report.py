@@ -7,7 +7,8 @@ from xml.etree import ElementTree
 import pytest
 
 from vitconvert.errors import ParityFailed
-from vitconvert.parity.report import Comparison, Divergence, LayerDifference, ParityReport
+from vitconvert.parity.differences import Comparison, Divergence, LayerDifference
+from vitconvert.parity.report import ParityReport
 
 
 def comparison(**changes):

@@ -320,8 +320,8 @@ VOCABULARY = {
         "preprocessing, usage"
     ),
     "{dialect_keys}": (
-        "title, ecosystem, source, tested, extends, requires, container, wrapper, beside, "
-        "named_only, allowed_as, install"
+        "title, ecosystem, program, source, tested, extends, requires, container, wrapper, "
+        "beside, named_only, historic, layouts, allowed_as, install"
     ),
 }
 

@@ -15,7 +15,7 @@ from vitconvert.conversion.project_config import facts_from_config, written_conf
 from vitconvert.conversion.target import fit_target
 from vitconvert.errors import TableError, VitConvertError
 from vitconvert.tables.dialects import builtin_tables, read_table
-from vitconvert.tables.toml_files import tables_dir
+from vitconvert.toml_files import tables_dir
 
 DATA = {
     name: tomllib.loads((tables_dir() / f"{name}.toml").read_text(encoding="utf-8"))

@@ -8,7 +8,7 @@ from vitconvert.cli.report import config_lines, line, print_json, source_line
 
 if TYPE_CHECKING:
     from vitconvert.conversion.plan import Assembly
-    from vitconvert.export.dry_run import ConversionPlan
+    from vitconvert.export.conversion_plan import ConversionPlan
     from vitconvert.sources import Located
 
 _MANY = 4  # pieces and dialects that are told one by one, without -v

@@ -18,10 +18,12 @@ from vitconvert.checkpoint import Checkpoint, ReadOptions, build_model, read_che
 from vitconvert.config import ViTConfig
 from vitconvert.errors import MissingFact
 from vitconvert.export.convert import convert_checkpoint
-from vitconvert.export.targets import OWN, Wish, holders
+from vitconvert.export.targets import OWN, holders
 from vitconvert.inference.predict import Prediction, predict
 from vitconvert.model import ViT
-from vitconvert.parity.verification import TOLERANCE, verify_checkpoint
+from vitconvert.parity.verification import verify_checkpoint
+from vitconvert.programs import DescribedModel
+from vitconvert.programs.agreement import TOLERANCE
 from vitconvert.sources import Located, locate
 from vitconvert.tables.dialects import builtin_tables
 
@@ -170,7 +172,7 @@ def demonstrate() -> Demonstration:
 
 def _refusals(checkpoint: Checkpoint, declared: Mapping[str, str]) -> dict[str, str | None]:
     config = checkpoint.config.replace(**declared)
-    reasons = holders(Wish(config=config, preprocessing=checkpoint.preprocessing))
+    reasons = holders(DescribedModel(config=config, preprocessing=checkpoint.preprocessing))
     return {name: reason for name, reason in reasons.items() if name != OWN}
 
 

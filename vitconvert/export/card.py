@@ -18,14 +18,15 @@ from vitconvert.containers import TensorInfo
 from vitconvert.conversion.ledger import Ledger
 from vitconvert.conversion.target import Target
 from vitconvert.export.provenance import published
-from vitconvert.export.usage import PROGRAMS, Example, examples
 from vitconvert.preprocessing import Preprocessing
+from vitconvert.programs import program_of
+from vitconvert.programs.example import Example, vitconvert_example
 from vitconvert.sources import Located
 from vitconvert.version import VERSION
 
 if TYPE_CHECKING:
-    from vitconvert.export.consumers import Opened
     from vitconvert.parity.report import ParityReport
+    from vitconvert.programs.opening import Opened
 
 # https://huggingface.co/docs/hub/repositories-licenses, as far as ViTs have them
 _LICENSES = (
@@ -63,6 +64,10 @@ def write_card(
     located = source.located
     photographs = [("photographs", departure) for departure in departures]
     has_processor = (directory / "preprocessor_config.json").is_file()
+    examples = [
+        *program_of(target.table).examples(target, source, has_processor),
+        vitconvert_example(source.config, source.preprocessing),
+    ]
     parts = [
         _metadata(source, target),
         f"# `{_plain(_name(located))}`\n\n"
@@ -72,13 +77,13 @@ def write_card(
         _section("Origin", _block(_origin(source, sha256_in))),
         _section("Assumed, changed, ignored", _block(_accounts(source.ledger))),
         _section("Proof", _block([*_proof(parity, opened), *photographs])),
-        _section("Use", "\n\n".join(map(_example, examples(target, source, has_processor)))),
+        _section("Use", "\n\n".join(map(_example, examples))),
     ]
     (directory / "README.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 
 def _metadata(source: Checkpoint, target: Target) -> str:
-    programs = PROGRAMS.get(target.table.ecosystem, ())
+    programs = tuple(program_of(target.table).openers(source.config))
     stated: dict[str, str | list[str] | None] = {
         **_license(source),
         "library_name": programs[0] if programs else "vitconvert",

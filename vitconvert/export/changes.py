@@ -159,7 +159,7 @@ def gauged(checkpoint: Checkpoint, gauges: Sequence["Gauge"]) -> Checkpoint:
     Raises:
         ParityFailed: What is exact in real arithmetic is not so in floating point here.
     """
-    from vitconvert.export.consumers import TOLERANCE
+    from vitconvert.programs.agreement import TOLERANCE
 
     for gauge in gauges:
         config = gauge.config(checkpoint.config)
@@ -199,8 +199,8 @@ def effect_on_logits(before: Checkpoint, after: Checkpoint) -> float:
     """
     import torch
 
-    from vitconvert.export.consumers import random_images
-    from vitconvert.parity.compare import relative_difference
+    from vitconvert.programs.agreement import relative_difference
+    from vitconvert.programs.opening import random_images
 
     images = random_images(before.config)
     with torch.inference_mode():

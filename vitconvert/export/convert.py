@@ -1,5 +1,6 @@
 """Any ViT in, a directory out that other programs load and that computes the same function."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,19 +13,19 @@ from vitconvert.conversion.ledger import Ledger
 from vitconvert.conversion.target import Target
 from vitconvert.export.card import write_card
 from vitconvert.export.changes import Changes, changed, gauged
-from vitconvert.export.companions import companions_of, write_json
 from vitconvert.export.provenance import provenance, source_hashes, weights_metadata
-from vitconvert.export.targets import OWN, Wish, choose_gauged_target, choose_target
+from vitconvert.export.targets import OWN, choose_gauged_target, choose_target
 from vitconvert.export.weights import contents_for, parse_size, write_weights
 from vitconvert.export.whole_directory import check_source, whole_directory
 from vitconvert.export.written import RECORD
+from vitconvert.programs import DescribedModel, program_of
 from vitconvert.sources import Located
 
 if TYPE_CHECKING:
     import torch
 
-    from vitconvert.export.consumers import Opened
     from vitconvert.parity.report import ParityReport
+    from vitconvert.programs.opening import Opened
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +93,7 @@ def convert_checkpoint(
     sha256_in = source_hashes(checkpoint)
     parity = _verified(checkpoint) if verify else None
     source = changed(checkpoint, changes) if changes else checkpoint
-    target, gauges, passed_over = choose_gauged_target(to, wish_of(source), allow)
+    target, gauges, passed_over = choose_gauged_target(to, describe(source), allow)
     if gauges:
         source = gauged(source, gauges)
     contents = contents_for(target, source, allow)
@@ -141,22 +142,19 @@ def respell(
 
     if to == OWN:
         return dict(tensors)
-    target, _ = choose_target(to, Wish(config=config))
+    target, _ = choose_target(to, DescribedModel(config=config))
     return materialise(target.plan, tensors.__getitem__)
 
 
-def wish_of(source: Checkpoint) -> Wish:
+def describe(source: Checkpoint) -> DescribedModel:
     """What a target has to hold."""
-    theirs = source.their_config
-    record = theirs.get("pretrained_cfg")
-    return Wish(
+    return DescribedModel(
         config=source.config,
         preprocessing=source.preprocessing,
         labels=source.labels,
         dialect=source.dialect,
-        architecture=source.located.name or theirs.get("architecture"),
-        arguments=theirs.get("model_args") or {},
-        pretrained_cfg=record if isinstance(record, dict) else None,
+        name=source.located.name,
+        their_config=source.their_config,
     )
 
 
@@ -173,16 +171,21 @@ def _write_companions(
 ) -> tuple[str, ...]:
     """Write the small files; what they cannot say of photographs."""
     dtypes = {info.dtype for info in infos.values()}
-    companions = companions_of(target, source.preprocessing, dtypes)
+    companions = program_of(target.table).companions(target, source.preprocessing, dtypes)
     for name, companion in companions.files.items():
         write_json(directory / name, companion)
     return companions.departures
 
 
-def _opened(directory: Path, target: Target, source: Checkpoint) -> "tuple[Opened, ...]":
-    from vitconvert.export.consumers import open_with_consumers
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write a JSON object as people read it."""
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
-    opened = open_with_consumers(directory, target.table, build_model(source))
+
+def _opened(directory: Path, target: Target, source: Checkpoint) -> "tuple[Opened, ...]":
+    from vitconvert.programs.opening import open_output
+
+    opened = open_output(directory, target.table, build_model(source))
     for consumer in opened:
         consumer.raise_if_failed()
     return opened

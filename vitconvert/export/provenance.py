@@ -15,8 +15,8 @@ from vitconvert.sources import Located
 from vitconvert.version import VERSION
 
 if TYPE_CHECKING:
-    from vitconvert.export.consumers import Opened
     from vitconvert.parity.report import ParityReport
+    from vitconvert.programs.opening import Opened
 
 
 # A reference that is no path (`sources.references`), unless something here is called like that.

@@ -1,51 +1,30 @@
-"""What `--to` means: which dialect, with which companions, holds a model's function."""
+"""What `--to` means: which dialect holds a model's function, as few steps away as possible."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
-from vitconvert.config import ViTConfig, field_names
-from vitconvert.conversion.derivation import state
+from vitconvert.config import ViTConfig
 from vitconvert.conversion.gauges import GAUGES, Gauge
-from vitconvert.conversion.project_config import look_up
-from vitconvert.conversion.target import Target, check_place, fit_target
+from vitconvert.conversion.target import Target, check_place
 from vitconvert.errors import NotRepresentable, UsageError
-from vitconvert.export.huggingface_config import huggingface_config
-from vitconvert.export.openclip_config import openclip_config
-from vitconvert.export.timm_config import timm_config, timm_config_by_name
-from vitconvert.labels import Labels
-from vitconvert.preprocessing import Preprocessing
-from vitconvert.tables.architectures import find_architecture
+from vitconvert.programs import DescribedModel, program_of
 from vitconvert.tables.canonical import instances
 from vitconvert.tables.dialects import builtin_tables, find_tables
 from vitconvert.tables.table import Table
 
 OWN = "vit"
-_BY_ARGUMENTS = ("timm", "timm_root_stem")  # what timm's VisionTransformer can be told to be
 _UNSURE = "leaves out a part that is not known to be zero"
-_OWN_LAYOUTS = ("timm", "hf", "vit")  # what `vit` writes: the first that holds the function
 
 
-@dataclass(frozen=True, kw_only=True)
-class Wish:
-    """A model and what travels with it, on the way to a target."""
-
-    config: ViTConfig
-    preprocessing: Preprocessing | None = None
-    labels: Labels | None = None
-    dialect: str | None = None  # that the model was read from
-    architecture: str | None = None  # of timm, that the model came with
-    arguments: Mapping[str, Any] = field(default_factory=dict)  # of timm, that it came with
-    pretrained_cfg: dict[str, Any] | None = None
-
-
-def choose_target(to: str, wish: Wish, allow: Sequence[str] = ()) -> tuple[Target, dict[str, str]]:
+def choose_target(
+    to: str, model: DescribedModel, allow: Sequence[str] = ()
+) -> tuple[Target, dict[str, str]]:
     """The dialect that `to` means for this model.
 
     Args:
         to: An ecosystem, a dialect or `vit`.
-        wish: The model.
+        model: The model.
         allow: Changed classes (`allowed_as` of their table) that may open it, by name.
 
     Returns:
@@ -58,16 +37,16 @@ def choose_target(to: str, wish: Wish, allow: Sequence[str] = ()) -> tuple[Targe
     """
     refused: dict[str, str] = {}
     errors = []
-    for tables in _candidates(to, wish.dialect, allow):
+    for tables in _candidates(to, model.dialect, allow):
         unsure: list[Table] = []  # that are tried after all others
         for table in itertools.chain(tables, unsure):
-            if table not in unsure and _leaves_out(table, wish.config):
+            if table not in unsure and _leaves_out(table, model.config):
                 unsure.append(table)
                 continue
             try:
-                target = _fit(table, wish)
+                target = program_of(table).fit(table, model)
             except NotRepresentable as error:
-                refused[table.name] = reason(error)
+                refused[table.name] = error.in_one_line()
                 errors.append(error)
                 continue
             rest = () if table in unsure else unsure
@@ -76,7 +55,7 @@ def choose_target(to: str, wish: Wish, allow: Sequence[str] = ()) -> tuple[Targe
         raise errors[0]
     raise NotRepresentable(
         f"No dialect of {to!r} computes the function of these weights.",
-        details=[f"{name}: {reason}" for name, reason in refused.items()],
+        details=[f"{name}: {why}" for name, why in refused.items()],
     )
 
 
@@ -90,7 +69,7 @@ def _leaves_out(table: Table, config: ViTConfig) -> bool:
 
 
 def choose_gauged_target(
-    to: str, wish: Wish, allow: Sequence[str]
+    to: str, model: DescribedModel, allow: Sequence[str]
 ) -> tuple[Target, tuple[Gauge, ...], dict[str, str]]:
     """As `choose_target`, after as few of the allowed steps as make the function fit.
 
@@ -103,20 +82,20 @@ def choose_gauged_target(
     """
     _check_known(to, allow)
     try:
-        target, passed_over = choose_target(to, wish, allow)
-        return target, _for_zeros(target, wish, allow), passed_over
+        target, passed_over = choose_target(to, model, allow)
+        return target, _for_zeros(target, model, allow), passed_over
     except NotRepresentable as error:
         for gauges in _combinations(allow):
-            if found := _fitting(to, wish, gauges, allow):
+            if found := _fitting(to, model, gauges, allow):
                 target, passed_over = found
-                return target, (*gauges, *_for_zeros(target, wish, allow)), passed_over
-        error.hint = _offer(to, wish) or error.hint
-        error.meaning = f"Targets that hold it as it is: {', '.join(_fitting_ecosystems(wish))}."
+                return target, (*gauges, *_for_zeros(target, model, allow)), passed_over
+        error.hint = _offer(to, model) or error.hint
+        error.meaning = f"Targets that hold it as it is: {', '.join(_fitting_ecosystems(model))}."
         raise
 
 
-def _fitting_ecosystems(wish: Wish) -> list[str]:
-    held = (builtin_tables()[name] for name, why in holders(wish).items() if why is None)
+def _fitting_ecosystems(model: DescribedModel) -> list[str]:
+    held = (builtin_tables()[name] for name, why in holders(model).items() if why is None)
     return sorted({table.ecosystem for table in held if not table.allowed_as})
 
 
@@ -128,12 +107,12 @@ def _check_known(to: str, allow: Sequence[str]) -> None:
         )
 
 
-def _offer(to: str, wish: Wish) -> str | None:
+def _offer(to: str, model: DescribedModel) -> str | None:
     """All steps that together would help, if any do."""
     for modules in dict.fromkeys(((), _adapted_modules(to))):
         for gauges in _combinations(name for name, gauge in GAUGES.items() if not gauge.free):
-            if (gauges or modules) and (found := _fitting(to, wish, gauges, modules)):
-                zeroing = [gauge.name for gauge in _for_zeros(found[0], wish, tuple(GAUGES))]
+            if (gauges or modules) and (found := _fitting(to, model, gauges, modules)):
+                zeroing = [gauge.name for gauge in _for_zeros(found[0], model, tuple(GAUGES))]
                 steps = [gauge.name for gauge in gauges if not gauge.free]
                 return _hint([*steps, *modules, *zeroing], zeroing)
     return None
@@ -163,24 +142,24 @@ def _combinations(names: Iterable[str]) -> Iterator[tuple[Gauge, ...]]:
 
 
 def _fitting(
-    to: str, wish: Wish, gauges: tuple[Gauge, ...], allow: Sequence[str]
+    to: str, model: DescribedModel, gauges: tuple[Gauge, ...], allow: Sequence[str]
 ) -> tuple[Target, dict[str, str]] | None:
-    config = wish.config
+    config = model.config
     for gauge in gauges:
         after = gauge.config(config)
         if after is None or after == config:
             return None
         config = after
     try:
-        return choose_target(to, replace(wish, config=config), allow)
+        return choose_target(to, replace(model, config=config), allow)
     except NotRepresentable:
         return None
 
 
-def _for_zeros(target: Target, wish: Wish, allow: Sequence[str]) -> tuple[Gauge, ...]:
+def _for_zeros(target: Target, model: DescribedModel, allow: Sequence[str]) -> tuple[Gauge, ...]:
     """The step that makes zero what the target leaves out."""
     gauge = GAUGES["drop-key-bias"]
-    fits = target.plan.zeros and gauge.name in allow and gauge.config(wish.config)
+    fits = target.plan.zeros and gauge.name in allow and gauge.config(model.config)
     return (gauge,) if fits else ()
 
 
@@ -196,112 +175,25 @@ def _candidates(to: str, dialect: str | None, allow: Sequence[str]) -> list[list
 
 
 def _layouts(to: str) -> tuple[str, ...]:
-    return _OWN_LAYOUTS if to == OWN else (to,)
+    tables = builtin_tables()
+    return (tables[to].layouts if to in tables else ()) or (to,)
 
 
 def _may_be_chosen(table: Table, allow: Sequence[str]) -> bool:
-    return not _historic(table) and (not table.allowed_as or table.allowed_as in allow)
+    return not table.historic and (not table.allowed_as or table.allowed_as in allow)
 
 
-def _historic(table: Table) -> bool:
-    """Spellings that today's release of the project does not write."""
-    return table.name.endswith("_memory") or table.name == "timm_2020"
-
-
-def _fit(table: Table, wish: Wish) -> Target:
-    match table.ecosystem:
-        case "timm":
-            return _fit_timm(table, wish)
-        case "hf":
-            check_place(table, wish.config)
-            companion = huggingface_config(table, wish.config, labels=wish.labels)
-            return fit_target(table, wish.config, companion)
-        case "openclip":
-            return _fit_openclip(table, wish)
-        case ecosystem if ecosystem == OWN:
-            own = {name: getattr(wish.config, name) for name in field_names()}
-            stated = {name: value for name, value in own.items() if value is not None}
-            return fit_target(table, wish.config, named=state(stated, "vitconvert.json"))
-    return fit_target(table, wish.config)
-
-
-def _fit_openclip(table: Table, wish: Wish) -> Target:
-    """Beside its own configuration, but for towers of timm's that it has no name for.
-
-    Of these, only a plain ViT is known to be of the class whose tensors a dialect spells.
-    """
-    path = table.config_file.architecture if table.config_file else ""
-    try:
-        written = openclip_config(table, wish.config)
-    except NotRepresentable:
-        plain = table.name.removeprefix("openclip_") in _BY_ARGUMENTS
-        if not path or not (plain or table.name == wish.dialect):
-            raise
-        return fit_target(table, wish.config)
-    row = find_architecture("timm", look_up(written, path)) if path else {}
-    return fit_target(table, wish.config, written, state(row, "architecture"))
-
-
-def _fit_timm(table: Table, wish: Wish) -> Target:
-    """By arguments, which describe a plain ViT, or else by an architecture's name."""
-    if table.name not in _BY_ARGUMENTS:
-        return _fit_timm_by_name(table, wish)
-    try:
-        return _fit_timm_by_arguments(table, wish)
-    except NotRepresentable as by_arguments:
-        try:
-            return _fit_timm_by_name(table, wish)
-        except NotRepresentable:
-            raise by_arguments from None
-
-
-def _fit_timm_by_arguments(table: Table, wish: Wish) -> Target:
-    check_place(table, wish.config)
-    companions = _timm_companions(wish)
-    written = timm_config(table, wish.config, architecture=wish.architecture, **companions)
-    # All else about the architecture is overruled by the arguments that go with it.
-    eps = find_architecture("timm", written["architecture"])["norm_eps"]
-    return fit_target(table, wish.config, written, state({"norm_eps": eps}, "architecture"))
-
-
-def _fit_timm_by_name(table: Table, wish: Wish) -> Target:
-    """The name that the checkpoint came with, or one that fits."""
-    written = timm_config_by_name(
-        table,
-        wish.config,
-        architecture=wish.architecture if wish.dialect == table.name else None,
-        arguments=wish.arguments,
-        **_timm_companions(wish),
-    )
-    row = find_architecture("timm", written["architecture"])
-    return fit_target(table, wish.config, written, state(row, "architecture"), only=False)
-
-
-def _timm_companions(wish: Wish) -> dict[str, Any]:
-    return {
-        "preprocessing": wish.preprocessing,
-        "labels": wish.labels,
-        "pretrained_cfg": wish.pretrained_cfg,
-    }
-
-
-def holders(wish: Wish) -> dict[str, str | None]:
+def holders(model: DescribedModel) -> dict[str, str | None]:
     """For every dialect, None if it can hold the model, else why it cannot."""
     found: dict[str, str | None] = {}
     for name, table in builtin_tables().items():
         try:
-            left_out = _fit(table, wish).plan.zeros
+            left_out = program_of(table).fit(table, model).plan.zeros
             found[name] = (
                 f"leaves out {left_out[0].taken}, which is not known to be zero"
                 if left_out
                 else None
             )
         except NotRepresentable as error:
-            found[name] = reason(error)
+            found[name] = error.in_one_line()
     return found
-
-
-def reason(error: NotRepresentable) -> str:
-    """Why a dialect was refused, in one line."""
-    evidence = (f"{k} {v}" for k, v in error.evidence.items() if k != "table")
-    return "; ".join(error.details) or "; ".join((error.fact.rstrip("."), *evidence))

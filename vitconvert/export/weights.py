@@ -20,6 +20,7 @@ from vitconvert.conversion.target import Target
 from vitconvert.errors import NotRepresentable, UsageError
 from vitconvert.export.stream import stream
 from vitconvert.formats import written_formats
+from vitconvert.programs import program_of
 from vitconvert.tables.table import Table
 
 
@@ -86,7 +87,7 @@ def weights_files(
     form = written_formats()[table.container]
     name = form.output
     files = split(name, infos, most)
-    if most is not None and (not form.sharded or table.ecosystem == "timm"):
+    if most is not None and (not form.sharded or program_of(table).one_file):
         raise UsageError(
             f"{table.title} is read from one file, {name}.",
             evidence={"asked for": f"at most {most:,} bytes", "would be": f"{len(files)} files"},

@@ -17,8 +17,8 @@ from vitconvert.config import ViTConfig
 from vitconvert.config.vocabularies import ACTIVATIONS, POOLINGS, STANDARDISED_STEMS
 from vitconvert.errors import ConflictingFact
 from vitconvert.model import ViT
-from vitconvert.parity.compare import relative_difference
-from vitconvert.parity.taps import OUTPUT, block_of, record_ours
+from vitconvert.programs.agreement import relative_difference
+from vitconvert.programs.taps import OUTPUT, block_of, record_ours
 
 UNKNOWN = "unknown"
 _EPSILONS = (1e-12, 1e-6, 1e-5)

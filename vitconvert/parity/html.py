@@ -1,14 +1,11 @@
 """A parity report as one page that needs nothing else, to be read offline or sent to somebody."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from vitconvert.parity.report import Comparison, LayerDifference, ParityReport
+from vitconvert.parity.differences import Comparison, LayerDifference
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto;
@@ -23,44 +20,42 @@ _LEFT, _TOP, _HEIGHT, _STEP, _NAMES = 60, 20, 240, 24, 110  # pixels of the plot
 _LOWEST = -18  # the power of ten at which a difference of zero is drawn
 
 
-def page(report: ParityReport) -> str:
-    """The whole page: verdict, outputs, plot of the layers. Every name is escaped."""
-    title = escape(f"Parity: {report.verdict}")
-    return "\n".join(
-        [
-            '<!doctype html><html lang="en"><head><meta charset="utf-8">',
-            f"<title>{title}</title><style>{_STYLE}</style></head><body>",
-            f'<h1>Parity <span class="verdict {_mood(report)}">'
-            f"{escape(report.verdict)}</span></h1>",
-            _facts(report),
-            _outputs(report.comparisons) if report.comparisons else "",
-            _figure(report) if report.layers else "",
-            "</body></html>",
-        ]
-    )
+_MOODS = {"equal": "good", "not equal": "bad", "not verified": "open"}
 
 
-def _mood(report: ParityReport) -> str:
-    if not report.verified:
-        return "open"
-    return "good" if report.ok else "bad"
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """What a page shows.
 
+    Attributes:
+        verdict: One word or two.
+        facts: Title and text; those without a text are left out.
+        comparisons: A table of the outputs.
+        layers: A plot of the layers.
+        departing: The layer that is marked in the plot.
+    """
 
-def _facts(report: ParityReport) -> str:
-    facts = [
-        ("checkpoint", report.source),
-        ("compared with", report.reference),
-        ("which loaded", report.against),
-    ]
-    facts += [("not verified", report.skipped)]
-    if report.first_divergence:
-        divergence = report.first_divergence
-        facts += [
-            ("first departs", f"{divergence.layer} ({divergence.relative:.1e})"),
-            ("likely cause", divergence.cause),
-        ]
-    facts += [("note", note) for note in report.notes]
-    return _table([], [pair for pair in facts if pair[1]])
+    verdict: str
+    facts: Sequence[tuple[str, str]]
+    comparisons: Sequence[Comparison]
+    layers: Sequence[LayerDifference]
+    departing: str | None
+
+    def html(self) -> str:
+        """The whole page: verdict, outputs, plot of the layers. Every name is escaped."""
+        title = escape(f"Parity: {self.verdict}")
+        return "\n".join(
+            [
+                '<!doctype html><html lang="en"><head><meta charset="utf-8">',
+                f"<title>{title}</title><style>{_STYLE}</style></head><body>",
+                f'<h1>Parity <span class="verdict {_MOODS[self.verdict]}">'
+                f"{escape(self.verdict)}</span></h1>",
+                _table([], [pair for pair in self.facts if pair[1]]),
+                _outputs(self.comparisons) if self.comparisons else "",
+                _figure(self.layers, self.departing) if self.layers else "",
+                "</body></html>",
+            ]
+        )
 
 
 def _outputs(comparisons: Sequence[Comparison]) -> str:
@@ -88,18 +83,17 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return f"<table><tr>{head}</tr>{body}</table>" if head else f"<table>{body}</table>"
 
 
-def _figure(report: ParityReport) -> str:
-    names = list(dict.fromkeys(layer.layer for layer in report.layers))
-    dtypes = list(dict.fromkeys(layer.dtype for layer in report.layers))
+def _figure(layers: Sequence[LayerDifference], departing: str | None) -> str:
+    names = list(dict.fromkeys(layer.layer for layer in layers))
+    dtypes = list(dict.fromkeys(layer.dtype for layer in layers))
     width = _LEFT + _STEP * len(names) + 100
-    departs = report.first_divergence.layer if report.first_divergence else None
     parts = [
         f'<svg width="{width}" height="{_TOP + _HEIGHT + _NAMES}" role="img">',
         f"<title>{escape('Relative difference of each layer')}</title>",
         *_scale(width),
-        *(_name(column, name, name == departs) for column, name in enumerate(names)),
+        *(_name(column, name, name == departing) for column, name in enumerate(names)),
         *(
-            _line([d for d in report.layers if d.dtype == dtype], names, dtype, colour)
+            _line([d for d in layers if d.dtype == dtype], names, dtype, colour)
             for dtype, colour in zip(dtypes, _COLOURS, strict=False)
         ),
         *_legend(dtypes, width),

@@ -6,57 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from vitconvert.errors import ParityFailed
-from vitconvert.parity.html import page
-
-
-@dataclass(frozen=True, kw_only=True)
-class Comparison:
-    """The outputs of two implementations for one batch of images in one dtype.
-
-    Attributes:
-        images: What was shown: "noise" or "photograph".
-        dtype: Arithmetic and weights of both sides.
-        absolute: Largest difference.
-        relative: Largest difference over the largest magnitude of the reference.
-        agreed: Rows in which the largest entry is the same one.
-        rows: Rows of the output.
-        bit_equal: Whether no bit differs.
-        tolerance: Largest `relative` that rounding explains.
-    """
-
-    images: str
-    dtype: str
-    absolute: float
-    relative: float
-    agreed: int
-    rows: int
-    bit_equal: bool
-    tolerance: float
-
-    @property
-    def ok(self) -> bool:
-        """Whether rounding explains the difference."""
-        return self.relative <= self.tolerance
-
-
-@dataclass(frozen=True, kw_only=True)
-class LayerDifference:
-    """The largest relative difference of one layer over all images, in one dtype."""
-
-    layer: str
-    dtype: str
-    relative: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Divergence:
-    """The first layer whose output departs, and the change to our model that heals it."""
-
-    layer: str
-    dtype: str
-    images: str
-    relative: float
-    cause: str  # in words; "unknown" if no known mistake explains it
+from vitconvert.parity.differences import Comparison, Divergence, LayerDifference
+from vitconvert.parity.html import Page
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +93,26 @@ class ParityReport:
 
     def to_html(self) -> str:
         """One page that needs nothing else: verdict, table, plot of the layers."""
-        return page(self)
+        return Page(
+            verdict=self.verdict,
+            facts=self._facts(),
+            comparisons=self.comparisons,
+            layers=self.layers,
+            departing=self.first_divergence.layer if self.first_divergence else None,
+        ).html()
+
+    def _facts(self) -> list[tuple[str, str]]:
+        divergence = self.first_divergence
+        departs = f"{divergence.layer} ({divergence.relative:.1e})" if divergence else ""
+        return [
+            ("checkpoint", self.source),
+            ("compared with", self.reference),
+            ("which loaded", self.against),
+            ("not verified", self.skipped),
+            ("first departs", departs),
+            ("likely cause", divergence.cause if divergence else ""),
+            *(("note", note) for note in self.notes),
+        ]
 
 
 def _line(comparison: Comparison) -> str:

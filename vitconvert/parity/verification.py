@@ -12,18 +12,20 @@ from torch import Tensor, nn
 from vitconvert.checkpoint import Checkpoint, build_model
 from vitconvert.errors import MissingPackage, NotRepresentable, UsageError
 from vitconvert.model import ViT
-from vitconvert.parity.compare import allowed, compare, differences
+from vitconvert.parity.comparing import allowed, compare_outputs, layer_differences
 from vitconvert.parity.diagnosis import Case, diagnose
+from vitconvert.parity.differences import Comparison, Divergence, LayerDifference
 from vitconvert.parity.inputs import sample_images
-from vitconvert.parity.isolation import isolated, side_by_side
-from vitconvert.parity.references import Reference, build_reference
-from vitconvert.parity.report import Comparison, Divergence, LayerDifference, ParityReport
-from vitconvert.parity.taps import OUTPUT, record, record_ours
+from vitconvert.parity.report import ParityReport
 from vitconvert.preprocessing import Preprocessing
+from vitconvert.programs import build_reference
+from vitconvert.programs.agreement import TOLERANCE
+from vitconvert.programs.isolation import isolated, side_by_side
+from vitconvert.programs.reference import Reference
+from vitconvert.programs.taps import OUTPUT, record, record_ours
 
 _Model = TypeVar("_Model", bound=nn.Module)
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
-TOLERANCE = 2e-5
 
 
 def verify_checkpoint(
@@ -37,7 +39,7 @@ def verify_checkpoint(
     dtypes: Sequence[str] = ("float32", "float64"),
     until_equal: bool = False,
 ) -> ParityReport:
-    """Compare a checkpoint with the implementation of its own ecosystem.
+    """Compare a checkpoint with the implementation of its own program.
 
     Args:
         checkpoint: What is to be verified.
@@ -64,7 +66,7 @@ def verify_checkpoint(
             return ParityReport(
                 source=source, against=loaded, skipped=error.fact, tolerance=tolerance
             )
-        model = adapted(model, reference.adapts)
+        model = reference.adapt(model)
         images = _images(model, checkpoint.preprocessing, seed=seed, batch=batch)
         # The sharpest arithmetic comes last, and says where the two part.
         wanted = sorted(set(dtypes) & set(reference.dtypes)) or reference.dtypes
@@ -115,9 +117,11 @@ def _compare_in(
             partial(record_ours, ours_model, x, reads=reference.reads),
         )
         comparisons.append(
-            compare(ours[OUTPUT], theirs[OUTPUT], images=kind, dtype=dtype, tolerance=tolerance)
+            compare_outputs(
+                ours[OUTPUT], theirs[OUTPUT], images=kind, dtype=dtype, tolerance=tolerance
+            )
         )
-        apart = differences(ours, theirs)
+        apart = layer_differences(ours, theirs)
         worst = {layer: max(value, worst.get(layer, 0.0)) for layer, value in apart.items()}
         divergence = divergence or _divergence(
             apart, Case(ours_model, reference.reads, x, theirs, allowed(tolerance, dtype)), kind
@@ -140,15 +144,6 @@ def _divergence(apart: Mapping[str, float], case: Case, kind: str) -> Divergence
         relative=apart[layer],
         cause=diagnose(case, layer),
     )
-
-
-def adapted(model: ViT, fields: Mapping[str, str]) -> ViT:
-    """The model, or one of the same weights with another arithmetic."""
-    if not fields:
-        return model
-    other = ViT(model.config.replace(**fields), device="meta")
-    other.load_state_dict(model.state_dict(), strict=True, assign=True)
-    return other.eval()
 
 
 def _in_dtype(model: _Model, dtype: torch.dtype) -> _Model:

@@ -6,7 +6,7 @@ from typing import Any
 
 from vitconvert.config.field_values import parse_field
 from vitconvert.errors import NotRepresentable, nearest
-from vitconvert.tables.toml_files import parse_inline_table, tables_dir
+from vitconvert.toml_files import parse_inline_table, tables_dir
 
 FILE = "weights_map/architectures.toml"
 

@@ -10,7 +10,7 @@ from vitconvert.config import ViTConfig
 from vitconvert.errors import TableError
 from vitconvert.tables.axes import Axes, parse_axes
 from vitconvert.tables.templates import Template, parse_template
-from vitconvert.tables.toml_files import LazyToml, tables_dir
+from vitconvert.toml_files import LazyToml, tables_dir
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from vitconvert.config import ViTConfig
 from vitconvert.errors import TableError
 from vitconvert.tables.conditions import Conditional, parse_conditional
 from vitconvert.tables.predicates import config_words
-from vitconvert.tables.toml_files import LazyToml, tables_dir
+from vitconvert.toml_files import LazyToml, tables_dir
 
 _OF_RATIO = {"times", "over", "multiple", "whole"}
 _SIZES = ("mlp_dim", "pool_mlp_dim", "representation_size", "num_classes")  # that a ratio may make

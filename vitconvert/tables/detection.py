@@ -7,7 +7,7 @@ from vitconvert.errors import AmbiguousDialect, TensorMismatch, UnknownDialect
 from vitconvert.tables.binding import Binding, Shape, bind
 from vitconvert.tables.dialects import builtin_tables, likely_tables
 from vitconvert.tables.table import Table
-from vitconvert.tables.wrappers import prefixes, why_beside
+from vitconvert.wrappers import prefixes, why_beside
 
 # A table that uses this share of a file's keys is taken to be meant: what it does not explain is
 # then reported as a problem of the file, tensor by tensor, and not as an unknown dialect.

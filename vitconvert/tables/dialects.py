@@ -19,7 +19,7 @@ from vitconvert.tables.rows import Row
 from vitconvert.tables.table import Table, table_of
 from vitconvert.tables.table_reader import TableReader
 from vitconvert.tables.templates import Template, numbers_of, skeleton_of
-from vitconvert.tables.toml_files import tables_dir
+from vitconvert.toml_files import tables_dir
 
 
 class _BuiltinTables(Mapping[str, Table]):

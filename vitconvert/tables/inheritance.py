@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from vitconvert.errors import TableError
-from vitconvert.tables.toml_files import LazyToml, tables_dir
+from vitconvert.toml_files import LazyToml, tables_dir
 
 # Files of weights_map/ that are not dialects.
 _OTHERS = ("canonical", "prefixes", "downloads", "architectures", "translations")
 # What a table says of itself alone.
-_NOT_INHERITED = ("requires", "named_only", "allowed_as", "install")
+_NOT_INHERITED = ("requires", "named_only", "historic", "layouts", "allowed_as", "install")
 
 Sections = Mapping[str, Any]
 

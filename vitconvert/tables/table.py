@@ -29,12 +29,15 @@ class Table:
     file: str
     title: str
     ecosystem: str
+    program: str  # the module of vitconvert.programs that knows the rest of the project
     source: str
     tested: str
     container: str
     wrapper: str  # the key under which the project's code looks for the tensors; "" is none
     beside: Mapping[str, int]  # what it looks for beside them
     named_only: bool  # not recognised by itself, because another table reads the same files
+    historic: bool  # not written unless it is named, because today's release writes another
+    layouts: tuple[str, ...]  # what is written in its place: the first that fits
     allowed_as: str  # the step whose permission it takes to write it, if it is not named
     install: str  # what to install to open it; "" says nothing
     requires: tuple[tuple[str, ...], ...]  # of each group, one row must be found
@@ -154,12 +157,15 @@ def table_of(reader: TableReader) -> Table:
         file=reader.label,
         title=reader.text("dialect", "title"),
         ecosystem=reader.text("dialect", "ecosystem", reader.name),
+        program=reader.text("dialect", "program", "scripts"),
         source=reader.text("dialect", "source"),
         tested=reader.text("dialect", "tested", ""),
         container=reader.container(),
         wrapper=reader.text("dialect", "wrapper", ""),
         beside=reader.beside(),
         named_only=reader.named_only(),
+        historic=bool(reader.section("dialect").get("historic", False)),
+        layouts=reader.layouts(),
         allowed_as=reader.text("dialect", "allowed_as", ""),
         install=reader.text("dialect", "install", ""),
         requires=reader.requires(),

@@ -49,6 +49,7 @@ _SECTIONS = (
 _DIALECT_KEYS = (
     "title",
     "ecosystem",
+    "program",
     "source",
     "tested",
     "extends",
@@ -57,6 +58,8 @@ _DIALECT_KEYS = (
     "wrapper",
     "beside",
     "named_only",
+    "historic",
+    "layouts",
     "allowed_as",
     "install",
 )
@@ -188,6 +191,13 @@ class TableReader:
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise self.error("dialect.requires", "expected a list of texts")
         return tuple(tuple(n.strip() for n in either.split("|")) for either in names)
+
+    def layouts(self) -> tuple[str, ...]:
+        """Ecosystems or dialects that are written in its place, the best first."""
+        names = self.section("dialect").get("layouts", [])
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise self.error("dialect.layouts", "expected a list of texts")
+        return tuple(names)
 
     def ignore(self) -> Iterator[tuple[Template, str]]:
         """Ignored keys, and why."""

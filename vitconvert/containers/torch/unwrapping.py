@@ -22,7 +22,7 @@ from typing import Any
 from vitconvert.containers.container import ITEM_SIZE
 from vitconvert.containers.torch.pickle_reader import Global, StoredTensor
 from vitconvert.errors import CorruptFile, MissingFact
-from vitconvert.tables.wrappers import wrapper_keys
+from vitconvert.wrappers import wrapper_keys
 
 # A pickle may hold itself, or a value shared so often that a walk never ends. No honest
 # checkpoint nests deeper than this, and no container is walked twice.

@@ -12,9 +12,9 @@ from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.project_config import look_up
 from vitconvert.errors import NotRepresentable
-from vitconvert.parity.references.reference import Reference, load_strictly, own_tensors, package
-from vitconvert.parity.references.timm import timm_taps, vision_transformer
-from vitconvert.parity.taps import Tap, block_taps
+from vitconvert.programs.reference import Reference, load_strictly, own_tensors, package
+from vitconvert.programs.taps import Tap, block_taps
+from vitconvert.programs.timm.reference import timm_taps, vision_transformer
 
 _POOL_TYPES = {"token": "tok", "none": "none"}
 
@@ -90,7 +90,8 @@ def _named_tower(open_clip: Any, vision_cfg: Mapping[str, Any], classes: int) ->
 
 def _nameless_tower(open_clip: Any, config: ViTConfig) -> nn.Module:
     """Around timm's class for the configuration."""
-    trunk = vision_transformer(replace(config, num_classes=0))
+    # The bias of the head is that of the projection.
+    trunk = vision_transformer(replace(config, num_classes=0, head_bias=True))
     with torch.device("meta"):
         tower: nn.Module = open_clip.timm_model.TimmModel(
             "vit_tiny_patch16_224",

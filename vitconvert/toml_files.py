@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-_PACKAGE = Path(__file__).parents[1]
+_PACKAGE = Path(__file__).parent
 
 _HEADER = re.compile(r"^\[([A-Za-z0-9_.]+)\].*\n", re.MULTILINE)
 _TEXT = r'"[^"\\\x00-\x1f]*"'

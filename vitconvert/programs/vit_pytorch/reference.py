@@ -8,37 +8,32 @@ from torch import Tensor, nn
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.errors import NotRepresentable
-from vitconvert.parity.references.reference import Reference, load_strictly, own_tensors, package
-from vitconvert.parity.taps import Tap, Taps
+from vitconvert.programs.reference import Reference, load_strictly, own_tensors, package
+from vitconvert.programs.taps import Tap, Taps
+from vitconvert.programs.vit_pytorch import EPS, class_and_arguments
 
 _ACTIVATION = {"relu": nn.ReLU, "silu": nn.SiLU, "tanh": nn.Tanh}
-_CLASSES = {
-    "lucidrains": "ViT",
-    "lucidrains_mean": "ViT",
-    "lucidrains_simple": "SimpleViT",
-    "lucidrains_adapted": "ViT, adapted",
-}
-_EPS = 1e-5  # torch.nn.LayerNorm's default, which the package never changes
 
 
 def lucidrains_reference(checkpoint: Checkpoint) -> Reference:
     """Build the class of the installed release, which can read the layouts since 1.4.
 
-    vit-pytorch 1.26. Training scripts often exchange its activation or epsilon, and some leave out
-    the norms of the patches; so is done here, where the configuration says so, and noted.
+    vit-pytorch 1.26. Training scripts often replace its activation or epsilon, and some leave out
+    the norms of the patches. Where the configuration says so, the same is done here and noted.
 
     Raises:
         MissingPackage: vit-pytorch is not installed.
         NotRepresentable: The checkpoint is of an earlier release or a changed model.
     """
-    dialect, config = checkpoint.table.name, checkpoint.config
-    if dialect not in _CLASSES:
+    table, config = checkpoint.table, checkpoint.config
+    if table.install:
         raise NotRepresentable(
-            f"{checkpoint.table.title}: {checkpoint.table.install} computes it, and not the "
-            "release that is installed."
+            f"{table.title}: {table.install} computes it, and not the release that is installed."
         )
     package("vit_pytorch", install="vit-pytorch")
-    name = f"vit-pytorch {version('vit-pytorch')} {_CLASSES[dialect]}"
+    kind, _ = class_and_arguments(config)
+    adapted = ", adapted" if table.allowed_as else ""
+    name = f"vit-pytorch {version('vit-pytorch')} {kind}{adapted}"
     if config.num_registers or config.class_token != (config.pooling == "token"):
         raise NotRepresentable(
             "the installed vit-pytorch has no class that pools these tokens in this way."
@@ -55,30 +50,16 @@ def lucidrains_reference(checkpoint: Checkpoint) -> Reference:
 
 
 def vit_pytorch_model(config: ViTConfig) -> tuple[nn.Module, tuple[str, ...]]:
-    """The installed release's class for a configuration, and what was exchanged in it."""
-    from vit_pytorch import SimpleViT, ViT
+    """The installed release's class for a configuration, and what was replaced in it."""
+    import vit_pytorch
 
-    arguments: dict[str, Any] = {
-        "image_size": config.image_size,
-        "patch_size": config.patch_size,
-        "num_classes": config.num_classes,
-        "dim": config.embed_dim,
-        "depth": config.depth,
-        "heads": config.num_heads,
-        "dim_head": config.head_dim,
-        "mlp_dim": config.mlp_dim,
-        "channels": config.in_channels,
-    }
-    model: nn.Module
-    if config.computed_positions:
-        model = SimpleViT(**arguments)
-    else:
-        model = ViT(**arguments, pool="cls" if config.class_token else "mean")
+    name, arguments = class_and_arguments(config)
+    model: nn.Module = getattr(vit_pytorch, name)(**arguments)
     return model, _fit(model, config)
 
 
 def _fit(model: nn.Module, config: ViTConfig) -> tuple[str, ...]:
-    """Exchange what the class has no arguments for."""
+    """Replace what the class has no arguments for."""
     notes = []
     for index, present in {1: config.patch_pre_norm, 3: config.patch_norm}.items():
         if not present:
@@ -86,9 +67,9 @@ def _fit(model: nn.Module, config: ViTConfig) -> tuple[str, ...]:
             embedding[index] = nn.Identity()
             notes.append(f"to_patch_embedding.{index}, a norm, was replaced by nn.Identity")
     if config.activation != "gelu":
-        _exchange_activation(model, config.activation)
+        _replace_activation(model, config.activation)
         notes.append(f"GELU was replaced by {config.activation}, as the configuration says")
-    if config.norm_eps != _EPS:
+    if config.norm_eps != EPS:
         for module in model.modules():
             if isinstance(module, nn.LayerNorm):
                 module.eps = config.norm_eps
@@ -100,7 +81,7 @@ def _fit(model: nn.Module, config: ViTConfig) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _exchange_activation(model: nn.Module, activation: str) -> None:
+def _replace_activation(model: nn.Module, activation: str) -> None:
     if activation not in (*_ACTIVATION, "gelu_tanh"):
         raise NotRepresentable(f"torch has no module for the activation {activation}.")
     for layer in _layers(model):

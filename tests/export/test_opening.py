@@ -15,7 +15,7 @@ from tests.export.conftest import fill
 from tests.originals.spelling import dinov3
 from tests.spelling import google_arrays
 from vitconvert.errors import NotRepresentable, ParityFailed
-from vitconvert.export.consumers import Opened, open_with_consumers
+from vitconvert.programs.opening import Opened, open_output
 from vitconvert.tables.dialects import builtin_tables
 
 PLAIN = {"embed_dim": 30, "depth": 2, "num_heads": 3, "mlp_ratio": 1.5, "num_classes": 7}
@@ -105,15 +105,15 @@ def test_projects_that_cannot_be_installed_are_said_to_have_opened_nothing(
     conversion = vitconvert.convert(source, to="jeonsworld", output=tmp_path / "out")
     assert [opened.summary() for opened in conversion.opened] == [
         "torch.load: every tensor as it was written",
-        "jeonsworld: not tried, jeonsworld's ViT-pytorch is a repository of scripts, not a package "
-        "to install",
+        "jeonsworld: not tried, jeonsworld ViT-pytorch: a repository of scripts, not a package to "
+        "install",
     ]
     settings = {"img_size": 48, "num_classes": 0, "init_values": 0.1, "depth": 2}
     dinov2 = timm_directory("vit_small_patch14_dinov2", **settings | {"img_size": 42})
     conversion = vitconvert.convert(dinov2, to="dinov2", output=tmp_path / "dinov2")
     assert [opened.summary() for opened in conversion.opened] == [
         "torch.load: every tensor as it was written",
-        "dinov2: not tried, Meta DINOv2 is no package to install",
+        "dinov2: not tried, Meta DINOv2: a repository of scripts, not a package to install",
     ]
 
 
@@ -152,7 +152,7 @@ def test_torchvision_sees_that_two_norms_were_swapped(timm_directory, tmp_path):
     )
     torch.save(wrong, output / "model.pt")
     table = builtin_tables()["torchvision"]
-    read, computed = open_with_consumers(output, table, vitconvert.load_model(source))
+    read, computed = open_output(output, table, vitconvert.load_model(source))
     assert read.bit_equal and not computed.bit_equal
     with pytest.raises(ParityFailed, match=r"torchvision .* computes something else"):
         computed.raise_if_failed()
@@ -171,7 +171,7 @@ def test_timms_reader_sees_that_queries_and_keys_were_swapped(tmp_path):
     np.savez(tmp_path / "out" / "model.npz", **arrays)
     table = builtin_tables()["google_jax"]
     model = vitconvert.load_model(source)
-    _, computed = open_with_consumers(tmp_path / "out", table, model)
+    _, computed = open_output(tmp_path / "out", table, model)
     with pytest.raises(ParityFailed, match="computes something else"):
         computed.raise_if_failed()
 
@@ -184,7 +184,7 @@ def test_open_clip_sees_that_a_projection_was_turned(tmp_path):
     tensors["visual.proj"] = tensors["visual.proj"].flip(0).contiguous()
     save_file(tensors, output / "model.safetensors", metadata={"format": "pt"})
     model = vitconvert.load_model(source)
-    _, computed = open_with_consumers(output, builtin_tables()["openclip"], model)
+    _, computed = open_output(output, builtin_tables()["openclip"], model)
     with pytest.raises(ParityFailed, match=r"open_clip .* computes something else"):
         computed.raise_if_failed()
 

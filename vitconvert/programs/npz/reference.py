@@ -9,8 +9,8 @@ from torch import nn
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.errors import NotRepresentable
-from vitconvert.parity.references.reference import Reference, own_tensors, package
-from vitconvert.parity.references.timm import put_back_pre_logits, timm_like, vision_transformer
+from vitconvert.programs.reference import Reference, own_tensors, package
+from vitconvert.programs.timm.reference import put_back_pre_logits, timm_like, vision_transformer
 
 _STEM = {"stem_style": "timm"}
 

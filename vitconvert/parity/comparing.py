@@ -1,4 +1,4 @@
-"""How far two tensors are apart, and how far rounding may put them."""
+"""Comparing outputs and layers of two implementations."""
 
 import math
 from collections.abc import Mapping
@@ -6,8 +6,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from vitconvert.parity.report import Comparison
-from vitconvert.parity.taps import position
+from vitconvert.parity.differences import Comparison
+from vitconvert.programs.agreement import largest, relative_difference
+from vitconvert.programs.taps import position
 
 # Rounding in float64 is 2^-29 of that in float32. A ten-millionth leaves it a margin of fifty, and
 # is still a hundred thousand times finer than the effect of a wrong epsilon in a norm.
@@ -19,23 +20,13 @@ def allowed(tolerance: float, dtype: str) -> float:
     return tolerance * _FLOAT64_SHARE if dtype == "float64" else tolerance
 
 
-def relative_difference(ours: Tensor, theirs: Tensor) -> float:
-    """Largest difference over the largest magnitude of `theirs`; infinite for other shapes."""
-    if ours.shape != theirs.shape:
-        return math.inf
-    absolute, scale = _largest(ours - theirs), _largest(theirs)
-    if absolute == 0:
-        return 0.0
-    return absolute / scale if 0 < scale < math.inf else math.inf
-
-
-def differences(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> dict[str, float]:
+def layer_differences(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> dict[str, float]:
     """The relative difference of each layer that both have, in the order of computation."""
     both = sorted(ours.keys() & theirs.keys(), key=position)
     return {layer: relative_difference(ours[layer], theirs[layer]) for layer in both}
 
 
-def compare(
+def compare_outputs(
     ours: Tensor, theirs: Tensor, *, images: str, dtype: str, tolerance: float
 ) -> Comparison:
     """Compare two outputs, the last axis of which is that of the classes or channels."""
@@ -46,15 +37,10 @@ def compare(
     return Comparison(
         images=images,
         dtype=dtype,
-        absolute=_largest(ours - theirs) if same_shape else math.inf,
+        absolute=largest(ours - theirs) if same_shape else math.inf,
         relative=relative_difference(ours, theirs),
         agreed=int(agreed.sum()),
         rows=agreed.numel(),
         bit_equal=torch.equal(ours, theirs),
         tolerance=allowed(tolerance, dtype),
     )
-
-
-def _largest(x: Tensor) -> float:
-    value = float(x.abs().max()) if x.numel() else 0.0
-    return math.inf if math.isnan(value) else value

@@ -7,8 +7,9 @@ from torch import nn
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.errors import NotRepresentable
-from vitconvert.parity.references.reference import Reference, load_strictly, own_tensors, package
-from vitconvert.parity.taps import Tap, block_taps
+from vitconvert.programs.reference import Reference, load_strictly, own_tensors, package
+from vitconvert.programs.taps import Tap, block_taps
+from vitconvert.programs.torchvision import class_arguments
 
 
 def torchvision_reference(checkpoint: Checkpoint) -> Reference:
@@ -52,17 +53,8 @@ def torchvision_model(config: ViTConfig) -> nn.Module:
     from torchvision.models import VisionTransformer
 
     _require_plain(config)
-    model: nn.Module = VisionTransformer(
-        image_size=config.image_size[0],
-        patch_size=config.patch_size[0],
-        num_layers=config.depth,
-        num_heads=config.num_heads,
-        hidden_dim=config.embed_dim,
-        mlp_dim=config.mlp_dim,
-        num_classes=config.num_classes,
-        representation_size=config.representation_size or None,
-        norm_layer=partial(nn.LayerNorm, eps=config.norm_eps),
-    )
+    norm = partial(nn.LayerNorm, eps=config.norm_eps)
+    model: nn.Module = VisionTransformer(**class_arguments(config), norm_layer=norm)
     return model
 
 

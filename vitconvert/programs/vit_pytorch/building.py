@@ -6,7 +6,6 @@ from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.target import fit_target
 from vitconvert.errors import NotRepresentable, UsageError
-from vitconvert.export.targets import reason
 from vitconvert.tables.dialects import find_tables
 from vitconvert.tables.table import Table
 
@@ -16,14 +15,14 @@ if TYPE_CHECKING:
 
 def build_vit_pytorch(source: Checkpoint | ViTConfig) -> "nn.Module":
     """Build vit-pytorch's class, and load a checkpoint; see `vitconvert.build_lucidrains`."""
-    from vitconvert.parity.references.lucidrains import lucidrains_reference, vit_pytorch_model
-    from vitconvert.parity.references.reference import package
+    from vitconvert.programs.reference import package
+    from vitconvert.programs.vit_pytorch.reference import lucidrains_reference, vit_pytorch_model
 
     package("vit_pytorch", install="vit-pytorch")
     if isinstance(source, ViTConfig):
         _require_class(source)
         return vit_pytorch_model(source)[0].eval()
-    if source.table.ecosystem != "lucidrains":
+    if source.table.program != "vit_pytorch":
         raise UsageError(
             "This checkpoint is not spelled as vit-pytorch's are.",
             evidence={
@@ -50,5 +49,5 @@ def _refusal(table: Table, config: ViTConfig) -> str | None:
     try:
         fit_target(table, config)
     except NotRepresentable as error:
-        return reason(error)
+        return error.in_one_line()
     return None

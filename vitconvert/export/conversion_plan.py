@@ -13,12 +13,12 @@ from vitconvert.conversion.ledger import Ledger
 from vitconvert.conversion.plan import Assembly, Piece, Plan, compose
 from vitconvert.conversion.target import Target
 from vitconvert.export.changes import Changes, changed
-from vitconvert.export.companions import companions_of
-from vitconvert.export.convert import wish_of
+from vitconvert.export.convert import describe
 from vitconvert.export.stream import Move, moves
 from vitconvert.export.targets import choose_gauged_target
 from vitconvert.export.weights import parse_size, weights_files
 from vitconvert.export.whole_directory import check_source
+from vitconvert.programs import program_of
 from vitconvert.sources import Located
 from vitconvert.tables.canonical import expected_shapes, expected_tensors
 
@@ -150,7 +150,7 @@ def plan_checkpoint(
         check_source(output, checkpoint.sources)
     weights = checkpoint.weights
     source, altered = _after(checkpoint, changes) if changes else (checkpoint, {})
-    target, gauges, passed_over = choose_gauged_target(to, wish_of(source), allow)
+    target, gauges, passed_over = choose_gauged_target(to, describe(source), allow)
     for gauge in gauges:
         source, altered = _after_gauge(source, altered, gauge)
     plan = compose(_reading_plan(weights.plan, source.config), target.plan)
@@ -197,8 +197,8 @@ def _files(
     weights = list(weights_files(target.table, infos, most))
     index = ["model.safetensors.index.json"] if len(weights) > 1 else []
     dtypes = {info.dtype for info in infos.values()}
-    companions = companions_of(target, source.preprocessing, dtypes).files
-    return (*weights, *index, *companions, "README.md", "vitconvert.json")
+    companions = program_of(target.table).companions(target, source.preprocessing, dtypes)
+    return (*weights, *index, *companions.files, "README.md", "vitconvert.json")
 
 
 def _after(checkpoint: Checkpoint, changes: Changes) -> tuple[Checkpoint, dict[str, str]]:

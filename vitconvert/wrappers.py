@@ -4,7 +4,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from vitconvert.tables.toml_files import LazyToml, tables_dir
+from vitconvert.toml_files import LazyToml, tables_dir
 
 
 @functools.cache

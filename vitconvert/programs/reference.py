@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.errors import MissingPackage, NotRepresentable
-from vitconvert.parity.taps import Taps
+from vitconvert.model import ViT
+from vitconvert.programs.taps import Taps
 from vitconvert.tables.binding import NO_ELEMENTS
 
 
@@ -21,11 +22,11 @@ def call(model: nn.Module, images: Tensor) -> Tensor:
 
 
 class TensorsNotTaken(NotRepresentable):
-    """The class that a project has for such models does not take these tensors."""
+    """The program's class for such models does not take these tensors."""
 
 
 class ConfigNotTaken(NotRepresentable):
-    """The class that a project has for such models does not take what its config.json says."""
+    """The program's class for such models does not take what its config.json says."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +52,14 @@ class Reference:
     notes: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ("float32", "float64")
     adapts: Mapping[str, str] = field(default_factory=dict)
+
+    def adapt(self, ours: ViT) -> ViT:
+        """Our model as it is to be compared: of the same weights, with the fields of `adapts`."""
+        if not self.adapts:
+            return ours
+        other = ViT(ours.config.replace(**self.adapts), device="meta")
+        other.load_state_dict(ours.state_dict(), strict=True, assign=True)
+        return other.eval()
 
 
 def own_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:

@@ -1,7 +1,7 @@
 """transformers' image encoders: ViT and its kin, BEiT, DINOv2 and 3, CLIP, SigLIP, AIMv2."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -9,81 +9,39 @@ from torch import Tensor, nn
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
+from vitconvert.conversion.project_config import written_config
 from vitconvert.errors import NotRepresentable
-from vitconvert.parity.isolation import silent_transformers
-from vitconvert.parity.references.reference import Reference, own_tensors, package
-from vitconvert.parity.taps import Tap, Taps, block_taps
+from vitconvert.programs.isolation import silent_transformers
+from vitconvert.programs.reference import Reference, own_tensors, package
+from vitconvert.programs.taps import Tap, Taps, block_taps
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Family:
-    """The classes of one model type, and where their modules are."""
+class _Modules:
+    """Where the classes of one model type have what is compared."""
 
-    bare: str
-    classifier: str = ""
-    projected: str = ""  # with CLIP's projection
-    encoder: str = ""  # what a classifier calls the bare model
     patches: str = "embeddings.patch_embeddings"
     block: str = "layers.{i}"
     norm2: str = "layernorm_after"
     norm: str = "layernorm"  # of all tokens
 
 
-_DINO = {"block": "encoder.layer.{i}", "norm2": "norm2"}
-_CLIP = {
-    "encoder": "vision_model",
-    "patches": "embeddings.patch_embedding",
-    "block": "encoder.layers.{i}",
-    "norm2": "layer_norm2",
-}
-_FAMILIES = {
-    "vit": _Family(bare="ViTModel", classifier="ViTForImageClassification", encoder="vit"),
-    "deit": _Family(bare="DeiTModel", classifier="DeiTForImageClassification", encoder="deit"),
-    "vit_mae": _Family(bare="ViTMAEModel"),
-    "vit_msn": _Family(
-        bare="ViTMSNModel", classifier="ViTMSNForImageClassification", encoder="vit"
-    ),
-    "ijepa": _Family(bare="IJepaModel", classifier="IJepaForImageClassification", encoder="ijepa"),
-    "beit": _Family(bare="BeitModel", classifier="BeitForImageClassification", encoder="beit"),
-    "data2vec-vision": _Family(
-        bare="Data2VecVisionModel",
-        classifier="Data2VecVisionForImageClassification",
-        encoder="data2vec_vision",
-        block="encoder.layer.{i}",
-    ),
-    "dinov2": _Family(
-        bare="Dinov2Model", classifier="Dinov2ForImageClassification", encoder="dinov2", **_DINO
-    ),
-    "dinov2_with_registers": _Family(
-        bare="Dinov2WithRegistersModel",
-        classifier="Dinov2WithRegistersForImageClassification",
-        encoder="dinov2_with_registers",
-        **_DINO,
-    ),
-    "dinov3_vit": _Family(
-        bare="DINOv3ViTModel", block="model.layer.{i}", norm2="norm2", norm="norm"
-    ),
-    "clip": _Family(
-        bare="CLIPVisionModel",
-        classifier="CLIPForImageClassification",
-        projected="CLIPVisionModelWithProjection",
-        norm="",
-        **_CLIP,
-    ),
-    "siglip": _Family(
-        bare="SiglipVisionModel",
-        classifier="SiglipForImageClassification",
-        norm="post_layernorm",
-        **_CLIP,
-    ),
-    "siglip2": _Family(
-        bare="Siglip2VisionModel",
-        classifier="Siglip2ForImageClassification",
-        norm="post_layernorm",
-        **_CLIP,
-    ),
-    "aimv2": _Family(
-        bare="Aimv2VisionModel",
+_VIT = _Modules()
+_DINOV2 = _Modules(block="encoder.layer.{i}", norm2="norm2")
+_SIGLIP = _Modules(
+    patches="embeddings.patch_embedding",
+    block="encoder.layers.{i}",
+    norm2="layer_norm2",
+    norm="post_layernorm",
+)
+_MODULES = {
+    **dict.fromkeys(("vit", "deit", "vit_mae", "vit_msn", "ijepa", "beit"), _VIT),
+    "data2vec-vision": _Modules(block="encoder.layer.{i}"),
+    **dict.fromkeys(("dinov2", "dinov2_with_registers"), _DINOV2),
+    "dinov3_vit": _Modules(block="model.layer.{i}", norm2="norm2", norm="norm"),
+    "clip": replace(_SIGLIP, norm=""),
+    **dict.fromkeys(("siglip", "siglip2"), _SIGLIP),
+    "aimv2": _Modules(
         patches="embeddings.rms_norm",
         block="encoder.layers.{i}",
         norm2="rms_norm2",
@@ -92,10 +50,9 @@ _FAMILIES = {
 }
 _TOWER = "_vision_model"  # ends the model type of an image tower by itself
 _POOLED = ("Dinov2Model", "Dinov2WithRegistersModel", "DINOv3ViTModel", "CLIPVisionModel")
-_ACTIVATIONS = {"gelu_tanh": "gelu_pytorch_tanh"}
 
 
-def huggingface_reference(checkpoint: Checkpoint) -> Reference:
+def transformers_reference(checkpoint: Checkpoint) -> Reference:
     """Build the class that the tensors are of, from the config.json beside them.
 
     transformers 5.23. `from_pretrained` reads both spellings, on disk and in memory; what it
@@ -108,9 +65,9 @@ def huggingface_reference(checkpoint: Checkpoint) -> Reference:
     transformers = package("transformers", install="transformers")
     tensors = own_tensors(checkpoint)
     theirs = _their_config(checkpoint)
-    family = _FAMILIES[theirs["model_type"].removesuffix(_TOWER)]
-    kind = _class_of(family, tensors)
-    config = transformers.AutoConfig.for_model(**_config_of(kind, family, theirs))
+    model_type = theirs["model_type"].removesuffix(_TOWER)
+    kind = _class_of(model_type, tensors)
+    config = transformers.AutoConfig.for_model(**_config_of(kind, theirs))
     with silent_transformers():
         model, problems = getattr(transformers, kind).from_pretrained(
             None,
@@ -125,7 +82,7 @@ def huggingface_reference(checkpoint: Checkpoint) -> Reference:
     return Reference(
         name=f"transformers {transformers.__version__} {kind}",
         model=model.eval(),
-        taps=_taps(model, family, checkpoint.config.depth),
+        taps=_taps(model, _MODULES[model_type], checkpoint.config.depth),
         run=run,
         reads="output" if _gives_output(model) else "tokens",
         **_in_float32(kind),
@@ -143,7 +100,7 @@ def _in_float32(kind: str) -> dict[str, Any]:
 
 def _their_config(checkpoint: Checkpoint) -> dict[str, Any]:
     theirs = dict(checkpoint.their_config)
-    if str(theirs.get("model_type")).removesuffix(_TOWER) not in _FAMILIES:
+    if str(theirs.get("model_type")).removesuffix(_TOWER) not in _MODULES:
         theirs = _config_from_ours(checkpoint)
     theirs["num_labels"] = checkpoint.config.num_classes  # a config.json does not write two classes
     theirs.pop("id2label", None)
@@ -156,47 +113,46 @@ def _their_config(checkpoint: Checkpoint) -> dict[str, Any]:
     return theirs
 
 
-def _config_of(kind: str, family: _Family, theirs: Mapping[str, Any]) -> dict[str, Any]:
+def _config_of(kind: str, theirs: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration of one class: of an image tower, where another is of two towers."""
-    # A CLIP of 2022 may have the older section, which counts alone.
+    # A CLIP of 2022 may have the older section, which then counts alone.
     vision = theirs.get("vision_config_dict") or theirs.get("vision_config")
     if vision is None:
         return dict(theirs)
-    if kind == family.classifier:
+    if "ForImageClassification" in kind:
         # Pooling by attention plays no part in it.
         return {**theirs, "vision_config": {**vision, "vision_use_head": False}}
-    own = {"projection_dim": theirs["num_labels"]} if kind == family.projected else {}
+    projected = kind.endswith("WithProjection")
+    own = {"projection_dim": theirs["num_labels"]} if projected else {}
     return {**vision, **own, "model_type": theirs["model_type"] + _TOWER}
 
 
 def _config_from_ours(checkpoint: Checkpoint) -> dict[str, Any]:
     """For tensors without a config.json, from what the user stated."""
-    config = checkpoint.config
-    if not checkpoint.table.name.startswith(("hf_vit", "hf_deit", "hf_ijepa")):
-        raise NotRepresentable(f"{checkpoint.table.title} cannot be built without its config.json.")
+    table, config = checkpoint.table, checkpoint.config
+    if not table.name.startswith(("hf_vit", "hf_deit", "hf_ijepa")):
+        raise NotRepresentable(f"{table.title} cannot be built without its config.json.")
     kind = "deit" if config.dist_token else "vit" if config.class_token else "ijepa"
-    return {
-        "model_type": kind,
-        "hidden_size": config.embed_dim,
-        "num_hidden_layers": config.depth,
-        "num_attention_heads": config.num_heads,
-        "intermediate_size": config.mlp_dim,
-        "hidden_act": _ACTIVATIONS.get(config.activation, config.activation),
-        "layer_norm_eps": config.norm_eps,
-        "image_size": config.image_size,
-        "patch_size": config.patch_size,
-        "num_channels": config.in_channels,
-        "qkv_bias": config.qkv_bias,
-        "pooler_output_size": config.representation_size or config.embed_dim,
-    }
+    return {**written_config(table, config), "model_type": kind}
 
 
-def _class_of(family: _Family, tensors: Collection[str]) -> str:
+def _class_of(model_type: str, tensors: Collection[str]) -> str:
+    """The class by transformers' own lists, or one of two that are in none."""
+    from transformers.models.auto import modeling_auto
+
+    bare = modeling_auto.MODEL_MAPPING_NAMES
+    classifiers = modeling_auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES
     if "cls_classifier.weight" in tensors:
         return "DeiTForImageClassificationWithTeacher"
     if "visual_projection.weight" in tensors:
-        return family.projected
-    return family.classifier if "classifier.weight" in tensors else family.bare
+        return "CLIPVisionModelWithProjection"
+    if "classifier.weight" in tensors:
+        found = classifiers.get(model_type)
+    else:
+        found = bare.get(model_type + _TOWER) or bare.get(model_type)
+    if not found:
+        raise NotRepresentable(f"transformers has no class of {model_type} with a classifier.")
+    return found if isinstance(found, str) else str(found[0])
 
 
 def _pooler(kind: str, config: ViTConfig, tensors: Collection[str]) -> dict[str, bool]:
@@ -220,25 +176,32 @@ def _check(kind: str, problems: Mapping[str, Any], ignored: Collection[str]) -> 
         )
 
 
-def _taps(model: nn.Module, family: _Family, depth: int) -> Taps:
-    base = f"{family.encoder}." if family.encoder and hasattr(model, family.encoder) else ""
+def _taps(model: nn.Module, places: _Modules, depth: int) -> Taps:
     modules = dict(model.named_modules())
+    base = _encoder(model, modules)
     # Some releases have ViT's blocks a level deeper, under the names that they have on disk.
     deep = f"{base}encoder.layer.0" in modules
     taps = block_taps(
         depth,
-        block=base + ("encoder.layer.{i}" if deep else family.block),
-        norm2=family.norm2,
-        norm=base + family.norm,
+        block=base + ("encoder.layer.{i}" if deep else places.block),
+        norm2=places.norm2,
+        norm=base + places.norm,
     )
-    if not family.norm:
+    if not places.norm:
         del taps["norm"]
     head = next((name for name in ("classifier", "visual_projection") if name in modules), "")
     return {
-        "patch_embed": Tap(f"{base}{family.patches}"),
+        "patch_embed": Tap(f"{base}{places.patches}"),
         "features": Tap(head, input=True) if head else Tap("pooler"),
         **taps,
     }
+
+
+def _encoder(model: nn.Module, modules: Collection[str]) -> str:
+    """What a class with a head calls the bare model, with a dot; "" for a bare model."""
+    headed = "ForImageClassification" in type(model).__name__
+    names = ("vision_model", *([str(model.base_model_prefix)] if headed else []))
+    return next((f"{name}." for name in names if name in modules), "")
 
 
 def _gives_output(model: nn.Module) -> bool:
@@ -249,7 +212,7 @@ def _gives_output(model: nn.Module) -> bool:
 
 
 def run(model: nn.Module, images: Tensor) -> Tensor:
-    """What a class of transformers gives in the end: logits, an embedding, features or tokens."""
+    """The output of a class of transformers: logits, an embedding, features or tokens."""
     output = model(**_inputs(model, images))
     for name in ("logits", "image_embeds", "pooler_output", "last_hidden_state"):
         if getattr(output, name, None) is not None:

@@ -1,4 +1,4 @@
-"""Opening an output with the programs it is for, and comparing what they compute."""
+"""Opening an output with the programs that it is for, and comparing what they compute."""
 
 import importlib.util
 from collections.abc import Callable
@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 from vitconvert.checkpoint import Checkpoint, ReadOptions, read_checkpoint
 from vitconvert.config import ViTConfig, field_names
 from vitconvert.errors import MissingPackage, NotRepresentable, ParityFailed
-from vitconvert.export.plain_readers import open_plainly
+from vitconvert.programs.agreement import TOLERANCE, relative_difference
+from vitconvert.programs.plain_readers import open_plainly
+from vitconvert.programs.program import Opener, build_reference, program_of
 from vitconvert.sources import locate
 from vitconvert.tables.table import Table
 
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
 
     from vitconvert.model import ViT
 
-TOLERANCE = 2e-5  # of max |logit|, float32 on a CPU
 # What timm and transformers raise for weights or arguments that they do not take.
 _REFUSALS = (RuntimeError, ValueError, TypeError, KeyError, AttributeError, OSError, AssertionError)
 
@@ -62,12 +63,11 @@ class Opened:
         return asdict(self)
 
 
-def open_with_consumers(directory: Path, table: Table, model: "ViT") -> tuple[Opened, ...]:
+def open_output(directory: Path, table: Table, model: "ViT") -> tuple[Opened, ...]:
     """Load an output with the programs that it is for, and compare what they compute.
 
-    timm and transformers load the directory by themselves. Of other projects, whatever reads the
-    file for them reads it, and their own class, where it can be installed, takes its tensors and
-    runs.
+    Some programs load the directory by themselves. Of other projects, whatever reads the file for
+    them reads it, and their own class, where it can be installed, takes its tensors and runs.
 
     Args:
         directory: The output.
@@ -77,18 +77,11 @@ def open_with_consumers(directory: Path, table: Table, model: "ViT") -> tuple[Op
     Raises:
         ParityFailed: A program cannot load the output, or reads other tensors in it.
     """
-    openers: dict[str, dict[str, Callable[[Path], Callable[[Tensor], Tensor]]]] = {
-        "timm": {
-            "timm": _timm_resnet_d if model.config.resnet_d_stem else _timm,
-            "transformers": _timm_wrapper,
-        },
-        "hf": {"transformers": _transformers},
-    }
-    if table.ecosystem not in openers:
+    openers = program_of(table).openers(model.config)
+    if not openers:
         return _open_as_their_project(directory, table, model)
     return tuple(
-        _compare_opened(consumer, opener, directory, model)
-        for consumer, opener in openers[table.ecosystem].items()
+        _compare_opened(consumer, opener, directory, model) for consumer, opener in openers.items()
     )
 
 
@@ -107,20 +100,19 @@ def _stated(config: ViTConfig) -> dict[str, Any]:
 
 def _compute(written: Checkpoint, model: "ViT") -> Opened:
     """The project's own class with the tensors of the output."""
-    from vitconvert.parity.isolation import isolated, side_by_side
-    from vitconvert.parity.references import ConfigNotTaken, TensorsNotTaken, build_reference
-    from vitconvert.parity.verification import adapted
+    from vitconvert.programs.isolation import isolated, side_by_side
+    from vitconvert.programs.reference import ConfigNotTaken, TensorsNotTaken
 
     with isolated():
         try:
             reference = build_reference(written)
-        except (ConfigNotTaken, TensorsNotTaken) as error:  # which we have written
+        except (ConfigNotTaken, TensorsNotTaken) as error:  # vitconvert wrote both
             raise _cannot_load(error.fact, "; ".join(error.details)) from error
         except (MissingPackage, NotRepresentable) as error:
             ecosystem = written.table.ecosystem
             return Opened(consumer=ecosystem, relative=None, why_not=error.fact.rstrip("."))
         theirs = reference.model.float()
-        ours = adapted(model, reference.adapts).float()
+        ours = reference.adapt(model).float()
         images = random_images(ours.config)
         reads_output = reference.reads == "output"
         found, wanted = side_by_side(
@@ -130,13 +122,8 @@ def _compute(written: Checkpoint, model: "ViT") -> Opened:
         return _verdict(reference.name, wanted, found)
 
 
-def _compare_opened(
-    consumer: str,
-    opener: "Callable[[Path], Callable[[Tensor], Tensor]]",
-    directory: Path,
-    model: "ViT",
-) -> Opened:
-    from vitconvert.parity.isolation import isolated, side_by_side, silent_transformers
+def _compare_opened(consumer: str, opener: Opener, directory: Path, model: "ViT") -> Opened:
+    from vitconvert.programs.isolation import isolated, side_by_side, silent_transformers
 
     if importlib.util.find_spec(consumer) is None:
         return Opened(consumer=consumer, relative=None, why_not="not installed")
@@ -161,8 +148,6 @@ def random_images(config: ViTConfig) -> "Tensor":
 def _verdict(consumer: str, ours: "Tensor", theirs: "Tensor") -> Opened:
     import torch
 
-    from vitconvert.parity.compare import relative_difference
-
     ours, theirs = ours.double(), theirs.double()
     return Opened(
         consumer=consumer,
@@ -171,13 +156,11 @@ def _verdict(consumer: str, ours: "Tensor", theirs: "Tensor") -> Opened:
     )
 
 
-def _open(
-    consumer: str, opener: "Callable[[Path], Callable[[Tensor], Tensor]]", directory: Path
-) -> "Callable[[Tensor], Tensor]":
+def _open(consumer: str, opener: Opener, directory: Path) -> "Callable[[Tensor], Tensor]":
     try:
         return opener(directory)
     except _REFUSALS as error:
-        problem = str(error).splitlines()[0]
+        problem = str(error).partition("\n")[0]
         raise _cannot_load(f"{consumer} cannot load the output.", problem) from error
 
 
@@ -187,54 +170,3 @@ def _cannot_load(fact: str, problem: str) -> ParityFailed:
         evidence={"problem": problem},
         hint="nothing was written. Please report this with the checkpoint's name.",
     )
-
-
-def _timm(directory: Path) -> "Callable[[Tensor], Tensor]":
-    import timm
-
-    model: Callable[[Tensor], Tensor] = timm.create_model(
-        f"local-dir:{directory}", pretrained=True
-    ).eval()
-    return model
-
-
-def _timm_resnet_d(directory: Path) -> "Callable[[Tensor], Tensor]":
-    """As `_timm`, but for ImageNet weights of the stem, which timm 1.0.31 would download first."""
-    import timm
-
-    model: Callable[[Tensor], Tensor] = timm.create_model(
-        f"local-dir:{directory}", checkpoint_path=directory / "model.safetensors"
-    ).eval()
-    return model
-
-
-def _timm_wrapper(directory: Path) -> "Callable[[Tensor], Tensor]":
-    from transformers import AutoConfig, AutoModel, AutoModelForImageClassification
-
-    config = AutoConfig.from_pretrained(directory)
-    model = _loaded(AutoModelForImageClassification if config.num_labels else AutoModel, directory)
-    output = "logits" if config.num_labels else "pooler_output"
-    return lambda images: getattr(model(images), output)
-
-
-def _transformers(directory: Path) -> "Callable[[Tensor], Tensor]":
-    import transformers
-
-    from vitconvert.parity.references.huggingface import run
-
-    config = transformers.AutoConfig.from_pretrained(directory)
-    model = _loaded(getattr(transformers, config.architectures[0]), directory)
-    return lambda images: run(model, images)
-
-
-def _loaded(kind: Any, directory: Path) -> Any:
-    """A model whose every weight is of the file; transformers would make up what it misses."""
-    model, problems = kind.from_pretrained(directory, dtype="float32", output_loading_info=True)
-    found = [
-        f"{problem}: {', '.join(sorted(map(str, names)))}"
-        for problem, names in problems.items()
-        if names
-    ]
-    if found:
-        raise ValueError("; ".join(found))
-    return model.eval()

@@ -10,30 +10,15 @@ from torch import Tensor, nn
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.errors import NotRepresentable
-from vitconvert.parity.references.reference import (
+from vitconvert.programs.reference import (
     Reference,
     call,
     load_strictly,
     own_tensors,
     package,
 )
-from vitconvert.parity.taps import Tap, Taps, canonical_taps
-
-# What the arguments of timm's VisionTransformer can say; other models have a name.
-_PLAIN = {
-    "norm": "layer",
-    "block_order": "pre",
-    "branches": 1,
-    "gated_mlp": False,
-    "differential": False,
-    "attention_norm": False,
-    "mlp_norm": False,
-    "relative_positions": "none",
-    "rope": "none",
-    "register_positions": True,
-    "resnet_d_stem": False,
-    "mobileclip_stem": False,
-}
+from vitconvert.programs.taps import Tap, Taps, canonical_taps
+from vitconvert.programs.timm.config import model_args, require_plain
 
 
 def timm_reference(checkpoint: Checkpoint) -> Reference:
@@ -87,15 +72,7 @@ def vision_transformer(config: ViTConfig) -> nn.Module:
             "timm's VisionTransformer divides its width among the heads and scales by theirs; this "
             "model does not."
         )
-    stems = {name: getattr(config, name) for name in ("resnet_d_stem", "mobileclip_stem")}
-    effective = config.function() | stems
-    special = [field for field, plain in _PLAIN.items() if effective.get(field, plain) != plain]
-    if special:
-        words = ", ".join(f"{field} {effective[field]}" for field in special)
-        raise NotRepresentable(
-            f"timm describes such a model ({words}) by an architecture's name alone, and nothing "
-            "names one."
-        )
+    require_plain(config)
     kind = VisionTransformerDistilled if config.dist_token else VisionTransformer
     model: nn.Module = kind(**_arguments(config))
     return model
@@ -131,35 +108,17 @@ def _named_model(timm: Any, checkpoint: Checkpoint) -> nn.Module | None:
 
 
 def _arguments(config: ViTConfig) -> dict[str, Any]:
+    """What a config.json says, and what it cannot say."""
     from timm.layers import LayerNorm
 
     norm = partial(LayerNorm, eps=config.norm_eps)
     stem = {"embed_layer": _hybrid_embedding(config)} if config.stem else {}
     return {
-        "img_size": config.image_size,
-        "patch_size": config.patch_size,
-        "in_chans": config.in_channels,
+        **model_args(config),
         "num_classes": config.num_classes,
-        "global_pool": "" if config.pooling == "none" else config.pooling,
-        "embed_dim": config.embed_dim,
-        "depth": config.depth,
-        "num_heads": config.num_heads,
         "mlp_ratio": (config.mlp_dim + 0.5) / config.embed_dim,  # timm rounds the product down
-        "qkv_bias": config.qkv_bias,
-        "qk_norm": config.qk_norm,
-        "proj_bias": config.proj_bias,
-        "init_values": 1e-5 if config.layer_scale else None,
-        "class_token": config.class_token,
-        "pos_embed": "learn" if config.learned_positions else "none",
-        "no_embed_class": config.no_embed_class,
-        "reg_tokens": config.num_registers,
-        "pre_norm": config.pre_norm,
-        "final_norm": config.final_norm or config.fc_norm,
-        "fc_norm": config.fc_norm,
-        "pool_include_prefix": config.pool_include_prefix,
         "embed_norm_layer": norm if config.patch_norm else None,
         "norm_layer": norm,
-        "act_layer": config.activation,
         **stem,
     }
 

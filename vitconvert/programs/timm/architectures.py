@@ -1,4 +1,4 @@
-"""Which architecture of timm computes a function, and what it must be told to do so."""
+"""Which architecture of timm computes a function, and the arguments that it needs to do so."""
 
 import functools
 from collections.abc import Mapping
@@ -10,16 +10,9 @@ from vitconvert.errors import NotRepresentable
 from vitconvert.tables.architectures import FILE, architectures, named
 from vitconvert.tables.table import Table
 
-# What all of timm's ViT, Eva and Beit classes take, whatever the architecture. Telling a size is
-# possible and no end in itself: an architecture of the right size is preferred.
-_TOLD = {
-    "image_size": "img_size",
-    "pooling": "global_pool",
-    "patch_size": "patch_size",
-    "embed_dim": "embed_dim",
-    "depth": "depth",
-    "num_heads": "num_heads",
-}
+# Fields that all of timm's ViT, Eva and Beit classes take as arguments, in this order. An
+# architecture of the right size is preferred to one that needs them.
+_ARGUMENTS = ("image_size", "pooling", "patch_size", "embed_dim", "depth", "num_heads")
 _SHOWN = 3  # differences; an architecture of another kind has many
 _DEFAULTS = {f.name: f.default for f in fields(ViTConfig) if f.default is not MISSING}
 
@@ -27,16 +20,16 @@ _DEFAULTS = {f.name: f.default for f in fields(ViTConfig) if f.default is not MI
 def fitting_architecture(
     table: Table, config: ViTConfig, *, repooled: bool = False
 ) -> tuple[str, dict[str, Any]]:
-    """The architecture of a dialect that needs to be told the least, and what that is.
+    """The architecture of a dialect that needs the fewest arguments, and these arguments.
 
     Args:
         table: The dialect.
         config: What the architecture should compute.
-        repooled: It is told its pooling once it is built, by `reset_classifier`: its norms, and
+        repooled: Its pooling is set after it is built, by `reset_classifier`: its norms, and
             whether it has an attention pooling, are then those of its own pooling.
 
     Raises:
-        NotRepresentable: None computes this, whatever it is told. Names the nearest.
+        NotRepresentable: None computes this, whatever the arguments. Names the nearest.
     """
     differing = {
         name: _differences(row, config, row["pooling"] if repooled else config.pooling)
@@ -48,18 +41,20 @@ def fitting_architecture(
             f"timm names no architecture of {table.title}.", evidence={"listed in": FILE}
         )
     name = min(differing, key=lambda name: _distance(differing[name], config))
-    untold = {field: v for field, v in differing[name].items() if field not in _TOLD}
-    if untold:
+    fixed = {field: v for field, v in differing[name].items() if field not in _ARGUMENTS}
+    if fixed:
         shown = [
             f"{field} {value} and not {getattr(config, field)}"
-            for field, value in list(untold.items())[:_SHOWN]
+            for field, value in list(fixed.items())[:_SHOWN]
         ]
         raise NotRepresentable(
             f"No architecture of {table.title} computes this.",
             evidence={"listed in": FILE},
             details=[f"the nearest is {name}, with {', '.join(shown)}"],
         )
-    return name, {_TOLD[field]: _told(getattr(config, field)) for field in differing[name]}
+    return name, {
+        _argument(table, field): _value(getattr(config, field)) for field in differing[name]
+    }
 
 
 def with_defaults(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -68,10 +63,10 @@ def with_defaults(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _distance(differences: Mapping[str, Any], config: ViTConfig) -> tuple[int, int, int]:
-    """What cannot be told weighs most, then sizes; pooling is anybody's choice."""
-    untold, sizes = differences.keys() - _TOLD.keys(), differences.keys() - {"pooling"}
+    """What no argument changes weighs most, then sizes; pooling counts nothing."""
+    fixed, sizes = differences.keys() - set(_ARGUMENTS), differences.keys() - {"pooling"}
     width = config.embed_dim
-    return len(untold), len(sizes), abs(differences.get("embed_dim", width) - width)
+    return len(fixed), len(sizes), abs(differences.get("embed_dim", width) - width)
 
 
 def _differences(
@@ -98,7 +93,13 @@ def _norms(row: Mapping[str, Any], pooling: str) -> dict[str, bool]:
     return {"fc_norm": pooling == "avg", "final_norm": pooling != "avg"}
 
 
-def _told(value: Any) -> Any:
+def _argument(table: Table, field: str) -> str:
+    """What timm calls a field: where the table reads it first."""
+    assert table.config_file
+    return table.config_file.fields[field][0].removeprefix(f"{table.config_file.arguments}.")
+
+
+def _value(value: Any) -> Any:
     if value == "none":
         return ""
     return list(value) if isinstance(value, tuple) else value
@@ -106,5 +107,5 @@ def _told(value: Any) -> Any:
 
 @functools.cache
 def _stated_fields() -> frozenset[str]:
-    """What some row states; in others these fields have their default."""
+    """Fields that some row states; in all other rows they have their default."""
     return frozenset(field for row in named("timm").values() for field in row)

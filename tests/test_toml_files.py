@@ -5,7 +5,7 @@ import tomllib
 import pytest
 
 from vitconvert.tables.architectures import architectures
-from vitconvert.tables.toml_files import LazyToml, parse_inline_table, tables_dir
+from vitconvert.toml_files import LazyToml, parse_inline_table, tables_dir
 
 FILES = sorted(tables_dir().glob("*.toml"))
 

@@ -1,0 +1,71 @@
+"""Code that a model card shows, to be run in the output's directory."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from vitconvert.config import ViTConfig
+from vitconvert.containers import written_module
+from vitconvert.conversion.target import Target
+from vitconvert.preprocessing import Preprocessing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """Python code and its title."""
+
+    title: str
+    code: str
+
+
+def reading_example(target: Target, title: str = "") -> Example:
+    """Where no more is known of a program than how its container is read."""
+    title = title or f"For {target.table.title}"
+    return Example(title=title, code=written_module(target.table.container).EXAMPLE)
+
+
+def vitconvert_example(config: ViTConfig, preprocessing: Preprocessing | None) -> Example:
+    """What works for every target."""
+    title = 'With vitconvert (from the Hub: `"hf-hub:ORG/REPO"` instead of `"."`)'
+    if preprocessing is None:
+        code = (
+            'import torch\nimport vitconvert\n\nmodel = vitconvert.load_model(".")\n'
+            f"output = model({zeros(config)})"
+        )
+        return Example(title=title, code=code)
+    code = (
+        "import vitconvert\nfrom PIL import Image\n\n"
+        'model = vitconvert.load_model(".")\n'
+        'preprocessing = vitconvert.load_checkpoint(".").preprocessing\n'
+        'output = model(preprocessing(Image.open("photo.jpg")).unsqueeze(0))'
+    )
+    return Example(title=title, code=code)
+
+
+def class_example(
+    title: str, imports: str, name: str, arguments: Mapping[str, object], config: ViTConfig
+) -> Example:
+    """A class that is built with arguments, each of them Python code, and loads `model.pt`."""
+    lines = "\n".join(f"    {argument}={value}," for argument, value in arguments.items())
+    code = (
+        f"{imports}\n\nmodel = {name}(\n{lines}\n)\n"
+        'model.load_state_dict(torch.load("model.pt", weights_only=True))\n'
+        f"output = model.eval()({zeros(config)})"
+    )
+    return Example(title=title, code=code)
+
+
+def imports_for(preprocessing: Preprocessing | None) -> list[str]:
+    """What the images of an example need."""
+    return ["from PIL import Image"] if preprocessing else ["import torch"]
+
+
+def photograph(config: ViTConfig) -> str:
+    """An image of the model's channels."""
+    mode = "L" if config.in_channels == 1 else "RGB"
+    return f'Image.open("photo.jpg").convert("{mode}")'
+
+
+def zeros(config: ViTConfig) -> str:
+    """Images where nothing says how photographs are prepared."""
+    sizes = ", ".join(map(str, (1, config.in_channels, *config.image_size)))
+    return f"torch.zeros({sizes})"

@@ -1,0 +1,100 @@
+"""open_clip: image towers of CLIP models, its own or timm's."""
+
+from typing import TYPE_CHECKING, Any
+
+from vitconvert.checkpoint import Checkpoint
+from vitconvert.config import ViTConfig
+from vitconvert.conversion.derivation import state
+from vitconvert.conversion.project_config import look_up
+from vitconvert.conversion.target import Target, fit_target
+from vitconvert.errors import NotRepresentable
+from vitconvert.preprocessing import Preprocessing
+from vitconvert.preprocessing.departures import departures_of
+from vitconvert.programs.example import Example, imports_for, reading_example, zeros
+from vitconvert.programs.open_clip.config import openclip_config, timm_dialect
+from vitconvert.programs.program import CompanionFiles, DescribedModel, Program
+from vitconvert.programs.timm.config import BY_ARGUMENTS
+from vitconvert.tables.architectures import find_architecture
+from vitconvert.tables.table import Table
+
+if TYPE_CHECKING:
+    from vitconvert.programs.reference import Reference
+
+
+class OpenClip(Program):
+    """open_clip, whose loader wants a text tower too: towers alone are built by its functions."""
+
+    def fit(self, table: Table, model: DescribedModel) -> Target:
+        """With `open_clip_config.json`, unless it is a tower of timm's that has no name.
+
+        Of these, only a plain ViT is known to be of the class whose tensors a dialect spells.
+        """
+        path = table.config_file.architecture if table.config_file else ""
+        try:
+            written = openclip_config(table, model.config)
+        except NotRepresentable:
+            plain = timm_dialect(table) in BY_ARGUMENTS
+            if not path or not (plain or table.name == model.dialect):
+                raise
+            return fit_target(table, model.config)
+        row = find_architecture("timm", look_up(written, path)) if path else {}
+        return fit_target(table, model.config, written, state(row, "architecture"))
+
+    def with_preprocessing(
+        self, name: str, config: dict[str, Any], preprocessing: Preprocessing
+    ) -> CompanionFiles:
+        """The same file says how photographs are prepared."""
+        cfg = preprocessing.to_openclip()
+        theirs = Preprocessing.from_openclip(cfg, image_size=preprocessing.image_size)
+        departures = departures_of("open_clip", preprocessing, theirs)
+        return CompanionFiles(
+            files={name: {**config, "preprocess_cfg": cfg}}, departures=departures
+        )
+
+    def reference(self, checkpoint: Checkpoint) -> "Reference":
+        """The image tower without the text tower."""
+        from vitconvert.programs.open_clip.reference import openclip_reference
+
+        return openclip_reference(checkpoint)
+
+    def examples(self, target: Target, source: Checkpoint, has_processor: bool) -> list[Example]:
+        """With open_clip's function that builds towers, if `open_clip_config.json` names one."""
+        if target.their_config:
+            return [_example(target, source.config, source.preprocessing)]
+        title = (
+            "For open_clip, which builds such towers by the name of one of timm's models, and none "
+            "is this one (there is no `open_clip_config.json`)"
+        )
+        return [reading_example(target, title)]
+
+
+def _example(target: Target, config: ViTConfig, preprocessing: Preprocessing | None) -> Example:
+    imports = ["import json", "from pathlib import Path", "", "import open_clip"]
+    build = [
+        'config = json.loads(Path("open_clip_config.json").read_text())',
+        'tower = open_clip.model._build_vision_tower(**config["model_cfg"]).eval()',
+    ]
+    own = "width" in target.their_config["model_cfg"]["vision_cfg"]
+    build += ["tower.proj = None"] if own and not config.num_classes else []
+    load = [
+        'tensors = load_file("model.safetensors")',
+        'tensors = {name.removeprefix("visual."): tensor for name, tensor in tensors.items()}',
+        "tower.load_state_dict(tensors)",
+    ]
+    if preprocessing:
+        imports += ["from open_clip.transform import PreprocessCfg, image_transform_v2"]
+        load += [
+            'cfg = PreprocessCfg(**config["preprocess_cfg"])',
+            'images = image_transform_v2(cfg, is_train=False)(Image.open("photo.jpg"))[None]',
+        ]
+    else:
+        load += [f"images = {zeros(config)}"]
+    imports += [*imports_for(preprocessing), "from safetensors.torch import load_file", ""]
+    return Example(
+        title="With open_clip (there is no text tower; `model.visual` of a whole CLIP takes the "
+        "same state dict)",
+        code="\n".join([*imports, *build, *load, "output = tower(images)"]),
+    )
+
+
+PROGRAM = OpenClip()

@@ -1,0 +1,180 @@
+"""What vitconvert asks of an outside program, with the answers of a project of scripts."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from vitconvert.checkpoint import Checkpoint
+from vitconvert.config import ViTConfig
+from vitconvert.conversion.target import Target, fit_target
+from vitconvert.errors import NotRepresentable, TableError, VitConvertError
+from vitconvert.labels import Labels
+from vitconvert.preprocessing import Preprocessing
+from vitconvert.programs.example import Example, reading_example
+from vitconvert.tables.table import Table
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from vitconvert.programs.reference import Reference
+
+# From an output directory to something that computes.
+Opener = Callable[[Path], "Callable[[Tensor], Tensor]"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DescribedModel:
+    """A model as configuration files describe it: its weights play no part.
+
+    Attributes:
+        config: Architecture and numerics.
+        preprocessing: How its images are made.
+        labels: Names of its classes.
+        dialect: The dialect that it was read from.
+        name: The name of an architecture that the reference to it states.
+        their_config: The configuration file that it came with.
+    """
+
+    config: ViTConfig
+    preprocessing: Preprocessing | None = None
+    labels: Labels | None = None
+    dialect: str | None = None
+    name: str | None = None
+    their_config: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompanionFiles:
+    """The JSON files that are written beside the weights.
+
+    Attributes:
+        files: Name -> content of each file.
+        departures: How programs that read them treat photographs differently from the
+            checkpoint's own project, one sentence each.
+    """
+
+    files: Mapping[str, Mapping[str, Any]]
+    departures: tuple[str, ...] = ()
+
+
+class Program:
+    """What Python must know of an outside program.
+
+    The defaults are those of a project of scripts: it has no configuration file, it cannot be
+    installed, and its own code loads the state dict.
+    """
+
+    # Whether it reads weights from a single file only.
+    one_file: ClassVar[bool] = False
+
+    def fit(self, table: Table, model: DescribedModel) -> Target:
+        """How a dialect of the program holds a model, with the program's configuration file.
+
+        Raises:
+            NotRepresentable: It cannot hold it.
+        """
+        return fit_target(table, model.config)
+
+    def companions(
+        self, target: Target, preprocessing: Preprocessing | None, dtypes: Iterable[str]
+    ) -> CompanionFiles:
+        """The files beside the weights.
+
+        Args:
+            target: What is written.
+            preprocessing: How the source's project makes images, or None if nothing says.
+            dtypes: Those of the written tensors.
+        """
+        if not target.their_config or not target.table.config_file:
+            return CompanionFiles(files={})
+        name, config = target.table.config_file.file, dict(target.their_config)
+        if preprocessing is None:
+            unknown = "nothing says how photographs become the model's input"
+            return CompanionFiles(files={name: config}, departures=(unknown,))
+        return self.with_preprocessing(name, config, preprocessing)
+
+    def with_preprocessing(
+        self, name: str, config: dict[str, Any], preprocessing: Preprocessing
+    ) -> CompanionFiles:
+        """The configuration file, and what it or another file says of photographs."""
+        return CompanionFiles(files={name: config})
+
+    def openers(self, config: ViTConfig) -> Mapping[str, Opener]:
+        """Packages that open an output directory by themselves, the program's own first."""
+        return {}
+
+    def reference(self, checkpoint: Checkpoint) -> "Reference":
+        """The program's own model with the tensors of a checkpoint, in float32.
+
+        Raises:
+            MissingPackage: The program is not installed.
+            NotRepresentable: It cannot be installed, or cannot compute this checkpoint.
+            TensorsNotTaken: Its class does not take these tensors.
+        """
+        raise NotRepresentable(
+            f"{checkpoint.table.title}: a repository of scripts, not a package to install."
+        )
+
+    def examples(self, target: Target, source: Checkpoint, has_processor: bool) -> list[Example]:
+        """Code that loads an output with the program, to be run in the output's directory.
+
+        Args:
+            target, source: What was written, and what it was made of.
+            has_processor: Whether there is a `preprocessor_config.json`.
+        """
+        usage = target.table.usage
+        if usage is None:
+            return [reading_example(target)]
+        return [Example(title=usage.title, code=usage.code_for(source.config))]
+
+
+def program_of(table: Table) -> Program:
+    """The program of a dialect: `PROGRAM` of the module of `vitconvert.programs` that it names.
+
+    Raises:
+        TableError: There is no such module.
+    """
+    name = f"vitconvert.programs.{table.program}"
+    try:
+        program = getattr(import_module(name), "PROGRAM", None)
+    except ModuleNotFoundError as error:
+        if not name.startswith(str(error.name)):
+            raise  # the module is there, and something that it imports is not
+        program = None
+    if not isinstance(program, Program):
+        raise TableError(
+            f"The table names the program {table.program!r}, which vitconvert does not know.",
+            evidence={"file": table.file, "place": "dialect.program"},
+            hint=f"a program is a module {name} with a PROGRAM.",
+        )
+    return program
+
+
+def build_reference(checkpoint: Checkpoint) -> "Reference":
+    """The model of a checkpoint's own program, with its weights, in float32.
+
+    Raises:
+        MissingPackage: The program is not installed.
+        NotRepresentable: No program can be installed that computes this checkpoint.
+        ConfigNotTaken: The program does not take what the checkpoint's config.json says.
+        TensorsNotTaken: It does not take its tensors.
+    """
+    from huggingface_hub.errors import StrictDataclassError
+
+    from vitconvert.programs.reference import ConfigNotTaken
+
+    try:
+        return program_of(checkpoint.table).reference(checkpoint)
+    except VitConvertError:
+        raise
+    # What a class raises for arguments that it does not take.
+    except (RuntimeError, ValueError, TypeError, StrictDataclassError) as error:
+        if not checkpoint.their_config:
+            raise
+        # Where a config.json contradicts the tensors, vitconvert believes the tensors.
+        said = str(error).strip().partition("\n")[0]
+        raise ConfigNotTaken(
+            f"{checkpoint.table.title}: its own class does not take what config.json says: {said}"
+        ) from error
