@@ -3,7 +3,7 @@
     VitConvertError             1  the root; catch this one
       SourceError               1  a reference leads to no local file
         OfflineError            1  it would, with a network
-        IntegrityError          1  the file is not the one that was published
+        IntegrityError          1  the file is not the one that was published, or opened
       CorruptFile               1  truncated, foreign or self-contradicting bytes
       UnsafeFile                4  reading it would run code or exhaust memory
       TableError                1  a table of weights_map/ (or --table) does not parse
@@ -126,7 +126,7 @@ class OfflineError(SourceError):
 
 
 class IntegrityError(SourceError):
-    """A file's sha256 is not the published one."""
+    """A file is not the published one, or was changed since it was opened."""
 
     code = "hash-mismatch"
 

@@ -40,6 +40,12 @@ class Located:
     sha256: Mapping[str, str]
     verified: tuple[str, ...]
 
+    @property
+    def companions(self) -> tuple[Path, ...]:
+        """The JSON files beside the weights."""
+        files = (self.config, self.preprocessor, self.own)
+        return tuple(path for path in files if path is not None)
+
 
 def beside(directory: Path) -> dict[str, Path | None]:
     """The `config`, `preprocessor` and `own` fields for weights in a directory."""
