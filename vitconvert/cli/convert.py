@@ -180,7 +180,7 @@ def _default_name(model: str, to: str) -> str:
 def _reference_for(source: str, model: str) -> str:
     """The reference of `sources.locate`: what exists on disk is a path before all else."""
     prefix = _NAMED.get(source)
-    is_path = os.path.exists(model) or looks_like_path(model)
+    is_path = os.path.exists(model) or looks_like_path(model)  # noqa: PTH110 (never an error)
     if prefix is None or is_path or ":" in model or (source == "timm" and "/" in model):
         return model
     return f"{prefix}:{model}"
