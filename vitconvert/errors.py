@@ -83,7 +83,7 @@ class VitConvertError(Exception):
             first, *rest = value.split("\n")
             # A line that somebody else's text begins stays indented: it is none of ours.
             lines += [f"{printable(key):<{width}}{printable(first)}"]
-            lines += [f"    {printable(line.removeprefix('    '))}" for line in rest]
+            lines += [f"  {printable(line.removeprefix('    '))}" for line in rest]
         lines += map(printable, self.details)
         lines += [printable(self.meaning)] if self.meaning else []
         lines += [f"hint: {printable(self.hint)}"] if self.hint else []

@@ -76,7 +76,8 @@ def test_a_value_of_another_type(tmp_path, place, other):
     try:
         table = read_table(file)
     except TableError as error:
-        assert "place" in error.evidence or path == ("dialect", "extends")
+        unread = "64 bits" in str(error)  # a number that no table can say
+        assert "place" in error.evidence or unread or path == ("dialect", "extends")
         return
     # It may be right by chance; whatever is done with it ends well, or in an error of ours.
     for use in (fit, write):
