@@ -144,7 +144,7 @@ def _locate(source: str, options: dict[str, Any], stack: ExitStack) -> "Located"
     from vitconvert.sources import locate
 
     if options.get("no_pretrained"):
-        from vitconvert.sources.random_weights import random_timm
+        from vitconvert.sources.timm_names import random_timm
 
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         return random_timm(options["model"], directory)

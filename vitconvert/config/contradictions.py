@@ -1,11 +1,10 @@
 """Values of ViTConfig that are impossible, alone or together, each with a sentence that says so."""
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from vitconvert.config.vocabularies import VOCABULARIES
 
-if TYPE_CHECKING:
-    from vitconvert.config.vit_config import ViTConfig
+Config = Any  # a ViTConfig, whose module imports this one
 
 _LEAST = {
     **dict.fromkeys(("in_channels", "embed_dim", "depth", "branches", "stem_width"), 1),
@@ -15,7 +14,7 @@ _LEAST = {
 }
 
 
-def contradictions(config: "ViTConfig") -> list[str]:
+def contradictions(config: Config) -> list[str]:
     """One sentence for each value that is impossible, or else for each beside another."""
     return _values(config) or [
         *_tokens_and_positions(config),
@@ -28,7 +27,7 @@ def contradictions(config: "ViTConfig") -> list[str]:
     ]
 
 
-def _values(config: "ViTConfig") -> list[str]:
+def _values(config: Config) -> list[str]:
     problems = [
         f"{name} = {getattr(config, name)!r} is none of {', '.join(words)}"
         for name, words in VOCABULARIES.items()
@@ -47,7 +46,7 @@ def _values(config: "ViTConfig") -> list[str]:
     return problems
 
 
-def _tokens_and_positions(config: "ViTConfig") -> list[str]:
+def _tokens_and_positions(config: Config) -> list[str]:
     problems = []
     if min(config.grid_size) < 1:
         problems.append(
@@ -70,7 +69,7 @@ def _tokens_and_positions(config: "ViTConfig") -> list[str]:
     return problems
 
 
-def _stem(config: "ViTConfig") -> list[str]:
+def _stem(config: Config) -> list[str]:
     problems = []
     if config.standardised_stem and config.stem_width % 32:
         problems.append(f"the stem's 32 groups do not divide stem_width {config.stem_width}")
@@ -81,7 +80,7 @@ def _stem(config: "ViTConfig") -> list[str]:
     return problems
 
 
-def _norm_and_attention(config: "ViTConfig") -> list[str]:
+def _norm_and_attention(config: Config) -> list[str]:
     problems = []
     if config.norm == "rms" and config.norm_bias:
         problems.append("norm = 'rms' has no bias: norm_bias must be false")
@@ -97,7 +96,7 @@ def _norm_and_attention(config: "ViTConfig") -> list[str]:
     return problems
 
 
-def _branches(config: "ViTConfig") -> list[str]:
+def _branches(config: Config) -> list[str]:
     if config.single_branch:
         return []
     problems = [
@@ -112,7 +111,7 @@ def _branches(config: "ViTConfig") -> list[str]:
     return problems
 
 
-def _parallel_order(config: "ViTConfig") -> list[str]:
+def _parallel_order(config: Config) -> list[str]:
     if not config.parallel_order:
         return []
     problems = [
@@ -127,7 +126,7 @@ def _parallel_order(config: "ViTConfig") -> list[str]:
     return problems
 
 
-def _differential(config: "ViTConfig") -> list[str]:
+def _differential(config: Config) -> list[str]:
     if not config.differential:
         return []
     present = {"kv_heads": config.kv_heads, "qk_norm": config.qk_norm}
@@ -142,7 +141,7 @@ def _differential(config: "ViTConfig") -> list[str]:
     return problems
 
 
-def _pooling_and_head(config: "ViTConfig") -> list[str]:
+def _pooling_and_head(config: Config) -> list[str]:
     problems = []
     if config.pooling in ("token", "token_avg") and not config.class_token:
         problems.append(f"pooling = {config.pooling!r} needs a class token")
