@@ -214,8 +214,15 @@ def test_a_table_and_a_module_make_a_target(checkout, timm_directory, tmp_path):
     assert Path(found["package"]).is_relative_to(checkout)
 
     assert json.loads((output / "config.json").read_text()) == {
-        **{"kind": "acme_tower", "side": 24, "patch": 8, "width": 30, "depth": 3, "heads": 3},
-        **{"hidden": 45, "labels": 7, "eps": 1e-06},
+        "kind": "acme_tower",
+        "side": 24,
+        "patch": 8,
+        "width": 30,
+        "depth": 3,
+        "heads": 3,
+        "hidden": 45,
+        "labels": 7,
+        "eps": 1e-06,
     }
     (opened,) = found["opened"]
     assert opened["consumer"] == "acme" and opened["relative"] <= 2e-5

@@ -13,9 +13,15 @@ from vitconvert.checkpoint import Checkpoint, build_model
 from vitconvert.errors import MissingPackage, NotRepresentable, UsageError
 from vitconvert.inference.preprocessing import Preprocessing
 from vitconvert.model import ViT
-from vitconvert.parity.comparing import allowed, compare_outputs, layer_differences
 from vitconvert.parity.diagnosis import Case, diagnose
-from vitconvert.parity.differences import Comparison, Divergence, LayerDifference
+from vitconvert.parity.differences import (
+    Comparison,
+    Divergence,
+    LayerDifference,
+    allowed,
+    compare_outputs,
+    layer_differences,
+)
 from vitconvert.parity.inputs import sample_images
 from vitconvert.parity.report import ParityReport
 from vitconvert.programs import build_reference

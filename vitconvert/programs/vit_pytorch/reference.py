@@ -10,7 +10,7 @@ from vitconvert.config import ViTConfig
 from vitconvert.errors import NotRepresentable
 from vitconvert.programs.reference import Reference, load_strictly, own_tensors, package
 from vitconvert.programs.taps import Tap, Taps
-from vitconvert.programs.vit_pytorch import EPS, class_and_arguments
+from vitconvert.programs.vit_pytorch.classes import EPS, class_and_arguments
 
 _ACTIVATION = {"relu": nn.ReLU, "silu": nn.SiLU, "tanh": nn.Tanh}
 
