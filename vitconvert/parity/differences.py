@@ -20,7 +20,7 @@ class Comparison:
     """The outputs of two implementations for one batch of images in one dtype.
 
     Attributes:
-        images: What was shown: "noise" or "photograph".
+        images: "noise" or "photograph".
         dtype: Arithmetic and weights of both sides.
         absolute: Largest difference.
         relative: Largest difference over the largest magnitude of the reference.
@@ -56,7 +56,7 @@ class LayerDifference:
 
 @dataclass(frozen=True, kw_only=True)
 class Divergence:
-    """The first layer whose output departs, and the change to our model that heals it."""
+    """The first layer that differs by more than rounding, and what explains it."""
 
     layer: str
     dtype: str
@@ -83,7 +83,7 @@ def layer_differences(
 def compare_outputs(
     ours: "Tensor", theirs: "Tensor", *, images: str, dtype: str, tolerance: float
 ) -> Comparison:
-    """Compare two outputs, the last axis of which is that of the classes or channels."""
+    """Compare two outputs, whose last axis is the classes or channels."""
     import torch
 
     same_shape = ours.shape == theirs.shape

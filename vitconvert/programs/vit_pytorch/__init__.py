@@ -17,9 +17,9 @@ class VitPytorch(Program):
 
     def reference(self, checkpoint: Checkpoint) -> "Reference":
         """The class of the installed release, changed where the configuration needs it."""
-        from vitconvert.programs.vit_pytorch.reference import lucidrains_reference
+        from vitconvert.programs.vit_pytorch.reference import vit_pytorch_reference
 
-        return lucidrains_reference(checkpoint)
+        return vit_pytorch_reference(checkpoint)
 
     def examples(self, target: Target, source: Checkpoint, has_processor: bool) -> list[Example]:
         """The class of the current release, where it is this model without being changed."""

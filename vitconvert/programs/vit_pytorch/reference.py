@@ -15,7 +15,7 @@ from vitconvert.programs.vit_pytorch.classes import EPS, class_and_arguments
 _ACTIVATION = {"relu": nn.ReLU, "silu": nn.SiLU, "tanh": nn.Tanh}
 
 
-def lucidrains_reference(checkpoint: Checkpoint) -> Reference:
+def vit_pytorch_reference(checkpoint: Checkpoint) -> Reference:
     """Build the class of the installed release, which can read the layouts since 1.4.
 
     vit-pytorch 1.26. Training scripts often replace its activation or epsilon, and some leave out
