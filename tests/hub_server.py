@@ -17,11 +17,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import pytest
 
+T = TypeVar("T")
 _LFS = (".safetensors", ".bin", ".npz", ".pth", ".pt", ".h5")
 
 
@@ -47,6 +48,7 @@ class Faults:
         redirect_to: Where plain files redirect.
         ignore_range: Whether Range is overlooked.
         headers: Headers to add to plain files.
+        raw: Bytes to put on the line instead, in turn, for any request whose path contains the key.
     """
 
     corrupt: set[str] = field(default_factory=set)
@@ -57,6 +59,7 @@ class Faults:
     redirect_to: dict[str, str] = field(default_factory=dict)
     ignore_range: bool = False
     headers: dict[str, str] = field(default_factory=dict)
+    raw: dict[str, list[bytes]] = field(default_factory=dict)
 
 
 class HubServer:
@@ -134,6 +137,12 @@ class HubServer:
             self._http.server_close()
 
 
+def raw_answer(status: str, headers: Mapping[str, str], body: bytes = b"") -> bytes:
+    """An answer for `Faults.raw`, as it goes over the line."""
+    lines = [f"HTTP/1.1 {status}", *(f"{key}: {value}" for key, value in headers.items())]
+    return "".join(f"{line}\r\n" for line in [*lines, "Connection: close", ""]).encode() + body
+
+
 def git_hash(body: bytes) -> str:
     """Git's hash of a file."""
     return hashlib.sha1(b"blob %d\0" % len(body) + body).hexdigest()
@@ -195,7 +204,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.hub.requests.append(Request(method=self.command, path=path, headers=headers))
         if self.hub.on_request is not None:
             self.hub.on_request(self.command, path)
-        if (status := self._planned(path)) is not None:
+        if (raw := _next(self.hub.faults.raw, path)) is not None:
+            self.wfile.write(raw)
+            self.close_connection = True
+        elif (status := _next(self.hub.faults.status, path)) is not None:
             self._send(status, b"", {"Retry-After": "0"})
         elif self.command in ("POST", "PUT"):
             self._write(path, body)
@@ -223,12 +235,6 @@ class _Handler(BaseHTTPRequestHandler):
             self.rfile.readline()
         self.rfile.readline()
         return body
-
-    def _planned(self, path: str) -> int | None:
-        for part, statuses in self.hub.faults.status.items():
-            if part in path and statuses:
-                return statuses.pop(0)
-        return None
 
     def _allowed(self, repo: str) -> bool:
         return self.headers.get("Authorization") == f"Bearer {self.hub.token}"
@@ -417,6 +423,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body[:keep])
+
+
+def _next(planned: Mapping[str, list[T]], path: str) -> T | None:
+    for part, answers in planned.items():
+        if part in path and answers:
+            return answers.pop(0)
+    return None
 
 
 def _metadata(name: str, body: bytes) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Write the table of conversions in README.md anew: `python -m tests.make_matrix`.
+"""Write the table of conversions in weights_map/CONVERSIONS.md: `python -m tests.make_matrix`.
 
 Each cell is a conversion that was done: a small model of the row's project is written for the
 column's, opened by what is there to open it, compared, converted back, and compared byte by byte.
@@ -13,10 +13,10 @@ from pathlib import Path
 import torch
 
 import vitconvert
-from tests.make_readme import README
+from tests.make_dialects import CONVERSIONS
 from tests.matrix_sources import SOURCES, Source
+from tests.small_models import small_config
 from vitconvert.checkpoint import Checkpoint, ReadOptions, read_checkpoint
-from vitconvert.config import ViTConfig
 from vitconvert.errors import NotRepresentable
 from vitconvert.export.convert import Conversion
 from vitconvert.model import ViT
@@ -40,19 +40,14 @@ LETTERS = {
     "safetensors.torch.load_file": "s",
 }
 READERS = "pns"
-_CONFIG = ViTConfig(
+_CONFIG = small_config(
     image_size=(8, 8),
-    patch_size=(8, 8),
-    in_channels=3,
     num_classes=1,
     embed_dim=8,
     depth=1,
     num_heads=1,
     head_dim=8,
     mlp_dim=8,
-    activation="gelu",
-    norm_eps=1e-6,
-    pooling="token",
 )
 
 
@@ -222,17 +217,17 @@ def table() -> str:
 
 
 def committed() -> list[str]:
-    """The lines of the table in the README."""
-    return (
-        README.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0].split("\n")[1:-1]
-    )
+    """The lines of the table in the document."""
+    text = CONVERSIONS.read_text(encoding="utf-8")
+    return text.partition(BEGIN)[2].partition(END)[0].split("\n")[1:-1]
 
 
 def filled(text: str, made: str) -> str:
-    """The README with this table in it."""
+    """The document with this table in it."""
     return re.sub(f"{BEGIN}.*?{END}", lambda _: f"{BEGIN}\n{made}\n{END}", text, flags=re.DOTALL)
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    README.write_text(filled(README.read_text(encoding="utf-8"), table()), encoding="utf-8")
+    text = CONVERSIONS.read_text(encoding="utf-8")
+    CONVERSIONS.write_text(filled(text, table()), encoding="utf-8")

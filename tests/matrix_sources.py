@@ -35,6 +35,7 @@ from tests.originals.spelling import (
     pair,
     prefixed,
 )
+from tests.small_models import randomise
 from tests.spelling import google_arrays
 from tests.tables.specimens.google import big_vision, jeonsworld
 from tests.tables.specimens.specimen import fill
@@ -55,11 +56,7 @@ class Source:
 def randomised(model: nn.Module) -> nn.Module:
     """Noise around 0, around 1 for factors, so that no row or norm can hide."""
     torch.manual_seed(5)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            factor = parameter.ndim == 1 and name.endswith(("weight", "gamma", "lambda1"))
-            parameter.normal_(std=0.2).add_(1.0 if factor else 0.05)
-    return model.eval()
+    return randomise(model)
 
 
 def write_timm(folder: Path) -> Path:

@@ -22,11 +22,6 @@ SIZE = {"depth": 11, "embed_dim": 36, "num_heads": 3, "num_classes": 5, "img_siz
 SIZE |= {"patch_size": 8, "mlp_ratio": 73 / 36}
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    torch.set_num_threads(1)
-
-
 @pytest.fixture(scope="module")
 def google(tmp_path_factory):
     """Google's file."""

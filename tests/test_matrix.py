@@ -1,7 +1,6 @@
-"""The README's table of conversions is what the conversions of today give."""
+"""The table of conversions in weights_map/CONVERSIONS.md is what the conversions of today give."""
 
 import pytest
-import torch
 
 import vitconvert
 from tests.make_matrix import committed, head, row
@@ -9,14 +8,9 @@ from tests.matrix_sources import SOURCES
 from vitconvert.errors import ParityFailed
 from vitconvert.export import targets
 from vitconvert.tables.dialects import builtin_tables, read_table
-from vitconvert.tables.directory import tables_dir
+from vitconvert.toml_files import tables_dir
 
 LINES = dict(zip(SOURCES, committed()[2:], strict=True))
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 def test_every_ecosystem_has_a_row_and_every_one_that_is_written_a_column():

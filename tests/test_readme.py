@@ -1,48 +1,118 @@
-"""The README says what is true: its tables are generated, its examples run."""
+"""The README is short and true: its examples run, its commands exist, its links lead somewhere."""
 
 import re
 import shlex
-import sys
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+import timm
 import torch
+import vit_pytorch
 from PIL import Image
 
-from tests.make_readme import README, filled
+import vitconvert
+from tests.make_dialects import BEGIN, CONVERSIONS, filled
+from tests.matrix_sources import SOURCES, randomised
+from tests.originals.spelling import filled as drawn
+from tests.originals.spelling import mae_decoder, meta_vit
 from tests.spelling import google_arrays
 from vitconvert.cli import main
 
-TEXT = README.read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[1]
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+DOCUMENTS = (
+    "README.md",
+    "benchmarks/README.md",
+    "tests/coverage/README.md",
+    "vitconvert/README.md",
+    "weights_map/CONVERSIONS.md",
+    "weights_map/README.md",
+)
+DOWNLOADING = ("timm", "hf", "jax", "torchvision", "dino")
 
 
 def _blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", TEXT, flags=re.DOTALL)
 
 
-@pytest.fixture
-def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with the files that the examples name."""
-    monkeypatch.chdir(tmp_path)
-    np.savez("ViT-B_16.npz", **google_arrays(depth=2, heads=3, width=48, size=48))
-    pixels = np.random.default_rng(0).integers(0, 256, (300, 400, 3), dtype=np.uint8)
-    Path("photos").mkdir()
-    for photograph in ("photo.jpg", "photos/one.jpg", "photos/two.png"):
-        Image.fromarray(pixels).save(photograph)
+    folder = tmp_path_factory.mktemp("files")
     torch.set_num_threads(1)
+    google = google_arrays(depth=2, heads=3, width=48, size=48, classes=12)
+    np.savez(folder / "ViT-B_16.npz", **google)
+    clip = SOURCES["openai_clip"].write(folder / "clip").read_bytes()
+    (folder / "mystery.pth").write_bytes(clip)
+    (folder / "ViT-B-32.pt").write_bytes(clip)
+    torch.save(_jeonsworld(), folder / "checkpoint.bin")
+    torch.save(drawn(meta_vit() | mae_decoder()), folder / "mae.pth")
+    torch.save(_lucidrains(), folder / "vit.pt")
+    pixels = np.random.default_rng(0).integers(0, 256, (300, 400, 3), dtype=np.uint8)
+    (folder / "photos").mkdir()
+    for photograph in ("one.jpg", "two.png"):
+        Image.fromarray(pixels).save(folder / "photos" / photograph)
+    return folder
+
+
+@pytest.fixture
+def workplace(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of them, in which the examples run."""
+    shutil.copytree(files, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def test_generated_parts_are_up_to_date():
-    assert filled(TEXT) == TEXT, "run: python tests/make_readme.py"
+def _jeonsworld() -> dict[str, torch.Tensor]:
+    sizes = {"img_size": 32, "embed_dim": 48, "depth": 2, "num_heads": 12, "num_classes": 7}
+    theirs = timm.create_model("vit_tiny_patch16_224", **sizes).state_dict()
+    return vitconvert.convert_state_dict(theirs, to="jeonsworld", overrides={"num_heads": 12})
+
+
+def _lucidrains() -> dict[str, torch.Tensor]:
+    sizes = {"image_size": 32, "patch_size": 8, "num_classes": 7, "dim": 20, "depth": 2}
+    return randomised(vit_pytorch.ViT(heads=16, dim_head=4, mlp_dim=50, **sizes)).state_dict()
+
+
+def test_it_is_short():
+    assert len(TEXT.encode()) <= 10 * 1024
 
 
 def test_it_opens_with_the_two_commands():
     first, second = _blocks("sh")[:2]
     assert first == "pip install . && vitconvert demo\n"
     assert second == "pip install -e '.[test]' && pytest\n"
-    assert "pip install --quiet -e '.[test]'" in (README.parent / ".ci" / "run").read_text()
+    assert "pip install --quiet -e '.[test]'" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_the_table_of_dialects_is_up_to_date():
+    text = CONVERSIONS.read_text(encoding="utf-8")
+    assert BEGIN in text and filled(text) == text, "run: python -m tests.make_dialects"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_links_lead_somewhere(document):
+    text = (ROOT / document).read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)\s]+)\)", text)
+    for link in (link for link in links if not link.startswith("https://")):
+        path, _, section = link.partition("#")
+        target = (ROOT / document).parent / path if path else ROOT / document
+        assert target.is_file(), link
+        assert not section or section in _sections(target), link
+
+
+def _sections(document: Path) -> list[str]:
+    """The headings, as links name them."""
+    headings = re.findall(r"^#+ (.+)$", document.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
+
+
+def test_the_readme_leads_to_every_document():
+    assert {link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", TEXT)} == {
+        document for document in DOCUMENTS if document != "README.md"
+    }
 
 
 def test_python_examples(workplace):
@@ -53,24 +123,25 @@ def test_python_examples(workplace):
 
 
 def _commands(*, online: bool) -> list[list[str]]:
-    """The command lines of the README, without their comments."""
-    lines = [line for block in _blocks("sh")[2:] for line in block.splitlines()]
-    commands = [shlex.split(line, comments=True)[1:] for line in lines]
+    """The command lines of the table and of the blocks, without their comments."""
+    in_table = re.findall(r"`vitconvert (.+)` \|$", TEXT, flags=re.MULTILINE)
+    in_blocks = [line for block in _blocks("sh")[2:] for line in block.splitlines()]
+    lines = [*in_table, *(line.removeprefix("vitconvert ") for line in in_blocks)]
+    commands = [shlex.split(line, comments=True) for line in lines]
     return [command for command in commands if _needs_network(command) == online]
 
 
 def _needs_network(command: list[str]) -> bool:
-    downloads = command[0] in ("timm", "hf", "jax") and "--no-pretrained" not in command
-    return downloads or "mystery.pth" in command
+    verb, model = command[:2]
+    named = verb in DOWNLOADING and not model.endswith((".npz", ".pt", ".pth", ".bin"))
+    return named and "--no-pretrained" not in command
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(_commands(online=False))))
 def test_commands(number, workplace, capsys):
     commands = _commands(online=False)
-    needed = [
-        c for c in commands[:number] if "-o" in c and c[c.index("-o") + 1] in commands[number]
-    ]
+    needed = [c for c in commands if "-o" in c and c[c.index("-o") + 1] in commands[number][1:3]]
     for command in [*needed, commands[number]]:
         with pytest.raises(SystemExit) as exit_:
             main(command)
@@ -78,10 +149,20 @@ def test_commands(number, workplace, capsys):
 
 
 def test_commands_that_need_a_network_at_least_parse(capsys):
-    assert len(_commands(online=True)) == 4
+    assert len(_commands(online=True)) == 5
     for command in _commands(online=True):
         with pytest.raises(SystemExit) as exit_:
             main([command[0], "--help"])
         assert exit_.value.code == 0
-        options = {word for word in command if word.startswith("--")}
-        assert options <= set(re.findall(r"--[a-z-]+", capsys.readouterr().out)), sys.argv
+        options = {word for word in command if word.startswith("-")}
+        assert options <= set(re.findall(r"--?[a-z-]+", capsys.readouterr().out)), command
+
+
+def test_options_that_the_text_names_exist(capsys):
+    named = set(re.findall(r"--[a-z][a-z-]+", re.sub(r"```.*?```", "", TEXT, flags=re.DOTALL)))
+    known = set()
+    for verb in ("timm", "inspect", "verify", "predict", "embed", "push"):
+        with pytest.raises(SystemExit):
+            main([verb, "--help"])
+        known |= set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
+    assert named <= known

@@ -24,9 +24,9 @@ from vitconvert.difference import Difference, diff_located
 from vitconvert.errors import VitConvertError
 from vitconvert.export.conversion_plan import ConversionPlan
 from vitconvert.export.convert import Conversion
-from vitconvert.inference.preprocessing import Preprocessing
 from vitconvert.inspection import Inspection, inspect_located
 from vitconvert.parity.report import ParityReport
+from vitconvert.preprocessing import Preprocessing
 from vitconvert.sources import Located, locate
 
 if TYPE_CHECKING:
@@ -295,6 +295,7 @@ def plan_conversion(
     classes: Sequence[int | str] | None = None,
     allow: Sequence[str] = (),
     max_shard_size: int | str | None = None,
+    output: str | PathLike[str] | None = None,
     **reading: Unpack[ReadArguments],
 ) -> ConversionPlan:
     """Say what `convert` would do, reading no weights and writing nothing.
@@ -305,6 +306,7 @@ def plan_conversion(
     Args:
         source: A path or a reference, as for `load_model`.
         to: As for `convert`, like all that follow.
+        output: If it is given, what `convert` would refuse to replace is refused here too.
 
     Raises:
         NotRepresentable: The target cannot compute this function.
@@ -327,6 +329,7 @@ def plan_conversion(
         changes=changes,
         allow=allow,
         max_shard_size=max_shard_size,
+        output=Path(output) if output is not None else None,
     )
 
 
@@ -366,14 +369,14 @@ def convert(
         max_shard_size: Write safetensors in files of at most so many bytes ("5GB"), and an index.
         verify: Compare with the source's own implementation, in float64 too where any bit differs
             in float32, and with the programs that the output is for.
-        overwrite: Replace what is there.
+        overwrite: Replace an earlier output. What vitconvert did not write is never replaced.
         command: What the record of the output calls the command that made it.
         reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer.
 
     Raises:
         NotRepresentable: The target cannot compute this function.
         ParityFailed: The numbers disagree; nothing is written.
-        OutputExists: The output is there, and `overwrite` is false.
+        OutputExists: The output is there, and `overwrite` is false, or holds other files.
         VitConvertError: One of the errors of `load_checkpoint`.
     """
     from vitconvert.export.changes import Changes

@@ -8,7 +8,7 @@ from vitconvert.checkpoint import Checkpoint, ReadOptions, read_checkpoint
 from vitconvert.checkpoint.reading import open_weights
 from vitconvert.config import ViTConfig
 from vitconvert.containers import Container, TensorInfo
-from vitconvert.conversion.values import ValueDifference, compare
+from vitconvert.conversion.value_difference import ValueDifference, compare_values
 from vitconvert.errors import (
     AmbiguousDialect,
     ConflictingFact,
@@ -18,7 +18,7 @@ from vitconvert.errors import (
     UnknownDialect,
     VitConvertError,
 )
-from vitconvert.inference.labels import Labels
+from vitconvert.labels import Labels
 from vitconvert.sources import Located
 
 if TYPE_CHECKING:
@@ -213,7 +213,9 @@ def _difference(
 ) -> Difference:
     both = {name: (info, b.infos[name]) for name, info in a.infos.items() if name in b.infos}
     alike = [name for name, (one, two) in both.items() if one.shape == two.shape]
-    compared = {} if header else {name: compare(a.read(name), b.read(name)) for name in alike}
+    compared = (
+        {} if header else {name: compare_values(a.read(name), b.read(name)) for name in alike}
+    )
     a.close()
     b.close()
     bit_equal = tuple(name for name, value in compared.items() if value is None)

@@ -8,9 +8,9 @@ from typing import Any
 from vitconvert.checkpoint.companions import Companions
 from vitconvert.checkpoint.options import ReadOptions
 from vitconvert.checkpoint.reading import open_weights, prove, recognise_dialect, statements_on
-from vitconvert.containers import TensorInfo, passed_over
-from vitconvert.conversion.facts import gather_facts
-from vitconvert.conversion.their_config import Facts
+from vitconvert.containers import TensorInfo
+from vitconvert.conversion.derivation import gather_facts
+from vitconvert.conversion.project_config import Facts
 from vitconvert.errors import VitConvertError
 from vitconvert.sources import Located
 from vitconvert.tables.detection import Recognised
@@ -22,7 +22,7 @@ class Inspection:
 
     Attributes:
         located: The files and where they came from.
-        format: "safetensors", "torch" or "npz".
+        format: Name of the file's format, one of `vitconvert/formats.py`.
         wrapper: Keys that were unwrapped to reach the tensors.
         tensors: Name, dtype and shape of each tensor, in the order of the file.
         dialect: Name of the table that explains it, or None.
@@ -97,7 +97,7 @@ def inspect_located(located: Located, options: ReadOptions) -> Inspection:
     recognised: Recognised | None = None
     facts: Facts = {}
     missing: Mapping[str, str] = {}
-    notes = passed_over(container)
+    notes = container.notes
     problem: VitConvertError | None = None
     try:
         recognised = recognise_dialect(container, companions, options)

@@ -6,28 +6,21 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from tests.small_models import small_config
 from vitconvert.checkpoint import ReadOptions
 from vitconvert.checkpoint.companions import Companions
 from vitconvert.checkpoint.reading import statements_on
-from vitconvert.config import ViTConfig
 from vitconvert.errors import NotRepresentable, VitConvertError
 from vitconvert.preprocessing.stated import stated_preprocessing
 from vitconvert.sources import locate
 from vitconvert.tables.dialects import builtin_tables
 
-CONFIG = ViTConfig(
+CONFIG = small_config(
     image_size=(24, 36),
     patch_size=(8, 12),
-    in_channels=3,
     num_classes=5,
-    embed_dim=30,
     depth=2,
-    num_heads=3,
-    head_dim=10,
     mlp_dim=52,
-    activation="gelu",
-    norm_eps=1e-6,
-    pooling="token",
 )
 
 
@@ -38,7 +31,7 @@ CONFIG = ViTConfig(
             "preprocessor_config.json",
             {"image_processor_type": "ViTImageProcessor", "resample": "bicubic"},
             "error: conflicting-fact\n"
-            "  resample = 'bicubic' is no filter of Pillow.\n"
+            "  resample = 'bicubic' is not the number of a filter of Pillow.\n"
             "  file   {file}\n"
             "  known  0 nearest, 1 lanczos, 2 bilinear, 3 bicubic, 4 box, 5 hamming",
         ),
@@ -70,7 +63,9 @@ CONFIG = ViTConfig(
         (
             "vitconvert.json",
             {"preprocessing": [1]},
-            "error: conflicting-fact\n  preprocessing = [1] holds no fields.\n  file  {file}",
+            "error: conflicting-fact\n"
+            "  preprocessing = [1] should be an object with fields.\n"
+            "  file  {file}",
         ),
     ],
 )

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
-import torch
 
 from vitconvert.cli import main
 
@@ -15,11 +14,6 @@ class Answer(NamedTuple):
     code: int
     out: str
     err: str
-
-
-@pytest.fixture(autouse=True, scope="session")
-def one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 @pytest.fixture

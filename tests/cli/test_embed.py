@@ -7,7 +7,7 @@ from safetensors import safe_open
 
 from vitconvert.api import load_checkpoint, load_model
 from vitconvert.demo.demonstration import DIGITS
-from vitconvert.inference.pixels import open_image
+from vitconvert.preprocessing.pixels import open_image
 
 SAMPLES = DIGITS / "samples"
 IMAGES = [SAMPLES / f"{digit}.png" for digit in range(10)]
@@ -70,16 +70,28 @@ def test_error_a_classifier_projects_nothing(run):
     assert (code, out) == (1, "")
     assert err == (
         "error: conflicting-fact\n"
-        "  The model's head has a bias, so it classifies and projects nothing.\n"
+        "  The model's head has a bias, so it is a classifier and not a projection.\n"
         "  classes  10\n"
-        "  hint: its features can be embedded as they are.\n"
+        "  hint: leave out --projected (in Python, projected=True).\n"
     )
 
 
-def test_no_features_make_no_file(run, tmp_path, bad):
-    output = tmp_path / "x.npz"
-    assert run("embed", DIGITS, bad, "-o", output).code == 1
+@pytest.mark.parametrize("suffix", ["npz", "safetensors"])
+def test_no_features_make_no_file(run, tmp_path, bad, suffix):
+    output = tmp_path / f"x.{suffix}"
+    code, out, err = run("embed", DIGITS, bad, "-o", output)
+    assert (code, out) == (1, "")
+    assert err.startswith("error: corrupt-file\n")
+    assert err.endswith(f"\nThere are no features, so {output} is not written.\n")
     assert not output.exists()
+
+
+def test_lines_of_json_are_written_for_errors_alone(run, tmp_path, bad):
+    output = tmp_path / "x.jsonl"
+    code, _, err = run("embed", DIGITS, bad, "-o", output)
+    assert code == 1
+    assert err.endswith(f"\n0 images in {output}\n")
+    assert json.loads(output.read_text())["error"]["code"] == "corrupt-file"
 
 
 def test_error_the_output_is_there(run, tmp_path):
@@ -103,7 +115,7 @@ def test_error_unknown_suffix(run, tmp_path):
     assert code == 2
     assert err == (
         "error: usage\n"
-        "  Features are not written as .csv.\n"
+        "  Features cannot be written as .csv.\n"
         f"  output  {tmp_path / 'x.csv'}\n"
         "  known   .npz, .safetensors, .jsonl\n"
     )

@@ -46,3 +46,20 @@ def test_every_verb_takes_the_weights_that_are_preferred(training, run):
     assert run("diff", training, plain, "-q", "--prefer-a", "model").out == "equal\n"
     assert run("diff", training, training, "-q", "--prefer", "model").out == "equal\n"
     assert "bit-equal" in run("verify", training, "--prefer", "model", "--against", plain).out
+
+
+def test_a_header_that_cannot_be_loaded_is_told_and_fails(run, tmp_path):
+    np.savez(tmp_path / "alien.npz", **{"not/a/vit": np.zeros((2, 3), np.float32)})
+    code, out, err = run("inspect", tmp_path / "alien.npz")
+    assert (code, err) == (1, "")
+    assert "dialect        not recognised" in out.splitlines()
+    assert "error: unknown-dialect" in out.splitlines()
+    assert not json.loads(run("inspect", tmp_path / "alien.npz", "--json").out)["ok"]
+
+
+def test_error_a_verb_that_is_none(run):
+    code, out, err = run("insepct", "x.npz")
+    assert (code, out) == (2, "")
+    assert err == (
+        "error: usage\n  There is no verb 'insepct'.\n  hint: did you mean `vitconvert inspect`?\n"
+    )

@@ -12,7 +12,7 @@ from PIL import Image
 
 from vitconvert.api import load_checkpoint, load_model, predict
 from vitconvert.demo.demonstration import DIGITS
-from vitconvert.inference.pixels import open_image
+from vitconvert.preprocessing.pixels import open_image
 
 SAMPLES = DIGITS / "samples"
 IMAGE = SAMPLES / "3.png"
@@ -108,7 +108,7 @@ def test_folders_and_patterns(run, tmp_path):
         "error: source-not-found\n"
         "  There are no images in this folder.\n"
         f"  image  {tmp_path / 'empty'}\n"
-        "  hint: --recursive (in Python, recursive=True) looks into its folders too.\n"
+        "  hint: --recursive (in Python, recursive=True) looks into subfolders too.\n"
     )
 
 

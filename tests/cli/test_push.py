@@ -11,7 +11,7 @@ import torch
 from timm.models import save_for_hf
 
 import vitconvert
-from tests.hub_server import HubServer, use_hub
+from tests.hub_server import HubServer, raw_answer, use_hub
 
 # The client's own call of its own transport (huggingface_hub 2.4, lfs.py).
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
@@ -255,6 +255,30 @@ def test_error_the_server_fails(hub, run, output):
     )
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"<html>Log in</html>",
+        b"[]",
+        b"null",
+        b"3",
+        b"{}",
+        b"\xff{}",
+        b"[" * 100_000,
+        b'{"commitUrl": 1, "commitOid": 2, "url": 3, "files": 4, "objects": 5}',
+        b'{"commitUrl": "https://x/me/vit/commit/1", "commitOid": "../x"}',
+    ],
+)
+@pytest.mark.parametrize("where", ["/repos/create", "/preupload/", "/objects/batch", "/commit/"])
+def test_error_an_answer_that_is_none(where, body, hub, run, output):
+    length = {"Content-Type": "application/json", "Content-Length": str(len(body))}
+    hub.faults.raw = {where: [raw_answer("200 OK", length, body)] * 9}
+    code, out, err = run("push", output, "me/vit", "--quiet")
+    assert (code, out) == (1, "")
+    assert err.startswith("error: upload-failed\n")
+    assert "Traceback" not in err
+
+
 def test_error_the_storage_fails(hub, run, output, monkeypatch):
     hub.faults.status["/lfs/"] = [403] * 9
     code, _, err = run("push", output, "me/vit", "-q")
@@ -327,7 +351,7 @@ def _more_weights(output):
             _empty_record,
             "  vitconvert.json does not tell which weights were written.\n"
             "  file  {output}/vitconvert.json\n"
-            "  hint: convert again with --force.\n",
+            "  hint: convert again, to another directory.\n",
         ),
         (
             _no_weights,
@@ -350,6 +374,34 @@ def test_error_directories_that_are_no_whole_output(harm, message, hub, run, out
     harm(output)
     code, _, err = run("push", output, "me/vit", "--dry-run")
     assert (code, err) == (1, "error: upload-failed\n" + message.format(output=output))
+
+
+@pytest.mark.parametrize("target", ["{outside}/secret", "{outside}", "config.json", "gone"])
+@pytest.mark.parametrize("name", ["notes.txt", "config.json", "runs/notes.txt"])
+def test_error_links_are_not_published(target, name, hub, run, output, tmp_path):
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "secret").write_text("of this machine")
+    (output / "runs").mkdir()
+    (output / name).unlink(missing_ok=True)
+    (output / name).symlink_to(target.format(outside=tmp_path / "outside"))
+    for more in ([], ["--dry-run"]):
+        code, _, err = run("push", output, "me/vit", *more)
+        assert (code, err) == (
+            1,
+            "error: upload-failed\n"
+            "  Links are not published: they may lead to files that are not meant to be.\n"
+            f"  directory  {output}\n"
+            f"  {name}\n"
+            "  hint: put a copy in the place of each, or move them elsewhere.\n",
+        )
+    assert hub.requests == []
+
+
+def test_hidden_links_and_a_link_to_the_output_are_no_matter(hub, run, output, tmp_path):
+    (output / ".cache").symlink_to(tmp_path)
+    (tmp_path / "link").symlink_to(output)
+    assert run("push", tmp_path / "link", "me/vit").code == 0
+    assert hub.commits["me/vit"][hub.branches["me/vit"]["main"]] == _files(output)
 
 
 def test_error_a_directory_that_is_being_written(run, output):

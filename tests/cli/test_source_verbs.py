@@ -21,11 +21,11 @@ NAME = "vit_tiny_patch16_224"
 REPO = "timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k"
 
 
-def _random(model, seed=0):
+def _random(model, seed=0, std=0.1):
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.normal_(std=0.1, generator=generator).add_(0.05)
+            parameter.normal_(std=std, generator=generator).add_(std / 2)
     return model.eval()
 
 
@@ -94,8 +94,8 @@ def test_error_no_network_names_both_ways_out(hub, run, tmp_path):
         f"error: offline\n  {REPO} is not in the cache, and no network answers.\n"
     )
     assert err.endswith(
-        "  hint: --checkpoint PATH reads a file that you have; "
-        "with a timm name, --no-pretrained builds the model without its weights.\n"
+        "  hint: name the path of a file that you have; `vitconvert timm NAME --no-pretrained` "
+        "builds a timm model without its weights.\n"
     )
 
 
@@ -210,7 +210,8 @@ def test_torchvision_file_named_as_torchvision_names_it(run, tmp_path):
     from torchvision.models import VisionTransformer
 
     model = VisionTransformer(32, 16, 12, 12, 768, 3072, num_classes=3)
-    torch.save(_random(model).state_dict(), tmp_path / "vit_b_16-0123abcd.pth")
+    # Of wide layers with larger weights, rounding alone comes near the tolerance of float32.
+    torch.save(_random(model, std=0.02).state_dict(), tmp_path / "vit_b_16-0123abcd.pth")
     code, out, err = run("torchvision", tmp_path / "vit_b_16-0123abcd.pth", "-o", tmp_path / "out")
     assert code == 0, err
     assert "the file name begins with vit_b_16" in out

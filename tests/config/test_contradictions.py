@@ -2,23 +2,10 @@
 
 import pytest
 
-from vitconvert.config import ViTConfig
+from tests.small_models import small_config
 from vitconvert.errors import ConflictingFact
 
-PLAIN = {
-    "image_size": (32, 24),
-    "patch_size": (8, 6),
-    "in_channels": 4,
-    "num_classes": 7,
-    "embed_dim": 30,
-    "depth": 11,
-    "num_heads": 3,
-    "head_dim": 10,
-    "mlp_dim": 50,
-    "activation": "gelu",
-    "norm_eps": 1e-6,
-    "pooling": "token",
-}
+PLAIN = {"patch_size": (8, 6), "in_channels": 4, "depth": 11}
 RMS = {"norm": "rms", "norm_bias": False}
 PARALLEL = {"block_order": "parallel"}
 IN_PARALLEL = "{} and block_order = 'parallel' exclude each other"
@@ -113,7 +100,7 @@ TOGETHER = [
 @pytest.mark.parametrize(("changes", "problem"), [*IMPOSSIBLE, *TOGETHER])
 def test_error_one_sentence_for_each(changes, problem):
     with pytest.raises(ConflictingFact) as error:
-        ViTConfig(**PLAIN | changes)
+        small_config(**PLAIN | changes)
     assert str(error.value) == (
         f"error: conflicting-fact\n  These facts contradict each other.\n  {problem}"
     )
@@ -121,14 +108,14 @@ def test_error_one_sentence_for_each(changes, problem):
 
 def test_error_all_of_a_kind_are_told_at_once():
     with pytest.raises(ConflictingFact) as error:
-        ViTConfig(**PLAIN | {"depth": 0, "mlp_dim": -1, "patch_size": (0, 0), "dist_head": True})
+        small_config(**PLAIN | {"depth": 0, "mlp_dim": -1, "patch_size": (0, 0), "dist_head": True})
     assert error.value.details == (
         "depth = 0 must be at least 1",
         "mlp_dim = -1 must be at least 1",
         "patch_size 0x0 has a side without pixels",
     )
     with pytest.raises(ConflictingFact) as error:
-        ViTConfig(**PLAIN | {"dist_head": True, "rope_periods": True})
+        small_config(**PLAIN | {"dist_head": True, "rope_periods": True})
     assert error.value.details == (
         "rope_periods are those of rope = 'dinov3'",
         "dist_head needs a distillation token and pooling = 'token'",
@@ -139,4 +126,4 @@ def test_error_all_of_a_kind_are_told_at_once():
     "changes", [{}, RMS, PARALLEL, {"branches": 2}, {"differential": True}, {"pooling": "map"}]
 )
 def test_what_is_no_contradiction(changes):
-    assert ViTConfig(**PLAIN | changes).depth == 11
+    assert small_config(**PLAIN | changes).depth == 11

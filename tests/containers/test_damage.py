@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from vitconvert.containers import open_container, write_npz, write_safetensors
+from vitconvert.containers import open_container, write_safetensors
+from vitconvert.containers.npz import write_npz
 from vitconvert.errors import CorruptFile, VitConvertError
 
 
@@ -82,6 +83,6 @@ def test_the_whole_message_for_an_archive_cut_short(tmp_path: Path) -> None:
         f"  file    {path}\n"
         "  reason  File is not a zip file\n"
         "  found   300 bytes\n"
-        "  That is how a file looks that was cut short.\n"
+        "  The file is probably truncated.\n"
         "  hint: download it again."
     )

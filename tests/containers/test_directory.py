@@ -1,14 +1,18 @@
 """Which file of a directory holds the weights."""
 
+import tempfile
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from vitconvert.containers import open_container, weights_in
 from vitconvert.errors import SourceError
+from vitconvert.sources.choosing import choose_weights
 
 
 @pytest.mark.parametrize(
@@ -29,12 +33,44 @@ from vitconvert.errors import SourceError
         ),
         (["IN1K.pth.tar", "flax_model.msgpack.index.json"], "IN1K.pth.tar"),
         (["x.safetensors.index.json", "x-1.safetensors"], "x.safetensors.index.json"),
+        (["x.bin.index.json", "x.safetensors.index.json"], "x.safetensors.index.json"),
+        (["vit.pth", "vit.safetensors", "vit.npz", "vit.pth.tar"], "vit.safetensors"),
     ],
 )
 def test_the_weights_are_found(tmp_path: Path, names: list[str], chosen: str) -> None:
     for name in names:
         (tmp_path / name).touch()
     assert weights_in(tmp_path) == tmp_path / chosen
+
+
+STANDARD = [
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "open_clip_model.safetensors",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+    "open_clip_pytorch_model.bin",
+]
+OTHERS = ["vit.pth", "vit.npz", "vit.ckpt", "features.npz", "training_args.bin", "tf_model.h5"]
+OTHERS += ["vit.bin.index.json", "vit-00001-of-00002.bin", "config.json"]
+
+
+@given(st.lists(st.sampled_from(STANDARD + OTHERS), unique=True))
+def test_a_directory_and_a_repository_give_the_same_weights(names: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        for name in names:
+            (Path(directory) / name).touch()
+        try:
+            local: object = weights_in(Path(directory)).name
+        except SourceError:
+            local = None
+    try:
+        remote: object = choose_weights("org/repo", [*names, "sub/model.safetensors"])
+    except SourceError:
+        remote = None
+    assert local == remote
+    if standard := [name for name in STANDARD if name in names]:
+        assert local == standard[0]
 
 
 def test_several_candidates_are_listed(tmp_path: Path) -> None:
@@ -59,11 +95,11 @@ def test_shards_without_an_index(tmp_path: Path) -> None:
         weights_in(tmp_path)
     assert str(error.value) == (
         "error: source-not-found\n"
-        "  The directory holds shards of a checkpoint, and no index that says what is in them.\n"
+        "  The directory holds shards of a checkpoint, but no index that says what is in them.\n"
         f"  directory  {tmp_path}\n"
         "  model-00001-of-00002.safetensors\n"
         "  model-00002-of-00002.safetensors\n"
-        "  hint: get the file that ends with .index.json, too."
+        "  hint: download the file that ends in .index.json, too."
     )
 
 
@@ -77,9 +113,9 @@ def test_without_a_candidate_the_content_is_listed(tmp_path: Path) -> None:
         "error: source-not-found\n"
         "  The directory holds no weights file.\n"
         f"  directory   {tmp_path}\n"
-        "  looked for  *.safetensors *.npz *.pth *.pt *.bin *.ckpt *.pth.tar\n"
+        "  looked for  *.safetensors *.pth *.pt *.bin *.ckpt *.pth.tar *.npz\n"
         "  found config.json\n"
-        "  found model.safetensors, a link to what is not there\n"
+        "  found model.safetensors, a broken link\n"
         "  found tf_model.h5"
     )
 
@@ -94,7 +130,7 @@ def test_folders_that_hold_weights_are_named(tmp_path: Path) -> None:
         "error: source-not-found\n"
         "  The directory holds no weights file.\n"
         f"  directory   {tmp_path}\n"
-        "  looked for  *.safetensors *.npz *.pth *.pt *.bin *.ckpt *.pth.tar\n"
+        "  looked for  *.safetensors *.pth *.pt *.bin *.ckpt *.pth.tar *.npz\n"
         "  found checkpoint-1\n"
         "  found checkpoint-2\n"
         "  found runs\n"

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from vitconvert.containers import write_npz, write_safetensors
+from vitconvert.containers import open_container, write_safetensors
+from vitconvert.containers.npz import write_npz
+from vitconvert.tables import wrappers
 
 
 def _imported(path: Path) -> set[str]:
@@ -41,6 +43,17 @@ def test_a_manifest_needs_no_torch_and_no_numpy(tmp_path: Path, kind: str) -> No
         with path.open("wb") as file:
             np.savez_compressed(file, a=np.ones(3))
     assert not _imported(path) & {"torch", "numpy", "safetensors"}
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "torch"])
+def test_only_torch_checkpoints_ask_for_the_keys_of_wrappers(tmp_path: Path, kind: str) -> None:
+    if kind == "torch":
+        torch.save({"model": {"a": torch.randn(3)}}, tmp_path / "x")
+    else:
+        write_safetensors(tmp_path / "x", {"a": torch.randn(3)})
+    wrappers._sections.cache_clear()
+    with open_container(tmp_path / "x"):
+        assert wrappers._sections.cache_info().currsize == (kind == "torch")
 
 
 def test_the_same_look_finds_torch_where_it_is_needed(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from vitconvert.containers import TensorInfo, open_container, zip_directory
+from vitconvert.containers import TensorInfo, open_container, zip_archive
 from vitconvert.errors import CorruptFile, UnsafeFile
 
 
@@ -84,7 +84,7 @@ def test_arrays_of_text_are_set_aside(tmp_path: Path) -> None:
 
 
 def test_a_stored_member_is_read_without_a_copy(tmp_path: Path) -> None:
-    from vitconvert.containers import write_npz
+    from vitconvert.containers.npz import write_npz
 
     write_npz(tmp_path / "x.npz", {"a": torch.randn(3), "bb": torch.randn(5)})
     container = open_container(tmp_path / "x.npz")
@@ -136,7 +136,7 @@ def test_a_bomb_is_refused_before_it_inflates(tmp_path: Path) -> None:
     inflated = 8 * 25 * 2**20 + 128
     assert str(error.value) == (
         "error: unsafe-file\n"
-        "  The archive would inflate out of all proportion.\n"
+        "  The archive would inflate to far more than its size.\n"
         f"  file      {path}\n"
         f"  on disk   {size:,} bytes\n"
         f"  inflated  {inflated:,} bytes\n"
@@ -152,10 +152,10 @@ def test_zeros_that_any_machine_can_hold_are_no_bomb(
     path = _npz(tmp_path / "x", {"a.npy": array}, zipfile.ZIP_DEFLATED)
     assert open_container(path).manifest["a"].shape == (2**18,)
     limit = len(array) - 20 * path.stat().st_size
-    monkeypatch.setattr(zip_directory, "FREE_INFLATION", limit)
+    monkeypatch.setattr(zip_archive, "FREE_INFLATION", limit)
     assert open_container(path).manifest["a"].shape == (2**18,)
-    monkeypatch.setattr(zip_directory, "FREE_INFLATION", limit - 1)
-    with pytest.raises(UnsafeFile, match="out of all proportion"):
+    monkeypatch.setattr(zip_archive, "FREE_INFLATION", limit - 1)
+    with pytest.raises(UnsafeFile, match="far more than its size"):
         open_container(path)
 
 

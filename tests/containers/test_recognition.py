@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from vitconvert.containers import open_container, write_npz, write_safetensors, write_torch
+from vitconvert.containers import open_container, write_safetensors
+from vitconvert.containers.npz import write_npz
+from vitconvert.containers.torch import write_torch
 from vitconvert.errors import CorruptFile, SourceError
 
 
@@ -27,7 +29,7 @@ LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\
     [
         (b"", "The file is empty.", "download it again."),
         (LFS, "This is a Git LFS pointer, not the weights.", "run `git lfs pull`."),
-        (b"\n<!DOCTYPE html>", "This is an HTML or XML page.", "look at its address"),
+        (b"\n<!DOCTYPE html>", "This is an HTML or XML page.", "check its address"),
         (b"\x89HDF\r\n\x1a\n" + bytes(9), "This is an HDF5 file, as Keras", "numpy.savez"),
         (b"GGUF\3\0\0\0", "This is a GGUF file, as llama.cpp reads.", "made from"),
         (b"lmgg\1\0\0\0", "This is an old ggml file.", "made from"),
@@ -37,8 +39,8 @@ LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\
         (b"\x08\x07\x12\x07pytorch", "This is an ONNX graph.", "exported from"),
         (bytes(257) + b"ustar\0", "This is a tar archive.", "unpack it first."),
         (b"\x93NUMPY\1\0", "This is a single .npy array without a name.", "numpy.savez"),
-        (b"hello", "This is no checkpoint format known here.", "safetensors, torch"),
-        (b"\x80", "This is no checkpoint format known here.", "safetensors, torch"),
+        (b"hello", "The file has no known format.", "safetensors, torch (.pth, "),
+        (b"\x80", "The file has no known format.", "safetensors, torch (.pth, "),
         (b'{"architectures": []}', "This is a JSON file without a weight_map", "name the file"),
         (b"{", "The file begins as JSON, but is not valid JSON.", ""),
     ],

@@ -88,7 +88,7 @@ def test_a_file_cut_short_says_how_many_bytes_were_expected(tmp_path: Path) -> N
     expected = path.stat().st_size + 1048
     assert str(error.value) == (
         "error: corrupt-file\n"
-        "  The file is cut short.\n"
+        "  The file is truncated.\n"
         f"  file      {path}\n"
         f"  expected  {expected:,} bytes\n"
         f"  found     {expected - 1048:,} bytes\n"
@@ -112,8 +112,8 @@ def test_a_tensor_that_does_not_fill_its_bytes_is_named(tmp_path: Path) -> None:
 
 
 HOSTILE = {
-    "header beyond the file": (b"{" + b" " * 50, 400, "The file is cut short."),
-    "oversize header": (b"{}", 100_000_001, "This is no checkpoint format known here."),
+    "header beyond the file": (b"{" + b" " * 50, 400, "The file is truncated."),
+    "oversize header": (b"{}", 100_000_001, "The file has no known format."),
     "not JSON": (b"{'a': 1}", None, "The header is not valid JSON."),
     "nested without end": (b'{"a":' * 100_000, None, "The header is not valid JSON."),
     "endless integer": (b'{"a":' + b"9" * 5000 + b"}", None, "The header is not valid JSON."),
@@ -164,8 +164,12 @@ def test_hostile_header_bytes(tmp_path: Path, case: str) -> None:
         ),
         ({"a": _entry([2], 0, 8, "F4")}, 8, "'a' has a dtype that is not read here."),
         ({"a": _entry([2], 0, 8, ["F32"])}, 8, "'a' has a dtype that is not read here."),
-        ({"a": {"dtype": "F32"}}, 0, "'a' has no dtype, shape and data_offsets in the header."),
-        ({"a": 3}, 0, "'a' has no dtype, shape and data_offsets in the header."),
+        (
+            {"a": {"dtype": "F32"}},
+            0,
+            "In the header, 'a' does not have just dtype, shape and data_offsets.",
+        ),
+        ({"a": 3}, 0, "In the header, 'a' does not have just dtype, shape and data_offsets."),
         (
             {"a": {"dtype": "F32", "shape": [1], "data_offsets": ["0", "4"]}},
             4,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from vitconvert.containers import sequential_writer
+from vitconvert.containers import whole_file as whole_file_module
 from vitconvert.containers.whole_file import whole_file
 
 BUFFER = 8192
@@ -20,8 +20,8 @@ every_way = pytest.mark.parametrize("read_soon", [True, False], ids=["page cache
 
 @pytest.fixture(autouse=True)
 def _small_and_fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sequential_writer, "_BUFFER", BUFFER)
-    monkeypatch.setattr(sequential_writer, "_WRITE_BACK", 2 * BUFFER)
+    monkeypatch.setattr(whole_file_module, "_BUFFER", BUFFER)
+    monkeypatch.setattr(whole_file_module, "_WRITE_BACK", 2 * BUFFER)
     monkeypatch.setattr(os, "fsync", lambda _: None)  # for time's sake
 
 
@@ -77,7 +77,7 @@ def test_all_but_the_tail_passes_by_the_page_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with (tmp_path / "probe").open("wb") as probe:
-        if not sequential_writer._set_direct(probe.fileno(), True):
+        if not whole_file_module._set_direct(probe.fileno(), True):
             pytest.skip("the file system does not write directly")
     seen = _watch(monkeypatch)
     _write(tmp_path / "x")

@@ -7,13 +7,9 @@ import pytest
 import torch
 from huggingface_hub import save_torch_state_dict
 
-from vitconvert.containers import (
-    open_container,
-    weights_in,
-    write_npz,
-    write_safetensors,
-    write_torch,
-)
+from vitconvert.containers import open_container, weights_in, write_safetensors
+from vitconvert.containers.npz import write_npz
+from vitconvert.containers.torch import write_torch
 from vitconvert.errors import CorruptFile, SourceError, UnsafeFile
 
 FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
@@ -134,5 +130,5 @@ def test_an_index_of_indices_is_refused(tmp_path: Path) -> None:
 def test_shards_of_two_kinds_are_refused(tmp_path: Path) -> None:
     write_npz(tmp_path / "1", {"a": torch.ones(3)})
     write_torch(tmp_path / "2", {"b": torch.ones(3)})
-    with pytest.raises(CorruptFile, match="not of one kind"):
+    with pytest.raises(CorruptFile, match="different formats or wrappers"):
         open_container(_index(tmp_path, {"a": "1", "b": "2"}))

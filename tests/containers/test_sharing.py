@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from vitconvert.containers import sequential_writer
+from vitconvert.containers import whole_file as whole_file_module
 from vitconvert.containers.whole_file import whole_file
 
 BUFFER = 8192
@@ -38,7 +38,7 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> list[Range]:
         return 0
 
     monkeypatch.setattr(fcntl, "ioctl", ioctl)
-    monkeypatch.setattr(sequential_writer, "_BUFFER", BUFFER)
+    monkeypatch.setattr(whole_file_module, "_BUFFER", BUFFER)
     monkeypatch.setattr(os, "fsync", lambda _: None)  # for time's sake
     return ranges
 

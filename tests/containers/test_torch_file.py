@@ -21,7 +21,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from vitconvert.containers import TensorInfo, open_container, passed_over
+from vitconvert.containers import TensorInfo, open_container
 from vitconvert.errors import CorruptFile, MissingFact, UnsafeFile
 
 Save = Callable[[object, Path], None]
@@ -194,7 +194,7 @@ def test_nothing_tells_which_of_several_models_is_meant(tmp_path: Path) -> None:
     )
     container = open_container(path, prefer=("net",))
     assert torch.equal(container.read("1.bias"), LINEAR["1.bias"])
-    assert len(passed_over(container)) == 1
+    assert len(container.notes) == 1
 
 
 def test_a_tensor_beside_a_known_wrapper_is_told_among_the_extras(tmp_path: Path) -> None:
@@ -355,7 +355,7 @@ def test_a_part_of_a_tensor_is_never_taken_for_the_whole(tmp_path: Path, importe
         torch.serialization.add_safe_globals(allowed)
     assert "torch.distributed.tensor.DTensor" in error.value.evidence["classes"]
     assert error.value.meaning == (
-        "Each process of a training wrote such a file, with its own part of each tensor."
+        "Each process of a training run wrote such a file, with its own part of each tensor."
     )
     assert error.value.hint == (
         "gather the tensors before they are saved, with torch.distributed.checkpoint."
@@ -372,7 +372,7 @@ def test_the_state_of_an_optimizer_is_not_taken_for_weights(tmp_path: Path) -> N
         "error: corrupt-file\n"
         "  The file holds the state of an optimizer, not the weights of a model.\n"
         f"  file  {path}\n"
-        "  hint: name the file of the weights, which training programs write beside it."
+        "  hint: name the file of the weights; training programs write it to the same folder."
     )
 
 
@@ -395,7 +395,7 @@ def test_other_weights_than_those_that_were_taken_are_told(
     assert torch.equal(container.read("1.bias"), LINEAR["1.bias"])
     names = ", ".join(told)
     note = f"the weights are those under state_dict; beside them lie {names} (--prefer)"
-    assert passed_over(container) == ((note,) if told else ())
+    assert container.notes == ((note,) if told else ())
     for name in told[:1]:
         other = open_container(tmp_path / "x.pth", prefer=(name,))
         assert torch.equal(other.read("1.bias"), OTHER_LINEAR["1.bias"])
@@ -510,7 +510,7 @@ def test_a_torch_bomb_is_refused(tmp_path: Path) -> None:
         },
         tmp_path / "x",
     )
-    with pytest.raises(UnsafeFile, match="out of all proportion"):
+    with pytest.raises(UnsafeFile, match="far more than its size"):
         open_container(tmp_path / "x")
 
 
@@ -529,6 +529,6 @@ def test_a_damaged_pickle_gives_its_reason_without_advice_to_load_it_unsafely(
         "  The file begins as a torch checkpoint, but cannot be unpickled.\n"
         f"  file    {path}\n"
         "  reason  Unsupported operand 254\n"
-        "  It was cut short, or changed, or torch.save did not write it.\n"
+        "  It is truncated or changed, or torch.save did not write it.\n"
         "  hint: download it again."
     )

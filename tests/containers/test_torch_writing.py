@@ -11,9 +11,15 @@ from typing import Any
 import pytest
 import torch
 
-from vitconvert.containers import Content, TensorInfo, content_of, one_buffer, open_container
+from vitconvert.containers import (
+    Content,
+    TensorInfo,
+    content_of,
+    one_buffer,
+    open_container,
+)
 from vitconvert.containers.container import ITEM_SIZE
-from vitconvert.containers.torch_writing import write_torch_zip
+from vitconvert.containers.torch.writing import write_archive
 
 _ID = b"serialization_id"
 
@@ -21,7 +27,7 @@ _ID = b"serialization_id"
 def _written(tensors: dict[str, torch.Tensor], **around: Any) -> bytes:
     file = io.BytesIO()
     contents = {name: content_of(name, tensor) for name, tensor in tensors.items()}
-    write_torch_zip(file, contents, one_buffer(), **around)
+    write_archive(file, contents, one_buffer(), **around)
     return file.getvalue()
 
 
@@ -41,7 +47,7 @@ def test_the_bytes_are_those_of_torch_save_but_for_half_of_the_id(
     tensors = make()
     file = io.BytesIO()
     torch.save({wrapper: tensors, **beside} if wrapper else tensors, file)
-    ours, theirs = _written(tensors, wrapper=wrapper, beside=beside), file.getvalue()
+    ours, theirs = _written(tensors, wrapper=wrapper, extras=beside), file.getvalue()
     assert len(ours) == len(theirs)
     differing = [at for at, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b]
     identity = theirs.index(b"PK\7\x08", theirs.index(_ID)) - 40
@@ -80,7 +86,7 @@ def test_chunks_of_any_size_give_the_same_bytes() -> None:
             chunks=lambda _, whole=whole: (whole[at : at + 5] for at in range(0, len(whole), 5)),
         )
     file = io.BytesIO()
-    write_torch_zip(file, chunked, one_buffer())
+    write_archive(file, chunked, one_buffer())
     assert file.getvalue() == _written(tensors)
 
 
@@ -106,7 +112,7 @@ def test_more_than_32_bits_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     short = torch.randn(3)
     path = tmp_path / "x.pt"
     with _Sparse(path, "w") as file:
-        write_torch_zip(file, {"a": long, "b": content_of("b", short), "c": long}, one_buffer())  # type: ignore[arg-type]
+        write_archive(file, {"a": long, "b": content_of("b", short), "c": long}, one_buffer())  # type: ignore[arg-type]
     monkeypatch.undo()
     read = torch.load(path, weights_only=True, mmap=True)
     assert read["a"].shape == read["c"].shape == (size,)
@@ -120,7 +126,8 @@ def test_more_than_32_bits_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_writing_needs_no_torch(tmp_path: Path) -> None:
     program = (
         "import pathlib, sys\n"
-        "from vitconvert.containers import Content, TensorInfo, open_container, write_torch\n"
+        "from vitconvert.containers import Content, TensorInfo, open_container\n"
+        "from vitconvert.containers.torch import write_torch\n"
         "info = TensorInfo(dtype='bfloat16', shape=(2, 3))\n"
         f"path = pathlib.Path({str(tmp_path / 'x.pt')!r})\n"
         "write_torch(path, {'a': Content(info=info, chunks=lambda _: [memoryview(bytes(12))])})\n"

@@ -18,8 +18,8 @@ from torch import nn
 
 from vitconvert.containers import Container, open_container
 from vitconvert.containers.container import ITEM_SIZE
-from vitconvert.containers.torch_file import open_through_torch
-from vitconvert.containers.zip_directory import zip_members
+from vitconvert.containers.torch.through_torch import open_through_torch
+from vitconvert.containers.zip_archive import zip_members
 from vitconvert.errors import VitConvertError
 
 

@@ -239,7 +239,7 @@ def test_a_frozen_program_has_no_names(tmp_path: Path) -> None:
         "  The TorchScript archive holds no named tensors.\n"
         f"  file       {tmp_path / 'f.pt'}\n"
         "  constants  2\n"
-        "  The weights of a frozen program are constants, which have lost their names."
+        "  The weights of a frozen program are constants, which have no names any more."
     )
 
 

@@ -7,9 +7,9 @@ import pytest
 
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.accounts import check_accounts, open_ledger
-from vitconvert.conversion.facts import derive_config, state, strongest
+from vitconvert.conversion.derivation import derive_config, state, strongest
 from vitconvert.conversion.ledger import Ledger
-from vitconvert.conversion.their_config import facts_from_config
+from vitconvert.conversion.project_config import facts_from_config
 from vitconvert.errors import VitConvertError
 from vitconvert.tables.detection import recognise
 from vitconvert.tables.dialects import find_tables

@@ -51,6 +51,24 @@ def test_an_ignored_tensor_is_accounted_for():
     }
 
 
+@pytest.mark.parametrize(
+    ("name", "shape"), [("reg_token", (1, 0, 30)), ("head.0.empty", (0,)), ("pre.weight", (3, 0))]
+)
+def test_a_tensor_without_elements_is_accounted_for(name, shape):
+    _, ledger = examine(timm() | {name: shape}, STATED)
+    assert ledger.ignored == {name: "has no elements"}
+    assert ledger.read == len(ledger.used) + 1
+
+
+def test_a_weight_without_elements_is_misshapen():
+    assert message(timm() | {"blocks.1.norm1.bias": (0,)}, ShapeMismatch) == expected(
+        1,
+        ["misshapen  blocks.1.norm1.bias  found [0], wanted [30]"],
+        AGAIN,
+        kind="shape-mismatch",
+    )
+
+
 def test_a_missing_tensor():
     shapes = without(timm(), "blocks.1.mlp.fc2.bias")
     assert message(shapes) == expected(
@@ -222,7 +240,7 @@ def test_quantised_weights():
         "  dialect  timm (weights_map/timm.toml)\n"
         "  found      pos_embed  bool\n"
         "  found      head.weight  int8\n"
-        "  A quantised checkpoint means other numbers than it holds, and nothing here says which.\n"
+        "  The numbers of a quantised checkpoint must be scaled, and nothing here says how.\n"
         "  hint: convert the checkpoint that it was quantised from."
     )
     with pytest.raises(TensorMismatch) as error:

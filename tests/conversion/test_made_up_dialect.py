@@ -4,8 +4,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from tests.small_models import small_config
 from vitconvert.api import load_checkpoint, load_model
-from vitconvert.config import ViTConfig
 from vitconvert.containers import open_container, write_safetensors
 from vitconvert.conversion.plan import compose, plan_reading, plan_writing
 from vitconvert.errors import TensorMismatch
@@ -56,7 +56,7 @@ activation = "relu"
 norm_eps   = 1e-3
 "pooling if class_token" = "token"
 """  # noqa: E501
-CONFIG = ViTConfig(
+CONFIG = small_config(
     image_size=(20, 12),
     patch_size=(4, 3),
     in_channels=2,
@@ -68,7 +68,6 @@ CONFIG = ViTConfig(
     mlp_dim=9,
     activation="relu",
     norm_eps=1e-3,
-    pooling="token",
 )
 STATED = {"image_size": (20, 12), "patch_size": (4, 3)}
 

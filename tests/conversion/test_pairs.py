@@ -7,9 +7,10 @@ import torch
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
+from tests.small_models import tiny_config
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.accounts import check_accounts
-from vitconvert.conversion.facts import derive_config, state
+from vitconvert.conversion.derivation import derive_config, state
 from vitconvert.conversion.materialise import materialise
 from vitconvert.conversion.plan import plan_reading
 from vitconvert.conversion.target import fit_target
@@ -161,20 +162,6 @@ AIMV2 |= {"num_classes": 0}
 def test_every_dialect_is_held_by_some_model():
     """Otherwise the property above would be about nothing."""
     generous = {"pooling": "avg", "class_token": False, "position_embedding": "learned"}
-    common = {
-        "image_size": (12, 8),
-        "patch_size": (4, 4),
-        "in_channels": 3,
-        "num_classes": 5,
-        "embed_dim": 12,
-        "depth": 2,
-        "num_heads": 3,
-        "head_dim": 4,
-        "mlp_dim": 9,
-        "activation": "gelu",
-        "norm_eps": 1e-6,
-        "pooling": "token",
-    }
     lucid = {"qkv_bias": False}
     normed = {"patch_pre_norm": True, "patch_norm": True}
     early = {"attention_scale": 12**-0.5, "representation_size": 7}
@@ -223,7 +210,7 @@ def test_every_dialect_is_held_by_some_model():
         {**dinov2, **GATED, "num_classes": 0},
         lucid,
     ]
-    held = {t.name for kind in kinds for t, _ in holders(ViTConfig(**common | kind))}
+    held = {t.name for kind in kinds for t, _ in holders(tiny_config(**kind))}
     assert held == {name for name, table in builtin_tables().items() if writable(table)}
 
 

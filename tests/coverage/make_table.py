@@ -1,9 +1,9 @@
-"""Measure every ViT of timm and write the README's coverage table.
+"""Measure every ViT of timm and write the tables of tests/coverage/README.md.
 
     python -m tests.coverage.make_table [--measured FILE] [--shard I/N]
 
 What was measured is kept in FILE, so that an interrupted run goes on where it stopped, and several
-can share the work. The table is written when nothing is left to measure.
+can share the work. The tables are written when nothing is left to measure.
 """
 
 import argparse
@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 
+import timm
 import torch
 from tqdm import tqdm
 
@@ -24,9 +25,16 @@ from tests.coverage.families import (
     supported,
 )
 
-README = Path(__file__).parents[2] / "README.md"
-BEGIN = "<!-- coverage: written by tests/coverage/make_table.py -->"
-END = "<!-- end of coverage -->"
+DOCUMENT = Path(__file__).parent / "README.md"
+# timm's other modules of plain ViTs, and what each has that vitconvert's ViT has not.
+REFUSED = {
+    "vision_transformer_relpos": "positions in every attention, relative to each other",
+    "naflexvit": "images of any shape and size in one batch",
+    "qwen3_vit": "learned and rotary positions at once; neighbouring patches merged at the end",
+    "vision_transformer_sam": "attention in windows, relative positions, convolutions at the end",
+    "gemma4_vit": "clipped linear layers, four norms in a block, patches pooled at the end",
+    "deepseek_vit": "rotary positions alone, for any grid; neighbouring patches merged at the end",
+}
 
 
 def read_measured(file: Path) -> dict[str, float]:
@@ -66,8 +74,25 @@ def _row(family: str, names: list[str], measured: Mapping[str, float]) -> tuple[
     return family, len(names), len(differences), worst
 
 
+def refused_table() -> str:
+    """A row for each module that is refused, with its architectures."""
+    rows = []
+    for module, reason in REFUSED.items():
+        names = timm.list_models(module=module)
+        rows.append(f"| `{module}` | {len(names)} | {reason} | {', '.join(names)} |")
+    lines = ["| module | architectures | what it has | names |", "|---|---|---|---|", *rows]
+    return "\n".join(lines)
+
+
+def filled(text: str, title: str, made: str) -> str:
+    """The document with this table between its marks."""
+    begin = f"<!-- {title}: written by tests/coverage/make_table.py -->"
+    end = f"<!-- end of {title} -->"
+    return re.sub(f"{begin}.*?{end}", lambda _: f"{begin}\n{made}\n{end}", text, flags=re.DOTALL)
+
+
 def main() -> None:
-    """Measure what is left, then write the table."""
+    """Measure what is left, then write the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--measured", type=Path, default=Path("coverage.jsonl"))
     parser.add_argument("--shard", default="1/1", metavar="I/N")
@@ -80,12 +105,11 @@ def main() -> None:
     measured = read_measured(options.measured)
     left = len(set(wanted) - measured.keys())
     if left:
-        print(f"{left} architectures are left to measure; README.md is as it was")
+        print(f"{left} architectures are left to measure; the tables are as they were")
         return
-    text = README.read_text(encoding="utf-8")
-    part = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
-    new = f"{BEGIN}\n{table({name: measured[name] for name in wanted})}\n{END}"
-    README.write_text(part.sub(lambda _: new, text), encoding="utf-8")
+    text = DOCUMENT.read_text(encoding="utf-8")
+    text = filled(text, "coverage", table({name: measured[name] for name in wanted}))
+    DOCUMENT.write_text(filled(text, "refused", refused_table()), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ The README's table is written from what this measures: tests/coverage/make_table
 
 import pytest
 import timm
-import torch
 
 from tests.coverage.families import (
     ARCHITECTURES,
@@ -23,11 +22,6 @@ from tests.coverage.families import (
 
 LIMIT = 2e-5  # of the largest output, in float32
 FAST_LIMIT = 4e-6  # likewise, of fast arithmetic against float64
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
 
 
 @pytest.mark.coverage

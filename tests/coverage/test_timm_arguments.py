@@ -20,11 +20,6 @@ PLAIN, CLIP, DISTILLED = (
 GAP = "vit_medium_patch16_reg4_gap_256"
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
-
-
 @pytest.fixture
 def saved(tmp_path):
     """timm's model, and the directory that timm saves it to."""
@@ -75,9 +70,19 @@ def test_what_the_config_says_is_computed(name, arguments, saved):
 @pytest.mark.parametrize(
     ("name", "arguments", "words"),
     [
-        (DISTILLED, {"fc_norm": True}, "not bare_dist_token: VisionTransformerDistilled passes"),
-        (DISTILLED, {"reg_tokens": 3}, "not bare_dist_token: VisionTransformerDistilled passes"),
-        ("vit_small_plus_patch16_dinov3", {"global_pool": "map"}, "not gelu_after_pooling: "),
+        (
+            *(DISTILLED, {"fc_norm": True}),
+            "not (dist_token implies num_registers == 0 and not fc_norm), with dist_token = True, "
+            "num_registers = 0, fc_norm = True: VisionTransformerDistilled passes",
+        ),
+        (
+            *(DISTILLED, {"reg_tokens": 3}),
+            "num_registers = 3, fc_norm = False: VisionTransformerDistilled passes",
+        ),
+        (
+            *("vit_small_plus_patch16_dinov3", {"global_pool": "map"}),
+            "not (map_pooling and pool_mlp implies activation == 'gelu'), with map_pooling = True",
+        ),
         ("aimv2_large_patch14_224", {"norm_layer": "rmsnorm"}, "norm_layer"),
         (PLAIN, {"norm_layer": "simplenorm"}, "model_args.norm_layer = 'simplenorm'"),
         (PLAIN, {"embed_norm_layer": "layernorm"}, "embed_norm_layer"),
@@ -104,10 +109,12 @@ def test_which_tokens_are_pooled_is_asked_where_the_class_decides(name, pooling,
         vitconvert.load_model(directory)
     assert str(error.value) == (
         "error: missing-fact\n"
-        f"  The architecture pools by {theirs}, and this model by {pooling}: whether class and "
-        "register tokens are pooled too is not said.\n"
-        "  pooling       config.json\n"
-        f"  architecture  {name}\n"
+        "  This model differs from its architecture, and nothing tells pool_include_prefix.\n"
+        f"  architecture  {name}, pooling = {theirs}\n"
+        f"  this model    pooling = {pooling} (config.json)\n"
+        "  A model of timm with rotary embeddings is an Eva, which pools class and register tokens "
+        "in attention pooling and in no other, or a VisionTransformer, which does what it is told."
+        "\n"
         "  hint: --set pool_include_prefix=... (in Python, overrides={...}) states it."
     )
     stated = {"pool_include_prefix": pooling == "map"}

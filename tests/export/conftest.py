@@ -9,11 +9,6 @@ import torch
 from torch import nn
 
 
-@pytest.fixture(autouse=True, scope="session")
-def one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 def fill(model: nn.Module, seed: int = 0) -> nn.Module:
     """Noise around 0, around 1 for factors, so that no row or norm can hide."""
     generator = torch.Generator().manual_seed(seed)

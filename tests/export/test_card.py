@@ -17,9 +17,8 @@ import vitconvert
 from tests.export.conftest import fill
 from tests.hub_server import HubServer, use_hub
 from tests.huggingface.classes import CLASSES
+from tests.small_models import SMALL_TIMM as SMALL
 from tests.spelling import google_arrays
-
-SMALL = {"depth": 2, "embed_dim": 30, "num_heads": 3, "mlp_ratio": 1.5, "num_classes": 7}
 
 
 def _card(directory):
@@ -140,7 +139,7 @@ def test_examples_without_a_processor(timm_directory, tmp_path, monkeypatch):
     source = timm_directory(**SMALL, img_size=(48, 32))  # a crop that transformers cannot say
     vitconvert.convert(source, to="hf", output=tmp_path / "out", verify=False)
     text = _card(tmp_path / "out")
-    assert "photographs  preprocessor_config.json is left out: transformers cannot state" in text
+    assert "photographs  preprocessor_config.json is left out: transformers cannot express" in text
     theirs, ours = _run(text, tmp_path / "out", monkeypatch)
     assert theirs.shape == ours.shape
 

@@ -11,17 +11,16 @@ from safetensors.torch import load_file
 from transformers import AutoModelForImageClassification
 
 import vitconvert
-from vitconvert.config import ViTConfig
-from vitconvert.conversion.ends import change_channels
+from tests.small_models import SMALL_TIMM as SMALL
+from tests.small_models import small_config
 from vitconvert.conversion.gauges import GAUGES
-from vitconvert.conversion.morphs import resize
+from vitconvert.conversion.surgery import change_channels, resize
 from vitconvert.errors import NotRepresentable, ParityFailed, UsageError
 from vitconvert.export import changes
 from vitconvert.export.weights import parse_size
 from vitconvert.model import ViT
 from vitconvert.model.positions import resample_positions, resample_relative_positions
 
-SMALL = {"depth": 2, "embed_dim": 30, "num_heads": 3, "mlp_ratio": 1.5, "num_classes": 7}
 TINY = {**SMALL, "img_size": 48}
 
 
@@ -203,23 +202,8 @@ def test_one_of_several_state_dicts_is_preferred(tmp_path):
 
 
 def random_config(**fields):
-    return ViTConfig(
-        **{
-            "image_size": (24, 16),
-            "patch_size": (8, 8),
-            "in_channels": 3,
-            "num_classes": 5,
-            "embed_dim": 36,
-            "depth": 3,
-            "num_heads": 3,
-            "head_dim": 8,
-            "mlp_dim": 50,
-            "activation": "gelu",
-            "norm_eps": 1e-5,
-            "pooling": "token",
-        }
-        | fields
-    )
+    odd = {"image_size": (24, 16), "num_classes": 5, "embed_dim": 36, "head_dim": 8}
+    return small_config(**odd | {"norm_eps": 1e-5} | fields)
 
 
 def randomised(model):

@@ -18,11 +18,11 @@ import vitconvert
 from tests.export.conftest import fill
 from tests.export.test_opening import openclip_directory
 from tests.hub_server import HubServer, use_hub
-from tests.inference.test_timm import awkward_files
+from tests.preprocessing.test_timm import awkward_files
+from tests.small_models import SMALL_TIMM as SMALL
 from vitconvert.errors import ConflictingFact
-from vitconvert.inference.preprocessing import Preprocessing
+from vitconvert.preprocessing import Preprocessing
 
-SMALL = {"depth": 2, "embed_dim": 30, "num_heads": 3, "mlp_ratio": 1.5, "num_classes": 7}
 SIZES = [(101, 57), (517, 333), (331, 250), (64, 203), (61, 45)]  # width, height
 
 
@@ -123,10 +123,10 @@ def test_a_timm_crop_in_the_layout_of_transformers_departs_as_said(
     source = _timm_source(timm_directory, 48, crop_pct=0.9)
     conversion = vitconvert.convert(source, to="hf", output=tmp_path / "out", verify=False)
     assert conversion.departures == (
-        "transformers resizes tensors of bytes, not Pillow images",
-        "transformers cuts a pixel beside where 3, 7, 11, ... pixels are cut off",
-        "transformers turns photographs by their EXIF orientation",
-        "transformers lays transparent images over white",
+        "transformers resizes uint8 tensors, not Pillow images",
+        "transformers shifts the crop by one pixel where it cuts 3, 7, 11, ... rows or columns",
+        "transformers applies the EXIF orientation",
+        "transformers puts transparent images on white",
         'transformers resizes Pillow images with AutoImageProcessor(..., backend="pil")',
     )
     processor = AutoImageProcessor.from_pretrained(tmp_path / "out", backend="pil")
@@ -147,11 +147,11 @@ def test_open_clips_images_in_the_layout_of_transformers_depart_as_said(
     source = openclip_directory(tmp_path / "source")
     conversion = vitconvert.convert(source, to="hf", output=tmp_path / "out", verify=False)
     assert conversion.departures == (
-        "transformers resizes tensors of bytes, not Pillow images",
-        "transformers cuts a pixel beside where 3, 7, 11, ... pixels are cut off",
-        "transformers turns photographs by their EXIF orientation",
-        "transformers converts images that are neither grey nor RGB before it resizes them",
-        "transformers lays transparent images over white",
+        "transformers resizes uint8 tensors, not Pillow images",
+        "transformers shifts the crop by one pixel where it cuts 3, 7, 11, ... rows or columns",
+        "transformers applies the EXIF orientation",
+        "transformers converts images that are neither grey nor RGB before resizing",
+        "transformers puts transparent images on white",
         'transformers resizes Pillow images with AutoImageProcessor(..., backend="pil")',
     )
     processor = AutoImageProcessor.from_pretrained(tmp_path / "out", backend="pil")
@@ -173,7 +173,7 @@ def test_what_transformers_cannot_say_is_left_out_and_said(cfg, timm_directory, 
     resize, filter_ = cfg.get("crop_mode", "shortest"), cfg.get("interpolation", "bicubic")
     assert conversion.departures == (
         "preprocessor_config.json is left out: "
-        f"transformers cannot state this resizing: {resize} with {filter_}.",
+        f"transformers cannot express this resizing: {resize} with {filter_}.",
     )
     assert not (tmp_path / "out" / "preprocessor_config.json").exists()
     record = json.loads((tmp_path / "out" / "vitconvert.json").read_text())

@@ -19,8 +19,9 @@ from transformers import AutoImageProcessor, AutoModelForImageClassification
 
 import vitconvert
 from tests.hub_server import HubServer, use_hub
-from vitconvert.containers import sequential_writer
-from vitconvert.conversion.morphs import cast
+from tests.small_models import SMALL_TIMM as SMALL
+from vitconvert.containers import whole_file as whole_file_module
+from vitconvert.conversion.surgery import cast
 from vitconvert.errors import NotRepresentable, OutputExists, ParityFailed, UsageError
 from vitconvert.export import provenance
 from vitconvert.export.targets import holders
@@ -32,9 +33,6 @@ from vitconvert.tables.dialects import builtin_tables
 def _images(config, batch=2):
     shape = (batch, config.in_channels, *config.image_size)
     return torch.randn(shape, generator=torch.Generator().manual_seed(1))
-
-
-SMALL = {"depth": 2, "embed_dim": 30, "num_heads": 3, "mlp_ratio": 1.5, "num_classes": 7}
 
 
 @pytest.mark.parametrize(
@@ -200,7 +198,7 @@ def test_what_is_read_at_once_stays_in_the_page_cache(
 ):
     told = []
     monkeypatch.setattr(
-        sequential_writer, "_set_direct", lambda _, wanted: told.append(wanted) or False
+        whole_file_module, "_set_direct", lambda _, wanted: told.append(wanted) or False
     )
     vitconvert.convert(timm_directory(**SMALL), output=tmp_path / "out", verify=verify)
     assert told == ([] if verify else [True])
@@ -225,15 +223,28 @@ def test_provenance_says_where_everything_came_from(timm_directory, tmp_path):
         ("~/models/vit/", "vit"),
         ("../jane/vit.pth", "vit.pth"),
         ("local-dir:/home/jane/vit", "local-dir:vit"),
-        ("--output=/home/jane/out", "--output=out"),
-        ("-o/home/jane/out", "-oout"),
-        ("runs/vit.pth", "runs/vit.pth"),
+        ("local-dir:runs/vit", "local-dir:vit"),
+        ("local-dir:vit", "local-dir:vit"),
+        ("file:///home/jane/vit.pth", "vit.pth"),
+        (r"C:\Users\jane\vit.pth", "vit.pth"),
+        (r"\\server\jane\vit.pth", "vit.pth"),
+        ("runs/may/vit", "vit"),
+        ("./runs/vit.pth", "vit.pth"),
+        ("here/vit", "vit"),
+        ("org/vit", "org/vit"),
+        ("org/vit@refs/pr/1", "org/vit@refs/pr/1"),
         ("hf-hub:org/vit@main", "hf-hub:org/vit@main"),
-        ("--set=norm_eps=1e-6", "--set=norm_eps=1e-6"),
+        ("hf://org/vit/runs/vit.pth", "hf://org/vit/runs/vit.pth"),
+        ("timm:vit, random weights", "timm:vit, random weights"),
+        ("vit.pth", "vit.pth"),
         ("https://example.org/a/vit.pth?token=abc", "https://example.org/a/vit.pth"),
     ],
 )
-def test_what_was_typed_is_published_without_places_of_this_machine(typed, published):
+def test_references_are_published_without_places_of_this_machine(
+    typed, published, tmp_path, monkeypatch
+):
+    (tmp_path / "here" / "vit").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
     assert provenance.published(typed) == published
 
 
@@ -313,10 +324,19 @@ def test_a_renamed_source_gives_the_same_weights(timm_directory, tmp_path):
     assert one.read_bytes() == two.read_bytes()
 
 
-def test_nothing_is_replaced_without_being_told_to(timm_directory, tmp_path):
+def _contents(directory):
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def test_an_output_lists_its_files_and_is_replaced_only_when_told_to(timm_directory, tmp_path):
     source, output = timm_directory(**SMALL), tmp_path / "out"
-    output.mkdir()
-    (output / "mine.txt").write_text("precious")
+    sharded = {"to": "hf", "max_shard_size": 50000}
+    vitconvert.convert(source, output=output, verify=False, **sharded)
+    names = sorted(path.name for path in output.iterdir())
+    record = json.loads((output / "vitconvert.json").read_text())
+    assert record["files"] == names
+    assert {"README.md", "model.safetensors.index.json", "vitconvert.json"} < set(names)
+    before = _contents(output)
     with pytest.raises(OutputExists) as caught:
         vitconvert.convert(source, output=output, verify=False)
     assert str(caught.value) == (
@@ -324,25 +344,160 @@ def test_nothing_is_replaced_without_being_told_to(timm_directory, tmp_path):
         f"  {output} is there already, and not empty.\n"
         "  hint: --force (in Python, overwrite=True) replaces it; -o names another directory."
     )
-    assert (output / "mine.txt").read_text() == "precious"
+    assert _contents(output) == before
+    # An edited file counts as written, and a missing one is no reason to refuse.
+    (output / "README.md").write_text("edited")
+    (output / "config.json").unlink()
     vitconvert.convert(source, output=output, verify=False, overwrite=True)
-    assert not (output / "mine.txt").exists()
+    assert (
+        sorted(_contents(output)) == json.loads((output / "vitconvert.json").read_text())["files"]
+    )
+    assert "model.safetensors" in _contents(output)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "timm-model"]
 
 
-def test_a_source_is_not_replaced_by_its_output(timm_directory):
+def test_an_output_of_an_earlier_version_is_replaced(timm_directory, tmp_path):
+    source, output = timm_directory(**SMALL), tmp_path / "out"
+    vitconvert.convert(source, output=output, verify=False)
+    record = json.loads((output / "vitconvert.json").read_text())
+    del record["files"]
+    (output / "vitconvert.json").write_text(json.dumps(record))
+    vitconvert.convert(source, to="jeonsworld", output=output, verify=False, overwrite=True)
+    assert sorted(_contents(output)) == ["README.md", "model.pt", "vitconvert.json"]
+
+
+@pytest.mark.parametrize("overwrite", [True, False])
+@pytest.mark.parametrize("earlier", [True, False], ids=["in an output", "in a directory of hers"])
+def test_files_of_somebody_are_never_replaced(overwrite, earlier, timm_directory, tmp_path):
+    source, output = timm_directory(**SMALL), tmp_path / "out"
+    if earlier:
+        vitconvert.convert(source, output=output, verify=False)
+    else:
+        output.mkdir()
+        shutil.copy(source / "config.json", output)
+    (output / "runs").mkdir()
+    (output / "mine.txt").write_text("precious")
+    before = sorted(path.name for path in output.iterdir())
+    with pytest.raises(OutputExists) as caught:
+        vitconvert.convert(source, output=output, verify=False, overwrite=overwrite)
+    assert str(caught.value) == (
+        "error: output-exists\n"
+        f"  {output} holds what vitconvert did not write, so it is not replaced.\n"
+        f"{'' if earlier else '  config.json' + chr(10)}"
+        "  mine.txt\n"
+        "  runs\n"
+        "  hint: move it elsewhere, or name another directory with -o."
+    )
+    assert sorted(path.name for path in output.iterdir()) == before
+    assert (output / "mine.txt").read_text() == "precious"
+
+
+def _itself(output, place):
+    return output
+
+
+def _one_file(output, place):
+    return output / "model.safetensors.index.json"
+
+
+def _a_link_to_it(output, place):
+    place.symlink_to(output)
+    return place
+
+
+def _links_into_it(output, place):
+    place.mkdir()
+    for file in output.iterdir():
+        (place / file.name).symlink_to(Path("..", output.name, file.name))
+    return place
+
+
+def _an_index_of_shards_in_it(output, place):
+    shutil.copytree(output, place)
+    for file in output.glob("*.safetensors"):
+        (place / file.name).unlink()
+        (place / file.name).symlink_to(file)
+    return place / "model.safetensors.index.json"
+
+
+def _hard_links(output, place):
+    place.mkdir()
+    for file in output.iterdir():
+        (place / file.name).hardlink_to(file)
+    return place
+
+
+def _only_its_configuration(output, place):
+    shutil.copytree(output, place)
+    (place / "config.json").unlink()
+    (place / "config.json").symlink_to(output / "config.json")
+    return place
+
+
+@pytest.mark.parametrize(
+    "source_of",
+    [
+        _itself,
+        _one_file,
+        _a_link_to_it,
+        _links_into_it,
+        _an_index_of_shards_in_it,
+        _hard_links,
+        _only_its_configuration,
+    ],
+)
+@pytest.mark.parametrize("linked", [False, True], ids=["output", "link to it"])
+def test_a_source_is_not_replaced_by_its_output(
+    source_of, linked, timm_directory, tmp_path, monkeypatch
+):
+    output = tmp_path / "out"
+    sharded = {"to": "hf", "max_shard_size": 50000}
+    vitconvert.convert(timm_directory(**SMALL), output=output, verify=False, **sharded)
+    before = _contents(output)
+    source = source_of(output, tmp_path / "source")
+    if linked:
+        (tmp_path / "link").symlink_to("out")
+        output = tmp_path / "link"
+    monkeypatch.setattr("vitconvert.export.convert.source_hashes", None)  # no work was begun
+    with pytest.raises(UsageError) as caught:
+        vitconvert.convert(source, output=output, overwrite=True)
+    lines = str(caught.value).splitlines()
+    assert lines[:2] == [
+        "error: usage",
+        "  The output would take the place of its own source.",
+    ]
+    assert lines[2].startswith("  source  ")
+    assert lines[3:] == [f"  output  {output}", "  hint: -o names another directory."]
+    assert _contents(tmp_path / "out") == before
+
+
+def test_sources_that_somebody_else_wrote_are_refused_by_name(timm_directory, tmp_path):
     source = timm_directory(**SMALL)
-    before = {path.name: path.read_bytes() for path in source.iterdir()}
+    before = _contents(source)
     for output, given in ((source, source), (source.parent, source / "model.safetensors")):
-        with pytest.raises(UsageError) as caught:
+        with pytest.raises(OutputExists, match="holds what vitconvert did not write"):
             vitconvert.convert(given, output=output, overwrite=True)
-        assert str(caught.value) == (
-            "error: usage\n"
-            "  The output would take the place of its own source.\n"
-            f"  source  {given}\n"
-            f"  output  {output}\n"
-            "  hint: -o names another directory."
-        )
-    assert {path.name: path.read_bytes() for path in source.iterdir()} == before
+    assert _contents(source) == before
+
+
+def test_a_table_is_not_replaced_by_an_output(timm_directory, tmp_path):
+    source, output = timm_directory(**SMALL), tmp_path / "out"
+    vitconvert.convert(source, output=output, verify=False)
+    table = tmp_path / "mine.toml"
+    (output / "README.md").write_text('[dialect]\nextends = "timm"\n')
+    table.symlink_to(output / "README.md")
+    with pytest.raises(UsageError, match="place of its own source") as caught:
+        vitconvert.convert(source, output=output, table=table, overwrite=True)
+    assert caught.value.evidence["source"] == str(table)
+
+
+def test_an_output_beside_its_source_or_inside_it(timm_directory):
+    source = timm_directory(**SMALL)
+    before = _contents(source)
+    for _ in range(2):
+        vitconvert.convert(source, output=source / "out", verify=False, overwrite=True)
+    after = {path.name: path.read_bytes() for path in source.iterdir() if path.is_file()}
+    assert after == before
 
 
 def test_an_output_that_a_consumer_reads_otherwise_is_not_written(

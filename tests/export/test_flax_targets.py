@@ -52,9 +52,13 @@ def test_jeonsworlds_images_have_three_channels():
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"pool_heads": 2}, "plain_attention_pool is always True there, and False here"),
-        ({"pool_mlp_dim": 7}, "plain_attention_pool is always True there, and False here"),
-        ({"class_token": True}, "class_token_read is always True there, and False here"),
+        ({"pool_heads": 2}, "pool_heads == num_heads is always True there, and False here"),
+        ({"pool_mlp_dim": 7}, "pool_mlp_dim == mlp_dim is always True there, and False here"),
+        (
+            {"class_token": True},
+            "class_token implies pooling == 'token' is always True there, and False here "
+            "(class_token = True, pooling = map): only pool_type='tok' makes a class token",
+        ),
         ({"image_size": (40, 80)}, "class_position_counts is always True there, and False here"),
         ({"image_size": (8, 16)}, "class_position_counts is always True there, and False here"),
     ],

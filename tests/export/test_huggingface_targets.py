@@ -10,7 +10,8 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 import vitconvert
-from tests.huggingface.classes import CLASSES, Case, outputs, randomise
+from tests.huggingface.classes import CLASSES, Case, outputs
+from tests.small_models import randomise_calmly
 from vitconvert.checkpoint import build_model
 from vitconvert.errors import NotRepresentable, ParityFailed
 from vitconvert.export.targets import choose_target
@@ -106,7 +107,7 @@ BARE = {
 def test_an_encoder_without_pooler_gets_none_made_up(kind, tmp_path):
     class_ = getattr(transformers, kind)
     pooler = {} if kind in ("ViTMAEModel", "ViTMSNModel") else {"add_pooling_layer": False}
-    model = randomise(class_(class_.config_class(**BARE), **pooler))
+    model = randomise_calmly(class_(class_.config_class(**BARE), **pooler))
     model.save_pretrained(tmp_path / "first")
     conversion = vitconvert.convert(tmp_path / "first", to="hf", output=tmp_path / "second")
     assert [(o.consumer, o.bit_equal) for o in conversion.opened] == [("transformers", True)]
@@ -257,12 +258,27 @@ def test_a_model_for_which_there_is_no_class(tmp_path):
 @pytest.mark.parametrize(
     ("name", "to", "changes", "problem"),
     [
-        ("SigLIP", "hf_siglip", {"pool_heads": 2}, "plain_attention_pool is always True there"),
-        ("SigLIP", "hf_siglip", {"pool_mlp_dim": 7}, "plain_attention_pool is always True there"),
-        ("SigLIP", "timm", {"pool_heads": 2}, "timm: plain_attention_pool is always True there"),
+        (
+            *("SigLIP", "hf_siglip", {"pool_heads": 2}),
+            "map_pooling implies pool_heads == 0 or pool_heads == num_heads is always True there, "
+            "and False here (map_pooling = True, pool_heads = 2, num_heads = 3): its head has "
+            "num_attention_heads",
+        ),
+        (
+            *("SigLIP", "hf_siglip", {"pool_mlp_dim": 7}),
+            "pool_mlp_dim == 0 or pool_mlp_dim == mlp_dim is always True there, and False here",
+        ),
+        (
+            *("SigLIP", "timm", {"pool_heads": 2}),
+            "timm: map_pooling implies pool_heads == 0 or pool_heads == num_heads is always True",
+        ),
         ("CLIP, projection", "timm", {}, "timm: head_bias is always True there, and False here"),
         ("DINOv2, classes", "timm", {}, "timm: timm does not pool tokens like this; pooling token"),
-        ("AIMv2", "hf_aimv2", {"proj_bias": True}, "alike_attention_biases is always True there"),
+        (
+            *("AIMv2", "hf_aimv2", {"proj_bias": True}),
+            "qkv_bias == proj_bias is always True there, and False here (qkv_bias = False, "
+            "proj_bias = True): the qkv_bias of Aimv2Attention is of all four projections",
+        ),
         ("DINOv2", "hf_dinov2", {"image_size": (24, 40)}, "not square: Dinov2Embeddings takes the"),
         ("CLIP", "hf_clip", {"head_dim": 10}, "even_heads is always True there, and False here"),
     ],

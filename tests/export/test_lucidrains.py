@@ -9,7 +9,7 @@ from torch import nn
 
 import vitconvert
 from tests.export.conftest import fill
-from vitconvert.config import ViTConfig
+from tests.small_models import small_config
 from vitconvert.errors import NotRepresentable, ParityFailed, UsageError
 from vitconvert.tables.dialects import find_tables
 
@@ -159,24 +159,23 @@ def test_checkpoints_of_other_projects_are_converted_first(timm_directory):
 
 
 def test_configurations_that_no_change_makes_fit():
-    config = ViTConfig(
+    config = small_config(
         image_size=(24, 24),
-        patch_size=(8, 8),
-        in_channels=3,
         num_classes=5,
         embed_dim=20,
         depth=2,
         num_heads=1,
         head_dim=20,
         mlp_dim=30,
-        activation="gelu",
-        norm_eps=1e-6,
-        pooling="token",
         qkv_bias=False,
     )
     with pytest.raises(NotRepresentable) as error:
         vitconvert.build_lucidrains(config)
-    reason = "proj_unless_trivial is always True there, and False here"
+    reason = (
+        "attention_proj != (num_heads == 1 and head_dim == embed_dim) is always True there, and "
+        "False here (attention_proj = True, num_heads = 1, head_dim = 20, embed_dim = 20): "
+        "Attention projects unless one head is as wide as the model"
+    )
     assert f"lucidrains_adapted: {reason}" in error.value.details
     model = vitconvert.build_lucidrains(config.replace(attention_proj=False, proj_bias=False))
     assert isinstance(model.transformer.layers[0][0].to_out, nn.Identity)

@@ -13,7 +13,7 @@ import vitconvert
 from vitconvert.errors import TableError
 from vitconvert.programs import program_of
 from vitconvert.tables.dialects import read_table
-from vitconvert.tables.directory import tables_dir
+from vitconvert.toml_files import tables_dir
 
 TABLE = """\
 [dialect]
@@ -73,7 +73,7 @@ PROGRAM = '''\
 """Acme, whose package builds a tower of a config.json."""
 
 from vitconvert.conversion.target import fit_target
-from vitconvert.conversion.their_config import written_config
+from vitconvert.conversion.project_config import written_config
 from vitconvert.programs.example import Example
 from vitconvert.programs.program import Program
 

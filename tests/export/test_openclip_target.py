@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 
 import vitconvert
 from tests.export.test_opening import VISION, openclip_directory
-from vitconvert.conversion.facts import derive_config, state, strongest
-from vitconvert.conversion.their_config import facts_from_config
+from vitconvert.conversion.derivation import derive_config, state, strongest
+from vitconvert.conversion.project_config import facts_from_config
 from vitconvert.errors import NotRepresentable, ParityFailed
 from vitconvert.export.targets import choose_target
 from vitconvert.programs import DescribedModel
@@ -130,7 +130,7 @@ def test_open_clip_builds_a_model_of_timms_by_its_name(classes, timm_directory, 
     source = timm_directory(TINY, num_classes=classes, depth=12)
     conversion = vitconvert.convert(source, to="openclip", output=tmp_path / "out", verify=False)
     assert conversion.departures == (
-        "open_clip converts images that are neither grey nor RGB after it resizes them",
+        "open_clip converts images that are neither grey nor RGB after resizing",
         "open_clip resize_size is (248, 248) here and (224, 224) there",
     )
     vision = written_config(tmp_path / "out")["model_cfg"]["vision_cfg"]

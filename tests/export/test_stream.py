@@ -14,17 +14,18 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.conversion.test_pairs import DINOV3, SCALED, configs, holders, random_tensors, told
+from tests.small_models import tiny_config
 from vitconvert.api import load_checkpoint
 from vitconvert.containers import (
-    boxes,
+    content,
     content_of,
     one_buffer,
     open_container,
-    write_npz,
     write_safetensors,
-    write_torch,
 )
-from vitconvert.conversion.facts import derive_config, state
+from vitconvert.containers.npz import write_npz
+from vitconvert.containers.torch import write_torch
+from vitconvert.conversion.derivation import derive_config, state
 from vitconvert.conversion.materialise import materialise
 from vitconvert.conversion.plan import compose, plan_reading
 from vitconvert.conversion.target import Target
@@ -60,8 +61,8 @@ def test_every_dialect_to_another_as_in_memory(form, chunk, config, dtype, rando
     several = list(holders(config))
     random.shuffle(several)
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(boxes, "_CHUNK", chunk)
-        patch.setattr(boxes, "_RESIDENT", 4 * chunk)
+        patch.setattr(content, "_CHUNK", chunk)
+        patch.setattr(content, "_RESIDENT", 4 * chunk)
         for (table, plan), (_, further) in itertools.pairwise([*several, several[0]]):
             path = Path(directory) / "weights"
             WRITERS[form](path, materialise(plan, canonical.__getitem__))
@@ -79,25 +80,7 @@ def test_every_dialect_to_another_as_in_memory(form, chunk, config, dtype, rando
 
 def simple(**fields):
     """A plain ViT's configuration, tensors and the dialects that hold it."""
-    from vitconvert.config import ViTConfig
-
-    config = ViTConfig(
-        **{
-            "image_size": (12, 8),
-            "patch_size": (4, 4),
-            "in_channels": 3,
-            "num_classes": 5,
-            "embed_dim": 12,
-            "depth": 11,
-            "num_heads": 3,
-            "head_dim": 4,
-            "mlp_dim": 9,
-            "activation": "gelu",
-            "norm_eps": 1e-6,
-            "pooling": "token",
-        }
-        | fields
-    )
+    config = tiny_config(**{"depth": 11} | fields)
     return (
         config,
         random_tensors(config, 0, torch.float32, keyless=False),
@@ -222,7 +205,7 @@ def test_a_file_that_shrinks_is_no_silent_end(tmp_path):
         contents = stream(plan, container)
         with path.open("r+b") as file:
             file.truncate(1000)
-        with pytest.raises(CorruptFile, match="was cut while it was read"):
+        with pytest.raises(CorruptFile, match="became shorter while it was read"):
             for content in contents.values():
                 raw(content)
 

@@ -1,6 +1,7 @@
 """Outputs appear whole or not at all: under SIGKILL, a full disk, and two writers at once."""
 
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -38,7 +39,7 @@ def watched(owner, name):
         return result
     setattr(owner, name, call)
 
-for name in ("rename", "mkdir"):
+for name in ("rename", "mkdir", "unlink", "rmdir"):
     watched(module.Path, name)
 for name in ("fsync", "close"):
     watched(os, name)
@@ -50,13 +51,17 @@ with module.whole_directory(path, overwrite=True) as directory:
     for name in ("a", "b"):
         (directory / name).write_text("new")
         moment()
+    (directory / "vitconvert.json").write_text(sys.argv[4])
 moment()
 print(moments)
 """
 
 
+RECORD = json.dumps({"files": ["a", "b", "vitconvert.json"]})
+
+
 def run_writer(path, last, exchange):
-    command = [sys.executable, "-c", WRITER, str(path), str(last), str(exchange)]
+    command = [sys.executable, "-c", WRITER, str(path), str(last), str(exchange), RECORD]
     return subprocess.run(command, capture_output=True, text=True)
 
 
@@ -64,10 +69,11 @@ def write(path, text="new", **options):
     with whole_directory(path, **{"overwrite": True} | options) as directory:
         for name in ("a", "b"):
             (directory / name).write_text(text)
+        (directory / "vitconvert.json").write_text(RECORD)
 
 
 def content(path):
-    return {file.name: file.read_text() for file in path.iterdir()}
+    return {f.name: f.read_text() for f in path.iterdir() if f.name != "vitconvert.json"}
 
 
 OLD, NEW = {"a": "old", "b": "old"}, {"a": "new", "b": "new"}
@@ -224,3 +230,137 @@ def test_a_place_where_nothing_can_be_made(tmp_path):
     with pytest.raises(UsageError, match="The output cannot be written") as error:
         write(tmp_path / "file" / "out")
     assert error.value.evidence["reason"] in ("Not a directory", "File exists")
+
+
+@pytest.fixture(params=[True, False], ids=["in one step", "in two steps"])
+def exchange(request, monkeypatch):
+    """Whether the system can swap directories."""
+    if not request.param:
+        monkeypatch.setattr(module, "_exchange", lambda *_: False)
+
+
+def add_file(path):
+    path.joinpath("mine").write_text("precious")
+
+
+def add_directory(path):
+    path.joinpath("mine").mkdir()
+
+
+def add_link(path):
+    path.joinpath("mine").symlink_to("a")
+
+
+def hide_behind_a_listed_name(path):
+    path.joinpath("a").unlink()
+    path.joinpath("a").symlink_to("b")
+
+
+def a_directory_by_a_listed_name(path):
+    path.joinpath("a").unlink()
+    path.joinpath("a").mkdir()
+
+
+@pytest.mark.parametrize(
+    ("add", "name"),
+    [
+        (add_file, "mine"),
+        (add_directory, "mine"),
+        (add_link, "mine"),
+        (hide_behind_a_listed_name, "a"),
+        (a_directory_by_a_listed_name, "a"),
+    ],
+)
+@pytest.mark.parametrize("moment", ["before", "meanwhile", "at last"])
+def test_what_somebody_put_into_an_output_stays_there(
+    tmp_path, monkeypatch, exchange, add, name, moment
+):
+    path = tmp_path / "out"
+    write(path, "old")
+    if moment == "before":
+        add(path)
+    if moment == "at last":  # after it was looked at for the last time
+        replace = module._replace
+        monkeypatch.setattr(module, "_replace", lambda *both: (add(path), replace(*both)))
+    with pytest.raises(OutputExists) as caught, whole_directory(path, overwrite=True) as directory:
+        assert moment != "before"
+        (directory / "a").write_text("new")
+        (directory / "vitconvert.json").write_text(RECORD)
+        if moment == "meanwhile":
+            add(path)
+    assert str(caught.value) == (
+        "error: output-exists\n"
+        f"  {path} holds what vitconvert did not write, so it is not replaced.\n"
+        f"  {name}\n"
+        "  hint: move it elsewhere, or name another directory with -o."
+    )
+    assert path.joinpath("b").read_text() == "old"
+    assert path.joinpath(name).exists()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
+
+
+def test_remains_into_which_somebody_put_a_file_stay(tmp_path):
+    """As where a process was killed right after it had swapped the two."""
+    remains = tmp_path / ".out-0123456789abcdef.vitconvert-part"
+    write(remains, "old")
+    add_file(remains)
+    for _ in range(2):
+        write(tmp_path / "out")
+    assert content(remains) == OLD | {"mine": "precious"}
+
+
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_a_directory_of_somebody_is_refused_by_the_names_in_it(tmp_path, overwrite):
+    for number in range(12):
+        tmp_path.joinpath(f"thesis-{number:02}.tex").write_text("precious")
+    with pytest.raises(OutputExists) as caught:
+        write(tmp_path, overwrite=overwrite)
+    assert caught.value.details == (
+        *(f"thesis-{number:02}.tex" for number in range(10)),
+        "and 2 more",
+    )
+    assert len(list(tmp_path.iterdir())) == 12
+
+
+@pytest.mark.parametrize("before", ["nothing", "an output"])
+def test_through_a_link_its_target_is_written_and_nothing_is_left_beside(
+    tmp_path, exchange, before
+):
+    disk, link = tmp_path / "disk", tmp_path / "links" / "out"
+    link.parent.mkdir()
+    link.symlink_to("../disk/out")
+    (disk / "out").mkdir(parents=True)
+    if before == "an output":
+        write(disk / "out", "old")
+    write(link, overwrite=before == "an output")
+    assert link.is_symlink()
+    assert content(disk / "out") == NEW
+    assert [entry.name for entry in disk.iterdir()] == ["out"]
+    assert [entry.name for entry in link.parent.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("target", ["nowhere", "out"], ids=["dangling", "circular"])
+def test_a_link_to_what_is_not_there(tmp_path, target):
+    (tmp_path / "out").symlink_to(target)
+    with pytest.raises(UsageError) as caught:
+        write(tmp_path / "out")
+    assert str(caught.value) == (
+        "error: usage\n"
+        "  The output is a link to what is not there.\n"
+        f"  output    {tmp_path / 'out'}\n"
+        f"  leads to  {target}\n"
+        "  hint: make the directory that it leads to, or name another with -o."
+    )
+    assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_link_to_a_file_and_one_to_a_directory_of_somebody(tmp_path):
+    (tmp_path / "home").mkdir()
+    add_file(tmp_path / "home")
+    (tmp_path / "out").symlink_to("home/mine")
+    with pytest.raises(UsageError, match="must be a directory"):
+        write(tmp_path / "out")
+    (tmp_path / "link").symlink_to("home")
+    with pytest.raises(OutputExists, match="did not write"):
+        write(tmp_path / "link")
+    assert (tmp_path / "home" / "mine").read_text() == "precious"

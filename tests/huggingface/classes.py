@@ -11,6 +11,8 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+from tests.small_models import randomise_calmly
+
 DEEP = {"num_hidden_layers": 11}  # block 10 comes after block 1 in no dictionary
 SIZES = {
     "hidden_size": 36,
@@ -54,14 +56,7 @@ class Case:
             arguments = {**own, "vision_config": arguments, "text_config": TEXT}
         torch.manual_seed(5)
         config = getattr(transformers, self.config)(**arguments)
-        return randomise(getattr(transformers, self.name)(config))
-
-
-def randomise(model: nn.Module) -> nn.Module:
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.normal_(std=0.2).add_(0.5 if parameter.ndim == 1 else 0.05)
-    return model.eval()
+        return randomise_calmly(getattr(transformers, self.name)(config))
 
 
 def encoder(model: nn.Module) -> nn.Module:

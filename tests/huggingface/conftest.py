@@ -9,11 +9,6 @@ import torch
 from tests.huggingface.classes import CLASSES, Case
 
 
-@pytest.fixture(autouse=True, scope="session")
-def one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 @pytest.fixture
 def save(tmp_path):
     """Write a model as `save_pretrained` does, in the names on disk or in those in memory."""

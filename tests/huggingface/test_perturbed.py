@@ -14,7 +14,8 @@ import transformers
 from transformers.activations import ACT2FN
 
 import vitconvert
-from tests.huggingface.classes import CLASSES, LABELS, MLP, SIZES, Case, outputs, randomise
+from tests.huggingface.classes import CLASSES, LABELS, MLP, SIZES, Case, outputs
+from tests.small_models import randomise_calmly, relative
 from vitconvert.api import verify
 from vitconvert.config.vocabularies import ACTIVATIONS
 from vitconvert.errors import NotRepresentable
@@ -95,17 +96,12 @@ def test_a_perturbed_class_computes_the_same_and_is_written_so(name, tmp_path):
         assert first is None or second is None or relative(first, second) <= ROUNDING
 
 
-def relative(ours: torch.Tensor, theirs: torch.Tensor) -> float:
-    assert ours.shape == theirs.shape
-    return float((ours - theirs).abs().max() / theirs.abs().max())
-
-
 @pytest.mark.parametrize("field", ["hidden_act", "pooler_act"])
 @pytest.mark.parametrize("name", ACT2FN)
 @torch.no_grad()
 def test_every_activation_is_the_same_or_refused_by_name(name, field, tmp_path):
     config = transformers.ViTConfig(**SIZES | MLP | POOLER | {field: name})
-    theirs = randomise(transformers.ViTModel(config))
+    theirs = randomise_calmly(transformers.ViTModel(config))
     theirs.save_pretrained(tmp_path)
     try:
         ours = vitconvert.load_model(tmp_path)
@@ -122,7 +118,9 @@ def test_every_activation_is_the_same_or_refused_by_name(name, field, tmp_path):
 
 def test_a_pooler_that_takes_a_patch_for_a_class_token(tmp_path):
     config = transformers.IJepaConfig(**SIZES | MLP)
-    randomise(transformers.IJepaModel(config, add_pooling_layer=True)).save_pretrained(tmp_path)
+    randomise_calmly(transformers.IJepaModel(config, add_pooling_layer=True)).save_pretrained(
+        tmp_path
+    )
     with pytest.raises(NotRepresentable) as error:
         vitconvert.load_model(tmp_path)
     assert "not class_token: IJepaModel's pooler takes the first patch for a" in str(error.value)

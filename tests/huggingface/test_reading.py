@@ -5,6 +5,7 @@ import torch
 from safetensors import safe_open
 
 from tests.huggingface.classes import CLASSES, outputs
+from tests.small_models import relative
 from vitconvert import load_checkpoint, load_model
 
 SPELLINGS = pytest.mark.parametrize("disk", [True, False], ids=["on disk", "in memory"])
@@ -39,11 +40,6 @@ def test_computes_what_transformers_does(case, disk, save):
     assert relative(ours.forward_features(images), tokens) <= ROUNDING
     if final is not None or ours.config.pooling == "none":
         assert relative(ours(images), tokens if final is None else final) <= ROUNDING
-
-
-def relative(ours, theirs):
-    assert ours.shape == theirs.shape
-    return float((ours - theirs).abs().max() / theirs.abs().max())
 
 
 def test_both_spellings_give_the_same_tensors(tmp_path):

@@ -1,40 +1,5 @@
-from collections.abc import Callable
+"""The photographs of `tests/preprocessing`."""
 
-import numpy as np
-import pytest
-import torch
-from PIL import Image
+from tests.preprocessing.conftest import photograph, photographs
 
-SIZES = [(101, 57), (331, 250), (64, 203), (40, 40), (5, 3)]  # width, height
-
-
-@pytest.fixture(autouse=True, scope="session")
-def one_thread() -> None:
-    torch.set_num_threads(1)
-
-
-@pytest.fixture(scope="session")
-def photograph() -> Callable[..., Image.Image]:
-    """Smooth shapes, hard edges and noise, different for every size."""
-
-    def make(width: int, height: int, channels: int = 3) -> Image.Image:
-        random = np.random.default_rng(width * 1000 + height)
-        coarse = random.integers(0, 256, (7, 5, channels), dtype=np.uint8)
-        smooth = np.stack(
-            [
-                np.asarray(Image.fromarray(coarse[..., c]).resize((width, height)))
-                for c in range(channels)
-            ],
-            axis=-1,
-        )
-        edge = np.add.outer(np.arange(height) // 11, np.arange(width) // 7) % 2 * 90
-        noise = random.integers(-30, 31, smooth.shape)
-        pixels = np.clip(smooth + edge[..., None] - 45 + noise, 0, 255).astype(np.uint8)
-        return Image.fromarray(pixels[..., 0] if channels == 1 else pixels)
-
-    return make
-
-
-@pytest.fixture(scope="session")
-def photographs(photograph: Callable[..., Image.Image]) -> list[Image.Image]:
-    return [photograph(*size) for size in SIZES]
+__all__ = ["photograph", "photographs"]

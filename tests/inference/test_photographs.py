@@ -19,15 +19,10 @@ from tests.export.test_opening import openclip_directory
 from vitconvert.checkpoint import build_model
 from vitconvert.demo.demonstration import DIGITS
 from vitconvert.errors import ConflictingFact, MissingFact, UsageError
-from vitconvert.inference.preprocessing import Preprocessing
+from vitconvert.preprocessing import Preprocessing
 
 SAMPLES = DIGITS / "samples"
 PREPROCESSING = Preprocessing.from_timm({"input_size": (3, 24, 40), "interpolation": "bilinear"})
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module", params=["token", "avg", "map"])
@@ -177,8 +172,8 @@ def test_error_tokens_are_not_projected(checkpoint: vitconvert.Checkpoint) -> No
         vitconvert.embed(checkpoint, [], PREPROCESSING, tokens=True, projected=True)
     assert str(caught.value) == (
         "error: usage\n"
-        "  Tokens are not projected, only the pooled features are.\n"
-        "  hint: leave one of the two out."
+        "  Only pooled features can be projected, not tokens.\n"
+        "  hint: ask for tokens or for projected features, not for both."
     )
 
 
@@ -187,9 +182,9 @@ def test_error_there_is_no_projection(checkpoint: vitconvert.Checkpoint) -> None
         vitconvert.embed(checkpoint, [], PREPROCESSING, projected=True)
     assert str(caught.value) == (
         "error: conflicting-fact\n"
-        "  The model's head has a bias, so it classifies and projects nothing.\n"
+        "  The model's head has a bias, so it is a classifier and not a projection.\n"
         "  classes  5\n"
-        "  hint: its features can be embedded as they are."
+        "  hint: leave out --projected (in Python, projected=True)."
     )
     headless = build_model(checkpoint, num_classes=0)
     with pytest.raises(ConflictingFact) as caught:
@@ -197,7 +192,7 @@ def test_error_there_is_no_projection(checkpoint: vitconvert.Checkpoint) -> None
     assert str(caught.value) == (
         "error: conflicting-fact\n"
         "  The model has no projection.\n"
-        "  hint: its features can be embedded as they are."
+        "  hint: leave out --projected (in Python, projected=True)."
     )
 
 

@@ -17,8 +17,8 @@ from vitconvert.errors import (
 )
 from vitconvert.inference.predict import Prediction
 from vitconvert.inference.predict import predict as predict_lazily
-from vitconvert.inference.preprocessing import Preprocessing
 from vitconvert.model import ViT
+from vitconvert.preprocessing import Preprocessing
 
 PREPROCESSING = Preprocessing.from_timm({"input_size": (3, 24, 32), "interpolation": "bilinear"})
 NAMES = [f"thing {i}" for i in range(7)]
@@ -182,7 +182,7 @@ def test_numbers_below_one_are_refused(model: ViT, option: str) -> None:
 def test_labels_must_fit_the_head(model: ViT) -> None:
     with pytest.raises(ConflictingFact) as caught:
         predict(model, [], PREPROCESSING, labels=["cat"])
-    assert caught.value.fact == "There are 1 labels for 7 classes."
+    assert caught.value.fact == "The number of labels is 1, and the number of classes 7."
 
 
 def test_a_model_without_a_head_is_refused() -> None:
@@ -211,7 +211,7 @@ def test_a_projection_is_no_classifier() -> None:
         predict(vit(head_bias=False), [], PREPROCESSING)
     assert str(caught.value) == (
         "error: conflicting-fact\n"
-        "  The model's head projects features, as CLIP's, and names no classes.\n"
+        "  The model's head is a projection, like CLIP's, and not a classifier.\n"
         "  hint: its features can still be embedded."
     )
     assert predict(vit(head_bias=False), [], PREPROCESSING, labels=NAMES) == []
@@ -222,7 +222,7 @@ def test_preprocessing_must_fit_the_model(model: ViT) -> None:
         predict(model, [], Preprocessing.from_timm({}))
     assert str(caught.value) == (
         "error: input-mismatch\n"
-        "  The preprocessing makes other images than the model reads.\n"
+        "  The preprocessing does not make the images that the model reads.\n"
         "  makes  3x224x224\n"
         "  reads  3x24x32\n"
         "  from   timm's pretrained_cfg"

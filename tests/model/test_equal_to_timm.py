@@ -3,10 +3,9 @@
 import pytest
 import torch
 from timm.layers import LayerNorm, QuickGELU
-from timm.models.deit import VisionTransformerDistilled
-from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
+from tests.small_models import small_timm
 from vitconvert.model import ViT
 
 # name: (fields of ViTConfig, arguments of timm's VisionTransformer)
@@ -88,7 +87,7 @@ VARIANTS = {
 @pytest.mark.parametrize(("fields", "arguments"), VARIANTS.values(), ids=VARIANTS)
 def test_logits_and_tokens_equal_timms(fields, arguments, make_config, randomise, images):
     config = make_config(**fields)
-    theirs = randomise(_timm(VisionTransformer, **arguments))
+    theirs = randomise(_timm(**arguments))
     ours = _same_weights(config, theirs)
     x = images(config)
     assert torch.equal(ours.forward_features(x), theirs.forward_features(x))
@@ -111,7 +110,7 @@ def test_distilled_model_averages_both_heads(
         no_embed_class=no_embed_class,
     )
     arguments = {"num_classes": num_classes}
-    theirs = _timm(VisionTransformerDistilled, **arguments)
+    theirs = _timm("VisionTransformerDistilled", **arguments)
     if no_embed_class:
         # timm's distilled model gives positions to the prefix, whatever it was told.
         theirs.no_embed_class = True
@@ -129,7 +128,7 @@ def test_distilled_model_averages_both_heads(
 
 def test_bfloat16_equals_timm(make_config, randomise, images):
     config = make_config()
-    theirs = randomise(_timm(VisionTransformer)).bfloat16()
+    theirs = randomise(_timm()).bfloat16()
     ours = _same_weights(config, theirs)
     x = images(config).bfloat16()
     assert ours(x).dtype == torch.bfloat16
@@ -138,7 +137,7 @@ def test_bfloat16_equals_timm(make_config, randomise, images):
 
 def test_gradients_equal_timms(make_config, randomise, images):
     config = make_config(layer_scale=True)
-    theirs = randomise(_timm(VisionTransformer, init_values=0.1))
+    theirs = randomise(_timm(init_values=0.1))
     ours = _same_weights(config, theirs)
     x = images(config)
     for model in (ours, theirs):
@@ -148,19 +147,10 @@ def test_gradients_equal_timms(make_config, randomise, images):
         assert torch.equal(parameter.grad, wanted[name]), name
 
 
-def _timm(model, **arguments):
+def _timm(name="VisionTransformer", **arguments):
     if arguments.get("norm_layer") == "eps":
         arguments["norm_layer"] = lambda dim, **dd: LayerNorm(dim, eps=1e-2, **dd)
-    small = {
-        "img_size": (32, 24),
-        "patch_size": 8,
-        "num_classes": 7,
-        "embed_dim": 30,
-        "depth": 3,
-        "num_heads": 3,
-        "mlp_ratio": 50 / 30,
-    }
-    return model(**(small | arguments))
+    return small_timm(name, **arguments)
 
 
 def _same_weights(config, theirs):

@@ -2,9 +2,8 @@
 
 import pytest
 import torch
-from timm.models.deit import VisionTransformerDistilled
-from timm.models.vision_transformer import VisionTransformer
 
+from tests.small_models import small_timm
 from vitconvert.errors import ConflictingFact, UsageError
 from vitconvert.model import ViT
 
@@ -14,7 +13,7 @@ INDICES = [None, 1, 2, [0, 2], [-1, 0], (1,)]
 @pytest.fixture
 def pair(make_config, randomise):
     """Ours and timm's, with registers and the same weights."""
-    theirs = randomise(_timm(reg_tokens=2))
+    theirs = randomise(small_timm(reg_tokens=2))
     ours = ViT(make_config(num_registers=2), device="meta").eval()
     ours.load_state_dict(theirs.state_dict(), strict=True, assign=True)
     return ours, theirs
@@ -106,7 +105,7 @@ def test_reset_classifier_refuses_a_token_that_is_not_there(make_config):
 @pytest.mark.parametrize("num_classes", [4, 0])
 def test_reset_classifier_of_a_distilled_model(num_classes, make_config, images):
     ours = ViT(make_config(dist_token=True, dist_head=True)).eval()
-    theirs = _timm(VisionTransformerDistilled).eval()
+    theirs = small_timm("VisionTransformerDistilled").eval()
     ours.reset_classifier(num_classes)
     theirs.reset_classifier(num_classes)
     theirs.load_state_dict(ours.state_dict())
@@ -176,19 +175,6 @@ def test_exported_model_takes_any_batch(pair, images):
     exported = torch.export.export(model, (x,), dynamic_shapes={"images": {0: batch}})
     five = torch.randn(5, *x.shape[1:])
     assert torch.equal(exported.module()(five), model(five))
-
-
-def _timm(model=VisionTransformer, **arguments):
-    return model(
-        img_size=(32, 24),
-        patch_size=8,
-        num_classes=7,
-        embed_dim=30,
-        depth=3,
-        num_heads=3,
-        mlp_ratio=50 / 30,
-        **arguments,
-    )
 
 
 def _assert_equal(found, wanted):

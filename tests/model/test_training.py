@@ -4,8 +4,9 @@ import copy
 
 import pytest
 import torch
-from timm.models.vision_transformer import VisionTransformer
+from torch import nn
 
+from tests.small_models import small_timm
 from vitconvert.model import ViT
 
 RATES = {
@@ -19,17 +20,7 @@ RATES = {
 @pytest.mark.parametrize(("ours", "theirs"), RATES.items(), ids=RATES)
 def test_each_rate_drops_what_timm_drops(ours, theirs, make_config, randomise, images):
     config = make_config(**{ours: 0.4})
-    reference = VisionTransformer(
-        img_size=(32, 24),
-        patch_size=8,
-        num_classes=7,
-        embed_dim=30,
-        depth=3,
-        num_heads=3,
-        mlp_ratio=50 / 30,
-        **{theirs: 0.4},
-    )
-    reference = randomise(reference)
+    reference = randomise(small_timm(**{theirs: 0.4}))
     model = ViT(config).eval()
     model.load_state_dict(reference.state_dict())
     x = images(config)
@@ -74,3 +65,15 @@ def test_distilled_model_averages_in_training_too(make_config, randomise, images
     model = randomise(ViT(make_config(dist_token=True, dist_head=True)))
     x = images(model.config)
     assert torch.equal(model.train()(x), model.eval()(x))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning:torch.ao")
+def test_dynamic_quantisation_finds_every_linear_layer(make_config, randomise, images):
+    model = randomise(ViT(make_config()))
+    linears = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    quantised = torch.ao.quantization.quantize_dynamic(model, {nn.Linear})
+    found = dict(quantised.named_modules())
+    assert linears
+    assert all("quantized" in type(found[name]).__module__ for name in linears)
+    x = images(model.config)
+    assert quantised(x).shape == model(x).shape

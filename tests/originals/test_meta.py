@@ -11,7 +11,6 @@ import pytest
 import timm
 import torch
 from timm.models import beit, eva, vision_transformer
-from torch import Tensor
 
 from tests.originals.spelling import (
     HEADS,
@@ -31,6 +30,7 @@ from tests.originals.spelling import (
     pair,
     prefixed,
 )
+from tests.small_models import relative
 from vitconvert import load_checkpoint, load_model
 from vitconvert.errors import (
     AmbiguousDialect,
@@ -324,11 +324,6 @@ def test_computes_what_timm_makes_of_it(original, tmp_path):
         assert relative(ours(images), theirs(images)) <= ROUNDING
     else:
         assert relative(ours(images), theirs.forward_features(images)[:, 0]) <= ROUNDING
-
-
-def relative(ours: Tensor, theirs: Tensor) -> float:
-    assert ours.shape == theirs.shape
-    return float((ours - theirs).abs().max() / theirs.abs().max())
 
 
 @torch.no_grad()

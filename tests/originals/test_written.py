@@ -32,7 +32,7 @@ from tests.originals.spelling import (
     pair,
     prefixed,
 )
-from vitconvert.config import ViTConfig
+from tests.small_models import small_config
 from vitconvert.conversion.target import fit_target
 from vitconvert.errors import NotRepresentable
 from vitconvert.tables.dialects import builtin_tables
@@ -287,7 +287,7 @@ def test_timm_has_one_argument_for_biases_that_dinov2_has_apart(without, swiglu,
             overrides=STATED,
             verify=False,
         )
-    assert "timm: alike_output_biases is always True there, and False here" in str(error.value)
+    assert "timm: proj_bias == mlp_bias is always True there, and False here" in str(error.value)
     assert vitconvert.load_checkpoint(tmp_path / "source.pt", overrides=STATED).ledger
 
 
@@ -336,19 +336,14 @@ def test_periods_that_were_computed_are_stored(tmp_path):
     assert str(mask) == "blocks.1.attn.qkv.bias_mask : (qkv head dim) = 1 0 1"
 
 
-CONFIG = ViTConfig(
+CONFIG = small_config(
     image_size=(24, 24),
-    patch_size=(8, 8),
-    in_channels=3,
     num_classes=0,
     embed_dim=64,
     depth=11,
     num_heads=1,
     head_dim=64,
     mlp_dim=256,
-    activation="gelu",
-    norm_eps=1e-6,
-    pooling="token",
 )
 CLIP = {"activation": "quick_gelu", "norm_eps": 1e-5, "pre_norm": True, "patch_bias": False}
 CLIP |= {"final_norm": False, "fc_norm": True, "num_classes": 5, "head_bias": False}
@@ -373,7 +368,7 @@ DIFFERENT = {
     ),
     "two last norms": (
         *("mae_encoder", {"pooling": "avg", "fc_norm": True}),
-        "one_last_norm is always True there, and False here",
+        "final_norm != fc_norm is always True there, and False here",
     ),
     "registers": (
         *("deit3", {"num_registers": 4, "no_embed_class": True, "layer_scale": True}),
@@ -381,7 +376,7 @@ DIFFERENT = {
     ),
     "a narrower MLP": (
         *("openai_clip_visual", CLIP | {"mlp_dim": 128}),
-        "fourfold_mlp is always True there, and False here",
+        "mlp_dim == 4 * embed_dim is always True there, and False here",
     ),
     "exact GELU": (
         *("openai_clip_visual", CLIP | {"activation": "gelu"}),

@@ -1,5 +1,6 @@
 """Checkpoints as the real packages save them: odd sizes, and every number random."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -7,10 +8,7 @@ import timm
 import torch
 from torch import nn
 
-
-@pytest.fixture(autouse=True, scope="session")
-def quiet() -> None:
-    torch.set_num_threads(1)
+from tests.small_models import randomise
 
 
 @pytest.fixture(autouse=True)
@@ -18,18 +16,9 @@ def seed() -> None:
     torch.manual_seed(20)
 
 
-@pytest.fixture
-def randomise():
-    """Fill parameters with noise around 0, around 1 where they are factors; returns the model."""
-
-    def fill(model: nn.Module) -> nn.Module:
-        with torch.no_grad():
-            for name, parameter in model.named_parameters():
-                factor = parameter.ndim == 1 and name.endswith(("weight", "gamma"))
-                parameter.normal_(std=0.2).add_(1.0 if factor else 0.05)
-        return model.eval()
-
-    return fill
+@pytest.fixture(name="randomise")
+def _randomise() -> Callable[[nn.Module], nn.Module]:
+    return randomise
 
 
 @pytest.fixture

@@ -117,3 +117,19 @@ def test_page_escapes_names_and_marks_the_departing_layer():
     assert names["embedding"] is None
     heights = [float(circle.get("cy")) for circle in plot.findall("circle")]
     assert heights == [260.0, 20.0]  # nothing lies on the floor, infinity at the top
+
+
+def test_both_checkpoints_are_named():
+    report = ParityReport(
+        source="mine.pth",
+        against="<theirs>.npz",
+        reference="timm 1.0.31 VisionTransformer",
+        comparisons=(comparison(),),
+        tolerance=2e-5,
+    )
+    assert report.summary().startswith("equal to timm 1.0.31 VisionTransformer of <theirs>.npz\n")
+    answer = json.loads(report.to_json())
+    assert (answer["source"], answer["against"]) == ("mine.pth", "<theirs>.npz")
+    page = report.to_html()
+    assert "mine.pth" in page
+    assert "&lt;theirs&gt;.npz" in page

@@ -9,11 +9,11 @@ from vitconvert.sources.choosing import choose_weights, companions
     [
         (["model.safetensors", "pytorch_model.bin", "tf_model.h5"], "model.safetensors"),
         (["model.safetensors.index.json", "pytorch_model.bin"], "model.safetensors.index.json"),
-        (["pytorch_model.bin", "open_clip_model.safetensors"], "pytorch_model.bin"),
+        (["pytorch_model.bin", "open_clip_model.safetensors"], "open_clip_model.safetensors"),
         (["pytorch_model.bin.index.json", "a.npz"], "pytorch_model.bin.index.json"),
         (["open_clip_pytorch_model.bin", "open_clip_config.json"], "open_clip_pytorch_model.bin"),
         (["README.md", "siglip_b16.npz"], "siglip_b16.npz"),
-        (["eva02.pth", "a.npz", "b.npz"], "eva02.pth"),
+        (["eva02.pth", "eva02.npz", "optimizer.pt", "a/b.npz"], "eva02.pth"),
         (["eva02.pth", "ema/eva02.pth"], "eva02.pth"),
     ],
 )
@@ -40,13 +40,23 @@ error: source-not-found
   hint: choose one: hf:org/repo/a.npz""",
         ),
         (
+            ["model_v2.pth", "model_v1.npz"],
+            """\
+error: source-not-found
+  org/repo holds 2 files of weights.
+  model_v1.npz
+  model_v2.pth
+  hint: choose one: hf:org/repo/model_v1.npz""",
+        ),
+        (
             ["tf_model.h5", "flax_model.msgpack", "README.md"],
             """\
 error: source-not-found
   org/repo holds no weights that vitconvert reads.
   flax_model.msgpack
   tf_model.h5
-  hint: safetensors, PyTorch (.bin, .pt, .pth) and .npz are read.""",
+  hint: safetensors, torch (.pth, .pt, .bin, .ckpt, .pth.tar), torchscript (.pt) and npz \
+are read.""",
         ),
         (
             ["base/model.safetensors", "README.md"],

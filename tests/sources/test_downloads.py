@@ -7,7 +7,8 @@ from timm.models import get_arch_pretrained_cfgs, list_models
 
 from vitconvert.errors import SourceError
 from vitconvert.sources.downloads import address, collections, publishes_sha256_in_name
-from vitconvert.sources.web import file_name, require_https
+from vitconvert.sources.transport import require_https
+from vitconvert.sources.web import file_name
 
 
 def test_torchvision_addresses_are_those_of_torchvision() -> None:

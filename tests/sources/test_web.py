@@ -15,8 +15,8 @@ BODY = bytes(range(251)) * 9000  # two chunks and a part of one
 SHA256 = hashlib.sha256(BODY).hexdigest()
 PREFIX = SHA256[:8]
 HINT = (
-    "  hint: --checkpoint PATH reads a file that you have; "
-    "with a timm name, --no-pretrained builds the model without its weights."
+    "  hint: name the path of a file that you have; `vitconvert timm NAME --no-pretrained` "
+    "builds a timm model without its weights."
 )
 
 
@@ -113,7 +113,8 @@ error: source-not-found
   The download broke off.
   address   {url}
   received  900000 bytes
-  cause     {len(BODY) - 900_000} bytes were missing
+  cause     peer closed connection without sending complete message body \
+(received 300000 bytes, expected {len(BODY) - 600_000})
   hint: run again: it goes on where it stopped."""
     )
     assert weights(locate("google:ViT")).read_bytes() == BODY
@@ -188,25 +189,20 @@ error: source-not-found
 
 
 def test_error_name_that_contradicts_the_content(server: HubServer, tmp_path: Path) -> None:
-    with pytest.raises(IntegrityError) as caught:
-        locate("torchvision:damaged")
-    part = next(tmp_path.rglob("vit-00000000.pth.part"))
-    assert (
-        str(caught.value)
-        == f"""\
+    for _ in range(2):  # what was refused once is not taken for complete by the next run
+        with pytest.raises(IntegrityError) as caught:
+            locate("torchvision:damaged")
+        assert (
+            str(caught.value)
+            == f"""\
 error: hash-mismatch
   vit-00000000.pth is not the file that was published.
   published  sha256 00000000
   found      sha256 {PREFIX}
   It was damaged on the way or on this disk, or changed by someone.
-  hint: remove {part} and run again"""
-    )
-    # What was refused once is not taken for complete by the next run.
-    with pytest.raises(IntegrityError):
-        locate("torchvision:damaged")
-    server.files["vit-00000000.pth"] = BODY + b"\0"
-    with pytest.raises(IntegrityError):
-        locate("torchvision:damaged")
+  hint: run again; if it repeats, the server or a proxy alters the file."""
+        )
+        assert not list(tmp_path.rglob("vit-00000000*"))
 
 
 def test_error_google_md5(google: HubServer) -> None:
@@ -250,8 +246,9 @@ error: source-not-found
     )
 
 
+@pytest.mark.usefixtures("no_sleep")
 def test_error_server_trouble(google: HubServer) -> None:
-    google.faults.status = {"ViT": [503]}
+    google.faults.status = {"ViT": [503] * 20}
     with pytest.raises(SourceError) as caught:
         locate("google:ViT")
     assert (

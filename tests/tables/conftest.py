@@ -1,12 +1,6 @@
 """One thread, since these tests are many and small; and a table of one's own."""
 
 import pytest
-import torch
-
-
-@pytest.fixture(autouse=True, scope="session")
-def one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 @pytest.fixture

@@ -88,7 +88,7 @@ HEADER = """\
 # from timm {timm} and torchvision; jeonsworld's from models/configs.py of its repository.
 """
 
-# https://github.com/jeonsworld/ViT-pytorch/blob/main/models/configs.py
+# https://github.com/jeonsworld/ViT-pytorch/blob/460a162/models/configs.py
 JEONSWORLD = {
     "ViT-B_16": {"embed_dim": 768, "depth": 12, "num_heads": 12, "mlp_dim": 3072},
     "ViT-B_32": {"embed_dim": 768, "depth": 12, "num_heads": 12, "mlp_dim": 3072},

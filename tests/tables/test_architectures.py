@@ -14,7 +14,7 @@ from vitconvert.tables.architectures import (
     find_architecture,
     named,
 )
-from vitconvert.tables.directory import tables_dir
+from vitconvert.toml_files import tables_dir
 
 NAMES = (
     "vit_tiny_patch16_224",

@@ -6,7 +6,7 @@ import pytest
 
 from tests.conversion.header import hf, timm
 from tests.tables.specimens.google import big_vision, scanned
-from vitconvert.tables.binding import bind
+from vitconvert.tables.binding import NO_ELEMENTS, bind
 from vitconvert.tables.dialects import builtin_tables, read_table
 
 
@@ -83,6 +83,13 @@ def test_a_row_fills_what_else_would_be_empty(table):
         "r": "the project keeps an empty 1 0 width here"
     }
     assert list(bind(mine, {"r": (1, 2, 5)}).links) == ["reg_token"]
+
+
+def test_a_tensor_without_elements_plays_no_part(table):
+    mine = table('[rows]\n"norm.weight" = "n"\n[ignore]\n"i" = "no part"')
+    binding = bind(mine, {"n": (5,), "other": (0,), "i": (0, 2)})
+    assert binding.fits
+    assert binding.ignored == {"other": NO_ELEMENTS, "i": "no part"}
 
 
 def test_two_spellings_of_one_tensor_are_doubled():

@@ -2,9 +2,9 @@
 
 import pytest
 
-from vitconvert.config import ViTConfig
+from tests.small_models import small_config
 from vitconvert.conversion.plan import plan_reading, plan_writing
-from vitconvert.conversion.their_config import (
+from vitconvert.conversion.project_config import (
     facts_from_config,
     their_word,
     written_besides,
@@ -40,19 +40,16 @@ kind              = "mine"
 "vision.gated"    = { word = "gated_mlp" }
 "vision.ratio"    = { makes = "mlp_dim", whole = true }
 """
-CONFIG = ViTConfig(
+CONFIG = small_config(
     image_size=(24, 40),
     patch_size=(8, 4),
     in_channels=4,
-    num_classes=7,
     embed_dim=36,
     depth=11,
-    num_heads=3,
     head_dim=12,
     mlp_dim=108,
     activation="gelu_tanh",
     norm_eps=1e-7,
-    pooling="token",
 )
 
 

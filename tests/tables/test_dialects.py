@@ -16,7 +16,7 @@ from tests.tables.specimens.packages import hf, hf_disk_name
 from tests.tables.specimens.specimen import fill
 from tests.tables.specimens.timm import timm_hybrid, timm_vit
 from vitconvert.conversion.accounts import check_accounts, open_ledger
-from vitconvert.conversion.facts import derive_config, state
+from vitconvert.conversion.derivation import derive_config, state
 from vitconvert.conversion.materialise import materialise
 from vitconvert.conversion.plan import plan_reading, plan_writing
 from vitconvert.errors import NotRepresentable

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from vitconvert.tables.axes import parse_axes
 from vitconvert.tables.expressions import (
     Alternative,
-    ExpressionError,
     Part,
     Selection,
     Zeros,
     parse_expression,
 )
+from vitconvert.tables.parsing import ParseError
 from vitconvert.tables.templates import Index, parse_template
 
 WORDS = {"attn": ("layer.{i}.attn",), "base": ("vit.", "")}
@@ -67,7 +67,7 @@ def test_cat_and_zeros_are_keys_where_they_cannot_be_words():
 def test_any_text_parses_or_points_into_itself(text):
     try:
         parse_expression(text, {})
-    except ExpressionError as error:
+    except ParseError as error:
         message, shown, caret = str(error).rsplit("\n", 2)
         assert message
         assert shown == f"    {text}"
@@ -177,6 +177,6 @@ expected '=', found '0'
     ],
 )
 def test_mistakes_are_pointed_at(text, message):
-    with pytest.raises(ExpressionError) as error:
+    with pytest.raises(ParseError) as error:
         parse_expression(text, WORDS)
     assert str(error.value) == message

@@ -8,9 +8,12 @@ import pytest
 from tests.tables.header import HEADER
 from vitconvert.config import ViTConfig
 from vitconvert.errors import UsageError
-from vitconvert.tables.config_file import Conditional
+from vitconvert.tables.conditions import Conditional
 from vitconvert.tables.dialects import builtin_tables, find_tables, read_table
-from vitconvert.tables.directory import tables_dir
+from vitconvert.tables.predicates import config_words, parse_predicate
+from vitconvert.toml_files import tables_dir
+
+CLASS_TOKEN = parse_predicate("class_token", config_words())
 
 
 def test_a_small_table(write):
@@ -40,8 +43,8 @@ norm_eps = 1e-5
     assert part.key.write({"i": 10}) == "layer11.ln.bias"
     assert table.defaults == (
         Conditional("norm_eps", 1e-5),
-        Conditional("pooling", "token", "class_token", False),
-        Conditional("pooling", "avg", "class_token", True),
+        Conditional("pooling", "token", CLASS_TOKEN),
+        Conditional("pooling", "avg", CLASS_TOKEN, negated=True),
     )
     assert [reason for _, reason in table.ignore] == ["optimizer state"]
 
@@ -100,7 +103,8 @@ def test_built_in_tables_lie_in_weights_map():
     folder = Path(str(tables_dir()))
     assert folder.name == "weights_map"
     names = {file.stem for file in folder.glob("*.toml")}
-    assert names - set(builtin_tables()) == {"canonical", "prefixes", "downloads", "architectures"}
+    others = {"canonical", "prefixes", "downloads", "architectures", "translations"}
+    assert names - set(builtin_tables()) == others
 
 
 def test_a_dialect_or_an_ecosystem_is_found_by_name():

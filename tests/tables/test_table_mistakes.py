@@ -189,13 +189,14 @@ MISTAKES = [
     (
         '[words]\nbase = ["a.", ""]\n"base unless headless" = ""',
         'words."base unless headless"',
-        "'headless' is no field or property of ViTConfig",
+        "'headless' is no field or property of ViTConfig; did you mean 'kv_heads'?\n"
+        "    headless\n    ^",
         None,
     ),
     (
         '[config_json.writes]\n"kind when norm" = 1',
         'config_json.writes."kind when norm"',
-        'expected "name", "name if word" or "name unless word"',
+        'expected "name", "name if predicate" or "name unless predicate"',
         None,
     ),
     (
@@ -225,13 +226,14 @@ MISTAKES = [
     (
         '[config]\n"pooling if class_tokens" = "token"',
         'config."pooling if class_tokens"',
-        "'class_tokens' is no field of ViTConfig",
-        "did you mean 'class_token'?",
+        "'class_tokens' is no field or property of ViTConfig; did you mean 'class_token'?\n"
+        "    class_tokens\n    ^",
+        None,
     ),
     (
         '[config]\n"pooling when class_token" = "token"',
         'config."pooling when class_token"',
-        'expected "field", "field if word" or "field unless word"',
+        'expected "name", "name if predicate" or "name unless predicate"',
         None,
     ),
     ("[config_json]\npaths = 1", *("config_json.paths", "unknown section", None)),
@@ -251,15 +253,35 @@ MISTAKES = [
     ),
     (
         "[only]\nroundness = true",
-        *("only.roundness", "'roundness' is no property of ViTConfig", None),
+        "only.roundness",
+        "'roundness' is no field or property of ViTConfig\n    roundness\n    ^",
+        None,
     ),
     (
         '[must]\nroundness = "rolls"',
-        *("must.roundness", "'roundness' is no property of ViTConfig", None),
+        "must.roundness",
+        "'roundness' is no field or property of ViTConfig\n    roundness\n    ^",
+        None,
     ),
     (
         "[must]\nsquare = true",
         *("must.square", "a reason is needed, as text", None),
+    ),
+    (
+        '[must]\n"mlp_dim = 4" = "wide"',
+        'must."mlp_dim = 4"',
+        "'=' does not belong here\n    mlp_dim = 4\n            ^",
+        None,
+    ),
+    (
+        '[only]\n"mlp_dim == 4" = true',
+        *('only."mlp_dim == 4"', "a reason is needed, as text", None),
+    ),
+    (
+        '[config]\n"pooling if even_heads" = "token"',
+        'config."pooling if even_heads"',
+        "'even_heads' is not known before the whole configuration is\n    even_heads\n    ^",
+        None,
     ),
     ("rows = 3", *("dialect.rows", "unknown key; {dialect_keys}", None)),
     ('requires = "norm.weight"', *("dialect.requires", "expected a list of texts", None)),
@@ -268,6 +290,19 @@ MISTAKES = [
         *("dialect.requires", "'norm.weight' is no row of this table", None),
     ),
     ("tested = 3", *("dialect.tested", "expected a text, found int", None)),
+    (
+        'container = "torcch"',
+        "dialect.container",
+        "'torcch' is no format that is written; there are safetensors, torch, npz",
+        "did you mean 'torch'?",
+    ),
+    (
+        'container = "torchscript"',
+        "dialect.container",
+        "'torchscript' is no format that is written; there are safetensors, torch, npz",
+        "did you mean 'torch'?",
+    ),
+    ("container = 3", *("dialect.container", "expected a text, found int", None)),
     ('wrapper = "model"', *("dialect.wrapper", 'only container = "torch" has one', None)),
     (
         'container = "torch"\nbeside = { epoch = 0 }',

@@ -10,8 +10,8 @@ from vitconvert.checkpoint.companions import Companions
 from vitconvert.checkpoint.weights import Weights
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.ledger import Ledger
-from vitconvert.inference.labels import Labels, assumed_labels
-from vitconvert.inference.preprocessing import Preprocessing
+from vitconvert.labels import Labels, assumed_labels
+from vitconvert.preprocessing import Preprocessing
 from vitconvert.sources import Located
 from vitconvert.tables.table import Table
 
@@ -81,6 +81,12 @@ class Checkpoint:
         located = self.located
         companions = (located.config, located.preprocessor, located.own)
         return (*self.weights.container.files, *(path for path in companions if path is not None))
+
+    @property
+    def sources(self) -> tuple[Path, ...]:
+        """Everything that a conversion reads: the files, where they lie, and the table."""
+        place = self.located.weights
+        return (*((place,) if place else ()), *self.files, Path(self.table.file))
 
     def __repr__(self) -> str:
         config = self.config

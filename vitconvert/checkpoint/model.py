@@ -29,8 +29,7 @@ def build_model(
     Raises:
         UsageError: There is no such device here, or a change makes no sense for this model.
     """
-    from vitconvert.conversion.ends import change_channels
-    from vitconvert.conversion.morphs import resize
+    from vitconvert.conversion.surgery import change_channels, resize
     from vitconvert.model import FastViT, ViT
 
     _check_device(device)
@@ -51,11 +50,13 @@ def _check_device(device: "torch.device | str") -> None:
 
     try:
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:  # the latter from a torch without CUDA
+    except (RuntimeError, AssertionError):  # the latter from a torch without CUDA
+        found = torch.accelerator.is_available()  # a GPU or the like
+        accelerator = torch.accelerator.current_accelerator() if found else None
         raise UsageError(
             f"torch finds no device {str(device)!r} to compute on.",
-            evidence={"reason": str(error).splitlines()[0]},
-            hint="the device cpu is always there.",
+            evidence={"devices here": f"cpu, {accelerator.type}" if accelerator else "cpu"},
+            hint="name one of these.",
         ) from None
 
 

@@ -10,13 +10,13 @@ from vitconvert.checkpoint.companions import Companions
 from vitconvert.checkpoint.options import ReadOptions
 from vitconvert.checkpoint.weights import Weights
 from vitconvert.config import ViTConfig
-from vitconvert.containers import Container, open_container, passed_over, weights_in
+from vitconvert.containers import Container, open_container, weights_in
 from vitconvert.conversion.accounts import check_accounts, check_dtypes, open_ledger
-from vitconvert.conversion.facts import Gathered, gather_facts
+from vitconvert.conversion.derivation import Gathered, gather_facts
 from vitconvert.conversion.ledger import Ledger
 from vitconvert.conversion.statements import Statements
 from vitconvert.errors import SourceError, UsageError
-from vitconvert.inference.labels import Labels, stated_labels
+from vitconvert.labels import Labels, stated_labels
 from vitconvert.preprocessing.stated import stated_preprocessing
 from vitconvert.sources import Located
 from vitconvert.tables.detection import Recognised, recognise
@@ -116,7 +116,7 @@ def prove(
     dtypes = {key: manifest[prefix + key].dtype for key in recognised.binding.shapes}
     check_dtypes(recognised.binding, dtypes, str(container.path))
     statements.check_class(recognised.table, config)
-    notes = (*gathered.notes, *passed_over(container))
+    notes = (*gathered.notes, *container.notes)
     return config, open_ledger(recognised.binding, config, notes, recognised.wrappers_own)
 
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 from vitconvert.checkpoint.options import ReadOptions
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.accounts import check_accounts, check_dtypes
-from vitconvert.conversion.facts import derive_config, state
-from vitconvert.conversion.findings import USER
+from vitconvert.conversion.derivation import derive_config, state
 from vitconvert.conversion.plan import plan_reading
 from vitconvert.conversion.statements import parse_fields
+from vitconvert.conversion.tensor_evidence import USER
 from vitconvert.tables.detection import recognise
 
 if TYPE_CHECKING:

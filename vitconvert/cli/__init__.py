@@ -51,6 +51,22 @@ class LazyGroup(click.Group):
         command: click.Command = module.command(cmd_name, VERBS[cmd_name][1])
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, but a word that is no verb is told the nearest."""
+        if args and args[0] not in VERBS and not args[0].startswith("-"):
+            from vitconvert.errors import UsageError, nearest
+
+            near = nearest(args[0], VERBS)
+            raise UsageError(
+                f"There is no verb {args[0]!r}.",
+                hint=f"did you mean `vitconvert {near[0]}`?"
+                if near
+                else "`vitconvert --help` lists them; `vitconvert file PATH` converts a file.",
+            )
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the verbs without importing any."""
         with formatter.section("Commands"):

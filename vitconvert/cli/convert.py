@@ -1,7 +1,6 @@
 """`vitconvert SOURCE MODEL`: convert, verify, write, report."""
 
 import shlex
-import sys
 import tempfile
 from contextlib import ExitStack
 from dataclasses import replace
@@ -10,20 +9,30 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vitconvert.cli.dry_run import tell_plan
 from vitconvert.cli.options import (
     changing_options,
     fetching_options,
+    locate_options,
     parse_dtype,
     parse_reading,
     reading_options,
     talking_options,
 )
-from vitconvert.cli.references import ecosystem_of, locate_options, reference_for
+from vitconvert.cli.plan import tell_plan
 from vitconvert.cli.report import conversion_report, print_json
+from vitconvert.sources.references import looks_like_path
 
 if TYPE_CHECKING:
     from vitconvert.sources import Located
+
+# Ecosystems whose models have names, and the prefix that `sources.locate` knows them by.
+_NAMED = {
+    "timm": "timm",
+    "hf": "hf",
+    "jax": "google",
+    "torchvision": "torchvision",
+    "dino": "dino",
+}
 
 
 def command(source: str, help_text: str) -> click.Command:
@@ -33,7 +42,7 @@ def command(source: str, help_text: str) -> click.Command:
     @click.argument("model")
     @click.option("--to", default="vit", show_default=True, help="Target ecosystem or dialect.")
     @click.option(
-        "-o", "--output", type=click.Path(path_type=Path), help="Directory; default: MODEL's name."
+        "-o", "--output", type=click.Path(path_type=Path), help="Directory; default: NAME-TARGET."
     )
     @click.option(
         "--checkpoint",
@@ -48,7 +57,7 @@ def command(source: str, help_text: str) -> click.Command:
     @click.option("--verify/--no-verify", default=True, help="Compare logits; on by default.")
     @click.option("--dry-run", is_flag=True, help="Say what would be done, and write nothing.")
     @click.option("-v", "--verbose", is_flag=True, help="With --dry-run: list every tensor.")
-    @click.option("--force", is_flag=True, help="Replace the output if it is there.")
+    @click.option("--force", is_flag=True, help="Replace an earlier output.")
     @reading_options
     @fetching_options
     @talking_options
@@ -67,7 +76,7 @@ def _convert(source: str, options: dict[str, Any]) -> int:
     from vitconvert.api import convert
     from vitconvert.export.whole_directory import check_output
 
-    output = options["output"] or Path(_default_name(options["model"]))
+    output = options["output"] or Path(_default_name(options["model"], _target(options)))
     check_output(output, overwrite=options["force"])
     asked = {
         "to": _target(options),
@@ -75,6 +84,7 @@ def _convert(source: str, options: dict[str, Any]) -> int:
         **_changes(options),
         "allow": options["allow"],
         "max_shard_size": options["max_shard_size"],
+        "output": output,
     }
     with ExitStack() as stack:
         located = _locate(source, options, stack)
@@ -83,10 +93,9 @@ def _convert(source: str, options: dict[str, Any]) -> int:
         conversion = convert(
             located,
             **asked,
-            output=output,
             verify=options["verify"],
             overwrite=options["force"],
-            command=_typed(sys.argv[1:]),
+            command=_typed(),
         )
     if options["as_json"]:
         print_json({"ok": True, **conversion.to_dict()})
@@ -104,20 +113,31 @@ def _target(options: dict[str, Any]) -> str:
     return "big_vision_scan" if options["scan"] else to
 
 
-def _typed(arguments: list[str]) -> str:
+def _typed() -> str:
     """The command for the record, which may be published: no token, no place of this machine."""
+    context = click.get_current_context()
+    words = ["vitconvert", str(context.info_name)]
+    for parameter in context.command.params:
+        name = str(parameter.name)
+        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+            words += _spelled(parameter, context.params[name])
+    return shlex.join(words)
+
+
+def _spelled(parameter: click.Parameter, value: Any) -> list[str]:
+    """An option or an argument as it may have been typed, as anybody may read it."""
     from vitconvert.export.provenance import published
 
-    hidden = {i + 1 for i, argument in enumerate(arguments) if argument == "--token"}
-    shown = [
-        "--token=..."
-        if argument.startswith("--token=")
-        else "..."
-        if i in hidden
-        else published(argument)
-        for i, argument in enumerate(arguments)
-    ]
-    return shlex.join(["vitconvert", *shown])
+    if isinstance(parameter, click.Argument):
+        return [published(value)]
+    if value is True or value is False:
+        return [(parameter.opts if value else parameter.secondary_opts)[0]]
+    values = value if parameter.multiple else [value]
+    if isinstance(parameter.type, click.Path):
+        values = [path.name for path in values]
+    elif parameter.name == "token":
+        values = ["..."]
+    return [word for value in values for word in (parameter.opts[0], str(value))]
 
 
 def _locate(source: str, options: dict[str, Any], stack: ExitStack) -> "Located":
@@ -131,11 +151,11 @@ def _locate(source: str, options: dict[str, Any], stack: ExitStack) -> "Located"
     if options["checkpoint"]:
         located = locate(options["checkpoint"])
         return replace(located, name=located.name or options["model"])
-    return locate(reference_for(source, options["model"]), **locate_options(options))
+    return locate(_reference_for(source, options["model"]), **locate_options(options))
 
 
 def _reading(source: str, options: dict[str, Any]) -> dict[str, Any]:
-    dialect = options["dialect"] or (None if options["table"] else ecosystem_of(source))
+    dialect = options["dialect"] or (None if options["table"] else _ecosystem_of(source))
     return parse_reading(options) | {"dialect": dialect}
 
 
@@ -149,8 +169,23 @@ def _changes(options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _default_name(model: str) -> str:
-    """A directory in the current one, called after the model."""
+def _default_name(model: str, to: str) -> str:
+    """A directory in the current one, called after the model and the target."""
     path = Path(model)
     name = path.stem if path.is_file() else path.name.split(":")[-1]
-    return f"{name or 'model'}-vit"
+    return f"{name or 'model'}-{to}"
+
+
+def _reference_for(source: str, model: str) -> str:
+    """The reference of `sources.locate`: what exists on disk is a path before all else."""
+    prefix = _NAMED.get(source)
+    is_path = Path(model).exists() or looks_like_path(model)
+    if prefix is None or is_path or ":" in model or (source == "timm" and "/" in model):
+        return model
+    return f"{prefix}:{model}"
+
+
+def _ecosystem_of(source: str) -> str | None:
+    """The dialects that a source verb stands for; None recognises among all."""
+    # Several projects stand behind each of these.
+    return None if source in ("file", "jax", "openclip", "dino") else source

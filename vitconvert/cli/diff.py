@@ -9,21 +9,21 @@ import click
 
 from vitconvert.cli.options import (
     fetching_options,
+    locate_options,
     parse_settings,
     reading_options,
     talking_options,
 )
-from vitconvert.cli.references import locate_options
 from vitconvert.cli.report import line, print_json, show
 
 if TYPE_CHECKING:
     from vitconvert.containers import TensorInfo
-    from vitconvert.conversion.values import ValueDifference
+    from vitconvert.conversion.value_difference import ValueDifference
     from vitconvert.difference import Difference, Side
 
     Headers = Mapping[str, tuple[TensorInfo, TensorInfo]]
 
-DIFFERENT = 1
+DIFFERENT = 3  # as `verify`; 1 and 2 are errors
 _SHOWN = 12  # differing tensors, without -v
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -32,7 +32,9 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 def command(name: str, help_text: str) -> click.Command:
     """The command."""
 
-    @click.command(name, help=f"{help_text} Exit code 0: they are equal; 1: they differ.")
+    codes = "Exit code 0: equal; 3: different; 1 or 2: they could not be compared."
+
+    @click.command(name, help=f"{help_text} {codes}")
     @click.argument("a")
     @click.argument("b")
     @click.option("--header", is_flag=True, help="Compare no values; reads no weights.")
@@ -169,7 +171,7 @@ def _reasons(ignored: Mapping[str, str]) -> list[str]:
 
 def _told(lines: Iterable[str]) -> list[str]:
     """One line for all blocks."""
-    from vitconvert.tables.runs import runs
+    from vitconvert.tables.repeated_names import runs
 
     return [_times(text, count) for text, count in runs(lines)]
 

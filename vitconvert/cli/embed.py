@@ -66,8 +66,14 @@ def _embed(options: dict[str, Any]) -> int:
     if output:
         written = write_embeddings(output, results)
         if not options["quiet"]:
-            click.echo(f"{written} images in {output}", err=True)
+            click.echo(_report(written, output), err=True)
     else:
         for embedding in results:
             click.echo(json.dumps(embedding.to_dict()))
     return tally.exit_code
+
+
+def _report(written: int | None, output: Path) -> str:
+    if written is None:
+        return f"There are no features, so {output} is not written."
+    return f"{written} images in {output}"

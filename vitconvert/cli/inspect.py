@@ -6,11 +6,11 @@ import click
 
 from vitconvert.cli.options import (
     fetching_options,
+    locate_options,
     parse_reading,
     reading_options,
     talking_options,
 )
-from vitconvert.cli.references import locate_options
 from vitconvert.cli.report import inspection_report, print_json
 
 
@@ -29,11 +29,11 @@ def command(name: str, help_text: str) -> click.Command:
         located = locate(options["model"], **locate_options(options))
         inspection = inspect(located, **parse_reading(options))
         if options["as_json"]:
-            print_json({"ok": True, **inspection.to_dict()})
+            print_json({"ok": not inspection.problem, **inspection.to_dict()})
         elif options["quiet"]:
             click.echo(inspection.dialect or "unknown")
         else:
             click.echo(inspection_report(inspection))
-        return 0
+        return inspection.problem.exit_code if inspection.problem else 0
 
     return inspect_

@@ -24,7 +24,7 @@ def dtype_option(help_text: str) -> Callable[[Command], Command]:
 
 
 _READING = (
-    click.option("--dialect", help="Name of the source's dialect or ecosystem; default: found."),
+    click.option("--dialect", help="Name of the source's dialect or ecosystem; default: detected."),
     click.option(
         "--table",
         type=click.Path(path_type=Path, dir_okay=False),
@@ -129,6 +129,12 @@ def parse_reading(options: dict[str, Any]) -> dict[str, Any]:
     names = ("dialect", "architecture", "table", "prefer")
     overrides = parse_settings(options["settings"])
     return {name: options[name] for name in names} | {"overrides": overrides}
+
+
+def locate_options(options: dict[str, Any]) -> dict[str, Any]:
+    """The part of a verb's options that says how to get a checkpoint."""
+    names = ("revision", "token", "cache_dir", "offline", "quiet")
+    return {name: options[name] for name in names}
 
 
 def parse_dtype(name: str) -> "torch.dtype | None":

@@ -14,11 +14,11 @@ from vitconvert.cli.options import (
     dtype_option,
     fetching_options,
     line_options,
+    locate_options,
     parse_dtype,
     parse_reading,
     reading_options,
 )
-from vitconvert.cli.references import locate_options
 
 if TYPE_CHECKING:
     from vitconvert.checkpoint import Checkpoint

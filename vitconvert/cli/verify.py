@@ -7,11 +7,11 @@ import click
 
 from vitconvert.cli.options import (
     fetching_options,
+    locate_options,
     parse_reading,
     reading_options,
     talking_options,
 )
-from vitconvert.cli.references import locate_options
 from vitconvert.cli.report import print_json
 
 if TYPE_CHECKING:
@@ -37,13 +37,17 @@ def command(name: str, help_text: str) -> click.Command:
     @click.option(
         "--report", type=click.Path(path_type=Path, dir_okay=False), help="Write an HTML page."
     )
+    @click.option("--force", is_flag=True, help="Replace the page if it is there.")
     @reading_options
     @fetching_options
     @talking_options
     def verify_(**options: Any) -> int:
+        page: Path | None = options["report"]
+        if page:
+            _check_page(page, overwrite=options["force"])
         report = _compare(options)
-        if options["report"]:
-            options["report"].write_text(report.to_html(), encoding="utf-8")
+        if page:
+            _write_page(page, report)
         if options["as_json"]:
             print_json({"ok": report.ok, **report.to_dict()})
         else:
@@ -53,6 +57,25 @@ def command(name: str, help_text: str) -> click.Command:
         return 0 if report.ok else 3
 
     return verify_
+
+
+def _check_page(page: Path, *, overwrite: bool) -> None:
+    """Make sure, before any work is done, that the page may be written."""
+    from vitconvert.errors import OutputExists
+
+    if page.exists() and not overwrite:
+        raise OutputExists(
+            "The report is there already.",
+            evidence={"report": page},
+            hint="--force replaces it; --report names another file.",
+        )
+
+
+def _write_page(page: Path, report: "ParityReport") -> None:
+    from vitconvert.containers.whole_file import whole_file
+
+    with whole_file(page) as file:
+        file.write(report.to_html().encode())
 
 
 def _compare(options: dict[str, Any]) -> "ParityReport":

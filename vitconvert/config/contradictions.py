@@ -1,4 +1,4 @@
-"""What no Vision Transformer can be at once, in sentences: checked when a ViTConfig is made."""
+"""Values of ViTConfig that are impossible, alone or together, each with a sentence that says so."""
 
 from typing import TYPE_CHECKING
 

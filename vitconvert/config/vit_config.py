@@ -260,11 +260,6 @@ class ViTConfig:
         return self.stem and self.stem_style == "mobileclip"
 
     @property
-    def root_only(self) -> bool:
-        """Whether the stem is the ResNet's root alone."""
-        return self.standardised_stem and not self.stem_depths
-
-    @property
     def square(self) -> bool:
         """Whether images and patches are as high as wide."""
         return len(set(self.image_size)) == 1 and len(set(self.patch_size)) == 1
@@ -275,57 +270,10 @@ class ViTConfig:
         return self.num_heads * self.head_dim == self.embed_dim
 
     @property
-    def plain_attention_pool(self) -> bool:
-        """Whether attention pooling, if there is any, has as many heads and channels as a block."""
-        heads, hidden = self.pool_heads or self.num_heads, self.pool_mlp_dim or self.mlp_dim
-        return not self.map_pooling or (heads, hidden) == (self.num_heads, self.mlp_dim)
-
-    @property
-    def proj_unless_trivial(self) -> bool:
-        """Whether attention has an output projection, unless one head is as wide as the model."""
-        trivial = self.num_heads == 1 and self.head_dim == self.embed_dim
-        return self.attention_proj != trivial
-
-    @property
-    def class_token_read(self) -> bool:
-        """Whether the class token, if there is one, is what the head reads."""
-        return not self.class_token or self.pooling == "token"
-
-    @property
     def class_position_counts(self) -> bool:
         """Whether a class token has a position just if the positions are a square and one more."""
         seen = math.isqrt(self.num_positions) ** 2 + 1 == self.num_positions
         return not self.learned_positions or seen == bool(self.num_prefix_positions)
-
-    @property
-    def gelu_after_pooling(self) -> bool:
-        """Whether the MLP after an attention pooling, if there is one, has GELU."""
-        return not (self.map_pooling and self.pool_mlp) or self.activation == "gelu"
-
-    @property
-    def bare_dist_token(self) -> bool:
-        """Whether a distillation token comes without registers and a norm after pooling."""
-        return not (self.dist_token and (self.num_registers or self.fc_norm))
-
-    @property
-    def alike_attention_biases(self) -> bool:
-        """Whether both matrices of the attention have a bias, or none."""
-        return self.qkv_bias == self.proj_bias
-
-    @property
-    def alike_output_biases(self) -> bool:
-        """Whether the attention's output and the MLP have biases, or neither."""
-        return self.proj_bias == self.mlp_bias
-
-    @property
-    def fourfold_mlp(self) -> bool:
-        """Whether the MLPs are four times as wide as the model."""
-        return self.mlp_dim == 4 * self.embed_dim
-
-    @property
-    def one_last_norm(self) -> bool:
-        """Whether one norm follows the blocks: of all tokens, or of the pooled one."""
-        return self.final_norm != self.fc_norm
 
     @property
     def feature_dim(self) -> int:

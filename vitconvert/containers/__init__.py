@@ -1,15 +1,21 @@
-"""Bytes to named tensors and back: safetensors (sharded too), torch checkpoints and npz."""
+"""Bytes to named tensors and back, in the formats of `vitconvert/formats.py`."""
 
-from vitconvert.containers.boxes import Box, chunks_of, one_buffer
 from vitconvert.containers.container import ITEM_SIZE, Container, Stretch, TensorInfo, row_major
-from vitconvert.containers.content import Content, content_of
-from vitconvert.containers.directory import weights_in
+from vitconvert.containers.content import (
+    Box,
+    Content,
+    bytes_of,
+    chunks_of,
+    content_of,
+    one_buffer,
+)
+from vitconvert.containers.format_modules import Surroundings, written_module
 from vitconvert.containers.hashing import hash_file
 from vitconvert.containers.opening import open_container
+from vitconvert.containers.safetensors import write_safetensors
 from vitconvert.containers.shards import split, write_shards
-from vitconvert.containers.unwrapping import passed_over
+from vitconvert.containers.weights_files import weights_among, weights_in
 from vitconvert.containers.whole_file import sync_names
-from vitconvert.containers.writing import write_npz, write_safetensors, write_torch
 
 __all__ = [
     "ITEM_SIZE",
@@ -17,19 +23,20 @@ __all__ = [
     "Container",
     "Content",
     "Stretch",
+    "Surroundings",
     "TensorInfo",
+    "bytes_of",
     "chunks_of",
     "content_of",
     "hash_file",
     "one_buffer",
     "open_container",
-    "passed_over",
     "row_major",
     "split",
     "sync_names",
+    "weights_among",
     "weights_in",
-    "write_npz",
     "write_safetensors",
     "write_shards",
-    "write_torch",
+    "written_module",
 ]

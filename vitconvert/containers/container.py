@@ -34,7 +34,7 @@ ITEM_SIZE: Mapping[str, int] = {
 
 @dataclass(frozen=True, kw_only=True)
 class TensorInfo:
-    """What a file's header says of one tensor: torch's name of the dtype, and the shape."""
+    """What a file's header says about one tensor: torch's name of the dtype, and the shape."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -66,7 +66,7 @@ class Container:
     Attributes:
         path: The file that was opened.
         files: Every file that was read: `path`, and the shards that an index names.
-        format: "safetensors", "torch", "torchscript" or "npz".
+        format: Name of the file's format, one of `vitconvert/formats.py`.
         manifest: Name, dtype and shape of each tensor, in the order of the file.
         metadata: The `__metadata__` of safetensors; empty elsewhere.
         wrapper: Keys that were unwrapped to reach the tensors, such as `("model",)`.
@@ -74,6 +74,7 @@ class Container:
             they are, anything else as the name of its type.
         places: Where tensors lie whose bytes stand in a file as they are: neither compressed nor
             byte-swapped.
+        notes: What a user should know of how the file was read.
     """
 
     path: Path
@@ -84,6 +85,7 @@ class Container:
     wrapper: tuple[str, ...] = ()
     extras: Mapping[str, object] = field(default_factory=dict)
     places: Mapping[str, Stretch] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
     reader: Callable[[str], torch.Tensor] = field(repr=False)
     release: Callable[[], None] = field(repr=False)
 
@@ -100,7 +102,7 @@ class Container:
         return self.reader(name)
 
     def close(self) -> None:
-        """Let go of the file. Tensors already read stay valid; no more can be read."""
+        """Release the file. Tensors already read stay valid; no more can be read."""
         self.release()
 
     def __enter__(self) -> Self:

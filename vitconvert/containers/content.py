@@ -1,20 +1,204 @@
-"""A tensor on its way into a file: what the header will say of it, and its bytes."""
+"""A tensor on its way into a file: what the header will say of it, and its bytes.
+
+The bytes are those of a tensor in memory, or come from another file without torch: elements move in
+boxes. A box is a strided copy; joining, splitting and transposing tensors takes a few of them.
+Where elements follow one another on both sides, a box is a stretch of bytes and moves as such.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+import mmap
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from vitconvert.containers.boxes import Room
-from vitconvert.containers.container import TensorInfo
-from vitconvert.errors import UsageError
+from vitconvert.containers.container import ITEM_SIZE, TensorInfo, row_major
+from vitconvert.errors import CorruptFile, UsageError
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
 
-_LONGEST_NPZ_NAME = 2**16 - 1 - len(".npy")  # bytes; zip counts them in two
+_CHUNK = 2**20  # bytes that are read and written at once; they stay in a core's cache
+_RESIDENT = 16 * 2**20  # bytes of a mapped file after which its pages are let go
+_STRIP = 128  # bytes: two lines of a cache
+_PAGE = mmap.ALLOCATIONGRANULARITY
+
+
+@dataclass(frozen=True, kw_only=True)
+class Box:
+    """Elements of one tensor, and their place in another; all numbers but `offset` count elements.
+
+    Attributes:
+        path: The file, or None for zeros.
+        offset: Byte of the file at which the first element lies.
+        begin: Where the first element goes, in the row-major target.
+        sizes: Of the box, slowest axis of the target first.
+        strides: In the file, for each axis.
+        steps: In the target, for each axis.
+    """
+
+    path: Path | None
+    offset: int
+    begin: int
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    steps: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        """Number of elements."""
+        return prod(self.sizes)
+
+    @property
+    def fills_a_run(self) -> bool:
+        """Whether the elements follow one another in the target."""
+        return self.steps == row_major(self.sizes)
+
+    @property
+    def is_a_run(self) -> bool:
+        """Whether the elements follow one another in the file, in the same order."""
+        return self.strides == row_major(self.sizes)
+
+
+Room = Callable[[Path, int], memoryview]
+"""Gives memory to read a file into, from an offset on; how much is its own choice."""
+
+
+def one_buffer() -> Room:
+    """Always the same memory, for callers that need a chunk only until the next."""
+    buffer = memoryview(bytearray(_CHUNK))
+    return lambda *_: buffer
+
+
+def chunks_of(info: TensorInfo, boxes: Sequence[Box], room: Room) -> Iterator[memoryview]:
+    """The bytes of a tensor that boxes make up, in order. Each chunk is good until the next.
+
+    This takes a few MiB of memory, except for a box that is scattered over its target: then the
+    whole tensor is held.
+
+    Args:
+        info: Of the tensor.
+        boxes: What it consists of; elements that no box fills are zero.
+        room: What is only read from a file is read into this.
+    """
+    if not all(box.fills_a_run for box in boxes):
+        yield _gathered(info, boxes).data.cast("B")
+        return
+    size, position = ITEM_SIZE[info.dtype], 0
+    for box in sorted(boxes, key=lambda box: box.begin):
+        yield from _zeros((box.begin - position) * size)
+        if box.path is None:
+            yield from _zeros(box.count * size)
+        elif box.is_a_run:
+            yield from _stretch(box.path, box.offset, box.count * size, room)
+        else:
+            yield from _blocks(box, size)
+        position = box.begin + box.count
+    yield from _zeros((prod(info.shape) - position) * size)
+
+
+def _zeros(count: int) -> Iterator[memoryview]:
+    for begin in range(0, count, _CHUNK):
+        yield memoryview(bytes(min(_CHUNK, count - begin)))
+
+
+def _stretch(path: Path, offset: int, count: int, room: Room) -> Iterator[memoryview]:
+    with path.open("rb", buffering=0) as file:
+        file.seek(offset)
+        while count:
+            chunk = room(path, offset)[:count]
+            read = file.readinto(chunk)
+            if not read:
+                raise CorruptFile(
+                    "The file became shorter while it was read.", evidence={"file": path}
+                )
+            yield chunk[:read]
+            offset, count = offset + read, count - read
+
+
+def _blocks(box: Box, size: int) -> Iterator[memoryview]:
+    """Rows of the target, a few at a time."""
+    import numpy as np
+
+    rows, row = box.sizes[0], prod(box.sizes[1:]) * size
+    step = max(1, _CHUNK // max(row, 1))
+    with _mapped(box, size) as elements:
+        block = np.empty((min(step, rows), *box.sizes[1:]), f"u{size}")
+        for begin in range(0, rows, step):
+            part = elements.array[begin : begin + step]
+            _copy(block[: len(part)], part)
+            yield block[: len(part)].data.cast("B")
+            elements.let_go_after(part.size * size)
+
+
+def _gathered(info: TensorInfo, boxes: Sequence[Box]) -> np.ndarray[Any, Any]:
+    import numpy as np
+
+    size = ITEM_SIZE[info.dtype]
+    whole = np.zeros(prod(info.shape), f"u{size}")
+    for box in boxes:
+        if box.path is not None:
+            steps = [step * size for step in box.steps]
+            place = np.lib.stride_tricks.as_strided(whole[box.begin :], box.sizes, steps)
+            with _mapped(box, size) as elements:
+                _copy(place, elements.array)
+    return whole
+
+
+def _copy(target: np.ndarray[Any, Any], source: np.ndarray[Any, Any]) -> None:
+    """Copy all elements; a transpose goes strip by strip.
+
+    The lines of a strip, on both sides, stay in the cache until they are used up: the matrices of
+    a ViT take half the time. Narrower and wider strips take longer.
+    """
+    import numpy as np
+
+    size, length = target.itemsize, target.shape[-1]
+    width = max(length, 1) if source.strides[-1] == size else _STRIP // size
+    for begin in range(0, length, width):
+        np.copyto(target[..., begin : begin + width], source[..., begin : begin + width])
+
+
+class _mapped:  # noqa: N801 - a context manager, used as a function
+    """The elements of a box, as an array on the mapped file."""
+
+    def __init__(self, box: Box, size: int) -> None:
+        self.box, self.size, self.touched = box, size, 0
+
+    def __enter__(self) -> _mapped:
+        import numpy as np
+
+        box, size = self.box, self.size
+        assert box.path is not None
+        pairs = zip(box.sizes, box.strides, strict=True)
+        reach = (1 + sum((length - 1) * stride for length, stride in pairs)) * size
+        begin = box.offset // _PAGE * _PAGE
+        with box.path.open("rb") as file:
+            self.map = mmap.mmap(
+                file.fileno(), box.offset + reach - begin, access=mmap.ACCESS_READ, offset=begin
+            )
+        self.array = np.ndarray(
+            box.sizes,
+            f"u{size}",
+            buffer=self.map,
+            offset=box.offset - begin,
+            strides=[stride * size for stride in box.strides],
+        )
+        return self
+
+    def let_go_after(self, count: int) -> None:
+        """Drop the pages of the file from memory once enough bytes were read through them."""
+        self.touched += count
+        if self.touched > _RESIDENT and hasattr(mmap, "MADV_DONTNEED"):
+            self.map.madvise(mmap.MADV_DONTNEED)
+            self.touched = 0
+
+    def __exit__(self, *_: object) -> None:
+        del self.array
+        self.map.close()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +207,7 @@ class Content:
 
     Attributes:
         info: What the header says.
-        chunks: Its bytes; whoever asks gives room for what has none of its own.
+        chunks: Its bytes; the caller gives memory for bytes that have none of their own.
         origin: The file that the bytes are from, and where there the first of them lies.
     """
 
@@ -45,11 +229,11 @@ def content_of(name: str, tensor: torch.Tensor) -> Content:
     dtype = str(tensor.dtype).removeprefix("torch.")
     return Content(
         info=TensorInfo(dtype=dtype, shape=tuple(tensor.shape)),
-        chunks=lambda _: [_bytes_of(tensor)],
+        chunks=lambda _: [bytes_of(tensor)],
     )
 
 
-def _bytes_of(tensor: torch.Tensor) -> memoryview:
+def bytes_of(tensor: torch.Tensor) -> memoryview:
     """The elements of a tensor, row-major, without a copy where they lie so already."""
     import torch
 
@@ -61,34 +245,30 @@ def _bytes_of(tensor: torch.Tensor) -> memoryview:
 def checked_contents(
     tensors: Mapping[str, torch.Tensor | Content], dtypes: Collection[str], format_name: str
 ) -> dict[str, Content]:
-    """Everything that is to be written, once it is known that the format can hold it.
+    """All tensors as contents, once it is known that the format can hold each of them.
 
     Raises:
         UsageError: A name or a dtype that the format cannot hold.
     """
     contents = {}
     for name, tensor in tensors.items():
-        _check_name(name, format_name)
+        _check_name(name)
         content = tensor if isinstance(tensor, Content) else content_of(name, tensor)
         if content.info.dtype not in dtypes:
             raise UsageError(
-                f"{name!r} has a dtype that {format_name} files do not get here.",
+                f"{name!r} has a dtype that is not written to {format_name} files.",
                 evidence={"dtype": content.info.dtype, "known": " ".join(dtypes)},
             )
         contents[name] = content
     return contents
 
 
-def _check_name(name: object, format_name: str) -> None:
+def _check_name(name: object) -> None:
     if not isinstance(name, str):
         raise UsageError("A tensor has a name that is not text.", evidence={"name": repr(name)})
     try:
-        size = len(name.encode())
+        name.encode()
     except UnicodeEncodeError as error:
         raise UsageError(
             "A tensor has a name that is not valid Unicode.", evidence={"name": ascii(name)}
         ) from error
-    if format_name == "npz" and ("\0" in name or size > _LONGEST_NPZ_NAME):
-        raise UsageError(
-            "A tensor has a name that npz cannot hold.", evidence={"name": ascii(name)[:80]}
-        )

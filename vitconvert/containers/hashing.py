@@ -3,7 +3,7 @@
 import hashlib
 from pathlib import Path
 
-# Large, so that a thread seldom waits for its turn: 5 ms each, beside one that computes in Python.
+# Large, because after each chunk a thread may wait 5 ms for another that computes in Python.
 _CHUNK = 8 * 2**20
 
 
@@ -13,12 +13,16 @@ def hash_file(path: Path) -> str:
 
 
 def git_blob_hash(path: Path) -> str:
-    """The hash that git, and the Hub for files outside LFS, gives to a file's content.
+    """The hash that git, and the Hub for files outside LFS, gives to a file's content."""
+    return _digest(path, git_blob_state(path.stat().st_size))
+
+
+def git_blob_state(size: int) -> "hashlib._Hash":
+    """What git's hash of a file of so many bytes begins with.
 
     Source: https://git-scm.com/book/en/v2/Git-Internals-Git-Objects, "Object Storage".
     """
-    header = f"blob {path.stat().st_size}\0".encode()
-    return _digest(path, hashlib.sha1(header, usedforsecurity=False))
+    return hashlib.sha1(f"blob {size}\0".encode(), usedforsecurity=False)
 
 
 def _digest(path: Path, state: "hashlib._Hash") -> str:

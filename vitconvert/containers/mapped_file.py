@@ -1,4 +1,4 @@
-"""A file in memory, and tensors that look at it without a copy."""
+"""A file mapped into memory, and tensors that view it without a copy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vitconvert.errors import CorruptFile
 if TYPE_CHECKING:
     import torch
 
-# No weight comes near either limit; past them torch and numpy fail with messages of their own.
+# No weight comes near either limit; beyond them torch and numpy fail with their own messages.
 _MOST_AXES = 32
 _MOST_ELEMENTS = 2**63 - 1
 
@@ -41,7 +41,7 @@ class MappedFile:
         return tensor_from_buffer(self._mapping(), offset, info)
 
     def close(self) -> None:
-        """Let go of the mapping, which goes with the last tensor that looks at it.
+        """Release the mapping, which lives on until the last tensor that views it is gone.
 
         Not `mmap.close`: torch.frombuffer keeps the mapping alive, but not its memory exported,
         so the mapping would close and the tensors would crash the process (torch 2.15).

@@ -1,21 +1,62 @@
-"""From a path to an open container."""
+"""From a path to an open container: the first bytes of a file say what it is, not its suffix.
 
+A format that is read is an entry of `vitconvert/formats.py`. Others are named here, with what to
+do about them; when one becomes readable, its line moves there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from vitconvert import formats
 from vitconvert.containers.container import Container
-from vitconvert.containers.recognition import recognise, recognise_archive
-from vitconvert.containers.safetensors_file import open_safetensors
+from vitconvert.containers.format_modules import module_of
 from vitconvert.containers.shards import open_shards
-from vitconvert.errors import CorruptFile
+from vitconvert.containers.weights_files import distributed, is_distributed
+from vitconvert.errors import CorruptFile, SourceError, UnsafeFile, nearest
+
+if TYPE_CHECKING:
+    from vitconvert.containers.zip_archive import Member
+    from vitconvert.formats import Format
+
+_ZIP = (b"PK\3\4", b"PK\5\6")  # an archive, and one without members
+
+# First bytes, what they mean, and what to do about it.
+_FOREIGN: tuple[tuple[bytes, str, str], ...] = (
+    (b"version https://git-lfs", "a Git LFS pointer, not the weights", "run `git lfs pull`."),
+    (
+        b"\x89HDF\r\n\x1a\n",
+        "an HDF5 file, as Keras and TensorFlow write",
+        "load it with its own library and save the arrays with numpy.savez or safetensors.",
+    ),
+    (
+        b"GGUF",
+        "a GGUF file, as llama.cpp reads",
+        "convert the checkpoint that it was made from; GGUF weights are often quantised.",
+    ),
+    (b"lmgg", "an old ggml file", "convert the checkpoint that it was made from."),
+    (b"\x1f\x8b", "compressed with gzip", "unpack it first."),
+    (b"BZh", "compressed with bzip2", "unpack it first."),
+    (b"\xfd7zXZ\x00", "compressed with xz", "unpack it first."),
+    (b"\x28\xb5\x2f\xfd", "compressed with zstd", "unpack it first."),
+    (b"7z\xbc\xaf\x27\x1c", "a 7z archive", "unpack it first."),
+    (
+        b"\x93NUMPY",
+        "a single .npy array without a name",
+        "save named arrays with numpy.savez.",
+    ),
+)
 
 
 def open_container(path: Path, *, prefer: tuple[str, ...] = ()) -> Container:
     """Open a checkpoint and read its header, whatever its suffix says.
 
-    safetensors, torch checkpoints, TorchScript archives and npz are read, and the index of a
-    sharded checkpoint. Nothing in the file is executed, and no more memory is taken than the file
-    justifies. Only torch checkpoints out of the ordinary import torch here: legacy ones, say.
+    Every format of `vitconvert/formats.py` is read, and the index of a sharded checkpoint. Nothing
+    in the file is executed, and no more memory is taken than the size of the file justifies. Only
+    unusual torch checkpoints need torch here, such as those of the legacy format.
 
     Args:
         path: The file.
@@ -24,43 +65,132 @@ def open_container(path: Path, *, prefer: tuple[str, ...] = ()) -> Container:
 
     Raises:
         SourceError: There is no file to read at this path.
-        CorruptFile: The file is cut short, contradicts itself or is something else.
+        CorruptFile: The file is truncated, contradicts itself or has another format.
         UnsafeFile: Reading it would run code or exhaust memory.
     """
-    if recognise(path) == "index":
-        return open_shards(path, partial(_open_file, prefer=prefer))
-    return _open_file(path, prefer=prefer)
+    start = _first_bytes(path)
+    if _is_index(start):
+        return open_shards(path, partial(_open_shard, prefer=prefer))
+    return _open_file(path, start, prefer)
 
 
-def _open_file(path: Path, *, prefer: tuple[str, ...]) -> Container:
-    # Imports are late: those of zip archives take a quarter of the time of all others.
-    match recognise(path):
-        case "safetensors":
-            return open_safetensors(path)
-        case "torch legacy":
-            from vitconvert.containers.torch_file import open_torch_legacy
-
-            return open_torch_legacy(path, prefer=prefer)
-        case "zip":
-            return _open_archive(path, prefer=prefer)
-        case "index":
-            raise CorruptFile("An index names another index.", evidence={"file": path})
+def _open_shard(path: Path, *, prefer: tuple[str, ...]) -> Container:
+    start = _first_bytes(path)
+    if _is_index(start):
+        raise CorruptFile("An index names another index.", evidence={"file": path})
+    return _open_file(path, start, prefer)
 
 
-def _open_archive(path: Path, *, prefer: tuple[str, ...]) -> Container:
-    from vitconvert.containers.zip_directory import zip_members
+def _open_file(path: Path, start: bytes, prefer: tuple[str, ...]) -> Container:
+    if _is_part(path):
+        raise distributed(path.parent)
+    members: Mapping[str, Member] = {}
+    if start.startswith(_ZIP):
+        # Late: modules for zip archives take a quarter of the time of all other imports.
+        from vitconvert.containers.zip_archive import zip_members
 
-    members = zip_members(path)
-    match recognise_archive(path, members):
-        case "npz":
-            from vitconvert.containers.npz_file import open_npz
+        members = zip_members(path)
+        form = _format_of_archive(path, members)
+    else:
+        form = _format_of(path, start)
+    return module_of(form).open_file(path, members, prefer)
 
-            return open_npz(path, members)
-        case "torchscript":
-            from vitconvert.containers.torchscript_file import open_torchscript
 
-            return open_torchscript(path, members)
-        case "torch":
-            from vitconvert.containers.torch_zip import open_torch_zip
+def _is_part(path: Path) -> bool:
+    """Whether a file is a part of a distributed checkpoint."""
+    if path.name == ".metadata":
+        return is_distributed({sibling.name for sibling in path.parent.iterdir()})
+    return path.suffix == ".distcp"
 
-            return open_torch_zip(path, members, prefer=prefer)
+
+def _is_index(start: bytes) -> bool:
+    return start.lstrip()[:1] == b"{" and not any(form.begins(start) for form in formats.FORMATS)
+
+
+def _format_of(path: Path, start: bytes) -> Format:
+    for form in formats.FORMATS:
+        if form.begins(start):
+            return form
+    raise _foreign(path, start)
+
+
+def _format_of_archive(path: Path, members: Collection[str]) -> Format:
+    for form in formats.FORMATS:
+        if form.holds(members):
+            return form
+    raise CorruptFile(
+        "This is a zip archive, but it holds no weights in a known format.",
+        evidence={"file": path, "members": ", ".join(list(members)[:5]) or "none"},
+        hint="if it is a zipped checkpoint, unpack it first.",
+    )
+
+
+def _first_bytes(path: Path) -> bytes:
+    if path.is_dir():
+        raise SourceError(
+            "This is a directory, not a weights file.",
+            evidence={"path": path},
+            hint="name one file in it.",
+        )
+    try:
+        with path.open("rb") as file:
+            start = file.read(512) if path.is_file() else b""
+    except FileNotFoundError as error:
+        raise _missing(path) from error
+    except OSError as error:
+        raise SourceError(
+            "The file cannot be read.", evidence={"file": path, "reason": error.strerror}
+        ) from error
+    if not start:
+        raise CorruptFile("The file is empty.", evidence={"file": path}, hint="download it again.")
+    return start
+
+
+def _missing(path: Path) -> SourceError:
+    siblings = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+    near = nearest(path.name, sorted(siblings), 3)
+    return SourceError(
+        "There is no such file.",
+        evidence={"file": path},
+        hint=f"nearest names there: {', '.join(near)}." if near else None,
+    )
+
+
+def _foreign(path: Path, start: bytes) -> CorruptFile | UnsafeFile:
+    if start[:1] == b"\x80" and start[1:2] in b"\2\3\4\5" and len(start) > 1:
+        return UnsafeFile(
+            "This is a Python pickle that torch.save did not write.",
+            evidence={"file": path},
+            meaning="Reading a pickle can run any code, so it was not opened.",
+            hint="where you trust the file, load it with the program that wrote it and save the "
+            "arrays with numpy.savez or safetensors.",
+        )
+    what, hint = _look(start)
+    return CorruptFile(
+        f"This is {what}." if what else "The file has no known format.",
+        evidence={"file": path, "begins": start[:16].hex(" ")},
+        hint=hint or f"{formats.in_words()} are read.",
+    )
+
+
+def _look(start: bytes) -> tuple[str | None, str | None]:
+    """What a file in a format that is not read looks like, and what to do about it."""
+    for magic, what, hint in _FOREIGN:
+        if start.startswith(magic):
+            return what, hint
+    if start.lstrip()[:1] == b"<":
+        return "an HTML or XML page", "the download gave a web page; check its address."
+    if start[257:262] == b"ustar":
+        return "a tar archive", "unpack it first."
+    if start[:1] == b"\x08" and (b"pytorch" in start[:64] or b"onnx" in start[:64]):
+        return "an ONNX graph", "convert the checkpoint that it was exported from."
+    # A msgpack map (of 1 to 15, or of up to 2^16 or 2^32 entries) whose first key is text.
+    key = {0xDE: start[3:4], 0xDF: start[5:6]}.get(start[0], start[1:2])
+    if (0x81 <= start[0] <= 0x8F or start[0] in (0xDE, 0xDF)) and (
+        b"\xa0" <= key <= b"\xbf" or key in (b"\xd9", b"\xda")
+    ):
+        return (
+            "a msgpack file, as Flax writes",
+            "load it with Flax and save the arrays with numpy.savez or safetensors.",
+        )
+    return None, None

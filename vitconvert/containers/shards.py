@@ -3,37 +3,33 @@
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from vitconvert.containers.container import Container, TensorInfo
 from vitconvert.containers.content import Content
 from vitconvert.containers.hashing import hash_file
-from vitconvert.containers.writing import write_safetensors
 from vitconvert.errors import CorruptFile, SourceError, UnsafeFile
+from vitconvert.formats import INDEX
 
 
 def write_shards(
     path: Path,
     contents: Mapping[str, Content],
     *,
-    metadata: Mapping[str, str],
     shards: Mapping[str, Collection[str]],
-    read_soon: bool = True,
+    write: Callable[[Path, Mapping[str, Content]], str],
 ) -> dict[str, str]:
-    """Write safetensors in one file or several, with an index as transformers writes it.
+    """Write tensors in one file or several, with an index as transformers writes it.
 
     Args:
-        path: Of the one file, if it is one; the index of several is called after it.
+        path: Of the file, if there is one; the index of several is named after it.
         contents: The tensors.
-        metadata: Of every file.
         shards: From `split`.
-        read_soon: As for `write_safetensors`.
+        write: Writes one file, and returns its sha256.
 
     Returns:
         The sha256 of each file, by its name.
     """
-    write = partial(write_safetensors, metadata=metadata, read_soon=read_soon)
     if len(shards) < 2:
         return {path.name: write(path, contents)}
     found: dict[str, str] = {}
@@ -44,7 +40,7 @@ def write_shards(
         weight_map |= dict.fromkeys(names, shard)
     total = sum(content.info.nbytes for content in contents.values())
     index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
-    place = path.with_name(f"{path.name}.index.json")
+    place = path.with_name(path.name + INDEX)
     place.write_text(json.dumps(index, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     found[place.name] = hash_file(place)
     return found
@@ -86,7 +82,7 @@ def open_shards(index: Path, open_shard: Callable[[Path], Container]) -> Contain
     """Open every shard that an index names, as one container.
 
     Raises:
-        CorruptFile: The index is no index, or it and the shards contradict each other.
+        CorruptFile: The file is not an index, or it and the shards contradict each other.
         SourceError: Shards are missing.
         UnsafeFile: A shard's name leads out of the directory of the index.
     """
@@ -116,7 +112,7 @@ def _read_index(index: Path) -> dict[str, str]:
     weight_map = content.get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise CorruptFile(
-            "This is a JSON file without a weight_map, so not an index of shards.",
+            "This is a JSON file without a weight_map, so it is no index of shards.",
             evidence={"file": index, "keys": ", ".join(list(content)[:5])},
             hint="name the file that holds the weights.",
         )
@@ -167,9 +163,11 @@ def _joined(
     index: Path, weight_map: Mapping[str, str], shards: Mapping[str, Container], stack: ExitStack
 ) -> Container:
     first = next(iter(shards.values()))
-    kind = (first.format, first.wrapper)
-    if odd := [name for name, s in shards.items() if (s.format, s.wrapper) != kind]:
-        raise CorruptFile("The shards are not of one kind.", evidence={"index": index}, details=odd)
+    layout = (first.format, first.wrapper)
+    if odd := [name for name, s in shards.items() if (s.format, s.wrapper) != layout]:
+        raise CorruptFile(
+            "The shards have different formats or wrappers.", evidence={"index": index}, details=odd
+        )
     return Container(
         path=index,
         files=(index, *(shard.path for shard in shards.values())),
@@ -179,6 +177,7 @@ def _joined(
         metadata={k: v for shard in shards.values() for k, v in shard.metadata.items()},
         extras={k: v for shard in shards.values() for k, v in shard.extras.items()},
         places={k: v for shard in shards.values() for k, v in shard.places.items()},
+        notes=tuple(dict.fromkeys(note for shard in shards.values() for note in shard.notes)),
         reader=lambda name: shards[weight_map[name]].read(name),
         release=stack.close,
     )

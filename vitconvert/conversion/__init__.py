@@ -1,1 +1,1 @@
-"""Deeds: plans, their execution, the accounts and morphs. Opens no file, knows no project."""
+"""From header to configuration, plan and tensors, and their changes. Opens no file."""

@@ -4,10 +4,10 @@ model written once, all shapes closed. From headers alone, and all problems in o
 from collections.abc import Iterator, Mapping
 
 from vitconvert.config import ViTConfig
-from vitconvert.conversion.findings import show
 from vitconvert.conversion.ledger import Ledger
+from vitconvert.conversion.tensor_evidence import show
 from vitconvert.errors import ShapeMismatch, TensorMismatch
-from vitconvert.tables.binding import Binding
+from vitconvert.tables.binding import NO_ELEMENTS, Binding
 from vitconvert.tables.canonical import expected_tensors
 
 _FLOATS = ("float", "bfloat")
@@ -66,8 +66,8 @@ def check_dtypes(binding: Binding, dtypes: Mapping[str, str], file: str) -> None
             "floating-point numbers.",
             evidence={"file": file, "dialect": f"{binding.table.name} ({binding.table.file})"},
             details=_listed("found", [f"{key}  {dtype}" for key, dtype in strange.items()]),
-            meaning="A quantised checkpoint means other numbers than it holds, and nothing here "
-            "says which.",
+            meaning="The numbers of a quantised checkpoint must be scaled, and nothing here says "
+            "how.",
             hint="convert the checkpoint that it was quantised from.",
         )
 
@@ -80,12 +80,13 @@ def open_ledger(
 ) -> Ledger:
     """The accounts of a checkpoint whose plan was proved."""
     own = wrappers_own or {}
-    used = {link.theirs for links in binding.links.values() for link in links}
+    empty = set(_empty_and_unwanted(binding, config))
+    used = {link.theirs for links in binding.links.values() for link in links} - empty
     return Ledger(
         dialect=binding.table.name,
         read=len(binding.shapes) + len(own),
         used=tuple(key for key in binding.shapes if key in used),
-        ignored={**binding.ignored, **own},
+        ignored={**binding.ignored, **dict.fromkeys(empty, NO_ELEMENTS), **own},
         assumed={
             field: f"{show(getattr(config, field))} ({origin})"
             for field, origin in config.origins.items()
@@ -120,11 +121,22 @@ def _row_text(binding: Binding, name: str) -> str:
 def _left_over(binding: Binding, config: ViTConfig) -> Iterator[str]:
     for key in binding.unexplained:
         yield f"{key}  {_sizes(binding.shapes[key])}, which no row of the table explains"
+    expected, empty = expected_tensors(config), set(_empty_and_unwanted(binding, config))
+    for name, links in binding.links.items():
+        if name in expected:
+            continue
+        theirs = next(link.theirs for link in links if link.theirs is not None)
+        if theirs not in empty:
+            yield f"{theirs}  the model has no {name}"
+
+
+def _empty_and_unwanted(binding: Binding, config: ViTConfig) -> Iterator[str]:
+    """Keys without elements, such as zero register tokens, that the model has no tensor for."""
     expected = expected_tensors(config)
     for name, links in binding.links.items():
-        if name not in expected:
-            theirs = next(link.theirs for link in links if link.theirs is not None)
-            yield f"{theirs}  the model has no {name}"
+        keys = [link.theirs for link in links if link.theirs is not None]
+        if name not in expected and all(0 in binding.shapes[key] for key in keys):
+            yield from keys
 
 
 def _misshapen(binding: Binding, config: ViTConfig) -> Iterator[str]:

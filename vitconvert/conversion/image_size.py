@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 
 from vitconvert.config.vit_config import stem_positions, stem_stride
-from vitconvert.conversion.findings import TENSORS, USER, Findings, show
+from vitconvert.conversion.tensor_evidence import TENSORS, USER, Findings, show
 
 _Image = tuple[int, int]
 

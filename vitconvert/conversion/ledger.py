@@ -15,7 +15,7 @@ class Ledger:
     ignored: Mapping[str, str] = field(default_factory=dict)  # name -> reason
     assumed: Mapping[str, str] = field(default_factory=dict)  # field -> "value (from where)"
     notes: tuple[str, ...] = ()  # where a config file and the tensors differ, and the like
-    changed: tuple[str, ...] = ()  # morphs that were asked for, in order
+    changed: tuple[str, ...] = ()  # changes that were asked for, in order
 
     def __str__(self) -> str:
         return (
@@ -26,7 +26,7 @@ class Ledger:
     __repr__ = __str__
 
     def with_changes(self, changes: Iterable[str]) -> "Ledger":
-        """The ledger after further morphs."""
+        """The ledger after further changes."""
         return replace(self, changed=(*self.changed, *changes))
 
     def to_dict(self) -> dict[str, Any]:

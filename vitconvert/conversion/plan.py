@@ -13,7 +13,7 @@ from vitconvert.config import ViTConfig
 from vitconvert.errors import NotRepresentable
 from vitconvert.tables.axes import Axes
 from vitconvert.tables.binding import Binding, Link, links_of
-from vitconvert.tables.canonical import instances
+from vitconvert.tables.canonical import expected_tensors, instances
 from vitconvert.tables.constants import Constant
 from vitconvert.tables.expressions import Part
 from vitconvert.tables.table import Table
@@ -72,10 +72,12 @@ class Plan:
 
 
 def plan_reading(binding: Binding, config: ViTConfig) -> Plan:
-    """From a dialect to our names."""
+    """From a dialect to our names. What the model has no tensor for has no elements."""
+    expected = expected_tensors(config)
     assemblies = [
         Assembly(name, parts[0].our_axes, tuple(_reading(link) for link in parts))
         for name, parts in binding.links.items()
+        if name in expected
     ]
     return Plan(tuple(assemblies), config.axes(), constants=binding.guarded)
 

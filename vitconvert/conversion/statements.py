@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vitconvert.config import ViTConfig
-from vitconvert.conversion.facts import LAST_NORMS, state, strongest
-from vitconvert.conversion.findings import USER
-from vitconvert.conversion.their_config import (
+from vitconvert.config.field_values import parse_field
+from vitconvert.conversion.derivation import LAST_NORMS, state, strongest, weigh_statements
+from vitconvert.conversion.project_config import (
     Facts,
     broken_must_nots,
     broken_musts,
@@ -19,13 +19,10 @@ from vitconvert.conversion.their_config import (
     look_up,
     unknown_arguments,
 )
-from vitconvert.errors import MissingFact, NotRepresentable
-from vitconvert.fields import parse_field
+from vitconvert.conversion.tensor_evidence import USER
+from vitconvert.errors import NotRepresentable
 from vitconvert.tables.architectures import FILE, architecture_in, find_architecture, named
 from vitconvert.tables.table import Table
-
-_PREFIX = {"class_token": True, "num_registers": 0}  # as an architecture has it if it is silent
-_POOLS_NO_PATCHES = ("token", "none")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,9 +63,7 @@ class Statements:
             state(parse_fields(self.own), "vitconvert.json"),
             facts_from_config(table, self.config, known=user),
         )
-        named_facts = self._named_facts(table)
-        _check_pooled_tokens(table, stronger, named_facts)
-        return strongest(stronger, named_facts)
+        return weigh_statements(table, stronger, self._named_facts(table))
 
     def check_class(self, table: Table, config: ViTConfig) -> None:
         """Make sure that the class which config.json names computes what the table says.
@@ -125,36 +120,6 @@ def parse_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
         UsageError: There is no such field, or the value is of another kind.
     """
     return {k: parse_field(k, value) for k, value in fields.items() if value is not None}
-
-
-def _check_pooled_tokens(table: Table, stronger: Facts, named_facts: Facts) -> None:
-    """Which tokens are pooled depends on the pooling in a class that has rotary embeddings.
-
-    timm's Eva reads the prefix tokens if it pools by attention, and in no other pooling; its
-    VisionTransformer, which has no such embeddings, does what it is told. An architecture's row
-    knows its own pooling.
-
-    Raises:
-        MissingFact: The pooling is another one than the architecture's, and nothing tells.
-    """
-    if "pooling" not in stronger or "pooling" not in named_facts:
-        return
-    (pooling, origin), (rows_pooling, row) = stronger["pooling"], named_facts["pooling"]
-    said = strongest(stronger, named_facts)
-    prefix = any(said.get(name, (default, ""))[0] for name, default in _PREFIX.items())
-    settled = "pool_include_prefix" in stronger or any(
-        default.name == "pool_include_prefix" for default in table.defaults
-    )
-    turned = said.get("rope", ("none", ""))[0] != "none"
-    if settled or not (prefix and turned) or pooling in _POOLS_NO_PATCHES:
-        return
-    if (pooling == "map") != (rows_pooling == "map"):
-        raise MissingFact(
-            f"The architecture pools by {rows_pooling}, and this model by {pooling}: whether class "
-            "and register tokens are pooled too is not said.",
-            evidence={"pooling": origin, "architecture": row.removeprefix("architecture ")},
-            hint="--set pool_include_prefix=... (in Python, overrides={...}) states it.",
-        )
 
 
 def _row(ecosystem: str, name: str) -> dict[str, Any]:

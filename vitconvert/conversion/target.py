@@ -1,8 +1,7 @@
 """Whether a dialect can hold a function, and the plan that writes it there.
 
-The test is to read back: what would a reader of the target, who has the target's tensors and its
-own configuration, take the function to be? Where that is another function, the target is refused
-by name.
+The test is to read back: a reader who has the target's tensors and its own configuration must find
+the same function. If not, the target is refused with the differences.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from vitconvert.config import ViTConfig
-from vitconvert.conversion.facts import derive_config, state, strongest
+from vitconvert.conversion.derivation import derive_config, state, strongest
 from vitconvert.conversion.plan import Plan, check_rows, plan_writing
-from vitconvert.conversion.their_config import Facts, facts_from_config
+from vitconvert.conversion.project_config import Facts, facts_from_config
 from vitconvert.errors import ConflictingFact, MissingFact, NotRepresentable
 from vitconvert.tables.binding import Binding, bind
 from vitconvert.tables.canonical import instances
@@ -110,14 +109,11 @@ def _read_back(binding: Binding, stated: Facts) -> ViTConfig:
 
 
 def _require_properties(table: Table, config: ViTConfig) -> None:
-    wrong = {k: v for k, v in table.only.items() if getattr(config, k) != v}
-    if wrong:
+    if broken := [text for always in table.only if (text := always.broken_by(config))]:
         raise NotRepresentable(
             f"{table.title} has no such models.",
             evidence={"table": table.file},
-            details=[
-                f"{k} is always {v} there, and {getattr(config, k)} here" for k, v in wrong.items()
-            ],
+            details=broken,
         )
 
 
@@ -127,7 +123,7 @@ def _require_same_function(table: Table, config: ViTConfig, read_back: ViTConfig
     found |= {
         default.name: default.value
         for default in table.defaults
-        if default.name == "no_embed_class" in wanted and not default.word
+        if default.name == "no_embed_class" in wanted and default.condition is None
     }
     differences = [
         f"{name}: the weights need {wanted.get(name)}, and there it is {found.get(name)}"

@@ -58,7 +58,7 @@ class RoundTrip:
 
     Attributes:
         dialect, title: The table's.
-        container: "safetensors", "npz" or "torch".
+        container: Format of the weights.
         size: Bytes of the weights file.
         declared: What the weights were declared to be, other than they were trained, because the
             dialect knows nothing else. The trip then compares the model under this declaration

@@ -33,9 +33,9 @@ from vitconvert.containers import write_safetensors
 from vitconvert.errors import MissingPackage, VitConvertError
 from vitconvert.export.convert import convert_checkpoint, write_json
 from vitconvert.export.whole_directory import check_output
-from vitconvert.inference.preprocessing import Preprocessing
 from vitconvert.model import ViT
 from vitconvert.model.initialisation import initialise
+from vitconvert.preprocessing import Preprocessing
 from vitconvert.sources import locate
 
 COMMAND = "python -m vitconvert.demo.train"

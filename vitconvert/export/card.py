@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint import Checkpoint
@@ -17,7 +17,8 @@ from vitconvert.config import ViTConfig
 from vitconvert.containers import TensorInfo
 from vitconvert.conversion.ledger import Ledger
 from vitconvert.conversion.target import Target
-from vitconvert.inference.preprocessing import Preprocessing
+from vitconvert.export.provenance import published
+from vitconvert.preprocessing import Preprocessing
 from vitconvert.programs import program_of
 from vitconvert.programs.example import Example, vitconvert_example
 from vitconvert.sources import Located
@@ -120,13 +121,10 @@ def _task(config: ViTConfig) -> str:
 
 def _name(located: Located) -> str:
     """What the source is called, without the places of one machine."""
-    place = _without_query(located.reference.removeprefix("local-dir:"))
-    return located.name or located.repo or Path(place).name or "Vision Transformer"
-
-
-def _without_query(address: str) -> str:
-    """A query may be a secret."""
-    return address.partition("?")[0]
+    if stated := located.name or located.repo:
+        return published(stated)
+    place = published(located.reference).removeprefix("local-dir:")
+    return PurePosixPath(place).name or "Vision Transformer"
 
 
 def _model(source: Checkpoint, target: Target, tensors: Mapping[str, TensorInfo]) -> _Rows:
@@ -191,7 +189,7 @@ def _origin(source: Checkpoint, sha256_in: Mapping[str, str]) -> _Rows:
     where = [
         ("repository", located.repo),
         ("revision", located.revision),
-        ("address", located.url and _without_query(located.url)),
+        ("address", located.url and published(located.url)),
         ("dialect", source.dialect),
     ]
     return [

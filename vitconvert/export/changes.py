@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint import Checkpoint, build_model
 from vitconvert.errors import ParityFailed, UsageError
-from vitconvert.inference.labels import Labels
-from vitconvert.inference.preprocessing import Preprocessing
+from vitconvert.labels import Labels
+from vitconvert.preprocessing import Preprocessing
 
 if TYPE_CHECKING:
     import torch
@@ -60,7 +60,7 @@ def changed(checkpoint: Checkpoint, changes: Changes) -> Checkpoint:
 
 
 def _resized(checkpoint: Checkpoint, changes: Changes) -> Checkpoint:
-    from vitconvert.conversion.morphs import resize
+    from vitconvert.conversion.surgery import resize
 
     tensors, config, said = resize(
         checkpoint.tensors,
@@ -81,7 +81,7 @@ def _resized(checkpoint: Checkpoint, changes: Changes) -> Checkpoint:
 
 
 def _with_channels(checkpoint: Checkpoint, channels: int) -> Checkpoint:
-    from vitconvert.conversion.ends import change_channels
+    from vitconvert.conversion.surgery import change_channels
 
     tensors, config, change = change_channels(checkpoint.tensors, checkpoint.config, channels)
     return replace(
@@ -109,7 +109,7 @@ def _in_channels(preprocessing: Preprocessing | None, channels: int) -> Preproce
 
 
 def _with_head(checkpoint: Checkpoint, num_classes: int) -> Checkpoint:
-    from vitconvert.conversion.ends import replace_head
+    from vitconvert.conversion.surgery import replace_head
 
     tensors, config, change = replace_head(checkpoint.tensors, checkpoint.config, num_classes)
     ledger = checkpoint.ledger.with_changes([change])
@@ -117,7 +117,7 @@ def _with_head(checkpoint: Checkpoint, num_classes: int) -> Checkpoint:
 
 
 def _with_classes(checkpoint: Checkpoint, classes: Sequence[int | str]) -> Checkpoint:
-    from vitconvert.conversion.ends import select_classes
+    from vitconvert.conversion.surgery import select_classes
 
     labels = checkpoint.labels
     indices = [_index(name, labels) for name in classes]
@@ -144,7 +144,7 @@ def _index(name: int | str, labels: Labels | None) -> int:
 
 
 def _with_dtype(checkpoint: Checkpoint, dtype: "torch.dtype") -> Checkpoint:
-    from vitconvert.conversion.morphs import cast
+    from vitconvert.conversion.surgery import cast
 
     tensors, change = cast(checkpoint.tensors, dtype)
     after = replace(checkpoint, tensors=tensors)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitconvert.checkpoint import Checkpoint
@@ -16,6 +17,7 @@ from vitconvert.export.convert import describe
 from vitconvert.export.stream import Move, moves
 from vitconvert.export.targets import choose_gauged_target
 from vitconvert.export.weights import parse_size, weights_files
+from vitconvert.export.whole_directory import check_source
 from vitconvert.programs import program_of
 from vitconvert.sources import Located
 from vitconvert.tables.canonical import expected_shapes, expected_tensors
@@ -140,9 +142,12 @@ def plan_checkpoint(
     changes: Changes | None = None,
     allow: Sequence[str] = (),
     max_shard_size: int | str | None = None,
+    output: Path | None = None,
 ) -> ConversionPlan:
     """Plan a conversion; see `vitconvert.plan_conversion`."""
     most = parse_size(max_shard_size)
+    if output is not None:
+        check_source(output, checkpoint.sources)
     weights = checkpoint.weights
     source, altered = _after(checkpoint, changes) if changes else (checkpoint, {})
     target, gauges, passed_over = choose_gauged_target(to, describe(source), allow)
@@ -198,7 +203,7 @@ def _files(
 
 def _after(checkpoint: Checkpoint, changes: Changes) -> tuple[Checkpoint, dict[str, str]]:
     """The checkpoint as it would be after changes, and the class of each tensor's change."""
-    from vitconvert.conversion.morphs import cast
+    from vitconvert.conversion.surgery import cast
 
     before = _promised(checkpoint)
     after = changed(before, replace(changes, dtype=None))

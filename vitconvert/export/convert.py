@@ -17,6 +17,7 @@ from vitconvert.export.provenance import provenance, source_hashes, weights_meta
 from vitconvert.export.targets import OWN, choose_gauged_target, choose_target
 from vitconvert.export.weights import contents_for, parse_size, write_weights
 from vitconvert.export.whole_directory import check_source, whole_directory
+from vitconvert.export.written import RECORD
 from vitconvert.programs import DescribedModel, program_of
 from vitconvert.sources import Located
 
@@ -87,7 +88,7 @@ def convert_checkpoint(
     command: str | None = None,
 ) -> Conversion:
     """Write a checkpoint for another ecosystem; see `vitconvert.convert`."""
-    check_source(output, checkpoint.located.weights)
+    check_source(output, checkpoint.sources)
     most = parse_size(max_shard_size)
     sha256_in = source_hashes(checkpoint)
     parity = _verified(checkpoint) if verify else None
@@ -111,8 +112,9 @@ def convert_checkpoint(
             "departures": departures,
         }
         write_card(directory, source, target, infos, **told)
-        record = provenance(source, target, sha256_out=sha256, command=command, **told)
-        write_json(directory / "vitconvert.json", record)
+        files = [*(file.name for file in directory.iterdir()), RECORD]
+        told |= {"sha256_out": sha256, "files": files, "command": command}
+        write_json(directory / RECORD, provenance(source, target, **told))
     return Conversion(
         output=output,
         located=source.located,

@@ -1,8 +1,9 @@
 """`vitconvert.json`: where a directory came from, what was done, and how it was proved."""
 
+import os
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,20 +19,24 @@ if TYPE_CHECKING:
     from vitconvert.programs.opening import Opened
 
 
-# What somebody typed: an option before it, a path that begins elsewhere than here.
-_PLACE = re.compile(r"(-o|--[a-z-]+=)?(local-dir:)?((?:~|\.\.|/).*)", re.DOTALL)
+# A reference that is no path (`sources.references`), unless something here is called like that.
+_NO_PATH = re.compile(
+    r"(?!local-dir:|file:)[A-Za-z][A-Za-z0-9+-]+:.*|[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@.+)?",
+    re.DOTALL,
+)
 
 
-def published(typed: str) -> str:
-    """A reference or an argument as anybody may read it.
+def published(reference: str) -> str:
+    """A reference as anybody may read it.
 
-    Of a path elsewhere than below the current directory the last name remains, which tells nothing
-    of this machine, and of an address what stands before its query, which may be a secret.
+    Of a path the last name remains, which tells nothing of this machine, and of an address what
+    stands before its query, which may be a secret.
     """
-    if place := _PLACE.fullmatch(typed):
-        option, kind, path = place.groups(default="")
-        return f"{option}{kind}{Path(path).name}"
-    return typed.partition("?")[0] if "://" in typed else typed
+    is_here = os.path.lexists(os.path.expanduser(reference))  # noqa: PTH111 (never an error)
+    if _NO_PATH.fullmatch(reference) and not is_here:
+        return reference.partition("?")[0] if "://" in reference else reference
+    kind = "local-dir:" if reference.startswith("local-dir:") else ""
+    return kind + re.split(r"[/\\]", reference.rstrip("/\\"))[-1].removeprefix(kind)
 
 
 def provenance(
@@ -40,6 +45,7 @@ def provenance(
     *,
     sha256_in: Mapping[str, str],
     sha256_out: Mapping[str, str],
+    files: Iterable[str],
     parity: "ParityReport | None",
     opened: "Sequence[Opened]",
     departures: Sequence[str],
@@ -55,7 +61,7 @@ def provenance(
         "command": command,
         "source": {
             "reference": published(located.reference),
-            "name": located.name,
+            "name": located.name and published(located.name),
             "repo": located.repo,
             "revision": located.revision,
             "url": located.url and published(located.url),
@@ -73,6 +79,7 @@ def provenance(
         "parity": {**parity.to_dict(), "source": published(parity.source)} if parity else None,
         "opened_by": [consumer.to_dict() for consumer in opened],
         "sha256": dict(sha256_out),
+        "files": sorted(files),
     }
 
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 from vitconvert.containers import hash_file
 from vitconvert.errors import IntegrityError, UploadError, UsageError
 from vitconvert.export.whole_directory import is_unfinished
+from vitconvert.export.written import RECORD
+from vitconvert.formats import FOREIGN_SUFFIXES, suffixes
+from vitconvert.sources.answers import is_commit, shown
 from vitconvert.sources.hub_errors import explained_upload
 from vitconvert.sources.progress import progress
 from vitconvert.version import LIBRARY, VERSION
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
-
-RECORD = "vitconvert.json"
-_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".npz", ".ckpt", ".h5", ".msgpack", ".onnx")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,17 +47,21 @@ def files_to_push(directory: Path) -> dict[str, Path]:
     """The files of an output that go to the Hub: all but those whose path has a dot in front.
 
     Raises:
-        UploadError: The directory is no output of vitconvert, or not all of one, or holds weights
-            that vitconvert did not write.
+        UploadError: The directory is no output of vitconvert, or not all of one, or holds links,
+            or weights that vitconvert did not write.
         IntegrityError: Weights are not those that were written.
     """
     record = _record(directory)
-    paths = {
-        path.relative_to(directory).as_posix(): path
-        for path in sorted(directory.rglob("*"))
-        if path.is_file()
-    }
-    files = {name: path for name, path in paths.items() if not _is_hidden(name)}
+    paths = {path.relative_to(directory).as_posix(): path for path in directory.rglob("*")}
+    shown = {name: paths[name] for name in sorted(paths) if not _is_hidden(name)}
+    if links := [name for name, path in shown.items() if path.is_symlink()]:
+        raise UploadError(
+            "Links are not published: they may lead to files that are not meant to be.",
+            evidence={"directory": directory},
+            details=links,
+            hint="put a copy in the place of each, or move them elsewhere.",
+        )
+    files = {name: path for name, path in shown.items() if path.is_file()}
     if missing := sorted(record.keys() - files.keys()):
         raise UploadError(
             "Weights that were written are missing.",
@@ -65,7 +69,8 @@ def files_to_push(directory: Path) -> dict[str, Path]:
             details=missing,
             hint="convert again with --force.",
         )
-    if foreign := [n for n in files if n.endswith(_WEIGHTS) and n not in record]:
+    weights = (*suffixes(), *FOREIGN_SUFFIXES)
+    if foreign := [n for n in files if n.endswith(weights) and n not in record]:
         raise UploadError(
             f"{RECORD} does not tell of all weights here.",
             evidence={"directory": directory},
@@ -129,6 +134,12 @@ def push(
             revision=revision,
             create_pr=create_pr,
         )
+        if not is_commit(done.oid):
+            raise UploadError(
+                "The Hub does not say which commit it has made.",
+                evidence={"expected": "40 hexadecimal digits", "found": shown(done.oid)},
+                hint="look at the repository's page for what has arrived.",
+            )
         there = api.list_repo_files(repo, revision=done.pr_revision or done.oid)
     if left_out := sorted(files.keys() - set(there)):
         raise UploadError(
@@ -171,7 +182,7 @@ def _record(directory: Path) -> dict[str, str]:
         raise UploadError(
             f"{RECORD} does not tell which weights were written.",
             evidence={"file": path},
-            hint="convert again with --force.",
+            hint="convert again, to another directory.",
         )
     return record
 

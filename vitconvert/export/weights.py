@@ -2,28 +2,26 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.containers import (
     Content,
+    Surroundings,
     TensorInfo,
     content_of,
     split,
-    write_npz,
     write_shards,
-    write_torch,
+    written_module,
 )
 from vitconvert.conversion.gauges import GAUGES
 from vitconvert.conversion.plan import compose
 from vitconvert.conversion.target import Target
 from vitconvert.errors import NotRepresentable, UsageError
 from vitconvert.export.stream import stream
+from vitconvert.formats import written_formats
 from vitconvert.programs import program_of
 from vitconvert.tables.table import Table
-
-_FILES = {"safetensors": "model.safetensors", "npz": "model.npz", "torch": "model.pt"}
 
 
 def contents_for(
@@ -86,9 +84,10 @@ def weights_files(
     Raises:
         UsageError: The program of this dialect reads a single file.
     """
-    name = _FILES[table.container]
+    form = written_formats()[table.container]
+    name = form.output
     files = split(name, infos, most)
-    if most is not None and (table.container != "safetensors" or program_of(table).one_file):
+    if most is not None and (not form.sharded or program_of(table).one_file):
         raise UsageError(
             f"{table.title} is read from one file, {name}.",
             evidence={"asked for": f"at most {most:,} bytes", "would be": f"{len(files)} files"},
@@ -112,8 +111,8 @@ def write_weights(
         directory: Where.
         table: The dialect.
         contents: What, by name.
-        most: Bytes of tensors in a file of safetensors; None is one file.
-        metadata: What the header of safetensors says besides; the other kinds have no place.
+        most: Bytes of tensors in a file, where the format allows several; None is one file.
+        metadata: What the header says besides, where the format has a place for it.
         read_soon: Whether the weights are read next; if not, they are written past the page cache.
 
     Returns:
@@ -124,14 +123,16 @@ def write_weights(
     """
     infos = {name: content.info for name, content in contents.items()}
     files = weights_files(table, infos, most)
-    path = directory / _FILES[table.container]
-    match table.container:
-        case "safetensors":
-            # transformers refuses files that do not say which framework they are for.
-            stated = {**metadata, "format": "pt"}
-            return write_shards(path, contents, metadata=stated, shards=files, read_soon=read_soon)
-        case "npz":
-            return {path.name: write_npz(path, contents, read_soon=read_soon)}
-        case _:
-            write = partial(write_torch, wrapper=table.wrapper, beside=table.beside)
-            return {path.name: write(path, contents, read_soon=read_soon)}
+    surroundings = Surroundings(
+        # transformers refuses safetensors that do not say which framework they are for.
+        metadata={**metadata, "format": "pt"},
+        wrapper=table.wrapper,
+        extras=table.beside,
+    )
+    module = written_module(table.container)
+    return write_shards(
+        directory / written_formats()[table.container].output,
+        contents,
+        shards=files,
+        write=lambda path, part: module.write_file(path, part, surroundings, read_soon),
+    )

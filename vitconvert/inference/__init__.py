@@ -1,1 +1,1 @@
-"""What a checkpoint sees and says: photographs in, labels out."""
+"""A model's answers about photographs: the likeliest classes, and features."""

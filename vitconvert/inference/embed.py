@@ -1,4 +1,4 @@
-"""Photographs in, their features out."""
+"""The features of photographs."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -8,17 +8,17 @@ from typing import Any
 from torch import Tensor
 
 from vitconvert.errors import ConflictingFact, UsageError, VitConvertError
-from vitconvert.inference.answers import answers, check_batches
+from vitconvert.inference.batches import check_batches, run_in_batches
 from vitconvert.inference.images import ImageSource, find_images
-from vitconvert.inference.preprocessing import Preprocessing
 from vitconvert.model import ViT
+from vitconvert.preprocessing import Preprocessing
 
 
 @dataclass(frozen=True, kw_only=True)
 class Embedding:
-    """What a model makes of one photograph, or why it could not be asked."""
+    """The features of one photograph, or the error that it gave."""
 
-    path: Path | None  # None for an image that was given open
+    path: Path | None  # None for an open image
     features: Tensor | None = None  # (D,), or (N, D) tokens; float32 on the CPU
     error: VitConvertError | None = None
 
@@ -42,20 +42,24 @@ def embed(
     recursive: bool = False,
     fast_preprocessing: bool = False,
 ) -> Iterator[Embedding]:
-    """The features of each image, in the order of the images, as they come.
+    """The features of each image, in the order of the images, one at a time.
 
-    They are what the classification head reads: pooled as the model pools, (D,) for each image.
-    With `tokens`, all tokens after the last block and the final norm, (N, D): class token and
-    registers, then patches row by row. timm calls them `forward_head(..., pre_logits=True)` and
-    `forward_features`. With `projected`, what the projection of CLIP makes of the pooled ones,
-    which is compared with texts once both have length 1: `image_embeds` of
-    `CLIPVisionModelWithProjection` (transformers 5.23), `encode_image` (open_clip 3.3). The other
-    arguments are those of `predict`.
+    By default, the pooled features, which the classification head reads: (D,) for each image;
+    timm's `forward_head(..., pre_logits=True)`.
+
+    Args:
+        tokens: Give all tokens after the last block and the final norm, (N, D): class token and
+            registers, then patches row by row; timm's `forward_features`.
+        projected: Give CLIP's projection of the pooled features. Divide it by its length to
+            compare it with texts. It is `image_embeds` of `CLIPVisionModelWithProjection`
+            (transformers 5.23) and `encode_image` (open_clip 3.3).
+
+    The other arguments are those of `predict`.
 
     Raises:
-        UsageError: `batch_size` is below 1, or tokens are to be projected.
-        InputMismatch: The preprocessing makes other images than the model reads.
-        ConflictingFact: There is no projection.
+        UsageError: `batch_size` is below 1, or both `tokens` and `projected` are asked for.
+        InputMismatch: The preprocessing does not make the images that the model reads.
+        ConflictingFact: The model has no projection.
     """
     check_batches(model, preprocessing, batch_size)
     if projected:
@@ -63,11 +67,11 @@ def embed(
 
     def pooled(batch: Tensor) -> Tensor:
         if not model.config.num_classes:
-            features: Tensor = model(batch)  # a fast model computes no other tokens
+            features: Tensor = model(batch)  # here a fast model does not compute unused tokens
             return features
         return model.forward_head(model.forward_features(batch), pre_logits=True)
 
-    answered = answers(
+    outputs = run_in_batches(
         model,
         model if projected else model.forward_features if tokens else pooled,
         find_images(images, recursive=recursive),
@@ -75,32 +79,33 @@ def embed(
         batch_size=batch_size,
         fast_preprocessing=fast_preprocessing,
     )
-    return (_embedding(path, answer) for path, answer in answered)
+    return (_embedding(path, features) for path, features in outputs)
 
 
 def _check_projection(model: ViT, *, tokens: bool) -> None:
     if tokens:
         raise UsageError(
-            "Tokens are not projected, only the pooled features are.",
-            hint="leave one of the two out.",
+            "Only pooled features can be projected, not tokens.",
+            hint="ask for tokens or for projected features, not for both.",
         )
     config = model.config
     if not config.num_classes:
         raise ConflictingFact(
-            "The model has no projection.", hint="its features can be embedded as they are."
+            "The model has no projection.",
+            hint="leave out --projected (in Python, projected=True).",
         )
     # timm has no head without a bias: it writes CLIP's projection with a bias of zeros.
     if config.head_bias and model.get_parameter("head.bias").any():
         raise ConflictingFact(
-            "The model's head has a bias, so it classifies and projects nothing.",
+            "The model's head has a bias, so it is a classifier and not a projection.",
             evidence={"classes": config.num_classes},
-            hint="its features can be embedded as they are.",
+            hint="leave out --projected (in Python, projected=True).",
         )
 
 
-def _embedding(path: Path | None, answer: Tensor | VitConvertError) -> Embedding:
-    if isinstance(answer, VitConvertError):
-        return Embedding(path=path, error=answer)
-    if not answer.isfinite().all():
+def _embedding(path: Path | None, features: Tensor | VitConvertError) -> Embedding:
+    if isinstance(features, VitConvertError):
+        return Embedding(path=path, error=features)
+    if not features.isfinite().all():
         return Embedding(path=path, error=VitConvertError("The features are not finite."))
-    return Embedding(path=path, features=answer)
+    return Embedding(path=path, features=features)

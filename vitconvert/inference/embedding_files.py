@@ -1,4 +1,4 @@
-"""Features to files that other programs read."""
+"""Files of features, in formats that other programs read."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -15,15 +15,15 @@ from vitconvert.inference.embed import Embedding
 
 
 def check_output(path: Path, *, overwrite: bool) -> None:
-    """That a file of this name can be written, before any work is done.
+    """Check, before any work is done, that a file of this name can be written.
 
     Raises:
         UsageError: The suffix is unknown, or the directory does not exist.
-        OutputExists: The file does, and is not to be overwritten.
+        OutputExists: The file exists, and `overwrite` is false.
     """
     if path.suffix not in _WRITERS:
         raise UsageError(
-            f"Features are not written as {path.suffix or 'a file without suffix'}.",
+            f"Features cannot be written as {path.suffix or 'a file without suffix'}.",
             evidence={"output": path, "known": ", ".join(_WRITERS)},
         )
     if not path.parent.is_dir():
@@ -38,39 +38,45 @@ def check_output(path: Path, *, overwrite: bool) -> None:
         )
 
 
-def write_embeddings(path: Path, embeddings: Iterable[Embedding]) -> int:
-    """Write the features of images, in their order, whole or not at all; how many there are.
+def write_embeddings(path: Path, embeddings: Iterable[Embedding]) -> int | None:
+    """Write the features of images, in their order; a file appears whole or not at all.
 
         .npz            arrays "features" (images, D), or (images, N, D) of tokens, and "paths"
         .safetensors    a tensor "features", and "paths" in the metadata: a list in JSON
         .jsonl          one object for each image, {"path", "features", "error"}, failed ones too
 
-    The first two hold all features in memory until they are written, leave failed images out,
-    and make no file if nothing is left.
+    The first two keep all features in memory until they are written, and leave out images that
+    failed.
+
+    Returns:
+        How many images have features in the file; None if no file was written, because the first
+        two formats had no features to hold.
 
     Raises:
-        UsageError: There is no place for the file.
+        UsageError: The directory does not exist.
     """
     return _WRITERS[path.suffix](path, embeddings)
 
 
-def _write_npz(path: Path, embeddings: Iterable[Embedding]) -> int:
-    paths, features = _collected(embeddings)
-    if features:
-        with whole_file(path) as file:
-            np.savez(file, features=torch.stack(features).numpy(), paths=np.array(paths))
+def _write_npz(path: Path, embeddings: Iterable[Embedding]) -> int | None:
+    paths, features = _collect(embeddings)
+    if not features:
+        return None
+    with whole_file(path) as file:
+        np.savez(file, features=torch.stack(features).numpy(), paths=np.array(paths))
     return len(features)
 
 
-def _write_safetensors(path: Path, embeddings: Iterable[Embedding]) -> int:
-    paths, features = _collected(embeddings)
-    if features:
-        metadata = {"paths": json.dumps(paths)}
-        write_safetensors(path, {"features": torch.stack(features)}, metadata=metadata)
+def _write_safetensors(path: Path, embeddings: Iterable[Embedding]) -> int | None:
+    paths, features = _collect(embeddings)
+    if not features:
+        return None
+    metadata = {"paths": json.dumps(paths)}
+    write_safetensors(path, {"features": torch.stack(features)}, metadata=metadata)
     return len(features)
 
 
-def _collected(embeddings: Iterable[Embedding]) -> tuple[list[str], list[Tensor]]:
+def _collect(embeddings: Iterable[Embedding]) -> tuple[list[str], list[Tensor]]:
     found = [(e.path, e.features) for e in embeddings if e.features is not None]
     return [str(path or "") for path, _ in found], [features for _, features in found]
 
@@ -85,7 +91,7 @@ def _write_jsonl(path: Path, embeddings: Iterable[Embedding]) -> int:
     return count
 
 
-_WRITERS: Mapping[str, Callable[[Path, Iterable[Embedding]], int]] = {
+_WRITERS: Mapping[str, Callable[[Path, Iterable[Embedding]], int | None]] = {
     ".npz": _write_npz,
     ".safetensors": _write_safetensors,
     ".jsonl": _write_jsonl,

@@ -1,4 +1,4 @@
-"""Which image files a user means."""
+"""Find the image files that a user means."""
 
 import glob
 import os
@@ -10,7 +10,7 @@ from PIL import Image
 
 ImageSource = str | PathLike[str] | Image.Image
 
-# What counts as an image in a folder; a file that is named itself may be called anything.
+# What counts as an image in a folder; a file that the user names may have any suffix.
 SUFFIXES = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".avif", ".gif", ".bmp"),
     *(".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".jp2", ".tga"),
@@ -20,11 +20,11 @@ SUFFIXES = (
 def find_images(
     sources: ImageSource | Iterable[ImageSource], *, recursive: bool = False
 ) -> Iterator[Path | Image.Image]:
-    """Files and open images as they are; the images in folders; the matches of patterns.
+    """Files and open images as they are, the images in folders, and the matches of patterns.
 
-    Folders and patterns give their images in the order of their names. Hidden files are left out.
-    What leads to no image is kept as it is: reading it will say why. `**` in a pattern means any
-    number of folders, `recursive` the folders inside of folders too.
+    Folders and patterns give their images sorted by name, without hidden files. `**` in a pattern
+    matches any number of folders; `recursive` looks into subfolders. A source without any image is
+    kept as it is, so that reading it later tells the user why.
     """
     if isinstance(sources, str | PathLike | Image.Image):
         sources = [sources]
@@ -46,7 +46,7 @@ def _images_at(source: str, *, recursive: bool) -> Iterator[Path]:
 
 
 def _matches(pattern: str, *, recursive: bool) -> Iterator[Path]:
-    # Path.glob takes no pattern that begins at the root.
+    # Path.glob refuses patterns that begin at the root.
     for match in map(Path, sorted(glob.glob(pattern, recursive=True))):  # noqa: PTH207
         if match.is_dir():
             yield from _images_in(match, recursive=recursive) if recursive else ()

@@ -4,8 +4,8 @@ import torch
 
 from vitconvert.checkpoint import Checkpoint, build_model
 from vitconvert.errors import MissingFact
-from vitconvert.inference.preprocessing import Preprocessing
 from vitconvert.model import ViT
+from vitconvert.preprocessing import Preprocessing
 
 
 def ready(

@@ -1,4 +1,4 @@
-"""Photographs in, the likeliest classes out."""
+"""The likeliest classes of photographs."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -9,10 +9,10 @@ from torch import Tensor
 
 from vitconvert.config import ViTConfig
 from vitconvert.errors import ConflictingFact, UsageError, VitConvertError
-from vitconvert.inference.answers import answers, check_batches
+from vitconvert.inference.batches import check_batches, run_in_batches
 from vitconvert.inference.images import ImageSource, find_images
-from vitconvert.inference.preprocessing import Preprocessing
 from vitconvert.model import ViT
+from vitconvert.preprocessing import Preprocessing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,9 +27,9 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """What a model says about one photograph, or why it could not be asked."""
+    """What a model says about one photograph, or the error that it gave."""
 
-    path: Path | None  # None for an image that was given open
+    path: Path | None  # None for an open image
     top: tuple[Candidate, ...] = ()  # likeliest first
     error: VitConvertError | None = None
 
@@ -53,26 +53,29 @@ def predict(
     recursive: bool = False,
     fast_preprocessing: bool = False,
 ) -> Iterator[Prediction]:
-    """The `topk` likeliest classes of each image, in the order of the images, as they come.
+    """The likeliest classes of each image, in the order of the images, one at a time.
 
-    An image that cannot be read, or does not fit, has an error instead, and the rest goes on.
-    The model runs as it is: on its device, in its dtype, in the mode it is in. Threads decode and
-    preprocess the next images while it computes. A `FastViT` on a CPU computes several batches at
-    once, on threads of its own.
+    An image that cannot be read, or does not fit, gives an error instead, and the rest goes on.
+    The model runs as it is: on its device, in its dtype, in its training or eval mode. Threads
+    decode and preprocess the next images while it computes. A `FastViT` on a CPU computes several
+    batches at once, each by one thread.
 
     Args:
         images: Files, folders, patterns and open images: see `images.find_images`.
-        recursive: Look into the folders of folders too.
+        topk: How many classes, at most; on the command line, `--top` or `--topk`.
+        labels: Names of the classes.
+        batch_size: How many images the model reads at once.
+        recursive: Look into subfolders too.
         fast_preprocessing: See `Preprocessing`.
 
     Raises:
         UsageError: `topk` or `batch_size` is below 1.
-        InputMismatch: The preprocessing makes other images than the model reads.
-        ConflictingFact: The model has no head, or not as many classes as there are labels.
+        InputMismatch: The preprocessing does not make the images that the model reads.
+        ConflictingFact: The model has no classifier, or another number of classes than of labels.
     """
     check_batches(model, preprocessing, batch_size)
     _check(model.config, topk=topk, labels=labels)
-    answered = answers(
+    outputs = run_in_batches(
         model,
         model,
         find_images(images, recursive=recursive),
@@ -80,7 +83,7 @@ def predict(
         batch_size=batch_size,
         fast_preprocessing=fast_preprocessing,
     )
-    return (_prediction(path, answer, topk=topk, labels=labels) for path, answer in answered)
+    return (_prediction(path, logits, topk=topk, labels=labels) for path, logits in outputs)
 
 
 def _check(config: ViTConfig, *, topk: int, labels: Sequence[str] | None) -> None:
@@ -98,34 +101,35 @@ def _check(config: ViTConfig, *, topk: int, labels: Sequence[str] | None) -> Non
         )
     if not config.head_bias and labels is None:  # a classifier has a bias
         raise ConflictingFact(
-            "The model's head projects features, as CLIP's, and names no classes.",
+            "The model's head is a projection, like CLIP's, and not a classifier.",
             hint="its features can still be embedded.",
         )
     if labels is not None and len(labels) != config.num_classes:
         raise ConflictingFact(
-            f"There are {len(labels)} labels for {config.num_classes} classes.",
+            f"The number of labels is {len(labels)}, and the number of classes "
+            f"{config.num_classes}."
         )
 
 
 def _prediction(
     path: Path | None,
-    answer: Tensor | VitConvertError,
+    logits: Tensor | VitConvertError,
     *,
     topk: int,
     labels: Sequence[str] | None,
 ) -> Prediction:
-    if isinstance(answer, VitConvertError):
-        return Prediction(path=path, error=answer)
-    if not answer.isfinite().all():
+    if isinstance(logits, VitConvertError):
+        return Prediction(path=path, error=logits)
+    if not logits.isfinite().all():
         return Prediction(path=path, error=VitConvertError("The logits are not finite."))
-    probabilities = answer.softmax(dim=0)
-    best = answer.topk(min(topk, len(answer))).indices.tolist()
+    probabilities = logits.softmax(dim=0)
+    best = logits.topk(min(topk, len(logits))).indices.tolist()
     top = tuple(
         Candidate(
             index=index,
             label=None if labels is None else labels[index],
             probability=float(probabilities[index]),
-            logit=float(answer[index]),
+            logit=float(logits[index]),
         )
         for index in best
     )

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitconvert.config import ViTConfig
-from vitconvert.model.layers import ACTIVATION, LayerScale, Linear, Mlp, norm_if, norm_of
+from vitconvert.model.layers import ACTIVATION, LayerScale, Mlp, linear, norm_if, norm_of
 from vitconvert.model.relative_positions import relative_position_bias, unset_table
 from vitconvert.model.rope import turn
 from vitconvert.model.selection import keep, kept_heads
@@ -55,11 +55,11 @@ class Attention(nn.Module):
                 h * config.kv_heads[layer] // self.num_heads for h in range(self.num_heads)
             ]
             shared = config.kv_heads[layer] * config.head_dim
-            self.q = Linear(config.embed_dim, inner, bias=config.qkv_bias)
-            self.k = Linear(config.embed_dim, shared, bias=config.qkv_bias)
-            self.v = Linear(config.embed_dim, shared, bias=config.qkv_bias)
+            self.q = linear(config.embed_dim, inner, bias=config.qkv_bias)
+            self.k = linear(config.embed_dim, shared, bias=config.qkv_bias)
+            self.v = linear(config.embed_dim, shared, bias=config.qkv_bias)
         elif not config.parallel_order:
-            self.qkv = Linear(config.embed_dim, 3 * inner, bias=config.qkv_bias)
+            self.qkv = linear(config.embed_dim, 3 * inner, bias=config.qkv_bias)
         self.q_norm = norm_if(config.qk_norm, config.head_dim, config)
         self.k_norm = norm_if(config.qk_norm, config.head_dim, config)
         self.relative_position_bias_table = (
@@ -68,7 +68,7 @@ class Attention(nn.Module):
         self.norm = norm_if(config.attention_norm, inner, config)
         self.proj: nn.Module = nn.Identity()
         if config.attention_proj and not config.joined_proj:
-            self.proj = Linear(inner, config.embed_dim, bias=config.proj_bias)
+            self.proj = linear(inner, config.embed_dim, bias=config.proj_bias)
         self.proj_drop = nn.Dropout(config.proj_drop_rate)
 
     def forward(
@@ -260,12 +260,12 @@ class OneStepBlock(nn.Module):
         D, inner = config.embed_dim, config.num_heads * config.head_dim
         self.widths = [config.mlp_dim, inner, inner, inner]
         self.norm1 = norm_of(D, config)
-        self.in_proj = Linear(D, sum(self.widths), bias=config.qkv_bias)
+        self.in_proj = linear(D, sum(self.widths), bias=config.qkv_bias)
         self.attn = _attention(config, layer)
         self.mlp = MlpEnd(config)
         self.out_proj: nn.Linear | None = None
         if config.joined_proj:
-            self.out_proj = Linear(inner + config.mlp_dim, D, bias=config.proj_bias)
+            self.out_proj = linear(inner + config.mlp_dim, D, bias=config.proj_bias)
         self.ls1 = LayerScale(D) if config.layer_scale else nn.Identity()
 
     def forward(
@@ -315,7 +315,7 @@ class MlpEnd(nn.Module):
         self.drop = nn.Dropout(config.proj_drop_rate)
         self.fc2: nn.Module = nn.Identity()
         if not config.joined_proj:
-            self.fc2 = Linear(config.mlp_dim, config.embed_dim, bias=config.mlp_bias)
+            self.fc2 = linear(config.mlp_dim, config.embed_dim, bias=config.mlp_bias)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(B, N, hidden) to (B, N, D), or to (B, N, hidden) without the second matrix."""

@@ -20,8 +20,9 @@ What is left to gain for one image of width 192 is in the attention, a quarter o
 the 12 microseconds that oneDNN takes for each linear layer before it begins.
 """
 
+import warnings
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +30,7 @@ from torch import Tensor, nn
 from vitconvert.config import ViTConfig
 from vitconvert.model.heads import PreLogits
 from vitconvert.model.inputs import check_images
-from vitconvert.model.layers import ACTIVATION, Linear, Mlp
+from vitconvert.model.layers import ACTIVATION, Mlp
 from vitconvert.model.selection import HeadMask
 from vitconvert.model.vit import ViT
 
@@ -69,7 +70,7 @@ def _identity(weight: Tensor) -> tuple[object, ...]:
     return weight.data_ptr(), weight.shape, weight.stride(), weight._version
 
 
-class FastLinear(Linear):
+class FastLinear(nn.Linear):
     """A linear layer and the activation after it: by oneDNN, for inference on a CPU.
 
     Anywhere else (another device or dtype, gradients, autocast, compilers) by torch's usual
@@ -84,6 +85,9 @@ class FastLinear(Linear):
     packs_after: float = 16  # calls, which make good for the time of packing; math.inf: never
     _calls = 0
     _packed: _Packed | None = None
+
+    def reset_parameters(self) -> None:
+        """Nothing: a fast layer is made on the meta device, and gets its weights later."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_calls": 0, "_packed": None}
@@ -161,6 +165,16 @@ class FastViT(ViT):
         super().__init__(config, device=device, dtype=dtype)
         self.requires_grad_(False)
         _keep_freed_memory()
+
+    def train(self, mode: bool = True) -> Self:
+        """As torch's, with a warning where no gradient would reach a parameter."""
+        if mode and not any(parameter.requires_grad for parameter in self.parameters()):
+            warnings.warn(
+                "A fast model is for inference: none of its parameters asks for a gradient. To "
+                "train the model, load it with fast=False.",
+                stacklevel=2,
+            )
+        return super().train(mode)
 
     def _build(self, config: ViTConfig) -> None:
         super()._build(config)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitconvert.config import ViTConfig
-from vitconvert.model.layers import ACTIVATION, Linear, Mlp, norm_if
+from vitconvert.model.layers import ACTIVATION, Mlp, linear, norm_if
 
 # Pooling that needs no weights: (B, N, D) to (B, D).
 REDUCTION: dict[str, Callable[[Tensor], Tensor]] = {
@@ -33,9 +33,9 @@ class AttentionPool(nn.Module):
         D = config.embed_dim
         self.num_heads = config.pool_heads or config.num_heads
         self.latent = nn.Parameter(torch.empty(1, 1, D))
-        self.q = Linear(D, D) if config.pool_q_proj else nn.Identity()
-        self.kv = Linear(D, 2 * D, bias=config.pool_kv_bias)
-        self.proj = Linear(D, D)
+        self.q = linear(D, D) if config.pool_q_proj else nn.Identity()
+        self.kv = linear(D, 2 * D, bias=config.pool_kv_bias)
+        self.proj = linear(D, D)
         self.norm = norm_if(config.pool_mlp, D, config)
         hidden = config.pool_mlp_dim or config.mlp_dim
         self.mlp = Mlp(config, hidden, bias=True, drop=0.0) if config.pool_mlp else None
@@ -60,7 +60,7 @@ class PreLogits(nn.Module):
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        self.fc = Linear(config.embed_dim, config.representation_size)
+        self.fc = linear(config.embed_dim, config.representation_size)
         self.act = ACTIVATION[config.representation_activation]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -72,4 +72,4 @@ def classifier(config: ViTConfig) -> nn.Module:
     """The head, which changes nothing where there are no classes."""
     if config.num_classes == 0:
         return nn.Identity()
-    return Linear(config.feature_dim, config.num_classes, bias=config.head_bias)
+    return linear(config.feature_dim, config.num_classes, bias=config.head_bias)

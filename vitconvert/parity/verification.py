@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from vitconvert.checkpoint import Checkpoint, build_model
 from vitconvert.errors import MissingPackage, NotRepresentable, UsageError
-from vitconvert.inference.preprocessing import Preprocessing
 from vitconvert.model import ViT
 from vitconvert.parity.diagnosis import Case, diagnose
 from vitconvert.parity.differences import (
@@ -24,6 +23,7 @@ from vitconvert.parity.differences import (
 )
 from vitconvert.parity.inputs import sample_images
 from vitconvert.parity.report import ParityReport
+from vitconvert.preprocessing import Preprocessing
 from vitconvert.programs import build_reference
 from vitconvert.programs.agreement import TOLERANCE
 from vitconvert.programs.isolation import isolated, side_by_side

@@ -1,1 +1,5 @@
-"""What a photograph becomes: how each project turns it into a model's input."""
+"""What a photograph becomes before a model reads it, as each project's own code makes it."""
+
+from vitconvert.preprocessing.preprocessing import Preprocessing
+
+__all__ = ["Preprocessing"]

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from vitconvert.config import ViTConfig
 from vitconvert.errors import VitConvertError
-from vitconvert.inference.preprocessing import Preprocessing
+from vitconvert.preprocessing.preprocessing import Preprocessing
 from vitconvert.tables.table import Table
 
 

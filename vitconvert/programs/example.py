@@ -4,16 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from vitconvert.config import ViTConfig
+from vitconvert.containers import written_module
 from vitconvert.conversion.target import Target
-from vitconvert.inference.preprocessing import Preprocessing
-
-_READERS = {
-    "torch": 'import torch\n\nstate_dict = torch.load("model.pt", weights_only=True)',
-    "npz": 'import numpy\n\narrays = dict(numpy.load("model.npz"))',
-    "safetensors": (
-        'from safetensors.torch import load_file\n\nstate_dict = load_file("model.safetensors")'
-    ),
-}
+from vitconvert.preprocessing import Preprocessing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +20,7 @@ class Example:
 def reading_example(target: Target, title: str = "") -> Example:
     """Where no more is known of a program than how its container is read."""
     title = title or f"For {target.table.title}"
-    return Example(title=title, code=_READERS[target.table.container])
+    return Example(title=title, code=written_module(target.table.container).EXAMPLE)
 
 
 def vitconvert_example(config: ViTConfig, preprocessing: Preprocessing | None) -> Example:

@@ -10,8 +10,8 @@ from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.target import Target, fit_target
 from vitconvert.errors import NotRepresentable, TableError, VitConvertError
-from vitconvert.inference.labels import Labels
-from vitconvert.inference.preprocessing import Preprocessing
+from vitconvert.labels import Labels
+from vitconvert.preprocessing import Preprocessing
 from vitconvert.programs.example import Example, reading_example
 from vitconvert.tables.table import Table
 

@@ -12,6 +12,7 @@ from vitconvert.checkpoint import Checkpoint
 from vitconvert.errors import MissingPackage, NotRepresentable
 from vitconvert.model import ViT
 from vitconvert.programs.taps import Taps
+from vitconvert.tables.binding import NO_ELEMENTS
 
 
 def call(model: nn.Module, images: Tensor) -> Tensor:
@@ -69,8 +70,9 @@ def own_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
     """
     ignored, weights = checkpoint.ledger.ignored, checkpoint.weights
     read = {name: weights.read(name) for name in weights.recognised.binding.shapes}
-    # We ignore empty arrays, but the module that they come from has a place for them.
-    read = {name: t for name, t in read.items() if name not in ignored or not t.numel()}
+    # Arrays without elements that a table names ([empty], [ignore]) are wanted by their own module.
+    kept = {n for n, t in read.items() if not t.numel() and ignored.get(n) != NO_ELEMENTS}
+    read = {name: t for name, t in read.items() if name not in ignored or name in kept}
     return {n: t if t.dtype == torch.float64 else t.float() for n, t in read.items()}
 
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import field_names
-from vitconvert.conversion.facts import state
+from vitconvert.conversion.derivation import state
 from vitconvert.conversion.target import Target, fit_target
 from vitconvert.errors import NotRepresentable
 from vitconvert.programs.example import Example

@@ -3,22 +3,10 @@
 from collections.abc import Collection
 from pathlib import PurePosixPath
 
+from vitconvert.containers import weights_among
 from vitconvert.errors import SourceError, nearest
+from vitconvert.formats import FOREIGN_SUFFIXES, in_words, suffixes
 from vitconvert.sources.located import COMPANIONS
-
-INDEX = ".index.json"
-# The safe format first; open_clip's own spelling of the same weights last.
-_PREFERRED = (
-    "model.safetensors",
-    f"model.safetensors{INDEX}",
-    "pytorch_model.bin",
-    f"pytorch_model.bin{INDEX}",
-    "open_clip_model.safetensors",
-    "open_clip_pytorch_model.bin",
-)
-_SUFFIXES = ((".safetensors",), (".bin", ".pt", ".pth"), (".npz",))
-# TensorFlow, Flax msgpack, ONNX and quantised files: weights, but none that we read.
-_UNREADABLE = (".h5", ".msgpack", ".onnx", ".gguf", ".tflite", ".ckpt.index", ".pb")
 
 
 def choose_weights(repo: str, names: Collection[str]) -> str:
@@ -27,26 +15,20 @@ def choose_weights(repo: str, names: Collection[str]) -> str:
     Raises:
         SourceError: There is none, or several could be meant.
     """
-    for name in _PREFERRED:
-        if name in names:
-            return name
-    top = sorted(name for name in names if "/" not in name)
-    for suffixes in _SUFFIXES:
-        candidates = [name for name in top if name.endswith(suffixes)]
-        if len(candidates) == 1:
-            return candidates[0]
-        if candidates:
-            raise SourceError(
-                f"{repo} holds {len(candidates)} files of weights.",
-                details=candidates,
-                hint=f"choose one: hf:{repo}/{candidates[0]}",
-            )
+    found = weights_among({name for name in names if "/" not in name})
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise SourceError(
+            f"{repo} holds {len(found)} files of weights.",
+            details=found,
+            hint=f"choose one: hf:{repo}/{found[0]}",
+        )
     raise _no_weights(repo, names)
 
 
 def _no_weights(repo: str, names: Collection[str]) -> SourceError:
-    readable = tuple(suffix for suffixes in _SUFFIXES for suffix in suffixes)
-    if nested := sorted(name for name in names if name.endswith(readable)):
+    if nested := sorted(name for name in names if name.endswith(suffixes())):
         return SourceError(
             f"{repo} holds weights only in folders.",
             details=nested,
@@ -54,8 +36,8 @@ def _no_weights(repo: str, names: Collection[str]) -> SourceError:
         )
     return SourceError(
         f"{repo} holds no weights that vitconvert reads.",
-        details=sorted(name for name in names if name.endswith(_UNREADABLE)),
-        hint="safetensors, PyTorch (.bin, .pt, .pth) and .npz are read.",
+        details=sorted(name for name in names if name.endswith(FOREIGN_SUFFIXES)),
+        hint=f"{in_words()} are read.",
     )
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from vitconvert.errors import SourceError, nearest
-from vitconvert.tables.directory import tables_dir
+from vitconvert.toml_files import tables_dir
 
 
 @dataclass(frozen=True, kw_only=True)

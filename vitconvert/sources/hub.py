@@ -1,27 +1,39 @@
 """Files of a Hugging Face Hub repository, all of one commit, each compared with its published hash.
 
-The client (huggingface_hub) downloads, resumes and caches; it does not look at what it received
-(its issues 2364 and 3643), so that is done here.
+One answer lists the files of a commit with their hashes; each is then asked for by that commit and
+kept by that hash. Why the Hub's client does not do it: see `hub_cache`.
 """
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from vitconvert.containers.hashing import hash_file
 from vitconvert.errors import OfflineError, SourceError, UsageError
-from vitconvert.sources.choosing import INDEX, choose_weights, companions, require
-from vitconvert.sources.hub_errors import explained
-from vitconvert.sources.integrity import check_published
+from vitconvert.formats import INDEX
+from vitconvert.sources.answers import Listing, Published, read_listing
+from vitconvert.sources.choosing import choose_weights, companions, require
+from vitconvert.sources.hub_cache import RepoCache, require_revision
+from vitconvert.sources.hub_errors import answered, broken, explained
+from vitconvert.sources.integrity import check_published, kind_of
 from vitconvert.sources.located import Located, beside
 from vitconvert.sources.offline import offline_error
-from vitconvert.sources.progress import progress
 from vitconvert.sources.references import HubRepo
+from vitconvert.sources.transfer import BrokenOff, Wanted, receive
+from vitconvert.sources.transport import get
 from vitconvert.version import LIBRARY, VERSION
 
+if TYPE_CHECKING:
+    from httpx2 import Response
+
 logger = logging.getLogger(__name__)
+_DEFAULT_REVISION = "main"
+_LONGEST_LISTING = 64 * 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,9 +78,12 @@ def locate_repo(
     """Download what a conversion reads of a repository, or take it from the cache."""
     from huggingface_hub import constants
 
+    revision = _one_revision(hub.revision, revision)
+    if revision is not None:
+        require_revision(revision)
     client = _Client(
         repo=hub.repo,
-        revision=_one_revision(hub.revision, revision),
+        revision=revision,
         token=token,
         cache_dir=cache_dir or Path(constants.HF_HUB_CACHE),
         quiet=quiet,
@@ -97,46 +112,74 @@ def _one_revision(written: str | None, option: str | None) -> str | None:
 
 def _from_hub(client: _Client, file: str | None) -> _Files:
     try:
-        with explained(client.repo, client.revision, cache=client.cache_dir):
-            snapshot = _listing(client)
+        listing = _listing(client)
     except OfflineError as error:
         # A network that fails is no reason to fail where the cache can answer; it is said.
         found = _from_cache(client, file, error)
         logger.warning("no network answers; %s is taken from the cache", client.repo)
         return found
-    names = _wanted(client.repo, file, snapshot.hashes)
-    files = _download(client, snapshot, names)
+    names = _wanted(client.repo, file, listing.files)
+    files = _download(client, listing, names)
     if names[0].endswith(INDEX):
-        shards = _shards(client.repo, names[0], files[names[0]], snapshot.hashes)
-        files |= _download(client, snapshot, shards)
+        shards = _shards(client.repo, names[0], files[names[0]], listing.files)
+        files |= _download(client, listing, shards)
+    hashes = {name: published.hash for name, published in listing.files.items() if published}
+    snapshot = _Snapshot(commit=listing.commit, hashes=hashes)
     return _Files(snapshot=snapshot, weights=names[0], paths=files)
 
 
-def _listing(client: _Client) -> _Snapshot:
+def _listing(client: _Client) -> Listing:
     """Names and hashes of one commit, in one answer, so that they agree."""
-    from huggingface_hub import HfApi
+    from huggingface_hub import constants
 
-    api = HfApi(library_name=LIBRARY, library_version=VERSION, token=client.token)
-    info = api.model_info(client.repo, revision=client.revision, files_metadata=True)
-    hashes = {
-        sibling.rfilename: (sibling.lfs.sha256 if sibling.lfs else sibling.blob_id) or ""
-        for sibling in info.siblings or ()
-    }
-    return _Snapshot(commit=info.sha or "", hashes=hashes)
+    url = f"{constants.ENDPOINT}/api/models/{client.repo}"
+    if client.revision is not None:
+        url += f"/revision/{quote(client.revision, safe='')}"
+    with (
+        explained(client.repo, cache=client.cache_dir),
+        get(f"{url}?blobs=true", _headers(client)) as answer,
+    ):
+        if answer.status_code != HTTPStatus.OK:
+            raise answered(client.repo, client.revision, None, answer)
+        body = _whole(client.repo, answer)
+    return read_listing(body, repo=client.repo)
 
 
-def _wanted(repo: str, file: str | None, names: Mapping[str, str]) -> list[str]:
+def _headers(client: _Client) -> dict[str, str]:
+    from huggingface_hub.utils import (  # type: ignore[attr-defined]
+        build_hf_headers,
+        validate_repo_id,
+    )
+
+    validate_repo_id(client.repo)
+    return build_hf_headers(token=client.token, library_name=LIBRARY, library_version=VERSION)
+
+
+def _whole(repo: str, answer: "Response") -> bytes:
+    body = bytearray()
+    for chunk in answer.iter_bytes():
+        body += chunk
+        if len(body) > _LONGEST_LISTING:
+            raise SourceError(
+                f"The server's list of the files of {repo} does not end.",
+                evidence={"received": f"{len(body)} bytes"},
+                hint="HF_ENDPOINT or a proxy may lead to a server that is no Hub.",
+            )
+    return bytes(body)
+
+
+def _wanted(repo: str, file: str | None, names: Collection[str]) -> list[str]:
     weights = require(repo, file, names) if file else choose_weights(repo, names)
     return [weights, *companions(weights, names)]
 
 
-def _shards(repo: str, index: str, path: Path, names: Mapping[str, str]) -> list[str]:
+def _shards(repo: str, index: str, path: Path, names: Collection[str]) -> list[str]:
     try:
         listed = sorted(set(json.loads(path.read_bytes())["weight_map"].values()))
         folder = PurePosixPath(index).parent
         # A name that leads out of the repository is none of its files.
         return [require(repo, str(folder / shard), names) for shard in listed]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SourceError(
             f"{index} of {repo} is no index of shards.",
             evidence={"file": path},
@@ -144,42 +187,57 @@ def _shards(repo: str, index: str, path: Path, names: Mapping[str, str]) -> list
         ) from error
 
 
-def _download(client: _Client, snapshot: _Snapshot, names: list[str]) -> dict[str, Path]:
-    from huggingface_hub import hf_hub_download
-
-    files = {}
-    with progress(quiet=client.quiet):
-        # Small files first: what is wrong with a repository shows before gigabytes arrive.
-        for position, name in enumerate(reversed(names)):
-            # The first goes by the name of the branch, so that the cache learns where the branch
-            # points and can be used offline; the rest by commit, so that all are of one commit.
-            revision = snapshot.commit if position else client.revision
-            with explained(client.repo, client.revision, cache=client.cache_dir, file=name):
-                path = hf_hub_download(
-                    client.repo,
-                    name,
-                    revision=revision,
-                    token=client.token,
-                    cache_dir=client.cache_dir,
-                    library_name=LIBRARY,
-                    library_version=VERSION,
-                )
-            files[name] = Path(path)
-            _same_commit(client.repo, _folder(files[name], name).name, snapshot.commit)
+def _download(client: _Client, listing: Listing, names: list[str]) -> dict[str, Path]:
+    # Small files first: what is wrong with a repository shows before gigabytes arrive.
+    files = {name: _one_file(client, listing, name) for name in reversed(names)}
+    cache = RepoCache(cache=client.cache_dir, repo=client.repo)
+    cache.remember(client.revision or _DEFAULT_REVISION, listing.commit)
     return files
 
 
-def _same_commit(repo: str, found: str, listed: str) -> None:
-    if found != listed:
-        raise SourceError(
-            f"{repo} changed while it was read.",
-            evidence={"listed": listed, "received": found},
-            hint=f"run again, or hold on to one commit: --revision {found}",
-        )
+def _one_file(client: _Client, listing: Listing, name: str) -> Path:
+    cache = RepoCache(cache=client.cache_dir, repo=client.repo)
+    path = cache.pointer(listing.commit, name)
+    if path.is_file():
+        return path
+    if (published := listing.files[name]) is None:
+        raise _no_hash(client.repo, name)
+    with cache.lock(published.hash):
+        blob = cache.blob(published.hash)
+        if not blob.is_file():
+            blob.parent.mkdir(parents=True, exist_ok=True)
+            _receive(client, listing.commit, name, published, blob)
+        cache.link(listing.commit, name, published.hash)
+    return path
 
 
-def _folder(path: Path, name: str) -> Path:
-    return path.parents[len(PurePosixPath(name).parts) - 1]
+def _receive(client: _Client, commit: str, name: str, published: Published, blob: Path) -> None:
+    from huggingface_hub import hf_hub_url
+
+    wanted = Wanted(
+        url=hf_hub_url(client.repo, name, revision=commit),
+        headers=_headers(client),
+        name=name,
+        refuse=lambda answer: answered(client.repo, commit, name, answer),
+        kind=kind_of(published.hash) or "",
+        hash=published.hash,
+        size=published.size,
+    )
+    part = blob.with_name(f"{blob.name}.part")
+    try:
+        receive(wanted, part, quiet=client.quiet)
+    except BrokenOff as error:
+        raise broken(client.repo, name, error) from error
+    part.replace(blob)
+
+
+def _no_hash(repo: str, name: str) -> SourceError:
+    return SourceError(
+        f"The server publishes no hash of {name}, so nothing can vouch for it.",
+        evidence={"repository": repo},
+        hint="HF_ENDPOINT may name a server that is no Hub; "
+        "download the file yourself and give its path.",
+    )
 
 
 def _from_cache(client: _Client, file: str | None, missing: OfflineError) -> _Files:

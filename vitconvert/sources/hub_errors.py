@@ -1,51 +1,55 @@
-"""The Hub client's exceptions in our words."""
+"""The Hub's refusals, and its client's exceptions, in our words."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
+from json import JSONDecodeError
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vitconvert.errors import SourceError, UploadError
+from vitconvert.sources.answers import shown
 from vitconvert.sources.offline import offline_error
+from vitconvert.sources.transfer import BrokenOff
+from vitconvert.sources.transport import describe, is_unreachable, transport_errors
+
+if TYPE_CHECKING:
+    from httpx2 import Response
 
 
 @contextmanager
-def explained(
-    repo: str, revision: str | None, *, cache: Path, file: str | None = None
-) -> Iterator[None]:
+def explained(repo: str, *, cache: Path) -> Iterator[None]:
     """Turn what the client raises within the block into a `SourceError` or `OfflineError`."""
-    from huggingface_hub import errors
+    from huggingface_hub.errors import HFValidationError
 
-    # httpx.HTTPError or httpx2.HTTPError, whichever the client was built on.
-    transport: type[Exception] = errors.HfHubHTTPError.__bases__[0]
     try:
         yield
-    except errors.HFValidationError as error:
+    except HFValidationError as error:
         raise SourceError(
             f"{repo} cannot be the name of a Hub repository.",
             hint="letters, digits, '-', '_' and '.', as in hf:ORG/REPO",
         ) from error
-    except errors.LocalEntryNotFoundError as error:
-        raise _unreachable(repo, cache, error) from error
-    except errors.HfHubHTTPError as error:
-        raise _answered(repo, revision, file, error) from error
-    except (transport, ConnectionError) as error:
-        if file is None:
+    except transport_errors() as error:
+        if is_unreachable(error):
             raise offline_error(repo, asked=False, cache=cache, cause=_name(error)) from error
         raise SourceError(
-            f"The download of {file} broke off.",
-            evidence={"repository": repo, "cause": error},
-            hint="run again: whole files are kept.",
+            "The Hub does not answer as it should.",
+            evidence={"repository": repo, "cause": shown(str(error))},
+            hint="HF_ENDPOINT or a proxy may lead to a server that is no Hub.",
         ) from error
-    except OSError as error:
-        # The client's own checks raise one without a number; the disk's have one.
-        if error.errno is not None:
-            raise
-        raise SourceError(
-            f"What the Hub sent of {file} is not what it announced.",
-            evidence={"repository": repo, "cause": str(error).split("\n")[0]},
-            hint="run again; if it repeats, the server or a proxy alters the file.",
-        ) from error
+
+
+def broken(repo: str, file: str, error: BrokenOff) -> SourceError:
+    """For a file of which not all arrives."""
+    return SourceError(
+        f"The download of {file} broke off.",
+        evidence={
+            "repository": repo,
+            "received": f"{error.received} bytes",
+            "cause": error,
+        },
+        hint="run again: it goes on where it stopped.",
+    )
 
 
 @contextmanager
@@ -69,6 +73,20 @@ def explained_upload(repo: str, revision: str | None) -> Iterator[None]:
             f"The upload to {repo} broke off.",
             evidence={"cause": _name(error)},
             hint="run again: what has arrived is not sent twice.",
+        ) from error
+    except (
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+        JSONDecodeError,
+        UnicodeDecodeError,
+    ) as error:
+        # The client takes what it needs out of an answer without a look at what that is.
+        raise UploadError(
+            "The Hub does not answer as it should.",
+            evidence={"repository": repo, "cause": shown(_name(error))},
+            hint="look at the repository's page for what has arrived.",
         ) from error
     except ValueError as error:
         # The client's own checks, such as of the card's metadata, which the Hub validates.
@@ -123,62 +141,49 @@ def _refused_upload(repo: str, revision: str | None, error: Exception) -> Upload
     )
 
 
-def _unreachable(repo: str, cache: Path, error: Exception) -> SourceError:
-    """For a file that the client could not ask for; its cause says why."""
-    from huggingface_hub import errors
-
-    cause = error.__cause__
-    if isinstance(cause, errors.HfHubHTTPError):
-        return _answered(repo, None, None, cause)
-    if isinstance(cause, errors.FileMetadataError):
-        return SourceError(
-            f"The server's answer about {repo} lacks what the Hub always sends.",
-            evidence={"cause": cause},
-            hint="HF_ENDPOINT may name a server that is no Hub.",
-        )
-    return offline_error(repo, asked=False, cache=cache, cause=_name(cause or error))
-
-
-def _answered(repo: str, revision: str | None, file: str | None, error: Exception) -> SourceError:
+def answered(repo: str, revision: str | None, file: str | None, answer: "Response") -> SourceError:
     """For a refusal that the server spelled out."""
-    from huggingface_hub import errors
-
     page = f"https://huggingface.co/{repo}"
-    match error:
-        case errors.GatedRepoError():
+    match answer.headers.get("X-Error-Code"):
+        case "GatedRepo":
             return SourceError(
                 f"{repo} is gated: its owners want their terms accepted first.",
                 evidence={"page": page},
                 hint="accept the licence on that page, then pass --token or run `hf auth login`.",
             )
-        case errors.RepositoryNotFoundError():
+        case "RepoNotFound":
             return SourceError(
                 f"The Hub has no repository {repo}, or it is private.",
                 evidence={"page": page},
                 hint="check the spelling; for a private one pass --token or run `hf auth login`.",
             )
-        case errors.RevisionNotFoundError():
+        case "RevisionNotFound":
             return SourceError(
                 f"{repo} has no revision {revision}.",
                 hint=f"branches, tags and commits are listed at {page}/commits",
             )
-        case errors.EntryNotFoundError():
+        case "EntryNotFound":
             return SourceError(
                 f"{repo} holds no file {file}.", hint=f"the files are listed at {page}/tree/main"
             )
-    return _status(repo, error)
+    return _status(repo, answer)
 
 
-def _status(repo: str, error: Exception) -> SourceError:
-    response = getattr(error, "response", None)
-    code = getattr(response, "status_code", None)
-    evidence = {"repository": repo, "answer": f"{code} {getattr(response, 'reason_phrase', '')}"}
-    if code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-        return SourceError(
-            "The Hub refuses the token, or wants one.",
-            evidence=evidence,
-            hint="pass --token, or run `hf auth login`.",
-        )
+def _status(repo: str, answer: "Response") -> SourceError:
+    evidence = {"repository": repo, **describe(answer)}
+    match answer.status_code:
+        case HTTPStatus.UNAUTHORIZED | HTTPStatus.FORBIDDEN:
+            return SourceError(
+                "The Hub refuses the token, or wants one.",
+                evidence=evidence,
+                hint="pass --token, or run `hf auth login`.",
+            )
+        case HTTPStatus.TOO_MANY_REQUESTS:
+            return SourceError(
+                "The Hub takes no more requests from here for now.",
+                evidence=evidence,
+                hint="try again later; it takes more with a token (--token).",
+            )
     return SourceError(
         "The Hub does not answer as it should.",
         evidence=evidence,

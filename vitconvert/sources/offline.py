@@ -19,6 +19,6 @@ def offline_error(what: str, *, asked: bool, cache: Path, cause: object = None) 
     return OfflineError(
         f"{what} is not in the cache, and {reason}.",
         evidence=evidence,
-        hint="--checkpoint PATH reads a file that you have; "
-        "with a timm name, --no-pretrained builds the model without its weights.",
+        hint="name the path of a file that you have; `vitconvert timm NAME --no-pretrained` "
+        "builds a timm model without its weights.",
     )

@@ -14,9 +14,9 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from vitconvert.errors import SourceError, nearest
+from vitconvert.formats import suffixes
 from vitconvert.sources.downloads import collections
 
-WEIGHT_SUFFIXES = (".safetensors", ".npz", ".pth", ".pt", ".bin", ".ckpt", ".json")
 _SCHEMES = ("timm", "hf-hub", "hf", "local-dir", "https")
 _ID = r"[A-Za-z0-9][\w.-]*"
 # The hub's own URIs put the revision after the repository; `refs/pr/1` is the one revision
@@ -89,7 +89,7 @@ def parse_reference(text: str) -> Reference:
         return LocalPath(path=path)
     if (match := _SCHEME.fullmatch(text)) is not None:
         return _with_scheme(text, match["scheme"].lower(), match["rest"])
-    if not _looks_like_path(text) and (match := _HUB.fullmatch(text)):
+    if not looks_like_path(text) and (match := _HUB.fullmatch(text)):
         return _hub(match)
     raise _nothing_there(text, path)
 
@@ -132,10 +132,15 @@ def _hub(match: re.Match[str]) -> HubRepo:
     )
 
 
-def _looks_like_path(text: str) -> bool:
+def looks_like_path(text: str) -> bool:
+    """Whether a text means a path, whether or not something is there."""
     # ORG/REPO never begins like these, and no repository is named like a file of weights;
     # ORG/REPO/model.safetensors is a path unless it says hf:.
-    return text.startswith(("/", "./", "../", "~")) or text.endswith(WEIGHT_SUFFIXES)
+    return text.startswith(("/", "./", "../", "~")) or _ends_like_weights(text)
+
+
+def _ends_like_weights(text: str) -> bool:
+    return text.endswith((*suffixes(), ".json"))  # .json: an index
 
 
 def _nothing_there(text: str, path: Path) -> SourceError:
@@ -150,7 +155,7 @@ def _nothing_there(text: str, path: Path) -> SourceError:
     siblings = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
     if near := nearest(path.name, siblings, 3):
         hint = f"did you mean {' or '.join(str(path.parent / name) for name in near)}?"
-    elif "/" in text or text.endswith(WEIGHT_SUFFIXES):
+    elif "/" in text or _ends_like_weights(text):
         hint = "give the path of a file or directory, or hf:ORG/REPO for the Hub."
     else:
         hint = f"timm:{text} for a timm model, hf:ORG/REPO for the Hub."

@@ -4,10 +4,9 @@ import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from vitconvert.config.field_values import parse_field
 from vitconvert.errors import NotRepresentable, nearest
-from vitconvert.fields import parse_field
-from vitconvert.tables.directory import tables_dir
-from vitconvert.tables.lazy_toml import parse_inline_table
+from vitconvert.toml_files import parse_inline_table, tables_dir
 
 FILE = "weights_map/architectures.toml"
 

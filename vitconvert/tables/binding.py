@@ -1,4 +1,4 @@
-"""A table laid over a checkpoint's header: which of their tensors make up which of ours."""
+"""Applies a table to a checkpoint's header: which of their tensors make up which of ours."""
 
 import functools
 from collections import defaultdict
@@ -17,6 +17,9 @@ from vitconvert.tables.table import Table
 from vitconvert.tables.templates import MOST_STEPS, Index, numbers_of, skeleton_of
 
 Shape = tuple[int, ...]
+
+NO_ELEMENTS = "has no elements"
+"""Why a tensor is ignored that no row, no [ignore] and no [empty] of its table explains."""
 
 
 class Link(NamedTuple):
@@ -193,6 +196,8 @@ class _Binder:
                 continue
             if reason := self.reason_to_ignore(key):
                 ignored[key] = reason
+            elif 0 in self.shapes[key]:
+                ignored[key] = NO_ELEMENTS
             elif matched:
                 misfits[key] = matched[0][0].row.text
             else:

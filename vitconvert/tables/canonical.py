@@ -9,9 +9,8 @@ from typing import NamedTuple
 from vitconvert.config import ViTConfig
 from vitconvert.errors import TableError
 from vitconvert.tables.axes import Axes, parse_axes
-from vitconvert.tables.directory import tables_dir
-from vitconvert.tables.lazy_toml import LazyToml
 from vitconvert.tables.templates import Template, parse_template
+from vitconvert.toml_files import LazyToml, tables_dir
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,20 @@
 """A project's own `config.json`: which of its keys say what our configuration says."""
 
 import dataclasses
+import functools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from vitconvert.config import ViTConfig, field_names
+from vitconvert.config import ViTConfig
 from vitconvert.errors import TableError
+from vitconvert.tables.conditions import Conditional, parse_conditional
+from vitconvert.tables.predicates import config_words
+from vitconvert.toml_files import LazyToml, tables_dir
 
 _OF_RATIO = {"times", "over", "multiple", "whole"}
+_SIZES = ("mlp_dim", "pool_mlp_dim", "representation_size", "num_classes")  # that a ratio may make
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,20 +50,6 @@ class Ratio:
     def _makes(self, width: int, ratio: float) -> int:
         part = int(width * ratio) * self.times // self.over
         return -(-part // self.multiple) * self.multiple
-
-
-@dataclass(frozen=True)
-class Conditional:
-    """A value under a name: always, or if a word of ViTConfig is true, or unless it is."""
-
-    name: str
-    value: Any
-    word: str = ""
-    negated: bool = False
-
-    def holds(self, config: ViTConfig) -> bool:
-        """Whether the value counts for a model."""
-        return not self.word or bool(getattr(config, self.word)) != self.negated
 
 
 @dataclass(frozen=True)
@@ -108,6 +99,12 @@ def read_config_file(section: Mapping[str, Any], reader: Reader) -> ConfigFile:
     return _SectionReader(section, reader).config_file()
 
 
+@functools.cache
+def translations() -> Mapping[str, Mapping[str, Any]]:
+    """Lists of words that several tables translate alike, by name."""
+    return LazyToml((tables_dir() / "translations.toml").read_text(encoding="utf-8"))
+
+
 class _SectionReader:
     """One method for each kind of subsection."""
 
@@ -122,21 +119,44 @@ class _SectionReader:
         for field in {**fields, **values}:
             self.reader.check_field(f"config_json.fields.{field}", field)
         return ConfigFile(
-            file=self.section.get("file", "config.json"),
+            file=self.text("file", "config.json"),
             identify=self.tuples("identify", self.subsection("identify")),
             fields=self.tuples("fields", fields),
-            values=values,
+            values={field: self.translation(field, said) for field, said in values.items()},
             defaults=self.facts("defaults", self.subsection("defaults")),
             defaults_of=dict(self.defaults_of()),
-            within=self.tuples("within", {"": self.section.get("within", "")})[""],
+            within=self.texts("within", "") or ("",),
             writes=tuple(self.conditionals("writes")),
-            arguments=self.section.get("arguments", ""),
+            arguments=self.text("arguments"),
             must=self.subsection("must"),
             must_not=tuple(self.conditionals("must_not")),
-            inert=tuple(self.section.get("inert", ())),
-            architectures=self.section.get("architectures", ""),
-            architecture=self.section.get("architecture", ""),
+            inert=self.texts("inert", []),
+            architectures=self.text("architectures"),
+            architecture=self.text("architecture"),
         )
+
+    def text(self, name: str, default: str = "") -> str:
+        value = self.section.get(name, default)
+        if not isinstance(value, str):
+            raise self.reader.error(f"config_json.{name}", "expected a text")
+        return value
+
+    def texts(self, name: str, default: str | list[str]) -> tuple[str, ...]:
+        return self.tuples(name, {"": self.section.get(name, default)})[""]
+
+    def translation(self, field: str, said: Any) -> Mapping[str, Any]:
+        """Their words and ours, or the name of a list of them."""
+        place = f"config_json.values.{field}"
+        if isinstance(said, str):
+            if said not in translations():
+                raise self.reader.error(place, f"translations.toml has no list {said!r}")
+            return translations()[said]
+        if not isinstance(said, dict):
+            raise self.reader.error(place, "expected a [section] or the name of a list")
+        for theirs, ours in said.items():
+            if not isinstance(ours, str | int | float | list):
+                raise self.reader.error(f'{place}."{theirs}"', "expected a value of ours")
+        return said
 
     def subsection(self, name: str) -> Mapping[str, Any]:
         return self.mapping(name, self.section.get(name, {}))
@@ -171,20 +191,6 @@ class _SectionReader:
                 raise self.reader.error(f'config_json.{name}."{key}"', error) from None
 
 
-def parse_conditional(key: str, value: Any) -> Conditional:
-    """Read `name`, `name if word` or `name unless word`.
-
-    Raises:
-        ValueError: The key has another form, or the word is none of ViTConfig's.
-    """
-    match key.split():
-        case [name]:
-            return Conditional(name, value)
-        case [name, ("if" | "unless") as how, word]:
-            return Conditional(name, value, _check_word(word), how == "unless")
-    raise ValueError('expected "name", "name if word" or "name unless word"')
-
-
 def _parse_written(value: Any) -> Any:
     """A constant, `{ word = ... }` or `{ makes = ... }`."""
     if not isinstance(value, dict):
@@ -193,22 +199,21 @@ def _parse_written(value: Any) -> Any:
     word, size = more.pop("word", None), more.pop("makes", None)
     if isinstance(word, str) and size is None and not more:
         return Word(word=_check_word(word))
-    if (
-        isinstance(size, str)
-        and word is None
-        and more.keys() <= _OF_RATIO
-        and _whole(more.values())
-    ):
-        return Ratio(makes=_check_word(size), **more)
+    if isinstance(size, str) and word is None and all(map(_of_ratio, more, more.values())):
+        if size not in _SIZES:
+            raise ValueError(f"a ratio makes one of {', '.join(_SIZES)}, not {size!r}")
+        return Ratio(makes=size, **more)
     optional = ", ".join(sorted(_OF_RATIO))
     raise ValueError(f"expected {{ word = ... }} or {{ makes = ... }} with {optional}")
 
 
-def _whole(numbers: Iterable[object]) -> bool:
-    return all(isinstance(number, int) and number > 0 for number in numbers)
+def _of_ratio(name: str, value: object) -> bool:
+    if name == "whole":
+        return isinstance(value, bool)
+    return name in _OF_RATIO and type(value) is int and value > 0
 
 
 def _check_word(word: str) -> str:
-    if word not in field_names() and not isinstance(getattr(ViTConfig, word, None), property):
+    if word not in config_words():
         raise ValueError(f"{word!r} is no field or property of ViTConfig")
     return word

@@ -1,15 +1,13 @@
 """Recognising a dialect: the table that explains every key wins."""
 
-import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from vitconvert.errors import AmbiguousDialect, TensorMismatch, UnknownDialect
 from vitconvert.tables.binding import Binding, Shape, bind
 from vitconvert.tables.dialects import builtin_tables, likely_tables
-from vitconvert.tables.directory import tables_dir
-from vitconvert.tables.lazy_toml import LazyToml
 from vitconvert.tables.table import Table
+from vitconvert.wrappers import prefixes, why_beside
 
 # A table that uses this share of a file's keys is taken to be meant: what it does not explain is
 # then reported as a problem of the file, tensor by tensor, and not as an unknown dialect.
@@ -58,7 +56,7 @@ def recognise(
         TensorMismatch: Most tensors have no elements.
     """
     _check_not_empty(shapes)
-    own = {key: reason for key in shapes if (reason := _why_beside(key))}
+    own = {key: reason for key in shapes if (reason := why_beside(key))}
     wrapped = {key: shape for key, shape in shapes.items() if key not in own}
     prefix = common_prefix(wrapped)
     attempts = [("", shapes)]
@@ -68,7 +66,7 @@ def recognise(
     fitting = [
         (p, binding)
         for p, s in attempts
-        for table in (likely_tables(s) if candidates is None else candidates)
+        for table in (likely_tables(_with_elements(s)) if candidates is None else candidates)
         if (binding := bind(table, s)).fits
     ]
     if fitting:
@@ -78,6 +76,11 @@ def recognise(
         tried = [(p, bind(table, s)) for p, s in attempts for table in every]
         taken_off, binding = _nearest(tried, len(shapes))
     return Recognised(binding, taken_off, own if taken_off else {})
+
+
+def _with_elements(shapes: Mapping[str, Shape]) -> list[str]:
+    """The keys that tell one dialect from another."""
+    return [key for key, shape in shapes.items() if 0 not in shape]
 
 
 def _recognisable_tables() -> list[Table]:
@@ -95,28 +98,11 @@ def _check_not_empty(shapes: Mapping[str, Shape]) -> None:
         )
 
 
-@functools.cache
-def _wrappers() -> Mapping[str, Mapping[str, str]]:
-    text = (tables_dir() / "prefixes.toml").read_text(encoding="utf-8")
-    sections = LazyToml(text)
-    return {name: sections[name] for name in ("prefixes", "beside")}
-
-
-def _why_beside(key: str) -> str | None:
-    """What a key of a wrapper's own is, or None for any other."""
-    for name, reason in _wrappers()["beside"].items():
-        if key == name or (name.endswith("*") and key.startswith(name[:-1])):
-            return reason
-    return None
-
-
 def common_prefix(keys: Iterable[str]) -> str:
     """What wrappers such as DataParallel put before every key, taken off repeatedly."""
     keys, prefix = list(keys), ""
     while keys:
-        found = next(
-            (p for p in _wrappers()["prefixes"] if all(k.startswith(p) for k in keys)), None
-        )
+        found = next((p for p in prefixes() if all(k.startswith(p) for k in keys)), None)
         if found is None:
             return prefix
         prefix += found

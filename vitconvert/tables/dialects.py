@@ -7,19 +7,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from vitconvert.errors import UsageError, nearest
-from vitconvert.tables.directory import tables_dir
-from vitconvert.tables.reading import Reader
-from vitconvert.tables.rows import Row
-from vitconvert.tables.screening import ecosystem_of, likely_dialects, may_find_required
-from vitconvert.tables.sections import (
+from vitconvert.tables.candidates import ecosystem_of, likely_dialects, may_find_required
+from vitconvert.tables.inheritance import (
     builtin_label,
     builtin_sections,
     builtin_texts,
     read_sections,
     stem_of,
 )
+from vitconvert.tables.rows import Row
 from vitconvert.tables.table import Table, table_of
+from vitconvert.tables.table_reader import TableReader
 from vitconvert.tables.templates import Template, numbers_of, skeleton_of
+from vitconvert.toml_files import tables_dir
 
 
 class _BuiltinTables(Mapping[str, Table]):
@@ -39,7 +39,7 @@ class _BuiltinTables(Mapping[str, Table]):
 
 @functools.cache
 def _builtin_table(name: str) -> Table:
-    return table_of(Reader(name, builtin_label(name), builtin_sections(name)))
+    return table_of(TableReader(name, builtin_label(name), builtin_sections(name)))
 
 
 def builtin_tables() -> Mapping[str, Table]:
@@ -114,6 +114,6 @@ def read_table(file: Path) -> Table:
     """
     builtin = file.parent == tables_dir()
     label = builtin_label(stem_of(file)) if builtin else str(file)
-    table = table_of(Reader(stem_of(file), label, read_sections(file, label)))
+    table = table_of(TableReader(stem_of(file), label, read_sections(file, label)))
     table.check()
     return table

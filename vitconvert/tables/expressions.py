@@ -16,6 +16,7 @@ import re
 from dataclasses import dataclass
 
 from vitconvert.tables.axes import Axes, parse_axes
+from vitconvert.tables.parsing import Parser
 from vitconvert.tables.templates import Index, Rest, Template, Words, parse_index, parse_template
 
 _TOKEN = re.compile(r"\s*([(),|:=\[\]]|[^\s(),|:=\[\]]+)")
@@ -56,55 +57,28 @@ class Alternative:
         return tuple(item for item in self.items if isinstance(item, Part))
 
 
-class ExpressionError(ValueError):
-    """An expression that does not parse; the message points at the place."""
-
-    def __init__(self, message: str, text: str, position: int) -> None:
-        super().__init__(f"{message}\n    {text}\n    {' ' * position}^")
-
-
 def parse_expression(text: str, words: Words) -> tuple[Alternative, ...]:
     """Parse the right side of a row.
 
     Raises:
-        ExpressionError: With the text and a caret under the place.
+        ParseError: With the text and a caret under the place.
     """
-    return _Parser(text, words).expression()
+    return _Expression(text, words).expression()
 
 
-class _Parser:
+class _Expression(Parser):
     """Recursive descent, one method for each line of the grammar."""
 
     def __init__(self, text: str, words: Words) -> None:
-        self.text = text
+        super().__init__(text, _TOKEN)
         self.words = words
-        self.tokens = [(m[1], m.start(1)) for m in _TOKEN.finditer(text)]
-        self.position = 0
-
-    def peek(self, ahead: int = 0) -> str:
-        index = self.position + ahead
-        return self.tokens[index][0] if index < len(self.tokens) else ""
-
-    def take(self, expected: str = "") -> str:
-        token = self.peek()
-        if not token or (expected and token != expected):
-            wanted = repr(expected) if expected else "more"
-            raise self.error(f"expected {wanted}, found {token!r}" if token else "ends too early")
-        self.position += 1
-        return token
-
-    def error(self, message: str) -> ExpressionError:
-        ended = self.position >= len(self.tokens)
-        place = len(self.text) if ended else self.tokens[self.position][1]
-        return ExpressionError(message, self.text, place)
 
     def expression(self) -> tuple[Alternative, ...]:
         alternatives = [self.alternative()]
         while self.peek() == "|":
             self.take("|")
             alternatives.append(self.alternative())
-        if self.peek():
-            raise self.error(f"{self.peek()!r} does not belong here")
+        self.take_end()
         return tuple(alternatives)
 
     def alternative(self) -> Alternative:

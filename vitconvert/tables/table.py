@@ -8,11 +8,12 @@ from typing import Any
 
 from vitconvert.config import ViTConfig
 from vitconvert.tables.axes import Axes
-from vitconvert.tables.config_file import Conditional, ConfigFile
+from vitconvert.tables.conditions import Always, Conditional, Must
+from vitconvert.tables.config_file import ConfigFile
 from vitconvert.tables.constants import Constant
-from vitconvert.tables.reading import Reader
+from vitconvert.tables.inheritance import builtin_label
 from vitconvert.tables.rows import Row
-from vitconvert.tables.sections import builtin_label
+from vitconvert.tables.table_reader import TableReader
 from vitconvert.tables.templates import Template
 from vitconvert.tables.usage import Usage
 
@@ -21,8 +22,7 @@ from vitconvert.tables.usage import Usage
 class Table:
     """A dialect.
 
-    Each part is parsed when it is first asked for. To refuse a table takes few of them, and most
-    tables are refused.
+    Each part is parsed when it is first needed. Most tables are refused, which needs few parts.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Table:
     allowed_as: str  # the step whose permission it takes to write it, if it is not named
     install: str  # what to install to open it; "" says nothing
     requires: tuple[tuple[str, ...], ...]  # of each group, one row must be found
-    reader: Reader = field(repr=False)
+    reader: TableReader = field(repr=False)
 
     @property
     def origin(self) -> str:
@@ -94,7 +94,12 @@ class Table:
     @functools.cached_property
     def ask(self) -> Mapping[str, str]:
         """Fields that only the user can tell, and why."""
-        return dict(self.reader.reasons("ask", self.reader.check_field))
+        return {asked.name: asked.value for asked in self.reader.ask() if not asked.condition}
+
+    @functools.cached_property
+    def ask_beyond_name(self) -> tuple[Conditional, ...]:
+        """Fields that an architecture's name does not tell under a condition, and why."""
+        return tuple(asked for asked in self.reader.ask() if asked.condition)
 
     @functools.cached_property
     def config_file(self) -> ConfigFile | None:
@@ -102,19 +107,19 @@ class Table:
         return self.reader.config_file()
 
     @functools.cached_property
-    def only(self) -> Mapping[str, Any]:
-        """Properties of ViTConfig that the project's model always has."""
-        return self.reader.only()
+    def only(self) -> tuple[Always, ...]:
+        """What is so of every model that the project's class makes."""
+        return tuple(self.reader.only())
 
     @functools.cached_property
-    def must(self) -> Mapping[str, str]:
-        """Properties without which the project's code mistakes the tensors, and why."""
-        return dict(self.reader.reasons("must", self.reader.check_property))
+    def must(self) -> tuple[Must, ...]:
+        """Conditions without which the project's code mistakes the tensors, and why."""
+        return tuple(self.reader.must())
 
     @functools.cached_property
     def preprocessing(self) -> Mapping[str, Any]:
         """How the project turns a photograph into numbers."""
-        return self.reader.section("preprocessing")
+        return self.reader.preprocessing()
 
     @functools.cached_property
     def usage(self) -> Usage | None:
@@ -128,7 +133,7 @@ class Table:
 
     def first_texts(self, config: ViTConfig) -> Mapping[str, str]:
         """The words that this model is not written with the first text of."""
-        return {first.name: first.value for first in self.first if first.holds(config)}
+        return {first.name: first.value for first in self.first if first.holds_for(config)}
 
     def check(self) -> None:
         """Parse every part.
@@ -141,7 +146,7 @@ class Table:
             getattr(self, part)
 
 
-def table_of(reader: Reader) -> Table:
+def table_of(reader: TableReader) -> Table:
     """The dialect of a file.
 
     Raises:
@@ -155,10 +160,10 @@ def table_of(reader: Reader) -> Table:
         program=reader.text("dialect", "program", "scripts"),
         source=reader.text("dialect", "source"),
         tested=reader.text("dialect", "tested", ""),
-        container=reader.text("dialect", "container", "safetensors"),
+        container=reader.container(),
         wrapper=reader.text("dialect", "wrapper", ""),
         beside=reader.beside(),
-        named_only=bool(reader.section("dialect").get("named_only", False)),
+        named_only=reader.named_only(),
         historic=bool(reader.section("dialect").get("historic", False)),
         layouts=reader.layouts(),
         allowed_as=reader.text("dialect", "allowed_as", ""),

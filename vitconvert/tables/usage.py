@@ -9,6 +9,7 @@ from string import Template
 
 from vitconvert.config import ViTConfig
 from vitconvert.tables.config_file import Ratio
+from vitconvert.tables.predicates import config_words
 
 _RATIO = "mlp_ratio"
 
@@ -37,8 +38,7 @@ def parse_usage(title: str, code: str) -> Usage:
     if not template.is_valid():
         raise ValueError("a $ that is no word is written twice: $$")
     for word in template.get_identifiers():
-        known = hasattr(ViTConfig, word) or word in ViTConfig.__dataclass_fields__
-        if not known and word != _RATIO:
+        if word not in config_words() and word != _RATIO:
             raise ValueError(f"${word} is no property of ViTConfig, and not ${_RATIO}")
     return Usage(title=title, code=template)
 

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tests.small_models import randomise_calmly
+
 Tensors = dict[str, Tensor]
 Shapes = dict[str, tuple[int, ...]]
 USER = {"num_heads": 3}
@@ -41,29 +43,17 @@ class Specimen:
 
     def model(self) -> nn.Module:
         torch.manual_seed(5)
-        return randomise(self.make())
+        return randomise_calmly(self.make())
 
     def tensors(self) -> Tensors:
         torch.manual_seed(5)
         made = self.make()
-        state = randomise(made).state_dict() if isinstance(made, nn.Module) else fill(made)
+        state = randomise_calmly(made).state_dict() if isinstance(made, nn.Module) else fill(made)
         return {self.rename(name): tensor for name, tensor in state.items()}
 
 
 def fill(shapes: Shapes) -> Tensors:
     return {name: torch.randn(shape) for name, shape in shapes.items()}
-
-
-def randomise(model: nn.Module) -> nn.Module:
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.normal_(std=0.2).add_(0.5 if parameter.ndim == 1 else 0.05)
-        for module in model.modules():
-            if isinstance(module, nn.BatchNorm2d):
-                module.running_mean.normal_(std=0.2)
-                module.running_var.uniform_(0.5, 2.0)
-                module.num_batches_tracked.fill_(9)
-    return model.eval()
 
 
 def linear(name: str, *shape: int) -> Shapes:

@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING, Any
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
-from vitconvert.conversion.facts import state
+from vitconvert.conversion.derivation import state
+from vitconvert.conversion.project_config import look_up
 from vitconvert.conversion.target import Target, fit_target
-from vitconvert.conversion.their_config import look_up
 from vitconvert.errors import NotRepresentable
-from vitconvert.inference.preprocessing import Preprocessing
+from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.departures import departures_of
 from vitconvert.programs.example import Example, imports_for, reading_example, zeros
 from vitconvert.programs.open_clip.config import openclip_config, timm_dialect

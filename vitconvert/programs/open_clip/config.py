@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from vitconvert.config import ViTConfig
-from vitconvert.conversion.their_config import put, written_config
+from vitconvert.conversion.project_config import put, written_config
 from vitconvert.errors import NotRepresentable
 from vitconvert.programs.timm.architectures import fitting_architecture
 from vitconvert.tables.dialects import builtin_tables

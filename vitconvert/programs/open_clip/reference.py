@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
-from vitconvert.conversion.their_config import look_up
+from vitconvert.conversion.project_config import look_up
 from vitconvert.errors import NotRepresentable
 from vitconvert.programs.reference import Reference, load_strictly, own_tensors, package
 from vitconvert.programs.taps import Tap, block_taps

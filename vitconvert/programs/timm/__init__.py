@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
-from vitconvert.conversion.facts import state
+from vitconvert.conversion.derivation import state
 from vitconvert.conversion.target import Target, check_place, fit_target
 from vitconvert.errors import NotRepresentable
-from vitconvert.inference.preprocessing import Preprocessing
+from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.departures import departures_of
 from vitconvert.programs.example import Example, imports_for, photograph, zeros
 from vitconvert.programs.program import CompanionFiles, DescribedModel, Opener, Program

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from vitconvert.config import ViTConfig, field_names
+from vitconvert.conversion.project_config import written_besides
 from vitconvert.conversion.target import check_place
-from vitconvert.conversion.their_config import written_besides
 from vitconvert.errors import NotRepresentable
-from vitconvert.inference.preprocessing import Preprocessing
+from vitconvert.preprocessing import Preprocessing
 from vitconvert.programs.program import DescribedModel
 from vitconvert.programs.timm.architectures import fitting_architecture, with_defaults
 from vitconvert.tables.architectures import Architectures, architectures, find_architecture
@@ -95,6 +95,7 @@ def _written(
     record = {**(came_with if isinstance(came_with, dict) else {})}
     record |= _input(config, model.preprocessing)
     record |= {"num_classes": config.num_classes, "custom_load": False}
+    record.pop("file", None)  # weights on the machine of who saved it
     record |= {"first_conv": _first_conv(table, config), "classifier": _classifier(config)}
     written = {
         "architecture": name,
@@ -161,7 +162,8 @@ def model_args(config: ViTConfig) -> dict[str, Any]:
 
 def require_plain(config: ViTConfig) -> None:
     """Raise NotRepresentable unless arguments describe the model, without any name."""
-    table = builtin_tables()["timm_root_stem" if config.root_only else "timm"]
+    root_only = config.standardised_stem and not config.stem_depths
+    table = builtin_tables()["timm_root_stem" if root_only else "timm"]
     # A layer before the head is put back by whoever needs it.
     plain = dataclasses.replace(config, representation_size=0)
     try:
@@ -221,7 +223,8 @@ def _architecture(config: ViTConfig, preferred: str | None) -> str:
 def _has_fixed_parts(row: Mapping[str, Any], config: ViTConfig) -> bool:
     """Whether an architecture is the model in whatever no argument changes."""
     only = builtin_tables()[BY_ARGUMENTS[0]].only
-    plain = all(row.get(f, value) == value for f, value in only.items() if f in field_names())
+    fixed = {a.predicate.text: a.value for a in only if a.predicate.text in field_names()}
+    plain = all(row.get(field, value) == value for field, value in fixed.items())
     same = (
         row.get(field, default) == getattr(config, field)
         for field, default in _FIXED_BY_NAME.items()

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
+from vitconvert.conversion.project_config import written_config
 from vitconvert.conversion.target import Target, check_place, fit_target
-from vitconvert.conversion.their_config import written_config
 from vitconvert.errors import NotRepresentable
-from vitconvert.inference.backends import BACKENDS
-from vitconvert.inference.labels import Labels
-from vitconvert.inference.preprocessing import Preprocessing
+from vitconvert.labels import Labels
+from vitconvert.preprocessing import Preprocessing
+from vitconvert.preprocessing.backends import BACKENDS
 from vitconvert.preprocessing.departures import departures_of
 from vitconvert.programs.example import Example, photograph, zeros
 from vitconvert.programs.program import CompanionFiles, DescribedModel, Opener, Program

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
-from vitconvert.conversion.their_config import written_config
+from vitconvert.conversion.project_config import written_config
 from vitconvert.errors import NotRepresentable
 from vitconvert.programs.isolation import silent_transformers
 from vitconvert.programs.reference import Reference, own_tensors, package

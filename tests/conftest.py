@@ -1,0 +1,14 @@
+"""What holds for every test.
+
+A process that only hands tests out to others reads this file too: it needs no torch.
+"""
+
+import pytest
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread() -> None:
+    """The tensors are tiny, and other tests run beside."""
+    import torch
+
+    torch.set_num_threads(1)

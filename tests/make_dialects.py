@@ -1,0 +1,57 @@
+"""Write the table of dialects in weights_map/CONVERSIONS.md: `python -m tests.make_dialects`."""
+
+import re
+from pathlib import Path
+
+from vitconvert.tables.dialects import builtin_tables
+from vitconvert.tables.table import Table
+
+CONVERSIONS = Path(__file__).parents[1] / "weights_map" / "CONVERSIONS.md"
+BEGIN, END = "<!-- dialects: written by tests/make_dialects.py -->", "<!-- end of dialects -->"
+
+# What `verify` compares an ecosystem with.
+PROOF = {
+    "timm": "timm",
+    "hf": "transformers",
+    "jax": "timm's .npz loader; outputs of Google's Flax model",
+    "big_vision": "timm's .npz loader; outputs of big_vision's Flax model",
+    "jeonsworld": "not verified; outputs of its own model",
+    "lucidrains": "vit-pytorch (current layouts)",
+    "torchvision": "torchvision",
+    "openai_clip": "open_clip's tower; outputs of its own model",
+    "openclip": "open_clip (its own towers)",
+    "dino": "not verified; outputs of its own model",
+    "dinov2": "not verified; outputs of its own model",
+    "dinov3": "not verified; outputs of its own model",
+    "deit3": "not verified; outputs of its own model",
+    "mae": "not verified; outputs of its own model",
+    "msn": "not verified; outputs of its own model",
+    "moco_v3": "not verified; outputs of its own model",
+    "vit": "itself",
+}
+
+
+def dialect_table() -> str:
+    """One row for each ecosystem, with its dialects."""
+    ecosystems: dict[str, list[Table]] = {}
+    for table in builtin_tables().values():
+        ecosystems.setdefault(table.ecosystem, []).append(table)
+    rows = [
+        f"| `{ecosystem}` | {_dialects(tables)} | {tables[0].container} | {PROOF[ecosystem]} |"
+        for ecosystem, tables in sorted(ecosystems.items())
+    ]
+    return "\n".join(["| ecosystem | dialects | written as | proof |", "|---|---|---|---|", *rows])
+
+
+def _dialects(tables: list[Table]) -> str:
+    return "<br>".join(f"`{table.name}` {table.title}" for table in tables)
+
+
+def filled(text: str) -> str:
+    """The document with the table as it should be."""
+    part = f"{BEGIN}\n{dialect_table()}\n{END}"
+    return re.sub(f"{BEGIN}.*?{END}", lambda _: part, text, flags=re.DOTALL)
+
+
+if __name__ == "__main__":
+    CONVERSIONS.write_text(filled(CONVERSIONS.read_text(encoding="utf-8")), encoding="utf-8")

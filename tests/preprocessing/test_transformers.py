@@ -1,0 +1,452 @@
+"""Pixels against AutoImageProcessor, with both of its backends."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from timm.data import create_transform, resolve_data_config
+from transformers import AutoImageProcessor, ViTConfig
+from transformers.image_utils import load_image
+
+from vitconvert.errors import (
+    ConflictingFact,
+    InputMismatch,
+    MissingFact,
+    NotRepresentable,
+    VitConvertError,
+)
+from vitconvert.preprocessing import Preprocessing, pixels
+
+BACKENDS = ["torchvision", "pil"]
+IMAGENET = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
+
+
+def vit(**stated: Any) -> dict[str, Any]:
+    return {"image_processor_type": "ViTImageProcessor", "size": 48, **stated}
+
+
+def bit(**stated: Any) -> dict[str, Any]:
+    return {"image_processor_type": "BitImageProcessor", "size": {"shortest_edge": 57}, **stated}
+
+
+def auto(folder: Path, config: dict[str, Any], **options: Any) -> Any:
+    (folder / "preprocessor_config.json").write_text(json.dumps(config))
+    return AutoImageProcessor.from_pretrained(folder, **options)
+
+
+def theirs(processor: Any, image: Image.Image) -> torch.Tensor:
+    return processor(image, return_tensors="pt")["pixel_values"][0].float()
+
+
+CONFIGS = {
+    "vit": vit(**IMAGENET),
+    "vit, height and width": vit(size={"height": 33, "width": 48}, resample=3),
+    "vit, a list": vit(size=[33, 48]),
+    "vit, fast": vit(image_processor_type="ViTImageProcessorFast"),
+    "vit, no filter": vit(do_resize=False, resample=None, do_center_crop=True, crop_size=48),
+    "vit, nothing but squashing": vit(do_rescale=None, do_normalize=None, image_mean=None),
+    "bit, transparency unspoken": bit(do_convert_rgb=None, crop_size=48),
+    "vit, default_to_square null": vit(default_to_square=None, do_center_crop=True, crop_size=32),
+    "vit, default_to_square": vit(default_to_square=False, do_center_crop=True, crop_size=32),
+    "vit, nearest": vit(resample=0),
+    "vit, lanczos": vit(resample=1),
+    "vit, no normalisation": vit(do_normalize=False),
+    "vit, no rescaling": vit(do_rescale=False),
+    "vit, neither": vit(do_rescale=False, do_normalize=False),
+    "vit, other factor": vit(rescale_factor=1 / 127.5),
+    "vit, one mean": vit(image_mean=0.4, image_std=0.3),
+    "vit of 2021": {
+        "feature_extractor_type": "ViTFeatureExtractor",
+        "size": 48,
+        "do_resize": True,
+        "do_normalize": True,
+        "resample": 2,
+        "image_mean": [0.5, 0.5, 0.5],
+        "image_std": [0.5, 0.5, 0.5],
+    },
+    "deit of 2021": {
+        "feature_extractor_type": "DeiTFeatureExtractor",
+        "size": 57,
+        "crop_size": 48,
+        "do_center_crop": True,
+        "do_resize": True,
+        "do_normalize": True,
+        "resample": 3,
+        **IMAGENET,
+    },
+    "clip of 2021": {"feature_extractor_type": "CLIPFeatureExtractor", "size": 57, "crop_size": 48},
+    "deit's defaults": {"image_processor_type": "DeiTImageProcessor"},
+    "bit's defaults": {"image_processor_type": "BitImageProcessor"},
+    "bit": bit(crop_size={"height": 48, "width": 48}),
+    "bit, not square": bit(crop_size={"height": 40, "width": 33}),
+    "bit, larger crop": bit(crop_size=71),
+    "bit, even margins": bit(crop_size=47),
+    "bit, a side that is null": bit(size={"shortest_edge": 57, "longest_edge": None}, crop_size=48),
+    "bit, no resizing": bit(do_resize=False, crop_size=60),
+    "siglip": {"image_processor_type": "SiglipImageProcessor", "size": [48, 48]},
+    "beit": {"image_processor_type": "BeitImageProcessor", "size": 48},
+    "beit, cropped": {
+        "image_processor_type": "BeitImageProcessor",
+        "size": 57,
+        "do_center_crop": True,
+        "crop_size": 48,
+    },
+    "dinov3": {"image_processor_type": "DINOv3ViTImageProcessor", "size": [48, 48]},
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_processor_is_pixel_equal(
+    tmp_path: Path, photographs: list[Image.Image], name: str, backend: str
+) -> None:
+    processor = auto(tmp_path, CONFIGS[name], backend=backend)
+    ours = Preprocessing.from_huggingface(CONFIGS[name], backend=backend)
+    for image in photographs:
+        assert torch.equal(ours(image), theirs(processor, image)), image.size
+
+
+@pytest.mark.parametrize("code", [4, 5])  # box, hamming
+def test_filters_that_only_pillow_has(
+    tmp_path: Path, photographs: list[Image.Image], code: int
+) -> None:
+    processor = auto(tmp_path, vit(resample=code), backend="pil")
+    ours = Preprocessing.from_huggingface(vit(resample=code), backend="pil")
+    assert all(torch.equal(ours(image), theirs(processor, image)) for image in photographs)
+    with pytest.raises(NotImplementedError):  # so transformers itself does not get further
+        theirs(auto(tmp_path, vit(resample=code)), photographs[0])
+    with pytest.raises(NotRepresentable) as caught:
+        Preprocessing.from_huggingface(vit(resample=code))
+    name = {4: "box", 5: "hamming"}[code]
+    assert str(caught.value) == (
+        "error: not-representable\n"
+        f"  The transformers backend cannot resize with the {name} filter.\n"
+        "  filters  nearest, bilinear, bicubic, lanczos\n"
+        "  from     preprocessor_config.json"
+    )
+    with pytest.raises(NotRepresentable):  # the file alone would choose the wrong backend
+        ours.to_huggingface()
+
+
+def test_the_default_backend_is_torchvision(
+    tmp_path: Path, photograph: Callable[..., Image.Image]
+) -> None:
+    processor = auto(tmp_path, CONFIGS["bit"])
+    image = photograph(331, 250)
+    default = Preprocessing.from_huggingface(CONFIGS["bit"])(image)
+    pil = Preprocessing.from_huggingface(CONFIGS["bit"], backend="pil")(image)
+    assert processor.backend == "torchvision"
+    assert torch.equal(default, theirs(processor, image))
+    assert not torch.equal(default, pil)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_grey_processor_is_pixel_equal(
+    tmp_path: Path, photograph: Callable[..., Image.Image], backend: str
+) -> None:
+    config = vit(image_mean=[0.13], image_std=[0.31])
+    image = photograph(61, 45, 1)
+    ours = Preprocessing.from_huggingface(config, backend=backend)
+    assert ours.channels == 1
+    assert torch.equal(ours(image), theirs(auto(tmp_path, config, backend=backend), image))
+
+
+@pytest.mark.parametrize("stated", [{"image_mean": [0.3]}, {"image_std": [0.3]}])
+def test_one_mean_or_deviation_serves_as_many_channels_as_the_other_has(
+    tmp_path: Path, photographs: list[Image.Image], stated: dict[str, Any]
+) -> None:
+    """Three, where the other is the class's own; the Pillow backend of transformers refuses."""
+    ours = Preprocessing.from_huggingface(vit(**stated))
+    processor = auto(tmp_path, vit(**stated))
+    assert all(torch.equal(ours(image), theirs(processor, image)) for image in photographs)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_do_convert_rgb_composes_over_white(
+    tmp_path: Path, photograph: Callable[..., Image.Image], backend: str
+) -> None:
+    processor = auto(tmp_path, CONFIGS["bit"], backend=backend)
+    ours = Preprocessing.from_huggingface(CONFIGS["bit"], backend=backend)
+    rgb, grey = photograph(61, 45), photograph(61, 45, 1)
+    rgba, grey_alpha, palette = rgb.copy(), rgb.convert("L"), rgb.quantize(17)
+    rgba.putalpha(grey)
+    grey_alpha.putalpha(grey)
+    palette.info["transparency"] = 3
+    for image in (rgba, grey_alpha, palette, grey, rgb.convert("CMYK"), rgb.convert("1")):
+        assert torch.equal(ours(image), theirs(processor, image)), image.mode
+    assert ours.transparency == "white"
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_without_do_convert_rgb_images_come_from_load_image(
+    tmp_path: Path, photograph: Callable[..., Image.Image], backend: str
+) -> None:
+    """A ViTImageProcessor left alone refuses what is not RGB; its loader forgets alpha."""
+    processor = auto(tmp_path, vit(), backend=backend)
+    ours = Preprocessing.from_huggingface(vit(), backend=backend)
+    rgba, grey = photograph(61, 45), photograph(61, 45, 1)
+    rgba.putalpha(grey)
+    for image in (rgba, grey):
+        with pytest.raises((ValueError, RuntimeError)):
+            theirs(processor, image)
+        assert torch.equal(ours(image), theirs(processor, load_image(image)))
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_photographs_are_turned_upright_as_load_image_does(
+    tmp_path: Path, photograph: Callable[..., Image.Image], orientation: int
+) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    path = tmp_path / "turned.jpg"
+    photograph(61, 45).save(path, exif=exif)
+    expected = theirs(auto(tmp_path, vit()), load_image(str(path)))
+    ours = Preprocessing.from_huggingface(vit())(pixels.open_image(path))
+    assert torch.equal(ours, expected)
+
+
+def test_the_model_type_names_the_processor_when_the_file_does_not(
+    tmp_path: Path, photographs: list[Image.Image]
+) -> None:
+    ViTConfig().save_pretrained(tmp_path)
+    processor = auto(tmp_path, {"size": 48})
+    ours = Preprocessing.from_huggingface({"size": 48}, model_type="vit")
+    assert all(torch.equal(ours(image), theirs(processor, image)) for image in photographs)
+
+
+def test_without_resizing_only_images_of_the_size_fit(
+    tmp_path: Path, photograph: Callable[..., Image.Image]
+) -> None:
+    processor = auto(tmp_path, vit(do_resize=False))
+    ours = Preprocessing.from_huggingface(vit(do_resize=False), image_size=(45, 61))
+    assert torch.equal(ours(photograph(61, 45)), theirs(processor, photograph(61, 45)))
+    with pytest.raises(InputMismatch) as caught:
+        ours(photograph(61, 44))
+    assert str(caught.value) == (
+        "error: input-mismatch\n"
+        "  The image is 44x61, the model reads 45x61, and this preprocessing resizes nothing.\n"
+        "  from  preprocessor_config.json"
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "error", "message"),
+    [
+        (
+            {"size": 224},
+            MissingFact,
+            "error: missing-fact\n"
+            "  The preprocessing file names no image processor.\n"
+            "  keys        size\n"
+            "  model_type  None\n"
+            '  hint: write one into it, e.g. "image_processor_type": "ViTImageProcessor".',
+        ),
+        (
+            {"image_processor_type": "ConvNextImageProcessor"},
+            NotRepresentable,
+            "error: not-representable\n"
+            "  Images processed by ConvNextImageProcessor are not supported.\n"
+            "  supported  BeitImageProcessor, BitImageProcessor, CLIPImageProcessor, "
+            "DINOv3ViTImageProcessor, DeiTImageProcessor, Siglip2ImageProcessor, "
+            "SiglipImageProcessor, ViTImageProcessor",
+        ),
+        (
+            vit(size={"longest_edge": 99}),
+            NotRepresentable,
+            "error: not-representable\n"
+            "  size = {'longest_edge': 99} is not supported.\n"
+            "  hint: height and width, or shortest_edge, are.",
+        ),
+        (
+            bit(do_center_crop=False),
+            MissingFact,
+            "error: missing-fact\n"
+            "  The size of the processed images depends on the photograph.\n"
+            "  processor       BitImageProcessor\n"
+            "  size            {'shortest_edge': 57}\n"
+            "  do_center_crop  False",
+        ),
+        (
+            vit(do_center_crop=True),
+            MissingFact,
+            "error: missing-fact\n  do_center_crop is set, and crop_size is not.",
+        ),
+        (
+            vit(resample="bicubic"),
+            ConflictingFact,
+            "error: conflicting-fact\n"
+            "  resample = 'bicubic' is not the number of a filter of Pillow.\n"
+            "  known  0 nearest, 1 lanczos, 2 bilinear, 3 bicubic, 4 box, 5 hamming",
+        ),
+        (
+            vit(do_pad=True),
+            NotRepresentable,
+            "error: not-representable\n  do_pad of ViTImageProcessor is not supported.",
+        ),
+        (
+            vit(rescale_factor=0),
+            ConflictingFact,
+            "error: conflicting-fact\n  rescale_factor = 0 must be positive.",
+        ),
+        (
+            vit(image_mean=[0.5] * 4, image_std=[0.5] * 4),
+            ConflictingFact,
+            "error: conflicting-fact\n"
+            "  The preprocessing contradicts itself.\n"
+            "  mean has 4 values and std 4: both need 3 (RGB) or 1 (grey)",
+        ),
+        (
+            vit(image_std=[0.5, 0, 0.5]),
+            ConflictingFact,
+            "error: conflicting-fact\n"
+            "  The preprocessing contradicts itself.\n"
+            "  std = (0.5, 0.0, 0.5) divides by zero",
+        ),
+        (
+            vit(image_mean=None),  # transformers: "must both be specified"
+            ConflictingFact,
+            "error: conflicting-fact\n  image_mean = None should be 3 numbers.",
+        ),
+        (
+            vit(size="224"),
+            ConflictingFact,
+            "error: conflicting-fact\n  size = '224' should be 2 numbers.",
+        ),
+        (
+            {"image_processor_type": "DINOv3ViTImageProcessor", "do_rescale": False},
+            NotRepresentable,
+            "error: not-representable\n"
+            "  DINOv3ViTImageProcessor cannot normalise without do_rescale.",
+        ),
+    ],
+)
+def test_what_cannot_be_done_is_refused(
+    config: dict[str, Any], error: type[VitConvertError], message: str
+) -> None:
+    with pytest.raises(error) as caught:
+        Preprocessing.from_huggingface(config)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_what_is_written_means_the_same(name: str, backend: str) -> None:
+    read = Preprocessing.from_huggingface(CONFIGS[name], backend=backend)
+    again = Preprocessing.from_huggingface(read.to_huggingface(), backend=backend)
+    assert again.differences(read) == ()
+
+
+# timm -> transformers
+
+
+def timm_bit(resize: int, crop: int) -> tuple[Preprocessing, dict[str, Any]]:
+    cfg = {
+        "input_size": (3, crop, crop),
+        "crop_pct": crop / resize,
+        "interpolation": "bicubic",
+        "mean": (0.5, 0.5, 0.5),
+        "std": (0.5, 0.5, 0.5),
+    }
+    return Preprocessing.from_timm(cfg), cfg
+
+
+def test_a_timm_crop_becomes_bit_image_processor() -> None:
+    written = Preprocessing.from_timm(
+        {"input_size": (3, 224, 224), "crop_pct": 0.9, "mean": [0.5] * 3, "std": [0.5] * 3}
+    ).to_huggingface()
+    assert written == {
+        "image_processor_type": "BitImageProcessor",
+        "do_resize": True,
+        "size": {"shortest_edge": 248},
+        "resample": 3,
+        "do_center_crop": True,
+        "crop_size": {"height": 224, "width": 224},
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": [0.5, 0.5, 0.5],
+        "image_std": [0.5, 0.5, 0.5],
+        "do_convert_rgb": True,
+    }
+
+
+def test_timms_pixels_come_out_of_transformers_but_for_odd_crops(
+    tmp_path: Path, photograph: Callable[..., Image.Image]
+) -> None:
+    """Half a pixel is rounded to even by timm, down by transformers."""
+    ours, cfg = timm_bit(resize=56, crop=48)
+    timm = create_transform(**resolve_data_config(pretrained_cfg=cfg), is_training=False)
+    processor = auto(tmp_path, ours.to_huggingface(), backend="pil")
+    for width in range(112, 128):  # 56 to 64 wide once resized: 8 to 15 columns are cut
+        image = photograph(width, 112)
+        cut = width * 56 // 112 - 48
+        same = torch.equal(theirs(processor, image), timm(image))
+        assert same == (cut % 4 != 3), width
+        assert torch.equal(ours(image), timm(image))
+
+
+def test_a_squash_stays_one(tmp_path: Path, photographs: list[Image.Image]) -> None:
+    cfg = {"input_size": (3, 40, 48), "crop_mode": "squash", "crop_pct": 1.0}
+    ours = Preprocessing.from_timm(cfg)
+    written = ours.to_huggingface()
+    assert written["image_processor_type"] == "ViTImageProcessor"
+    processor = auto(tmp_path, written, backend="pil")
+    for image in photographs:
+        assert torch.equal(theirs(processor, image), ours(image))
+
+
+def test_differences_are_told() -> None:
+    timm, _ = timm_bit(resize=56, crop=48)
+    huggingface = Preprocessing.from_huggingface(timm.to_huggingface())
+    assert timm.differences(huggingface) == (
+        "backend is torchvision here and transformers there",
+        "transparency is drop here and white there",
+    )
+
+
+@pytest.mark.parametrize("mode", ["border", "center"])
+def test_timms_other_ways_are_refused(mode: str) -> None:
+    cfg = {"input_size": (3, 40, 48), "crop_mode": mode, "crop_pct": 1.0}
+    with pytest.raises(NotRepresentable) as caught:
+        Preprocessing.from_timm(cfg).to_huggingface()
+    resize = {"border": "border", "center": "cover"}[mode]
+    assert str(caught.value) == (
+        "error: not-representable\n"
+        f"  transformers cannot express this resizing: {resize} with bicubic.\n"
+        "  from  timm's pretrained_cfg"
+    )
+
+
+# Kernels that this machine may not choose
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+def test_without_vectorised_kernels_bilinear_detours_through_floats(
+    monkeypatch: pytest.MonkeyPatch, photograph: Callable[..., Image.Image], interpolation: str
+) -> None:
+    from torchvision.transforms.v2 import functional
+
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    image = np.moveaxis(np.array(photograph(331, 250)), -1, 0)
+    expected = functional.resize(
+        torch.from_numpy(np.ascontiguousarray(image)), [48, 33], interpolation, antialias=True
+    )
+    ours = pixels.resized_on_tensor(image, (48, 33), interpolation, antialias=True)
+    assert np.array_equal(ours, expected.numpy())
+
+
+def test_a_torch_without_lanczos_is_named(
+    monkeypatch: pytest.MonkeyPatch, photograph: Callable[..., Image.Image]
+) -> None:
+    def interpolate(*args: Any, **kwargs: Any) -> torch.Tensor:
+        raise NotImplementedError
+
+    monkeypatch.setattr(torch.nn.functional, "interpolate", interpolate)
+    with pytest.raises(NotRepresentable, match="cannot resize tensors with the lanczos filter"):
+        Preprocessing.from_huggingface(vit(resample=1))(photograph(61, 45))

@@ -1,0 +1,126 @@
+"""A value of another type, anywhere in a table, is a TableError with its place."""
+
+import contextlib
+import copy
+import json
+import tomllib
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.tables.header import HEADER
+from vitconvert.config import ViTConfig
+from vitconvert.conversion.project_config import facts_from_config, written_config
+from vitconvert.conversion.target import fit_target
+from vitconvert.errors import TableError, VitConvertError
+from vitconvert.tables.dialects import builtin_tables, read_table
+from vitconvert.toml_files import tables_dir
+
+DATA = {
+    name: tomllib.loads((tables_dir() / f"{name}.toml").read_text(encoding="utf-8"))
+    for name in builtin_tables()
+}
+OTHERS = [-3, 0, 10**400, 0.5, float("nan"), True, False, "", "?", [], ["?"], [[1]], {}, {"a": [1]}]
+CONFIG = ViTConfig(
+    image_size=(24, 24),
+    patch_size=(8, 8),
+    in_channels=3,
+    num_classes=5,
+    embed_dim=24,
+    depth=2,
+    num_heads=3,
+    head_dim=8,
+    mlp_dim=96,
+    activation="gelu",
+    norm_eps=1e-6,
+    pooling="token",
+)
+
+
+def toml(value):
+    """A value on one line."""
+    match value:
+        case bool() | str():
+            return json.dumps(value, ensure_ascii=False)
+        case dict():
+            return f"{{{', '.join(f'{json.dumps(k)} = {toml(v)}' for k, v in value.items())}}}"
+        case list():
+            return f"[{', '.join(map(toml, value))}]"
+    return repr(value)
+
+
+def places(value, path=()):
+    """Every place where something stands."""
+    yield path
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from places(inner, (*path, key))
+
+
+ALL = [(name, path) for name, data in DATA.items() for path in places(data) if path]
+
+
+@given(st.sampled_from(ALL), st.sampled_from(OTHERS))
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_value_of_another_type(tmp_path, place, other):
+    name, path = place
+    data = copy.deepcopy(DATA[name])
+    inner = data
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = other
+    file = tmp_path / f"mine_{name}.toml"
+    text = "".join(f"{json.dumps(key)} = {toml(value)}\n" for key, value in data.items())
+    file.write_text(text, encoding="utf-8")
+    try:
+        table = read_table(file)
+    except TableError as error:
+        assert "place" in error.evidence or path == ("dialect", "extends")
+        return
+    # It may be right by chance; whatever is done with it ends well, or in an error of ours.
+    for use in (fit, write):
+        with contextlib.suppress(VitConvertError):
+            use(table)
+
+
+def fit(table):
+    fit_target(table, CONFIG)
+
+
+def write(table):
+    facts_from_config(table, written_config(table, CONFIG))
+
+
+@pytest.mark.parametrize(
+    ("body", "place", "problem"),
+    [
+        ("[config_json]\nfile = 3", "config_json.file", "expected a text"),
+        ("[config_json]\ninert = [3]", "config_json.inert", "expected a text or a list of texts"),
+        (
+            '[config_json.values]\nactivation = "mine"',
+            *("config_json.values.activation", "translations.toml has no list 'mine'"),
+        ),
+        (
+            "[config_json.values]\nactivation = 3",
+            *("config_json.values.activation", "expected a [section] or the name of a list"),
+        ),
+        (
+            "[config_json.values.activation]\nrelu = {}",
+            *('config_json.values.activation."relu"', "expected a value of ours"),
+        ),
+        (
+            '[config_json.writes]\nratio = { makes = "norm" }',
+            'config_json.writes."ratio"',
+            "a ratio makes one of mlp_dim, pool_mlp_dim, representation_size, num_classes, not "
+            "'norm'",
+        ),
+        ("[preprocessing]\nmean = [true]", "preprocessing.mean", "[True] is of another kind"),
+        ("[preprocessing]\nresize = 3", "preprocessing.resize", "3 is of another kind"),
+    ],
+)
+def test_the_place_is_named(write, body, place, problem):
+    with pytest.raises(TableError) as error:
+        read_table(write(f"{HEADER}{body}\n"))
+    assert error.value.evidence["place"] == place
+    assert str(error.value.evidence["problem"]) == problem

@@ -1,0 +1,97 @@
+"""Parses the value of a field of ViTConfig, as a user or a config file writes it."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from vitconvert.config import ViTConfig
+from vitconvert.errors import UsageError, nearest
+
+
+def parse_field(name: str, value: object) -> Any:
+    """Turn what a user or a config file says into a field's own type.
+
+    Sizes may be one number, `HEIGHTxWIDTH`, a pair, or channels, height and width.
+
+    Raises:
+        UsageError: The field does not exist or the value is of another kind.
+    """
+    kinds = _kinds()
+    if name not in kinds:
+        near = nearest(name, kinds, 3)
+        raise UsageError(
+            f"{name!r} is no field of ViTConfig.",
+            evidence={} if near else {"fields": ", ".join(kinds)},
+            hint=f"did you mean {' or '.join(map(repr, near))}?" if near else None,
+        )
+    try:
+        return _PARSERS[kinds[name]](value)
+    except (ValueError, TypeError, OverflowError):
+        wanted = _WANTED[kinds[name]]
+        raise UsageError(f"{name} must be {wanted}, not {value!r}.") from None
+
+
+@functools.cache
+def _kinds() -> Mapping[str, Any]:
+    return {f.name: f.type for f in dataclasses.fields(ViTConfig) if f.name != "origins"}
+
+
+def _parse_bool(value: object) -> bool:
+    words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+    if str(value).lower() not in words:
+        raise ValueError(value)
+    return words[str(value).lower()]
+
+
+def _parse_int(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError(value)
+    if isinstance(value, float) and not value.is_integer():
+        raise ValueError(value)
+    return int(value)
+
+
+def _parse_float(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError(value)
+    return float(value)
+
+
+def _parse_ints(value: object) -> tuple[int, ...]:
+    if isinstance(value, str):
+        value = [part for part in value.replace("x", ",").split(",") if part]
+    return tuple(map(_parse_int, value)) if isinstance(value, Iterable) else (_parse_int(value),)
+
+
+def _parse_size(value: object) -> tuple[int, int]:
+    numbers = _parse_ints(value)
+    if len(numbers) not in (1, 2, 3) or min(numbers) < 1:
+        raise ValueError(value)
+    return (numbers[0], numbers[0]) if len(numbers) == 1 else (numbers[-2], numbers[-1])
+
+
+def _parse_text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(value)
+    return value
+
+
+_PARSERS: Mapping[Any, Callable[[object], Any]] = {
+    int: _parse_int,
+    float: _parse_float,
+    bool: _parse_bool,
+    str: _parse_text,
+    float | None: _parse_float,
+    tuple[int, int]: _parse_size,
+    tuple[int, ...]: _parse_ints,
+}
+_WANTED: Mapping[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a word",
+    float | None: "a number",
+    tuple[int, int]: "a size such as 224 or 224x320 (height x width)",
+    tuple[int, ...]: "whole numbers such as 3,4,9",
+}

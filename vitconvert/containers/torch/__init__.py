@@ -1,0 +1,53 @@
+"""Checkpoints of torch: read in every form that torch.save has written, written in its newest.
+
+pickle_reader    the opcodes of torch's pickles, read without calling anything
+stored_tensors   where the tensors that a pickle describes lie in an archive
+unwrapping       the named tensors among all that a checkpoint holds
+through_torch    unusual checkpoints, read by torch itself
+checkpoint       ordinary ones, read without torch
+torchscript      programs with weights, a format of their own
+writing          what torch.save would write, written without torch
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from vitconvert.containers.container import Container
+from vitconvert.containers.content import Content, bytes_of
+from vitconvert.containers.format_modules import Array, Surroundings
+from vitconvert.containers.torch.checkpoint import open_checkpoint
+from vitconvert.containers.torch.through_torch import open_legacy
+from vitconvert.containers.torch.writing import write_torch
+from vitconvert.containers.zip_archive import Member
+
+READER = "torch.load"
+EXAMPLE = """\
+import torch
+
+state_dict = torch.load("model.pt", weights_only=True)"""
+
+
+def open_file(path: Path, members: Mapping[str, Member], prefer: tuple[str, ...]) -> Container:
+    """Read a checkpoint: a zip archive since torch 1.6, a legacy file before."""
+    if members:
+        return open_checkpoint(path, members, prefer=prefer)
+    return open_legacy(path, prefer=prefer)
+
+
+def write_file(
+    path: Path, contents: Mapping[str, Content], surroundings: Surroundings, read_soon: bool
+) -> str:
+    """Write a checkpoint with a wrapper and what stands beside it, as `write_torch` does."""
+    wrapper, extras = surroundings.wrapper, surroundings.extras
+    return write_torch(path, contents, wrapper=wrapper, extras=extras, read_soon=read_soon)
+
+
+def read_plainly(path: Path, wrapper: str) -> Iterator[Array]:
+    """Read a checkpoint with torch."""
+    import torch
+
+    loaded = torch.load(path, map_location="cpu", weights_only=True)
+    for name, tensor in (loaded[wrapper] if wrapper else loaded).items():
+        yield name, tuple(tensor.shape), bytes_of(tensor).tobytes()

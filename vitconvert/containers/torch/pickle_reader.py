@@ -1,0 +1,212 @@
+"""The pickles inside torch's zip archives, read without calling anything.
+
+Python's own unpickler calls what a pickle names. This one knows the few opcodes that torch writes
+and builds descriptions: a tensor says where its numbers lie. Which names a pickle may use, and
+what they describe, is for each kind of archive to say.
+
+Source: torch/serialization.py, torch/_utils.py and torch/csrc/jit/serialization/pickler.h, torch
+1.6 to 2.15.
+"""
+
+import pickletools
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+STORAGES: Mapping[str, str] = {
+    "torch.DoubleStorage": "float64",
+    "torch.FloatStorage": "float32",
+    "torch.HalfStorage": "float16",
+    "torch.BFloat16Storage": "bfloat16",
+    "torch.LongStorage": "int64",
+    "torch.IntStorage": "int32",
+    "torch.ShortStorage": "int16",
+    "torch.CharStorage": "int8",
+    "torch.ByteStorage": "uint8",
+    "torch.BoolStorage": "bool",
+    "torch.ComplexFloatStorage": "complex64",
+}
+"""torch's name of the dtype of each storage class."""
+
+UNTYPED_STORAGE = "torch.storage.UntypedStorage"
+"""The storage of dtypes that came after storage classes: a run of bytes."""
+
+TENSOR = "torch._utils._rebuild_tensor_v2"
+UNTYPED_TENSOR = "torch._utils._rebuild_tensor_v3"  # on an untyped storage, with its dtype
+HOOKS = "collections.OrderedDict"  # the empty backward hooks of every tensor
+
+_STRANGE = "values in an order that torch never writes"
+_LITERALS = ("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE")
+_CONSTANTS: Mapping[str, object] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
+
+
+class StrangePickle(ValueError):
+    """A pickle that is damaged, or holds something unknown here."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Storage:
+    """A run of numbers: a member of the archive."""
+
+    dtype: str
+    key: str
+    length: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredTensor:
+    """A strided view on a storage; offset and stride count elements."""
+
+    storage: Storage
+    offset: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Global:
+    """A class, function or constant that the pickle names. Nothing looks it up."""
+
+    name: str
+
+
+class PickleReader:
+    """A stack, its marks and a memo, as in `pickletools`.
+
+    A kind of archive says in a subclass what names mean there.
+    """
+
+    def __init__(self) -> None:
+        self.stack: list[Any] = []
+        self.below: list[list[Any]] = []  # the stack at each open mark
+        self.memo: dict[Any, Any] = {}
+
+    def known(self, name: str) -> Global:
+        """What a name stands for, if the archive may use it."""
+        raise NotImplementedError
+
+    def described(self, called: Global, arguments: tuple[Any, ...]) -> object:
+        """What a call would give, without calling."""
+        match called.name, arguments:
+            case name, () if name == HOOKS:
+                return OrderedDict()
+            case name, (storage, int(offset), tuple(shape), tuple(stride), bool(), dict()) if (
+                name == TENSOR and type(storage) is Storage
+            ):
+                return StoredTensor(storage=storage, offset=offset, shape=shape, stride=stride)
+        raise StrangePickle(_STRANGE)
+
+    def made(self, named: Global) -> object:
+        """An object of a class, before its attributes are set."""
+        raise NotImplementedError
+
+    def set_attributes(self, made: object, attributes: object) -> None:
+        """Give an object that was made its attributes."""
+        raise NotImplementedError
+
+    def read(self, data: bytes) -> object:
+        """Describe what the pickle holds.
+
+        Raises:
+            StrangePickle: It is truncated, or says what torch's pickler never writes.
+        """
+        try:
+            for opcode, argument, _ in pickletools.genops(data):
+                self._step(opcode.name, argument)
+            return self.stack.pop()  # the last opcode is STOP, or genops had raised
+        except (ValueError, LookupError, TypeError) as error:
+            raise StrangePickle(str(error) or type(error).__name__) from error
+
+    def _step(self, opcode: str, argument: Any) -> None:
+        stack = self.stack
+        match opcode:
+            case _ if opcode in _LITERALS:
+                stack.append(argument)
+            case "BINPUT" | "LONG_BINPUT":
+                self.memo[argument] = stack[-1]
+            case "BINGET" | "LONG_BINGET":
+                stack.append(self.memo[argument])
+            case "MARK":
+                self.below.append(stack)
+                self.stack = []
+            case "TUPLE":
+                items = self._since_mark()
+                self.stack.append(tuple(items))
+            case "TUPLE1" | "TUPLE2" | "TUPLE3":
+                stack.append(tuple(self._last(int(opcode[-1]))))
+            case "EMPTY_DICT":
+                stack.append({})
+            case "EMPTY_LIST":
+                stack.append([])
+            case "EMPTY_TUPLE":
+                stack.append(())
+            case "GLOBAL":
+                stack.append(self.known(argument.replace(" ", ".")))
+            case _ if opcode in _CONSTANTS:
+                stack.append(_CONSTANTS[opcode])
+            case "STOP":
+                pass
+            case "PROTO" if argument == 2:
+                pass
+            case _:
+                self._combine(opcode)
+
+    def _combine(self, opcode: str) -> None:
+        """The opcodes that make a value of others, or fill one."""
+        match opcode:
+            case "SETITEM" | "SETITEMS":
+                items = self._last(2) if opcode == "SETITEM" else self._since_mark()
+                self._fill(self.stack[-1], items)
+            case "APPEND" | "APPENDS":
+                items = self._last(1) if opcode == "APPEND" else self._since_mark()
+                if type(self.stack[-1]) is not list:
+                    raise StrangePickle(_STRANGE)
+                self.stack[-1].extend(items)
+            case "NEWOBJ":
+                named, arguments = self._last(2)
+                if type(named) is not Global or arguments != ():
+                    raise StrangePickle(_STRANGE)
+                self.stack.append(self.made(named))
+            case "BUILD":
+                attributes = self.stack.pop()
+                self.set_attributes(self.stack[-1], attributes)
+            case "BINPERSID":
+                self.stack.append(_storage(self.stack.pop()))
+            case "REDUCE":
+                called, arguments = self._last(2)
+                if type(called) is not Global or type(arguments) is not tuple:
+                    raise StrangePickle(_STRANGE)
+                self.stack.append(self.described(called, arguments))
+            case _:
+                raise StrangePickle(f"torch writes no {opcode}")
+
+    def _last(self, count: int) -> list[Any]:
+        if len(self.stack) < count:
+            raise StrangePickle(_STRANGE)
+        taken = self.stack[-count:]
+        del self.stack[-count:]
+        return taken
+
+    def _since_mark(self) -> list[Any]:
+        taken, self.stack = self.stack, self.below.pop()
+        return taken
+
+    def _fill(self, target: object, items: list[Any]) -> None:
+        """Put items into a dictionary, which others may have been given already."""
+        keys = items[::2]
+        # Other keys hash and print in ways that a description does not share.
+        plain = all(key is None or type(key) in (str, int, float, bool) for key in keys)
+        if not isinstance(target, dict) or not plain:
+            raise StrangePickle(_STRANGE)
+        target.update(zip(keys, items[1::2], strict=True))
+
+
+def _storage(identity: object) -> Storage:
+    match identity:
+        case ("storage", Global(name), str(key), str(), int(length)):
+            if name in STORAGES:
+                return Storage(dtype=STORAGES[name], key=key, length=length)
+            if name == UNTYPED_STORAGE:
+                return Storage(dtype="uint8", key=key, length=length)
+    raise StrangePickle(_STRANGE)

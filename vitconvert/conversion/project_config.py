@@ -1,0 +1,202 @@
+"""What a project's own `config.json` says, in our words.
+
+Which of their keys says what is the table's business (`[config_json]`); nothing here knows a
+project by name.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from vitconvert.config import ViTConfig
+from vitconvert.config.field_values import parse_field
+from vitconvert.config.vocabularies import VOCABULARIES
+from vitconvert.errors import NotRepresentable, UsageError
+from vitconvert.tables.config_file import ConfigFile, Ratio, Word
+from vitconvert.tables.table import Table
+
+Facts = dict[str, tuple[Any, str]]  # field -> (value, origin)
+
+
+def facts_from_config(
+    table: Table, their_config: Mapping[str, Any], *, known: Collection[str] = ()
+) -> Facts:
+    """Read the fields that the table maps, but for those that are known better.
+
+    Raises:
+        NotRepresentable: A value says something that ViTConfig has no word for.
+    """
+    mapping = table.config_file
+    if mapping is None or not their_config:
+        return {}
+    facts: Facts = {}
+    for field, default in _defaults(mapping, their_config).items():
+        facts[field] = (default, f"{table.origin}, for a config.json that does not say")
+    for field, paths in mapping.paths(_section_in(mapping, their_config)):
+        said = ((p, v) for p in paths if (v := look_up(their_config, p)) is not None)
+        path, found = next(said, ("", None))
+        if _in_our_words(mapping, field, found) == "":
+            continue  # nothing said
+        if found is not None and field not in known:
+            facts[field] = (_translate(table, mapping, field, path, found), "config.json")
+    return facts
+
+
+def _section_in(mapping: ConfigFile, their_config: Mapping[str, Any]) -> str:
+    """Where the paths of fields begin in a file: what stands elsewhere is not of this model."""
+    for within in mapping.within:
+        if not within or look_up(their_config, within.removesuffix(".")) is not None:
+            return within
+    return mapping.within[-1]
+
+
+def _defaults(mapping: ConfigFile, their_config: Mapping[str, Any]) -> dict[str, Any]:
+    defaults = dict(mapping.defaults)
+    for key in mapping.identify:
+        defaults |= mapping.defaults_of.get(str(their_config.get(key)), {})
+    return defaults
+
+
+def look_up(config: Mapping[str, Any], path: str) -> Any:
+    """What stands at a dotted path, or None."""
+    value: Any = config
+    for step in path.split("."):
+        value = value.get(step) if isinstance(value, Mapping) else None
+    return value
+
+
+def _translate(table: Table, mapping: ConfigFile, field: str, path: str, value: Any) -> Any:
+    ours = _in_our_words(mapping, field, value)
+    if field == "in_channels" and isinstance(value, list) and len(value) == 3:
+        ours = value[0]  # channels, height, width
+    try:
+        ours = parse_field(field, ours)
+        known = VOCABULARIES.get(field, (ours,))
+        problem = "" if ours in known else f"{field} is one of {', '.join(known)}"
+    except UsageError as error:
+        problem = error.fact
+    if not problem:
+        return ours
+    raise NotRepresentable(
+        f"config.json says {path} = {value!r}, which vitconvert has no word for.",
+        evidence={"table": table.file, "problem": problem},
+        hint=f"--set {field}=... states it in vitconvert's words.",
+    )
+
+
+def _in_our_words(mapping: ConfigFile, field: str, value: Any) -> Any:
+    """A text or a truth value of theirs as the table translates it, anything else as it is."""
+    if not isinstance(value, str | bool):
+        return value
+    word = value if isinstance(value, str) else str(value).lower()
+    return mapping.values.get(field, {}).get(word, value)
+
+
+def their_word(table: Table, field: str, value: Any) -> Any:
+    """How their file says a value of ours; the inverse of reading it.
+
+    Raises:
+        NotRepresentable: They have words for this field, and none for the value.
+    """
+    words = table.config_file.values.get(field, {}) if table.config_file else {}
+    theirs = next((theirs for theirs, ours in words.items() if ours == value), None)
+    if words and theirs is None:
+        raise NotRepresentable(
+            f"{table.title} has no word for {field} = {value!r}.",
+            evidence={"table": table.file, "words for": ", ".join(_ours(words))},
+        )
+    if theirs is not None:
+        return theirs == "true" if theirs in ("true", "false") else theirs
+    if isinstance(value, tuple):
+        return value[0] if len(set(value)) == 1 else list(value)
+    return value
+
+
+def _ours(words: Mapping[str, Any]) -> list[str]:
+    """Values of ours that have a word; a list stands for none."""
+    return [str(ours) for ours in words.values() if not isinstance(ours, list)]
+
+
+def written_besides(table: Table, config: ViTConfig) -> dict[str, Any]:
+    """What their file has besides the fields of ours that it maps: path -> value, nested.
+
+    Raises:
+        NotRepresentable: No ratio makes one of our sizes.
+    """
+    written: dict[str, Any] = {}
+    for said in table.config_file.writes if table.config_file else ():
+        if said.holds_for(config):
+            put(written, said.name, _value(said.value, said.name, table, config))
+    return written
+
+
+def written_config(table: Table, config: ViTConfig) -> dict[str, Any]:
+    """Their file: every field of ours that the table maps, and what it has besides.
+
+    Raises:
+        NotRepresentable: They have no word for a value, or no ratio makes one of our sizes.
+    """
+    written = written_besides(table, config)
+    mapping = table.config_file
+    for field, paths in mapping.paths(mapping.within[-1]) if mapping else ():
+        if paths:
+            put(written, paths[0], their_word(table, field, getattr(config, field)))
+    return written
+
+
+def put(written: dict[str, Any], path: str, value: Any) -> None:
+    """Set what stands at a dotted path."""
+    *sections, key = path.split(".")
+    for section in sections:
+        written = written.setdefault(section, {})
+    written[key] = value
+
+
+def _value(value: Any, path: str, table: Table, config: ViTConfig) -> Any:
+    match value:
+        case Word(word=word):
+            return getattr(config, word)
+        case Ratio(makes=field) as ratio:
+            number = ratio.of(config)
+            if number is None:
+                raise NotRepresentable(
+                    f"{table.title} says {field} by a ratio, and none makes this one.",
+                    evidence={
+                        "table": table.file,
+                        "ratio": path,
+                        field: getattr(config, field),
+                        "embed_dim": config.embed_dim,
+                    },
+                )
+            return number
+    return value
+
+
+def broken_musts(table: Table, their_config: Mapping[str, Any]) -> list[str]:
+    """What the project's config would have to say for the table to be right, and does not."""
+    must = table.config_file.must if table.config_file and their_config else {}
+    return [
+        f"{path} = {value}" for path, value in must.items() if look_up(their_config, path) != value
+    ]
+
+
+def broken_must_nots(table: Table, their_config: Mapping[str, Any], config: ViTConfig) -> list[str]:
+    """What the project's config says, and what makes another function of the same tensors."""
+    must_not = table.config_file.must_not if table.config_file else ()
+    return [
+        f"{said.name} = {said.value}"
+        for said in must_not
+        if said.holds_for(config) and look_up(their_config, said.name) == said.value
+    ]
+
+
+def unknown_arguments(table: Table, their_config: Mapping[str, Any]) -> list[str]:
+    """Arguments of the project's constructor that the table neither maps nor calls inert."""
+    mapping = table.config_file
+    if mapping is None or not mapping.arguments:
+        return []
+    arguments = look_up(their_config, mapping.arguments)
+    if not isinstance(arguments, Mapping):
+        return []
+    paths = {path for _, paths in mapping.paths() for path in paths}
+    known = {p.removeprefix(f"{mapping.arguments}.") for p in paths} | set(mapping.inert)
+    return sorted(set(arguments) - known)

@@ -1,0 +1,196 @@
+"""Changes of a model that are asked for and recorded: its head, channels, sizes and dtype."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from vitconvert.config import ViTConfig
+from vitconvert.config.field_values import parse_field
+from vitconvert.errors import UsageError
+from vitconvert.model import positions
+from vitconvert.tables.canonical import expected_shapes, first_kernel
+
+Tensors = Mapping[str, Tensor]
+Size = tuple[int, int]
+
+
+def replace_head(
+    tensors: Tensors, config: ViTConfig, num_classes: int
+) -> tuple[Tensors, ViTConfig, str]:
+    """Take the head off, or put one of zeros in its place, as Google fine-tunes (vit_jax).
+
+    Returns:
+        The tensors, the configuration and what was changed, in words.
+
+    Raises:
+        UsageError: A negative number of classes.
+    """
+    if num_classes < 0:
+        raise UsageError("A head cannot have fewer than 0 classes.")
+    wanted = config.replace(num_classes=num_classes)
+    kept = {name: tensor for name, tensor in tensors.items() if not _of_head(name)}
+    like = next(iter(tensors.values()))
+    heads = {
+        name: like.new_zeros(shape)
+        for name, shape in expected_shapes(wanted).items()
+        if _of_head(name)
+    }
+    before = f"the head of {config.num_classes} classes"
+    change = f"replaced by one of {num_classes}, all zeros" if num_classes else "taken off"
+    return {**kept, **heads}, wanted, f"{before} was {change}"
+
+
+def select_classes(
+    tensors: Tensors, config: ViTConfig, classes: Sequence[int]
+) -> tuple[Tensors, ViTConfig, str]:
+    """Keep some classes of the head, in this order; their logits stay what they are.
+
+    Raises:
+        UsageError: The head has no such class, or one is asked for twice.
+    """
+    if wrong := [index for index in classes if not 0 <= index < config.num_classes]:
+        raise UsageError(
+            f"The head has no class {wrong[0]}.",
+            evidence={"classes": config.num_classes},
+        )
+    if len(set(classes)) < len(classes) or not classes:
+        raise UsageError("Classes to keep are named once each, and at least one is.")
+    heads = {n: tensor[list(classes)] for n, tensor in tensors.items() if _of_head(n)}
+    change = f"{len(classes)} of {config.num_classes} classes were kept"
+    return {**tensors, **heads}, config.replace(num_classes=len(classes)), change
+
+
+def _of_head(name: str) -> bool:
+    return name.startswith(("head.", "head_dist."))
+
+
+def change_channels(
+    tensors: Tensors, config: ViTConfig, channels: int
+) -> tuple[Tensors, ViTConfig, str]:
+    """Read images of another number of channels, as timm does it (`adapt_input_conv`, 1.0.31).
+
+    To 1 channel, the weights of all channels are added up: a grey image gives what it gave when
+    it was repeated in each. To any other number, the channels are repeated in turn, or the last
+    left out, and scaled by the ratio of the numbers; from 1 to 3, which timm leaves alone,
+    likewise.
+
+    Raises:
+        UsageError: No number of channels, or a norm reads each pixel of a patch.
+    """
+    if channels < 1:
+        raise UsageError("Images have at least 1 channel.")
+    if config.patch_pre_norm:
+        raise UsageError("A norm of the pixels of a patch does not survive other channels.")
+    name = first_kernel(config)
+    kernel = tensors[name].float()
+    if channels == 1:
+        changed = kernel.sum(1, keepdim=True)
+    else:
+        repeats = -(-channels // config.in_channels)
+        repeated = kernel.repeat(1, repeats, 1, 1)[:, :channels]
+        changed = repeated * (config.in_channels / channels)
+    change = f"input channels changed from {config.in_channels} to {channels}"
+    wanted = config.replace(in_channels=channels)
+    return {**tensors, name: changed.to(tensors[name].dtype)}, wanted, change
+
+
+def resize(
+    tensors: Tensors,
+    config: ViTConfig,
+    *,
+    image_size: int | Size | None = None,
+    patch_size: int | Size | None = None,
+) -> tuple[Tensors, ViTConfig, tuple[str, ...]]:
+    """Fit the model to images, patches or both of another size.
+
+    Positions follow the rule of the project that the model comes from, the kernel of the patches
+    timm's `resample_patch_embed` (see `resample_patch_kernel`).
+
+    Returns:
+        The tensors, the configuration and what was changed, in words.
+
+    Raises:
+        UsageError: The image would be no whole number of patches, or the patches of this model
+            cannot be resized.
+        ConflictingFact: The image would hold no patch.
+    """
+    asked = {"image_size": image_size, "patch_size": patch_size}
+    sizes = {name: parse_field(name, size) for name, size in asked.items() if size is not None}
+    wanted = config.replace(**sizes)
+    if wanted == config:
+        return tensors, config, ()
+    _check_whole_patches(wanted)
+    kernel, changed_kernel = _resized_kernel(tensors, config, wanted.patch_size)
+    resampled, changed_positions = _resampled_positions(tensors, config, wanted)
+    changes = (*changed_kernel, *changed_positions)
+    if not changes:  # fixed positions and rotations are computed anew
+        changes = (f"image size {_by(config.image_size)} to {_by(wanted.image_size)}",)
+    return {**tensors, **kernel, **resampled}, wanted, changes
+
+
+def cast(tensors: Tensors, dtype: torch.dtype) -> tuple[Tensors, str]:
+    """Change the dtype of every floating-point tensor."""
+    floating = {t.dtype for t in tensors.values() if t.is_floating_point()}
+    before = sorted(str(d).removeprefix("torch.") for d in floating)
+    cast = {k: t.to(dtype) if t.is_floating_point() else t for k, t in tensors.items()}
+    return cast, f"cast from {' and '.join(before)} to {str(dtype).removeprefix('torch.')}"
+
+
+def _check_whole_patches(config: ViTConfig) -> None:
+    patch = [side * config.stem_stride for side in config.patch_size]
+    if any(side % pixels for side, pixels in zip(config.image_size, patch, strict=True)):
+        raise UsageError(
+            f"An image of {_by(config.image_size)} is no whole number of patches.",
+            evidence={"a patch is": f"{patch[0]}x{patch[1]} pixels"},
+            hint="choose an image size of whole patches.",
+        )
+
+
+def _resized_kernel(
+    tensors: Tensors, config: ViTConfig, patch_size: Size
+) -> tuple[Tensors, tuple[str, ...]]:
+    if patch_size == config.patch_size:
+        return {}, ()
+    obstacles = {
+        "they are cut from a stem's feature map": config.stem,
+        "their pixels are normed one by one": config.patch_pre_norm,
+    }
+    if found := [obstacle for obstacle, present in obstacles.items() if present]:
+        raise UsageError(
+            f"The patches of this model cannot be resized: {found[0]}.",
+            evidence={"patches are": _by(config.patch_size), "asked": _by(patch_size)},
+        )
+    name = "patch_embed.proj.weight"
+    kernel = positions.resample_patch_kernel(tensors[name], patch_size=patch_size)
+    return {name: kernel}, (
+        f"patches resized from {_by(config.patch_size)} to {_by(patch_size)} pixels",
+    )
+
+
+def _resampled_positions(
+    tensors: Tensors, config: ViTConfig, wanted: ViTConfig
+) -> tuple[Tensors, tuple[str, ...]]:
+    grids = {"old_grid": config.grid_size, "new_grid": wanted.grid_size}
+    rules = []
+    resampled = {}
+    if config.learned_positions:
+        rules.append(config.position_resampling)
+        resampled["pos_embed"] = positions.resample_positions(
+            tensors["pos_embed"], **grids, prefix=config.num_prefix_positions, rule=rules[-1]
+        )
+    if config.relative_positions != "none":
+        rules.append(config.relative_resampling)
+        for name, table in tensors.items():
+            if name.endswith("relative_position_bias_table"):
+                resampled[name] = positions.resample_relative_positions(
+                    table, **grids, rule=rules[-1]
+                )
+    if rules and config.grid_size != wanted.grid_size:
+        moved = f"from {_by(config.grid_size)} to {_by(wanted.grid_size)} patches"
+        return resampled, (f"positions resampled {moved} ({', '.join(rules)})",)
+    return {}, ()
+
+
+def _by(size: Size) -> str:
+    return f"{size[0]}x{size[1]}"

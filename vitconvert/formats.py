@@ -1,0 +1,136 @@
+"""The file formats of weights: one entry for each, and everybody asks this list.
+
+An entry says what can be said before a file is opened: names, first bytes, members of an archive.
+How a file is read and written is told by the format's module, which is imported when a file of
+that format is met (`vitconvert/containers/format_modules.py` says what a module has). This file
+itself imports nothing that takes time.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+LONGEST_SAFETENSORS_HEADER = 100_000_000  # bytes; the limit that the safetensors library sets
+INDEX = ".index.json"
+"""Ends the name of an index: JSON that says which of several files holds which tensor."""
+
+
+def _never(_: object) -> bool:
+    return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Format:
+    """A file format.
+
+    Attributes:
+        name: What `--json` and tables (`container = "npz"`) call it.
+        module: Reads and writes it.
+        suffixes: Of its files; only a hint, because the content decides.
+        standard: File names that libraries look for, best first.
+        begins: Whether a file that begins with these 512 bytes has this format.
+        holds: Whether a zip archive whose members have these names has this format.
+        output: Name of the file of weights in an output; "" for a format that is only read.
+        sharded: Whether its readers accept several files and an index.
+        nested: Whether tensors may lie under a key, with other values beside them.
+    """
+
+    name: str
+    module: str
+    suffixes: tuple[str, ...]
+    standard: tuple[str, ...] = ()
+    begins: Callable[[bytes], bool] = _never
+    holds: Callable[[Collection[str]], bool] = _never
+    output: str = ""
+    sharded: bool = False
+    nested: bool = False
+
+
+def _begins_safetensors(start: bytes) -> bool:
+    """The length of a JSON header, then the header."""
+    length = int.from_bytes(start[:8], "little")
+    return start[8:9] == b"{" and length <= LONGEST_SAFETENSORS_HEADER
+
+
+def _begins_legacy_torch(start: bytes) -> bool:
+    """A pickle of torch.serialization.MAGIC_NUMBER, as torch.save wrote before 1.6."""
+    return start[:1] == b"\x80" and bytes.fromhex("8a0a6cfc9c46f9206aa85019") in start[:32]
+
+
+def _holds_pickle(members: Collection[str]) -> bool:
+    return any(name.endswith("/data.pkl") for name in members)
+
+
+def _holds_arrays(members: Collection[str]) -> bool:
+    return any(name.endswith(".npy") for name in members) and not _holds_pickle(members)
+
+
+def _holds_program(members: Collection[str]) -> bool:
+    """torch.jit.save writes constants beside the data; torch.save does not."""
+    return _holds_pickle(members) and any(name.endswith("/constants.pkl") for name in members)
+
+
+def _holds_checkpoint(members: Collection[str]) -> bool:
+    return _holds_pickle(members) and not _holds_program(members)
+
+
+FORMATS: tuple[Format, ...] = (
+    Format(
+        name="safetensors",
+        module="vitconvert.containers.safetensors",
+        suffixes=(".safetensors",),
+        standard=("model.safetensors", "open_clip_model.safetensors"),
+        begins=_begins_safetensors,
+        output="model.safetensors",
+        sharded=True,
+    ),
+    Format(
+        name="torch",
+        module="vitconvert.containers.torch",
+        suffixes=(".pth", ".pt", ".bin", ".ckpt", ".pth.tar"),
+        standard=("pytorch_model.bin", "open_clip_pytorch_model.bin"),
+        begins=_begins_legacy_torch,
+        holds=_holds_checkpoint,
+        output="model.pt",
+        nested=True,
+    ),
+    Format(
+        name="torchscript",
+        module="vitconvert.containers.torch.torchscript",
+        suffixes=(".pt",),
+        holds=_holds_program,
+    ),
+    Format(
+        name="npz",
+        module="vitconvert.containers.npz",
+        suffixes=(".npz",),
+        holds=_holds_arrays,
+        output="model.npz",
+    ),
+)
+"""In the order in which they are preferred where the same weights exist in several."""
+
+FOREIGN_SUFFIXES = (".h5", ".msgpack", ".onnx", ".gguf", ".tflite", ".ckpt.index", ".pb")
+"""Suffixes of weights in formats that are not read: TensorFlow's, Flax's, ONNX, quantised ones."""
+
+
+def written_formats() -> dict[str, Format]:
+    """The formats that outputs are written in, by name."""
+    return {form.name: form for form in FORMATS if form.output}
+
+
+def suffixes() -> tuple[str, ...]:
+    """All suffixes of files that are read, each once."""
+    return tuple(dict.fromkeys(suffix for form in FORMATS for suffix in form.suffixes))
+
+
+def standard_names() -> list[str]:
+    """File names that libraries look for, best first: each name, then its index."""
+    names = (name for form in FORMATS for name in form.standard)
+    return [variant for name in names for variant in (name, name + INDEX)]
+
+
+def in_words() -> str:
+    """The formats, and the suffixes that their names do not tell, for messages."""
+    own = ((form.name, [s for s in form.suffixes if s != f".{form.name}"]) for form in FORMATS)
+    *some, last = (f"{name} ({', '.join(found)})" if found else name for name, found in own)
+    return f"{', '.join(some)} and {last}"

@@ -1,0 +1,106 @@
+"""The names of a classifier's classes."""
+
+import csv
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from vitconvert.errors import ConflictingFact
+
+_IMAGENET_CLASSES = 1000
+_HINT = "correct the names of the classes in that file, or take them out of it."
+
+
+class Labels(tuple[str, ...]):
+    """One name per class, in the order of the logits, and where the names come from.
+
+    `assumed` is true if the checkpoint does not name its classes itself.
+    """
+
+    origin: str
+    assumed: bool
+
+    def __new__(
+        cls, names: Iterable[str], *, origin: str = "user", assumed: bool = False
+    ) -> "Labels":
+        """Names with their origin."""
+        labels = super().__new__(cls, names)
+        labels.origin = origin
+        labels.assumed = assumed
+        return labels
+
+
+def stated_labels(
+    num_classes: int,
+    id2label: Mapping[str, str] | Mapping[int, str] | Sequence[str] | None = None,
+    *,
+    descriptions: Mapping[str, str] | None = None,
+    origin: str = "config.json",
+) -> Labels | None:
+    """The checkpoint's own names, or None.
+
+    Args:
+        num_classes: Width of the head.
+        id2label: transformers' `id2label`, or timm's `label_names`. Placeholders ("LABEL_7"),
+            which transformers writes where nobody named the classes, do not count.
+        descriptions: timm's `label_descriptions`: a longer name for each name.
+        origin: Where the names were stated.
+
+    Raises:
+        ConflictingFact: The names are not those of the head's classes, or not names at all.
+    """
+    for names, kinds in ((id2label, (Mapping, list, tuple)), (descriptions, (Mapping,))):
+        if names is not None and not isinstance(names, kinds):
+            raise ConflictingFact(
+                f"{str(names)[:40]!r} should be a list or a mapping of class names.",
+                evidence={"from": origin},
+                hint=_HINT,
+            )
+    stated = dict(id2label if isinstance(id2label, Mapping) else enumerate(id2label or ()))
+    by_index = {str(index): str(name) for index, name in stated.items()}
+    if num_classes < 1 or all(name == f"LABEL_{index}" for index, name in by_index.items()):
+        return None
+    names = _in_order(num_classes, by_index, origin)
+    return Labels(((descriptions or {}).get(name, name) for name in names), origin=origin)
+
+
+def assumed_labels(num_classes: int) -> Labels | None:
+    """ImageNet-1k's names for a head of 1000 classes, else None.
+
+    A head of ImageNet-21k gets no names: its classes are used in several orders, and the head does
+    not say in which.
+    """
+    if num_classes != _IMAGENET_CLASSES or not (names := _imagenet()):
+        return None
+    return Labels(names, origin="ImageNet-1k, as timm orders it", assumed=True)
+
+
+def _in_order(num_classes: int, by_index: Mapping[str, str], origin: str) -> list[str]:
+    wanted = [str(index) for index in range(num_classes)]
+    if set(by_index) != set(wanted):
+        missing = [index for index in wanted if index not in by_index]
+        foreign = sorted(set(by_index) - set(wanted))
+        raise ConflictingFact(
+            f"The checkpoint names {len(by_index)} classes, and its head has {num_classes}.",
+            evidence={
+                "from": origin,
+                "missing": ", ".join(missing[:5]) or "none",
+                "foreign": ", ".join(foreign[:5]) or "none",
+            },
+            hint=_HINT,
+        )
+    return [by_index[index] for index in wanted]
+
+
+def _imagenet() -> list[str]:
+    """ImageNet-1k's words from timm's data files, without importing timm (and so torch)."""
+    spec = find_spec("timm")
+    if spec is None or not spec.submodule_search_locations:
+        return []
+    folder = Path(spec.submodule_search_locations[0]) / "data" / "_info"
+    synsets = (folder / "imagenet_synsets.txt").read_text(encoding="utf-8").splitlines()
+    wanted = set(synsets)
+    with (folder / "imagenet_synset_to_lemma.txt").open(encoding="utf-8") as lemmas:
+        ours = (line for line in lemmas if line.partition("\t")[0] in wanted)
+        words = {row[0]: row[1] for row in csv.reader(ours, delimiter="\t")}
+    return [words[synset] for synset in synsets]

@@ -1,0 +1,347 @@
+"""The arithmetic that turns a photograph into numbers, as each project's own code does it.
+
+Projects that agree on "resize to 256, crop 224, normalise" still disagree on pixels: whether
+the resizing runs on a Pillow image or on a tensor, where an odd crop falls, when the division by
+255 happens. `backends.BACKENDS` states these choices; the functions below follow them.
+
+Letters: C channels, H height, W width. Sizes are (height, width).
+"""
+
+import math
+import platform
+import struct
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
+
+from vitconvert.errors import CorruptFile, InputMismatch, NotRepresentable, SourceError, UnsafeFile
+from vitconvert.preprocessing.backends import Backend
+from vitconvert.preprocessing.values import Size, size_text
+
+Pixels = NDArray[Any]  # uint8 or float32
+
+# Pillow's own limit for a decoded file (twice its MAX_IMAGE_PIXELS). It applies to resizing too: a
+# 1 x 100000 image is a small file, but huge once its shortest side is 224.
+MAX_PIXELS = 2 * 89_478_485
+
+# An image that is shrunk by a whole factor before it is resized stays this much larger than the
+# result, as in Pillow's own `thumbnail`.
+MARGIN = 2
+
+_LAST_UNTURNED = 4  # EXIF orientations 5 to 8 exchange rows and columns
+
+# Pillow 13 raises the first four for damaged files of fourteen formats; decompressors and struct
+# raise the rest.
+_DECODING_ERRORS = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    RuntimeError,
+    EOFError,
+    IndexError,
+    OverflowError,
+    struct.error,
+    zlib.error,
+)
+
+
+def open_image(path: Path) -> Image.Image:
+    """Read an image file completely.
+
+    Raises:
+        SourceError: There is no such file, or it may not be read.
+        CorruptFile: It is not an image, or it is damaged.
+        UnsafeFile: It declares more pixels than Pillow's limit.
+    """
+    with _decoding(path), Image.open(path) as image:
+        image.load()
+        return image
+
+
+def open_shrunk(path: Path, at_least: int, *, upright: bool) -> tuple[Image.Image, Size]:
+    """As `open_image`, but smaller where that is faster; and the size of the whole image.
+
+    A JPEG is decoded at 1/2, 1/4 or 1/8 of its size if both sides keep `at_least` pixels: the high
+    frequencies are never computed. Other files are read as they are. So is an image that must be
+    turned `upright` and whose sides are not multiples of 8: the decoder rounds sizes up at the
+    right and the bottom, and turning would move these edges.
+    """
+    with _decoding(path), Image.open(path) as image:
+        width, height = image.size
+        orientation = image.getexif().get(ExifTags.Base.Orientation, 1) if upright else 1
+        if orientation == 1 or width % 8 == height % 8 == 0:
+            image.draft(None, (at_least, at_least))
+        image.load()
+        return image, (width, height) if orientation > _LAST_UNTURNED else (height, width)
+
+
+@contextmanager
+def _decoding(path: Path) -> Iterator[None]:
+    """Turn whatever Pillow raises inside into an error that names the file."""
+    try:
+        yield
+    except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
+        raise SourceError(f"{error.strerror}.", evidence={"image": path}) from error
+    except Image.DecompressionBombError as error:
+        raise UnsafeFile(
+            "The image declares more pixels than can be decoded safely.",
+            evidence={"image": path, "Pillow": error},
+        ) from error
+    except _DECODING_ERRORS as error:
+        raise CorruptFile(
+            "This file cannot be read as an image.",
+            evidence={"image": path, "Pillow": _reason(error, path)},
+        ) from error
+
+
+def _reason(error: BaseException, path: Path) -> str:
+    if isinstance(error, UnidentifiedImageError):
+        return "not an image in a format that Pillow knows"
+    return str(error).replace(str(path), path.name) or type(error).__name__
+
+
+def converted(
+    image: Image.Image, *, channels: int, transparency: str, upright: bool
+) -> Image.Image:
+    """The image as 8-bit RGB, or as grey for one channel.
+
+    Raises:
+        CorruptFile: Pillow reads the file only now, and it is damaged; or Pillow cannot convert
+            from its colours.
+    """
+    with _decoding(Path(getattr(image, "filename", "") or "in memory")):
+        if upright:
+            image = ImageOps.exif_transpose(image)
+        if transparency == "white" and _has_alpha(image):
+            white = Image.new("RGBA", image.size, (255, 255, 255, 255))
+            image = Image.alpha_composite(white, image.convert("RGBA"))
+        elif isinstance(image.info.get("transparency"), bytes):
+            # The same pixels as without this step, but no warning of Pillow's about palettes.
+            image = image.convert("RGBA")
+        return image.convert("L" if channels == 1 else "RGB")
+
+
+def _has_alpha(image: Image.Image) -> bool:
+    return "A" in image.getbands() or image.info.get("transparency") is not None
+
+
+def resized_size(source: Size, *, resize: str, size: Size) -> Size:
+    """The size that an image of size `source` is resized to.
+
+    Raises:
+        InputMismatch: A side would have no pixels.
+        UnsafeFile: The result would not fit in memory.
+    """
+    result = _unchecked_size(source, resize=resize, size=size)
+    if min(result) < 1:
+        raise InputMismatch(
+            f"A {size_text(source)} image is too narrow to be resized into {size_text(size)}.",
+            evidence={"resized": size_text(result)},
+        )
+    if result[0] * result[1] > MAX_PIXELS:
+        raise UnsafeFile(
+            f"Resizing a {size_text(source)} image would make {result[0] * result[1]} pixels.",
+            evidence={"resize": f"{resize} to {size_text(size)}", "limit": f"{MAX_PIXELS} pixels"},
+        )
+    return result
+
+
+def _unchecked_size(source: Size, *, resize: str, size: Size) -> Size:
+    height, width = source
+    if resize == "none":
+        return source
+    if resize == "squash":
+        return size
+    if resize == "shortest":
+        long = int(size[0] * max(source) / min(source))
+        return (long, size[0]) if width <= height else (size[0], long)
+    ratios = height / size[0], width / size[1]
+    ratio = min(ratios) if resize == "cover" else max(ratios)
+    return round(height / ratio), round(width / ratio)
+
+
+def size_in_patches(source: Size, *, patch_size: int, max_patches: int) -> Size:
+    """The largest size in whole patches that keeps the aspect ratio, but for rounding up.
+
+    transformers 5.23, `get_image_size_for_max_num_patches`: the scale is found by bisection, with
+    these bounds and this precision.
+    """
+
+    def grid(scale: float) -> Size:
+        height, width = (max(1, math.ceil(side * scale / patch_size)) for side in source)
+        return height, width
+
+    low, high = 1e-6, 100.0
+    while high - low >= 1e-5:
+        scale = (low + high) / 2
+        if math.prod(grid(scale)) <= max_patches:
+            low = scale
+        else:
+            high = scale
+    height, width = grid(low)
+    return height * patch_size, width * patch_size
+
+
+def resized_on_pil(image: Image.Image, size: Size, interpolation: str) -> Image.Image:
+    """Resize with Pillow, whose filters always antialias."""
+    return image.resize((size[1], size[0]), Image.Resampling[interpolation.upper()])
+
+
+def padded_on_pil(image: Image.Image, size: Size) -> Image.Image:
+    """Pad to at least `size` with zeros: black, a palette's first colour, or white in CMYK."""
+    height, width = max(size[0], image.height), max(size[1], image.width)
+    if (height, width) == (image.height, image.width):
+        return image
+    canvas = Image.new(image.mode, (width, height))
+    if palette := image.getpalette():
+        canvas.putpalette(palette)
+    canvas.paste(image, ((width - image.width) // 2, (height - image.height) // 2))
+    return canvas
+
+
+def resized_middle(
+    image: Image.Image,
+    source: Size,
+    size: Size,
+    interpolation: str,
+    *,
+    kept: Size,
+    backend: Backend,
+) -> Pixels:
+    """The middle of the image resized to `size`: (C, *kept) uint8, nearly equal, but faster.
+
+    `source` is the size of the image before `open_shrunk` shrunk it. An image more than `MARGIN`
+    times as large as the result is first shrunk by a whole factor.
+    """
+    vertical, horizontal = (
+        _interval(*lengths, backend)
+        for lengths in zip(size, kept, source, (image.height, image.width), strict=True)
+    )
+    (top, bottom), (left, right) = vertical, horizontal
+    resample = Image.Resampling[interpolation.upper()]
+    box = (left, top, right, bottom)
+    return channels_first(image.resize((kept[1], kept[0]), resample, box, MARGIN))
+
+
+def _interval(
+    whole: int, part: int, source: int, available: int, backend: Backend
+) -> tuple[float, float]:
+    """Where the middle `part` of `whole` resized pixels begins and ends in the image."""
+    # 1, 2, 4 or 8. The decoder rounds sizes up: the last pixel may stand for less than a pixel.
+    shrunk = round(source / available)
+    start = _crop_offset(whole - part, backend)
+    to_image = source / whole / shrunk
+    return start * to_image, min((start + part) * to_image, available)
+
+
+def channels_first(image: Image.Image) -> Pixels:
+    """A grey or RGB image as (C, H, W) uint8."""
+    pixels = np.array(image)  # a copy: torch warns about arrays that cannot be written
+    return np.moveaxis(np.atleast_3d(pixels), -1, 0)
+
+
+def resized_on_tensor(pixels: Pixels, size: Size, interpolation: str, *, antialias: bool) -> Pixels:
+    """Resize uint8 or float32 (C, H, W) as torchvision resizes a tensor of that type.
+
+    Half-pixel centres in every mode; "nearest" is torch's `nearest-exact`, as in transformers.
+    """
+    import torch
+
+    image = torch.from_numpy(pixels)[None]
+    if tuple(image.shape[-2:]) == size:
+        return pixels
+    direct = image.dtype != torch.uint8 or _resizes_uint8(interpolation)
+    nearest = interpolation == "nearest"
+    try:
+        result = torch.nn.functional.interpolate(
+            image if direct else image.float(),
+            size=size,
+            mode="nearest-exact" if nearest else interpolation,
+            align_corners=None if nearest else False,
+            antialias=antialias and not nearest,
+        )
+    except NotImplementedError as error:
+        raise NotRepresentable(
+            f"torch {torch.__version__} cannot resize tensors with the {interpolation} filter.",
+            hint="a newer torch can.",
+        ) from error
+    numbers: Pixels = (result if direct else result.round().to(torch.uint8))[0].numpy()
+    return numbers
+
+
+def _resizes_uint8(interpolation: str) -> bool:
+    # torchvision's _do_native_uint8_resize_on_cpu: bilinear takes the detour through float32
+    # where it has no vectorised kernel, and the last bit differs.
+    import torch
+
+    if interpolation != "bilinear":
+        return True
+    vectorised = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
+    return vectorised or platform.machine() in ("aarch64", "arm64")
+
+
+def centred(pixels: Pixels, size: Size, *, fill: tuple[int, ...], backend: Backend) -> Pixels:
+    """Crop (C, H, W) to the middle, or pad it with one `fill` value per channel, to `size`."""
+    channels, *source = pixels.shape
+    larger = [max(pair) for pair in zip(source, size, strict=True)]
+    if larger != source:
+        canvas = np.empty((channels, *larger), pixels.dtype)
+        canvas[:] = np.array(fill, pixels.dtype).reshape(-1, 1, 1)
+        top, left = (
+            (whole - part + backend.pad_first) // 2
+            for whole, part in zip(larger, source, strict=True)
+        )
+        canvas[:, top : top + source[0], left : left + source[1]] = pixels
+        pixels = canvas
+    top, left = (
+        _crop_offset(whole - part, backend) for whole, part in zip(larger, size, strict=True)
+    )
+    return pixels[:, top : top + size[0], left : left + size[1]]
+
+
+def _crop_offset(surplus: int, backend: Backend) -> int:
+    # Python's round takes k + 1/2 to the even neighbour, so a surplus of 3 gives 2 and 5 gives 2.
+    return round(surplus / 2) if backend.crop_rounding == "even" else surplus // 2
+
+
+def normalised(
+    pixels: Pixels,
+    *,
+    mean: tuple[float, ...] | None,
+    std: tuple[float, ...] | None,
+    factor: float | None,
+    numbers: str,
+) -> NDArray[np.float32]:
+    """(pixels * factor - mean) / std in float32, in the order of operations that `numbers` names.
+
+        divide   x / 255, then mean and std
+        double   x * factor in float64, rounded to float32, then mean and std
+        first    x is already rescaled (before it was resized); then mean and std
+        fused    mean and std divided by factor, then (x - mean) / std
+
+    Without a factor values stay 0 to 255; without a mean the last step is left out.
+    """
+    x = pixels.astype(np.float32, order="C")  # a copy; working in place is five times as fast
+    scale = np.float32(1)
+    if numbers == "fused" and factor is not None and mean is not None:
+        scale = np.float32(1 / factor)
+    elif numbers == "divide":
+        x /= np.float32(255)
+    elif numbers == "double" and factor is not None:
+        x[:] = pixels.astype(np.float64) * factor
+    elif numbers == "fused" and factor is not None:
+        x *= np.float32(factor)
+    if mean is not None and std is not None:
+        x -= _per_channel(mean) * scale
+        x /= _per_channel(std) * scale
+    return x
+
+
+def _per_channel(values: tuple[float, ...]) -> NDArray[np.float32]:
+    return np.array(values, np.float32).reshape(-1, 1, 1)

@@ -1,0 +1,166 @@
+"""The steps from a photograph to what a model reads, stated as data and free of contradictions."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from vitconvert.errors import ConflictingFact, MissingFact, NotRepresentable
+from vitconvert.preprocessing import backends
+from vitconvert.preprocessing.backends import BACKENDS
+from vitconvert.preprocessing.values import Size, height_width, numbers, size_text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steps:
+    """Convert, resize, crop, rescale, normalise: what each step does; see `Preprocessing`."""
+
+    image_size: Size  # of the result
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    interpolation: str  # one of backends.INTERPOLATIONS
+    resize: str  # one of backends.RESIZES
+    resize_size: Size | None  # before cropping; twice the shortest side for "shortest"
+    crop: bool  # the middle is cut out, or padded, to image_size
+    backend: str  # one of backends.BACKENDS: whose arithmetic
+    transparency: str = "drop"  # one of backends.TRANSPARENCIES
+    rescale_factor: float | None = 1 / 255  # None: values stay 0 to 255
+    patch_size: int | None = None  # of resize "patches"
+    max_patches: int | None = None
+    normalize: bool = True  # False: mean 0, std 1, and no arithmetic that could round
+    origin: str  # where this was stated
+
+    def __post_init__(self) -> None:
+        if problems := _contradictions(self):
+            raise ConflictingFact("The preprocessing contradicts itself.", details=problems)
+        filters = BACKENDS[self.backend].interpolations
+        if self.interpolation not in filters:
+            raise NotRepresentable(
+                f"The {self.backend} backend cannot resize with the {self.interpolation} filter.",
+                evidence={"filters": ", ".join(filters), "from": self.origin},
+            )
+
+    @property
+    def channels(self) -> int:
+        """Channels of the result: 3 for RGB, 1 for grey."""
+        return len(self.mean)
+
+    @property
+    def cuts(self) -> bool:
+        """Whether cropping has an effect: it has none on images squashed to their final size."""
+        return self.crop and not (self.resize == "squash" and self.resize_size == self.image_size)
+
+    def differences(self, other: "Steps") -> tuple[str, ...]:
+        """What differs in another preprocessing, one sentence per field."""
+        return tuple(
+            f"{field.name} is {_shown(mine)} here and {_shown(theirs)} there"
+            for field in dataclasses.fields(self)
+            if field.name != "origin"
+            and not (field.name == "crop" and self.cuts == other.cuts)
+            and (mine := getattr(self, field.name)) != (theirs := getattr(other, field.name))
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields as JSON types."""
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """The inverse of `to_dict`.
+
+        Raises:
+            MissingFact: A field without a default is missing.
+            ConflictingFact: A field is unknown or has a wrong value.
+        """
+        _check_names(cls, values)
+        fields = dict(values)
+        for name in ("image_size", "resize_size"):
+            if name == "image_size" or fields.get(name) is not None:
+                fields[name] = height_width(fields[name], name)
+        for name in ("mean", "std"):
+            count = len(fields[name]) if isinstance(fields[name], list | tuple) else 1
+            fields[name] = numbers(fields[name], name, count)
+        if fields.get("rescale_factor") is not None:
+            (fields["rescale_factor"],) = numbers(fields["rescale_factor"], "rescale_factor", 1)
+        return cls(**fields)
+
+
+def unit_mean_std(steps: Steps) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation for pixels from 0 to 1."""
+    if steps.rescale_factor == 1 / 255:
+        return steps.mean, steps.std
+    factor = 255 * (steps.rescale_factor or 1)
+    return tuple(v / factor for v in steps.mean), tuple(v / factor for v in steps.std)
+
+
+def _check_names(cls: type[Steps], values: Mapping[str, Any]) -> None:
+    if not isinstance(values, Mapping):
+        raise ConflictingFact(f"preprocessing = {values!r} should be an object with fields.")
+    known = {f.name: f for f in dataclasses.fields(cls)}
+    if unknown := sorted(set(values) - set(known)):
+        raise ConflictingFact(f"Preprocessing has no {', '.join(unknown)}.")
+    missing = sorted(
+        name
+        for name, field in known.items()
+        if field.default is dataclasses.MISSING and name not in values
+    )
+    if missing:
+        raise MissingFact(f"Preprocessing lacks {', '.join(missing)}.")
+
+
+def _contradictions(p: Steps) -> list[str]:
+    vocabularies = {
+        "interpolation": backends.INTERPOLATIONS,
+        "resize": backends.RESIZES,
+        "backend": tuple(BACKENDS),
+        "transparency": backends.TRANSPARENCIES,
+    }
+    unknown = [
+        f"{name} = {getattr(p, name)!r} is none of {', '.join(words)}"
+        for name, words in vocabularies.items()
+        if getattr(p, name) not in words
+    ]
+    untrue = [
+        f"{name} = {getattr(p, name)!r} is neither true nor false"
+        for name in ("crop", "normalize")
+        if not isinstance(getattr(p, name), bool)
+    ]
+    return [*unknown, *untrue, *_arithmetic_contradictions(p), *_size_contradictions(p)]
+
+
+def _arithmetic_contradictions(p: Steps) -> Iterator[str]:
+    if len(p.mean) not in (1, 3) or len(p.std) != len(p.mean):
+        yield f"mean has {len(p.mean)} values and std {len(p.std)}: both need 3 (RGB) or 1 (grey)"
+    if not p.normalize and (set(p.mean), set(p.std)) != ({0}, {1}):
+        yield f"normalize = False needs mean 0 and std 1, not mean = {p.mean}, std = {p.std}"
+    if 0 in p.std:
+        yield f"std = {p.std} divides by zero"
+    if p.rescale_factor is not None and p.rescale_factor <= 0:
+        yield f"rescale_factor = {p.rescale_factor} must be positive"
+    dividing = [name for name, backend in BACKENDS.items() if backend.numbers == "divide"]
+    if p.rescale_factor != 1 / 255 and p.backend in dividing:
+        yield f"backend = {p.backend!r} always rescales by 1/255, not by {p.rescale_factor}"
+
+
+def _size_contradictions(p: Steps) -> Iterator[str]:
+    if (p.resize == "patches") != bool(p.patch_size and p.max_patches):
+        patches = f"patch_size = {p.patch_size}, max_patches = {p.max_patches}"
+        yield f"resize = {p.resize!r} does not fit {patches}"
+    if (p.resize in ("none", "patches")) != (p.resize_size is None):
+        yield f"resize = {p.resize!r} does not fit resize_size = {p.resize_size}"
+    if min(p.image_size + (p.resize_size or ())) < 1:
+        yield f"{size_text(p.resize_size or p.image_size)} is not a size of an image"
+    if p.resize == "shortest" and p.resize_size and p.resize_size[0] != p.resize_size[1]:
+        yield f"resize = 'shortest' needs one size, not {size_text(p.resize_size)}"
+    if not p.crop and p.resize not in ("none", "squash", "patches"):
+        yield f"resize = {p.resize!r} without crop makes images of any size"
+    if not p.crop and p.resize == "squash" and p.resize_size != p.image_size:
+        yield (
+            f"squashing to {size_text(p.resize_size or ())} without crop never makes "
+            f"{size_text(p.image_size)}"
+        )
+
+
+def _shown(value: object) -> str:
+    return value if isinstance(value, str) else repr(value)

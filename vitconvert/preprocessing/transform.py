@@ -1,0 +1,136 @@
+"""A photograph through all steps: convert, resize, crop, rescale, normalise."""
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from vitconvert.errors import InputMismatch
+from vitconvert.preprocessing import pixels
+from vitconvert.preprocessing.backends import BACKENDS
+from vitconvert.preprocessing.steps import Steps
+from vitconvert.preprocessing.values import Size, size_text
+
+_PLAIN_MODES = ("L", "RGB")  # converting them before or after resizing gives the same pixels
+
+
+def transformed(
+    image: Image.Image | Path, steps: Steps, *, fast: bool = False
+) -> NDArray[np.float32]:
+    """The image, open or a file, as the model reads it: (C, H, W).
+
+    Raises:
+        SourceError, CorruptFile: The file cannot be read, or not as an image.
+        InputMismatch: The image is too narrow, or of another size when nothing resizes it.
+        UnsafeFile: It is so large, or so narrow, that it would exhaust memory.
+    """
+    backend = BACKENDS[steps.backend]
+    shrunk = fast and _may_be_shrunk(steps)
+    values = _nearly_resized(image, steps) if shrunk else _resized(image, steps)
+    if steps.crop:
+        values = pixels.centred(values, steps.image_size, fill=_fill(steps), backend=backend)
+    if values.shape[1:] != steps.image_size:
+        raise _wrong_size(values.shape[1:], steps)
+    rescaled = backend.numbers == "first" and values.dtype == np.uint8
+    return pixels.normalised(
+        values,
+        mean=steps.mean if steps.normalize else None,
+        std=steps.std if steps.normalize else None,
+        factor=steps.rescale_factor,
+        numbers="fused" if rescaled else backend.numbers,
+    )
+
+
+def _wrong_size(found: tuple[int, ...], steps: Steps) -> InputMismatch:
+    made, read = size_text(found), size_text(steps.image_size)
+    if steps.resize == "patches":
+        return InputMismatch(
+            f"The image keeps its aspect ratio and becomes {made}, but the model reads {read}.",
+            evidence={"from": steps.origin},
+            hint=f"`vitconvert file MODEL --image-size {made} -o DIR` makes a model of that size.",
+        )
+    return InputMismatch(
+        f"The image is {made}, the model reads {read}, and this preprocessing resizes nothing.",
+        evidence={"from": steps.origin},
+    )
+
+
+def _resized(image: Image.Image | Path, steps: Steps) -> pixels.Pixels:
+    """Resized with the operations of the source project, on all pixels: uint8 or float32."""
+    backend = BACKENDS[steps.backend]
+    image = image if isinstance(image, Image.Image) else pixels.open_image(image)
+    if not backend.converts_last:
+        image = _converted(image, steps)
+    size = _size(steps, (image.height, image.width))
+    if backend.resize == "pil":
+        image = pixels.resized_on_pil(image, size, steps.interpolation)
+        if backend.converts_last:
+            image = _converted(pixels.padded_on_pil(image, steps.image_size), steps)
+        return pixels.channels_first(image)
+    values = pixels.channels_first(image)
+    if backend.resize == "float":
+        values = values.astype(np.float32)
+    if backend.numbers == "first":
+        values = values * np.float32(steps.rescale_factor or 1)
+    values = pixels.resized_on_tensor(
+        values, size, steps.interpolation, antialias=backend.antialias
+    )
+    return np.trunc(values) if backend.truncate else values
+
+
+def _may_be_shrunk(steps: Steps) -> bool:
+    """Whether an image may be shrunk before it is resized.
+
+    Without antialias, or with the nearest pixel, the result would be entirely different.
+    """
+    antialias = BACKENDS[steps.backend].antialias and steps.interpolation != "nearest"
+    return antialias and steps.resize_size is not None
+
+
+def _nearly_resized(image: Image.Image | Path, steps: Steps) -> pixels.Pixels:
+    """Resized nearly the same, but faster: only what the crop keeps, from fewer pixels: uint8."""
+    backend = BACKENDS[steps.backend]
+    source = None
+    if not isinstance(image, Image.Image):
+        at_least = pixels.MARGIN * max(steps.resize_size or steps.image_size)
+        image, source = pixels.open_shrunk(image, at_least, upright=backend.upright)
+    if backend.converts_last and image.mode not in _PLAIN_MODES:
+        return _resized(image, steps)
+    image = _converted(image, steps)
+    source = source or (image.height, image.width)
+    height, width = size = _size(steps, source)
+    kept = min(height, steps.image_size[0]), min(width, steps.image_size[1])
+    return pixels.resized_middle(
+        image,
+        source,
+        size,
+        steps.interpolation,
+        kept=kept if steps.crop else size,
+        backend=backend,
+    )
+
+
+def _converted(image: Image.Image, steps: Steps) -> Image.Image:
+    return pixels.converted(
+        image,
+        channels=steps.channels,
+        transparency=steps.transparency,
+        upright=BACKENDS[steps.backend].upright,
+    )
+
+
+def _size(steps: Steps, source: Size) -> Size:
+    if steps.patch_size and steps.max_patches:
+        return pixels.size_in_patches(
+            source, patch_size=steps.patch_size, max_patches=steps.max_patches
+        )
+    size = steps.resize_size or steps.image_size
+    return pixels.resized_size(source, resize=steps.resize, size=size)
+
+
+def _fill(steps: Steps) -> tuple[int, ...]:
+    # Only timm pads with the mean colour, in its border mode.
+    if steps.resize != "border" or BACKENDS[steps.backend].black_border:
+        return (0,) * steps.channels
+    return tuple(round(255 * value) for value in steps.mean)

@@ -1,0 +1,294 @@
+"""transformers 5.23: `preprocessor_config.json`, read and written."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vitconvert.errors import ConflictingFact, MissingFact, NotRepresentable
+from vitconvert.preprocessing.backends import CLIP, HALVES, IMAGENET
+from vitconvert.preprocessing.steps import Steps
+from vitconvert.preprocessing.values import (
+    Size,
+    height_width,
+    numbers,
+    positive,
+    whole_numbers,
+)
+
+# Pillow's numbers for its filters
+_RESAMPLE = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Processor:
+    """What an image processor does where its file is silent."""
+
+    mean_std: tuple[tuple[float, ...], tuple[float, ...]]
+    resample: int
+    size: Mapping[str, int]
+    crop: bool = False
+    crop_size: int | None = None
+    convert_rgb: bool = False
+    square: bool = True  # a whole number as size means both sides, not the shortest
+    rescale_first: bool = False  # before resizing
+    patches: bool = False  # the size follows from a limit of patches
+
+
+_SQUARE, _SHORTEST = {"height": 224, "width": 224}, {"shortest_edge": 224}
+_CLIP_LIKE = _Processor(
+    mean_std=CLIP,
+    resample=3,
+    size=_SHORTEST,
+    crop=True,
+    crop_size=224,
+    convert_rgb=True,
+    square=False,
+)
+_PROCESSORS = {
+    "ViTImageProcessor": _Processor(mean_std=HALVES, resample=2, size=_SQUARE),
+    "DeiTImageProcessor": _Processor(
+        mean_std=HALVES,
+        resample=3,
+        size={"height": 256, "width": 256},
+        crop=True,
+        crop_size=224,
+    ),
+    "BitImageProcessor": _CLIP_LIKE,
+    "CLIPImageProcessor": _CLIP_LIKE,
+    "BeitImageProcessor": _Processor(mean_std=HALVES, resample=3, size=_SQUARE, crop_size=224),
+    "SiglipImageProcessor": _Processor(
+        mean_std=HALVES, resample=3, size=_SQUARE, convert_rgb=True, square=False
+    ),
+    "DINOv3ViTImageProcessor": _Processor(
+        mean_std=IMAGENET, resample=2, size=_SQUARE, rescale_first=True
+    ),
+    "Siglip2ImageProcessor": _Processor(mean_std=HALVES, resample=2, size={}, patches=True),
+}
+# models/auto: the processor of a model whose file names none
+_MODEL_TYPES = {
+    "vit": "ViTImageProcessor",
+    "vit_mae": "ViTImageProcessor",
+    "vit_msn": "ViTImageProcessor",
+    "ijepa": "ViTImageProcessor",
+    "deit": "DeiTImageProcessor",
+    "beit": "BeitImageProcessor",
+    "data2vec-vision": "BeitImageProcessor",
+    "dinov2": "BitImageProcessor",
+    "dinov2_with_registers": "BitImageProcessor",
+    "dinov3_vit": "DINOv3ViTImageProcessor",
+    "clip": "CLIPImageProcessor",
+    "siglip": "SiglipImageProcessor",
+    "siglip2": "Siglip2ImageProcessor",
+}
+
+
+def from_preprocessor_config(
+    config: Mapping[str, Any],
+    *,
+    backend: str,
+    model_type: str | None,
+    image_size: Size | None,
+) -> dict[str, Any]:
+    """Fields of `Steps`, as transformers reads the file; see `Preprocessing.from_huggingface`.
+
+    A missing key means the processor's own default; a key that is null switches its step off.
+    """
+    name = _processor_name(config, model_type)
+    processor = _PROCESSORS[name]
+    _refuse_unread(config, name)
+    sizes = _sizes(config, name, image_size)
+    resample = config.get("resample", processor.resample)
+    white = config.get("do_convert_rgb", processor.convert_rgb)
+    return {
+        **sizes,
+        **_scale(config, name),
+        "interpolation": "bilinear" if sizes["resize"] == "none" else _interpolation(resample),
+        "backend": _backend(processor, backend),
+        "transparency": "white" if white else "drop",
+    }
+
+
+def _sizes(config: Mapping[str, Any], name: str, image_size: Size | None) -> dict[str, Any]:
+    """What is resized and cropped; `image_size` is the model's."""
+    processor = _PROCESSORS[name]
+    resize, resize_size = _resize(config, processor)
+    crop = bool(config.get("do_center_crop", processor.crop))
+    if crop:
+        image_size = _crop_size(config, processor)
+    elif resize == "squash":
+        image_size = resize_size
+    if image_size is None or (resize == "shortest" and not crop):
+        raise MissingFact(
+            "The size of the processed images depends on the photograph.",
+            evidence={"processor": name, "size": config.get("size"), "do_center_crop": crop},
+        )
+    sizes = {"resize": resize, "resize_size": resize_size, "crop": crop, "image_size": image_size}
+    return sizes | (_patches(config) if resize == "patches" else {})
+
+
+def _scale(config: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """How pixels are rescaled and normalised."""
+    processor = _PROCESSORS[name]
+    mean, std = _mean_std(config, processor)
+    rescale = bool(config.get("do_rescale", True))
+    if processor.rescale_first and not rescale:
+        raise NotRepresentable(f"{name} cannot normalise without do_rescale.")
+    factor = config.get("rescale_factor", 1 / 255)
+    return {
+        "mean": mean,
+        "std": std,
+        "rescale_factor": positive(factor, "rescale_factor") if rescale else None,
+        "normalize": bool(config.get("do_normalize", True)),
+    }
+
+
+def _patches(config: Mapping[str, Any]) -> dict[str, int]:
+    (patch_size,) = whole_numbers(config.get("patch_size", 16), "patch_size", 1)
+    (most,) = whole_numbers(config.get("max_num_patches", 256), "max_num_patches", 1)
+    return {"patch_size": patch_size, "max_patches": most}
+
+
+def _processor_name(config: Mapping[str, Any], model_type: str | None) -> str:
+    """The class that AutoImageProcessor takes: the file's, its old extractor's, the model's."""
+    legacy = str(config.get("feature_extractor_type") or "")
+    named = config.get("image_processor_type") or legacy.replace(
+        "FeatureExtractor", "ImageProcessor"
+    )
+    name = str(named or _MODEL_TYPES.get(str(model_type), ""))
+    name = name.removesuffix("Fast").removesuffix("Pil")
+    if not name:
+        raise MissingFact(
+            "The preprocessing file names no image processor.",
+            evidence={"keys": ", ".join(sorted(config)) or "none", "model_type": model_type},
+            hint='write one into it, e.g. "image_processor_type": "ViTImageProcessor".',
+        )
+    if name not in _PROCESSORS:
+        raise NotRepresentable(
+            f"Images processed by {name} are not supported.",
+            evidence={"supported": ", ".join(sorted(_PROCESSORS))},
+        )
+    return name
+
+
+def _refuse_unread(config: Mapping[str, Any], name: str) -> None:
+    for key in ("do_pad", "use_square_size"):
+        if config.get(key):
+            raise NotRepresentable(f"{key} of {name} is not supported.")
+
+
+def _resize(config: Mapping[str, Any], processor: _Processor) -> tuple[str, Size | None]:
+    if not config.get("do_resize", True):
+        return "none", None
+    if processor.patches:
+        return "patches", None
+    size = config.get("size", processor.size)
+    square = bool(config.get("default_to_square", processor.square))
+    if isinstance(size, int) and not square:
+        size = {"shortest_edge": size}
+    if isinstance(size, Mapping):
+        size = {side: pixels for side, pixels in size.items() if pixels is not None}
+    if isinstance(size, Mapping) and set(size) == {"shortest_edge"}:
+        (edge,) = whole_numbers(size["shortest_edge"], "size.shortest_edge", 1)
+        return "shortest", (edge, edge)
+    return "squash", _stated_size(size, "size")
+
+
+def _crop_size(config: Mapping[str, Any], processor: _Processor) -> Size:
+    size = config.get("crop_size", processor.crop_size)
+    if size is None:
+        raise MissingFact("do_center_crop is set, and crop_size is not.")
+    return _stated_size(size, "crop_size")
+
+
+def _stated_size(size: object, name: str) -> Size:
+    if isinstance(size, Mapping):
+        if set(size) != {"height", "width"}:
+            raise NotRepresentable(
+                f"{name} = {dict(size)} is not supported.",
+                hint="height and width, or shortest_edge, are.",
+            )
+        size = (size["height"], size["width"])
+    return height_width(size, name)
+
+
+def _mean_std(
+    config: Mapping[str, Any], processor: _Processor
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    mean = config.get("image_mean", processor.mean_std[0])
+    std = config.get("image_std", processor.mean_std[1])
+    listed = [len(values) for values in (mean, std) if isinstance(values, list | tuple)]
+    channels = max(listed, default=3)  # one number serves all that the other list names
+    if not config.get("do_normalize", True):
+        return (0.0,) * channels, (1.0,) * channels
+    return numbers(mean, "image_mean", channels), numbers(std, "image_std", channels)
+
+
+def _interpolation(code: object) -> str:
+    if not isinstance(code, int) or isinstance(code, bool) or not 0 <= code < len(_RESAMPLE):
+        raise ConflictingFact(
+            f"resample = {code!r} is not the number of a filter of Pillow.",
+            evidence={"known": ", ".join(f"{i} {name}" for i, name in enumerate(_RESAMPLE))},
+        )
+    return _RESAMPLE[code]
+
+
+def _backend(processor: _Processor, backend: str) -> str:
+    if backend not in ("torchvision", "pil"):
+        raise ConflictingFact(f"backend = {backend!r} is none of torchvision, pil.")
+    if processor.rescale_first:
+        return "transformers_float"  # it has no Pillow variant, and falls back to this one
+    return "transformers" if backend == "torchvision" else "transformers_pil"
+
+
+def to_preprocessor_config(steps: Steps) -> dict[str, Any]:
+    """The file that says the same, as far as transformers can.
+
+    Raises:
+        NotRepresentable: transformers has no such resizing.
+    """
+    if steps.resize in ("cover", "border") or steps.interpolation in ("box", "hamming"):
+        raise NotRepresentable(
+            f"transformers cannot express this resizing: {steps.resize} with "
+            f"{steps.interpolation}.",
+            evidence={"from": steps.origin},
+        )
+    foreign = not steps.backend.startswith("transformers")
+    config: dict[str, Any] = {
+        "image_processor_type": _processor_for(steps),
+        "do_resize": steps.resize != "none",
+        "resample": _RESAMPLE.index(steps.interpolation),
+        "do_center_crop": steps.cuts,
+        "do_rescale": steps.rescale_factor is not None,
+        "do_normalize": steps.normalize,
+        "image_mean": list(steps.mean),
+        "image_std": list(steps.std),
+        # Other projects open any image as RGB; a processor left alone refuses grey ones.
+        "do_convert_rgb": steps.transparency == "white" or (foreign and steps.channels == 3),
+    }
+    if steps.resize_size is not None:
+        config["size"] = (
+            {"shortest_edge": steps.resize_size[0]}
+            if steps.resize == "shortest"
+            else _written_size(steps.resize_size)
+        )
+    if steps.cuts:
+        config["crop_size"] = _written_size(steps.image_size)
+    if steps.rescale_factor is not None:
+        config["rescale_factor"] = steps.rescale_factor
+    if steps.resize == "patches":
+        config |= {"patch_size": steps.patch_size, "max_num_patches": steps.max_patches}
+    return config
+
+
+def _processor_for(steps: Steps) -> str:
+    if steps.backend == "transformers_float":
+        return "DINOv3ViTImageProcessor"
+    if steps.resize == "patches":
+        return "Siglip2ImageProcessor"
+    if steps.resize == "shortest":
+        return "BitImageProcessor"
+    return "DeiTImageProcessor" if steps.cuts else "ViTImageProcessor"
+
+
+def _written_size(size: Size) -> dict[str, int]:
+    return {"height": size[0], "width": size[1]}

@@ -1,0 +1,142 @@
+"""What a server says, checked in this one place before anything is done with it.
+
+A name, a commit and a hash become parts of paths, so they are what they should be or the answer is
+refused as a whole: a server does not choose where on this disk something is written.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PureWindowsPath
+from typing import NoReturn, TypeGuard
+
+from vitconvert.errors import SourceError
+from vitconvert.sources.integrity import GIT_BLOB, SHA256, kind_of
+
+_COMMIT = re.compile("[0-9a-f]{40}")
+# Control characters, which steer terminals, and halves of characters, which no path can hold.
+_UNUSABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+# Eighteen digits are more bytes than any disk has, and fewer than int() refuses to read.
+_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})", re.ASCII)
+_NUMBER = re.compile(r"\d{1,18}", re.ASCII)
+# RFC 9110, section 8.8.3. A weak one, W/"...", does not promise the same bytes.
+_STRONG_ETAG = re.compile(r'"[\x21\x23-\x7e]*"')
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """The hash that is published of a file, and its size where that is said."""
+
+    hash: str
+    size: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    """One commit of a repository: its files, those without a published hash as None."""
+
+    commit: str
+    files: Mapping[str, Published | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Range:
+    """The bytes of an answer: from the first to before the end, of a file of so many."""
+
+    start: int
+    end: int
+    total: int
+
+
+def read_listing(body: bytes, *, repo: str) -> Listing:
+    """The Hub's description of a repository.
+
+    Raises:
+        SourceError: It is none, or says what cannot be.
+    """
+    try:
+        answer = json.loads(body)
+    except (ValueError, RecursionError):
+        _refuse(repo, "the answer", "JSON", body[:60])
+    if not isinstance(answer, dict):
+        _refuse(repo, "the answer", "an object", answer)
+    commit = answer.get("sha")
+    if not is_commit(commit):
+        _refuse(repo, "sha", "40 hexadecimal digits", commit)
+    siblings = answer.get("siblings")
+    if not isinstance(siblings, list):
+        _refuse(repo, "siblings", "a list of files", siblings)
+    files = dict(_sibling(repo, sibling) for sibling in siblings)
+    if len(files) != len(siblings):
+        _refuse(repo, "siblings", "each file once", f"{len(siblings) - len(files)} again")
+    return Listing(commit=commit, files=files)
+
+
+def _sibling(repo: str, sibling: object) -> tuple[str, Published | None]:
+    if not isinstance(sibling, dict):
+        _refuse(repo, "a file", "an object", sibling)
+    name = sibling.get("rfilename")
+    if not isinstance(name, str) or not is_relative_name(name):
+        _refuse(repo, "rfilename", "a path inside the repository", name)
+    lfs = sibling.get("lfs")
+    if lfs is None:
+        kind, field, digest, size = GIT_BLOB, "blobId", sibling.get("blobId"), sibling.get("size")
+    elif isinstance(lfs, dict):
+        kind, field, digest, size = SHA256, "lfs.sha256", lfs.get("sha256"), lfs.get("size")
+    else:
+        _refuse(repo, "lfs", "an object", lfs)
+    if size is not None and (type(size) is not int or not 0 <= size < 10**18):
+        _refuse(repo, "size", "a number of bytes", size)
+    if digest is None:
+        return name, None
+    if not isinstance(digest, str) or kind_of(digest) != kind:
+        _refuse(repo, field, f"the digits of a {kind} hash", digest)
+    return name, Published(hash=digest, size=size)
+
+
+def is_commit(value: object) -> TypeGuard[str]:
+    """Whether this is a commit's whole name."""
+    return isinstance(value, str) and _COMMIT.fullmatch(value) is not None
+
+
+def is_relative_name(name: str) -> bool:
+    """Whether a name stays in the folder that it is joined to, on any system."""
+    return (
+        not _UNUSABLE.search(name)
+        and "\\" not in name
+        and not PureWindowsPath(name).drive
+        and not any(part in ("", ".", "..") for part in name.split("/"))
+    )
+
+
+def read_range(header: str) -> Range | None:
+    """A Content-Range (RFC 9110, section 14.4), or None for what describes no bytes of a file."""
+    if (match := _RANGE.fullmatch(header)) is None:
+        return None
+    first, last, total = map(int, match.groups())
+    return Range(start=first, end=last + 1, total=total) if first <= last < total else None
+
+
+def read_number(header: str | None) -> int | None:
+    """A Content-Length or a Retry-After in seconds, or None for what is no number."""
+    return int(header) if header is not None and _NUMBER.fullmatch(header) else None
+
+
+def read_strong_etag(header: str | None) -> str | None:
+    """An ETag that promises the same bytes, or None for any other."""
+    return header if header is not None and _STRONG_ETAG.fullmatch(header) else None
+
+
+def shown(value: object) -> str:
+    """What a server said, short and without the characters that would steer a terminal."""
+    text = ascii(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _refuse(repo: str, field: str, expected: str, found: object) -> NoReturn:
+    raise SourceError(
+        f"What the server says of {repo} is not what a Hub says.",
+        evidence={"field": field, "expected": expected, "found": shown(found)},
+        hint="HF_ENDPOINT or a proxy may lead to a server that is no Hub.",
+    )

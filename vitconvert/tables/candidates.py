@@ -1,0 +1,110 @@
+"""Which dialects may explain a file: found by searching the text of the tables, unparsed.
+
+Parsing every table would take longer than everything else that happens before weights are read.
+Searching their text is fast, and most tables lack a word of the file's keys.
+"""
+
+import functools
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from vitconvert.tables.canonical import canonical_tensors
+from vitconvert.tables.inheritance import builtin_sections, builtin_texts
+from vitconvert.tables.rows import may_spell
+
+_EXTENDS = re.compile(r'^extends\s*=\s*"([^"]*)"', re.MULTILINE)
+_ECOSYSTEM = re.compile(r'^ecosystem\s*=\s*"([^"]*)"', re.MULTILINE)
+# Of a key of [ignore] that ends in "*", the letters before it.
+_ANY_REST = re.compile(r'^"(?:[^"]*\})?([^"{}]*)\*"', re.MULTILINE)
+_QUOTED = re.compile(r'"([^"]*)"')
+_LEFT_SIDE = re.compile(r"^[^=\n]*=", re.MULTILINE)
+_WORD = re.compile(r"[A-Za-z]+")
+# Words of what tables spell {p}: weight, bias, running_mean, running_var, num_batches_tracked.
+_KINDS = {"weight", "bias", "running", "mean", "var", "num", "batches", "tracked"}
+
+
+@dataclass(frozen=True)
+class _Spelling:
+    """Everything that a table's keys are made of."""
+
+    text: str
+    any_rest: tuple[str, ...]  # keys that hold one of these may hold any word
+
+
+def likely_dialects(keys: Collection[str]) -> list[str]:
+    """Names of the dialects that have the words of every key, and perhaps of some that do not.
+
+    No dialect that explains all keys is left out.
+    """
+    words = set(_WORD.findall(" ".join(keys))) - _KINDS
+    longest_first = sorted(words, key=len, reverse=True)
+    return [name for name, s in _spellings().items() if _may_spell(s, keys, longest_first)]
+
+
+def _may_spell(spelling: _Spelling, keys: Collection[str], words: list[str]) -> bool:
+    absent = (word for word in words if word not in spelling.text)
+    if not spelling.any_rest:
+        return next(absent, None) is None
+    foreign = (key for word in absent for key in keys if word in key)
+    return all(any(start in key for start in spelling.any_rest) for key in foreign)
+
+
+@functools.cache
+def _spellings() -> Mapping[str, _Spelling]:
+    texts = {name: "\n".join(map(_their_side, _with_ancestors(name))) for name in builtin_texts()}
+    return {name: _Spelling(text, tuple(_ANY_REST.findall(text))) for name, text in texts.items()}
+
+
+def may_find_required(name: str, skeletons: str) -> bool:
+    """Whether keys of these skeletons, one on each line, may be all that a dialect requires."""
+    return all(
+        any(may_spell(_right_side(row.strip(), name), {}, skeletons) for row in group.split("|"))
+        for group in builtin_sections(name)["dialect"].get("requires", ())
+    )
+
+
+def _right_side(row: str, name: str) -> str:
+    """How a dialect spells one of our tensors; an ignored key is itself."""
+    if row not in canonical_tensors():
+        return row
+    kind = row.rpartition(".")[2]
+    for text in _with_ancestors(name):
+        for key in (row, row.removesuffix(kind) + "{p}"):
+            at = text.find(f'\n"{key}"')
+            if at >= 0:
+                line = text[at + len(key) + 3 :].partition("\n")[0]
+                return "".join(_QUOTED.findall(line)[:1])  # nothing, if it is set to false
+    return row
+
+
+def ecosystem_of(name: str) -> str:
+    """The ecosystem of a dialect."""
+    said = (_ECOSYSTEM.search(text) for text in _with_ancestors(name))
+    return next((match[1] for match in said if match), name)
+
+
+def _with_ancestors(name: str) -> Iterator[str]:
+    """The text of a table, then of those that it extends, nearest first."""
+    while name:
+        yield builtin_texts().get(name, "")
+        name = _parent(name)
+
+
+@functools.cache
+def _parent(name: str) -> str:
+    said = _EXTENDS.search(builtin_texts().get(name, ""))
+    return said[1] if said else ""
+
+
+@functools.cache
+def _their_side(text: str) -> str:
+    """Right sides of [words] and [rows]; of the other sections that name keys, everything."""
+    found: list[str] = []
+    for section in text.split("\n["):
+        name, _, lines = section.partition("]")
+        if name in ("words", "rows"):
+            found.append(_LEFT_SIDE.sub("", lines))
+        elif name in ("ignore", "empty"):
+            found.append(lines)
+    return "\n".join(found)

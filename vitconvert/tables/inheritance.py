@@ -1,0 +1,134 @@
+"""The sections of a dialect's file, merged with those of the table that it extends."""
+
+import functools
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from vitconvert.errors import TableError
+from vitconvert.toml_files import LazyToml, tables_dir
+
+# Files of weights_map/ that are not dialects.
+_OTHERS = ("canonical", "prefixes", "downloads", "architectures", "translations")
+# What a table says of itself alone.
+_NOT_INHERITED = ("requires", "named_only", "historic", "layouts", "allowed_as", "install")
+
+Sections = Mapping[str, Any]
+
+
+@functools.cache
+def builtin_texts() -> Mapping[str, str]:
+    """The text of every dialect of `weights_map/`, by name, sorted."""
+    files = {stem_of(f): f for f in tables_dir().iterdir() if f.name.endswith(".toml")}
+    names = sorted(files.keys() - set(_OTHERS))
+    return {name: _read(files[name], builtin_label(name)) for name in names}
+
+
+@functools.cache
+def builtin_sections(name: str) -> Sections:
+    """The sections of a dialect of `weights_map/`, each parsed when it is first asked for."""
+    return _on_top_of_parent(name, builtin_label(name), LazyToml(builtin_texts()[name]))
+
+
+def read_sections(file: Path, label: str) -> Sections:
+    """The sections of any file.
+
+    Raises:
+        TableError: It cannot be read, is not TOML or extends what is no table.
+    """
+    return _on_top_of_parent(stem_of(file), label, _parse(_read(file, label), label))
+
+
+def stem_of(file: Path) -> str:
+    """The name of the dialect in a file."""
+    return file.name.removesuffix(".toml")
+
+
+def builtin_label(name: str) -> str:
+    """How messages call a file of `weights_map/`."""
+    return f"weights_map/{name}.toml"
+
+
+def mistake(label: str, place: str, problem: object, hint: str | None = None) -> TableError:
+    """A mistake at a place of a file."""
+    return TableError(
+        "The table does not parse.",
+        evidence={"file": label, "place": place, "problem": problem},
+        hint=hint,
+    )
+
+
+def _read(file: Path, label: str) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise _not_toml(label, error) from None
+    except OSError as error:
+        raise TableError(
+            "The table cannot be read.", evidence={"file": label, "problem": error.strerror}
+        ) from None
+
+
+def _parse(text: str, label: str) -> Sections:
+    import tomllib
+
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise _not_toml(label, error) from None
+
+
+def _not_toml(label: str, problem: Exception) -> TableError:
+    return TableError(
+        "The table is not TOML.",
+        evidence={"file": label, "problem": problem},
+        hint="keys that hold dots or braces must be quoted.",
+    )
+
+
+def _on_top_of_parent(name: str, label: str, data: Sections) -> Sections:
+    dialect = data.get("dialect")
+    if not isinstance(dialect, dict) or "extends" not in dialect:
+        return data
+    parent = str(dialect["extends"])
+    if parent == name or parent not in builtin_texts():
+        raise TableError(
+            f"The table extends {dialect['extends']!r}, which is "
+            + ("itself." if parent in builtin_texts() else "no table."),
+            evidence={"file": label},
+        )
+    return _OnTop(builtin_sections(parent), data)
+
+
+class _OnTop(Mapping[str, Any]):
+    """Sections on top of a parent's, merged key by key when they are first asked for."""
+
+    def __init__(self, parent: Sections, own: Sections) -> None:
+        self._parent, self._own = parent, own
+        self._merged: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._merged:
+            self._merged[name] = self._merge(name)
+        return self._merged[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys((*self._parent, *self._own)))
+
+    def __len__(self) -> int:
+        return len({*self._parent, *self._own})
+
+    def _merge(self, name: str) -> Any:
+        if name not in self._parent:
+            return self._own[name]
+        base = self._parent[name]
+        if name == "dialect":
+            base = {key: value for key, value in base.items() if key not in _NOT_INHERITED}
+        return _merge(base, self._own[name]) if name in self._own else base
+
+
+def _merge(base: Any, top: Any) -> Any:
+    """Sections key by key; those of `top` replace those of `base`."""
+    if not isinstance(base, dict) or not isinstance(top, dict):
+        return top
+    return base | {key: _merge(base[key], v) if key in base else v for key, v in top.items()}

@@ -1,0 +1,266 @@
+"""Conditions on a model: `dist_token implies num_registers == 0 and not fc_norm`.
+
+    predicate   = alternative ("implies" alternative)?
+    alternative = conjunction ("or" conjunction)*
+    conjunction = negation ("and" negation)*
+    negation    = "not" negation | comparison
+    comparison  = product (("==" | "!=" | "<" | "<=" | ">" | ">=") product)?
+    product     = value ("*" value)*
+    value       = number | "'" text "'" | word | "(" predicate ")"
+
+A word is a field or property of ViTConfig, or `architecture.FIELD` in [ask]. Alone, it holds if
+it is true, not 0 and not empty. Only numbers are multiplied or ordered, and only values of one
+kind are equal. A comparison with what is not known does not hold.
+"""
+
+import dataclasses
+import functools
+import math
+import operator
+import re
+from collections.abc import Callable, Iterator, Mapping, Set
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from vitconvert.config import ViTConfig
+from vitconvert.config.vocabularies import VOCABULARIES
+from vitconvert.errors import nearest
+from vitconvert.tables.parsing import Parser
+
+LookUp = Callable[[str], Any]  # the value of a word, None where it is not known
+
+_TOKEN = re.compile(r"\s*('[^']*'|[=!<>]=|[()*<>]|[A-Za-z_][A-Za-z0-9_.]*|[^\s()*=!<>']+|\S)")
+_NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?(e-?[0-9]+)?\Z")
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*\Z")
+_COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+ARCHITECTURE = "architecture."  # before a word: what the named architecture says
+_KEYWORDS = ("not", "and", "or", "implies")
+_KINDS: Mapping[Any, str] = {
+    bool: "a truth value",
+    int: "a number",
+    float: "a number",
+    float | None: "a number",
+    str: "a text",
+}
+
+
+class _Word(NamedTuple):
+    name: str
+
+
+class _Constant(NamedTuple):
+    value: str | int | float
+
+
+class _Operation(NamedTuple):
+    """What a sign of the grammar makes of its parts; "implies" is written as "not" and "or"."""
+
+    sign: str
+    parts: "tuple[_Node, ...]"
+
+
+_Node = _Word | _Constant | _Operation
+
+
+@dataclass(frozen=True)
+class Predicate:
+    """A condition on a model."""
+
+    text: str
+    words: tuple[str, ...]  # in order, each once
+    _root: _Node
+
+    def value(self, look_up: LookUp) -> Any:
+        """Of a word alone its value, of anything else whether it holds."""
+        return _value(self._root, look_up)
+
+    def holds(self, look_up: LookUp) -> bool:
+        """Whether it holds for these values of the words."""
+        return bool(self.value(look_up))
+
+    def values(self, look_up: LookUp) -> str:
+        """What its words are, for messages."""
+        return ", ".join(f"{word} = {look_up(word)}" for word in self.words)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@functools.cache
+def config_words() -> Set[str]:
+    """Every field and property of ViTConfig."""
+    return frozenset(_kinds())
+
+
+@functools.cache
+def parse_predicate(text: str, words: Set[str]) -> Predicate:
+    """Parse a condition.
+
+    Args:
+        text: Such as `mlp_dim == 4 * embed_dim`.
+        words: The fields and properties of ViTConfig that it may name.
+
+    Raises:
+        ParseError: With the text and a caret under the place.
+    """
+    root = _Predicate(text, words).whole()
+    return Predicate(text, tuple(dict.fromkeys(_words(root))), root)
+
+
+class _Predicate(Parser):
+    """Recursive descent, one method for each line of the grammar."""
+
+    def __init__(self, text: str, words: Set[str]) -> None:
+        super().__init__(text, _TOKEN)
+        self.words = words
+
+    def whole(self) -> _Node:
+        root = self.predicate()
+        self.take_end()
+        if not isinstance(root, _Word) and _kind(root) != "a truth value":
+            raise self.error("expected a condition")
+        return root
+
+    def predicate(self) -> _Node:
+        condition = self.alternative()
+        if self.peek() != "implies":
+            return condition
+        self.take("implies")
+        return _Operation("or", (_Operation("not", (condition,)), self.alternative()))
+
+    def alternative(self) -> _Node:
+        parts = [self.conjunction()]
+        while self.peek() == "or":
+            self.take("or")
+            parts.append(self.conjunction())
+        return parts[0] if len(parts) == 1 else _Operation("or", tuple(parts))
+
+    def conjunction(self) -> _Node:
+        parts = [self.negation()]
+        while self.peek() == "and":
+            self.take("and")
+            parts.append(self.negation())
+        return parts[0] if len(parts) == 1 else _Operation("and", tuple(parts))
+
+    def negation(self) -> _Node:
+        if self.peek() != "not":
+            return self.comparison()
+        self.take("not")
+        return _Operation("not", (self.negation(),))
+
+    def comparison(self) -> _Node:
+        start, left = self.position, self.product()
+        sign = self.peek()
+        if sign not in _COMPARISONS:
+            return left
+        self.take()
+        middle, right = self.position, self.product()
+        if sign not in ("==", "!="):
+            self.require_number(left, f"{sign!r} orders numbers", start)
+            self.require_number(right, f"{sign!r} orders numbers", middle)
+        self.require_alike(left, right, middle)
+        return _Operation(sign, (left, right))
+
+    def product(self) -> _Node:
+        start, factors = self.position, [self.value()]
+        while self.peek() == "*":
+            self.take("*")
+            next_start, factor = self.position, self.value()
+            self.require_number(factors[0], "'*' multiplies numbers", start)
+            self.require_number(factor, "'*' multiplies numbers", next_start)
+            factors.append(factor)
+        return factors[0] if len(factors) == 1 else _Operation("*", tuple(factors))
+
+    def value(self) -> _Node:
+        token = self.peek()
+        if token == "(":
+            self.take("(")
+            inner = self.predicate()
+            self.take(")")
+            return inner
+        if _NUMBER.match(token):
+            return _Constant(float(self.take()) if set(token) & set(".e") else int(self.take()))
+        if len(token) > 1 and token[0] == token[-1] == "'":
+            return _Constant(self.take()[1:-1])
+        if token and (not _WORD.match(token) or token in _KEYWORDS):
+            raise self.error(f"expected a word, a number or a 'text', found {token!r}")
+        if token and token not in self.words:
+            raise self.error(self.why_not(token))
+        return _Word(self.take())
+
+    def why_not(self, word: str) -> str:
+        if word in config_words():
+            return f"{word!r} is not known before the whole configuration is"
+        near = nearest(word, sorted(self.words))
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        return f"{word!r} is no field or property of ViTConfig{hint}"
+
+    def require_number(self, node: _Node, rule: str, at: int) -> None:
+        if _kind(node) != "a number":
+            raise self.error(f"{rule}, and this is {_kind(node)}", at)
+
+    def require_alike(self, left: _Node, right: _Node, at: int) -> None:
+        if _kind(left) != _kind(right):
+            raise self.error(f"{_kind(left)} is never equal to {_kind(right)}", at)
+        match left, right:
+            case (_Word(name), _Constant(text)) | (_Constant(text), _Word(name)):
+                vocabulary = VOCABULARIES.get(name.removeprefix(ARCHITECTURE))
+                if vocabulary and text not in vocabulary:
+                    raise self.error(f"{name} is one of {', '.join(vocabulary)}", at)
+
+
+@functools.cache
+def _kinds() -> Mapping[str, str]:
+    """What every field and property of ViTConfig is."""
+    types = {f.name: f.type for f in dataclasses.fields(ViTConfig) if f.name != "origins"}
+    for name, found in vars(ViTConfig).items():
+        if isinstance(found, property) and found.fget:
+            types[name] = found.fget.__annotations__["return"]
+    return {name: _KINDS.get(kind, "several numbers") for name, kind in types.items()}
+
+
+def _kind(node: _Node) -> str:
+    match node:
+        case _Word(name):
+            return _kinds()[name.removeprefix(ARCHITECTURE)]
+        case _Constant(str()):
+            return "a text"
+        case _Constant() | _Operation("*"):
+            return "a number"
+    return "a truth value"
+
+
+def _words(node: _Node) -> Iterator[str]:
+    match node:
+        case _Word(name):
+            yield name
+        case _Operation(_, parts):
+            for part in parts:
+                yield from _words(part)
+
+
+def _value(node: _Node, look_up: LookUp) -> Any:
+    if isinstance(node, _Word):
+        return look_up(node.name)
+    if isinstance(node, _Constant):
+        return node.value
+    values = (_value(part, look_up) for part in node.parts)
+    match node.sign:
+        case "not":
+            return not next(values)
+        case "and":
+            return all(values)
+        case "or":
+            return any(values)
+        case "*":
+            factors = tuple(values)
+            return None if None in factors else math.prod(factors)
+    left, right = values
+    return None not in (left, right) and _COMPARISONS[node.sign](left, right)

@@ -1,0 +1,31 @@
+"""What training programs put around weights: `weights_map/prefixes.toml`."""
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from vitconvert.toml_files import LazyToml, tables_dir
+
+
+@functools.cache
+def _sections() -> Mapping[str, Any]:
+    return LazyToml((tables_dir() / "prefixes.toml").read_text(encoding="utf-8"))
+
+
+def prefixes() -> Mapping[str, str]:
+    """What wrappers put before every key, and which they are."""
+    found: Mapping[str, str] = _sections()["prefixes"]
+    return found
+
+
+def wrapper_keys() -> tuple[str, ...]:
+    """Keys of a checkpoint under which its weights lie, best first."""
+    return tuple(_sections()["wrappers"])
+
+
+def why_beside(key: str) -> str | None:
+    """What a key of a wrapper's own is, or None for any other."""
+    for name, reason in _sections()["beside"].items():
+        if key == name or (name.endswith("*") and key.startswith(name[:-1])):
+            return str(reason)
+    return None
