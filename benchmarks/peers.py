@@ -150,7 +150,7 @@ def _transformers(setting: Setting) -> Answer:
 
 
 def _torchvision(setting: Setting) -> Answer:
-    from vitconvert.programs.torchvision.reference import torchvision_model
+    from vitconvert.programs.torchvision import torchvision_model
 
     theirs = _timm_model(setting)
     config = config_of(setting)

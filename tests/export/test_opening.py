@@ -200,7 +200,7 @@ def test_a_reader_that_finds_other_bytes(timm_directory, tmp_path, monkeypatch):
         vitconvert.convert(timm_directory(**PLAIN), to="torchvision", output=tmp_path / "out")
     assert str(error.value) == (
         "error: parity-failed\n"
-        "  torch.load does not find in the output what was written.\n"
+        "  torch.load reads other tensors in the output than were written.\n"
         "  tensor  class_token\n"
         "  hint: nothing was written. Please report this with the checkpoint's name."
     )
