@@ -214,7 +214,7 @@ def predict(
     from vitconvert.inference.photographs import ready
     from vitconvert.inference.predict import predict as predict_with
 
-    opened = _opened(model)
+    opened = _checkpoint_or_model(model)
     if isinstance(opened, Checkpoint):
         labels = labels or opened.labels
     built, prepared = ready(opened, preprocessing, fast=fast, dtype=dtype, device=device)
@@ -263,7 +263,7 @@ def embed(
     from vitconvert.inference.photographs import ready
 
     built, prepared = ready(
-        _opened(model),
+        _checkpoint_or_model(model),
         preprocessing,
         # Without its head, a fast model computes nothing but the features.
         num_classes=None if projected else 0,
@@ -552,7 +552,7 @@ def build_lucidrains(source: Source | ViTConfig) -> "nn.Module":
     return build_vit_pytorch(source if isinstance(source, ViTConfig) else load_checkpoint(source))
 
 
-def _opened(model: "ViT | Source") -> "ViT | Checkpoint":
+def _checkpoint_or_model(model: "ViT | Source") -> "ViT | Checkpoint":
     return load_checkpoint(model) if isinstance(model, str | PathLike | Located) else model
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import click
 
-from vitconvert.cli.failures import run
+from vitconvert.cli.errors import run
 
 # verb -> module, what `--help` says of it. In the order of a newcomer's questions.
 VERBS = {

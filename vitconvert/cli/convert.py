@@ -16,9 +16,9 @@ from vitconvert.cli.options import (
     parse_dtype,
     parse_reading,
     reading_options,
-    talking_options,
+    reporting_options,
 )
-from vitconvert.cli.plan import tell_plan
+from vitconvert.cli.plan import print_plan
 from vitconvert.cli.report import conversion_report, print_json
 from vitconvert.sources.references import looks_like_path
 
@@ -60,7 +60,7 @@ def command(source: str, help_text: str) -> click.Command:
     @click.option("--force", is_flag=True, help="Replace an earlier output.")
     @reading_options
     @fetching_options
-    @talking_options
+    @reporting_options
     def convert_(**options: Any) -> int:
         return _convert(source, options)
 
@@ -78,7 +78,7 @@ def _convert(source: str, options: dict[str, Any]) -> int:
 
     output = options["output"] or Path(_default_name(options["model"], _target(options)))
     check_output(output, overwrite=options["force"])
-    asked = {
+    arguments = {
         "to": _target(options),
         **_reading(source, options),
         **_changes(options),
@@ -89,13 +89,13 @@ def _convert(source: str, options: dict[str, Any]) -> int:
     with ExitStack() as stack:
         located = _locate(source, options, stack)
         if options["dry_run"]:
-            return tell_plan(located, asked, options)
+            return print_plan(located, arguments, options)
         conversion = convert(
             located,
-            **asked,
+            **arguments,
             verify=options["verify"],
             overwrite=options["force"],
-            command=_typed(),
+            command=_command_line(),
         )
     if options["as_json"]:
         print_json({"ok": True, **conversion.to_dict()})
@@ -113,18 +113,18 @@ def _target(options: dict[str, Any]) -> str:
     return "big_vision_scan" if options["scan"] else to
 
 
-def _typed() -> str:
+def _command_line() -> str:
     """The command for the record, which may be published: no token, no place of this machine."""
     context = click.get_current_context()
     words = ["vitconvert", str(context.info_name)]
     for parameter in context.command.params:
         name = str(parameter.name)
         if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
-            words += _spelled(parameter, context.params[name])
+            words += _as_typed(parameter, context.params[name])
     return shlex.join(words)
 
 
-def _spelled(parameter: click.Parameter, value: Any) -> list[str]:
+def _as_typed(parameter: click.Parameter, value: Any) -> list[str]:
     """An option or an argument as it may have been typed, as anybody may read it."""
     from vitconvert.export.provenance import published
 

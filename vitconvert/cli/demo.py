@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vitconvert.cli.options import talking_options
+from vitconvert.cli.options import reporting_options
 from vitconvert.cli.report import print_json
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ def command(name: str, help_text: str) -> click.Command:
     """The command."""
 
     @click.command(name, help=help_text)
-    @talking_options
+    @reporting_options
     def demo(**options: Any) -> int:
         from vitconvert.demo import demonstrate
 

@@ -12,7 +12,7 @@ from vitconvert.cli.options import (
     locate_options,
     parse_settings,
     reading_options,
-    talking_options,
+    reporting_options,
 )
 from vitconvert.cli.report import line, print_json, show
 
@@ -43,7 +43,7 @@ def command(name: str, help_text: str) -> click.Command:
     @_options_of("a")
     @_options_of("b")
     @fetching_options
-    @talking_options
+    @reporting_options
     def diff_(**options: Any) -> int:
         from vitconvert.api import diff
         from vitconvert.sources import locate
@@ -145,11 +145,13 @@ def _shown(value: object) -> str:
 
 
 def _tensors(tensors: "Mapping[str, TensorInfo]") -> list[str]:
-    return _told(f"{name}  {info.dtype} [{_by(info)}]" for name, info in tensors.items())
+    return _one_line_for_all_blocks(
+        f"{name}  {info.dtype} [{_by(info)}]" for name, info in tensors.items()
+    )
 
 
 def _shapes(headers: "Headers") -> list[str]:
-    return _told(
+    return _one_line_for_all_blocks(
         f"{name}  [{_by(a)}] in a, [{_by(b)}] in b"
         for name, (a, b) in headers.items()
         if a.shape != b.shape
@@ -166,10 +168,10 @@ def _by(info: "TensorInfo") -> str:
 
 
 def _reasons(ignored: Mapping[str, str]) -> list[str]:
-    return _told(f"{name}: {why}" for name, why in ignored.items())
+    return _one_line_for_all_blocks(f"{name}: {why}" for name, why in ignored.items())
 
 
-def _told(lines: Iterable[str]) -> list[str]:
+def _one_line_for_all_blocks(lines: Iterable[str]) -> list[str]:
     """One line for all blocks."""
     from vitconvert.tables.repeated_names import runs
 

@@ -69,11 +69,11 @@ _FETCHING = (
 _QUIET = click.option(
     "-q", "--quiet", is_flag=True, help="Print only the result, show no progress."
 )
-_TALKING = (
+_REPORTING = (
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout."),
     _QUIET,
 )
-_LINES = (
+_JSON_LINES = (
     click.option(
         "--json", "as_json", is_flag=True, help="Print a line of JSON for each image as it comes."
     ),
@@ -96,14 +96,14 @@ def fetching_options(command: Command) -> Command:
     return apply_options(_FETCHING, command)
 
 
-def talking_options(command: Command) -> Command:
+def reporting_options(command: Command) -> Command:
     """What says how to answer."""
-    return apply_options(_TALKING, command)
+    return apply_options(_REPORTING, command)
 
 
-def line_options(command: Command) -> Command:
+def json_line_options(command: Command) -> Command:
     """What says how to answer image by image."""
-    return apply_options(_LINES, command)
+    return apply_options(_JSON_LINES, command)
 
 
 def apply_options(options: tuple[Callable[[Command], Command], ...], command: Command) -> Command:

@@ -13,7 +13,7 @@ from vitconvert.cli.options import (
     apply_options,
     dtype_option,
     fetching_options,
-    line_options,
+    json_line_options,
     locate_options,
     parse_dtype,
     parse_reading,
@@ -58,11 +58,11 @@ _PHOTOGRAPHS = (
 
 def photograph_options(command: Command) -> Command:
     """What says which photographs, and how they are looked at."""
-    rest = reading_options(fetching_options(line_options(command)))
+    rest = reading_options(fetching_options(json_line_options(command)))
     return apply_options(_PHOTOGRAPHS, rest)
 
 
-def checkpoint_of(options: dict[str, Any]) -> "Checkpoint":
+def named_checkpoint(options: dict[str, Any]) -> "Checkpoint":
     """The checkpoint that MODEL means."""
     from vitconvert.api import load_checkpoint
     from vitconvert.sources import locate
@@ -71,7 +71,7 @@ def checkpoint_of(options: dict[str, Any]) -> "Checkpoint":
     return load_checkpoint(located, **parse_reading(options))
 
 
-def asked(options: dict[str, Any]) -> dict[str, Any]:
+def shared_arguments(options: dict[str, Any]) -> dict[str, Any]:
     """The arguments that `predict` and `embed` share."""
     names = ("batch_size", "recursive", "fast", "fast_preprocessing", "device")
     return {name: options[name] for name in names} | {"dtype": parse_dtype(options["dtype"])}
@@ -96,7 +96,7 @@ def _listed(separator: bytes) -> Iterator[str]:
 
 
 @dataclass
-class Tally:
+class FailureCount:
     """How many images failed so far."""
 
     failed: int = 0
@@ -107,8 +107,8 @@ class Tally:
         return 1 if self.failed else 0
 
 
-def told(
-    results: "Iterable[Result]", options: dict[str, Any], tally: Tally, *, printing: bool
+def reported(
+    results: "Iterable[Result]", options: dict[str, Any], failures: FailureCount, *, printing: bool
 ) -> "Iterator[Result]":
     """Pass results on as they come, and tell of progress and of failures on stderr.
 
@@ -117,7 +117,7 @@ def told(
     watched = sys.stderr.isatty() and not (printing and sys.stdout.isatty())
     for result in _with_progress(results, options) if watched and not options["quiet"] else results:
         if result.error:
-            tally.failed += 1
+            failures.failed += 1
             click.echo(str(result.error), err=True)
         yield result
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vitconvert.cli.photographs import (
-    Tally,
-    asked,
-    checkpoint_of,
+    FailureCount,
+    named_checkpoint,
     named_images,
     photograph_options,
-    told,
+    reported,
+    shared_arguments,
 )
 
 if TYPE_CHECKING:
@@ -41,10 +41,12 @@ def command(name: str, help_text: str) -> click.Command:
 def _predict(options: dict[str, Any]) -> int:
     from vitconvert.api import predict
 
-    checkpoint = checkpoint_of(options)
-    tally = Tally()
-    predictions = predict(checkpoint, named_images(options), topk=options["topk"], **asked(options))
-    for prediction in told(predictions, options, tally, printing=True):
+    checkpoint = named_checkpoint(options)
+    failures = FailureCount()
+    predictions = predict(
+        checkpoint, named_images(options), topk=options["topk"], **shared_arguments(options)
+    )
+    for prediction in reported(predictions, options, failures, printing=True):
         if options["as_json"]:
             click.echo(json.dumps(prediction.to_dict()))
         elif not prediction.error:
@@ -52,7 +54,7 @@ def _predict(options: dict[str, Any]) -> int:
     labels = checkpoint.labels
     if labels and labels.assumed and not options["quiet"]:
         click.echo(f"labels assumed: {labels.origin}", err=True)
-    return tally.exit_code
+    return failures.exit_code
 
 
 def _lines(prediction: "Prediction", *, quiet: bool) -> str:

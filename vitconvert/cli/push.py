@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from vitconvert.cli.options import talking_options
+from vitconvert.cli.options import reporting_options
 from vitconvert.cli.report import print_json, push_report
 
 
@@ -21,7 +21,7 @@ def command(name: str, help_text: str) -> click.Command:
     @click.option("-m", "--message", help="Of the commit.")
     @click.option("--token", help="One that may write; default: `hf auth login`.")
     @click.option("--dry-run", is_flag=True, help="Check and list the files, and send nothing.")
-    @talking_options
+    @reporting_options
     def push(**options: Any) -> int:
         return _push(**options)
 

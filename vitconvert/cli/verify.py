@@ -10,7 +10,7 @@ from vitconvert.cli.options import (
     locate_options,
     parse_reading,
     reading_options,
-    talking_options,
+    reporting_options,
 )
 from vitconvert.cli.report import print_json
 
@@ -40,12 +40,12 @@ def command(name: str, help_text: str) -> click.Command:
     @click.option("--force", is_flag=True, help="Replace the page if it is there.")
     @reading_options
     @fetching_options
-    @talking_options
+    @reporting_options
     def verify_(**options: Any) -> int:
         page: Path | None = options["report"]
         if page:
             _check_page(page, overwrite=options["force"])
-        report = _compare(options)
+        report = _verify(options)
         if page:
             _write_page(page, report)
         if options["as_json"]:
@@ -78,7 +78,7 @@ def _write_page(page: Path, report: "ParityReport") -> None:
         file.write(report.to_html().encode())
 
 
-def _compare(options: dict[str, Any]) -> "ParityReport":
+def _verify(options: dict[str, Any]) -> "ParityReport":
     from vitconvert.api import load_checkpoint, verify
     from vitconvert.sources import locate
 

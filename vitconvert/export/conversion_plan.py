@@ -145,7 +145,7 @@ def plan_checkpoint(
     output: Path | None = None,
 ) -> ConversionPlan:
     """Plan a conversion; see `vitconvert.plan_conversion`."""
-    most = parse_size(max_shard_size)
+    max_bytes = parse_size(max_shard_size)
     if output is not None:
         check_source(output, checkpoint.sources)
     weights = checkpoint.weights
@@ -174,7 +174,7 @@ def plan_checkpoint(
             *(f"{piece.taken} is zero" for piece in plan.zeros),
             *(f"{name} is as in {constant.text}" for name, constant in plan.constants.items()),
         ),
-        files=_files(target, source, infos, most),
+        files=_files(target, source, infos, max_bytes),
         wrapper=target.table.wrapper,
         streamed=moved is not None,
     )
@@ -192,9 +192,9 @@ def _reading_plan(reading: Plan, after: ViTConfig) -> Plan:
 
 
 def _files(
-    target: Target, source: Checkpoint, infos: Mapping[str, TensorInfo], most: int | None
+    target: Target, source: Checkpoint, infos: Mapping[str, TensorInfo], max_bytes: int | None
 ) -> tuple[str, ...]:
-    weights = list(weights_files(target.table, infos, most))
+    weights = list(weights_files(target.table, infos, max_bytes))
     index = ["model.safetensors.index.json"] if len(weights) > 1 else []
     dtypes = {info.dtype for info in infos.values()}
     companions = program_of(target.table).companions(target, source.preprocessing, dtypes)
@@ -205,7 +205,7 @@ def _after(checkpoint: Checkpoint, changes: Changes) -> tuple[Checkpoint, dict[s
     """The checkpoint as it would be after changes, and the class of each tensor's change."""
     from vitconvert.conversion.surgery import cast
 
-    before = _promised(checkpoint)
+    before = _on_meta(checkpoint)
     after = changed(before, replace(changes, dtype=None))
     if changes.dtype is not None:  # by itself: what it does to the logits needs numbers
         tensors, change = cast(after.tensors, changes.dtype)
@@ -224,7 +224,7 @@ def _after_gauge(
     """The same after a step that keeps the function, whose numbers are not computed."""
     import torch
 
-    before = _promised(source)
+    before = _on_meta(source)
     config = gauge.config(before.config)
     assert config is not None
     dtype = next(iter(before.tensors.values())).dtype
@@ -242,7 +242,7 @@ def _after_gauge(
     return after, {**dict.fromkeys(names, "gauge"), **altered}
 
 
-def _promised(checkpoint: Checkpoint) -> Checkpoint:
+def _on_meta(checkpoint: Checkpoint) -> Checkpoint:
     """The checkpoint with tensors that have a dtype and a shape, and no numbers."""
     import torch
 
@@ -277,7 +277,7 @@ def _infos_in_memory(target: Target, source: Checkpoint) -> dict[str, TensorInfo
 
     from vitconvert.conversion.materialise import materialise
 
-    checkpoint = _promised(source)
+    checkpoint = _on_meta(source)
     with torch.device("meta"):
         tensors = materialise(replace(target.plan, zeros=()), checkpoint.tensors.__getitem__)
     return {

@@ -89,7 +89,7 @@ def convert_checkpoint(
 ) -> Conversion:
     """Write a checkpoint for another ecosystem; see `vitconvert.convert`."""
     check_source(output, checkpoint.sources)
-    most = parse_size(max_shard_size)
+    max_bytes = parse_size(max_shard_size)
     sha256_in = source_hashes(checkpoint)
     parity = _verified(checkpoint) if verify else None
     source = changed(checkpoint, changes) if changes else checkpoint
@@ -100,21 +100,21 @@ def convert_checkpoint(
     with whole_directory(output, overwrite=overwrite) as directory:
         metadata = weights_metadata(source, target)
         sha256 = write_weights(
-            directory, target.table, contents, most, metadata=metadata, read_soon=verify
+            directory, target.table, contents, max_bytes, metadata=metadata, read_soon=verify
         )
         infos = {name: content.info for name, content in contents.items()}
         departures = _write_companions(directory, target, source, infos)
         opened = _opened(directory, target, source) if verify else ()
-        told: dict[str, Any] = {
+        results: dict[str, Any] = {
             "sha256_in": sha256_in(),
             "parity": parity,
             "opened": opened,
             "departures": departures,
         }
-        write_card(directory, source, target, infos, **told)
+        write_card(directory, source, target, infos, **results)
         files = [*(file.name for file in directory.iterdir()), RECORD]
-        told |= {"sha256_out": sha256, "files": files, "command": command}
-        write_json(directory / RECORD, provenance(source, target, **told))
+        results |= {"sha256_out": sha256, "files": files, "command": command}
+        write_json(directory / RECORD, provenance(source, target, **results))
     return Conversion(
         output=output,
         located=source.located,

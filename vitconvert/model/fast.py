@@ -194,11 +194,11 @@ class FastViT(ViT):
         whole = self.training or images.device.type != "cpu" or torch.compiler.is_compiling()
         at_once = max(1, _AT_ONCE // (self._activations * images.element_size()))
         if whole or len(images) <= at_once:
-            return self._answer(images, head_mask)
+            return self._forward_part(images, head_mask)
         parts = images.chunk(-(-len(images) // at_once))
-        return torch.cat([self._answer(part, head_mask) for part in parts])
+        return torch.cat([self._forward_part(part, head_mask) for part in parts])
 
-    def _answer(self, images: Tensor, head_mask: HeadMask) -> Tensor:
+    def _forward_part(self, images: Tensor, head_mask: HeadMask) -> Tensor:
         for x in self._residual_stream(images, head_mask, self._pooled_tokens):  # noqa: B007
             pass
         return self.forward_head(self.norm(x))

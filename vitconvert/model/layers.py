@@ -26,7 +26,7 @@ ACTIVATION: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-class _Undrawn(nn.Linear):
+class _NoMetaInit(nn.Linear):
     """torch's linear layer, which draws no numbers where there is no place for them.
 
     On the meta device torch's draws nothing either, and takes a tenth of the time of loading.
@@ -40,7 +40,7 @@ class _Undrawn(nn.Linear):
 
 def linear(inputs: int, outputs: int, *, bias: bool = True) -> nn.Linear:
     """torch's own linear layer, made in no time on the meta device."""
-    layer: nn.Linear = _Undrawn(inputs, outputs, bias=bias)
+    layer: nn.Linear = _NoMetaInit(inputs, outputs, bias=bias)
     # torch.ao.quantization and others look for this very class, and pass over its children.
     layer.__class__ = nn.Linear
     return layer

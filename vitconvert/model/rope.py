@@ -94,7 +94,7 @@ def dinov3_angles(config: ViTConfig, like: Tensor, periods: Tensor | None = None
     return (2 * math.pi * centres[..., None].to(dtype) / periods.to(dtype)).flatten(-2)
 
 
-def turn(x: Tensor, table: Tensor, *, prefix: int, half: bool) -> Tensor:
+def rotate(x: Tensor, table: Tensor, *, prefix: int, half: bool) -> Tensor:
     """Turn the patches of (B, H, N, K) and leave the `prefix` tokens as they are.
 
     A pair of channels is two neighbours, or if `half` one of the first half of a head and one of

@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from vitconvert.config import ViTConfig
 from vitconvert.errors import ConflictingFact, UsageError
-from vitconvert.model.blocks import Block, OneStepBlock, ParallelBlock, Whereabouts
+from vitconvert.model.blocks import Block, OneStepBlock, ParallelBlock, TokenPositions
 from vitconvert.model.heads import REDUCTION, AttentionPool, PreLogits, classifier
 from vitconvert.model.initialisation import initialise
 from vitconvert.model.inputs import check_images
@@ -252,10 +252,10 @@ class ViT(nn.Module):
         """
         taken = chosen_layers(layers, len(self.blocks))
         blocks = self._blocks[: max(taken) + 1]
-        inputs = zip(blocks, self._residual_stream(images), self._whereabouts(), strict=False)
+        inputs = zip(blocks, self._residual_stream(images), self._token_positions(), strict=False)
         return {
-            layer: block.probabilities(x, where)
-            for layer, (block, x, where) in enumerate(inputs)
+            layer: block.probabilities(x, positions)
+            for layer, (block, x, positions) in enumerate(inputs)
             if layer in taken
         }
 
@@ -333,16 +333,18 @@ class ViT(nn.Module):
         masks = head_masks(head_mask, [block.num_heads for block in self._blocks])
         x = self._embed(images)
         yield x
-        for block, mask, where in zip(self._blocks, masks, self._whereabouts(), strict=True):
+        for block, mask, positions in zip(
+            self._blocks, masks, self._token_positions(), strict=True
+        ):
             if block is self.blocks[-1]:
-                where = where._replace(wanted=wanted)
+                positions = positions._replace(wanted=wanted)
             if self.grad_checkpointing and torch.is_grad_enabled():
-                x = checkpoint(block, x, mask, where, use_reentrant=False)
+                x = checkpoint(block, x, mask, positions, use_reentrant=False)
             else:
-                x = block(x, mask, where)
+                x = block(x, mask, positions)
             yield x
 
-    def _whereabouts(self) -> Iterator[Whereabouts]:
+    def _token_positions(self) -> Iterator[TokenPositions]:
         """For each block, what its attention is told of where its tokens are."""
         bias = None
         if self.rel_pos_bias is not None and self.relative_index is not None:
@@ -350,9 +352,9 @@ class ViT(nn.Module):
             bias = relative_position_bias(table, self.relative_index)
         if self.rope is not None:
             tables = self.rope.tables(self.patch_embed.proj.weight)
-            yield from (Whereabouts(rope, self.relative_index, bias) for rope in tables)
+            yield from (TokenPositions(rope, self.relative_index, bias) for rope in tables)
         else:
-            yield from [Whereabouts(None, self.relative_index, bias)] * len(self.blocks)
+            yield from [TokenPositions(None, self.relative_index, bias)] * len(self.blocks)
 
     def _embed(self, images: Tensor) -> Tensor:
         check_images(images, self.config, self.patch_embed.proj.weight.dtype)

@@ -32,7 +32,7 @@ def run(command: click.Command, arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
-        return _report(_disk(error), as_json)
+        return _report(_refused_by_system(error), as_json)
 
 
 def _report(error: VitConvertError, as_json: bool) -> int:
@@ -44,7 +44,7 @@ def _report(error: VitConvertError, as_json: bool) -> int:
     return error.exit_code
 
 
-def _disk(error: OSError) -> VitConvertError:
+def _refused_by_system(error: OSError) -> VitConvertError:
     evidence = {"file": error.filename} if error.filename else {}
     return VitConvertError(
         f"The operating system refused: {error.strerror or error}.",
