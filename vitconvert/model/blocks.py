@@ -23,11 +23,11 @@ from vitconvert.model.selection import keep, kept_heads
 
 
 class TokenPositions(NamedTuple):
-    """What a block is told of its tokens: where they are, besides the positions in them."""
+    """What an attention gets besides its tokens: their positions, and how many to compute."""
 
     rope: Tensor | None = None  # (patches, 2K) or (H, patches, 2K): sines and cosines
     relative_index: Tensor | None = None  # (N, N): rows of the attention's own table
-    bias: Tensor | None = None  # (1, H, N, N) to add to the scores
+    bias: Tensor | None = None  # (1, H, N, N), added to the scores
     wanted: int | None = None  # how many of the first tokens to compute; None: all
 
 
@@ -37,8 +37,8 @@ NO_POSITIONS = TokenPositions()
 class Attention(nn.Module):
     """Multi-head self-attention; the rows of `qkv` are q, k, v, and head by head within each.
 
-    Where `kv_heads` says so, neighbouring heads of q share one of k and v (Ainslie et al.,
-    https://arxiv.org/abs/2305.13245), and each of the three has its own matrix.
+    With `kv_heads`, neighbouring heads of q share a head of k and v (grouped-query attention,
+    Ainslie et al., https://arxiv.org/abs/2305.13245), and q, k and v have a matrix each.
     """
 
     def __init__(self, config: ViTConfig, layer: int) -> None:
@@ -48,8 +48,8 @@ class Attention(nn.Module):
         self.scale = config.attention_scale
         self.drop_rate = config.attention_drop_rate
         inner = config.num_heads * config.head_dim
-        self.qkv: nn.Linear | None = None  # in parallel order, the block's own matrix
-        self.kv_of_head: list[int] | None = None  # for each head, which one of k and v
+        self.qkv: nn.Linear | None = None  # None with kv_heads, and in parallel order
+        self.kv_of_head: list[int] | None = None  # for each head of q, its head of k and v
         if config.kv_heads:
             self.kv_of_head = [
                 h * config.kv_heads[layer] // self.num_heads for h in range(self.num_heads)
@@ -94,7 +94,7 @@ class Attention(nn.Module):
     def probabilities(
         self, qkv: Sequence[Tensor], positions: TokenPositions = NO_POSITIONS
     ) -> Tensor:
-        """q, k and v to (B, H, N, N): what each token reads of each token."""
+        """q, k and v to (B, H, N, N): how much each token (row) attends to each (column)."""
         q, k, _ = self._prepared(qkv, positions)
         return self._softmax(q, k, self._bias(positions))
 
@@ -102,7 +102,7 @@ class Attention(nn.Module):
         """Remove heads: their rows of q, k and v, columns of `proj` and of the relative positions.
 
         Returns:
-            The channels of the joined outputs that are left.
+            Indices of the channels of the joined outputs that are kept.
         """
         kept = kept_heads(heads, self.num_heads)
         inner = self.num_heads * self.head_dim
@@ -169,9 +169,9 @@ class Attention(nn.Module):
 class DifferentialAttention(Attention):
     """Each head is the difference of two attentions to the same values, which cancels noise.
 
-    Ye et al., "Differential Transformer", https://arxiv.org/abs/2410.05258. Halves of a head's q
-    and k are those of the two; the second has a learned factor, which begins larger in later
-    blocks. timm's `DiffAttention`.
+    Ye et al., "Differential Transformer", https://arxiv.org/abs/2410.05258. Each attention has one
+    half of a head's q and k; the second is multiplied by a learned factor, which starts larger in
+    later blocks. timm's `DiffAttention`.
     """
 
     def __init__(self, config: ViTConfig, layer: int) -> None:
@@ -211,9 +211,10 @@ def _attention(config: ViTConfig, layer: int) -> Attention:
 
 
 class Block(nn.Module):
-    """Attention and MLP, each behind a norm and added to its input.
+    """Attention and MLP, each after a norm and added to its input.
 
-    In "post" order (Swin v2, https://arxiv.org/abs/2111.09883) the norm is of what is added.
+    In "post" order (Swin v2, https://arxiv.org/abs/2111.09883) the norm is applied to what is
+    added.
     """
 
     def __init__(self, config: ViTConfig, layer: int) -> None:
@@ -254,11 +255,11 @@ class Block(nn.Module):
 
 
 class OneStepBlock(nn.Module):
-    """Attention and MLP read the same tokens, and what both give is added to them.
+    """Attention and MLP read the same tokens, and both outputs are added to them.
 
     Dehghani et al., "Scaling Vision Transformers to 22 Billion Parameters",
     https://arxiv.org/abs/2302.05442; timm's `ParallelScalingBlock` and, with differential
-    attention, `DiffParallelScalingBlock`, which end in one matrix too.
+    attention, `DiffParallelScalingBlock`, where both share the last matrix too.
     """
 
     def __init__(self, config: ViTConfig, layer: int) -> None:
@@ -312,7 +313,7 @@ class OneStepBlock(nn.Module):
 
 
 class MlpTail(nn.Module):
-    """What follows an MLP's first matrix; without the second where the block ends in one matrix."""
+    """An MLP after its first matrix; without the second one if the block joins projections."""
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
@@ -361,7 +362,7 @@ class ParallelBlock(nn.Module):
     """Several attentions side by side, then several MLPs; their sums are added to the input.
 
     Touvron et al., "Three things everyone should know about Vision Transformers",
-    https://arxiv.org/abs/2203.09795; timm's `ParallelThingsBlock`. Heads are counted through all
+    https://arxiv.org/abs/2203.09795; timm's `ParallelThingsBlock`. Heads are numbered across all
     attentions.
     """
 
