@@ -66,7 +66,7 @@ def command(source: str, help_text: str) -> click.Command:
 
     if source == "timm":
         random = click.option(
-            "--no-pretrained", is_flag=True, help="Random weights, and no network."
+            "--no-pretrained", is_flag=True, help="Use random weights; needs no network."
         )
         convert_ = random(convert_)
     return convert_
@@ -114,7 +114,7 @@ def _target(options: dict[str, Any]) -> str:
 
 
 def _command_line() -> str:
-    """The command for the record, which may be published: no token, no place of this machine."""
+    """The command as it is recorded, without token and local directories: it may be published."""
     context = click.get_current_context()
     words = ["vitconvert", str(context.info_name)]
     for parameter in context.command.params:
@@ -125,7 +125,7 @@ def _command_line() -> str:
 
 
 def _as_typed(parameter: click.Parameter, value: Any) -> list[str]:
-    """An option or an argument as it may have been typed, as anybody may read it."""
+    """The words of an option or an argument on the command line, fit to be published."""
     from vitconvert.export.provenance import published
 
     if isinstance(parameter, click.Argument):
@@ -170,14 +170,14 @@ def _changes(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _default_name(model: str, to: str) -> str:
-    """A directory in the current one, called after the model and the target."""
+    """A directory in the current one, named after the model and the target."""
     path = Path(model)
     name = path.stem if path.is_file() else path.name.split(":")[-1]
     return f"{name or 'model'}-{to}"
 
 
 def _reference_for(source: str, model: str) -> str:
-    """The reference of `sources.locate`: what exists on disk is a path before all else."""
+    """The reference for `sources.locate`; a name that exists on disk is always a path."""
     prefix = _NAMED.get(source)
     is_path = Path(model).exists() or looks_like_path(model)
     if prefix is None or is_path or ":" in model or (source == "timm" and "/" in model):
@@ -186,6 +186,6 @@ def _reference_for(source: str, model: str) -> str:
 
 
 def _ecosystem_of(source: str) -> str | None:
-    """The dialects that a source verb stands for; None recognises among all."""
-    # Several projects stand behind each of these.
+    """The ecosystem that a source verb stands for; None: detected among all."""
+    # The last three of these stand for several projects each.
     return None if source in ("file", "jax", "openclip", "dino") else source

@@ -37,7 +37,7 @@ def command(name: str, help_text: str) -> click.Command:
     @click.command(name, help=f"{help_text} {codes}")
     @click.argument("a")
     @click.argument("b")
-    @click.option("--header", is_flag=True, help="Compare no values; reads no weights.")
+    @click.option("--header", is_flag=True, help="Compare headers only; reads no weights.")
     @click.option("-v", "--verbose", is_flag=True, help="List every tensor that differs.")
     @reading_options
     @_options_of("a")
@@ -68,7 +68,7 @@ def command(name: str, help_text: str) -> click.Command:
 
 
 def _options_of(side: str) -> Callable[[Command], Command]:
-    """The reading options for one of the checkpoints, which win over those for both."""
+    """The reading options for one of the checkpoints; they override those for both."""
     only = f"For {side.upper()} only."
 
     def apply(command: Command) -> Command:
@@ -172,7 +172,7 @@ def _reasons(ignored: Mapping[str, str]) -> list[str]:
 
 
 def _one_line_for_all_blocks(lines: Iterable[str]) -> list[str]:
-    """One line for all blocks."""
+    """Join lines that differ only in the number of the block."""
     from vitconvert.tables.repeated_names import runs
 
     return [_times(text, count) for text, count in runs(lines)]
@@ -183,7 +183,7 @@ def _times(text: str, count: int) -> str:
 
 
 def _values(difference: "Difference", most: int | None) -> list[str]:
-    """Those that differ most come first."""
+    """The tensors that differ, the largest difference first."""
     if difference.values is None or difference.bit_equal is None:
         return ["not compared"]
     equal, values = len(difference.bit_equal), difference.values

@@ -19,8 +19,8 @@ _HELP = """{summary}
 
 IMAGES are files, folders, quoted patterns ("photos/**/*.jpg"), or - for a list of paths on stdin.
 An .npz has the arrays "features" and "paths", a .safetensors the tensor "features" and the paths
-in its metadata, a .jsonl a line for each image. An image that cannot be read is told on stderr and
-left out; the exit code is then 1.
+in its metadata, a .jsonl a line for each image. An image that cannot be read is reported on stderr
+and left out; the exit code is then 1.
 """
 
 
@@ -38,9 +38,9 @@ def command(name: str, help_text: str) -> click.Command:
     @click.option(
         "--projected",
         is_flag=True,
-        help="CLIP's projection of the pooled features, which is compared with texts.",
+        help="CLIP's projection of the pooled features, for comparison with texts.",
     )
-    @click.option("--force", is_flag=True, help="Replace the output if it is there.")
+    @click.option("--force", is_flag=True, help="Replace the output if it exists.")
     @photograph_options
     def embed(**options: Any) -> int:
         return _embed(options)

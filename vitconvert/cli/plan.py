@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from vitconvert.export.conversion_plan import ConversionPlan
     from vitconvert.sources import Located
 
-_MANY = 4  # pieces and dialects that are told one by one, without -v
+_MANY = 4  # at most so many pieces or dialects are listed one by one without -v
 
 
 def print_plan(located: "Located", arguments: dict[str, Any], options: dict[str, Any]) -> int:
@@ -78,7 +78,7 @@ def _expression(assembly: "Assembly", verbose: bool) -> str:
 
 
 def _one_line_for_all_blocks(texts: "list[str] | tuple[str, ...]", verbose: bool) -> list[str]:
-    """One line for all blocks."""
+    """Unless verbose, join lines that differ only in the number of the block."""
     from vitconvert.tables.repeated_names import runs
 
     if verbose:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 _HELP = """{summary}
 
 IMAGES are files, folders, quoted patterns ("photos/**/*.jpg"), or - for a list of paths on stdin.
-An image that cannot be read is told on stderr and does not stop the rest; the exit code is then 1.
+An image that cannot be read is reported on stderr and does not stop the others; the exit code is
+then 1.
 """
 
 
@@ -29,7 +30,13 @@ def command(name: str, help_text: str) -> click.Command:
 
     @click.command(name, help=_HELP.format(summary=help_text), short_help=help_text)
     @click.option(
-        "--top", "--topk", "topk", default=5, show_default=True, type=click.IntRange(min=1)
+        "--top",
+        "--topk",
+        "topk",
+        default=5,
+        show_default=True,
+        type=click.IntRange(min=1),
+        help="How many classes to print for each image.",
     )
     @photograph_options
     def predict(**options: Any) -> int:

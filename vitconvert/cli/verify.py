@@ -33,11 +33,11 @@ def command(name: str, help_text: str) -> click.Command:
         show_default=True,
         help="Largest relative difference in float32.",
     )
-    @click.option("--seed", default=0, show_default=True, help="Of the noise images.")
+    @click.option("--seed", default=0, show_default=True, help="Seed of the noise images.")
     @click.option(
         "--report", type=click.Path(path_type=Path, dir_okay=False), help="Write an HTML page."
     )
-    @click.option("--force", is_flag=True, help="Replace the page if it is there.")
+    @click.option("--force", is_flag=True, help="Replace the page if it exists.")
     @reading_options
     @fetching_options
     @reporting_options
@@ -65,7 +65,7 @@ def _check_page(page: Path, *, overwrite: bool) -> None:
 
     if page.exists() and not overwrite:
         raise OutputExists(
-            "The report is there already.",
+            "The report already exists.",
             evidence={"report": page},
             hint="--force replaces it; --report names another file.",
         )
