@@ -127,7 +127,7 @@ def test_a_model_reads_other_channels(google, channels):
 def test_error_a_device_that_is_not_here(google):
     with pytest.raises(UsageError) as caught:
         vitconvert.load_model(google, device="mps")
-    assert caught.value.fact == "torch finds no device 'mps' to compute on."
+    assert caught.value.fact == "torch finds no device 'mps' on this machine."
     assert caught.value.evidence["devices here"].startswith("cpu")
 
 

@@ -121,5 +121,5 @@ def test_error_a_patch_without_pixels():
     )
     assert message(ConflictingFact, shapes, HEADS | {"image_size": (24, 24)}) == (
         "error: conflicting-fact\n  These facts contradict each other.\n"
-        "  patch_size 0x8 has a side without pixels"
+        "  patch_size 0x8 must be at least 1x1"
     )

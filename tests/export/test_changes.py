@@ -195,7 +195,7 @@ def test_one_of_several_state_dicts_is_preferred(tmp_path):
         f"  file    {path}\n"
         "  found   model_ema\n"
         "  beside  model\n"
-        "  hint: leave --prefer (in Python, prefer) out to take those that were found."
+        "  hint: leave out --prefer (in Python, prefer) to read those that were found."
     )
 
 

@@ -340,7 +340,7 @@ def test_an_output_lists_its_files_and_is_replaced_only_when_told_to(timm_direct
         vitconvert.convert(source, output=output, verify=False)
     assert str(caught.value) == (
         "error: output-exists\n"
-        f"  {output} is there already, and not empty.\n"
+        f"  {output} already exists, and is not empty.\n"
         "  hint: --force (in Python, overwrite=True) replaces it; -o names another directory."
     )
     assert _contents(output) == before
@@ -381,7 +381,7 @@ def test_files_of_somebody_are_never_replaced(overwrite, earlier, timm_directory
         vitconvert.convert(source, output=output, verify=False, overwrite=overwrite)
     assert str(caught.value) == (
         "error: output-exists\n"
-        f"  {output} holds what vitconvert did not write, so it is not replaced.\n"
+        f"  {output} contains what vitconvert did not write, so it is not replaced.\n"
         f"{'' if earlier else '  config.json' + chr(10)}"
         "  mine.txt\n"
         "  runs\n"
@@ -463,7 +463,7 @@ def test_a_source_is_not_replaced_by_its_output(
     lines = str(caught.value).splitlines()
     assert lines[:2] == [
         "error: usage",
-        "  The output would take the place of its own source.",
+        "  The output would replace its own source.",
     ]
     assert lines[2].startswith("  source  ")
     assert lines[3:] == [f"  output  {output}", "  hint: -o names another directory."]
@@ -474,7 +474,7 @@ def test_sources_that_somebody_else_wrote_are_refused_by_name(timm_directory, tm
     source = timm_directory(**SMALL)
     before = _contents(source)
     for output, given in ((source, source), (source.parent, source / "model.safetensors")):
-        with pytest.raises(OutputExists, match="holds what vitconvert did not write"):
+        with pytest.raises(OutputExists, match="contains what vitconvert did not write"):
             vitconvert.convert(given, output=output, overwrite=True)
     assert _contents(source) == before
 

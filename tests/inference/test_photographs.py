@@ -247,6 +247,6 @@ def test_a_checkpoint_that_does_not_say_is_refused() -> None:
 def test_a_device_that_is_not_there() -> None:
     with pytest.raises(UsageError) as caught:
         vitconvert.predict(DIGITS, SAMPLES, device="toaster")
-    assert caught.value.fact == "torch finds no device 'toaster' to compute on."
+    assert caught.value.fact == "torch finds no device 'toaster' on this machine."
     assert caught.value.evidence["devices here"].startswith("cpu")
-    assert caught.value.hint == "name one of these."
+    assert caught.value.hint == "choose one of these."

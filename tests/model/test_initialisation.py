@@ -234,7 +234,7 @@ def test_unknown_style_is_told(config):
         initialise(ViT(config), "keras")
     assert str(caught.value) == (
         "error: usage\n"
-        "  'keras' is no style of initialisation.\n"
+        "  There is no initialisation style 'keras'.\n"
         "  known  timm, jax, huggingface, jeonsworld, torchvision"
     )
 

@@ -114,7 +114,7 @@ def test_wrong_relative_table_is_told():
         )
     assert str(caught.value) == (
         "error: shape-mismatch\n"
-        "  The table of relative positions does not fit the grid that it is said to come from.\n"
+        "  The table of relative positions does not fit the grid it should come from.\n"
         "  found   17 2\n"
         "  wanted  18 head\n"
         "  18 = 5*3 + 3: offsets of rows times offsets of columns, and the class token's."
@@ -176,7 +176,7 @@ def test_wrong_table_is_told():
         _resample(torch.zeros(1, 17, 6), (4, 3), (3, 4), "bicubic")
     assert str(caught.value) == (
         "error: shape-mismatch\n"
-        "  The position table does not fit the grid that it is said to come from.\n"
+        "  The position table does not fit the grid it should come from.\n"
         "  found   1 17 6\n"
         "  wanted  1 13 width\n"
         "  13 = 1 + 4*3: prefix tokens, rows times columns."
@@ -188,7 +188,7 @@ def test_unknown_rule_is_told():
         _resample(_table((2, 2), 1), (2, 2), (3, 3), "nearest")
     assert str(caught.value) == (
         "error: usage\n"
-        "  'nearest' is no rule for resampling positions.\n"
+        "  There is no rule 'nearest' for resampling positions.\n"
         "  known  bicubic_antialias, bicubic, bicubic_align_corners, bicubic_offset, "
         "bilinear_antialias, bilinear_align_corners"
     )
@@ -197,7 +197,7 @@ def test_unknown_rule_is_told():
         resample_relative_positions(table, old_grid=(2, 2), new_grid=(3, 3), rule="bicubic")
     assert str(caught.value) == (
         "error: usage\n"
-        "  'bicubic' is no rule for resampling positions.\n"
+        "  There is no rule 'bicubic' for resampling positions.\n"
         "  known  geometric, bilinear"
     )
 

@@ -74,7 +74,7 @@ def test_fresh_batch_norm_stems_are_timms(stem, make_config):
         ),
         (
             {"stem_style": "mobileclip", "image_size": (64, 7)},
-            "image_size 64x7 holds no patch of 1x1 (stem stride 8)",
+            "image_size 64x7 is too small for a patch of 1x1 (stem stride 8)",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""From local files to a checkpoint: open, recognise, weigh what is said, prove.
+"""From local files to a checkpoint: open, recognise, weigh statements, prove.
 
 Only headers and the JSON files beside them are read.
 """
@@ -52,11 +52,11 @@ def read_checkpoint(located: Located, options: ReadOptions | None = None) -> Che
 
 
 def open_weights(located: Located, options: ReadOptions) -> Container:
-    """The file of weights, of which only the header is read.
+    """Open the file of weights, and read its header only.
 
     Raises:
-        SourceError: There is none.
-        UsageError: It has no weights under the key that is preferred.
+        SourceError: There is no such file.
+        UsageError: It has no weights under the preferred key.
     """
     prefer = options.prefer
     container = open_container(_path(located), prefer=(prefer,) if prefer else ())
@@ -68,7 +68,7 @@ def open_weights(located: Located, options: ReadOptions) -> Container:
                 "found": ".".join(container.wrapper) or "tensors at the top",
                 "beside": ", ".join(container.extras) or "nothing",
             },
-            hint="leave --prefer (in Python, prefer) out to take those that were found.",
+            hint="leave out --prefer (in Python, prefer) to read those that were found.",
         )
     return container
 
@@ -82,13 +82,13 @@ def _path(located: Located) -> Path:
 def recognise_dialect(
     container: Container, companions: Companions, options: ReadOptions
 ) -> Recognised:
-    """The dialect of a file; a directory that vitconvert wrote says which it is."""
+    """The dialect of a file; vitconvert.json names it in a directory that vitconvert wrote."""
     shapes = {name: info.shape for name, info in container.manifest.items()}
     return recognise(shapes, options.tables(companions.own.get("target")), companions.config)
 
 
 def statements_on(companions: Companions, options: ReadOptions) -> Statements:
-    """Everything that is said besides the tensors."""
+    """Everything that is stated about a checkpoint besides its tensors."""
     located = companions.located
     return Statements(
         user=options.overrides or {},
@@ -104,11 +104,11 @@ def statements_on(companions: Companions, options: ReadOptions) -> Statements:
 def prove(
     container: Container, recognised: Recognised, gathered: Gathered, statements: Statements
 ) -> tuple[ViTConfig, Ledger]:
-    """Everything is known, and every tensor accounted for, from headers alone.
+    """Prove from headers alone that every fact is known and every tensor accounted for.
 
     Raises:
-        MissingFact, ConflictingFact, TensorMismatch: It is not.
-        NotRepresentable: The project's class makes another function of the tensors.
+        MissingFact, ConflictingFact, TensorMismatch: That is not so.
+        NotRepresentable: The project's class computes another function from the tensors.
     """
     config = gathered.config()
     check_accounts(recognised.binding, config, str(container.path))
@@ -125,5 +125,5 @@ def _own_labels(companions: Companions, num_classes: int) -> Labels | None:
     config = companions.config
     names = config.get("id2label") or config.get("label_names")
     stated = stated_labels(num_classes, names, descriptions=config.get("label_descriptions"))
-    kept = companions.own.get("labels")  # most projects' own files have no place for them
+    kept = companions.own.get("labels")  # most projects' own files cannot hold them
     return stated or stated_labels(num_classes, kept, origin="vitconvert.json")

@@ -1,4 +1,4 @@
-"""A state dict in memory: the same steps as for a file, but for the file."""
+"""Reads a state dict in memory, by the same steps as a file."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING

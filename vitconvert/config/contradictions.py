@@ -15,7 +15,7 @@ _LEAST = {
 
 
 def contradictions(config: Config) -> list[str]:
-    """One sentence for each value that is impossible, or else for each beside another."""
+    """One sentence for each impossible value, or else for each impossible combination."""
     return _values(config) or [
         *_tokens_and_positions(config),
         *_stem(config),
@@ -40,7 +40,7 @@ def _values(config: Config) -> list[str]:
     ]
     for name in ("image_size", "patch_size"):
         if min(getattr(config, name)) < 1:
-            problems.append(f"{name} {_by(getattr(config, name))} has a side without pixels")
+            problems.append(f"{name} {_by(getattr(config, name))} must be at least 1x1")
     if not config.norm_eps > 0:
         problems.append(f"norm_eps = {config.norm_eps} must be positive")
     return problems
@@ -50,15 +50,15 @@ def _tokens_and_positions(config: Config) -> list[str]:
     problems = []
     if min(config.grid_size) < 1:
         problems.append(
-            f"image_size {_by(config.image_size)} holds no patch of "
+            f"image_size {_by(config.image_size)} is too small for a patch of "
             f"{_by(config.patch_size)} (stem stride {config.stem_stride})"
         )
     if config.relative_positions != "none" and config.num_prefix_tokens != 1:
-        problems.append("relative positions are for a class token and no other prefix tokens")
+        problems.append("relative positions need a class token and no other prefix tokens")
     if config.rope != "none" and config.head_dim % 4:
         problems.append(f"a rotary embedding needs head_dim divisible by 4, not {config.head_dim}")
     if config.rope_periods and config.rope != "dinov3":
-        problems.append("rope_periods are those of rope = 'dinov3'")
+        problems.append("rope_periods need rope = 'dinov3'")
     if len(config.rope_reference) not in (0, 2):
         problems.append("rope_reference must be rows and columns, or nothing")
     if config.computed_positions and (config.embed_dim % 4 or config.embed_dim < 8):
@@ -105,7 +105,7 @@ def _branches(config: Config) -> list[str]:
         if getattr(config, name)
     ]
     if config.block_order != "pre" or config.block_relative_positions:
-        problems.append("another order and relative positions of blocks need branches = 1")
+        problems.append("another block_order and relative positions per block need branches = 1")
     if not config.mlp_layer_scale:
         problems.append("mlp_layer_scale = False needs branches = 1")
     return problems
@@ -146,7 +146,7 @@ def _pooling_and_head(config: Config) -> list[str]:
     if config.pooling in ("token", "token_avg") and not config.class_token:
         problems.append(f"pooling = {config.pooling!r} needs a class token")
     if config.pooling == "token_avg" and (config.fc_norm or config.representation_size):
-        problems.append("pooling = 'token_avg' leads to the head, with nothing between them")
+        problems.append("pooling = 'token_avg' excludes fc_norm and representation_size")
     if config.dist_head and not (config.dist_token and config.pooling == "token"):
         problems.append("dist_head needs a distillation token and pooling = 'token'")
     if config.map_pooling and config.embed_dim % (config.pool_heads or config.num_heads):

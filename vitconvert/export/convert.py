@@ -1,4 +1,4 @@
-"""Any ViT in, a directory out that other programs load and that computes the same function."""
+"""Converts a checkpoint to a directory that other programs load, with the same function."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -41,7 +41,7 @@ class Conversion:
         passed_over: Dialects of the target's ecosystem that cannot hold the function, and why.
         parity: Comparison with the source's own implementation, or None if it was not asked for.
         opened: How other programs that loaded the output agree with vitconvert.
-        departures: What they do otherwise with photographs than the checkpoint's own project.
+        departures: What they do differently with photographs than the checkpoint's own project.
         sha256: File of the output to hash.
     """
 
@@ -89,7 +89,7 @@ def convert_checkpoint(
 ) -> Conversion:
     """Write a checkpoint for another ecosystem; see `vitconvert.convert`."""
     check_source(output, checkpoint.sources)
-    most = parse_size(max_shard_size)
+    max_bytes = parse_size(max_shard_size)
     sha256_in = source_hashes(checkpoint)
     parity = _verified(checkpoint) if verify else None
     source = changed(checkpoint, changes) if changes else checkpoint
@@ -100,21 +100,21 @@ def convert_checkpoint(
     with whole_directory(output, overwrite=overwrite) as directory:
         metadata = weights_metadata(source, target)
         sha256 = write_weights(
-            directory, target.table, contents, most, metadata=metadata, read_soon=verify
+            directory, target.table, contents, max_bytes, metadata=metadata, read_soon=verify
         )
         infos = {name: content.info for name, content in contents.items()}
         departures = _write_companions(directory, target, source, infos)
         opened = _opened(directory, target, source) if verify else ()
-        told: dict[str, Any] = {
+        results: dict[str, Any] = {
             "sha256_in": sha256_in(),
             "parity": parity,
             "opened": opened,
             "departures": departures,
         }
-        write_card(directory, source, target, infos, **told)
+        write_card(directory, source, target, infos, **results)
         files = [*(file.name for file in directory.iterdir()), RECORD]
-        told |= {"sha256_out": sha256, "files": files, "command": command}
-        write_json(directory / RECORD, provenance(source, target, **told))
+        results |= {"sha256_out": sha256, "files": files, "command": command}
+        write_json(directory / RECORD, provenance(source, target, **results))
     return Conversion(
         output=output,
         located=source.located,
@@ -147,7 +147,7 @@ def respell(
 
 
 def describe(source: Checkpoint) -> DescribedModel:
-    """What a target has to hold."""
+    """What a target has to represent."""
     return DescribedModel(
         config=source.config,
         preprocessing=source.preprocessing,
@@ -169,7 +169,7 @@ def _verified(checkpoint: Checkpoint) -> "ParityReport":
 def _write_companions(
     directory: Path, target: Target, source: Checkpoint, infos: Mapping[str, TensorInfo]
 ) -> tuple[str, ...]:
-    """Write the small files; what they cannot say of photographs."""
+    """Write the small files, and return what they cannot say about photographs."""
     dtypes = {info.dtype for info in infos.values()}
     companions = program_of(target.table).companions(target, source.preprocessing, dtypes)
     for name, companion in companions.files.items():
@@ -178,7 +178,7 @@ def _write_companions(
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a JSON object as people read it."""
+    """Write a JSON object, indented for people."""
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""BEiT's relative positions: a learned addition to attention scores for each offset of patches.
+"""BEiT's relative positions: a learned bias on attention scores for each offset between patches.
 
 Bao et al., https://arxiv.org/abs/2106.08254, after Swin. Numbering as in timm 1.0.31,
 `models/beit.py`, `gen_relative_position_index`.
@@ -48,6 +48,6 @@ def relative_position_index(grid: tuple[int, int]) -> Tensor:
 def relative_position_bias(table: Tensor, index: Tensor) -> Tensor:
     """(1, H, N, N), to be added to attention scores.
 
-    Without the first axis, fused attention on a CPU would take another path than timm's.
+    Without the first axis, fused attention on a CPU would take another path than in timm.
     """
     return table[index.to(table.device)].permute(2, 0, 1).contiguous()[None]
