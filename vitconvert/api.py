@@ -19,7 +19,7 @@ from vitconvert.checkpoint import (
     read_checkpoint,
 )
 from vitconvert.config import ViTConfig
-from vitconvert.conversion.ledger import Ledger
+from vitconvert.conversion.accounts import Ledger
 from vitconvert.difference import Difference, diff_located
 from vitconvert.errors import VitConvertError
 from vitconvert.export.conversion_plan import ConversionPlan
@@ -425,7 +425,7 @@ def convert_state_dict(
         NotRepresentable: The target cannot compute this function.
         VitConvertError: One of the errors of `load_checkpoint`.
     """
-    from vitconvert.checkpoint.state_dict import read_state_dict
+    from vitconvert.checkpoint.reading import read_state_dict
     from vitconvert.export.convert import respell
 
     options = ReadOptions(dialect=dialect, overrides=overrides)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from vitconvert.checkpoint.companions import Companions
 from vitconvert.checkpoint.weights import Weights
 from vitconvert.config import ViTConfig
-from vitconvert.conversion.ledger import Ledger
+from vitconvert.conversion.accounts import Ledger
 from vitconvert.labels import Labels, assumed_labels
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.sources import Located

@@ -3,7 +3,9 @@
 Only headers and the JSON files beside them are read.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint.checkpoint import Checkpoint
 from vitconvert.checkpoint.companions import Companions
@@ -11,15 +13,19 @@ from vitconvert.checkpoint.options import ReadOptions
 from vitconvert.checkpoint.weights import Weights
 from vitconvert.config import ViTConfig
 from vitconvert.containers import Container, open_container, weights_in
-from vitconvert.conversion.accounts import check_accounts, check_dtypes, open_ledger
-from vitconvert.conversion.derivation import Gathered, gather_facts
-from vitconvert.conversion.ledger import Ledger
-from vitconvert.conversion.statements import Statements
+from vitconvert.conversion.accounts import Ledger, check_accounts, check_dtypes, open_ledger
+from vitconvert.conversion.derivation import Gathered, derive_config, gather_facts, state
+from vitconvert.conversion.plan import plan_reading
+from vitconvert.conversion.statements import Statements, parse_fields
+from vitconvert.conversion.tensor_evidence import USER
 from vitconvert.errors import SourceError, UsageError
 from vitconvert.labels import Labels, stated_labels
 from vitconvert.preprocessing.stated import stated_preprocessing
 from vitconvert.sources import Located
 from vitconvert.tables.detection import Recognised, recognise
+
+if TYPE_CHECKING:
+    import torch
 
 
 def read_checkpoint(located: Located, options: ReadOptions | None = None) -> Checkpoint:
@@ -127,3 +133,27 @@ def _own_labels(companions: Companions, num_classes: int) -> Labels | None:
     stated = stated_labels(num_classes, names, descriptions=config.get("label_descriptions"))
     kept = companions.own.get("labels")  # most projects' own files cannot hold them
     return stated or stated_labels(num_classes, kept, origin="vitconvert.json")
+
+
+_PLACE = "a state dict"
+
+
+def read_state_dict(
+    state_dict: "Mapping[str, torch.Tensor]", options: ReadOptions
+) -> "tuple[dict[str, torch.Tensor], ViTConfig]":
+    """The tensors of a state dict under canonical names, and their configuration.
+
+    Raises:
+        VitConvertError: One of the errors of `vitconvert.load_checkpoint`.
+    """
+    from vitconvert.conversion.materialise import materialise
+
+    shapes = {name: tuple(tensor.shape) for name, tensor in state_dict.items()}
+    recognised = recognise(shapes, options.tables())
+    binding = recognised.binding
+    config, _ = derive_config(binding, state(parse_fields(options.overrides or {}), USER))
+    check_accounts(binding, config, _PLACE)
+    theirs = {key: state_dict[recognised.prefix + key] for key in binding.shapes}
+    dtypes = {key: str(tensor.dtype).removeprefix("torch.") for key, tensor in theirs.items()}
+    check_dtypes(binding, dtypes, _PLACE)
+    return materialise(plan_reading(binding, config), theirs.__getitem__), config

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.containers import ITEM_SIZE, TensorInfo
+from vitconvert.conversion.accounts import Ledger
 from vitconvert.conversion.gauges import Gauge
-from vitconvert.conversion.ledger import Ledger
 from vitconvert.conversion.plan import Assembly, Piece, Plan, compose
 from vitconvert.conversion.target import Target
 from vitconvert.export.changes import Changes, changed

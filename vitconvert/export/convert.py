@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from vitconvert.checkpoint import Checkpoint, build_model
 from vitconvert.config import ViTConfig
 from vitconvert.containers import TensorInfo
-from vitconvert.conversion.ledger import Ledger
+from vitconvert.conversion.accounts import Ledger
 from vitconvert.conversion.target import Target
 from vitconvert.export.card import write_card
 from vitconvert.export.changes import Changes, changed, gauged
