@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from vitconvert.config import ViTConfig
 from vitconvert.model.layers import ACTIVATION, LayerScale, Mlp, linear, norm_if, norm_of
-from vitconvert.model.relative_positions import relative_position_bias, unset_table
+from vitconvert.model.positions import relative_position_bias, unset_table
 from vitconvert.model.rope import rotate
 from vitconvert.model.selection import keep, kept_heads
 

@@ -25,9 +25,9 @@ from vitconvert.model.heads import REDUCTION, AttentionPool, PreLogits, classifi
 from vitconvert.model.initialisation import initialise
 from vitconvert.model.inputs import check_images
 from vitconvert.model.layers import norm_if, norm_of, unset
-from vitconvert.model.positions import computed_positions
-from vitconvert.model.relative_positions import (
+from vitconvert.model.positions import (
     RelativePositions,
+    computed_positions,
     relative_position_bias,
     relative_position_index,
 )
