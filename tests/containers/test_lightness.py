@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from vitconvert import wrappers
 from vitconvert.containers import open_container, write_safetensors
 from vitconvert.containers.npz import write_npz
-from vitconvert.tables import wrappers
 
 
 def _imported(path: Path) -> set[str]:

@@ -4,13 +4,11 @@ import json
 import re
 
 import pytest
-import timm
 import torch
-import transformers
 from safetensors.torch import load_file
-from transformers import AutoModelForImageClassification
 
 import vitconvert
+from tests.packages import timm, transformers
 from tests.small_models import SMALL_TIMM as SMALL
 from tests.small_models import small_config
 from vitconvert.conversion.gauges import GAUGES
@@ -100,7 +98,7 @@ def test_classes_are_chosen_by_index_and_by_name(huggingface_directory, tmp_path
         source, to="hf", output=tmp_path / "out", classes=[labels[3], 0], verify=False
     )
     assert conversion.ledger.changed == (f"2 of {len(labels)} classes were kept",)
-    theirs = AutoModelForImageClassification.from_pretrained(tmp_path / "out").eval()
+    theirs = transformers.AutoModelForImageClassification.from_pretrained(tmp_path / "out").eval()
     assert theirs.config.id2label == {0: labels[3], 1: labels[0]}
     x = images(size=vitconvert.load_checkpoint(source).config.image_size)
     torch.testing.assert_close(theirs(x).logits, vitconvert.load_model(source)(x)[:, [3, 0]])

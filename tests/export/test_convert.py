@@ -10,15 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import timm
 import torch
 from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file
-from transformers import AutoImageProcessor, AutoModelForImageClassification
 
 import vitconvert
 from tests.hub_server import HubServer, use_hub
+from tests.packages import timm, transformers
 from tests.small_models import SMALL_TIMM as SMALL
 from vitconvert.containers import whole_file as whole_file_module
 from vitconvert.conversion.surgery import cast
@@ -58,7 +57,7 @@ def test_a_timm_model_comes_out_loadable_by_all_three(name, arguments, timm_dire
     ours = vitconvert.load_model(output)
     x = _images(ours.config)
     theirs = timm.create_model(f"local-dir:{output}", pretrained=True).eval()
-    wrapped = AutoModelForImageClassification.from_pretrained(output).eval()
+    wrapped = transformers.AutoModelForImageClassification.from_pretrained(output).eval()
     with torch.inference_mode():
         assert torch.equal(theirs(x), ours(x))
         assert torch.equal(wrapped(x).logits, ours(x))
@@ -70,7 +69,7 @@ def test_the_image_processor_of_the_output_is_the_checkpoints_own(timm_directory
     pixels = np.random.default_rng(0).integers(0, 256, (300, 260, 3), dtype=np.uint8)
     image = Image.fromarray(pixels)
 
-    processor = AutoImageProcessor.from_pretrained(output, backend="pil")
+    processor = transformers.AutoImageProcessor.from_pretrained(output, backend="pil")
     theirs = processor(image, return_tensors="pt").pixel_values[0]
     model = timm.create_model(f"local-dir:{output}", pretrained=False)
     transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))

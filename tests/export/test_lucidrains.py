@@ -1,14 +1,12 @@
 """Other projects' models as vit-pytorch's: its older releases, and its current class changed."""
 
 import pytest
-import timm
 import torch
-import transformers
-import vit_pytorch
 from torch import nn
 
 import vitconvert
 from tests.export.conftest import fill
+from tests.packages import timm, transformers, vit_pytorch
 from tests.small_models import small_config
 from vitconvert.errors import NotRepresentable, ParityFailed, UsageError
 from vitconvert.tables.dialects import find_tables

@@ -1,4 +1,4 @@
-"""What a parity run found."""
+"""The result of a comparison with another implementation."""
 
 import json
 import math
@@ -21,7 +21,7 @@ class ParityReport:
         skipped: Why nothing was compared; "" otherwise.
         comparisons: One for each kind of images and each dtype.
         layers: Differences inside the models, in the order of computation.
-        first_divergence: The first layer that departs, or None.
+        first_divergence: The first layer that differs by more than rounding, or None.
         notes: What was changed in the reference to make the comparison possible.
         tolerance: The relative difference that was allowed in float32.
     """

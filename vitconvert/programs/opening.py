@@ -66,8 +66,9 @@ class Opened:
 def open_output(directory: Path, table: Table, model: "ViT") -> tuple[Opened, ...]:
     """Load an output with the programs that it is for, and compare what they compute.
 
-    Some programs load the directory by themselves. Of other projects, whatever reads the file for
-    them reads it, and their own class, where it can be installed, takes its tensors and runs.
+    Some programs load the directory by themselves. For other projects, the function that they use
+    to read such files reads it, and their own class, where it can be installed, computes with the
+    tensors.
 
     Args:
         directory: The output.

@@ -44,7 +44,7 @@ def _contents(tensor: "Tensor") -> tuple[tuple[int, ...], bytes]:
 
 def _differs(reader: str, key: str) -> ParityFailed:
     return ParityFailed(
-        f"{reader} does not find in the output what was written.",
+        f"{reader} reads other tensors in the output than were written.",
         evidence={"tensor": key},
         hint="nothing was written. Please report this with the checkpoint's name.",
     )

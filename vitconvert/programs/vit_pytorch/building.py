@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def build_vit_pytorch(source: Checkpoint | ViTConfig) -> "nn.Module":
     """Build vit-pytorch's class, and load a checkpoint; see `vitconvert.build_lucidrains`."""
     from vitconvert.programs.reference import package
-    from vitconvert.programs.vit_pytorch.reference import lucidrains_reference, vit_pytorch_model
+    from vitconvert.programs.vit_pytorch.reference import vit_pytorch_model, vit_pytorch_reference
 
     package("vit_pytorch", install="vit-pytorch")
     if isinstance(source, ViTConfig):
@@ -32,7 +32,7 @@ def build_vit_pytorch(source: Checkpoint | ViTConfig) -> "nn.Module":
             hint='convert it first: --to lucidrains (in Python, to="lucidrains").',
         )
     with source.weights.container:
-        return lucidrains_reference(source).model
+        return vit_pytorch_reference(source).model
 
 
 def _require_class(config: ViTConfig) -> None:

@@ -10,12 +10,12 @@ from vitconvert.config import ViTConfig
 from vitconvert.errors import NotRepresentable
 from vitconvert.programs.reference import Reference, load_strictly, own_tensors, package
 from vitconvert.programs.taps import Tap, Taps
-from vitconvert.programs.vit_pytorch import EPS, class_and_arguments
+from vitconvert.programs.vit_pytorch.classes import EPS, class_and_arguments
 
 _ACTIVATION = {"relu": nn.ReLU, "silu": nn.SiLU, "tanh": nn.Tanh}
 
 
-def lucidrains_reference(checkpoint: Checkpoint) -> Reference:
+def vit_pytorch_reference(checkpoint: Checkpoint) -> Reference:
     """Build the class of the installed release, which can read the layouts since 1.4.
 
     vit-pytorch 1.26. Training scripts often replace its activation or epsilon, and some leave out
