@@ -125,7 +125,7 @@ def test_a_new_head_is_zeros_or_none(count, timm_directory, tmp_path):
         ({"classes": [7]}, "The head has no class 7."),
         ({"classes": [1, 1]}, "Classes to keep are named once each"),
         ({"classes": ["cat"]}, "No class is called 'cat'."),
-        ({"classes": [1], "num_classes": 3}, "A new head and a choice"),
+        ({"classes": [1], "num_classes": 3}, "num_classes replaces the head"),
         ({"num_classes": -1}, "A head cannot have fewer than 0 classes."),
         ({"in_channels": 0}, "Images have at least 1 channel."),
         ({"allow": ["fold"]}, "There is no step 'fold' to allow."),

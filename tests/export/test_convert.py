@@ -485,7 +485,7 @@ def test_a_table_is_not_replaced_by_an_output(timm_directory, tmp_path):
     table = tmp_path / "mine.toml"
     (output / "README.md").write_text('[dialect]\nextends = "timm"\n')
     table.symlink_to(output / "README.md")
-    with pytest.raises(UsageError, match="place of its own source") as caught:
+    with pytest.raises(UsageError, match="replace its own source") as caught:
         vitconvert.convert(source, output=output, table=table, overwrite=True)
     assert caught.value.evidence["source"] == str(table)
 
