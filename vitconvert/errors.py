@@ -3,7 +3,7 @@
     VitConvertError             1  the root; catch this one
       SourceError               1  a reference leads to no local file
         OfflineError            1  it would, with a network
-        IntegrityError          1  the file is not the one that was published
+        IntegrityError          1  the file is not the one that was published, or opened
       CorruptFile               1  truncated, foreign or self-contradicting bytes
       UnsafeFile                4  reading it would run code or exhaust memory
       TableError                1  a table of weights_map/ (or --table) does not parse
@@ -24,10 +24,30 @@
 The number is the exit code of the command line. A message has a reference word, one sentence of
 fact, aligned evidence, what the evidence means when we can tell, and one hint, which goes on after
 its colon in lower case. Python callers get the same parts as attributes.
+
+Names that others chose stand in messages, and may hold what steers a terminal. Attributes keep the
+true text; `printable` is what is shown of it.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
+
+# Control characters, what turns the direction of writing, what ends a line for some programs, and
+# halves of characters, which no encoding can write (Unicode 16, chapter 23; UAX 9 and UAX 14).
+UNPRINTABLE = "\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff"
+_UNPRINTABLE = re.compile(f"[{UNPRINTABLE}]")
+_LONGEST_LINE = 4000
+
+
+def printable(text: str) -> str:
+    """One line that any terminal, log or page can show: what steers them is escaped."""
+    shown = _UNPRINTABLE.sub(_escaped, text[:_LONGEST_LINE])
+    return shown + "..." if len(text) > _LONGEST_LINE else shown
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape").decode("ascii")
 
 
 class VitConvertError(Exception):
@@ -57,12 +77,16 @@ class VitConvertError(Exception):
         return "\n".join([f"error: {self.code}", *(f"  {line}" for line in self._body())])
 
     def _body(self) -> list[str]:
-        lines = [self.fact]
         width = max((len(key) for key in self.evidence), default=0) + 2
-        lines += [f"{key:<{width}}{value}" for key, value in self.evidence.items()]
-        lines += self.details
-        lines += [self.meaning] if self.meaning else []
-        lines += [f"hint: {self.hint}"] if self.hint else []
+        lines = [printable(self.fact)]
+        for key, value in self.evidence.items():
+            first, *rest = value.split("\n")
+            # A line that somebody else's text begins stays indented: it is none of ours.
+            lines += [f"{printable(key):<{width}}{printable(first)}"]
+            lines += [f"    {printable(line.removeprefix('    '))}" for line in rest]
+        lines += map(printable, self.details)
+        lines += [printable(self.meaning)] if self.meaning else []
+        lines += [f"hint: {printable(self.hint)}"] if self.hint else []
         return lines
 
     def to_dict(self) -> dict[str, object]:
@@ -102,7 +126,7 @@ class OfflineError(SourceError):
 
 
 class IntegrityError(SourceError):
-    """A file's sha256 is not the published one."""
+    """A file is not the published one, or was changed since it was opened."""
 
     code = "hash-mismatch"
 
@@ -212,8 +236,13 @@ class UsageError(VitConvertError):
     exit_code = 2
 
 
+_LONGEST_WORD = 200
+
+
 def nearest(word: str, known: Iterable[str], count: int = 1) -> list[str]:
     """What somebody may have meant, the likeliest first; for hints."""
+    if len(word) > _LONGEST_WORD:  # each comparison takes as long as both words together
+        return []
     from difflib import get_close_matches  # which a run without mistakes need not wait for
 
     return get_close_matches(word, list(known), n=count)

@@ -61,7 +61,8 @@ def stated_labels(
     if num_classes < 1 or all(name == f"LABEL_{index}" for index, name in by_index.items()):
         return None
     names = _in_order(num_classes, by_index, origin)
-    return Labels(((descriptions or {}).get(name, name) for name in names), origin=origin)
+    described = (str((descriptions or {}).get(name, name)) for name in names)
+    return Labels(described, origin=origin)
 
 
 def assumed_labels(num_classes: int) -> Labels | None:

@@ -72,3 +72,23 @@ def test_sources_are_looked_at_as_they_are_needed(folder: Path) -> None:
     found = find_images(iter([folder / "a.png", image := Image.new("RGB", (2, 2))]))
     assert next(found) == folder / "a.png"
     assert next(found) is image
+
+
+def test_folders_that_link_to_themselves_are_looked_into_once(folder: Path) -> None:
+    for name in ("again", "c/once more", "c/e/and again"):
+        (folder / name).symlink_to(folder)
+    found = ["[x].png", "a.png", "b.JPG", "c/d.webp", "c/e/f.jpeg"]
+    # By which of its names a folder is found first does not matter.
+    assert sorted(Path(name).name for name in names(folder, ".", recursive=True)) == sorted(
+        Path(name).name for name in found
+    )
+    assert len(names(folder, "**/*.[wj]*")) == 2
+
+
+def test_a_pattern_may_end_in_any_folder(folder: Path) -> None:
+    assert names(folder, "c/**") == ["c/d.webp", "c/e/f.jpeg"]
+
+
+def test_names_that_no_disk_can_hold_are_kept(folder: Path) -> None:
+    long = "x" * 5000
+    assert [str(path) for path in find_images([long, f"{long}*"])] == [long, f"{long}*"]

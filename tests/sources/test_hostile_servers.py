@@ -126,7 +126,6 @@ def test_error_files_that_are_none(hub: HubServer, siblings: object) -> None:
         "line\nbreak",
         "back\\slash",
         "C:drive",
-        "\ud800.bin",
         12,
         None,
         ["config.json"],
@@ -179,7 +178,7 @@ download the file yourself and give its path."""
 
 
 def test_error_listing_without_end(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vitconvert.sources.hub._LONGEST_LISTING", 1000)
+    monkeypatch.setattr("vitconvert.sources.hub.MOST_BYTES", 1000)
     say(hub, b" " * 2000)
     assert refused().fact == "The server's list of the files of org/vit does not end."
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitconvert.checkpoint.companions import Companions
+from vitconvert.checkpoint.unchanged import State
 from vitconvert.checkpoint.weights import Weights
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.accounts import Ledger
@@ -35,6 +36,7 @@ class Checkpoint:
         ledger: What was used, ignored (why), assumed (from where), changed (how).
         weights: The file of weights that it was read from.
         companions: The JSON files beside it.
+        opened: What each file was like when it was opened; see `unchanged`.
     """
 
     tensors: Mapping[str, "torch.Tensor"]
@@ -44,6 +46,7 @@ class Checkpoint:
     ledger: Ledger
     weights: Weights
     companions: Companions
+    opened: Mapping[Path, State]
 
     @property
     def as_read(self) -> bool:
@@ -78,9 +81,7 @@ class Checkpoint:
     @property
     def files(self) -> tuple[Path, ...]:
         """Every file that is read."""
-        located = self.located
-        companions = (located.config, located.preprocessor, located.own)
-        return (*self.weights.container.files, *(path for path in companions if path is not None))
+        return (*self.weights.container.files, *self.located.companions)
 
     @property
     def sources(self) -> tuple[Path, ...]:

@@ -3,13 +3,14 @@
 Only headers and the JSON files beside them are read.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint.checkpoint import Checkpoint
 from vitconvert.checkpoint.companions import Companions
 from vitconvert.checkpoint.options import ReadOptions
+from vitconvert.checkpoint.unchanged import State, states_of
 from vitconvert.checkpoint.weights import Weights
 from vitconvert.config import ViTConfig
 from vitconvert.containers import Container, open_container, weights_in
@@ -39,6 +40,7 @@ def read_checkpoint(located: Located, options: ReadOptions | None = None) -> Che
         VitConvertError: One of the errors of `vitconvert.load_checkpoint`.
     """
     options = options or ReadOptions()
+    before = states_of(_may_be_read(located))
     container = open_weights(located, options)
     companions = Companions(located=located)
     recognised = recognise_dialect(container, companions, options)
@@ -54,7 +56,20 @@ def read_checkpoint(located: Located, options: ReadOptions | None = None) -> Che
         ledger=ledger,
         weights=weights,
         companions=companions,
+        opened=_opened((*container.files, *located.companions), before),
     )
+
+
+def _may_be_read(located: Located) -> list[Path]:
+    """The files, as far as they are known before any is opened."""
+    path = _path(located)
+    is_index = path.suffix == ".json" and path.parent.is_dir()
+    return [*(path.parent.iterdir() if is_index else [path]), *located.companions]
+
+
+def _opened(files: Collection[Path], before: Mapping[Path, State]) -> Mapping[Path, State]:
+    """What the files that were read were like before; shards elsewhere than expected, now."""
+    return {**states_of(files), **{file: before[file] for file in files if file in before}}
 
 
 def open_weights(located: Located, options: ReadOptions) -> Container:

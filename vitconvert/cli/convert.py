@@ -1,5 +1,6 @@
 """`vitconvert SOURCE MODEL`: convert, verify, write, report."""
 
+import os
 import shlex
 import tempfile
 from contextlib import ExitStack
@@ -19,7 +20,7 @@ from vitconvert.cli.options import (
     reporting_options,
 )
 from vitconvert.cli.plan import print_plan
-from vitconvert.cli.report import conversion_report, print_json
+from vitconvert.cli.report import conversion_report, print_json, tell
 from vitconvert.sources.references import looks_like_path
 
 if TYPE_CHECKING:
@@ -100,9 +101,9 @@ def _convert(source: str, options: dict[str, Any]) -> int:
     if options["as_json"]:
         print_json({"ok": True, **conversion.to_dict()})
     elif options["quiet"]:
-        click.echo(conversion.output)
+        click.echo(os.fsencode(conversion.output))
     else:
-        click.echo(conversion_report(conversion))
+        tell(conversion_report(conversion))
     return 0
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vitconvert.cli.options import reporting_options
-from vitconvert.cli.report import print_json
+from vitconvert.cli.report import print_json, tell
 
 if TYPE_CHECKING:
     from vitconvert.demo.demonstration import Demonstration, RoundTrip
@@ -20,14 +20,14 @@ def command(name: str, help_text: str) -> click.Command:
         from vitconvert.demo import demonstrate
 
         if not (options["quiet"] or options["as_json"]):
-            click.echo("Loading torch and the reference packages; this takes a while.", err=True)
+            tell("Loading torch and the reference packages; this takes a while.", err=True)
         demonstration = demonstrate()
         if options["as_json"]:
             print_json({"ok": demonstration.ok, **demonstration.to_dict()})
         elif options["quiet"]:
-            click.echo("ok" if demonstration.ok else "failed")
+            tell("ok" if demonstration.ok else "failed")
         else:
-            click.echo(_report(demonstration))
+            tell(_report(demonstration))
         return 0 if demonstration.ok else 3
 
     return demo

@@ -14,7 +14,7 @@ from vitconvert.cli.options import (
     reading_options,
     reporting_options,
 )
-from vitconvert.cli.report import line, print_json, show
+from vitconvert.cli.report import line, print_json, show, tell
 
 if TYPE_CHECKING:
     from vitconvert.containers import TensorInfo
@@ -59,9 +59,9 @@ def command(name: str, help_text: str) -> click.Command:
         if options["as_json"]:
             print_json({"ok": difference.equal, **difference.to_dict()})
         elif options["quiet"]:
-            click.echo(_verdict(difference))
+            tell(_verdict(difference))
         else:
-            click.echo("\n".join(_report(difference, verbose=options["verbose"])))
+            tell("\n".join(_report(difference, verbose=options["verbose"])))
         return 0 if difference.equal else DIFFERENT
 
     return diff_
@@ -98,18 +98,18 @@ def _report(difference: "Difference", *, verbose: bool) -> Iterator[str]:
     for name, side in (("a", a), ("b", b)):
         if side.problem:
             why = f"{name} cannot be read as it stands, so the files' own names are compared"
-            yield line("names", f"{why}\n{side.problem}")
+            yield line("names", why, *str(side.problem).split("\n"))
     yield from _titled("configuration", _fields(difference))
     yield from _titled("only in a", _tensors(difference.only_a))
     yield from _titled("only in b", _tensors(difference.only_b))
     yield from _titled("shapes", _shapes(difference.headers))
     yield from _titled("dtypes", _dtypes(difference.headers))
-    yield line("values", "\n".join(_values(difference, None if verbose else _SHOWN)))
+    yield line("values", *_values(difference, None if verbose else _SHOWN))
     yield from _titled("ignored in a", _reasons(a.ignored))
     yield from _titled("ignored in b", _reasons(b.ignored))
     if difference.preprocessing:
         sides = "here is a, there is b"
-        yield line("preprocessing", "\n".join([sides, *difference.preprocessing]))
+        yield line("preprocessing", sides, *difference.preprocessing)
     yield from _titled("labels", _some(difference.labels, None if verbose else 3))
     yield from _titled("note", difference.unstated)
     yield line("result", _verdict(difference))
@@ -128,8 +128,8 @@ def _verdict(difference: "Difference") -> str:
 
 
 def _titled(title: str, lines: Iterable[str]) -> list[str]:
-    text = "\n".join(lines)
-    return [line(title, text)] if text else []
+    texts = list(lines)
+    return [line(title, *texts)] if texts else []
 
 
 def _fields(difference: "Difference") -> Iterator[str]:

@@ -14,6 +14,7 @@ from vitconvert.cli.photographs import (
     reported,
     shared_arguments,
 )
+from vitconvert.cli.report import tell
 
 _HELP = """{summary}
 
@@ -66,7 +67,7 @@ def _embed(options: dict[str, Any]) -> int:
     if output:
         written = write_embeddings(output, results)
         if not options["quiet"]:
-            click.echo(_report(written, output), err=True)
+            tell(_report(written, output), err=True)
     else:
         for embedding in results:
             click.echo(json.dumps(embedding.to_dict()))

@@ -11,7 +11,7 @@ from vitconvert.cli.options import (
     reading_options,
     reporting_options,
 )
-from vitconvert.cli.report import inspection_report, print_json
+from vitconvert.cli.report import inspection_report, print_json, tell
 
 
 def command(name: str, help_text: str) -> click.Command:
@@ -31,9 +31,9 @@ def command(name: str, help_text: str) -> click.Command:
         if options["as_json"]:
             print_json({"ok": not inspection.problem, **inspection.to_dict()})
         elif options["quiet"]:
-            click.echo(inspection.dialect or "unknown")
+            tell(inspection.dialect or "unknown")
         else:
-            click.echo(inspection_report(inspection))
+            tell(inspection_report(inspection))
         return inspection.problem.exit_code if inspection.problem else 0
 
     return inspect_

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from vitconvert.cli.options import reporting_options
-from vitconvert.cli.report import print_json
+from vitconvert.cli.report import print_json, tell
 
 
 def command(name: str, help_text: str) -> click.Command:
@@ -30,13 +30,13 @@ def command(name: str, help_text: str) -> click.Command:
             return 0
         if options["quiet"]:
             for found in [*tables, *(n for names in listed.values() for n in names)]:
-                click.echo(found)
+                tell(found)
             return 0
         for dialect, table in tables.items():
-            click.echo(f"{dialect:<26} {table.ecosystem:<12} {table.title}")
+            tell(f"{dialect:<26} {table.ecosystem:<12} {table.title}")
         for section, names in listed.items():
             for architecture in names:
-                click.echo(f"{architecture:<50} architecture of {section}")
+                tell(f"{architecture:<50} architecture of {section}")
         return 0
 
     return list_

@@ -2,9 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from vitconvert.cli.report import config_lines, line, print_json, source_line
+from vitconvert.cli.report import config_lines, line, print_json, source_line, tell
 
 if TYPE_CHECKING:
     from vitconvert.conversion.plan import Assembly
@@ -22,9 +20,9 @@ def print_plan(located: "Located", arguments: dict[str, Any], options: dict[str,
     if options["as_json"]:
         print_json({"ok": True, **plan.to_dict()})
     elif options["quiet"]:
-        click.echo(plan.target_dialect)
+        tell(plan.target_dialect)
     else:
-        click.echo(_report(plan, verbose=options["verbose"]))
+        tell(_report(plan, verbose=options["verbose"]))
     return 0
 
 
@@ -36,7 +34,7 @@ def _report(plan: "ConversionPlan", *, verbose: bool) -> str:
         *config_lines(plan.config),
         line("target", plan.target_dialect),
         *_passed_over(plan, verbose),
-        line("plan", "\n".join(_tensors(plan, verbose))),
+        line("plan", *_tensors(plan, verbose)),
         line(
             "tensors",
             f"{ledger.read} read, {len(ledger.used)} used, {len(ledger.ignored)} ignored, "

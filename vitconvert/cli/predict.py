@@ -13,9 +13,10 @@ from vitconvert.cli.photographs import (
     reported,
     shared_arguments,
 )
+from vitconvert.errors import printable
 
 if TYPE_CHECKING:
-    from vitconvert.inference.predict import Prediction
+    from vitconvert.inference.predict import Candidate, Prediction
 
 _HELP = """{summary}
 
@@ -65,9 +66,13 @@ def _predict(options: dict[str, Any]) -> int:
 
 
 def _lines(prediction: "Prediction", *, quiet: bool) -> str:
-    path = click.format_filename(prediction.path or "")  # names need not be valid text
+    path = printable(str(prediction.path or ""))
     if quiet:
         best = prediction.top[0]
-        return f"{path}\t{best.label or best.index}"
-    rows = [f"  {c.probability:7.2%}  {c.label or c.index}" for c in prediction.top]
+        return f"{path}\t{_name(best)}"
+    rows = [f"  {c.probability:7.2%}  {_name(c)}" for c in prediction.top]
     return "\n".join([path, *rows])
+
+
+def _name(found: "Candidate") -> str:
+    return printable(found.label or str(found.index))

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from vitconvert.cli.options import reporting_options
-from vitconvert.cli.report import print_json, push_report
+from vitconvert.cli.report import print_json, push_report, tell
 
 
 def command(name: str, help_text: str) -> click.Command:
@@ -38,13 +38,13 @@ def _push(
         if as_json:
             print_json({"ok": True, "repo": repo, "dry_run": True, "files": files})
         else:
-            click.echo(push_report(files, quiet=quiet))
+            tell(push_report(files, quiet=quiet))
         return 0
     pushed = push(directory, repo, quiet=quiet or as_json, **options)
     if as_json:
         print_json({"ok": True, **pushed.to_dict()})
     elif quiet:
-        click.echo(pushed.url)
+        tell(pushed.url)
     else:
-        click.echo(push_report(pushed.files, pushed))
+        tell(push_report(pushed.files, pushed))
     return 0

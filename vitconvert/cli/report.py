@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from vitconvert.errors import printable
+from vitconvert.sources.references import without_secrets
+
 if TYPE_CHECKING:
     from vitconvert.config import ViTConfig
     from vitconvert.export.convert import Conversion
@@ -17,13 +20,18 @@ _MARGIN = 15
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """One JSON object on stdout."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+    """One JSON object on stdout, in ASCII, which steers no terminal."""
+    click.echo(json.dumps(value, indent=2, default=str))
 
 
-def line(title: str, text: object) -> str:
-    """A title and its text, aligned."""
-    first, *rest = str(text).splitlines() or [""]
+def tell(text: str, *, err: bool = False) -> None:
+    """Lines of text on stdout; what would steer a terminal is escaped."""
+    click.echo("\n".join(map(printable, text.split("\n"))), err=err)
+
+
+def line(title: str, *texts: object) -> str:
+    """A title and what belongs to it, aligned; each text is one line, whoever chose it."""
+    first, *rest = [printable(str(text)) for text in texts] or [""]
     return "\n".join([f"{title:<{_MARGIN}}{first}", *(f"{'':<{_MARGIN}}{r}" for r in rest)])
 
 
@@ -31,8 +39,8 @@ def source_line(located: "Located") -> str:
     """Where a checkpoint came from, and whether its hash was published."""
     where = located.repo or located.url or located.reference
     revision = f" @ {located.revision[:12]}" if located.revision else ""
-    checked = f"\nsha256 as published: {', '.join(located.verified)}" if located.verified else ""
-    return line("source", f"{where}{revision}{checked}")
+    checked = [f"sha256 as published: {', '.join(located.verified)}"] if located.verified else []
+    return line("source", f"{without_secrets(where)}{revision}", *checked)
 
 
 def config_lines(config: "ViTConfig") -> list[str]:
@@ -62,9 +70,13 @@ def show(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
+def _lines(text: str) -> list[str]:
+    return text.split("\n")
+
+
 def conversion_report(conversion: "Conversion") -> str:
     """What was done, assumed and proved."""
-    ledger = conversion.ledger
+    ledger, parity = conversion.ledger, conversion.parity
     lines = [
         source_line(conversion.located),
         line("dialect", conversion.source_dialect),
@@ -75,8 +87,8 @@ def conversion_report(conversion: "Conversion") -> str:
         *(line("  ignored", f"{name}: {why}") for name, why in ledger.ignored.items()),
         *(line("note", note) for note in ledger.notes),
         *(line("changed", change) for change in ledger.changed),
-        line("parity", conversion.parity.summary() if conversion.parity else "not asked for"),
-        *(line("opened by", opened.summary()) for opened in conversion.opened),
+        line("parity", *_lines(parity.summary() if parity else "not asked for")),
+        *(line("opened by", *_lines(opened.summary())) for opened in conversion.opened),
         *(line("photographs", departure) for departure in conversion.departures),
         *(
             line("not for", f"{dialect}: {why}")
@@ -118,10 +130,10 @@ def inspection_report(inspection: "Inspection") -> str:
         line("format", inspection.format + wrapper + prefix),
         line("tensors", f"{len(inspection.tensors)}, {inspection.parameters:,} parameters, {size}"),
         line("dialect", inspection.dialect or "not recognised"),
-        line("configuration", "\n".join([*known, *missing])) if known or missing else "",
+        line("configuration", *known, *missing) if known or missing else "",
         *(line("ignored", f"{name}: {why}") for name, why in inspection.ignored.items()),
         *(line("note", note) for note in inspection.notes),
-        line("tree", "\n".join(tensor_tree(inspection))),
+        line("tree", *tensor_tree(inspection)),
         str(inspection.problem) if inspection.problem else "",
     ]
     return "\n".join(text for text in lines if text)

@@ -12,7 +12,7 @@ from vitconvert.cli.options import (
     reading_options,
     reporting_options,
 )
-from vitconvert.cli.report import print_json
+from vitconvert.cli.report import print_json, tell
 
 if TYPE_CHECKING:
     from vitconvert.parity.report import ParityReport
@@ -51,7 +51,7 @@ def command(name: str, help_text: str) -> click.Command:
         if options["as_json"]:
             print_json({"ok": report.ok, **report.to_dict()})
         else:
-            click.echo(report.verdict if options["quiet"] else report.summary())
+            tell(report.verdict if options["quiet"] else report.summary())
         if not report.verified:
             return NOT_COMPARED
         return 0 if report.ok else 3

@@ -1,11 +1,31 @@
 """Values of ViTConfig that are impossible, alone or together, each with a sentence that says so."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from vitconvert.config.vocabularies import VOCABULARIES
 
 Config = Any  # a ViTConfig, whose module imports this one
 
+# Larger numbers are of no model. They would only make us count, or run out of memory.
+LARGEST = 2**31 - 1  # of any whole number
+MOST_BLOCKS = 1000
+_MOST_STAGES = 8  # each halves the image and doubles the width
+_MOST_PATCHES = 2**18  # an image of 8192 x 8192 pixels in patches of 16
+_MOST = {
+    **dict.fromkeys(("depth", "branches"), MOST_BLOCKS),
+    **dict.fromkeys(("num_registers", "num_heads", "pool_heads"), 2**16),
+}
+# Outside of these, numbers overflow, or make everything equal.
+_RANGES = {
+    "norm_eps": (1e-30, 1.0),
+    "attention_scale": (1e-6, 1e3),
+    "rope_temperature": (1e-3, 1e9),
+    "rope_offset": (-1e6, 1e6),
+    **dict.fromkeys(
+        ("drop_rate", "embed_drop_rate", "attention_drop_rate", "proj_drop_rate"), (0.0, 1.0)
+    ),
+}
 _LEAST = {
     **dict.fromkeys(("in_channels", "embed_dim", "depth", "branches", "stem_width"), 1),
     **dict.fromkeys(("num_heads", "head_dim", "mlp_dim"), 1),
@@ -41,9 +61,27 @@ def _values(config: Config) -> list[str]:
     for name in ("image_size", "patch_size"):
         if min(getattr(config, name)) < 1:
             problems.append(f"{name} {_by(getattr(config, name))} must be at least 1x1")
-    if not config.norm_eps > 0:
-        problems.append(f"norm_eps = {config.norm_eps} must be positive")
-    return problems
+    return [*problems, *_too_large(config), *_out_of_range(config)]
+
+
+def _too_large(config: Config) -> Iterator[str]:
+    for name in _LEAST:
+        if getattr(config, name) > (most := _MOST.get(name, LARGEST)):
+            yield f"{name} = {getattr(config, name)} must be at most {most}"
+    for name in ("image_size", "patch_size", "rope_reference", "kv_heads"):
+        if max(getattr(config, name), default=0) > LARGEST:
+            yield f"{name} must be at most {LARGEST}"
+    if min(config.stem_depths, default=0) < 0 or sum(config.stem_depths) > MOST_BLOCKS:
+        yield f"stem_depths must be units of stages, {MOST_BLOCKS} at most"
+    if len(config.stem_depths) > _MOST_STAGES:
+        yield f"stem_depths has {len(config.stem_depths)} stages; {_MOST_STAGES} at most"
+
+
+def _out_of_range(config: Config) -> Iterator[str]:
+    for name, (least, most) in _RANGES.items():
+        value = getattr(config, name)
+        if value is not None and not least <= value <= most:  # also what is no number
+            yield f"{name} = {value} must be from {least:g} to {most:g}"
 
 
 def _tokens_and_positions(config: Config) -> list[str]:
@@ -52,6 +90,11 @@ def _tokens_and_positions(config: Config) -> list[str]:
         problems.append(
             f"image_size {_by(config.image_size)} is too small for a patch of "
             f"{_by(config.patch_size)} (stem stride {config.stem_stride})"
+        )
+    if config.num_patches > _MOST_PATCHES:
+        problems.append(
+            f"image_size {_by(config.image_size)} makes {config.num_patches} patches; "
+            f"{_MOST_PATCHES} at most"
         )
     if config.relative_positions != "none" and config.num_prefix_tokens != 1:
         problems.append("relative positions need a class token and no other prefix tokens")

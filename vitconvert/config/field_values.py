@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from vitconvert.config import ViTConfig
+from vitconvert.config.contradictions import LARGEST, MOST_BLOCKS
 from vitconvert.errors import UsageError, nearest
 
 
@@ -29,7 +30,7 @@ def parse_field(name: str, value: object) -> Any:
         return _PARSERS[kinds[name]](value)
     except (ValueError, TypeError, OverflowError):
         wanted = _WANTED[kinds[name]]
-        raise UsageError(f"{name} must be {wanted}, not {value!r}.") from None
+        raise UsageError(f"{name} must be {wanted}, not {_short(value)}.") from None
 
 
 @functools.cache
@@ -39,7 +40,7 @@ def _kinds() -> Mapping[str, Any]:
 
 def _parse_bool(value: object) -> bool:
     words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-    if str(value).lower() not in words:
+    if not isinstance(value, str | bool | int) or str(value).lower() not in words:
         raise ValueError(value)
     return words[str(value).lower()]
 
@@ -49,7 +50,9 @@ def _parse_int(value: object) -> int:
         raise ValueError(value)
     if isinstance(value, float) and not value.is_integer():
         raise ValueError(value)
-    return int(value)
+    if abs(number := int(value)) > LARGEST:
+        raise ValueError(value)
+    return number
 
 
 def _parse_float(value: object) -> float:
@@ -61,7 +64,10 @@ def _parse_float(value: object) -> float:
 def _parse_ints(value: object) -> tuple[int, ...]:
     if isinstance(value, str):
         value = [part for part in value.replace("x", ",").split(",") if part]
-    return tuple(map(_parse_int, value)) if isinstance(value, Iterable) else (_parse_int(value),)
+    numbers = list(value) if isinstance(value, Iterable) else [value]
+    if len(numbers) > MOST_BLOCKS:
+        raise ValueError(value)
+    return tuple(map(_parse_int, numbers))
 
 
 def _parse_size(value: object) -> tuple[int, int]:
@@ -75,6 +81,11 @@ def _parse_text(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(value)
     return value
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 _PARSERS: Mapping[Any, Callable[[object], Any]] = {

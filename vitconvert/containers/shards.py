@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from vitconvert.containers.container import Container, TensorInfo
 from vitconvert.containers.content import Content
 from vitconvert.containers.hashing import hash_file
+from vitconvert.documents import read_object
 from vitconvert.errors import CorruptFile, SourceError, UnsafeFile
 from vitconvert.formats import INDEX
 
@@ -102,13 +103,7 @@ def open_shards(index: Path, open_shard: Callable[[Path], Container]) -> Contain
 
 
 def _read_index(index: Path) -> dict[str, str]:
-    try:
-        content = json.loads(index.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise CorruptFile(
-            "The file begins as JSON, but is not valid JSON.",
-            evidence={"file": index, "reason": error},
-        ) from error
+    content = read_object(index)
     weight_map = content.get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise CorruptFile(

@@ -21,7 +21,7 @@ from vitconvert.conversion.project_config import (
     unknown_arguments,
 )
 from vitconvert.conversion.tensor_evidence import USER
-from vitconvert.errors import MissingFact, NotRepresentable
+from vitconvert.errors import ConflictingFact, MissingFact, NotRepresentable, UsageError
 from vitconvert.tables.architectures import FILE, architecture_in, find_architecture, named
 from vitconvert.tables.conditions import Conditional
 from vitconvert.tables.predicates import ARCHITECTURE
@@ -55,6 +55,7 @@ class Statements:
 
         Raises:
             UsageError: The user names a field that does not exist, or a value of another kind.
+            ConflictingFact: A vitconvert.json does.
             NotRepresentable: The project's own configuration names an unknown architecture, or
                 passes it arguments that vitconvert has no word for.
             MissingFact: A statement on the pooling leaves open which tokens are pooled.
@@ -63,10 +64,19 @@ class Statements:
         self._check_config(table)
         stronger = strongest(
             state(user, USER),
-            state(parse_fields(self.own), "vitconvert.json"),
+            state(self._own_fields(), "vitconvert.json"),
             facts_from_config(table, self.config, known=user),
         )
         return weigh_statements(table, stronger, self._named_facts(table))
+
+    def _own_fields(self) -> dict[str, Any]:
+        try:
+            return parse_fields(self.own)
+        except UsageError as error:
+            raise ConflictingFact(
+                f"vitconvert.json does not say what it should: {error.fact}",
+                hint="convert the original again.",
+            ) from None
 
     def check_class(self, table: Table, config: ViTConfig) -> None:
         """Make sure that the class which config.json names computes what the table says.

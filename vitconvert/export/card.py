@@ -17,6 +17,7 @@ from vitconvert.config import ViTConfig
 from vitconvert.containers import TensorInfo
 from vitconvert.conversion.accounts import Ledger
 from vitconvert.conversion.target import Target
+from vitconvert.errors import printable
 from vitconvert.export.provenance import published
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.programs import program_of
@@ -194,7 +195,7 @@ def _origin(source: Checkpoint, sha256_in: Mapping[str, str]) -> _Rows:
     ]
     return [
         *((title, text) for title, text in where if text),
-        *(("sha256", f"{digest}  {name}") for name, digest in sha256_in.items()),
+        *(("sha256", f"{digest}  {printable(name)}") for name, digest in sha256_in.items()),
         *(("as published", name) for name in located.verified),
     ]
 
@@ -226,7 +227,7 @@ def _section(title: str, text: str) -> str:
 
 
 def _table(rows: _Rows) -> str:
-    cells = [f"| {title} | {text.replace('|', ' ')} |" for title, text in rows]
+    cells = [f"| {title} | {printable(text.replace('|', ' '))} |" for title, text in rows]
     return "\n".join(["| | |", "|---|---|", *cells])
 
 
@@ -235,7 +236,7 @@ def _block(rows: _Rows) -> str:
     width = max(len(title) for title, _ in rows) + 2
     lines = []
     for title, text in rows:
-        first, *rest = text.splitlines() or [""]
+        first, *rest = map(printable, text.split("\n"))
         lines += [f"{title:<{width}}{first}", *(f"{'':<{width}}{line}" for line in rest)]
     text = "\n".join(lines)
     longest = max((len(run) for run in re.findall(r"`{3,}", text)), default=2)
@@ -245,7 +246,7 @@ def _block(rows: _Rows) -> str:
 
 def _plain(text: str) -> str:
     """One line that may stand in a code span, or in a table."""
-    return re.sub(r"\s+", " ", re.sub(r"[`|<>]", "'", text))
+    return printable(re.sub(r"\s+", " ", re.sub(r"[`|<>]", "'", text)))
 
 
 def _by(size: tuple[int, ...]) -> str:

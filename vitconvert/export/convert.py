@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitconvert.checkpoint import Checkpoint, build_model
+from vitconvert.checkpoint.unchanged import unchanged
 from vitconvert.config import ViTConfig
 from vitconvert.containers import TensorInfo
 from vitconvert.conversion.accounts import Ledger
@@ -97,7 +98,10 @@ def convert_checkpoint(
     if gauges:
         source = gauged(source, gauges)
     contents = contents_for(target, source, allow)
-    with whole_directory(output, overwrite=overwrite) as directory:
+    with (
+        whole_directory(output, overwrite=overwrite) as directory,
+        unchanged(checkpoint.opened),
+    ):
         metadata = weights_metadata(source, target)
         sha256 = write_weights(
             directory, target.table, contents, max_bytes, metadata=metadata, read_soon=verify

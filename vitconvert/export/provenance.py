@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.containers import hash_file
 from vitconvert.conversion.target import Target
+from vitconvert.errors import printable
 from vitconvert.sources import Located
+from vitconvert.sources.references import without_secrets
 from vitconvert.version import VERSION
 
 if TYPE_CHECKING:
@@ -29,14 +31,15 @@ _NO_PATH = re.compile(
 def published(reference: str) -> str:
     """A reference as anybody may read it.
 
-    Of a path the last name remains, which tells nothing of this machine, and of an address what
-    stands before its query, which may be a secret.
+    Of a path the last name remains, which tells nothing of this machine, and of an address what is
+    no secret. No name steers a terminal, or holds what cannot be written as text.
     """
     is_here = os.path.lexists(os.path.expanduser(reference))  # noqa: PTH111 (never an error)
     if _NO_PATH.fullmatch(reference) and not is_here:
-        return reference.partition("?")[0] if "://" in reference else reference
+        return printable(without_secrets(reference))
     kind = "local-dir:" if reference.startswith("local-dir:") else ""
-    return kind + re.split(r"[/\\]", reference.rstrip("/\\"))[-1].removeprefix(kind)
+    name = re.split(r"[/\\]", reference.rstrip("/\\"))[-1].removeprefix(kind)
+    return kind + printable(name)
 
 
 def provenance(
@@ -65,7 +68,7 @@ def provenance(
             "repo": located.repo,
             "revision": located.revision,
             "url": located.url and published(located.url),
-            "sha256": dict(sha256_in),
+            "sha256": {printable(name): digest for name, digest in sha256_in.items()},
             "verified": list(located.verified),
             "dialect": source.dialect,
         },

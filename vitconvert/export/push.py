@@ -1,13 +1,13 @@
 """An output to the Hugging Face Hub, in one commit, after its weights were checked once more."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitconvert.containers import hash_file
-from vitconvert.errors import IntegrityError, UploadError, UsageError
+from vitconvert.documents import read_object
+from vitconvert.errors import CorruptFile, IntegrityError, UploadError, UsageError
 from vitconvert.export.whole_directory import is_unfinished
 from vitconvert.export.written import RECORD
 from vitconvert.formats import FOREIGN_SUFFIXES, suffixes
@@ -169,14 +169,14 @@ def _record(directory: Path) -> dict[str, str]:
     if is_unfinished(directory):
         raise UploadError(f"{directory} is being written, or was left when that was interrupted.")
     path = directory / RECORD
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))["sha256"]
-    except FileNotFoundError:
+    if not path.exists():
         raise UploadError(
             f"{directory} holds no {RECORD}, so it is no output of vitconvert.",
             hint="`vitconvert file DIR` makes one of any checkpoint.",
-        ) from None
-    except (ValueError, KeyError, TypeError):
+        )
+    try:
+        record = read_object(path).get("sha256")
+    except CorruptFile:
         record = None
     if not isinstance(record, dict) or not record or not all(map(_is_text, record.items())):
         raise UploadError(

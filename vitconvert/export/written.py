@@ -1,16 +1,15 @@
 """Which files of a directory vitconvert wrote, by the record that it leaves in each output."""
 
-import json
 import os
-import stat
 from pathlib import Path
 from typing import Any
 
+from vitconvert.documents import read_object
+from vitconvert.errors import CorruptFile, SourceError
 from vitconvert.sources.located import COMPANIONS, OWN
 
 RECORD = OWN
 _BESIDE = frozenset((*COMPANIONS, "README.md"))
-_MOST = 1 << 26  # bytes of a record: those of models with thousands of tensors have a million
 
 
 def somebodys(directory: Path) -> list[str]:
@@ -46,12 +45,8 @@ def written_in(directory: Path) -> frozenset[str]:
 
 
 def _read_record(path: Path) -> dict[str, Any]:
-    """What a record says, or nothing of what is none, however large or deep."""
+    """What a record says, or nothing of what is none; a link is none."""
     try:
-        found = path.lstat()
-        if not stat.S_ISREG(found.st_mode) or found.st_size > _MOST:
-            return {}
-        record = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        return {} if path.is_symlink() else read_object(path)
+    except (CorruptFile, SourceError):
         return {}
-    return record if isinstance(record, dict) else {}

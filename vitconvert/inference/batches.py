@@ -166,7 +166,7 @@ def _run_concurrently(
 def _prepare(image: Path | Image.Image, preprocessing: Preprocessing, *, fast: bool) -> Output:
     path = None if isinstance(image, Image.Image) else image
     try:
-        if path is not None and path.is_dir():
+        if path is not None and os.path.isdir(path):  # noqa: PTH112 (never an error)
             raise SourceError(
                 "There are no images in this folder.",
                 evidence={"image": path},

@@ -2,6 +2,7 @@
 
 import glob
 import os
+import re
 from collections.abc import Iterable, Iterator
 from os import PathLike
 from pathlib import Path
@@ -15,6 +16,10 @@ SUFFIXES = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".avif", ".gif", ".bmp"),
     *(".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".jp2", ".tga"),
 )
+
+_ANY_FOLDERS = re.compile(r"(?:(?<=/)|^)\*\*(?:/|$)")
+
+_Seen = set[tuple[int, int]]  # what tells folders apart, whatever leads to them
 
 
 def find_images(
@@ -36,32 +41,64 @@ def find_images(
 
 
 def _images_at(source: str, *, recursive: bool) -> Iterator[Path]:
-    path = Path(source)
-    if path.is_dir():
-        yield from _or(_images_in(path, recursive=recursive), path)
-    elif glob.has_magic(source) and not path.exists():
-        yield from _or(_matches(source, recursive=recursive), path)
+    # os.path, because Path raises for names that are too long.
+    if os.path.isdir(source):  # noqa: PTH112
+        yield from _or(_images_in(Path(source), recursive=recursive), Path(source))
+    elif glob.has_magic(source) and not os.path.lexists(source):
+        yield from _or(_matches(source, recursive=recursive), Path(source))
     else:
-        yield path
+        yield Path(source)
 
 
 def _matches(pattern: str, *, recursive: bool) -> Iterator[Path]:
-    # Path.glob refuses patterns that begin at the root.
-    for match in map(Path, sorted(glob.glob(pattern, recursive=True))):  # noqa: PTH207
+    for match in map(Path, sorted(_glob(pattern))):
         if match.is_dir():
             yield from _images_in(match, recursive=recursive) if recursive else ()
         else:
             yield match
 
 
-def _images_in(folder: Path, *, recursive: bool) -> Iterator[Path]:
+def _glob(pattern: str) -> set[str]:
+    """As `glob.glob`, but for `**` each folder is looked into once, also where links make loops."""
+    before, *after = _ANY_FOLDERS.split(pattern, maxsplit=1)
+    if not after:
+        # Path.glob refuses patterns that begin at the root.
+        return set(glob.glob(pattern))  # noqa: PTH207
+    places = map(Path, _glob(before) if before else [""])
+    folders = (folder for place in places if place.is_dir() for folder in _folders(place, set()))
+    rest = after[0] or "*"
+    return {match for f in folders for match in _glob(str(Path(glob.escape(str(f)), rest)))}
+
+
+def _folders(folder: Path, seen: _Seen) -> Iterator[Path]:
+    """A folder and those in it that are not hidden, each once."""
+    if _is_new(folder, seen):
+        yield folder
+        for path in sorted(folder.iterdir()):
+            if path.is_dir() and not path.name.startswith("."):
+                yield from _folders(path, seen)
+
+
+def _images_in(folder: Path, *, recursive: bool, seen: _Seen | None = None) -> Iterator[Path]:
+    seen = set() if seen is None else seen
+    if not _is_new(folder, seen):
+        return
     for path in sorted(folder.iterdir()):
         if path.name.startswith("."):
             continue
         if path.is_dir():
-            yield from _images_in(path, recursive=recursive) if recursive else ()
+            yield from _images_in(path, recursive=recursive, seen=seen) if recursive else ()
         elif path.suffix.lower() in SUFFIXES:
             yield path
+
+
+def _is_new(folder: Path, seen: _Seen) -> bool:
+    """Whether a folder was not seen before, by this or another name; now it is."""
+    status = folder.stat()
+    place = status.st_dev, status.st_ino
+    new = place not in seen
+    seen.add(place)
+    return new
 
 
 def _or(paths: Iterator[Path], otherwise: Path) -> Iterator[Path]:

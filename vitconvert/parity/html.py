@@ -1,10 +1,11 @@
 """A parity report as one page that needs nothing else, to be read offline or sent to somebody."""
 
+import html
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from html import escape
 
+from vitconvert.errors import printable
 from vitconvert.parity.differences import Comparison, LayerDifference
 
 _STYLE = """
@@ -43,19 +44,24 @@ class Page:
 
     def html(self) -> str:
         """The whole page: verdict, outputs, plot of the layers. Every name is escaped."""
-        title = escape(f"Parity: {self.verdict}")
+        title = _shown(f"Parity: {self.verdict}")
         return "\n".join(
             [
                 '<!doctype html><html lang="en"><head><meta charset="utf-8">',
                 f"<title>{title}</title><style>{_STYLE}</style></head><body>",
                 f'<h1>Parity <span class="verdict {_MOODS[self.verdict]}">'
-                f"{escape(self.verdict)}</span></h1>",
+                f"{_shown(self.verdict)}</span></h1>",
                 _table([], [pair for pair in self.facts if pair[1]]),
                 _outputs(self.comparisons) if self.comparisons else "",
                 _figure(self.layers, self.departing) if self.layers else "",
                 "</body></html>",
             ]
         )
+
+
+def _shown(text: str) -> str:
+    """Text that is shown as it is, whatever names it holds."""
+    return html.escape(printable(text))
 
 
 def _outputs(comparisons: Sequence[Comparison]) -> str:
@@ -76,9 +82,9 @@ def _outputs(comparisons: Sequence[Comparison]) -> str:
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
+    head = "".join(f"<th>{_shown(cell)}</th>" for cell in header)
     body = "".join(
-        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
+        "<tr>" + "".join(f"<td>{_shown(cell)}</td>" for cell in row) + "</tr>" for row in rows
     )
     return f"<table><tr>{head}</tr>{body}</table>" if head else f"<table>{body}</table>"
 
@@ -89,7 +95,7 @@ def _figure(layers: Sequence[LayerDifference], departing: str | None) -> str:
     width = _LEFT + _STEP * len(names) + 100
     parts = [
         f'<svg width="{width}" height="{_TOP + _HEIGHT + _NAMES}" role="img">',
-        f"<title>{escape('Relative difference of each layer')}</title>",
+        f"<title>{_shown('Relative difference of each layer')}</title>",
         *_scale(width),
         *(_name(column, name, name == departing) for column, name in enumerate(names)),
         *(
@@ -115,7 +121,7 @@ def _name(column: int, name: str, departs: bool) -> str:
     x, y = _x(column), _TOP + _HEIGHT + 12
     weight = ' font-weight="700" fill="#b42318"' if departs else ""
     turned = f'transform="rotate(60 {x} {y})"'
-    return f'<text x="{x}" y="{y}" {turned}{weight}>{escape(name)}</text>'
+    return f'<text x="{x}" y="{y}" {turned}{weight}>{_shown(name)}</text>'
 
 
 def _line(layers: Sequence[LayerDifference], names: list[str], dtype: str, colour: str) -> str:
@@ -123,7 +129,7 @@ def _line(layers: Sequence[LayerDifference], names: list[str], dtype: str, colou
     path = " ".join(f"{x},{y:.1f}" for x, y, _ in points)
     dots = "".join(
         f'<circle cx="{x}" cy="{y:.1f}" r="3" fill="{colour}"><title>'
-        f"{escape(f'{d.layer} {dtype}: {d.relative:.1e}')}</title></circle>"
+        f"{_shown(f'{d.layer} {dtype}: {d.relative:.1e}')}</title></circle>"
         for x, y, d in points
     )
     return f'<polyline points="{path}" fill="none" stroke="{colour}"/>{dots}'
@@ -132,7 +138,7 @@ def _line(layers: Sequence[LayerDifference], names: list[str], dtype: str, colou
 def _legend(dtypes: Sequence[str], width: int) -> Iterable[str]:
     for row, (dtype, colour) in enumerate(zip(dtypes, _COLOURS, strict=False)):
         y = _TOP + 12 + 16 * row
-        yield f'<text x="{width - 80}" y="{y}" fill="{colour}">{escape(dtype)}</text>'
+        yield f'<text x="{width - 80}" y="{y}" fill="{colour}">{_shown(dtype)}</text>'
 
 
 def _x(column: int) -> int:

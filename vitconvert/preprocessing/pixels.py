@@ -9,10 +9,12 @@ Letters: C channels, H height, W width. Sizes are (height, width).
 
 import math
 import platform
+import stat
 import struct
+import threading
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +28,14 @@ from vitconvert.preprocessing.values import Size, size_text
 
 Pixels = NDArray[Any]  # uint8 or float32
 
-# Pillow's own limit for a decoded file (twice its MAX_IMAGE_PIXELS). It applies to resizing too: a
-# 1 x 100000 image is a small file, but huge once its shortest side is 224.
-MAX_PIXELS = 2 * 89_478_485
+# Of a resized image: one of 1 x 100000 is a small file, but huge once its shortest side is 224.
+MAX_PIXELS = 2**25
+
+# Bytes of one image while it is decoded, converted and resized: enough for photographs of 50
+# megapixels, whatever is done with them. Pillow itself refuses more than 179 million pixels.
+MOST_MEMORY = 15 * 2**26
+_MUCH_MEMORY = 2**28  # images that need so much wait for each other
+_one_large_image = threading.Lock()
 
 # An image that is shrunk by a whole factor before it is resized stays this much larger than the
 # result, as in Pillow's own `thumbnail`.
@@ -52,33 +59,98 @@ _DECODING_ERRORS = (
 
 
 def open_image(path: Path) -> Image.Image:
-    """Read an image file completely.
+    """Open an image file; its pixels are read when they are asked for.
 
     Raises:
         SourceError: There is no such file, or it may not be read.
         CorruptFile: It is not an image, or it is damaged.
-        UnsafeFile: It declares more pixels than Pillow's limit.
+        UnsafeFile: It declares more pixels than Pillow's limit, or is a program.
     """
-    with _decoding(path), Image.open(path) as image:
+    with _decoding(path):
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # a pipe would let us wait for ever
+            raise SourceError("This is not a regular file.", evidence={"image": path})
+        image = Image.open(path)
+    if image.format == "EPS":
+        image.close()
+        raise UnsafeFile(
+            "This is a PostScript file, which is a program: Pillow has Ghostscript run it.",
+            evidence={"image": path},
+            hint="save it as PNG.",
+        )
+    return image
+
+
+def load(image: Image.Image) -> None:
+    """Read the pixels of an image that is open.
+
+    Raises:
+        CorruptFile: The file is damaged.
+    """
+    with _decoding(_path_of(image)):
         image.load()
-        return image
 
 
-def open_shrunk(path: Path, at_least: int, *, upright: bool) -> tuple[Image.Image, Size]:
-    """As `open_image`, but smaller where that is faster; and the size of the whole image.
+@contextmanager
+def memory_for(image: Image.Image, backend: Backend, transparency: str) -> Iterator[None]:
+    """Make sure that there is memory for all that is done with an image inside the block.
+
+    Large ones wait for each other, so that threads do not need as much as many times.
+
+    Args:
+        image: Open; its pixels may still be in the file.
+        backend: What is done with it.
+        transparency: One of backends.TRANSPARENCIES.
+
+    Raises:
+        UnsafeFile: It takes too much, whoever waits.
+    """
+    needed = image.width * image.height * _bytes_per_pixel(image.mode, backend, transparency)
+    if needed > MOST_MEMORY:
+        raise UnsafeFile(
+            "The image has more pixels than can be decoded safely.",
+            evidence={
+                "image": _path_of(image),
+                "size": size_text((image.height, image.width)),
+                "memory": f"{needed:,} bytes; {MOST_MEMORY:,} at most",
+            },
+            hint="save it smaller.",
+        )
+    with _one_large_image if needed > _MUCH_MEMORY else nullcontext():
+        yield
+
+
+def _bytes_per_pixel(mode: str, backend: Backend, transparency: str) -> int:
+    """The most that is held at a time for each pixel of an image.
+
+    Pillow has three channels in four bytes. An image is held while it is turned and converted,
+    and, for "white", the background and both together; then as an array of uint8, and of float32.
+    """
+    stored = 1 if mode in ("1", "L", "P") else 4
+    turned = stored if backend.upright else 0
+    composed = 12 if transparency == "white" and mode not in ("1", "L", "RGB") else 0
+    arrays = {"pil": 0, "uint8": 4 + 3 + 4, "float": 3 + 12}
+    return stored + max(turned + composed + 4, arrays[backend.resize])
+
+
+def _path_of(image: Image.Image) -> Path:
+    return Path(getattr(image, "filename", "") or "in memory")
+
+
+def shrink(image: Image.Image, at_least: int, *, upright: bool) -> Size:
+    """Have an open file read smaller where that is faster; the size of the whole image.
 
     A JPEG is decoded at 1/2, 1/4 or 1/8 of its size if both sides keep `at_least` pixels: the high
     frequencies are never computed. Other files are read as they are. So is an image that must be
     turned `upright` and whose sides are not multiples of 8: the decoder rounds sizes up at the
     right and the bottom, and turning would move these edges.
     """
-    with _decoding(path), Image.open(path) as image:
+    with _decoding(_path_of(image)):
         width, height = image.size
         orientation = image.getexif().get(ExifTags.Base.Orientation, 1) if upright else 1
         if orientation == 1 or width % 8 == height % 8 == 0:
             image.draft(None, (at_least, at_least))
-        image.load()
-        return image, (width, height) if orientation > _LAST_UNTURNED else (height, width)
+        return (width, height) if orientation > _LAST_UNTURNED else (height, width)
 
 
 @contextmanager
@@ -86,14 +158,14 @@ def _decoding(path: Path) -> Iterator[None]:
     """Turn whatever Pillow raises inside into an error that names the file."""
     try:
         yield
-    except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
-        raise SourceError(f"{error.strerror}.", evidence={"image": path}) from error
     except Image.DecompressionBombError as error:
         raise UnsafeFile(
             "The image declares more pixels than can be decoded safely.",
             evidence={"image": path, "Pillow": error},
         ) from error
     except _DECODING_ERRORS as error:
+        if isinstance(error, OSError) and error.errno is not None:  # it is the system that refuses
+            raise SourceError(f"{error.strerror}.", evidence={"image": path}) from error
         raise CorruptFile(
             "This file cannot be read as an image.",
             evidence={"image": path, "Pillow": _reason(error, path)},
@@ -115,7 +187,7 @@ def converted(
         CorruptFile: Pillow reads the file only now, and it is damaged; or Pillow cannot convert
             from its colours.
     """
-    with _decoding(Path(getattr(image, "filename", "") or "in memory")):
+    with _decoding(_path_of(image)):
         if upright:
             image = ImageOps.exif_transpose(image)
         if transparency == "white" and _has_alpha(image):

@@ -78,7 +78,9 @@ def _of_dialect(table: Table, config: ViTConfig) -> Preprocessing | None:
 
 def _for_rgb_alone(section: Mapping[str, Any]) -> bool:
     """Whether a project states red, green and blue apart, which says nothing of grey images."""
-    return any(isinstance(v := section[name], list) and len(set(v)) > 1 for name in ("mean", "std"))
+    return any(
+        isinstance(v := section.get(name), list) and len(set(v)) > 1 for name in ("mean", "std")
+    )
 
 
 @contextmanager

@@ -8,7 +8,16 @@ from typing import Any, Self
 from vitconvert.errors import ConflictingFact, MissingFact, NotRepresentable
 from vitconvert.preprocessing import backends
 from vitconvert.preprocessing.backends import BACKENDS
-from vitconvert.preprocessing.values import Size, height_width, numbers, size_text
+from vitconvert.preprocessing.values import (
+    Size,
+    height_width,
+    numbers,
+    short,
+    size_text,
+    whole_numbers,
+)
+
+_LEAST, _LARGEST = 1e-6, 1e6  # beyond them, pixels overflow or all become the same
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +92,11 @@ class Steps:
             fields[name] = numbers(fields[name], name, count)
         if fields.get("rescale_factor") is not None:
             (fields["rescale_factor"],) = numbers(fields["rescale_factor"], "rescale_factor", 1)
+        for name in ("patch_size", "max_patches"):
+            if fields.get(name) is not None:
+                (fields[name],) = whole_numbers(fields[name], name, 1)
+        if not isinstance(fields["origin"], str):
+            raise ConflictingFact(f"origin = {short(fields['origin'])} should be a text.")
         return cls(**fields)
 
 
@@ -96,7 +110,7 @@ def unit_mean_std(steps: Steps) -> tuple[tuple[float, ...], tuple[float, ...]]:
 
 def _check_names(cls: type[Steps], values: Mapping[str, Any]) -> None:
     if not isinstance(values, Mapping):
-        raise ConflictingFact(f"preprocessing = {values!r} should be an object with fields.")
+        raise ConflictingFact(f"preprocessing = {short(values)} should be an object with fields.")
     known = {f.name: f for f in dataclasses.fields(cls)}
     if unknown := sorted(set(values) - set(known)):
         raise ConflictingFact(f"Preprocessing has no {', '.join(unknown)}.")
@@ -117,12 +131,12 @@ def _contradictions(p: Steps) -> list[str]:
         "transparency": backends.TRANSPARENCIES,
     }
     unknown = [
-        f"{name} = {getattr(p, name)!r} is none of {', '.join(words)}"
+        f"{name} = {short(getattr(p, name))} is none of {', '.join(words)}"
         for name, words in vocabularies.items()
         if getattr(p, name) not in words
     ]
     untrue = [
-        f"{name} = {getattr(p, name)!r} is neither true nor false"
+        f"{name} = {short(getattr(p, name))} is neither true nor false"
         for name in ("crop", "normalize")
         if not isinstance(getattr(p, name), bool)
     ]
@@ -136,6 +150,10 @@ def _arithmetic_contradictions(p: Steps) -> Iterator[str]:
         yield f"normalize = False needs mean 0 and std 1, not mean = {p.mean}, std = {p.std}"
     if 0 in p.std:
         yield f"std = {p.std} divides by zero"
+    elif not all(_LEAST <= value <= _LARGEST for value in p.std):
+        yield f"std = {p.std} must be from {_LEAST:g} to {_LARGEST:g}"
+    if not all(abs(value) <= _LARGEST for value in (*p.mean, p.rescale_factor or 1)):
+        yield f"mean and rescale_factor must be {_LARGEST:g} at most"
     if p.rescale_factor is not None and p.rescale_factor <= 0:
         yield f"rescale_factor = {p.rescale_factor} must be positive"
     dividing = [name for name, backend in BACKENDS.items() if backend.numbers == "divide"]

@@ -7,7 +7,14 @@ from typing import Any
 from vitconvert.errors import ConflictingFact, NotRepresentable
 from vitconvert.preprocessing.backends import IMAGENET
 from vitconvert.preprocessing.steps import Steps, unit_mean_std
-from vitconvert.preprocessing.values import Size, numbers, positive, size_text, whole_numbers
+from vitconvert.preprocessing.values import (
+    LONGEST_SIDE,
+    Size,
+    numbers,
+    positive,
+    size_text,
+    whole_numbers,
+)
 
 # data/config.py and data/constants.py: what a cfg means where it is silent
 _CROP_PCT = 0.875
@@ -74,9 +81,13 @@ def size_before_crop(image_size: Size, crop_pct: float) -> Size:
     """floor(size / crop_pct).
 
     Raises:
-        ConflictingFact: `crop_pct` is not a positive number.
+        ConflictingFact: `crop_pct` is not a positive number, or makes images without end.
     """
     fraction = positive(crop_pct, "crop_pct")
+    if max(image_size) / fraction > LONGEST_SIDE:
+        raise ConflictingFact(
+            f"crop_pct = {crop_pct} makes images of {LONGEST_SIDE} and more pixels."
+        )
     return math.floor(image_size[0] / fraction), math.floor(image_size[1] / fraction)
 
 

@@ -1,5 +1,6 @@
 """A photograph through all steps: convert, resize, crop, rescale, normalise."""
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,14 @@ def transformed(
     """
     backend = BACKENDS[steps.backend]
     shrunk = fast and _may_be_shrunk(steps)
-    values = _nearly_resized(image, steps) if shrunk else _resized(image, steps)
+    with ExitStack() as held:
+        source = None
+        if not isinstance(image, Image.Image):
+            image = held.enter_context(pixels.open_image(image))
+            source = _shrunk(image, steps) if shrunk else None
+        held.enter_context(pixels.memory_for(image, backend, steps.transparency))
+        pixels.load(image)
+        values = _nearly_resized(image, source, steps) if shrunk else _resized(image, steps)
     if steps.crop:
         values = pixels.centred(values, steps.image_size, fill=_fill(steps), backend=backend)
     if values.shape[1:] != steps.image_size:
@@ -56,10 +64,9 @@ def _wrong_size(found: tuple[int, ...], steps: Steps) -> InputMismatch:
     )
 
 
-def _resized(image: Image.Image | Path, steps: Steps) -> pixels.Pixels:
+def _resized(image: Image.Image, steps: Steps) -> pixels.Pixels:
     """Resized with the operations of the source project, on all pixels: uint8 or float32."""
     backend = BACKENDS[steps.backend]
-    image = image if isinstance(image, Image.Image) else pixels.open_image(image)
     if not backend.converts_last:
         image = _converted(image, steps)
     size = _size(steps, (image.height, image.width))
@@ -69,10 +76,11 @@ def _resized(image: Image.Image | Path, steps: Steps) -> pixels.Pixels:
             image = _converted(pixels.padded_on_pil(image, steps.image_size), steps)
         return pixels.channels_first(image)
     values = pixels.channels_first(image)
+    del image  # two of them and the numbers would take a third more memory
     if backend.resize == "float":
         values = values.astype(np.float32)
     if backend.numbers == "first":
-        values = values * np.float32(steps.rescale_factor or 1)
+        values *= np.float32(steps.rescale_factor or 1)
     values = pixels.resized_on_tensor(
         values, size, steps.interpolation, antialias=backend.antialias
     )
@@ -88,13 +96,18 @@ def _may_be_shrunk(steps: Steps) -> bool:
     return antialias and steps.resize_size is not None
 
 
-def _nearly_resized(image: Image.Image | Path, steps: Steps) -> pixels.Pixels:
-    """Resized nearly the same, but faster: only what the crop keeps, from fewer pixels: uint8."""
+def _shrunk(image: Image.Image, steps: Steps) -> Size:
+    """Have a file read smaller, which no resizing shows; the size of the whole image."""
+    at_least = pixels.MARGIN * max(steps.resize_size or steps.image_size)
+    return pixels.shrink(image, at_least, upright=BACKENDS[steps.backend].upright)
+
+
+def _nearly_resized(image: Image.Image, source: Size | None, steps: Steps) -> pixels.Pixels:
+    """Resized nearly the same, but faster: only what the crop keeps, from fewer pixels: uint8.
+
+    `source` is the size of the image before it was shrunk; None if it was not.
+    """
     backend = BACKENDS[steps.backend]
-    source = None
-    if not isinstance(image, Image.Image):
-        at_least = pixels.MARGIN * max(steps.resize_size or steps.image_size)
-        image, source = pixels.open_shrunk(image, at_least, upright=backend.upright)
     if backend.converts_last and image.mode not in _PLAIN_MODES:
         return _resized(image, steps)
     image = _converted(image, steps)

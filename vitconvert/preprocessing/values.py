@@ -6,6 +6,10 @@ from collections.abc import Iterable
 from vitconvert.errors import ConflictingFact
 
 Size = tuple[int, int]  # height, width
+LONGEST_SIDE = 2**16  # of an image that a model reads, or that is cropped to it: pixels
+
+
+_LONGEST_TEXT = 200
 
 
 def numbers(values: object, name: str, count: int, *, repeat: bool = True) -> tuple[float, ...]:
@@ -19,7 +23,7 @@ def numbers(values: object, name: str, count: int, *, repeat: bool = True) -> tu
         found = found[:1] * count
     if len(found) != count or not all(map(_is_finite, found)):
         wanted = "a number" if count == 1 else f"{count} numbers"
-        raise ConflictingFact(f"{name} = {values!r} should be {wanted}.")
+        raise ConflictingFact(f"{name} = {short(values)} should be {wanted}.")
     return tuple(map(float, found))
 
 
@@ -42,8 +46,8 @@ def whole_numbers(values: object, name: str, count: int, *, repeat: bool = True)
         ConflictingFact: The value is something else.
     """
     found = numbers(values, name, count, repeat=repeat)
-    if not all(v.is_integer() and v >= 1 for v in found):
-        raise ConflictingFact(f"{name} = {values!r} should be whole numbers of pixels.")
+    if not all(v.is_integer() and 1 <= v <= LONGEST_SIDE for v in found):
+        raise ConflictingFact(f"{name} = {short(values)} should be whole numbers of pixels.")
     return tuple(map(int, found))
 
 
@@ -55,6 +59,12 @@ def height_width(values: object, name: str) -> Size:
     """
     height, width = whole_numbers(values, name, 2)
     return height, width
+
+
+def short(value: object) -> str:
+    """A value of somebody's, for a message."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST_TEXT else f"{text[: _LONGEST_TEXT - 3]}..."
 
 
 def size_text(size: tuple[int, ...]) -> str:

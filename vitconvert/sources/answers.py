@@ -4,19 +4,18 @@ A name, a commit and a hash become parts of paths, so they are what they should 
 refused as a whole: a server does not choose where on this disk something is written.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PureWindowsPath
 from typing import NoReturn, TypeGuard
 
-from vitconvert.errors import SourceError
+from vitconvert.documents import parse_object
+from vitconvert.errors import UNPRINTABLE, SourceError
 from vitconvert.sources.integrity import GIT_BLOB, SHA256, kind_of
 
+_UNUSABLE = re.compile(f"[{UNPRINTABLE}]")
 _COMMIT = re.compile("[0-9a-f]{40}")
-# Control characters, which steer terminals, and halves of characters, which no path can hold.
-_UNUSABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 # Eighteen digits are more bytes than any disk has, and fewer than int() refuses to read.
 _RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})", re.ASCII)
 _NUMBER = re.compile(r"\d{1,18}", re.ASCII)
@@ -56,11 +55,9 @@ def read_listing(body: bytes, *, repo: str) -> Listing:
         SourceError: It is none, or says what cannot be.
     """
     try:
-        answer = json.loads(body)
-    except (ValueError, RecursionError):
-        _refuse(repo, "the answer", "JSON", body[:60])
-    if not isinstance(answer, dict):
-        _refuse(repo, "the answer", "an object", answer)
+        answer = parse_object(body)
+    except ValueError:
+        _refuse(repo, "the answer", "an object as JSON", body[:60])
     commit = answer.get("sha")
     if not is_commit(commit):
         _refuse(repo, "sha", "40 hexadecimal digits", commit)

@@ -4,7 +4,6 @@ One answer lists the files of a commit with their hashes; each is then asked for
 kept by that hash. Why the Hub's client does not do it: see `hub_cache`.
 """
 
-import json
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +13,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from vitconvert.containers.hashing import hash_file
-from vitconvert.errors import OfflineError, SourceError, UsageError
+from vitconvert.documents import MOST_BYTES, read_object
+from vitconvert.errors import CorruptFile, OfflineError, SourceError, UsageError
 from vitconvert.formats import INDEX
 from vitconvert.sources.answers import Listing, Published, read_listing
 from vitconvert.sources.choosing import choose_weights, companions, require
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 _DEFAULT_REVISION = "main"
-_LONGEST_LISTING = 64 * 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +158,7 @@ def _whole(repo: str, answer: "Response") -> bytes:
     body = bytearray()
     for chunk in answer.iter_bytes():
         body += chunk
-        if len(body) > _LONGEST_LISTING:
+        if len(body) > MOST_BYTES:
             raise SourceError(
                 f"The server's list of the files of {repo} does not end.",
                 evidence={"received": f"{len(body)} bytes"},
@@ -175,11 +174,11 @@ def _wanted(repo: str, file: str | None, names: Collection[str]) -> list[str]:
 
 def _shards(repo: str, index: str, path: Path, names: Collection[str]) -> list[str]:
     try:
-        listed = sorted(set(json.loads(path.read_bytes())["weight_map"].values()))
+        listed = sorted(set(read_object(path)["weight_map"].values()))
         folder = PurePosixPath(index).parent
         # A name that leads out of the repository is none of its files.
         return [require(repo, str(folder / shard), names) for shard in listed]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (CorruptFile, KeyError, TypeError, AttributeError) as error:
         raise SourceError(
             f"{index} of {repo} is no index of shards.",
             evidence={"file": path},

@@ -40,16 +40,22 @@ class Located:
     sha256: Mapping[str, str]
     verified: tuple[str, ...]
 
+    @property
+    def companions(self) -> tuple[Path, ...]:
+        """The JSON files beside the weights."""
+        files = (self.config, self.preprocessor, self.own)
+        return tuple(path for path in files if path is not None)
+
 
 def beside(directory: Path) -> dict[str, Path | None]:
     """The `config`, `preprocessor` and `own` fields for weights in a directory."""
     configs = (directory / name for name in CONFIGS)
     return {
-        "config": next((path for path in configs if path.is_file()), None),
-        "preprocessor": _if_file(directory / PREPROCESSOR),
-        "own": _if_file(directory / OWN),
+        "config": next((path for path in configs if path.exists()), None),
+        "preprocessor": _if_there(directory / PREPROCESSOR),
+        "own": _if_there(directory / OWN),
     }
 
 
-def _if_file(path: Path) -> Path | None:
-    return path if path.is_file() else None
+def _if_there(path: Path) -> Path | None:
+    return path if path.exists() else None  # reading what is no file says so

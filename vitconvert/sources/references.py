@@ -123,6 +123,15 @@ def _with_scheme(text: str, scheme: str, rest: str) -> Reference:
     )
 
 
+def without_secrets(reference: str) -> str:
+    """An address without what may be a secret: a user's name and password, and the query."""
+    scheme, found, rest = reference.partition("://")
+    if not found:
+        return reference
+    place, slash, path = re.split(r"[?#]", rest, maxsplit=1)[0].partition("/")
+    return f"{scheme}://{place.rpartition('@')[2]}{slash}{path}"
+
+
 def _hub(match: re.Match[str]) -> HubRepo:
     revision, file = match["revision"], match["file"]
     return HubRepo(

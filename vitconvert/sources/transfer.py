@@ -19,6 +19,7 @@ from typing import IO, TYPE_CHECKING
 from tqdm import tqdm
 
 from vitconvert.containers.hashing import git_blob_state
+from vitconvert.documents import parse_object
 from vitconvert.errors import IntegrityError, SourceError
 from vitconvert.sources.answers import read_number, read_range, read_strong_etag, shown
 from vitconvert.sources.integrity import SHA256, mismatch
@@ -237,10 +238,10 @@ def _memory_path(part: Path) -> Path:
 def _remembered(part: Path, wanted: Wanted) -> _Memory | None:
     """What is there of a file, if it can be gone on with."""
     try:
-        fields = json.loads(_memory_path(part).read_bytes())
+        fields = parse_object(_memory_path(part).read_bytes())
         etag, total = read_strong_etag(fields["etag"]), int(fields["total"])
         size = part.stat().st_size
-    except (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError):
+    except (FileNotFoundError, ValueError, KeyError, TypeError, OverflowError):
         return None
     if etag is None or not 0 < size < total or wanted.size not in (None, total):
         return None

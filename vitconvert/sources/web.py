@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitconvert.containers.hashing import hash_file
-from vitconvert.errors import SourceError
+from vitconvert.documents import read_object
+from vitconvert.errors import CorruptFile, SourceError
 from vitconvert.sources.answers import is_relative_name
 from vitconvert.sources.downloads import publishes_sha256_in_name
 from vitconvert.sources.integrity import mismatch
@@ -54,11 +55,9 @@ def locate_address(
             raise offline_error(url, asked=True, cache=cache)
         folder.mkdir(parents=True, exist_ok=True)
         _download_once(url, target, cache=cache, quiet=quiet)
-    record = json.loads((folder / "download.json").read_text(encoding="utf-8"))
-    if (found := hash_file(target)) != record["sha256"]:
-        raise mismatch(
-            folder, name=target.name, kind="sha256", published=record["sha256"], found=found
-        )
+    sha256, verified = _remembered(folder)
+    if (found := hash_file(target)) != sha256:
+        raise mismatch(folder, name=target.name, kind="sha256", published=sha256, found=found)
     return Located(
         reference=reference,
         weights=target,
@@ -68,7 +67,19 @@ def locate_address(
         revision=None,
         url=url,
         sha256={target.name: found},
-        verified=(target.name,) if record["verified"] else (),
+        verified=(target.name,) if verified else (),
+    )
+
+
+def _remembered(folder: Path) -> tuple[str, bool]:
+    """The hash of what was downloaded, and whether it was published."""
+    match read_object(folder / "download.json"):
+        case {"sha256": str(sha256), "verified": bool(verified)}:
+            return sha256, verified
+    raise CorruptFile(
+        "The note on a download tells no hash.",
+        evidence={"file": folder / "download.json"},
+        hint=f"remove {folder} and run again.",
     )
 
 

@@ -1,11 +1,13 @@
 """The sections of a dialect's file, merged with those of the table that it extends."""
 
 import functools
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from vitconvert.errors import TableError
+from vitconvert.documents import check_values, read_bytes
+from vitconvert.errors import SourceError, TableError
 from vitconvert.toml_files import LazyToml, tables_dir
 
 # Files of weights_map/ that are not dialects.
@@ -14,6 +16,10 @@ _OTHERS = ("canonical", "prefixes", "downloads", "architectures", "translations"
 _NOT_INHERITED = ("requires", "named_only", "historic", "layouts", "allowed_as", "install")
 
 Sections = Mapping[str, Any]
+
+MOST_BYTES = 2**20  # of a table; the longest of ours has a hundredth
+# tomllib looks through all parts of a key again for each of them (CPython 3.11).
+_CHAIN = re.compile(r"(?:[\w-]+[ \t]*\.[ \t]*){32}")
 
 
 @functools.cache
@@ -60,25 +66,30 @@ def mistake(label: str, place: str, problem: object, hint: str | None = None) ->
 
 def _read(file: Path, label: str) -> str:
     try:
-        return file.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
+        return read_bytes(file, MOST_BYTES).decode("utf-8").replace("\r\n", "\n")
+    except ValueError as error:
         raise _not_toml(label, error) from None
-    except OSError as error:
+    except SourceError as error:
         raise TableError(
-            "The table cannot be read.", evidence={"file": label, "problem": error.strerror}
+            "The table cannot be read.",
+            evidence={"file": label, "problem": error.evidence["reason"]},
         ) from None
 
 
 def _parse(text: str, label: str) -> Sections:
     import tomllib
 
+    if chain := _CHAIN.search(text):
+        raise _not_toml(label, f"a key of too many parts: {chain[0][:40]}...")
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        sections = tomllib.loads(text)
+        check_values(sections)
+    except (ValueError, RecursionError) as error:  # the first, too, of a number without end
         raise _not_toml(label, error) from None
+    return sections
 
 
-def _not_toml(label: str, problem: Exception) -> TableError:
+def _not_toml(label: str, problem: object) -> TableError:
     return TableError(
         "The table is not TOML.",
         evidence={"file": label, "problem": problem},

@@ -12,6 +12,7 @@ read in one way. `*`, only at the end and only in [ignore], matches any rest.
 
 import functools
 import itertools
+import math
 import re
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -21,6 +22,10 @@ _BRACES = re.compile(r"\{([^{}]*)\}")
 _INDEX = re.compile(r"(?:([1-9][0-9]*)\*)?([a-z])(?:\+([0-9]+))?\Z")
 # No ViT has a thousand blocks: a longer number is no index, and a file cannot make us count to it.
 MOST_STEPS = 1000
+# What words may make of a template, which can double with each of them.
+_MOST_SPELLINGS = 1000
+_MOST_SEGMENTS = 200
+_LONGEST_KEY = 10_000
 _INDEX_NUMBER = re.compile(r"(?:0|[1-9][0-9]{0,2})\Z")
 
 Words = Mapping[str, tuple[str, ...]]
@@ -82,6 +87,9 @@ class Template:
     @functools.cached_property
     def skeletons(self) -> Mapping[str, tuple[_Numbers, ...]]:
         """`skeleton_of` the template's keys up to the rest, and what their numbers can be."""
+        choices = math.prod(len(_texts(segment)) for segment in self.segments)
+        if choices > _MOST_SPELLINGS:
+            raise ValueError(f"the words make {choices} spellings; {_MOST_SPELLINGS} at most")
         found: dict[str, tuple[_Numbers, ...]] = {}
         for texts in itertools.product(*map(_texts, self.segments)):
             skeleton = skeleton_of("".join(texts))
@@ -183,7 +191,10 @@ def parse_template(text: str, words: Words) -> Template:
         ValueError: A brace holds neither an index nor a known word, or stands alone; words refer
             in a circle; numbers touch; a `*` is not at the end.
     """
-    template = Template(_merge(_segments(text, words, ())), text)
+    segments = _merge(_segments(text, words, ()))
+    if sum(len(s) for s in segments if isinstance(s, str)) > _LONGEST_KEY:
+        raise ValueError(f"with its words it has more than {_LONGEST_KEY} letters")
+    template = Template(segments, text)
     for skeleton, readings in template.skeletons.items():
         if any(len(reading) != len(_NUMBER.findall(skeleton)) for reading in readings):
             raise ValueError("two numbers side by side cannot be told apart")
@@ -202,6 +213,8 @@ def _segments(text: str, words: Words, open_words: tuple[str, ...]) -> list[Segm
         segments += [_letters(rest[:-1]), Rest()]
     else:
         segments.append(_letters(rest))
+    if max(len(segments), len(open_words)) > _MOST_SEGMENTS:
+        raise ValueError(f"with its words it has more than {_MOST_SEGMENTS} pieces")
     return segments
 
 

@@ -1,0 +1,113 @@
+"""JSON that others wrote, read within bounds: of its size, its depth and its numbers."""
+
+import errno
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+from vitconvert.errors import CorruptFile, SourceError
+
+# The longest that are known, of models with thousands of tensors or classes, have a few million
+# bytes. As Python objects, text can take thirty times its size: then half a GiB.
+MOST_BYTES = 16 * 2**20
+MOST_DEPTH = 64  # of lists and objects in one another: Python's own recursion has an end
+
+_MOST_DIGITS = 18  # a whole number of so many is less than 2^63
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The object that a JSON file holds.
+
+    Raises:
+        SourceError: There is no file, or it cannot be read.
+        CorruptFile: It is too large, too deep, no JSON, or JSON without an object at the top.
+    """
+    try:
+        return parse_object(read_bytes(path))
+    except ValueError as error:
+        raise CorruptFile(
+            f"{path.name} is not JSON that can be read.", evidence={"file": path, "problem": error}
+        ) from None
+
+
+def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
+    """All of a file, if it is one, and of so many bytes at most.
+
+    Raises:
+        SourceError: There is no file, or it cannot be read.
+        ValueError: It is too large.
+    """
+    try:
+        # Something else than a file, such as a pipe, might let us wait for ever: do not.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise OSError(errno.EINVAL, "It is not a regular file", str(path))
+            if status.st_size > most:
+                raise ValueError(f"{status.st_size:,} bytes; {most:,} at most are read")
+            return file.read(most)
+    except OSError as error:
+        raise SourceError(
+            f"{path.name} cannot be read.", evidence={"file": path, "reason": error.strerror}
+        ) from None
+
+
+def parse_object(text: bytes | bytearray) -> dict[str, Any]:
+    """The object that stands in UTF-8 as JSON; of two equal keys the last counts, as in Python.
+
+    Raises:
+        ValueError: It is too large, too deep, no JSON, or JSON without an object at the top.
+    """
+    if len(text) > MOST_BYTES:
+        raise ValueError(f"{len(text):,} bytes; {MOST_BYTES:,} at most are read")
+    try:
+        value = json.loads(text.decode("utf-8"), parse_int=_whole_number)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    check_values(value)
+    if not isinstance(value, dict):
+        raise ValueError(f"expected an object at the top, found {_KINDS[type(value)]}")
+    return value
+
+
+def check_values(value: object) -> None:
+    """Make sure that all in a document can be walked through, counted with and written again.
+
+    Raises:
+        ValueError: It is too deep, or holds halves of characters or numbers without end.
+    """
+    level = [value]
+    for _ in range(MOST_DEPTH):
+        for inner in level:
+            if isinstance(inner, str):
+                inner.encode()  # UnicodeEncodeError, a ValueError, for half a surrogate pair
+            elif isinstance(inner, int) and abs(inner) >= 2**63:
+                raise ValueError("a whole number of more than 64 bits")
+        level = [inner for outer in level for inner in _inside(outer)]
+        if not level:
+            return
+    raise ValueError(_TOO_DEEP)
+
+
+def _inside(value: object) -> list[object]:
+    if isinstance(value, dict):
+        return [*value, *value.values()]
+    return value if isinstance(value, list) else []
+
+
+def _whole_number(digits: str) -> int | float:
+    """What is larger than anything can be counted is a float, as in other languages."""
+    return int(digits) if len(digits) <= _MOST_DIGITS else float(digits)
+
+
+_TOO_DEEP = f"lists and objects in one another, more than {MOST_DEPTH} deep"
+_KINDS = {
+    list: "a list",
+    str: "a text",
+    int: "a number",
+    float: "a number",
+    bool: "true or false",
+    type(None): "null",
+}
