@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import asdict, dataclass
+from html import escape
 from typing import Any
 
 from vitconvert.errors import ParityFailed
@@ -113,6 +114,10 @@ class ParityReport:
             ("likely cause", divergence.cause if divergence else ""),
             *(("note", note) for note in self.notes),
         ]
+
+    def _repr_html_(self) -> str:
+        """The same page inside a notebook's cell."""
+        return f'<iframe srcdoc="{escape(self.to_html())}" width="100%" height="600"></iframe>'
 
 
 def _line(comparison: Comparison) -> str:
