@@ -106,6 +106,9 @@ def test_the_same_checkpoint_serves_every_function(google, tmp_path):
     assert vitconvert.load_checkpoint(checkpoint) is checkpoint
     model = vitconvert.load_model(checkpoint)
     conversion = vitconvert.convert(checkpoint, output=tmp_path / "out", verify=False)
+    assert repr(conversion) == (
+        f"<Conversion '{google}': google_jax to timm in '{tmp_path / 'out'}', not verified>"
+    )
     again = vitconvert.load_model(conversion.output)
     images = torch.randn(2, 3, 24, 24)
     assert torch.equal(model(images), again(images))

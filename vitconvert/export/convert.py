@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from vitconvert.programs.opening import Opened
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Conversion:
     """What a conversion did.
 
@@ -57,6 +57,13 @@ class Conversion:
     opened: "tuple[Opened, ...]"
     departures: tuple[str, ...]
     sha256: Mapping[str, str]
+
+    def __repr__(self) -> str:
+        verdict = self.parity.verdict if self.parity else "not verified"
+        return (
+            f"<Conversion {self.located.reference!r}: {self.source_dialect} to "
+            f"{self.target_dialect} in {str(self.output)!r}, {verdict}>"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """For `--json`."""
