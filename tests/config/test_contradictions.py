@@ -22,8 +22,8 @@ IMPOSSIBLE = [
     ({"num_registers": -1}, "num_registers = -1 must be at least 0"),
     ({"pool_heads": -2, "pooling": "map"}, "pool_heads = -2 must be at least 0"),
     ({"patch_size": (0, 6)}, "patch_size 0x6 must be at least 1x1"),
-    ({"norm_eps": 0.0}, "norm_eps = 0.0 must be positive"),
-    ({"norm_eps": float("nan")}, "norm_eps = nan must be positive"),
+    ({"norm_eps": 0.0}, "norm_eps = 0.0 must be from 1e-30 to 1"),
+    ({"norm_eps": float("nan")}, "norm_eps = nan must be from 1e-30 to 1"),
 ]
 TOGETHER = [
     ({"image_size": (4, 24)}, "image_size 4x24 is too small for a patch of 8x6 (stem stride 1)"),

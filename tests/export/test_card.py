@@ -258,7 +258,7 @@ def test_names_cannot_break_out_of_their_place(timm_directory, tmp_path):
     shutil.copytree(timm_directory(**SMALL), bad)
     vitconvert.convert(bad, output=tmp_path / "out", verify=False)
     text = _card(tmp_path / "out")
-    assert "# `a''b'' --- '''x`\n" in text
+    assert "# `a''b''\\n---\\n'''x`\n" in text
     assert str(tmp_path) not in text
 
 
