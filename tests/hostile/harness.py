@@ -6,6 +6,7 @@ go on and can say what happened.
 """
 
 import faulthandler
+import gc
 import os
 import resource
 import select
@@ -132,13 +133,15 @@ def _run(
         for number, file in enumerate((out, err), start=1):
             os.dup2(file.fileno(), number)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        errors = ("strict", "strict", "backslashreplace")  # as Python opens them
         sys.stdin, sys.stdout, sys.stderr = (
-            os.fdopen(number, mode, encoding="utf-8", closefd=False)
+            os.fdopen(number, mode, encoding="utf-8", errors=errors[number], closefd=False)
             for number, mode in enumerate("rww")
         )
         if cwd is not None:
             os.chdir(cwd)
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        gc.freeze()  # what imports made is not looked through for garbage
         _limit(mebibytes)
         body()
         code = 0

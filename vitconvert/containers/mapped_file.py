@@ -25,15 +25,19 @@ class MappedFile:
     A file that another program cuts is noticed when the next tensor of it is asked for. But what
     looks at a page that was mapped before and is gone now is ended by the system (SIGBUS).
 
+    Args:
+        path: The file.
+        size: That it had when its header was read.
+
     Raises:
-        CorruptFile: The file is empty.
+        CorruptFile: It is shorter now.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, size: int = 1) -> None:
         self._path = path
         with path.open("rb") as file:
-            if not os.fstat(file.fileno()).st_size:
-                raise _cut(path, "some bytes", 0)
+            if (found := os.fstat(file.fileno()).st_size) < size:
+                raise _cut(path, size, found)
             # Private and writable: torch warns about buffers that are read-only, and a user who
             # writes to a tensor must not change the file.
             self._bytes: mmap.mmap | None = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
@@ -63,14 +67,14 @@ class MappedFile:
         if self._bytes is None:
             raise ValueError("read from a closed container")
         if (size := self._bytes.size()) < len(self._bytes):  # the file's now, and when mapped
-            raise _cut(self._path, f"{len(self._bytes):,} bytes", size)
+            raise _cut(self._path, len(self._bytes), size)
         return self._bytes
 
 
-def _cut(path: Path, expected: str, found: int) -> CorruptFile:
+def _cut(path: Path, expected: int, found: int) -> CorruptFile:
     return CorruptFile(
         "The file became shorter while it was read.",
-        evidence={"file": path, "expected": expected, "found": f"{found:,} bytes"},
+        evidence={"file": path, "expected": f"{expected:,} bytes", "found": f"{found:,} bytes"},
     )
 
 

@@ -68,10 +68,12 @@ def open_file(path: Path, _members: object, _prefer: object) -> Container:
     Raises:
         CorruptFile: The file is truncated, or its header contradicts itself or the file.
     """
-    mapped = MappedFile(path)
-    header_end = 8 + _header_length(path, mapped)
-    metadata, entries = _parse_header(path, mapped.bytes_at(8, header_end - 8))
-    _check_layout(path, entries, header_end, len(mapped))
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        header_end = 8 + _header_length(path, file.read(8), size)
+        metadata, entries = _parse_header(path, file.read(header_end - 8))
+    _check_layout(path, entries, header_end, size)
+    mapped = MappedFile(path, size)
     return Container(
         path=path,
         files=(path,),
@@ -89,15 +91,15 @@ def open_file(path: Path, _members: object, _prefer: object) -> Container:
     )
 
 
-def _header_length(path: Path, mapped: MappedFile) -> int:
-    length = int.from_bytes(mapped.bytes_at(0, 8), "little")
+def _header_length(path: Path, start: bytes, size: int) -> int:
+    length = int.from_bytes(start, "little")
     if length > LONGEST_HEADER:
         raise CorruptFile(
             "The header is longer than a safetensors header may be.",
             evidence={"file": path, "header": f"{length:,} bytes", "limit": f"{LONGEST_HEADER:,}"},
         )
-    if 8 + length > len(mapped):
-        raise _truncated(path, expected=8 + length, found=len(mapped), at_least="at least ")
+    if 8 + length > size:
+        raise _truncated(path, expected=8 + length, found=size, at_least="at least ")
     return length
 
 

@@ -142,6 +142,8 @@ def _refuse_strange_entries(path: Path, entries: list[zipfile.ZipInfo]) -> None:
         stored = entry.compress_type == zipfile.ZIP_STORED
         if not stored and entry.compress_type != zipfile.ZIP_DEFLATED:
             fact = f"{entry.filename!r} is compressed in a way that is not read here."
+        elif entry.volume:
+            fact = f"{entry.filename!r} lies in another part of an archive in several files."
         elif entry.flag_bits & 1:
             fact = f"{entry.filename!r} is encrypted."
         elif stored and entry.compress_size != entry.file_size:
@@ -163,21 +165,38 @@ def _check_end(path: Path, file: BinaryIO, begin: int, count: int) -> None:
     size = file.seek(0, SEEK_END)
     file.seek(max(size - 98, 0))
     tail = file.read().rjust(98, b"\0")
-    record, locator, end = tail[:56], tail[56:76], tail[76:]
-    signature, entries, place, comment = struct.unpack("<4s6xH4xIH", end)
-    agrees = signature == b"PK\5\6" and not comment
-    if locator[:4] == b"PK\6\7":
-        agrees &= struct.unpack("<4s28xQ8xQ", record) == (b"PK\6\6", count, begin)
-        agrees &= struct.unpack("<8xQ4x", locator) == (size - 98,)
-        agrees &= entries in (count, 2**16 - 1) and place in (begin, 2**32 - 1)
+    record = struct.unpack("<4sQ4x2I4Q", tail[:56])
+    locator = struct.unpack("<4sIQI", tail[56:76])
+    end = struct.unpack("<4s2H2H2IH", tail[76:])
+    if locator[0] == b"PK\6\7":
+        length = size - 98 - begin
+        agrees = record == (b"PK\6\6", 44, 0, 0, count, count, length, begin)
+        agrees &= locator == (b"PK\6\7", 0, size - 98, 1)
     else:
-        agrees &= (entries, place) == (count, begin)
+        length = size - 22 - begin
+        agrees = True
+    plain = (b"PK\5\6", 0, 0, count, count, length, begin, 0)
+    full = (b"PK\5\6", 0, 0, 2**16 - 1, 2**16 - 1, 2**32 - 1, 2**32 - 1, 0)
+    agrees &= all(found in pair for found, *pair in zip(end, plain, full, strict=True))
+    agrees = agrees and _entries_fill(file, begin, length, count)
     if not agrees:
         raise CorruptFile(
             "The end of the archive contradicts its directory.",
             evidence={"file": path, "directory": begin, "members": count},
             hint="download it again.",
         )
+
+
+def _entries_fill(file: BinaryIO, begin: int, length: int, count: int) -> bool:
+    """Whether the entries of a directory, by the lengths of their parts, are as long as it is."""
+    file.seek(begin)
+    directory = file.read(length)
+    place = 0
+    for _ in range(count):
+        if place + 46 > length:
+            return False
+        place += 46 + sum(struct.unpack_from("<3H", directory, place + 28))
+    return place == length
 
 
 def _located(path: Path, file: BinaryIO, entry: zipfile.ZipInfo) -> Member:

@@ -19,6 +19,11 @@ from vitconvert.containers.torch.reading import CheckpointReader, container_of, 
 from vitconvert.containers.zip_archive import Member, member_bytes
 from vitconvert.errors import CorruptFile
 
+# What torch.save writes beside the pickle and the storages, in one or another of its versions.
+_RECORDS = (
+    *("version", "byteorder", ".format_version", ".storage_alignment"),
+    ".data/serialization_id",
+)
 _VERSIONS = [b"%d\n" % number for number in range(1, 11)]  # that torch reads; it writes 3
 
 
@@ -51,7 +56,7 @@ def _check_records(path: Path, folder: str, members: Mapping[str, Member]) -> No
     """Make sure that this is an archive of the kind that is read here."""
     records = {
         name: member_bytes(path, members[folder + name])
-        for name in ("version", "byteorder")
+        for name in _RECORDS
         if folder + name in members
     }
     folded = {name.lower() for name in members}  # torch does not tell capitals from others

@@ -66,7 +66,6 @@ def open_legacy(path: Path, *, prefer: tuple[str, ...] = ()) -> Container:
         CorruptFile: The file is truncated, or a pickle is damaged or holds no named tensors.
         UnsafeFile: The pickle asks for classes that are not plain data.
     """
-    mapped = MappedFile(path)
     begin = 0
     with path.open("rb") as file:
         pickles = cast(IO[bytes], _Pickles(file))
@@ -80,6 +79,7 @@ def open_legacy(path: Path, *, prefer: tuple[str, ...] = ()) -> Container:
             file.seek(begin)
             raise refusal(path, cast(IO[bytes], _Pickles(file)), error) from error
         place = file.tell()
+    mapped = MappedFile(path)
     members = _members(path, mapped, reader.storages, keys, place)
     return container_of(path, mapped, value, members, prefer)
 

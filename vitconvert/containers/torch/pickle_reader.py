@@ -48,7 +48,7 @@ _STRANGE = "values in an order that torch never writes"
 _LITERALS = ("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE")
 _CONSTANTS: Mapping[str, object] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 # A large checkpoint with the state of its optimizer takes 50,000 opcodes and keys of 100 letters.
-_MOST_OPCODES = 2 * 10**6
+_MOST_OPCODES = 500_000
 _LONGEST_KEY = 10_000
 _LARGEST_KEY = 2**63  # a million larger numbers may share one hash, and a lookup then takes hours
 

@@ -26,7 +26,7 @@ from vitconvert.wrappers import wrapper_keys
 # A pickle may hold itself, or a value shared so often that a walk never ends. No honest
 # checkpoint nests deeper than this, and no container is walked twice.
 _DEEPEST = 32
-_MOST_STEPS = 10**7  # of all walks through a file's values; a training checkpoint takes 100,000
+_MOST_STEPS = 10**6  # of all counts of tensors; a training checkpoint takes 10,000
 _MOST_NAMES = 2**24  # letters; a thousand tensors take 50,000
 _LONG = 100  # letters of a text that is shown once
 
@@ -125,10 +125,12 @@ class _Unwrapping:
 
     def __init__(self, path: Path, prefer: tuple[str, ...]) -> None:
         self.path, self.prefer = path, prefer
+        self.holders = set[int]()  # the ids of what holds tensors, at any depth
         self.steps = 0
         self.shown: set[int] = set()  # what is among the extras already
 
     def unwrapped(self, loaded: object) -> Unwrapped:
+        self.holders = _holders(loaded)
         level, wrapper, extras = self._level(loaded)
         if alike := self._alike(level):
             raise MissingFact(
@@ -190,7 +192,7 @@ class _Unwrapping:
             # I-JEPA keeps two encoders beside a predictor; its authors, timm and transformers take
             # `encoder`. MSN has no predictor, and its weights are those of `target_encoder`.
             order = (*self.prefer, "encoder", *wrapper_keys())
-        known = [k for k in order if isinstance(level.get(k), dict) and self._tensors(level[k])]
+        known = [k for k in order if isinstance(level.get(k), dict) and self._holds(level[k])]
         # MSN keeps its prototypes, a tensor, beside the encoders; a state dict has no mappings.
         if known:
             return known[0]
@@ -212,9 +214,7 @@ class _Unwrapping:
         names = [
             (str(key), frozenset(value))
             for key, value in mappings
-            if isinstance(value, dict)
-            and self._tensors(value)
-            and any("." in str(n) for n in value)
+            if isinstance(value, dict) and self._holds(value) and any("." in str(n) for n in value)
         ]
         counts = Counter(same for _, same in names)
         return [key for key, same in names if counts[same] > 1]
@@ -243,21 +243,26 @@ class _Unwrapping:
                     evidence={"file": self.path, "name": repr(key)[:80]},
                 )
 
+    def _holds(self, value: object) -> bool:
+        return id(value) in self.holders
+
     def _tensors(self, value: object) -> int:
         """How many tensors a value holds, at any depth."""
         count, walked, pending = 0, set[int](), [value]
         while pending:
-            inner = pending.pop()
-            count += _is_tensor(inner)
-            self.steps += 1
+            outer = pending.pop()
+            if not self._holds(outer) or id(outer) in walked:
+                continue
+            walked.add(id(outer))
+            for inner in _inside(outer):
+                count += _is_tensor(inner)
+                pending.append(inner)
+                self.steps += 1
             if self.steps > _MOST_STEPS:
                 raise CorruptFile(
-                    "The values of the file stand in more places than can be looked at.",
+                    "The tensors of the file stand in more places than can be looked at.",
                     evidence={"file": self.path},
                 )
-            if isinstance(inner, dict | list | tuple) and id(inner) not in walked:
-                walked.add(id(inner))
-                pending.extend(inner.values() if isinstance(inner, dict) else inner)
         return count
 
     def _plain(self, value: object, depth: int = 0) -> object:
@@ -265,8 +270,7 @@ class _Unwrapping:
 
         Lists, mappings and long texts are shown where they come first, and named after that.
         """
-        if isinstance(value, Namespace):
-            value = vars(value)
+        value = vars(value) if isinstance(value, Namespace) else value
         if value is None or isinstance(value, bool | int | float):
             return value
         if _is_tensor(value):
@@ -280,7 +284,7 @@ class _Unwrapping:
         if not isinstance(value, dict | list | tuple) or (named and value):
             return type(value).__name__
         self.shown.add(id(value))
-        if self._tensors(value):
+        if self._holds(value):
             return self._summary(value)
         if isinstance(value, dict):
             return {
@@ -324,6 +328,35 @@ def checked_names(path: Path, named: Iterable[tuple[str, Value]]) -> Iterator[tu
 def _unicode(text: str) -> str:
     """The text, with half surrogate pairs as escapes."""
     return text.encode(errors="backslashreplace").decode()
+
+
+def _holders(loaded: object) -> set[int]:
+    """The ids of all values that hold tensors, themselves or through others."""
+    around: dict[int, list[int]] = {id(loaded): []}
+    pending, found = [loaded], set[int]()
+    while pending:
+        outer = pending.pop()
+        for inner in _inside(outer):
+            if _is_tensor(inner):
+                found.add(id(outer))
+            if id(inner) not in around:
+                around[id(inner)] = []
+                pending.append(inner)
+            around[id(inner)].append(id(outer))
+    above = list(found)
+    while above:
+        new = {outer for outer in around[above.pop()] if outer not in found}
+        found |= new
+        above += new
+    return found
+
+
+def _inside(value: object) -> Iterable[object]:
+    if isinstance(value, Namespace):
+        return [vars(value)]
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list | tuple) else ()
 
 
 def _is_tensor(value: object) -> bool:
