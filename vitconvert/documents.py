@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import stat
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,12 @@ from typing import Any
 from vitconvert.errors import CorruptFile, SourceError
 
 # The longest that are known, of models with thousands of tensors or classes, have a few million
-# bytes. As Python objects, text can take thirty times its size: then half a GiB.
-MOST_BYTES = 16 * 2**20
+# bytes. As Python objects, text can take thirty times its size.
+MOST_BYTES = 4 * 2**20
 MOST_DEPTH = 64  # of lists and objects in one another: Python's own recursion has an end
 
 _MOST_DIGITS = 18  # a whole number of so many is less than 2^63
+_MANY_DIGITS = re.compile(rb"[0-9]{%d}" % _MOST_DIGITS)
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -63,7 +65,8 @@ def parse_object(text: bytes | bytearray) -> dict[str, Any]:
     if len(text) > MOST_BYTES:
         raise ValueError(f"{len(text):,} bytes; {MOST_BYTES:,} at most are read")
     try:
-        value = json.loads(text.decode("utf-8"), parse_int=_whole_number)
+        parse_int = _whole_number if _MANY_DIGITS.search(text) else None  # a slow one, and a fast
+        value = json.loads(text.decode("utf-8"), parse_int=parse_int)
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
     check_values(value)
@@ -80,21 +83,21 @@ def check_values(value: object) -> None:
     """
     level = [value]
     for _ in range(MOST_DEPTH):
-        for inner in level:
-            if isinstance(inner, str):
-                inner.encode()  # UnicodeEncodeError, a ValueError, for half a surrogate pair
-            elif isinstance(inner, int) and abs(inner) >= 2**63:
+        inside: list[object] = []
+        for found in level:
+            if isinstance(found, str):
+                found.encode()  # UnicodeEncodeError, a ValueError, for half a surrogate pair
+            elif isinstance(found, list):
+                inside += found
+            elif isinstance(found, dict):
+                inside += found
+                inside += found.values()
+            elif isinstance(found, int) and abs(found) >= 2**63:
                 raise ValueError("a whole number of more than 64 bits")
-        level = [inner for outer in level for inner in _inside(outer)]
-        if not level:
+        if not inside:
             return
+        level = inside
     raise ValueError(_TOO_DEEP)
-
-
-def _inside(value: object) -> list[object]:
-    if isinstance(value, dict):
-        return [*value, *value.values()]
-    return value if isinstance(value, list) else []
 
 
 def _whole_number(digits: str) -> int | float:

@@ -8,6 +8,7 @@ The prefixes are those of timm (`hf-hub:`, `local-dir:`) and of huggingface_hub 
 address of a Hub page means the repository. What exists on disk is a path before all else.
 """
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,8 +80,8 @@ def parse_reference(text: str) -> Reference:
     Raises:
         SourceError: It means nothing, or a path that does not exist. Names the nearest.
     """
-    path = Path(text).expanduser()
-    if text and path.exists():
+    path = Path(os.path.expanduser(text))  # noqa: PTH111 (never an error)
+    if text and os.path.exists(path):  # noqa: PTH110 (no error for a name that is too long)
         if path.is_dir() and _HUB.fullmatch(text):
             import logging  # late: it takes as long to import as all of this package's sources
 
@@ -99,7 +100,8 @@ def _with_scheme(text: str, scheme: str, rest: str) -> Reference:
         case "timm" if rest:
             return TimmName(name=rest)
         case "local-dir":
-            if (path := Path(rest).expanduser()).exists():
+            path = Path(os.path.expanduser(rest))  # noqa: PTH111
+            if os.path.exists(path):  # noqa: PTH110
                 return LocalPath(path=path)
             raise _nothing_there(rest, path)
         case "https" | "http":
@@ -155,13 +157,13 @@ def _ends_like_weights(text: str) -> bool:
 def _nothing_there(text: str, path: Path) -> SourceError:
     if not text:
         return SourceError("The reference is empty.", hint="give a path, timm:NAME or hf:ORG/REPO.")
-    if path.is_symlink():
+    if os.path.islink(path):  # noqa: PTH114
         return SourceError(
             f"{text} is a link to what is not there.",
             evidence={"link": path, "leads to": path.readlink()},
             hint="in a cache of downloads, the download was not finished: get it again.",
         )
-    siblings = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+    siblings = [p.name for p in path.parent.iterdir()] if os.path.isdir(path.parent) else []  # noqa: PTH112
     if near := nearest(path.name, siblings, 3):
         hint = f"did you mean {' or '.join(str(path.parent / name) for name in near)}?"
     elif "/" in text or _ends_like_weights(text):

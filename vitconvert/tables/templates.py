@@ -191,10 +191,7 @@ def parse_template(text: str, words: Words) -> Template:
         ValueError: A brace holds neither an index nor a known word, or stands alone; words refer
             in a circle; numbers touch; a `*` is not at the end.
     """
-    segments = _merge(_segments(text, words, ()))
-    if sum(len(s) for s in segments if isinstance(s, str)) > _LONGEST_KEY:
-        raise ValueError(f"with its words it has more than {_LONGEST_KEY} letters")
-    template = Template(segments, text)
+    template = Template(_merge(_segments(text, words, ())), text)
     for skeleton, readings in template.skeletons.items():
         if any(len(reading) != len(_NUMBER.findall(skeleton)) for reading in readings):
             raise ValueError("two numbers side by side cannot be told apart")
@@ -213,8 +210,10 @@ def _segments(text: str, words: Words, open_words: tuple[str, ...]) -> list[Segm
         segments += [_letters(rest[:-1]), Rest()]
     else:
         segments.append(_letters(rest))
-    if max(len(segments), len(open_words)) > _MOST_SEGMENTS:
+    if len(segments) > _MOST_SEGMENTS:
         raise ValueError(f"with its words it has more than {_MOST_SEGMENTS} pieces")
+    if sum(len(s) for s in segments if isinstance(s, str)) > _LONGEST_KEY:
+        raise ValueError(f"with its words it has more than {_LONGEST_KEY} letters")
     return segments
 
 

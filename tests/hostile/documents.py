@@ -1,0 +1,103 @@
+"""Checkpoints with documents beside them, and what hostile hands put into those."""
+
+import copy
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hypothesis import strategies as st
+from transformers import AutoModel, BeitConfig, Dinov2Config, SiglipVisionConfig
+
+from tests.small_models import randomise
+from vitconvert.api import convert, load_checkpoint
+from vitconvert.demo.demonstration import DIGITS
+from vitconvert.preprocessing import Preprocessing
+
+Place = tuple[str | int, ...]  # keys and positions from the top of a document
+
+_SIZES: dict[str, Any] = {
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "intermediate_size": 40,
+    "image_size": 16,
+    "patch_size": 8,
+}
+_OF_TRANSFORMERS = {"beit": BeitConfig, "dinov2": Dinov2Config, "siglip": SiglipVisionConfig}
+
+
+def make_checkpoint(kind: str, directory: Path) -> Path:
+    """A small checkpoint of a project, with the documents that it has beside the weights.
+
+    `vit` is the demo's, `timm`, `hf` and `open_clip` are its conversions without vitconvert.json.
+    """
+    place = directory / kind
+    if kind in _OF_TRANSFORMERS:
+        config = _OF_TRANSFORMERS[kind](**_SIZES)
+        randomise(AutoModel.from_config(config)).save_pretrained(place)
+        processor = {"image_processor_type": "BitImageProcessor", "size": {"shortest_edge": 18}}
+        (place / "preprocessor_config.json").write_text(json.dumps(processor))
+        return place
+    convert(DIGITS, to="timm" if kind == "vit" else kind, output=place, verify=False)
+    if kind != "vit":
+        (place / "vitconvert.json").unlink()
+    return place
+
+
+def use(directory: Path) -> None:
+    """Do what needs all that the documents say, from the header alone."""
+    checkpoint = load_checkpoint(directory)
+    assert checkpoint.labels is None or all(isinstance(name, str) for name in checkpoint.labels)
+    if isinstance(steps := checkpoint.preprocessing, Preprocessing):
+        assert all(map(math.isfinite, (*steps.mean, *steps.std)))
+        steps.at_size((64, 48))
+    assert math.isfinite(checkpoint.config.norm_eps)
+    assert checkpoint.config.axes() and checkpoint.config.function()
+
+
+def places(document: Any, place: Place = ()) -> Iterator[Place]:
+    """Every place of a document, the top as well."""
+    yield place
+    match document:
+        case dict():
+            inside = document.items()
+        case list():
+            inside = enumerate(document)
+        case _:
+            return
+    for key, value in inside:
+        yield from places(value, (*place, key))
+
+
+def changed(document: Any, place: Place, value: Any) -> Any:
+    """The document with another value at a place."""
+    if not place:
+        return value
+    whole = copy.deepcopy(document)
+    part = whole
+    for key in place[:-1]:
+        part = part[key]
+    part[place[-1]] = value
+    return whole
+
+
+_NUMBERS = st.sampled_from(
+    [
+        *(0, -1, 1, 3, 10**9, 2**31, 2**63, 10**18, 10**30, 10**400, -(10**18)),
+        *(0.5, 1e-300, 1e300, -1e300, 5e-324, math.nan, math.inf, -math.inf, -0.0),
+    ]
+)
+_WORDS = st.sampled_from(["", "gelu", "\x1b[2J", "nan", "1e999", "9" * 30, "x" * 9000, "224x-1"])
+_LEAVES = st.none() | st.booleans() | _NUMBERS | _WORDS | st.integers() | st.text(max_size=9)
+_FEW = st.recursive(
+    _LEAVES,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(_WORDS | st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+VALUES = _FEW | _LEAVES.map(lambda value: [value] * 2000)
+"""Anything that JSON can say: other kinds, other signs, too large, too many."""

@@ -1,0 +1,341 @@
+"""Documents of others: whatever they say, a refusal that names the file, or an answer."""
+
+import functools
+import json
+import os
+import shutil
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from tests.hostile.documents import VALUES, Place, changed, make_checkpoint, places, use
+from tests.hostile.harness import Answer, call_limited, run_limited
+from vitconvert.api import load_checkpoint
+from vitconvert.demo.demonstration import DIGITS
+from vitconvert.documents import MOST_BYTES
+from vitconvert.errors import VitConvertError
+from vitconvert.tables.dialects import read_table
+from vitconvert.toml_files import tables_dir
+
+DOCUMENTS = ("config.json", "preprocessor_config.json", "vitconvert.json")
+KINDS = {
+    "vit": ("config.json", "vitconvert.json"),
+    "timm": ("config.json",),
+    "hf": ("config.json", "preprocessor_config.json"),
+    "beit": ("config.json",),
+    "dinov2": ("config.json", "preprocessor_config.json"),
+    "siglip": ("config.json",),
+}
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """A sound one, to be spoiled."""
+    place = tmp_path / "model"
+    shutil.copytree(DIGITS, place)
+    return place
+
+
+@functools.cache
+def _made(kind: str, factory: Callable[..., Path]) -> Path:
+    return make_checkpoint(kind, factory("documents"))
+
+
+def refused(answer: Answer, word: str, code: int = 1) -> None:
+    """A refusal of this kind, within the limits of the harness, and no more than a message."""
+    assert answer.err.startswith(f"error: {word}\n"), answer.err[-2000:]
+    assert answer.code == code
+    assert "Traceback" not in answer.err
+    assert len(answer.err) < 20_000
+
+
+def predict(checkpoint: Path) -> Answer:
+    """Ask for what needs every document."""
+    return run_limited("predict", checkpoint, DIGITS / "samples" / "3.png")
+
+
+def spoil(checkpoint: Path, name: str) -> Path:
+    """Where a document lies, with no other that says the same."""
+    if name != "vitconvert.json":
+        (checkpoint / "vitconvert.json").unlink(missing_ok=True)
+    return checkpoint / name
+
+
+SPOILED = {
+    "deep lists": b"[" * 200_000 + b"]" * 200_000,
+    "deep objects": b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
+    "as deep as Python can": b'{"a":' * 300 + b"1" + b"}" * 300,
+    "a list": b"[1, 2]",
+    "a number": b"12",
+    "null": b"null",
+    "nothing": b"",
+    "a web page": b"<!doctype html><html></html>",
+    "truncated": b'{"model_type": "vit", "hidden_s',
+    "not UTF-8": b'{"model_type": "\xff\xfe"}',
+    "UTF-16": '{"model_type": "vit"}'.encode("utf-16"),
+    "half a character": b'{"model_type": "\\ud800"}',
+    "many small lists": b"[" + b"[]," * (MOST_BYTES // 3 - 9) + b"[]]",
+}
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+@pytest.mark.parametrize("what", SPOILED)
+def test_what_is_no_document_is_refused(what: str, name: str, checkpoint: Path) -> None:
+    spoil(checkpoint, name).write_bytes(SPOILED[what])
+    answer = predict(checkpoint)
+    refused(answer, "corrupt-file")
+    assert str(checkpoint / name) in answer.err
+
+
+@pytest.mark.parametrize("what", SPOILED)
+def test_what_is_no_index_is_refused(what: str, tmp_path: Path) -> None:
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_bytes(SPOILED[what])
+    refused(run_limited("verify", index), "corrupt-file")
+
+
+@pytest.mark.parametrize("name", [*DOCUMENTS, "model.safetensors.index.json"])
+def test_a_file_of_gigabytes_of_holes_is_not_read(name: str, checkpoint: Path) -> None:
+    with spoil(checkpoint, name).open("wb") as file:
+        file.write(b"{")
+        file.truncate(8 * 2**30)
+    place = checkpoint / name if name.endswith("index.json") else checkpoint
+    refused(predict(place), "corrupt-file")
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_a_pipe_lets_nobody_wait(name: str, checkpoint: Path) -> None:
+    spoil(checkpoint, name).unlink(missing_ok=True)
+    os.mkfifo(checkpoint / name)
+    refused(predict(checkpoint), "source-not-found")
+
+
+def test_a_pipe_as_a_table_lets_nobody_wait(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "mine.toml")
+    refused(run_limited("verify", DIGITS, "--table", tmp_path / "mine.toml"), "table-error")
+
+
+def test_numbers_without_end_are_numbers(checkpoint: Path) -> None:
+    config = (checkpoint / "config.json").read_text().rstrip().removesuffix("}")
+    text = f'{config}, "of somebody else": [{"9" * 5000}, -{"9" * 5000}, 1e9999]}}'
+    (checkpoint / "config.json").write_text(text)
+    assert predict(checkpoint).code == 0
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "word"),
+    [
+        (("config",), None, "corrupt-file"),
+        (("config",), [], "corrupt-file"),
+        (("target",), 1, "corrupt-file"),
+        (("target",), None, "corrupt-file"),
+        (("config", "stem_depths"), [10**9, 10**12], "conflicting-fact"),
+        (("config", "stem_depths"), [10**9], "conflicting-fact"),
+        (("config", "stem_depths"), [1] * 10**6, "conflicting-fact"),
+        (("config", "depth"), 10**18, "conflicting-fact"),
+        (("config", "norm_eps"), float("nan"), "conflicting-fact"),
+        (("config", "norm_eps"), float("inf"), "conflicting-fact"),
+        (("config", "norm_eps"), -1e-6, "conflicting-fact"),
+        (("config", "norm_eps"), 1e9, "conflicting-fact"),
+        (("config", "attention_scale"), float("nan"), "conflicting-fact"),
+        (("config", "attention_scale"), float("inf"), "conflicting-fact"),
+        (("config", "attention_scale"), -0.125, "conflicting-fact"),
+        (("config", "attention_scale"), 1e30, "conflicting-fact"),
+        (("config", "rope_temperature"), float("inf"), "conflicting-fact"),
+        (("config", "drop_rate"), 1.5, "conflicting-fact"),
+        (("config", "proj_drop_rate"), -0.5, "conflicting-fact"),
+        (("config", "attention_drop_rate"), float("nan"), "conflicting-fact"),
+        (("preprocessing",), [1], "conflicting-fact"),
+        (("preprocessing", "image_size"), 10**18, "conflicting-fact"),
+        (("preprocessing", "std"), [1e-320] * 3, "conflicting-fact"),
+        (("preprocessing", "patch_size"), "16", "conflicting-fact"),
+        (("preprocessing", "origin"), ["\x1b[2J"], "conflicting-fact"),
+        (("labels",), "digits", "conflicting-fact"),
+    ],
+)
+def test_what_vitconvert_cannot_have_written(
+    place: Place, value: Any, word: str, checkpoint: Path
+) -> None:
+    (checkpoint / "config.json").unlink()  # which has names of classes, too
+    file = checkpoint / "vitconvert.json"
+    file.write_text(json.dumps(changed(json.loads(file.read_text()), place, value)))
+    refused(predict(checkpoint), word)
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        {"input_size": [3, 10**18, 10**18]},
+        {"input_size": [10**400, 1, 1]},
+        {"crop_pct": 5e-324},
+        {"crop_pct": float("nan")},
+        {"mean": float("inf")},
+        {"std": [0.5, 0.6]},
+        {"std": "half"},
+        {"crop_mode": ["center"]},
+        {"interpolation": {"a": 1}},
+    ],
+    ids=str,
+)
+def test_a_pretrained_cfg_that_cannot_be(section: dict[str, Any], checkpoint: Path) -> None:
+    (checkpoint / "vitconvert.json").unlink()
+    file = checkpoint / "config.json"
+    config = json.loads(file.read_text())
+    config["pretrained_cfg"] |= section
+    file.write_text(json.dumps(config))
+    refused(predict(checkpoint), "conflicting-fact")
+
+
+@pytest.mark.parametrize(("kind", "name"), [(k, n) for k, names in KINDS.items() for n in names])
+def test_any_value_anywhere_is_read_or_refused(
+    kind: str, name: str, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+) -> None:
+    original = _made(kind, tmp_path_factory.mktemp)
+    place = tmp_path / "model"
+    shutil.copytree(original, place)
+    document = json.loads((original / name).read_text())
+
+    @settings(
+        max_examples=120,
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=list(HealthCheck),
+        database=None,
+    )
+    @given(where=st.sampled_from(list(places(document))), value=VALUES)
+    @example(where=(), value={})
+    def check(where: Place, value: Any) -> None:
+        (place / name).write_text(json.dumps(changed(document, where, value)))
+        try:
+            use(place)
+        except VitConvertError as error:
+            assert len(str(error)) < 20_000
+
+    check()
+
+
+# Tables
+
+_TABLE = """
+[dialect]
+title = "mine"
+extends = "timm"
+"""
+HOSTILE_TABLES = {
+    "words that multiply": (
+        "[words]\n"
+        + "".join(f"word{chr(97 + i)} = {[f'x{j}' for j in range(10)]}\n" for i in range(12))
+        + '[rows]\ncls_token = "'
+        + "".join(f"{{word{chr(97 + i)}}}" for i in range(12))
+        + '"\n'
+    ).replace("'", '"'),
+    "words that double": (
+        '[words]\nword0 = "x"\n'
+        + "".join(f'word{i} = "{{word{i - 1}}}{{word{i - 1}}}"\n' for i in range(1, 60))
+        + '[rows]\ncls_token = "{word59}"\n'
+    ),
+    "a chain of words": (
+        '[words]\nword0 = "x"\n'
+        + "".join(f'word{i} = "{{word{i - 1}}}"\n' for i in range(1, 5000))
+        + '[rows]\ncls_token = "{word4999}"\n'
+    ),
+    "words in a circle": '[words]\naa = "{bb}"\nbb = "{aa}"\n[rows]\ncls_token = "{aa}"\n',
+    "long words that repeat": (
+        f'[words]\nlong = "{"x" * 100_000}"\n[rows]\ncls_token = "{"{long}" * 150}"\n'
+    ),
+    "nested braces": f'[rows]\ncls_token = "{"{" * 9000}{"}" * 9000}"\n',
+    "nested brackets": f'[rows]\ncls_token = "{"cat(" * 9000}{")" * 9000}"\n',
+    "a deep condition": f'[must]\n"{"(" * 9000}stem{")" * 9000}" = "why"\n',
+    "deep lists": f"[rows]\ncls_token = {'[' * 5000}{']' * 5000}\n",
+    "deep inline tables": f"[config]\nx = {'{a=' * 3000}1{'}' * 3000}\n",
+    "a deep dotted key": f"[config]\n{'a.' * 50_000}a = 1\n",
+    "a deep header": f"[{'a.' * 50_000}a]\n",
+    "many deep keys": "".join(f"{'a.' * 30}b{i} = 1\n" for i in range(10_000)),
+    "a number of 5000 digits": f"[config]\nnorm_eps = {'9' * 5000}\n",
+    "a number of 400 digits": f"[config]\nnorm_eps = {'9' * 400}\n",
+    "a giant index": f'[rows]\n"blocks.{{i}}.ls1.gamma" = "x.{{{"9" * 5000}*i}}"\n',
+    "another kind": "[rows]\ncls_token = 12\n",
+    "no words": "words = 12\n",
+    "not UTF-8": "[config]\nx = '\udcff'\n",
+    "half a character": '[config]\nx = "\\ud800"\n',
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE_TABLES)
+def test_hostile_tables_are_refused(what: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    text = _TABLE + HOSTILE_TABLES[what]
+    if what in ("no words", "many deep keys"):
+        text = HOSTILE_TABLES[what]
+    file.write_bytes(text.encode("utf-8", "surrogateescape"))
+    refused(run_limited("verify", DIGITS, "--table", file), "table-error")
+
+
+def test_a_table_with_what_is_no_number(tmp_path: Path) -> None:
+    shutil.copy(DIGITS / "model.safetensors", tmp_path)
+    (tmp_path / "mine.toml").write_text(f"{_TABLE}[config]\nnorm_eps = nan\n")
+    asked = ("verify", tmp_path, "--table", tmp_path / "mine.toml", "--set", "num_heads=3")
+    refused(run_limited(*asked), "conflicting-fact")
+
+
+def test_a_table_of_gigabytes_of_holes_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "mine.toml").open("wb") as file:
+        file.truncate(8 * 2**30)
+    refused(run_limited("verify", DIGITS, "--table", tmp_path / "mine.toml"), "table-error")
+
+
+@pytest.mark.parametrize("name", ["timm", "hf_vit", "big_vision"])
+def test_any_value_anywhere_in_a_table_is_read_or_refused(name: str, tmp_path: Path) -> None:
+    document = tomllib.loads((tables_dir() / f"{name}.toml").read_text())
+    file = tmp_path / "mine.toml"
+
+    @settings(
+        max_examples=150,
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=list(HealthCheck),
+        database=None,
+    )
+    @given(where=st.sampled_from(list(places(document))[1:]), value=VALUES)
+    def check(where: Place, value: Any) -> None:
+        file.write_text(_toml(changed(document, where, value)), encoding="utf-8")
+        try:
+            read_table(file)
+            load_checkpoint(DIGITS, table=file)
+        except VitConvertError as error:
+            assert len(str(error)) < 20_000
+
+    check()
+
+
+def _toml(document: dict[str, Any]) -> str:
+    return "".join(f"{json.dumps(k)} = {_toml_value(v)}\n" for k, v in document.items())
+
+
+def _toml_value(value: Any) -> str:
+    """A value, tables inline; TOML has no null."""
+    match value:
+        case None:
+            return '"null"'
+        case dict():
+            pairs = (f"{json.dumps(k)} = {_toml_value(v)}" for k, v in value.items())
+            return f"{{ {', '.join(pairs)} }}"
+        case list():
+            return f"[{', '.join(map(_toml_value, value))}]"
+        case float():
+            return repr(value)
+        case _:
+            return json.dumps(value).replace("\x7f", "\\u007f")
+
+
+def test_a_long_name_is_no_file() -> None:
+    for verb in ("inspect", "file"):
+        refused(run_limited(verb, "x" * 5000), "source-not-found")
+        refused(run_limited(verb, f"{'x/' * 2000}y.pth"), "source-not-found")
+    refused(run_limited("inspect", "local-dir:" + "x" * 5000), "source-not-found")
+    refused(call_limited(load_checkpoint, "x" * 5000), "source-not-found")
