@@ -334,8 +334,8 @@ def _toml_value(value: Any) -> str:
 
 
 def test_a_long_name_is_no_file() -> None:
-    for verb in ("inspect", "file"):
-        refused(run_limited(verb, "x" * 5000), "source-not-found")
-        refused(run_limited(verb, f"{'x/' * 2000}y.pth"), "source-not-found")
+    for asked in (("inspect",), ("file", "-o", "out")):
+        refused(run_limited(*asked, "x" * 5000), "source-not-found")
+        refused(run_limited(*asked, f"{'x/' * 2000}y.pth"), "source-not-found")
     refused(run_limited("inspect", "local-dir:" + "x" * 5000), "source-not-found")
     refused(call_limited(load_checkpoint, "x" * 5000), "source-not-found")

@@ -24,6 +24,11 @@ TENSORFLOW = {
 }
 
 
+def read(path: Path) -> None:
+    with open_image(path) as image:
+        load(image)
+
+
 def test_a_missing_image_is_named(tmp_path: Path) -> None:
     with pytest.raises(SourceError) as caught:
         open_image(tmp_path / "cat.png")
@@ -58,7 +63,7 @@ def test_a_truncated_image_is_named(
     photograph(61, 45).save(path)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with pytest.raises(CorruptFile) as caught:
-        load(open_image(path))
+        read(path)
     assert caught.value.evidence["image"] == str(path)
 
 
@@ -82,7 +87,7 @@ def test_damaged_images_never_end_in_a_traceback(
             damaged[position] = random.integers(256)
         path.write_bytes(damaged)
         try:
-            load(open_image(path))
+            read(path)
         except (CorruptFile, UnsafeFile) as error:
             refused += 1
             assert error.evidence["image"] == str(path)
@@ -96,7 +101,7 @@ def test_a_png_with_a_wrong_chunk_length_is_named(tmp_path: Path) -> None:
     damaged[33:37] = (1).to_bytes(4, "big")  # of IDAT, after the signature and IHDR
     path.write_bytes(damaged)
     with pytest.raises(CorruptFile) as caught:  # Pillow: SyntaxError
-        load(open_image(path))
+        read(path)
     assert caught.value.evidence["Pillow"].startswith("broken PNG file")
 
 

@@ -180,7 +180,7 @@ def _default_name(model: str, to: str) -> str:
 def _reference_for(source: str, model: str) -> str:
     """The reference for `sources.locate`; a name that exists on disk is always a path."""
     prefix = _NAMED.get(source)
-    is_path = os.path.exists(model) or looks_like_path(model)  # noqa: PTH110 (no error for odd names)
+    is_path = os.path.exists(model) or looks_like_path(model)  # noqa: PTH110 (never an error)
     if prefix is None or is_path or ":" in model or (source == "timm" and "/" in model):
         return model
     return f"{prefix}:{model}"

@@ -33,7 +33,7 @@ MAX_PIXELS = 2**25
 
 # Bytes of one image while it is decoded, converted and resized: enough for photographs of 50
 # megapixels, whatever is done with them. Pillow itself refuses more than 179 million pixels.
-MOST_MEMORY = 15 * 2**26
+MOST_MEMORY = 13 * 2**26
 _MUCH_MEMORY = 2**28  # images that need so much wait for each other
 _one_large_image = threading.Lock()
 
@@ -130,7 +130,7 @@ def _bytes_per_pixel(mode: str, backend: Backend, transparency: str) -> int:
     turned = stored if backend.upright else 0
     composed = 12 if transparency == "white" and mode not in ("1", "L", "RGB") else 0
     arrays = {"pil": 0, "uint8": 4 + 3 + 4, "float": 3 + 12}
-    return stored + max(turned + composed + 4, arrays[backend.resize])
+    return max(stored + turned + composed + 4, arrays[backend.resize])
 
 
 def _path_of(image: Image.Image) -> Path:
@@ -158,7 +158,7 @@ def _decoding(path: Path) -> Iterator[None]:
     """Turn whatever Pillow raises inside into an error that names the file."""
     try:
         yield
-    except Image.DecompressionBombError as error:
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise UnsafeFile(
             "The image declares more pixels than can be decoded safely.",
             evidence={"image": path, "Pillow": error},

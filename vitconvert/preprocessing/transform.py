@@ -29,13 +29,15 @@ def transformed(
     backend = BACKENDS[steps.backend]
     shrunk = fast and _may_be_shrunk(steps)
     with ExitStack() as held:
-        source = None
-        if not isinstance(image, Image.Image):
+        if ours := not isinstance(image, Image.Image):
             image = held.enter_context(pixels.open_image(image))
-            source = _shrunk(image, steps) if shrunk else None
+        source = _shrunk(image, steps) if ours and shrunk else None
         held.enter_context(pixels.memory_for(image, backend, steps.transparency))
         pixels.load(image)
-        values = _nearly_resized(image, source, steps) if shrunk else _resized(image, steps)
+        if shrunk:
+            values = _nearly_resized(image, source, steps)
+        else:
+            values = _resized(image, steps, ours=ours)
     if steps.crop:
         values = pixels.centred(values, steps.image_size, fill=_fill(steps), backend=backend)
     if values.shape[1:] != steps.image_size:
@@ -64,11 +66,16 @@ def _wrong_size(found: tuple[int, ...], steps: Steps) -> InputMismatch:
     )
 
 
-def _resized(image: Image.Image, steps: Steps) -> pixels.Pixels:
-    """Resized with the operations of the source project, on all pixels: uint8 or float32."""
+def _resized(image: Image.Image, steps: Steps, *, ours: bool = False) -> pixels.Pixels:
+    """Resized with the operations of the source project, on all pixels: uint8 or float32.
+
+    If the image is ours, its memory is needed no longer once it is converted.
+    """
     backend = BACKENDS[steps.backend]
     if not backend.converts_last:
-        image = _converted(image, steps)
+        original, image = image, _converted(image, steps)
+        if ours:
+            original.close()
     size = _size(steps, (image.height, image.width))
     if backend.resize == "pil":
         image = pixels.resized_on_pil(image, size, steps.interpolation)

@@ -19,7 +19,7 @@ Sections = Mapping[str, Any]
 
 MOST_BYTES = 2**20  # of a table; the longest of ours has a hundredth
 # tomllib looks through all parts of a key again for each of them (CPython 3.11).
-_CHAIN = re.compile(r"(?:[\w-]+[ \t]*\.[ \t]*){32}")
+_CHAIN = re.compile(r"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){32}")
 
 
 @functools.cache

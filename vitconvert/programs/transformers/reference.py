@@ -48,6 +48,7 @@ _MODULES = {
         norm="rms_norm",
     ),
 }
+_CHOOSES_CODE = ("attn_implementation", "auto_map", "experts_implementation", "quantization_config")
 _TOWER = "_vision_model"  # ends the model type of an image tower by itself
 _POOLED = ("Dinov2Model", "Dinov2WithRegistersModel", "DINOv3ViTModel", "CLIPVisionModel")
 
@@ -99,7 +100,7 @@ def _in_float32(kind: str) -> dict[str, Any]:
 
 
 def _their_config(checkpoint: Checkpoint) -> dict[str, Any]:
-    theirs = dict(checkpoint.their_config)
+    theirs = _without_code(checkpoint.their_config)
     if str(theirs.get("model_type")).removesuffix(_TOWER) not in _MODULES:
         theirs = _config_from_ours(checkpoint)
     theirs["num_labels"] = checkpoint.config.num_classes  # a config.json does not write two classes
@@ -111,6 +112,18 @@ def _their_config(checkpoint: Checkpoint) -> dict[str, Any]:
         # With the head of masked pre-training, tokens are normed in spite of mean pooling.
         theirs["use_mean_pooling"] = not checkpoint.config.final_norm
     return theirs
+
+
+def _without_code(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config.json without what chooses code: kernels of the Hub, quantisers, modules beside it.
+
+    transformers keeps to what it is asked for here anyway, but for mistakes (CVE-2026-4372).
+    """
+    return {
+        key: _without_code(value) if isinstance(value, dict) else value
+        for key, value in config.items()
+        if not key.startswith("_") and key not in _CHOOSES_CODE
+    }
 
 
 def _config_of(kind: str, theirs: Mapping[str, Any]) -> dict[str, Any]:
