@@ -88,7 +88,7 @@ def call_limited(
 def _forked(body: Callable[[], object], cwd: Path | None, seconds: float, mebibytes: int) -> Answer:
     torch.set_num_threads(1)  # a fork has none of the threads of its parent
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        begin, resident = time.perf_counter(), _resident_anonymous()
+        begin, resident = time.perf_counter(), resident_anonymous()
         child = os.fork()
         if not child:
             _run(body, cwd, mebibytes, out, err)
@@ -105,7 +105,7 @@ def _forked(body: Callable[[], object], cwd: Path | None, seconds: float, mebiby
         )
 
 
-def _resident_anonymous() -> int:
+def resident_anonymous() -> int:
     """Bytes that a fork has at once; pages of files come when it uses them."""
     pages = Path("/proc/self/statm").read_text().split()
     return (int(pages[1]) - int(pages[2])) * resource.getpagesize()

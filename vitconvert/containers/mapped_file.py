@@ -52,7 +52,9 @@ class MappedFile:
     def tensor(self, offset: int, info: TensorInfo) -> torch.Tensor:
         """The tensor at `offset`: a view on the file, or a copy where it is not aligned."""
         if offset % ITEM_SIZE[info.dtype]:
-            return tensor_from_buffer(bytearray(self.bytes_at(offset, info.nbytes)), 0, info)
+            plain = TensorInfo(dtype="uint8", shape=(info.nbytes,))
+            copy = tensor_from_buffer(self._mapping(), offset, plain).clone()
+            return tensor_from_buffer(copy.numpy().data, 0, info)
         return tensor_from_buffer(self._mapping(), offset, info)
 
     def close(self) -> None:
@@ -79,7 +81,7 @@ def _cut(path: Path, expected: int, found: int) -> CorruptFile:
 
 
 def tensor_from_buffer(
-    buffer: bytearray | mmap.mmap, offset: int, info: TensorInfo
+    buffer: bytearray | memoryview | mmap.mmap, offset: int, info: TensorInfo
 ) -> torch.Tensor:
     """A tensor on little-endian, row-major bytes; shares their memory."""
     import torch

@@ -135,7 +135,7 @@ def _parse_header(path: Path, name: str, start: bytes) -> tuple[str, bool, objec
     try:
         with warnings.catch_warnings(action="ignore"):  # Python warns about odd literals
             # Python 2 wrote lengths as `3L`.
-            header = ast.literal_eval(re.sub(r"(?<=\d)L(?=\s*[,)])", "", text).strip())
+            header = ast.literal_eval(re.sub(r"(?<=\d)L(?=\s*[,)])", "", text).strip(" \n"))
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
         raise _bad_header(path, name, text) from error
     match header:
@@ -148,7 +148,7 @@ def _parse_header(path: Path, name: str, start: bytes) -> tuple[str, bool, objec
 
 
 def _header_end(path: Path, name: str, start: bytes) -> int:
-    if start[:6] != _NPY_MAGIC or start[6:7] not in (b"\1", b"\2") or len(start) < 12:
+    if start[:6] != _NPY_MAGIC or start[6:8] not in (b"\1\0", b"\2\0") or len(start) < 12:
         raise CorruptFile(
             f"{name!r} is not a .npy array of version 1 or 2.",
             evidence={"file": path, "begins": start[:8].hex(" ")},

@@ -24,6 +24,7 @@ from vitconvert.errors import CorruptFile, UnsafeFile
 MOST_INFLATION = 20
 FREE_INFLATION = 64 * 2**20
 
+_DIRECTORY = 0x10  # among the attributes of DOS
 _DESCRIPTOR_FOLLOWS, _UTF8 = 0x8, 0x800  # flags: sizes and CRC follow the bytes; encoding
 
 BROKEN_ZIP = (
@@ -142,6 +143,8 @@ def _refuse_strange_entries(path: Path, entries: list[zipfile.ZipInfo]) -> None:
         stored = entry.compress_type == zipfile.ZIP_STORED
         if not stored and entry.compress_type != zipfile.ZIP_DEFLATED:
             fact = f"{entry.filename!r} is compressed in a way that is not read here."
+        elif entry.filename.endswith("/") or entry.external_attr & _DIRECTORY:
+            fact = f"{entry.filename!r} is called a directory, so that some readers find it empty."
         elif entry.volume:
             fact = f"{entry.filename!r} lies in another part of an archive in several files."
         elif entry.flag_bits & 1:

@@ -59,9 +59,15 @@ def _check_records(path: Path, folder: str, members: Mapping[str, Member]) -> No
         for name in _RECORDS
         if folder + name in members
     }
+    numbers = [data for name, data in records.items() if name != "byteorder"]
+    strangers = [name for name in members if not name.startswith(folder)]
     folded = {name.lower() for name in members}  # torch does not tell capitals from others
-    if records.get("version") not in _VERSIONS or folder + "data.pkl" not in members:
+    if strangers:
+        fact = "The archive holds members outside the folder of its checkpoint."
+    elif records.get("version") not in _VERSIONS or folder + "data.pkl" not in members:
         fact = "The archive has no data.pkl and no version that torch reads."
+    elif not all(number.strip().isdigit() for number in numbers):
+        fact = "Records of the archive that are whole numbers elsewhere are none here."
     elif records.get("byteorder", b"little") != b"little":
         fact = "The numbers of this archive are big-endian, which is not read here."
     elif len(folded) < len(members):
@@ -72,7 +78,7 @@ def _check_records(path: Path, folder: str, members: Mapping[str, Member]) -> No
         fact,
         evidence={
             "file": path,
-            "members": ", ".join(members)[:160],
+            "members": ", ".join([*strangers, *members])[:160],
             **{name: repr(data[:20]) for name, data in records.items()},
         },
     )
