@@ -24,7 +24,6 @@ from typing import IO, NoReturn
 import numpy  # noqa: F401 - so that no fork has to
 import PIL.Image
 import safetensors.torch  # noqa: F401
-import timm  # noqa: F401
 import torch
 
 import vitconvert.api  # noqa: F401
@@ -86,6 +85,7 @@ def call_limited(
 
 
 def _forked(body: Callable[[], object], cwd: Path | None, seconds: float, mebibytes: int) -> Answer:
+    import_module("timm")  # so that no fork has to
     torch.set_num_threads(1)  # a fork has none of the threads of its parent
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         begin, resident = time.perf_counter(), resident_anonymous()
