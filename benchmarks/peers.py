@@ -6,9 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import timm
 import torch
-from timm.models import save_for_hf
 from torch import Tensor
 
 import vitconvert
@@ -67,11 +65,13 @@ class Peer:
 
 def write_weights(setting: Setting) -> None:
     """Random weights in timm's directory."""
+    import timm
+
     model = timm.create_model(setting.architecture)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.02)
-    save_for_hf(model, setting.folder / "timm", safe_serialization=True)
+    timm.models.save_for_hf(model, setting.folder / "timm", safe_serialization=True)
 
 
 def export_weights(setting: Setting) -> None:
@@ -122,6 +122,8 @@ def _reference(setting: Setting) -> Answer:
 
 
 def _timm_model(setting: Setting) -> Any:
+    import timm
+
     weights = setting.folder / "timm" / "model.safetensors"
     return timm.create_model(setting.architecture, checkpoint_path=str(weights))
 
@@ -150,7 +152,7 @@ def _transformers(setting: Setting) -> Answer:
 
 
 def _torchvision(setting: Setting) -> Answer:
-    from vitconvert.programs.torchvision.reference import torchvision_model
+    from vitconvert.programs.torchvision import torchvision_model
 
     theirs = _timm_model(setting)
     config = config_of(setting)

@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import timm
 import torch
 from PIL import Image
-from timm.data import create_transform, resolve_data_config
 
 import vitconvert
 from benchmarks.measuring import ratios, spread, table
@@ -133,6 +131,9 @@ def _none(jobs: list[Job]) -> Seconds:
 def _programs(
     directory: Path, architecture: str
 ) -> dict[str, Callable[[tuple[Path, ...]], object]]:
+    import timm
+    from timm.data import create_transform, resolve_data_config
+
     ours = vitconvert.load_model(directory, fast=True)
     preprocessing = vitconvert.load_checkpoint(directory).preprocessing
     assert preprocessing

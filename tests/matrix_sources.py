@@ -12,15 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import open_clip
-import timm
 import torch
-import transformers
-import vit_pytorch
 from safetensors.torch import save_file
-from timm.models import save_for_hf
 from torch import nn
-from torchvision.models import VisionTransformer as TorchvisionViT
 
 from tests.originals.spelling import (
     HEADS,
@@ -35,6 +29,7 @@ from tests.originals.spelling import (
     pair,
     prefixed,
 )
+from tests.packages import open_clip, timm, torchvision, transformers, vit_pytorch
 from tests.small_models import randomise
 from tests.spelling import google_arrays
 from tests.tables.specimens.google import big_vision, jeonsworld
@@ -62,7 +57,7 @@ def randomised(model: nn.Module) -> nn.Module:
 def write_timm(folder: Path) -> Path:
     sizes = {"img_size": 48, "embed_dim": 48, "depth": 11, "num_heads": 3, "mlp_ratio": 1.5}
     model = timm.create_model("vit_tiny_patch16_224", num_classes=7, **sizes)
-    save_for_hf(randomised(model), str(folder), model_args=sizes)
+    timm.models.save_for_hf(randomised(model), str(folder), model_args=sizes)
     return folder
 
 
@@ -96,7 +91,7 @@ def jeonsworld_vit() -> dict[str, torch.Tensor]:
 
 def torchvision_vit() -> nn.Module:
     sizes = {"image_size": 24, "patch_size": 8, "num_layers": 11, "num_heads": 3}
-    return TorchvisionViT(hidden_dim=48, mlp_dim=70, num_classes=7, **sizes)
+    return torchvision.models.VisionTransformer(hidden_dim=48, mlp_dim=70, num_classes=7, **sizes)
 
 
 def lucidrains_vit() -> nn.Module:

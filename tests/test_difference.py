@@ -7,12 +7,10 @@ import weakref
 
 import numpy as np
 import pytest
-import timm
 import torch
-from timm.models import save_for_hf
-from transformers import ViTConfig, ViTForImageClassification
 
 import vitconvert
+from tests.packages import timm, transformers
 from tests.spelling import google_arrays
 from vitconvert.containers import write_safetensors
 from vitconvert.containers.container import Container, TensorInfo
@@ -43,7 +41,9 @@ def saved(tmp_path):
     """A model as timm saves it for the Hub."""
 
     def save(model, name="timm", **more):
-        save_for_hf(model, tmp_path / name, model_args=SIZE | more, safe_serialization=True)
+        timm.models.save_for_hf(
+            model, tmp_path / name, model_args=SIZE | more, safe_serialization=True
+        )
         return tmp_path / name
 
     return save
@@ -85,12 +85,12 @@ def test_one_number_is_found(google, read_by_timm, saved):
 def test_transformers_beside_timm(read_by_timm, saved, tmp_path):
     output = tmp_path / "hf"
     timms = saved(read_by_timm)
-    config = ViTConfig(
+    config = transformers.ViTConfig(
         hidden_size=36, num_hidden_layers=11, num_attention_heads=3, intermediate_size=73,
         image_size=32, patch_size=8, num_labels=5, layer_norm_eps=1e-6,
         id2label=dict(enumerate("abcde")),
     )  # fmt: skip
-    model = ViTForImageClassification(config)
+    model = transformers.ViTForImageClassification(config)
     spelled = vitconvert.convert_state_dict(
         read_by_timm.state_dict(), to="hf_vit_memory", overrides={"num_heads": 3}
     )

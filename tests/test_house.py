@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.house import circles, figures, imports, main
+from tests.house import ROOT, circles, figures, imports, main, storeys
 
 FOR_TYPES = "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    import made.door\n"
 FILES = {
@@ -44,3 +44,12 @@ def test_the_figures_of_a_made_up_package(made, capsys):
     printed = capsys.readouterr().out.splitlines()
     assert printed[0].split() == ["storeys", "2"]
     assert printed[-1] == "circle: made.cellar, made.door"
+
+
+def test_there_are_at_most_ten_storeys():
+    assert len(storeys(ROOT)) <= 10
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    """Not even within a function, or for type checking."""
+    assert circles(imports(ROOT)) == []

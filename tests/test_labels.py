@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from timm.data import ImageNetInfo
 
+from tests.packages import timm
 from vitconvert.errors import ConflictingFact
 from vitconvert.labels import Labels, assumed_labels, stated_labels
 
@@ -15,7 +15,7 @@ from vitconvert.labels import Labels, assumed_labels, stated_labels
 def test_a_thousand_classes_are_assumed_to_be_timms_imagenet() -> None:
     labels = assumed_labels(1000)
     assert labels is not None
-    assert list(labels) == ImageNetInfo("imagenet-1k").label_descriptions()
+    assert list(labels) == timm.data.ImageNetInfo("imagenet-1k").label_descriptions()
     assert labels[0] == "tench, Tinca tinca"
     assert labels.assumed
     assert labels.origin == "ImageNet-1k, as timm orders it"

@@ -7,9 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import timm
 import torch
-import vit_pytorch
 from PIL import Image
 
 import vitconvert
@@ -17,6 +15,7 @@ from tests.make_dialects import BEGIN, CONVERSIONS, filled
 from tests.matrix_sources import SOURCES, randomised
 from tests.originals.spelling import filled as drawn
 from tests.originals.spelling import mae_decoder, meta_vit
+from tests.packages import timm, vit_pytorch
 from tests.spelling import google_arrays
 from vitconvert.cli import main
 

@@ -8,22 +8,21 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from timm.models.vision_transformer import VisionTransformer
-from timm.utils import CheckpointSaver, ModelEmaV3
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
+from tests.packages import timm
 from vitconvert import convert_state_dict, load_checkpoint
 from vitconvert.errors import UnknownDialect
 
 HEADS = {"num_heads": 3}
 
 
-def _vit(seed: int) -> VisionTransformer:
+def _vit(seed: int) -> "timm.models.VisionTransformer":
     """A small ViT of odd sizes, every parameter random."""
     torch.manual_seed(seed)
     sizes = {"img_size": (24, 40), "patch_size": 8, "in_chans": 4, "num_classes": 5}
-    model = VisionTransformer(**sizes, embed_dim=36, depth=11, num_heads=3, mlp_ratio=3)
+    model = timm.models.VisionTransformer(**sizes, embed_dim=36, depth=11, num_heads=3, mlp_ratio=3)
     for parameter in model.parameters():
         nn.init.normal_(parameter)
     return model
@@ -38,11 +37,11 @@ def _same(checkpoint: object, model: nn.Module) -> bool:
 
 def test_what_timm_saves_while_it_trains(tmp_path: Path) -> None:
     model, other = _vit(0), _vit(1)
-    averaged = ModelEmaV3(model)
+    averaged = timm.utils.ModelEmaV3(model)
     args = argparse.Namespace(
         model="vit", output=Path("runs"), device=torch.device("cuda"), started=datetime.now()
     )
-    saver = CheckpointSaver(
+    saver = timm.utils.CheckpointSaver(
         model=other,
         optimizer=torch.optim.AdamW(other.parameters()),
         args=args,

@@ -2,8 +2,8 @@
 
 A checkpoint is located and read (`load_checkpoint`), becomes a model (`load_model`) that answers
 for photographs (`predict`, `embed`), or another checkpoint (`convert`) that provably computes the
-same function (`verify`). Each function opens the checkpoint and hands it to the room that does the
-work; what needs torch is imported when it is called.
+same function (`verify`). Each function opens the checkpoint and passes it to the package that does
+the work; torch is imported by the first function that needs it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ from vitconvert.checkpoint import (
     read_checkpoint,
 )
 from vitconvert.config import ViTConfig
-from vitconvert.conversion.ledger import Ledger
+from vitconvert.conversion.accounts import Ledger
 from vitconvert.difference import Difference, diff_located
 from vitconvert.errors import VitConvertError
 from vitconvert.export.conversion_plan import ConversionPlan
@@ -64,8 +64,8 @@ __all__ = [
 ]
 
 Source = str | PathLike[str] | Located | Checkpoint
-"""A path, `timm:NAME`, `hf-hub:ORG/REPO` and what else `vitconvert.sources.locate` takes; or what
-it, or `load_checkpoint`, returned."""
+"""A path, `timm:NAME`, `hf-hub:ORG/REPO` or another reference that `vitconvert.sources.locate`
+takes; or what `locate` or `load_checkpoint` returned."""
 
 _Size = int | tuple[int, int]  # pixels of a side, or height and width
 
@@ -73,8 +73,8 @@ _Size = int | tuple[int, int]  # pixels of a side, or height and width
 def inspect(source: str | PathLike[str] | Located, **reading: Unpack[ReadArguments]) -> Inspection:
     """Say what a checkpoint is, reading no weights.
 
-    What keeps a checkpoint from being loaded (an unknown dialect, a missing fact, tensors that do
-    not add up) is not raised but returned, as `problem`.
+    If a checkpoint cannot be loaded (an unknown dialect, a missing fact, tensors that do not add
+    up), the reason is not raised but returned, as `problem`.
 
     Args:
         source: A path or a reference, as for `load_model`.
@@ -95,14 +95,14 @@ def load_checkpoint(source: Source, **reading: Unpack[ReadArguments]) -> Checkpo
     the header; the tensors are read when they are first asked for.
 
     Args:
-        source: A path, `timm:NAME`, `hf-hub:ORG/REPO` and what else `sources.locate` takes.
+        source: A path, `timm:NAME`, `hf-hub:ORG/REPO` or what else `sources.locate` takes.
         dialect: Name of a table of `weights_map/` or of an ecosystem; by default the one table
             that explains every key.
-        overrides: Fields of ViTConfig that the tensors cannot tell, such as `{"num_heads": 3}`.
-        architecture: Name of an architecture, for files that cannot tell what they are.
+        overrides: Fields of ViTConfig that the tensors do not show, such as `{"num_heads": 3}`.
+        architecture: Name of the architecture, for files that do not show it.
         table: A TOML file with one more dialect.
-        prefer: Which weights to take of a torch checkpoint that has several, such as "model"
-            where averaged ones lie beside them; by default the averaged ones.
+        prefer: Which weights to read from a torch checkpoint that has several, such as "model"
+            if it has averaged ones too; by default the averaged ones.
 
     Raises:
         SourceError: The source leads to no file.
@@ -110,8 +110,8 @@ def load_checkpoint(source: Source, **reading: Unpack[ReadArguments]) -> Checkpo
             raise it when the tensors are read.
         UnknownDialect, AmbiguousDialect: No table explains every key, or several do.
         TensorMismatch, ShapeMismatch: Tensors are missing, left over, doubled or misshapen.
-        MissingFact, ConflictingFact: A fact that decides the function is not known, or
-            contradicts the tensors.
+        MissingFact, ConflictingFact: A fact that decides the function is unknown, or contradicts
+            the tensors.
         NotRepresentable: The checkpoint's own configuration asks for something unknown.
     """
     if isinstance(source, Checkpoint):
@@ -131,16 +131,16 @@ def load_model(
     fast: bool = False,
     **reading: Unpack[ReadArguments],
 ) -> "ViT":
-    """Load a pretrained ViT, whatever its spelling, as vitconvert's own, in eval mode.
+    """Load a pretrained ViT of any dialect as vitconvert's own, in eval mode.
 
     Args:
-        source: A path, `timm:NAME`, `hf-hub:ORG/REPO` and what else `sources.locate` takes.
+        source: A path, `timm:NAME`, `hf-hub:ORG/REPO` or what else `sources.locate` takes.
         image_size: Resample the positions to this size, by the project's own rule.
         patch_size: Resize the kernel of the patches as FlexiViT does, and resample the positions.
-        in_channels: Read images of this many channels, as timm adapts a first convolution.
+        in_channels: Adapt to images of this many channels, as timm adapts a first convolution.
         num_classes: Replace the head by a new one of this size (0: none).
         dtype: Cast the weights; by default, half-precision weights become float32, which is exact
-            and what their projects compute in on a CPU, and others stay as they are.
+            and what their projects compute in on a CPU, and others are not cast.
         device: Where the model goes.
         fast: Build a `model.fast.FastViT`, for inference only: faster, and equal within rounding
             where the usual one is equal to the last bit.
@@ -180,24 +180,24 @@ def predict(
     dtype: "torch.dtype | None" = None,
     device: "torch.device | str" = "cpu",
 ) -> "Iterator[Prediction]":
-    """The likeliest classes of each image, in the order of the images, as they come.
+    """The most likely classes of each image, in the order of the images, as they come.
 
-    An image that cannot be read, or does not fit, has an error instead, and the rest goes on.
-    Threads decode and preprocess the next images while the model computes.
+    An image that cannot be read, or does not fit, gives an error instead and does not stop the
+    others. Threads decode and preprocess the next images while the model computes.
 
     Args:
         model: What `load_model` takes, a checkpoint, or a model, which is used as it is.
         images: One or several of: a file, a folder, a pattern such as "photos/**/*.jpg", an open
-            Pillow image. They are looked for as they are needed.
+            Pillow image. Folders and patterns are searched as images are needed.
         preprocessing: By default, the checkpoint's own; needed with a model.
         topk: How many classes, at most.
         labels: Names of the classes; by default, the checkpoint's.
         batch_size: How many images the model sees at once.
-        recursive: Look into the folders of folders too.
+        recursive: Search subfolders too.
         fast: Faster arithmetic, equal within rounding: see `load_model`.
         fast_preprocessing: Faster reading, of nearly the same pixels: see `Preprocessing`.
-        dtype: Compute in it; by default, as `load_model` does. In bfloat16 a CPU that has it takes
-            half the time, and logits differ by 1 to 2 % of the largest.
+        dtype: Compute in it; by default, as `load_model` does. bfloat16 takes half the time on a
+            CPU that has it, and logits differ by 1 to 2 % of the largest.
         device: Where the model goes.
 
     Raises:
@@ -214,7 +214,7 @@ def predict(
     from vitconvert.inference.photographs import ready
     from vitconvert.inference.predict import predict as predict_with
 
-    opened = _opened(model)
+    opened = _checkpoint_or_model(model)
     if isinstance(opened, Checkpoint):
         labels = labels or opened.labels
     built, prepared = ready(opened, preprocessing, fast=fast, dtype=dtype, device=device)
@@ -248,9 +248,9 @@ def embed(
 
     They are what the classification head reads, pooled as the model pools: (D,) for each image.
     With `tokens`, all tokens after the last block and the final norm, (N, D): class token and
-    registers, then patches row by row. With `projected`, what CLIP's projection makes of the pooled
-    features, as it is compared with texts once both have length 1. The other arguments are those
-    of `predict`.
+    registers, then patches row by row. With `projected`, CLIP's projection of the pooled features,
+    which is compared with that of texts after both are scaled to length 1. The other arguments are
+    those of `predict`.
 
     Raises:
         VitConvertError: One of the errors of `load_checkpoint`.
@@ -263,7 +263,7 @@ def embed(
     from vitconvert.inference.photographs import ready
 
     built, prepared = ready(
-        _opened(model),
+        _checkpoint_or_model(model),
         preprocessing,
         # Without its head, a fast model computes nothing but the features.
         num_classes=None if projected else 0,
@@ -300,13 +300,14 @@ def plan_conversion(
 ) -> ConversionPlan:
     """Say what `convert` would do, reading no weights and writing nothing.
 
-    That each tensor of the source would be used or ignored once, each of the target written once,
-    and that all shapes close, is proved here; what only the weights can tell is in `guards`.
+    The plan proves that each tensor of the source would be used or ignored once, that each of the
+    target would be written once, and that all shapes fit. What only the weights can show is in
+    `guards`.
 
     Args:
         source: A path or a reference, as for `load_model`.
-        to: As for `convert`, like all that follow.
-        output: If it is given, what `convert` would refuse to replace is refused here too.
+        to: As for `convert`, like all arguments below.
+        output: If it is given, and would replace the source, it is refused as by `convert`.
 
     Raises:
         NotRepresentable: The target cannot compute this function.
@@ -356,21 +357,21 @@ def convert(
     Args:
         source: A path or a reference, as for `load_model`.
         to: An ecosystem, a dialect, or `vit`: a directory that vitconvert loads, and timm or
-            transformers as far as they can compute the function.
-        output: The directory to write. It appears whole or not at all.
+            transformers too if they can compute the function.
+        output: The directory to write. It appears complete or not at all.
         dtype: Cast the weights.
         image_size: Resample the positions to this size.
         patch_size: Resize the kernel of the patches as FlexiViT does, and resample the positions.
-        in_channels: Read images of this many channels, as timm adapts a first convolution.
-        num_classes: Put a new head of zeros in place of the old; 0 takes it off.
+        in_channels: Adapt to images of this many channels, as timm adapts a first convolution.
+        num_classes: A new head of zeros for this many classes; 0 removes the head.
         classes: Keep these classes of the head, by index or name, in this order.
-        allow: Names of steps that keep the function and change the bytes, where the target needs
-            them; a refusal tells which would help.
-        max_shard_size: Write safetensors in files of at most so many bytes ("5GB"), and an index.
-        verify: Compare with the source's own implementation, in float64 too where any bit differs
-            in float32, and with the programs that the output is for.
+        allow: Names of steps that keep the function but change the bytes, if the target needs
+            them; the error of a refusal names those that would help.
+        max_shard_size: Split safetensors into files of at most this size ("5GB"), with an index.
+        verify: Compare with the source's own implementation, in float64 too if any bit differs in
+            float32, and with the programs that the output is for.
         overwrite: Replace an earlier output. What vitconvert did not write is never replaced.
-        command: What the record of the output calls the command that made it.
+        command: The command that the record of the output names.
         reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer.
 
     Raises:
@@ -412,19 +413,19 @@ def convert_state_dict(
     dialect: str | None = None,
     overrides: Mapping[str, Any] | None = None,
 ) -> "dict[str, torch.Tensor]":
-    """Re-spell a state dict in memory.
+    """Convert a state dict in memory to the names and layouts of another dialect.
 
     Args:
         state_dict: Tensors by name. They are not changed; the result may share their memory.
         to: An ecosystem or dialect; `vit` gives vitconvert's own names.
         dialect: Of the state dict; by default, the one table that explains every key.
-        overrides: Fields of ViTConfig that the tensors cannot tell.
+        overrides: Fields of ViTConfig that the tensors do not show.
 
     Raises:
         NotRepresentable: The target cannot compute this function.
         VitConvertError: One of the errors of `load_checkpoint`.
     """
-    from vitconvert.checkpoint.state_dict import read_state_dict
+    from vitconvert.checkpoint.reading import read_state_dict
     from vitconvert.export.convert import respell
 
     options = ReadOptions(dialect=dialect, overrides=overrides)
@@ -443,13 +444,13 @@ def verify(
 ) -> ParityReport:
     """Load a checkpoint and compare it with the implementation of its own ecosystem.
 
-    That implementation loads the same file by itself. Where none can be installed the report says
-    so (`verified` is False), and nothing is claimed.
+    That implementation loads the same file by itself. If there is none, the report says so
+    (`verified` is False) and claims nothing.
 
     Args:
         source: A path or a reference, as for `load_model`.
         against: Another checkpoint that should compute the same function; the implementation of
-            *its* ecosystem loads it and is compared with.
+            *its* ecosystem loads it, and the source is compared with that.
         tolerance: Largest relative difference in float32; in float64 a ten-millionth of it.
         seed, batch: Which images, and how many of each kind.
         dtypes: "float32", "float64" or both.
@@ -487,22 +488,22 @@ def diff(
     prefer_b: str | None = None,
     header: bool = False,
 ) -> Difference:
-    """Say what two checkpoints differ in, under one naming, tensor by tensor.
+    """Say how two checkpoints differ, tensor by tensor under common names.
 
-    Values are compared as vitconvert would load them: laid out alike, and in float64 where their
-    dtypes differ. A tensor of each side is in memory at a time.
+    Values are compared as vitconvert would load them: in the same layout, and in float64 if their
+    dtypes differ. Only one tensor of each side is in memory at a time.
 
     Args:
         a, b: Paths or references, as for `load_model`.
         dialect_a, overrides_a, architecture_a, table_a, prefer_a: How to read a, as for
             `load_checkpoint`.
         dialect_b, overrides_b, architecture_b, table_b, prefer_b: How to read b.
-        header: Compare no values; no weights are read.
+        header: Compare headers only; no weights are read.
 
     Raises:
         SourceError: A source leads to no file.
         CorruptFile, UnsafeFile: A file cannot be read, or not safely.
-        NotRepresentable: A tensor that is ignored because it is always the same is not.
+        NotRepresentable: A tensor that is ignored as a constant has other values.
         UsageError: There is no such dialect, field or value.
     """
     options_a = ReadOptions(
@@ -525,9 +526,9 @@ def diff(
 def build_lucidrains(source: Source | ViTConfig) -> "nn.Module":
     """Build the installed vit-pytorch's ViT or SimpleViT for a checkpoint, and load it strictly.
 
-    The class has no arguments for three things, which are exchanged in the module where the
+    The class has no arguments for three things, which are replaced in the module if the
     configuration says so: the two norms around the patch projection become `nn.Identity`, GELU
-    another activation, and the epsilon of the norms another number. After vit-pytorch 1.26.
+    another activation, and the epsilon of the norms another number. Written for vit-pytorch 1.26.
 
     Args:
         source: What `convert(..., to="lucidrains")` wrote, or any checkpoint of vit-pytorch. A
@@ -547,12 +548,12 @@ def build_lucidrains(source: Source | ViTConfig) -> "nn.Module":
         >>> model = build_lucidrains("out")               # doctest: +SKIP
         >>> logits = model(images)                        # doctest: +SKIP
     """
-    from vitconvert.programs.vit_pytorch.building import build_vit_pytorch
+    from vitconvert.programs.vit_pytorch.reference import build_vit_pytorch
 
     return build_vit_pytorch(source if isinstance(source, ViTConfig) else load_checkpoint(source))
 
 
-def _opened(model: "ViT | Source") -> "ViT | Checkpoint":
+def _checkpoint_or_model(model: "ViT | Source") -> "ViT | Checkpoint":
     return load_checkpoint(model) if isinstance(model, str | PathLike | Located) else model
 
 

@@ -1,4 +1,4 @@
-"""What two checkpoints differ in, whatever their dialects: their headers, then their values."""
+"""How two checkpoints of any dialects differ: in their headers, then in their values."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from vitconvert.sources import Located
 if TYPE_CHECKING:
     import torch
 
-_UNREADABLE = (  # as a ViT; its tensors still have names and numbers
+_UNREADABLE = (  # as a ViT; the tensors can still be compared by their own names
     *(UnknownDialect, AmbiguousDialect, TensorMismatch),
     *(MissingFact, ConflictingFact, NotRepresentable),
 )
@@ -37,7 +37,7 @@ class Side:
     Attributes:
         located: The files and where they came from.
         dialect: Name of the table that explains it, or None.
-        ignored: Its tensors that play no part and have no canonical name, and why.
+        ignored: Its tensors that are not used and have no canonical name, and why.
         problem: Why it cannot be read as a ViT, or None.
     """
 
@@ -75,9 +75,10 @@ class FieldDifference:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Difference:
-    """What two checkpoints differ in.
+    """How two checkpoints differ.
 
-    Whether other numbers compute the same function is not said here: `vitconvert.verify` does.
+    Whether different numbers compute the same function is not answered here, but by
+    `vitconvert.verify`.
 
     Attributes:
         a, b: The checkpoints.
@@ -89,7 +90,7 @@ class Difference:
         bit_equal: Tensors of which every bit is equal, or None if no values were compared.
         values: The others of equal shape, or None if no values were compared.
         preprocessing, labels: What differs, in sentences, where "here" is a and "there" is b.
-        unstated: What only one of them says, which is no difference.
+        unstated: What only one of them states, which does not count as a difference.
     """
 
     a: Side
@@ -124,7 +125,7 @@ class Difference:
 
     @property
     def equal(self) -> bool:
-        """Whether nothing differs, as far as it was compared."""
+        """Whether nothing that was compared differs."""
         return not self.parts
 
     def to_dict(self) -> dict[str, Any]:
@@ -151,7 +152,7 @@ class Difference:
 def diff_located(
     a: Located, b: Located, options_a: ReadOptions, options_b: ReadOptions, *, header: bool = False
 ) -> Difference:
-    """Say what two checkpoints differ in; see `vitconvert.diff`."""
+    """Say how two checkpoints differ; see `vitconvert.diff`."""
     attempts = _try(a, options_a), _try(b, options_b)
     match attempts:
         case Checkpoint() as one, Checkpoint() as two:
@@ -241,7 +242,7 @@ def _side(located: Located, attempt: _Attempt) -> Side:
 
 
 def _companions(a: _Attempt, b: _Attempt) -> dict[str, Any]:
-    """What differs beside the tensors, where both are known."""
+    """What differs besides the tensors, if both checkpoints can be read."""
     if not isinstance(a, Checkpoint) or not isinstance(b, Checkpoint):
         return {"fields": {}, "preprocessing": (), "labels": (), "unstated": ()}
     mine, theirs = a.preprocessing, b.preprocessing

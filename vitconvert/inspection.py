@@ -18,7 +18,7 @@ from vitconvert.tables.detection import Recognised
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Inspection:
-    """A checkpoint's header, explained as far as it goes.
+    """A checkpoint's header, explained as far as possible.
 
     Attributes:
         located: The files and where they came from.
@@ -26,10 +26,10 @@ class Inspection:
         wrapper: Keys that were unwrapped to reach the tensors.
         tensors: Name, dtype and shape of each tensor, in the order of the file.
         dialect: Name of the table that explains it, or None.
-        prefix: What was taken off every key.
+        prefix: What was removed from the start of every key.
         facts: Fields of ViTConfig that are known: value and origin.
-        missing: Fields that nothing tells, and why.
-        ignored: Tensors that play no part, and why.
+        missing: Fields that are unknown, and why.
+        ignored: Tensors that are not used, and why.
         notes: What the tensors overruled, and which other weights the file holds.
         problem: Why the checkpoint cannot be loaded as it stands, or None.
     """
@@ -87,7 +87,7 @@ class Inspection:
 
 
 def inspect_located(located: Located, options: ReadOptions) -> Inspection:
-    """Explain a checkpoint's header as far as it goes, reading no weights.
+    """Explain a checkpoint's header as far as possible, reading no weights.
 
     Raises:
         SourceError: There are no weights.

@@ -106,6 +106,9 @@ def test_the_same_checkpoint_serves_every_function(google, tmp_path):
     assert vitconvert.load_checkpoint(checkpoint) is checkpoint
     model = vitconvert.load_model(checkpoint)
     conversion = vitconvert.convert(checkpoint, output=tmp_path / "out", verify=False)
+    assert repr(conversion) == (
+        f"<Conversion '{google}': google_jax to timm in '{tmp_path / 'out'}', not verified>"
+    )
     again = vitconvert.load_model(conversion.output)
     images = torch.randn(2, 3, 24, 24)
     assert torch.equal(model(images), again(images))
@@ -127,7 +130,7 @@ def test_a_model_reads_other_channels(google, channels):
 def test_error_a_device_that_is_not_here(google):
     with pytest.raises(UsageError) as caught:
         vitconvert.load_model(google, device="mps")
-    assert caught.value.fact == "torch finds no device 'mps' to compute on."
+    assert caught.value.fact == "torch finds no device 'mps' on this machine."
     assert caught.value.evidence["devices here"].startswith("cpu")
 
 

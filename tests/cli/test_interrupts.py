@@ -11,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 HANGING = "import time\nprint('importing', flush=True)\ntime.sleep(60)\n"
+MODEL = str(ROOT / "vitconvert" / "demo" / "digits")
 SCRIPT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["vitconvert"]
 STARTS = {
     "script": ["-c", "from {} import {} as main; main()".format(*SCRIPT.split(":"))],
@@ -23,7 +24,7 @@ STARTS = {
 def test_an_interrupt_is_told_in_a_word(imported, start, tmp_path):
     (tmp_path / f"{imported}.py").write_text(HANGING)
     with subprocess.Popen(
-        [sys.executable, *STARTS[start], "predict", "model", "photo.jpg"],
+        [sys.executable, *STARTS[start], "predict", MODEL, "photo.jpg"],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

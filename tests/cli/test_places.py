@@ -3,8 +3,8 @@
 import json
 
 import pytest
-import timm
-from timm.models import save_for_hf
+
+from tests.packages import timm
 
 PLACE = "Jane-Doe-secret"  # a folder that holds all files of a conversion
 SMALL = {"depth": 2, "embed_dim": 30, "num_heads": 3, "img_size": 48, "mlp_ratio": 1.5}
@@ -20,7 +20,7 @@ def place(tmp_path, monkeypatch):
     (tmp_path / "work").mkdir()
     model = timm.create_model("vit_tiny_patch16_224", num_classes=5, **SMALL)
     model.pretrained_cfg["file"] = str(place / "vit.bin")
-    save_for_hf(model, str(place / "vit"), model_args=SMALL, safe_serialization=True)
+    timm.models.save_for_hf(model, str(place / "vit"), model_args=SMALL, safe_serialization=True)
     config = json.loads((place / "vit" / "config.json").read_text())
     config["pretrained_cfg"]["file"] = str(place / "vit" / "model.safetensors")
     (place / "vit" / "config.json").write_text(json.dumps(config))

@@ -6,12 +6,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-import timm
 import torch
-from timm.models import save_for_hf
 
 import vitconvert
 from tests.hub_server import HubServer, raw_answer, use_hub
+from tests.packages import timm
 
 # The client's own call of its own transport (huggingface_hub 2.4, lfs.py).
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
@@ -28,7 +27,9 @@ def converted(tmp_path_factory):
         for parameter in model.parameters():
             parameter.normal_(std=0.1, generator=generator).add_(0.05)
     arguments = {**SMALL, "mlp_ratio": 1.5}
-    save_for_hf(model, str(folder / "timm"), model_args=arguments, safe_serialization=True)
+    timm.models.save_for_hf(
+        model, str(folder / "timm"), model_args=arguments, safe_serialization=True
+    )
     vitconvert.convert(
         folder / "timm", to="hf", output=folder / "out", verify=False, max_shard_size=50000
     )

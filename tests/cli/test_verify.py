@@ -22,7 +22,7 @@ def test_the_page_is_not_replaced_without_being_asked(google, run, tmp_path):
     assert (code, out) == (1, "")
     assert err == (
         "error: output-exists\n"
-        "  The report is there already.\n"
+        "  The report already exists.\n"
         f"  report  {page}\n"
         "  hint: --force replaces it; --report names another file.\n"
     )

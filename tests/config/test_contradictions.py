@@ -12,7 +12,7 @@ IN_PARALLEL = "{} and block_order = 'parallel' exclude each other"
 WHOLE_PARALLEL = "block_order = 'parallel' needs attention_proj, mlp_bias and mlp_layer_scale"
 APART = "{} and differential attention exclude each other"
 ONE_BRANCH = "{} needs branches = 1"
-ORDER = "another order and relative positions of blocks need branches = 1"
+ORDER = "another block_order and relative positions per block need branches = 1"
 STEM = {"stem": True}
 
 IMPOSSIBLE = [
@@ -21,22 +21,22 @@ IMPOSSIBLE = [
     ({"branches": 0}, "branches = 0 must be at least 1"),
     ({"num_registers": -1}, "num_registers = -1 must be at least 0"),
     ({"pool_heads": -2, "pooling": "map"}, "pool_heads = -2 must be at least 0"),
-    ({"patch_size": (0, 6)}, "patch_size 0x6 has a side without pixels"),
-    ({"norm_eps": 0.0}, "norm_eps = 0.0 must be positive"),
-    ({"norm_eps": float("nan")}, "norm_eps = nan must be positive"),
+    ({"patch_size": (0, 6)}, "patch_size 0x6 must be at least 1x1"),
+    ({"norm_eps": 0.0}, "norm_eps = 0.0 must be from 1e-30 to 1"),
+    ({"norm_eps": float("nan")}, "norm_eps = nan must be from 1e-30 to 1"),
 ]
 TOGETHER = [
-    ({"image_size": (4, 24)}, "image_size 4x24 holds no patch of 8x6 (stem stride 1)"),
+    ({"image_size": (4, 24)}, "image_size 4x24 is too small for a patch of 8x6 (stem stride 1)"),
     (
         STEM | {"stem_depths": (1, 2)},
-        "image_size 32x24 holds no patch of 8x6 (stem stride 8)",
+        "image_size 32x24 is too small for a patch of 8x6 (stem stride 8)",
     ),
     (
         {"relative_positions": "block", "num_registers": 2},
-        "relative positions are for a class token and no other prefix tokens",
+        "relative positions need a class token and no other prefix tokens",
     ),
     ({"rope": "axial"}, "a rotary embedding needs head_dim divisible by 4, not 10"),
-    ({"rope_periods": True}, "rope_periods are those of rope = 'dinov3'"),
+    ({"rope_periods": True}, "rope_periods need rope = 'dinov3'"),
     ({"rope_reference": (16,)}, "rope_reference must be rows and columns, or nothing"),
     (
         {"position_embedding": "sincos2d"},
@@ -87,7 +87,7 @@ TOGETHER = [
     ({"class_token": False}, "pooling = 'token' needs a class token"),
     (
         {"pooling": "token_avg", "fc_norm": True},
-        "pooling = 'token_avg' leads to the head, with nothing between them",
+        "pooling = 'token_avg' excludes fc_norm and representation_size",
     ),
     ({"dist_head": True}, "dist_head needs a distillation token and pooling = 'token'"),
     (
@@ -112,12 +112,12 @@ def test_error_all_of_a_kind_are_told_at_once():
     assert error.value.details == (
         "depth = 0 must be at least 1",
         "mlp_dim = -1 must be at least 1",
-        "patch_size 0x0 has a side without pixels",
+        "patch_size 0x0 must be at least 1x1",
     )
     with pytest.raises(ConflictingFact) as error:
         small_config(**PLAIN | {"dist_head": True, "rope_periods": True})
     assert error.value.details == (
-        "rope_periods are those of rope = 'dinov3'",
+        "rope_periods need rope = 'dinov3'",
         "dist_head needs a distillation token and pooling = 'token'",
     )
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from vitconvert import wrappers
 from vitconvert.containers import open_container, write_safetensors
 from vitconvert.containers.npz import write_npz
-from vitconvert.tables import wrappers
 
 
 def _imported(path: Path) -> set[str]:
@@ -30,15 +30,16 @@ def _imported(path: Path) -> set[str]:
     return set(run.stdout.split())
 
 
-@pytest.mark.parametrize("kind", ["safetensors", "npz", "compressed npz", "torch"])
+@pytest.mark.parametrize("kind", ["safetensors", "npz", "compressed npz", "torch", "legacy"])
 def test_a_manifest_needs_no_torch_and_no_numpy(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "x"
     if kind == "safetensors":
         write_safetensors(path, {"a": torch.randn(3)})
     elif kind == "npz":
         write_npz(path, {"a": torch.randn(3)})
-    elif kind == "torch":
-        torch.save({"model": torch.nn.Linear(3, 2).state_dict(), "epoch": 3}, path)
+    elif kind in ("torch", "legacy"):
+        value = {"model": torch.nn.Linear(3, 2).state_dict(), "epoch": 3}
+        torch.save(value, path, _use_new_zipfile_serialization=kind == "torch")
     else:
         with path.open("wb") as file:
             np.savez_compressed(file, a=np.ones(3))
@@ -54,8 +55,3 @@ def test_only_torch_checkpoints_ask_for_the_keys_of_wrappers(tmp_path: Path, kin
     wrappers._sections.cache_clear()
     with open_container(tmp_path / "x"):
         assert wrappers._sections.cache_info().currsize == (kind == "torch")
-
-
-def test_the_same_look_finds_torch_where_it_is_needed(tmp_path: Path) -> None:
-    torch.save({"a": torch.randn(3)}, tmp_path / "x", _use_new_zipfile_serialization=False)
-    assert "torch" in _imported(tmp_path / "x")

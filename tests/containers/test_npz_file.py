@@ -86,10 +86,10 @@ def test_arrays_of_text_are_set_aside(tmp_path: Path) -> None:
 def test_a_stored_member_is_read_without_a_copy(tmp_path: Path) -> None:
     from vitconvert.containers.npz import write_npz
 
-    write_npz(tmp_path / "x.npz", {"a": torch.randn(3), "bb": torch.randn(5)})
+    write_npz(tmp_path / "x.npz", {"a": torch.randn(3), "bb": torch.randn(2**18 + 1)})
     container = open_container(tmp_path / "x.npz")
     container.read("bb").zero_()
-    assert container.read("bb").tolist() == [0] * 5  # both views look at one mapping
+    assert not container.read("bb").any()  # both views look at one mapping
     assert container.read("bb").data_ptr() % 64 == 0
 
 
@@ -235,7 +235,7 @@ def test_members_that_share_their_bytes_are_refused(tmp_path: Path) -> None:
         archive.writestr("b.npy", _npy("<f4", "(1,)", bytes(4)))
         archive.getinfo("b.npy").header_offset = first.header_offset
     (tmp_path / "x").write_bytes(buffer.getvalue())
-    with pytest.raises(CorruptFile, match="overlap"):
+    with pytest.raises(CorruptFile, match="two different things"):
         open_container(tmp_path / "x")
 
 

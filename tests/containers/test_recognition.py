@@ -42,7 +42,7 @@ LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\
         (b"hello", "The file has no known format.", "safetensors, torch (.pth, "),
         (b"\x80", "The file has no known format.", "safetensors, torch (.pth, "),
         (b'{"architectures": []}', "This is a JSON file without a weight_map", "name the file"),
-        (b"{", "The file begins as JSON, but is not valid JSON.", ""),
+        (b"{", "The index of shards is not valid JSON.", ""),
     ],
 )
 def test_foreign_files_are_named(tmp_path: Path, content: bytes, fact: str, hint: str) -> None:

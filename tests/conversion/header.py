@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from vitconvert.config import ViTConfig
-from vitconvert.conversion.accounts import check_accounts, open_ledger
+from vitconvert.conversion.accounts import Ledger, check_accounts, open_ledger
 from vitconvert.conversion.derivation import derive_config, state, strongest
-from vitconvert.conversion.ledger import Ledger
 from vitconvert.conversion.project_config import facts_from_config
 from vitconvert.errors import VitConvertError
 from vitconvert.tables.detection import recognise

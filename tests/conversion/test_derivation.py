@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from timm import create_model
 
+from tests import packages
 from tests.conversion.header import (
     CONTRADICTED,
     examine,
@@ -245,7 +245,7 @@ def test_an_architecture_that_has_a_last_norm_does_not_say_that_there_is_none():
 )
 def test_a_file_that_looks_rotated_and_has_no_name_is_asked_about(name, dialect):
     with torch.device("meta"):
-        shapes = shapes_of(create_model(name))
+        shapes = shapes_of(packages.timm.create_model(name))
     row = find_architecture("timm", name)
     stated = {"num_heads": row["num_heads"], "image_size": row["image_size"]}
     assert message(MissingFact, shapes, stated, dialect="timm") == missing(
@@ -266,7 +266,7 @@ def test_a_file_that_looks_rotated_and_has_no_name_is_asked_about(name, dialect)
 )
 def test_a_file_that_looks_normed_after_its_branches_is_asked_about(name, dialect):
     with torch.device("meta"):
-        shapes = shapes_of(create_model(name))
+        shapes = shapes_of(packages.timm.create_model(name))
     row = find_architecture("timm", name)
     stated = {"num_heads": row["num_heads"]}
     assert message(MissingFact, shapes, stated, dialect="timm") == missing(
@@ -282,7 +282,7 @@ def test_a_file_that_looks_normed_after_its_branches_is_asked_about(name, dialec
 
 def test_an_image_tower_that_looks_rotated_and_has_no_name_is_asked_about():
     with torch.device("meta"):
-        tensors = shapes_of(create_model("vit_pe_core_tiny_patch16_384"))
+        tensors = shapes_of(packages.timm.create_model("vit_pe_core_tiny_patch16_384"))
     shapes = {f"visual.trunk.{name}": shape for name, shape in tensors.items()}
     assert message(MissingFact, shapes, {"num_heads": 3}, dialect="openclip") == missing(
         "openclip_timm",
@@ -295,7 +295,7 @@ def test_an_image_tower_that_looks_rotated_and_has_no_name_is_asked_about():
 
 def test_deit_iii_and_the_rotated_model_of_its_names_are_told_apart_by_the_user():
     with torch.device("meta"):
-        shapes = shapes_of(create_model("vit_small_patch16_rope_ape_224"))
+        shapes = shapes_of(packages.timm.create_model("vit_small_patch16_rope_ape_224"))
     with pytest.raises(AmbiguousDialect) as error:
         examine(shapes, {"num_heads": 6})
     assert error.value.evidence == {
@@ -313,14 +313,16 @@ def test_deit_iii_and_the_rotated_model_of_its_names_are_told_apart_by_the_user(
 @pytest.mark.parametrize("name", ["vit_base_patch16_224", "deit3_small_patch16_224"])
 def test_a_plain_vit_is_not_asked_about_a_rotation(name):
     with torch.device("meta"):
-        shapes = shapes_of(create_model(name))
+        shapes = shapes_of(packages.timm.create_model(name))
     config, _ = examine(shapes, {"num_heads": find_architecture("timm", name)["num_heads"]})
     assert config.rope == "none"
 
 
 def test_branches_are_counted_and_each_is_needed():
     with torch.device("meta"):
-        model = create_model("vit_small_patch16_18x2_224", depth=11, embed_dim=36, num_heads=3)
+        model = packages.timm.create_model(
+            "vit_small_patch16_18x2_224", depth=11, embed_dim=36, num_heads=3
+        )
     shapes = shapes_of(model)
     config, _ = examine(shapes, HEADS)
     assert (config.branches, config.depth) == (2, 11)

@@ -1,10 +1,10 @@
 """Blocks of other kinds: heads that share keys, attention beside the MLP, differences."""
 
 import pytest
-import timm
 import torch
 
 from tests.conversion.header import examine
+from tests.packages import timm
 from vitconvert.config import ViTConfig
 from vitconvert.errors import ConflictingFact, MissingFact, TensorMismatch
 

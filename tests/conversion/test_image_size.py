@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from timm.models.beit import Beit
 
+from tests import packages
 from tests.conversion.header import CONTRADICTED, examine, message, missing, shapes_of, timm
 from tests.tables.specimens.google import google_hybrid
 from vitconvert.errors import ConflictingFact, MissingFact
@@ -69,7 +69,9 @@ def beit(*, shared=False, size=(32, 32)):
     options = {"img_size": size, "patch_size": 8, "embed_dim": 36, "num_heads": 3, "depth": 2}
     kind = "use_shared_rel_pos_bias" if shared else "use_rel_pos_bias"
     with torch.device("meta"):
-        return shapes_of(Beit(**options, use_abs_pos_emb=False, **{kind: True}))
+        return shapes_of(
+            packages.timm.models.Beit(**options, use_abs_pos_emb=False, **{kind: True})
+        )
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -119,5 +121,5 @@ def test_error_a_patch_without_pixels():
     )
     assert message(ConflictingFact, shapes, HEADS | {"image_size": (24, 24)}) == (
         "error: conflicting-fact\n  These facts contradict each other.\n"
-        "  patch_size 0x8 has a side without pixels"
+        "  patch_size 0x8 must be at least 1x1"
     )

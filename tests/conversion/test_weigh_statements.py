@@ -3,7 +3,8 @@
 import pytest
 
 from tests.tables.header import HEADER
-from vitconvert.conversion.derivation import state, weigh_statements
+from vitconvert.conversion.derivation import state
+from vitconvert.conversion.statements import weigh_statements
 from vitconvert.errors import MissingFact, TableError
 from vitconvert.tables.dialects import builtin_tables, read_table
 

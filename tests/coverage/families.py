@@ -4,26 +4,17 @@ import re
 from pathlib import Path
 from typing import Any
 
-import timm
 import torch
-from timm.models import save_for_hf
 
 import vitconvert
+from tests.packages import timm
 from vitconvert.config.vit_config import stem_stride
 from vitconvert.model.fast import FastLinear
 from vitconvert.tables.architectures import named
 
-MODULES = ("vision_transformer", "deit", "vision_transformer_hybrid", "eva", "beit")
-# Entry points of these modules that are no ViT of a paper or a project.
+# Entry points of timm that are no ViT of a paper or a project.
 NOT_VITS = re.compile(r"test_vit|naflex")
-ARCHITECTURES = tuple(
-    sorted(
-        name
-        for module in MODULES
-        for name in timm.list_models(module=module)
-        if not NOT_VITS.match(name)
-    )
-)
+ARCHITECTURES = tuple(sorted(name for name in named("timm") if not NOT_VITS.match(name)))
 _FAMILIES = (
     *("sapiens2", "lingbot", "dinov3", "tipsv2", "radio", "intern", "pe_core", "pe_lang"),
     *("pe_spatial", "rope_mixed_ape", "rope_mixed", "rope_ape", "rope_reg", "_rope", "eva02"),
@@ -99,7 +90,7 @@ def relative_difference(name: str, folder: Path, **arguments: Any) -> float:
         heads = named("timm")[name]["num_heads"]
         arguments["num_kv_heads"] = [heads // 2, heads]
     model = random_model(name, **arguments)
-    save_for_hf(model, str(folder), model_args=arguments, safe_serialization=True)
+    timm.models.save_for_hf(model, str(folder), model_args=arguments, safe_serialization=True)
     ours = vitconvert.load_model(folder)
     images = torch.randn(1, 3, *ours.config.image_size)
     with torch.inference_mode():

@@ -14,7 +14,6 @@ from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 
-import timm
 import torch
 from tqdm import tqdm
 
@@ -24,6 +23,7 @@ from tests.coverage.families import (
     relative_difference,
     supported,
 )
+from tests.packages import timm
 
 DOCUMENT = Path(__file__).parent / "README.md"
 # timm's other modules of plain ViTs, and what each has that vitconvert's ViT has not.

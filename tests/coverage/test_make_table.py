@@ -1,9 +1,9 @@
 """The tables of tests/coverage/README.md: which ViTs are computed, and which refused."""
 
 import re
+from importlib.metadata import version
 
 import pytest
-import timm
 
 from tests.coverage.families import ARCHITECTURES, family_of, supported
 from tests.coverage.make_table import (
@@ -14,11 +14,12 @@ from tests.coverage.make_table import (
     refused_table,
     table,
 )
+from tests.packages import timm
 
 ROOT = DOCUMENT.parents[2]
 TEXT = DOCUMENT.read_text(encoding="utf-8")
 # The documents name this release; another may have other models.
-of_this_timm = pytest.mark.skipif(timm.__version__ != "1.0.31", reason="of timm 1.0.31")
+of_this_timm = pytest.mark.skipif(version("timm") != "1.0.31", reason="of timm 1.0.31")
 
 
 def test_the_table_adds_up():

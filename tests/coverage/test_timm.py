@@ -8,7 +8,6 @@ The README's table is written from what this measures: tests/coverage/make_table
 """
 
 import pytest
-import timm
 
 from tests.coverage.families import (
     ARCHITECTURES,
@@ -17,8 +16,8 @@ from tests.coverage.families import (
     relative_difference,
     small_arguments,
     smallest_of_each_family,
-    supported,
 )
+from tests.packages import timm
 
 LIMIT = 2e-5  # of the largest output, in float32
 FAST_LIMIT = 4e-6  # likewise, of fast arithmetic against float64
@@ -36,10 +35,6 @@ def test_one_architecture_of_each_family(name, tmp_path):
     fast, usual = errors_of_arithmetic(tmp_path)
     # A hybrid's stem of random convolutions, the same in both, loses more than that by itself.
     assert fast <= max(FAST_LIMIT, 1.5 * usual)
-
-
-def test_every_architecture_is_supported():
-    assert [name for name in ARCHITECTURES if not supported(name)] == []
 
 
 def test_every_vit_of_timm_is_listed():

@@ -1,13 +1,12 @@
 """timm's constructors told otherwise than their architectures: the same bits, or a refusal."""
 
 import pytest
-import timm
 import torch
 from safetensors.torch import save_file
-from timm.models import save_for_hf
 
 import vitconvert
 from tests.coverage.families import random_model
+from tests.packages import timm
 from vitconvert.errors import MissingFact, NotRepresentable
 
 SMALL = {"img_size": [56, 42], "patch_size": 14, "embed_dim": 48, "depth": 2, "num_heads": 3}
@@ -26,7 +25,7 @@ def saved(tmp_path):
 
     def make(name, **arguments):
         model = random_model(name, **{**SMALL, **arguments}).eval()
-        save_for_hf(model, tmp_path / "timm", safe_serialization=True)
+        timm.models.save_for_hf(model, tmp_path / "timm", safe_serialization=True)
         return model, tmp_path / "timm"
 
     return make

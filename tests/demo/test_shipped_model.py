@@ -3,11 +3,10 @@ import re
 
 import numpy as np
 import pytest
-import timm
 import torch
 from PIL import Image
-from timm.data import create_transform, resolve_data_config
 
+from tests.packages import timm
 from vitconvert.api import load_checkpoint, load_model
 from vitconvert.demo import train
 from vitconvert.demo.demonstration import DIGITS
@@ -87,7 +86,7 @@ def test_transformers_loads_it(images: torch.Tensor) -> None:
 @pytest.mark.parametrize("size", [8, 32])
 def test_timm_makes_the_pixels_of_the_training(size: int) -> None:
     theirs = timm.create_model(f"local-dir:{DIGITS}", pretrained=True)
-    transform = create_transform(**resolve_data_config({}, model=theirs))
+    transform = timm.data.create_transform(**timm.data.resolve_data_config({}, model=theirs))
     ours = train.PREPROCESSING(digit(size))
     assert torch.equal(transform(digit(size).convert("RGB")), ours)
     assert torch.equal(ours, train.PREPROCESSING(digit(8)))

@@ -1,5 +1,6 @@
 import json
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from vitconvert.demo.demonstration import DIGITS
 from vitconvert.errors import MissingPackage, OutputExists
 from vitconvert.inference.predict import predict
 
-pytest.importorskip("sklearn")
+pytestmark = pytest.mark.skipif(find_spec("sklearn") is None, reason="needs scikit-learn")
 
 
 @pytest.fixture(scope="module")

@@ -6,17 +6,15 @@ import shutil
 
 import numpy as np
 import pytest
-import timm
 import torch
 from huggingface_hub import ModelCard, metadata_load
 from PIL import Image
-from vit_pytorch import SimpleViT
-from vit_pytorch import ViT as LucidrainsViT
 
 import vitconvert
 from tests.export.conftest import fill
 from tests.hub_server import HubServer, use_hub
 from tests.huggingface.classes import CLASSES
+from tests.packages import timm, vit_pytorch
 from tests.small_models import SMALL_TIMM as SMALL
 from tests.spelling import google_arrays
 
@@ -190,11 +188,13 @@ def test_torchvision(timm_directory, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("kind", "dialect"),
-    [(LucidrainsViT, "lucidrains"), (SimpleViT, "lucidrains_simple")],
+    [("ViT", "lucidrains"), ("SimpleViT", "lucidrains_simple")],
 )
 def test_lucidrains(kind, dialect, tmp_path, monkeypatch):
     sizes = {"image_size": (32, 48), "patch_size": (8, 16), "num_classes": 5, "dim": 36}
-    model = kind(**sizes, depth=2, heads=3, mlp_dim=40, dim_head=20, channels=1)
+    model = getattr(vit_pytorch, kind)(
+        **sizes, depth=2, heads=3, mlp_dim=40, dim_head=20, channels=1
+    )
     torch.save(fill(model).state_dict(), tmp_path / "vit.pt")
     overrides = {"num_heads": 3, "in_channels": 1, "patch_size": (8, 16), "image_size": (32, 48)}
     output = tmp_path / "out"

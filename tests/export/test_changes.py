@@ -4,13 +4,11 @@ import json
 import re
 
 import pytest
-import timm
 import torch
-import transformers
 from safetensors.torch import load_file
-from transformers import AutoModelForImageClassification
 
 import vitconvert
+from tests.packages import timm, transformers
 from tests.small_models import SMALL_TIMM as SMALL
 from tests.small_models import small_config
 from vitconvert.conversion.gauges import GAUGES
@@ -100,7 +98,7 @@ def test_classes_are_chosen_by_index_and_by_name(huggingface_directory, tmp_path
         source, to="hf", output=tmp_path / "out", classes=[labels[3], 0], verify=False
     )
     assert conversion.ledger.changed == (f"2 of {len(labels)} classes were kept",)
-    theirs = AutoModelForImageClassification.from_pretrained(tmp_path / "out").eval()
+    theirs = transformers.AutoModelForImageClassification.from_pretrained(tmp_path / "out").eval()
     assert theirs.config.id2label == {0: labels[3], 1: labels[0]}
     x = images(size=vitconvert.load_checkpoint(source).config.image_size)
     torch.testing.assert_close(theirs(x).logits, vitconvert.load_model(source)(x)[:, [3, 0]])
@@ -127,7 +125,7 @@ def test_a_new_head_is_zeros_or_none(count, timm_directory, tmp_path):
         ({"classes": [7]}, "The head has no class 7."),
         ({"classes": [1, 1]}, "Classes to keep are named once each"),
         ({"classes": ["cat"]}, "No class is called 'cat'."),
-        ({"classes": [1], "num_classes": 3}, "A new head and a choice"),
+        ({"classes": [1], "num_classes": 3}, "num_classes replaces the head"),
         ({"num_classes": -1}, "A head cannot have fewer than 0 classes."),
         ({"in_channels": 0}, "Images have at least 1 channel."),
         ({"allow": ["fold"]}, "There is no step 'fold' to allow."),
@@ -197,7 +195,7 @@ def test_one_of_several_state_dicts_is_preferred(tmp_path):
         f"  file    {path}\n"
         "  found   model_ema\n"
         "  beside  model\n"
-        "  hint: leave --prefer (in Python, prefer) out to take those that were found."
+        "  hint: leave out --prefer (in Python, prefer) to read those that were found."
     )
 
 

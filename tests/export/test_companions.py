@@ -5,19 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import timm
 import torch
-import transformers
-from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image
-from timm.data import create_transform, resolve_model_data_config
-from transformers import AutoImageProcessor
-from transformers.image_utils import load_image
 
 import vitconvert
 from tests.export.conftest import fill
 from tests.export.test_opening import openclip_directory
 from tests.hub_server import HubServer, use_hub
+from tests.packages import open_clip, timm, transformers
 from tests.preprocessing.test_timm import awkward_files
 from tests.small_models import SMALL_TIMM as SMALL
 from vitconvert.errors import ConflictingFact
@@ -75,7 +70,9 @@ def _timm_source(timm_directory, size, **cfg):
 
 def _timm_transform(directory):
     model = timm.create_model(f"local-dir:{directory}", pretrained=False)
-    return create_transform(**resolve_model_data_config(model), is_training=False)
+    return timm.data.create_transform(
+        **timm.data.resolve_model_data_config(model), is_training=False
+    )
 
 
 CFGS = [
@@ -98,7 +95,7 @@ def test_timm_and_transformers_make_the_images_of_a_timm_model(
     assert conversion.departures == ()
     assert not (tmp_path / "out" / "preprocessor_config.json").exists()  # timm's config says it
     wanted, written = _timm_transform(source), _timm_transform(tmp_path / "out")
-    processor = AutoImageProcessor.from_pretrained(tmp_path / "out")
+    processor = transformers.AutoImageProcessor.from_pretrained(tmp_path / "out")
     ours = vitconvert.load_checkpoint(tmp_path / "out").preprocessing
     for image in (*photographs, *(_opened(path, _rgb) for path in files)):
         assert torch.equal(written(image), wanted(image))
@@ -112,7 +109,7 @@ def test_from_the_hub_too(timm_directory, tmp_path, monkeypatch, photographs):
     files = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
     with HubServer({"org/vit": files}) as server:
         use_hub(monkeypatch, server, tmp_path)
-        processor = AutoImageProcessor.from_pretrained("org/vit")
+        processor = transformers.AutoImageProcessor.from_pretrained("org/vit")
     wanted = _timm_transform(source)
     assert all(torch.equal(_pixels(processor, i), wanted(i)) for i in photographs)
 
@@ -129,7 +126,7 @@ def test_a_timm_crop_in_the_layout_of_transformers_departs_as_said(
         "transformers puts transparent images on white",
         'transformers resizes Pillow images with AutoImageProcessor(..., backend="pil")',
     )
-    processor = AutoImageProcessor.from_pretrained(tmp_path / "out", backend="pil")
+    processor = transformers.AutoImageProcessor.from_pretrained(tmp_path / "out", backend="pil")
     wanted = _timm_transform(source)
     apart = []
     for image in photographs:
@@ -154,8 +151,10 @@ def test_open_clips_images_in_the_layout_of_transformers_depart_as_said(
         "transformers puts transparent images on white",
         'transformers resizes Pillow images with AutoImageProcessor(..., backend="pil")',
     )
-    processor = AutoImageProcessor.from_pretrained(tmp_path / "out", backend="pil")
-    transform = image_transform_v2(PreprocessCfg(size=24), is_train=False)
+    processor = transformers.AutoImageProcessor.from_pretrained(tmp_path / "out", backend="pil")
+    transform = open_clip.transform.image_transform_v2(
+        open_clip.transform.PreprocessCfg(size=24), is_train=False
+    )
     grey, palette = (
         _opened(path, Image.Image.copy) for path in files if path.stem in ("grey", "palette")
     )
@@ -204,10 +203,10 @@ def test_transformers_makes_the_images_of_its_own_processors(
         stated["size"] = {"height": 57, "width": 57}
         (source / "preprocessor_config.json").write_text(json.dumps(stated))
     conversion = vitconvert.convert(source, to=to, output=tmp_path / "out", verify=False)
-    images = [*photographs, *(_opened(path, load_image) for path in files)]
+    images = [*photographs, *(_opened(path, transformers.image_utils.load_image) for path in files)]
     for backend in ("torchvision", "pil"):
         theirs, written = (
-            AutoImageProcessor.from_pretrained(folder, backend=backend)
+            transformers.AutoImageProcessor.from_pretrained(folder, backend=backend)
             for folder in (source, tmp_path / "out")
         )
         assert all(torch.equal(_pixels(written, i), _pixels(theirs, i)) for i in images)

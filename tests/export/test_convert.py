@@ -10,15 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import timm
 import torch
 from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file
-from transformers import AutoImageProcessor, AutoModelForImageClassification
 
 import vitconvert
 from tests.hub_server import HubServer, use_hub
+from tests.packages import timm, transformers
 from tests.small_models import SMALL_TIMM as SMALL
 from vitconvert.containers import whole_file as whole_file_module
 from vitconvert.conversion.surgery import cast
@@ -58,7 +57,7 @@ def test_a_timm_model_comes_out_loadable_by_all_three(name, arguments, timm_dire
     ours = vitconvert.load_model(output)
     x = _images(ours.config)
     theirs = timm.create_model(f"local-dir:{output}", pretrained=True).eval()
-    wrapped = AutoModelForImageClassification.from_pretrained(output).eval()
+    wrapped = transformers.AutoModelForImageClassification.from_pretrained(output).eval()
     with torch.inference_mode():
         assert torch.equal(theirs(x), ours(x))
         assert torch.equal(wrapped(x).logits, ours(x))
@@ -70,7 +69,7 @@ def test_the_image_processor_of_the_output_is_the_checkpoints_own(timm_directory
     pixels = np.random.default_rng(0).integers(0, 256, (300, 260, 3), dtype=np.uint8)
     image = Image.fromarray(pixels)
 
-    processor = AutoImageProcessor.from_pretrained(output, backend="pil")
+    processor = transformers.AutoImageProcessor.from_pretrained(output, backend="pil")
     theirs = processor(image, return_tensors="pt").pixel_values[0]
     model = timm.create_model(f"local-dir:{output}", pretrained=False)
     transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))
@@ -341,7 +340,7 @@ def test_an_output_lists_its_files_and_is_replaced_only_when_told_to(timm_direct
         vitconvert.convert(source, output=output, verify=False)
     assert str(caught.value) == (
         "error: output-exists\n"
-        f"  {output} is there already, and not empty.\n"
+        f"  {output} already exists, and is not empty.\n"
         "  hint: --force (in Python, overwrite=True) replaces it; -o names another directory."
     )
     assert _contents(output) == before
@@ -382,7 +381,7 @@ def test_files_of_somebody_are_never_replaced(overwrite, earlier, timm_directory
         vitconvert.convert(source, output=output, verify=False, overwrite=overwrite)
     assert str(caught.value) == (
         "error: output-exists\n"
-        f"  {output} holds what vitconvert did not write, so it is not replaced.\n"
+        f"  {output} contains what vitconvert did not write, so it is not replaced.\n"
         f"{'' if earlier else '  config.json' + chr(10)}"
         "  mine.txt\n"
         "  runs\n"
@@ -464,7 +463,7 @@ def test_a_source_is_not_replaced_by_its_output(
     lines = str(caught.value).splitlines()
     assert lines[:2] == [
         "error: usage",
-        "  The output would take the place of its own source.",
+        "  The output would replace its own source.",
     ]
     assert lines[2].startswith("  source  ")
     assert lines[3:] == [f"  output  {output}", "  hint: -o names another directory."]
@@ -475,7 +474,7 @@ def test_sources_that_somebody_else_wrote_are_refused_by_name(timm_directory, tm
     source = timm_directory(**SMALL)
     before = _contents(source)
     for output, given in ((source, source), (source.parent, source / "model.safetensors")):
-        with pytest.raises(OutputExists, match="holds what vitconvert did not write"):
+        with pytest.raises(OutputExists, match="contains what vitconvert did not write"):
             vitconvert.convert(given, output=output, overwrite=True)
     assert _contents(source) == before
 
@@ -486,7 +485,7 @@ def test_a_table_is_not_replaced_by_an_output(timm_directory, tmp_path):
     table = tmp_path / "mine.toml"
     (output / "README.md").write_text('[dialect]\nextends = "timm"\n')
     table.symlink_to(output / "README.md")
-    with pytest.raises(UsageError, match="place of its own source") as caught:
+    with pytest.raises(UsageError, match="replace its own source") as caught:
         vitconvert.convert(source, output=output, table=table, overwrite=True)
     assert caught.value.evidence["source"] == str(table)
 

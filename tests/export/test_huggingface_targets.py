@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-import transformers
 from safetensors.torch import load_file, save_file
 
 import vitconvert
 from tests.huggingface.classes import CLASSES, Case, outputs
+from tests.packages import transformers
 from tests.small_models import randomise_calmly
 from vitconvert.checkpoint import build_model
 from vitconvert.errors import NotRepresentable, ParityFailed

@@ -1,14 +1,12 @@
 """Other projects' models as vit-pytorch's: its older releases, and its current class changed."""
 
 import pytest
-import timm
 import torch
-import transformers
-import vit_pytorch
 from torch import nn
 
 import vitconvert
 from tests.export.conftest import fill
+from tests.packages import timm, transformers, vit_pytorch
 from tests.small_models import small_config
 from vitconvert.errors import NotRepresentable, ParityFailed, UsageError
 from vitconvert.tables.dialects import find_tables
@@ -32,8 +30,8 @@ def test_half_precision_has_no_room_for_a_folded_bias(timm_directory, tmp_path):
     options = {"to": "lucidrains", "allow": BOTH, "output": tmp_path / "out"}
     with pytest.raises(ParityFailed) as caught:
         vitconvert.convert(tmp_path / "half", **options)
-    assert caught.value.meaning == "The weights are bfloat16, to which the sums are rounded."
-    assert caught.value.hint == "nothing was written. --dtype float32 gives the sums room."
+    assert caught.value.meaning == "The weights are bfloat16, so the sums are rounded to that."
+    assert caught.value.hint == "nothing was written. --dtype float32 avoids that rounding."
     vitconvert.convert(tmp_path / "half", **options, dtype=torch.float32, verify=False)
 
 

@@ -71,6 +71,7 @@ source     = "this test"
 extends    = "timm"
 ecosystem  = "invented"
 container  = "hext"
+program    = "scripts"
 named_only = true
 """
 # In a process of its own: tables are read once.
@@ -78,11 +79,10 @@ PROGRAM = """
 import sys
 from pathlib import Path
 
-from vitconvert import formats
-from vitconvert.tables import directory
+from vitconvert import formats, toml_files
 
 place, source = Path(sys.argv[1]), Path(sys.argv[2])
-directory._PACKAGE = place
+toml_files._PACKAGE = place
 entry = formats.Format(
     name="hext",
     module="hext",

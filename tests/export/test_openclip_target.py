@@ -5,15 +5,14 @@ import re
 from pathlib import Path
 
 import numpy as np
-import open_clip
 import pytest
 import torch
-from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
 import vitconvert
 from tests.export.test_opening import VISION, openclip_directory
+from tests.packages import open_clip
 from vitconvert.conversion.derivation import derive_config, state, strongest
 from vitconvert.conversion.project_config import facts_from_config
 from vitconvert.errors import NotRepresentable, ParityFailed
@@ -211,9 +210,9 @@ def test_the_example_of_the_card_runs(changes, photographs, tmp_path, monkeypatc
 def test_open_clips_transform_makes_the_images(tmp_path):
     source = openclip_directory(tmp_path / "source")
     vitconvert.convert(source, to="openclip", output=tmp_path / "out", verify=False)
-    cfg = PreprocessCfg(**written_config(tmp_path / "out")["preprocess_cfg"])
+    cfg = open_clip.transform.PreprocessCfg(**written_config(tmp_path / "out")["preprocess_cfg"])
     noise = np.random.default_rng(0).integers(0, 256, (61, 75, 4), dtype=np.uint8)
-    transform = image_transform_v2(cfg, is_train=False)
+    transform = open_clip.transform.image_transform_v2(cfg, is_train=False)
     ours = vitconvert.load_checkpoint(source).preprocessing
     for image in (Image.fromarray(noise[..., :3]), Image.fromarray(noise, "RGBA")):
         assert torch.equal(transform(image), ours(image))

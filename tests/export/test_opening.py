@@ -4,15 +4,14 @@ import json
 from pathlib import Path
 
 import numpy as np
-import open_clip
 import pytest
 import torch
-import transformers
 from safetensors.torch import load_file, save_file
 
 import vitconvert
 from tests.export.conftest import fill
 from tests.originals.spelling import dinov3
+from tests.packages import open_clip, transformers
 from tests.spelling import google_arrays
 from vitconvert.errors import NotRepresentable, ParityFailed
 from vitconvert.programs.opening import Opened, open_output
@@ -78,16 +77,16 @@ def test_open_clip_opens_its_own_towers(changes, to, dialect, tmp_path):
 def test_a_timm_tower_for_images_of_any_size_is_compared_layer_by_layer(tmp_path):
     """Its patch embedding gives a grid (`dynamic_img_size`), and ours gives a sequence."""
     vision = {"timm_model_name": "test_vit4", "image_size": 160}
-    source = openclip_directory(tmp_path / "source", open_clip.model.CustomTextCLIP, vision)
+    source = openclip_directory(tmp_path / "source", "CustomTextCLIP", vision)
     conversion = vitconvert.convert(source, to="openclip", output=tmp_path / "out")
     assert conversion.parity.ok and conversion.parity.reference == "open_clip 3.3.0 TimmModel"
 
 
-def openclip_directory(folder: Path, kind=open_clip.model.CLIP, base=VISION, **changes) -> Path:
+def openclip_directory(folder: Path, kind="CLIP", base=VISION, **changes) -> Path:
     """As `open_clip.push_to_hf_hub.save_for_hf` writes it."""
     vision = base | changes
     torch.manual_seed(5)
-    model = kind(embed_dim=20, vision_cfg=vision, text_cfg=TEXT)
+    model = getattr(open_clip, kind)(embed_dim=20, vision_cfg=vision, text_cfg=TEXT)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
     folder.mkdir()
@@ -200,7 +199,7 @@ def test_a_reader_that_finds_other_bytes(timm_directory, tmp_path, monkeypatch):
         vitconvert.convert(timm_directory(**PLAIN), to="torchvision", output=tmp_path / "out")
     assert str(error.value) == (
         "error: parity-failed\n"
-        "  torch.load does not find in the output what was written.\n"
+        "  torch.load reads other tensors in the output than were written.\n"
         "  tensor  class_token\n"
         "  hint: nothing was written. Please report this with the checkpoint's name."
     )

@@ -109,7 +109,7 @@ def test_no_directory_goes_that_nobody_can_mean(place, tmp_path, monkeypatch):
         write(tmp_path / place)
     assert str(caught.value) == (
         "error: usage\n"
-        "  The output would take the place of the current directory, or of your home.\n"
+        "  The output would replace the current directory or your home directory.\n"
         f"  output  {(tmp_path / place).resolve()}\n"
         f"  in it   {tmp_path / 'work' / 'deep'}\n"
         "  hint: -o names a new directory."
@@ -120,7 +120,7 @@ def test_no_directory_goes_that_nobody_can_mean(place, tmp_path, monkeypatch):
 def test_of_two_writers_the_first_to_finish_wins_and_nothing_is_mixed(tmp_path):
     path = tmp_path / "out"
     with (
-        pytest.raises(OutputExists, match="is there already, and not empty"),
+        pytest.raises(OutputExists, match="already exists, and is not empty"),
         whole_directory(path, overwrite=False) as directory,
     ):
         (directory / "slow").write_text("1")
@@ -290,7 +290,7 @@ def test_what_somebody_put_into_an_output_stays_there(
             add(path)
     assert str(caught.value) == (
         "error: output-exists\n"
-        f"  {path} holds what vitconvert did not write, so it is not replaced.\n"
+        f"  {path} contains what vitconvert did not write, so it is not replaced.\n"
         f"  {name}\n"
         "  hint: move it elsewhere, or name another directory with -o."
     )
@@ -346,10 +346,10 @@ def test_a_link_to_what_is_not_there(tmp_path, target):
         write(tmp_path / "out")
     assert str(caught.value) == (
         "error: usage\n"
-        "  The output is a link to what is not there.\n"
+        "  The output is a link to something that does not exist.\n"
         f"  output    {tmp_path / 'out'}\n"
         f"  leads to  {target}\n"
-        "  hint: make the directory that it leads to, or name another with -o."
+        "  hint: create the directory that it leads to, or name another with -o."
     )
     assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
 

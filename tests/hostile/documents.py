@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from hypothesis import strategies as st
-from transformers import AutoModel, BeitConfig, Dinov2Config, SiglipVisionConfig
 
+from tests.packages import transformers
 from tests.small_models import randomise
 from vitconvert.api import convert, load_checkpoint
 from vitconvert.demo.demonstration import DIGITS
@@ -25,7 +25,11 @@ _SIZES: dict[str, Any] = {
     "image_size": 16,
     "patch_size": 8,
 }
-_OF_TRANSFORMERS = {"beit": BeitConfig, "dinov2": Dinov2Config, "siglip": SiglipVisionConfig}
+_OF_TRANSFORMERS = {
+    "beit": "BeitConfig",
+    "dinov2": "Dinov2Config",
+    "siglip": "SiglipVisionConfig",
+}
 
 
 def make_checkpoint(kind: str, directory: Path) -> Path:
@@ -35,8 +39,8 @@ def make_checkpoint(kind: str, directory: Path) -> Path:
     """
     place = directory / kind
     if kind in _OF_TRANSFORMERS:
-        config = _OF_TRANSFORMERS[kind](**_SIZES)
-        randomise(AutoModel.from_config(config)).save_pretrained(place)
+        config = getattr(transformers, _OF_TRANSFORMERS[kind])(**_SIZES)
+        randomise(transformers.AutoModel.from_config(config)).save_pretrained(place)
         processor = {"image_processor_type": "BitImageProcessor", "size": {"shortest_edge": 18}}
         (place / "preprocessor_config.json").write_text(json.dumps(processor))
         return place

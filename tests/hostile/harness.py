@@ -6,6 +6,7 @@ go on and can say what happened.
 """
 
 import faulthandler
+import gc
 import os
 import resource
 import select
@@ -23,7 +24,6 @@ from typing import IO, NoReturn
 import numpy  # noqa: F401 - so that no fork has to
 import PIL.Image
 import safetensors.torch  # noqa: F401
-import timm  # noqa: F401
 import torch
 
 import vitconvert.api  # noqa: F401
@@ -85,9 +85,10 @@ def call_limited(
 
 
 def _forked(body: Callable[[], object], cwd: Path | None, seconds: float, mebibytes: int) -> Answer:
+    import_module("timm")  # so that no fork has to
     torch.set_num_threads(1)  # a fork has none of the threads of its parent
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        begin, resident = time.perf_counter(), _resident_anonymous()
+        begin, resident = time.perf_counter(), resident_anonymous()
         child = os.fork()
         if not child:
             _run(body, cwd, mebibytes, out, err)
@@ -104,7 +105,7 @@ def _forked(body: Callable[[], object], cwd: Path | None, seconds: float, mebiby
         )
 
 
-def _resident_anonymous() -> int:
+def resident_anonymous() -> int:
     """Bytes that a fork has at once; pages of files come when it uses them."""
     pages = Path("/proc/self/statm").read_text().split()
     return (int(pages[1]) - int(pages[2])) * resource.getpagesize()
@@ -132,13 +133,15 @@ def _run(
         for number, file in enumerate((out, err), start=1):
             os.dup2(file.fileno(), number)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        errors = ("strict", "strict", "backslashreplace")  # as Python opens them
         sys.stdin, sys.stdout, sys.stderr = (
-            os.fdopen(number, mode, encoding="utf-8", closefd=False)
+            os.fdopen(number, mode, encoding="utf-8", errors=errors[number], closefd=False)
             for number, mode in enumerate("rww")
         )
         if cwd is not None:
             os.chdir(cwd)
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        gc.freeze()  # what imports made is not looked through for garbage
         _limit(mebibytes)
         body()
         code = 0

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import transformers
 from torch import Tensor, nn
 
+from tests.packages import transformers
 from tests.small_models import randomise_calmly
 
 DEEP = {"num_hidden_layers": 11}  # block 10 comes after block 1 in no dictionary

@@ -1,7 +1,6 @@
 """`verify` finds transformers' own class for every checkpoint, and agrees with it."""
 
-import transformers
-
+from tests.packages import transformers
 from vitconvert.api import verify
 
 

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
-from transformers.activations import ACT2FN
 
 import vitconvert
 from tests.huggingface.classes import CLASSES, LABELS, MLP, SIZES, Case, outputs
+from tests.packages import transformers
 from tests.small_models import randomise_calmly, relative
 from vitconvert.api import verify
 from vitconvert.config.vocabularies import ACTIVATIONS
@@ -96,8 +95,20 @@ def test_a_perturbed_class_computes_the_same_and_is_written_so(name, tmp_path):
         assert first is None or second is None or relative(first, second) <= ROUNDING
 
 
+THEIR_ACTIVATIONS = (
+    *("gelu", "gelu_10", "gelu_fast", "gelu_new", "gelu_python", "gelu_pytorch_tanh"),
+    *("gelu_python_tanh", "gelu_accurate", "hardswish", "laplace", "leaky_relu", "linear", "mish"),
+    *("quick_gelu", "relu", "relu2", "relu6", "sigmoid", "silu", "sqrtsoftplus", "swish", "tanh"),
+    *("prelu", "xielu"),
+)
+
+
+def test_every_activation_of_transformers_is_listed():
+    assert set(THEIR_ACTIVATIONS) == set(transformers.activations.ACT2FN)
+
+
 @pytest.mark.parametrize("field", ["hidden_act", "pooler_act"])
-@pytest.mark.parametrize("name", ACT2FN)
+@pytest.mark.parametrize("name", THEIR_ACTIVATIONS)
 @torch.no_grad()
 def test_every_activation_is_the_same_or_refused_by_name(name, field, tmp_path):
     config = transformers.ViTConfig(**SIZES | MLP | POOLER | {field: name})
@@ -109,8 +120,8 @@ def test_every_activation_is_the_same_or_refused_by_name(name, field, tmp_path):
         assert f"config.json says {field} = {name!r}" in error.fact
         x = torch.linspace(-20, 20, 99)
         for word in ACTIVATIONS:  # none of ours is it
-            same = ACT2FN[{"gelu_tanh": "gelu_new"}.get(word, word)]
-            assert not torch.allclose(ACT2FN[name](x), same(x), atol=1e-6)
+            same = transformers.activations.ACT2FN[{"gelu_tanh": "gelu_new"}.get(word, word)]
+            assert not torch.allclose(transformers.activations.ACT2FN[name](x), same(x), atol=1e-6)
         return
     images = torch.randn(2, 3, 24, 24)
     assert relative(ours(images), theirs(images).pooler_output) <= ROUNDING

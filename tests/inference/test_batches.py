@@ -144,6 +144,7 @@ def test_afterwards_torch_may_use_as_many_threads_as_before(
     assert [torch.get_num_threads(), *born_later] == [3, 3]
 
 
+@pytest.mark.filterwarnings("ignore:A fast model is for inference:UserWarning")
 @pytest.mark.parametrize("what", ["usual", "training", "alone", "one batch"])
 def test_other_models_compute_one_batch_at_a_time_by_all_of_torchs_threads(
     fast: FastViT, photographs: list[Image.Image], what: str

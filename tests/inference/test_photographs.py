@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import timm
 import torch
 from PIL import Image
 from safetensors.torch import load_file
-from timm.models import VisionTransformer, save_for_hf
 
 import vitconvert
 from tests.export.test_opening import openclip_directory
+from tests.packages import timm
 from vitconvert.checkpoint import build_model
 from vitconvert.demo.demonstration import DIGITS
 from vitconvert.errors import ConflictingFact, MissingFact, UsageError
@@ -26,9 +25,9 @@ PREPROCESSING = Preprocessing.from_timm({"input_size": (3, 24, 40), "interpolati
 
 
 @pytest.fixture(scope="module", params=["token", "avg", "map"])
-def theirs(request: pytest.FixtureRequest) -> VisionTransformer:
+def theirs(request: pytest.FixtureRequest) -> "timm.models.VisionTransformer":
     torch.manual_seed(0)
-    model = VisionTransformer(
+    model = timm.models.VisionTransformer(
         img_size=(24, 40),
         patch_size=8,
         num_classes=5,
@@ -45,7 +44,7 @@ def theirs(request: pytest.FixtureRequest) -> VisionTransformer:
 
 
 @pytest.fixture
-def checkpoint(theirs: VisionTransformer, tmp_path: Path) -> vitconvert.Checkpoint:
+def checkpoint(theirs: "timm.models.VisionTransformer", tmp_path: Path) -> vitconvert.Checkpoint:
     torch.save(theirs.state_dict(), tmp_path / "model.pth")
     facts = {"num_heads": 3, "pooling": theirs.global_pool, "image_size": (24, 40)}
     return vitconvert.load_checkpoint(tmp_path / "model.pth", overrides=facts)
@@ -68,7 +67,7 @@ def close(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
 @torch.inference_mode()
 @pytest.mark.parametrize("fast", [False, True])
 def test_timm_finds_the_same(
-    theirs: VisionTransformer,
+    theirs: "timm.models.VisionTransformer",
     checkpoint: vitconvert.Checkpoint,
     photographs: list[Path],
     fast: bool,
@@ -94,7 +93,9 @@ def test_timm_finds_the_same(
 
 @torch.inference_mode()
 def test_a_model_with_its_head_is_embedded_too(
-    theirs: VisionTransformer, checkpoint: vitconvert.Checkpoint, photographs: list[Path]
+    theirs: "timm.models.VisionTransformer",
+    checkpoint: vitconvert.Checkpoint,
+    photographs: list[Path],
 ) -> None:
     model = vitconvert.load_model(
         checkpoint.located.weights,
@@ -145,7 +146,7 @@ def clip_of_timm(folder: Path) -> Callable[[Image.Image], torch.Tensor]:
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
     torch.nn.init.zeros_(model.head.bias)
-    save_for_hf(model, str(folder), model_args=arguments, safe_serialization=True)
+    timm.models.save_for_hf(model, str(folder), model_args=arguments, safe_serialization=True)
     transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))
     return lambda image: model(transform(image)[None])[0]
 
@@ -246,6 +247,6 @@ def test_a_checkpoint_that_does_not_say_is_refused() -> None:
 def test_a_device_that_is_not_there() -> None:
     with pytest.raises(UsageError) as caught:
         vitconvert.predict(DIGITS, SAMPLES, device="toaster")
-    assert caught.value.fact == "torch finds no device 'toaster' to compute on."
-    assert "at start of device string: toaster" in caught.value.evidence["reason"]
-    assert caught.value.hint == "the device cpu is always there."
+    assert caught.value.fact == "torch finds no device 'toaster' on this machine."
+    assert caught.value.evidence["devices here"].startswith("cpu")
+    assert caught.value.hint == "choose one of these."

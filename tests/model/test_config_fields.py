@@ -5,8 +5,8 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from timm.layers import AttentionPoolLatent, LayerNorm
 
+from tests.packages import timm
 from vitconvert.model import ViT
 from vitconvert.model.layers import ACTIVATION
 
@@ -44,7 +44,9 @@ def test_pre_logits_stand_between_norm_and_head(activation, make_config, randomi
 def test_attention_pooling_with_its_own_heads_and_width(make_config, randomise, images):
     config = make_config(pooling="map", pool_heads=5, pool_mlp_dim=90, class_token=False)
     model = randomise(ViT(config))
-    theirs = AttentionPoolLatent(30, num_heads=5, mlp_ratio=3.0, norm_layer=LayerNorm).eval()
+    theirs = timm.layers.AttentionPoolLatent(
+        30, num_heads=5, mlp_ratio=3.0, norm_layer=timm.layers.LayerNorm
+    ).eval()
     theirs.load_state_dict(model.attn_pool.state_dict())
     tokens = model.forward_features(images(config))
     assert torch.equal(model.pool(tokens), theirs(tokens))

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-import vit_pytorch
 from einops import rearrange
 
+from tests.packages import vit_pytorch
 from vitconvert.model import ViT
 
 SMALL = {

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from timm.layers import LayerNorm, QuickGELU
 from torch import nn
 
+from tests.packages import timm
 from tests.small_models import small_timm
 from vitconvert.model import ViT
 
@@ -60,7 +60,7 @@ VARIANTS = {
     "layer scale": ({"layer_scale": True}, {"init_values": 0.1}),
     "qk norm": ({"qk_norm": True}, {"qk_norm": True}),
     "norm before the blocks": ({"pre_norm": True, "patch_bias": False}, {"pre_norm": True}),
-    "norm of the patches": ({"patch_norm": True}, {"embed_norm_layer": LayerNorm}),
+    "norm of the patches": ({"patch_norm": True}, {"embed_norm_layer": "layernorm"}),
     "no bias of q, k, v": ({"qkv_bias": False}, {"qkv_bias": False}),
     "no bias of projections": (
         {"proj_bias": False, "mlp_bias": False},
@@ -77,7 +77,7 @@ VARIANTS = {
     "one head": ({"num_heads": 1, "head_dim": 30}, {"num_heads": 1}),
     "large epsilon": ({"norm_eps": 1e-2}, {"norm_layer": "eps"}),
     "tanh gelu": ({"activation": "gelu_tanh"}, {"act_layer": "gelu_tanh"}),
-    "quick gelu": ({"activation": "quick_gelu"}, {"act_layer": QuickGELU}),
+    "quick gelu": ({"activation": "quick_gelu"}, {"act_layer": "quick_gelu"}),
     "relu": ({"activation": "relu"}, {"act_layer": nn.ReLU}),
     "silu": ({"activation": "silu"}, {"act_layer": nn.SiLU}),
     "tanh": ({"activation": "tanh"}, {"act_layer": nn.Tanh}),
@@ -149,7 +149,7 @@ def test_gradients_equal_timms(make_config, randomise, images):
 
 def _timm(name="VisionTransformer", **arguments):
     if arguments.get("norm_layer") == "eps":
-        arguments["norm_layer"] = lambda dim, **dd: LayerNorm(dim, eps=1e-2, **dd)
+        arguments["norm_layer"] = lambda dim, **dd: timm.layers.LayerNorm(dim, eps=1e-2, **dd)
     return small_timm(name, **arguments)
 
 

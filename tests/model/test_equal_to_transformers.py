@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-import transformers
 
+from tests.packages import transformers
 from vitconvert.model import ViT
 
 SMALL = {
@@ -16,24 +16,25 @@ SMALL = {
     "num_labels": 7,
 }
 MODELS = {
-    "ViT": (transformers.ViTConfig, transformers.ViTForImageClassification, {}),
+    "ViT": ("ViTConfig", "ViTForImageClassification", {}),
     "DeiT": (
-        transformers.DeiTConfig,
-        transformers.DeiTForImageClassification,
+        "DeiTConfig",
+        "DeiTForImageClassification",
         {"dist_token": True},
     ),
     "DeiT with teacher": (
-        transformers.DeiTConfig,
-        transformers.DeiTForImageClassificationWithTeacher,
+        "DeiTConfig",
+        "DeiTForImageClassificationWithTeacher",
         {"dist_token": True, "dist_head": True},
     ),
-    "MSN": (transformers.ViTMSNConfig, transformers.ViTMSNForImageClassification, {}),
+    "MSN": ("ViTMSNConfig", "ViTMSNForImageClassification", {}),
 }
 
 
 @pytest.mark.parametrize(("config", "model", "fields"), MODELS.values(), ids=MODELS)
 def test_logits_equal_huggingfaces(config, model, fields, make_config, randomise, images):
-    theirs = randomise(model(config(**SMALL)))
+    config = getattr(transformers, config)(**SMALL)
+    theirs = randomise(getattr(transformers, model)(config))
     ours = _same_weights(make_config(norm_eps=theirs.config.layer_norm_eps, **fields), theirs)
     x = images(ours.config)
     assert torch.equal(ours(x), theirs(x).logits)

@@ -3,14 +3,11 @@
 import copy
 import itertools
 import re
-from functools import partial
 
 import pytest
-import timm
 import torch
-from timm.layers import LayerNorm
-from timm.layers.pos_embed_sincos import RotaryEmbeddingMixed
 
+from tests.packages import timm
 from vitconvert.config import ViTConfig
 from vitconvert.model import ViT
 
@@ -195,7 +192,7 @@ OPTIONS = {
     ),
     "norm without bias": (
         "vit_base_patch16_rpn_224",
-        {"norm_layer": partial(LayerNorm, eps=1e-6, bias=False)},
+        {"norm_layer": lambda dim, **dd: timm.layers.LayerNorm(dim, eps=1e-6, bias=False, **dd)},
         {"norm_bias": False},
     ),
 }
@@ -332,7 +329,7 @@ def test_gradients_equal_timms(name, parameter, randomise, images):
 
 
 def test_learned_rotation_begins_as_timms():
-    theirs = RotaryEmbeddingMixed(96, depth=3, num_heads=4, temperature=10.0).freqs
+    theirs = timm.layers.RotaryEmbeddingMixed(96, depth=3, num_heads=4, temperature=10.0).freqs
     config = ViTConfig(
         **SMALL
         | MIXED

@@ -25,12 +25,12 @@ CONFIGS = {
 }
 # Words that join the heads, or blocks, so that pruning is refused.
 JOINED = {
-    "attention norm": ({"attention_norm": True}, "a norm joins the heads"),
+    "attention norm": ({"attention_norm": True}, "a norm spans all heads"),
     "no projection": (
         {"attention_proj": False, "proj_bias": False},
         "an output projection is missing",
     ),
-    "branches": ({"branches": 2}, "attentions stand side by side"),
+    "branches": ({"branches": 2}, "a block has several attentions"),
     "shared table": (
         {"relative_positions": "shared"},
         "the blocks share a table of relative positions",
@@ -123,22 +123,18 @@ def test_a_mask_has_gradients(model, images):
     [
         (
             {0: [3]},
-            "  Heads were to be pruned that the block does not have.\n"
-            "  pruned  [3]\n"
-            "  heads   0 to 2",
+            "  The block does not have all of the heads to prune.\n  pruned  [3]\n  heads   0 to 2",
         ),
         (
             {0: [0], 1: [0, 1, 2]},
-            "  A block must keep one head.\n"
+            "  A block must keep at least one head.\n"
             "  pruned  [0, 1, 2]\n"
             "  heads   0 to 2\n"
-            "  hint: head_mask can silence all of them.",
+            "  hint: head_mask can switch off all of them.",
         ),
         (
             {0: [0], 3: [0]},
-            "  Blocks were asked for that the model does not have.\n"
-            "  asked   [0, 3]\n"
-            "  blocks  0 to 2",
+            "  The model does not have all of these blocks.\n  asked   [0, 3]\n  blocks  0 to 2",
         ),
     ],
 )

@@ -4,12 +4,9 @@ import math
 
 import pytest
 import torch
-import transformers
-from timm.models.deit import VisionTransformerDistilled
-from timm.models.vision_transformer import VisionTransformer
 from torch import nn
-from torchvision.models import VisionTransformer as TorchvisionViT
 
+from tests.packages import timm, torchvision, transformers
 from vitconvert.errors import UsageError
 from vitconvert.model import ViT
 from vitconvert.model.initialisation import STYLES, initialise
@@ -94,7 +91,7 @@ def test_rotations_relative_positions_and_gates_are_overwritten(style, relative,
 
 @pytest.mark.parametrize("pooling", ["token", "map"])
 def test_timm(pooling, config):
-    theirs = VisionTransformer(
+    theirs = timm.models.VisionTransformer(
         32, 8, num_classes=50, global_pool=pooling, reg_tokens=9, init_values=1e-5, **_timm()
     )
     config = config.replace(pooling=pooling, num_registers=9, layer_scale=True)
@@ -102,13 +99,15 @@ def test_timm(pooling, config):
 
 
 def test_timm_distilled(config):
-    theirs = VisionTransformerDistilled(32, 8, num_classes=50, **_timm())
+    theirs = timm.models.VisionTransformerDistilled(32, 8, num_classes=50, **_timm())
     config = config.replace(dist_token=True, dist_head=True)
     _assert_same_distributions(ViT(config), theirs.state_dict())
 
 
 def test_jax_is_timms_but_for_separate_q_k_v_and_a_zero_class_token(config):
-    theirs = VisionTransformer(32, 8, num_classes=50, weight_init="jax", **_timm()).state_dict()
+    theirs = timm.models.VisionTransformer(
+        32, 8, num_classes=50, weight_init="jax", **_timm()
+    ).state_dict()
     for name in theirs:
         if name.endswith("qkv.weight"):
             theirs[name].mul_(math.sqrt(4 / 2))  # xavier over D + D, not over D + 3D
@@ -167,7 +166,9 @@ def test_huggingface(config):
 
 
 def test_torchvision(config):
-    theirs = TorchvisionViT(32, 8, 3, 4, D, M, num_classes=50, representation_size=40)
+    theirs = torchvision.models.VisionTransformer(
+        32, 8, 3, 4, D, M, num_classes=50, representation_size=40
+    )
     model = ViT(config.replace(representation_size=40))
     initialise(model, "torchvision")
     layer = "encoder.layers.encoder_layer_"
@@ -233,7 +234,7 @@ def test_unknown_style_is_told(config):
         initialise(ViT(config), "keras")
     assert str(caught.value) == (
         "error: usage\n"
-        "  'keras' is no style of initialisation.\n"
+        "  There is no initialisation style 'keras'.\n"
         "  known  timm, jax, huggingface, jeonsworld, torchvision"
     )
 

@@ -9,7 +9,7 @@ from vitconvert.model import ViT
 CASES = {
     "size": (
         torch.zeros(2, 3, 40, 40),
-        "  Images are 40x40 pixels, and the model is for 32x24.\n"
+        "  Images are 40x40 pixels, but the model expects 32x24.\n"
         "  found   (2, 3, 40, 40)\n"
         "  wanted  (B, 3, 32, 24)\n"
         "  hint: resize the images, or resample the positions on loading: "
@@ -17,7 +17,7 @@ CASES = {
     ),
     "oblong size": (
         torch.zeros(2, 3, 24, 32),
-        "  Images are 24x32 pixels, and the model is for 32x24.\n"
+        "  Images are 24x32 pixels, but the model expects 32x24.\n"
         "  found   (2, 3, 24, 32)\n"
         "  wanted  (B, 3, 32, 24)\n"
         "  hint: resize the images, or resample the positions on loading: "
@@ -25,13 +25,13 @@ CASES = {
     ),
     "channels": (
         torch.zeros(2, 1, 32, 24),
-        "  Images have 1 channels, and the model reads 3.\n"
+        "  Images have 1 channels, but the model expects 3.\n"
         "  found   (2, 1, 32, 24)\n"
         "  wanted  (B, 3, 32, 24)",
     ),
     "channels last": (
         torch.zeros(2, 32, 24, 3),
-        "  Images have 32 channels, and the model reads 3.\n"
+        "  Images have 32 channels, but the model expects 3.\n"
         "  found   (2, 32, 24, 3)\n"
         "  wanted  (B, 3, 32, 24)\n"
         "  The channels seem to come last.\n"
@@ -50,7 +50,7 @@ CASES = {
     ),
     "bytes": (
         torch.zeros(2, 3, 32, 24, dtype=torch.uint8),
-        "  Images are uint8, and the model's weights are float32.\n"
+        "  Images are uint8, but the model's weights are float32.\n"
         "  found   uint8\n"
         "  wanted  float32\n"
         "  hint: convert the images with images.to(torch.float32) "
@@ -58,7 +58,7 @@ CASES = {
     ),
     "double": (
         torch.zeros(2, 3, 32, 24, dtype=torch.float64),
-        "  Images are float64, and the model's weights are float32.\n"
+        "  Images are float64, but the model's weights are float32.\n"
         "  found   float64\n"
         "  wanted  float32\n"
         "  hint: convert the images with images.to(torch.float32).",

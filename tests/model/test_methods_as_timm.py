@@ -89,7 +89,7 @@ def test_reset_classifier_takes_attention_pooling_away(make_config, images):
     model.reset_classifier(4, "avg")
     assert not [name for name in model.state_dict() if name.startswith("attn_pool")]
     assert model(images(model.config)).shape == (2, 4)
-    with pytest.raises(ConflictingFact, match="Attention pooling has weights"):
+    with pytest.raises(ConflictingFact, match="no weights for attention pooling"):
         model.reset_classifier(4, "map")
     assert model.config.pooling == "avg"
 
@@ -154,15 +154,15 @@ def test_grad_checkpointing_changes_memory_and_no_number(pair, images):
         ({"indices": [0, 3]}, "asked   [0, 3]\n  blocks  0 to 2"),
         ({"indices": [-4]}, "asked   [-4]\n  blocks  0 to 2"),
         ({"indices": []}, "asked   []\n  blocks  0 to 2"),
-        ({"indices": 4}, "The last 4 blocks were asked for, of 3."),
-        ({"indices": 0}, "The last 0 blocks were asked for, of 3."),
+        ({"indices": 4}, "The last 4 blocks were asked for, but the model has 3."),
+        ({"indices": 0}, "The last 0 blocks were asked for, but the model has 3."),
         ({"output_fmt": "NHWC"}, "output_fmt is 'NCHW' or 'NLC', not 'NHWC'."),
     ],
 )
 def test_what_is_not_there_is_told(arguments, message, pair, images):
     with pytest.raises(UsageError) as caught:
         pair[0].forward_intermediates(images(pair[0].config), **arguments)
-    blocks = "Blocks were asked for that the model does not have.\n  "
+    blocks = "The model does not have all of these blocks.\n  "
     assert str(caught.value) in (
         f"error: usage\n  {message}",
         f"error: usage\n  {blocks}{message}",

@@ -7,25 +7,20 @@ import pytest
 import scipy.ndimage
 import torch
 import torch.nn.functional as F
-import vit_pytorch.simple_vit
-from timm.layers import resample_abs_pos_embed, resample_patch_embed, resize_rel_pos_bias_table
-from torchvision.models.vision_transformer import interpolate_embeddings
-from transformers import BeitConfig
-from transformers.models.aimv2.modeling_aimv2 import build_2d_sinusoidal_position_embedding
-from transformers.models.beit.modeling_beit import BeitRelativePositionBias
-from transformers.models.vit.modeling_vit import ViTEmbeddings
 
+from tests.packages import timm, torchvision, transformers, vit_pytorch
 from vitconvert.config.vocabularies import RELATIVE_RESAMPLINGS, RESAMPLINGS
 from vitconvert.errors import ShapeMismatch, UsageError
 from vitconvert.model.positions import (
     INTERPOLATION,
+    relative_position_bias,
+    relative_position_index,
     resample_patch_kernel,
     resample_positions,
     resample_relative_positions,
     sincos2d_mae_positions,
     sincos2d_positions,
 )
-from vitconvert.model.relative_positions import relative_position_bias, relative_position_index
 
 GRIDS = [((4, 4), (7, 5)), ((7, 5), (4, 4)), ((5, 3), (5, 8)), ((6, 6), (3, 3)), ((3, 4), (1, 2))]
 
@@ -38,7 +33,9 @@ def test_every_rule_of_the_config_is_known():
 @pytest.mark.parametrize("prefix", [0, 1, 5])
 def test_bicubic_antialias_is_timms(old, new, prefix):
     table = _table(old, prefix)
-    wanted = resample_abs_pos_embed(table, list(new), list(old), num_prefix_tokens=prefix)
+    wanted = timm.layers.resample_abs_pos_embed(
+        table, list(new), list(old), num_prefix_tokens=prefix
+    )
     assert torch.equal(_resample(table, old, new, "bicubic_antialias", prefix), wanted)
 
 
@@ -47,14 +44,18 @@ def test_bicubic_is_huggingfaces(side, new):
     table = _table((side, side), 1)
     embeddings = SimpleNamespace(position_embeddings=table, patch_size=8)
     tokens = torch.empty(1, 1 + new[0] * new[1], table.shape[-1])
-    wanted = ViTEmbeddings.interpolate_pos_encoding(embeddings, tokens, new[0] * 8, new[1] * 8)
+    wanted = transformers.models.vit.modeling_vit.ViTEmbeddings.interpolate_pos_encoding(
+        embeddings, tokens, new[0] * 8, new[1] * 8
+    )
     assert torch.equal(_resample(table, (side, side), new, "bicubic"), wanted)
 
 
 @pytest.mark.parametrize(("old", "new"), [(4, 7), (7, 4)])
 def test_bicubic_align_corners_is_torchvisions(old, new):
     table = _table((old, old), 1)
-    state = interpolate_embeddings(new * 8, 8, {"encoder.pos_embedding": table})
+    state = torchvision.models.vision_transformer.interpolate_embeddings(
+        new * 8, 8, {"encoder.pos_embedding": table}
+    )
     found = _resample(table, (old, old), (new, new), "bicubic_align_corners")
     assert torch.equal(found, state["encoder.pos_embedding"])
 
@@ -79,7 +80,7 @@ def test_bicubic_offset_is_metas(side, new):
 def test_relative_positions_are_spread_as_timms(old, new):
     table = torch.randn((2 * old[0] - 1) * (2 * old[1] - 1) + 3, 5)
     shape = ((2 * new[0] - 1) * (2 * new[1] - 1) + 3, 5)
-    wanted = resize_rel_pos_bias_table(table, new, shape, old)
+    wanted = timm.layers.resize_rel_pos_bias_table(table, new, shape, old)
     found = resample_relative_positions(table, old_grid=old, new_grid=new, rule="geometric")
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
     assert torch.equal(found[-3:], table[-3:])
@@ -87,8 +88,10 @@ def test_relative_positions_are_spread_as_timms(old, new):
 
 @pytest.mark.parametrize(("side", "new"), [(4, (7, 5)), (7, (4, 4)), (14, (14, 9)), (1, (2, 3))])
 def test_relative_positions_are_resized_as_huggingfaces(side, new):
-    config = BeitConfig(image_size=8 * side, patch_size=8, hidden_size=15, num_attention_heads=5)
-    theirs = BeitRelativePositionBias(config)
+    config = transformers.BeitConfig(
+        image_size=8 * side, patch_size=8, hidden_size=15, num_attention_heads=5
+    )
+    theirs = transformers.models.beit.modeling_beit.BeitRelativePositionBias(config)
     table = torch.nn.init.normal_(theirs.relative_position_bias_table)
     found = resample_relative_positions(table, old_grid=(side, side), new_grid=new, rule="bilinear")
     bias = relative_position_bias(found, relative_position_index(new))
@@ -112,7 +115,7 @@ def test_wrong_relative_table_is_told():
         )
     assert str(caught.value) == (
         "error: shape-mismatch\n"
-        "  The table of relative positions does not fit the grid that it is said to come from.\n"
+        "  The table of relative positions does not fit the grid it should come from.\n"
         "  found   17 2\n"
         "  wanted  18 head\n"
         "  18 = 5*3 + 3: offsets of rows times offsets of columns, and the class token's."
@@ -124,7 +127,7 @@ def test_wrong_relative_table_is_told():
 )
 def test_patch_kernel_is_fitted_as_timms(old, new):
     kernel = torch.randn(6, 3, *old)
-    wanted = resample_patch_embed(kernel, list(new))
+    wanted = timm.layers.resample_patch_embed(kernel, list(new))
     found = resample_patch_kernel(kernel, patch_size=new)
     assert torch.equal(found, wanted)
     assert resample_patch_kernel(kernel.bfloat16(), patch_size=new).dtype == torch.bfloat16
@@ -174,7 +177,7 @@ def test_wrong_table_is_told():
         _resample(torch.zeros(1, 17, 6), (4, 3), (3, 4), "bicubic")
     assert str(caught.value) == (
         "error: shape-mismatch\n"
-        "  The position table does not fit the grid that it is said to come from.\n"
+        "  The position table does not fit the grid it should come from.\n"
         "  found   1 17 6\n"
         "  wanted  1 13 width\n"
         "  13 = 1 + 4*3: prefix tokens, rows times columns."
@@ -186,7 +189,7 @@ def test_unknown_rule_is_told():
         _resample(_table((2, 2), 1), (2, 2), (3, 3), "nearest")
     assert str(caught.value) == (
         "error: usage\n"
-        "  'nearest' is no rule for resampling positions.\n"
+        "  There is no rule 'nearest' for resampling positions.\n"
         "  known  bicubic_antialias, bicubic, bicubic_align_corners, bicubic_offset, "
         "bilinear_antialias, bilinear_align_corners"
     )
@@ -195,7 +198,7 @@ def test_unknown_rule_is_told():
         resample_relative_positions(table, old_grid=(2, 2), new_grid=(3, 3), rule="bicubic")
     assert str(caught.value) == (
         "error: usage\n"
-        "  'bicubic' is no rule for resampling positions.\n"
+        "  There is no rule 'bicubic' for resampling positions.\n"
         "  known  geometric, bilinear"
     )
 
@@ -208,7 +211,9 @@ def test_fixed_positions_are_lucidrains(grid, dim):
 
 @pytest.mark.parametrize(("grid", "dim"), [((4, 3), 8), ((5, 7), 32), ((1, 1), 12)])
 def test_fixed_positions_of_mae_are_transformers(grid, dim):
-    wanted = build_2d_sinusoidal_position_embedding(*grid, dim)
+    wanted = transformers.models.aimv2.modeling_aimv2.build_2d_sinusoidal_position_embedding(
+        *grid, dim
+    )
     along, across = wanted.chunk(2, dim=1)
     assert torch.equal(sincos2d_mae_positions(grid, dim), torch.cat((across, along), dim=1))
 

@@ -6,12 +6,8 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
-from timm.layers import HybridEmbed, StdConv2dSame
-from timm.models.resnet import Bottleneck, ResNet
-from timm.models.resnetv2 import ResNetV2, create_resnetv2_stem
-from timm.models.vision_transformer import VisionTransformer
-from timm.models.vision_transformer_hybrid import ConvStem
 
+from tests.packages import timm
 from vitconvert.errors import ConflictingFact
 from vitconvert.model import ViT
 
@@ -78,7 +74,7 @@ def test_fresh_batch_norm_stems_are_timms(stem, make_config):
         ),
         (
             {"stem_style": "mobileclip", "image_size": (64, 7)},
-            "image_size 64x7 holds no patch of 1x1 (stem stride 8)",
+            "image_size 64x7 is too small for a patch of 1x1 (stem stride 8)",
         ),
     ],
 )
@@ -174,7 +170,7 @@ def _timm_batch_normed(config):
     width = config.stem_width
     if config.stem_style == "mobileclip":
         # Of as many channels as the model is wide, since timm puts no projection behind it.
-        backbone = ConvStem(
+        backbone = timm.models.vision_transformer_hybrid.ConvStem(
             channels=(width, width, 30),
             stride=(4, 2, 2),
             kernel_size=(4, 2, 2),
@@ -183,8 +179,8 @@ def _timm_batch_normed(config):
             in_chans=config.in_channels,
         )
     else:
-        backbone = ResNet(
-            Bottleneck,
+        backbone = timm.models.ResNet(
+            timm.models.Bottleneck,
             config.stem_depths,
             channels=tuple(width * 2**stage for stage in range(len(config.stem_depths))),
             stem_width=width // 2,
@@ -197,8 +193,10 @@ def _timm_batch_normed(config):
         for later in range(len(config.stem_depths), 4):
             backbone.add_module(f"layer{later + 1}", torch.nn.Identity())
     project = config.stem_style != "mobileclip"
-    embed = partial(HybridEmbed, backbone=backbone, proj=project, in_chans=config.in_channels)
-    return VisionTransformer(
+    embed = partial(
+        timm.layers.HybridEmbed, backbone=backbone, proj=project, in_chans=config.in_channels
+    )
+    return timm.models.VisionTransformer(
         img_size=config.image_size,
         patch_size=1,
         embed_layer=embed,
@@ -239,9 +237,9 @@ def _renamed(state):
 
 
 def _timm(config):
-    conv = partial(StdConv2dSame, eps=1e-8)
+    conv = partial(timm.layers.StdConv2dSame, eps=1e-8)
     if config.stem_depths:
-        backbone = ResNetV2(
+        backbone = timm.models.ResNetV2(
             layers=config.stem_depths,
             channels=tuple(128 * 2**stage for stage in range(len(config.stem_depths))),
             stem_chs=32,
@@ -252,13 +250,13 @@ def _timm(config):
             conv_layer=conv,
         )
     else:
-        backbone = create_resnetv2_stem(
+        backbone = timm.models.resnetv2.create_resnetv2_stem(
             3, out_chs=32, stem_type="same", preact=False, conv_layer=conv
         )
-    return VisionTransformer(
+    return timm.models.VisionTransformer(
         img_size=config.image_size,
         patch_size=config.patch_size,
-        embed_layer=partial(HybridEmbed, backbone=backbone),
+        embed_layer=partial(timm.layers.HybridEmbed, backbone=backbone),
         num_classes=7,
         embed_dim=30,
         depth=2,

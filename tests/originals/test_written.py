@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from torch import Tensor, nn
 
 import vitconvert
@@ -32,6 +31,7 @@ from tests.originals.spelling import (
     pair,
     prefixed,
 )
+from tests.packages import transformers
 from tests.small_models import small_config
 from vitconvert.conversion.target import fit_target
 from vitconvert.errors import NotRepresentable

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import timm
 import torch
 from torch import nn
 
+from tests.packages import timm
 from tests.small_models import randomise
 
 

@@ -1,10 +1,10 @@
 """Faults that are planted in our model are found: the right layer, the right cause."""
 
 import pytest
-import timm
 import torch
 from torch import nn
 
+from tests.packages import timm
 from vitconvert.checkpoint import ReadOptions, build_model, read_checkpoint
 from vitconvert.model import ViT
 from vitconvert.model.positions import resample_positions

@@ -5,11 +5,9 @@ import warnings
 
 import numpy as np
 import pytest
-import timm
 import torch
-import torchvision
-import transformers
 
+from tests.packages import timm, torchvision, transformers
 from vitconvert.api import verify
 from vitconvert.parity.inputs import sample_images
 

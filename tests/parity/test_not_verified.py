@@ -2,11 +2,9 @@
 
 import numpy as np
 import pytest
-import timm
 import torch
-import torchvision
-from transformers import ViTConfig, ViTForImageClassification
 
+from tests.packages import timm, torchvision, transformers
 from vitconvert.api import verify
 from vitconvert.errors import UsageError
 from vitconvert.programs import reference
@@ -122,7 +120,9 @@ def linen_vit():
 
 
 def test_models_of_other_images_do_not_compare(plain, huggingface_checkpoint):
-    larger = huggingface_checkpoint(ViTConfig, ViTForImageClassification, image_size=32)
+    larger = huggingface_checkpoint(
+        transformers.ViTConfig, transformers.ViTForImageClassification, image_size=32
+    )
     with pytest.raises(UsageError) as error:
         verify(plain, overrides={"num_heads": 3}, against=larger)
     assert error.value.evidence == {

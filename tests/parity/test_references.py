@@ -2,12 +2,9 @@
 
 import numpy as np
 import pytest
-import timm
 import torch
-import torchvision
-import transformers
-import vit_pytorch
 
+from tests.packages import timm, torchvision, transformers, vit_pytorch
 from vitconvert.api import verify
 
 

@@ -1,5 +1,6 @@
 """What a report says: in words, as JSON, as a page, as an error."""
 
+import html
 import json
 import math
 from xml.etree import ElementTree
@@ -133,3 +134,12 @@ def test_both_checkpoints_are_named():
     page = report.to_html()
     assert "mine.pth" in page
     assert "&lt;theirs&gt;.npz" in page
+
+
+def test_a_notebook_shows_the_page():
+    cell = FAILED._repr_html_()
+    begin, end = '<iframe srcdoc="', '" width="100%" height="600"></iframe>'
+    assert cell.startswith(begin)
+    assert cell.endswith(end)
+    assert html.unescape(cell[len(begin) : -len(end)]) == FAILED.to_html()
+    assert "<script>" not in cell

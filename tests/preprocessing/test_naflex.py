@@ -5,15 +5,11 @@ from pathlib import Path
 
 import pytest
 import torch
-import transformers
 from PIL import Image
-from transformers import AutoImageProcessor
-from transformers.models.siglip2.image_processing_siglip2 import (
-    get_image_size_for_max_num_patches,
-)
 
 import vitconvert
 from tests.matrix_sources import randomised
+from tests.packages import transformers
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.pixels import size_in_patches
 
@@ -44,9 +40,10 @@ def in_patches(image: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("most", [1, 2, 36, 256, 1024])
 def test_sizes_are_those_of_transformers(most):
+    theirs = transformers.models.siglip2.image_processing_siglip2
     for height, width in [(333, 517), (100, 75), (481, 640), (5, 3), (16, 16), (1, 400), (7, 7000)]:
         for patch in (8, 14, 16):
-            wanted = get_image_size_for_max_num_patches(height, width, patch, most)
+            wanted = theirs.get_image_size_for_max_num_patches(height, width, patch, most)
             found = size_in_patches((height, width), patch_size=patch, max_patches=most)
             assert found == wanted, (height, width, patch)
 
@@ -59,7 +56,7 @@ SHAPES = {(100, 75): (56, 40), (61, 62): (48, 48), (64, 640): (16, 144)}  # heig
 @torch.no_grad()
 def test_photographs_give_what_transformers_gives(shape, made, backend, source, photograph):
     image = photograph(shape[1], shape[0])
-    processor = AutoImageProcessor.from_pretrained(source, backend=backend)
+    processor = transformers.AutoImageProcessor.from_pretrained(source, backend=backend)
     inputs = processor(image, return_tensors="pt")
     stated = json.loads((source / "preprocessor_config.json").read_text())
     ours = Preprocessing.from_huggingface(stated, backend=backend, image_size=made)
@@ -80,7 +77,7 @@ def test_predictions_are_those_of_transformers_or_refused(source, photograph, tm
     photograph(61, 62).save(square)
     photograph(75, 100).save(oblong)
     made, refused = vitconvert.predict(source, [square, oblong])
-    processor = AutoImageProcessor.from_pretrained(source)
+    processor = transformers.AutoImageProcessor.from_pretrained(source)
     theirs = transformers.Siglip2ForImageClassification.from_pretrained(source).eval()
     with Image.open(square) as image:
         logits = theirs(**processor(image, return_tensors="pt")).logits[0]
@@ -104,7 +101,9 @@ def test_the_processor_is_written_where_patches_are_read(source, tmp_path, photo
     conversion = vitconvert.convert(source, to="hf", output=tmp_path / "hf", verify=False)
     assert conversion.departures == ()
     image = photograph(75, 100)
-    theirs, written = (AutoImageProcessor.from_pretrained(d) for d in (source, tmp_path / "hf"))
+    theirs, written = (
+        transformers.AutoImageProcessor.from_pretrained(d) for d in (source, tmp_path / "hf")
+    )
     wanted, found = (processor(image, return_tensors="pt") for processor in (theirs, written))
     assert all(torch.equal(found[name], wanted[name]) for name in wanted)
     assert "output = model(**images)" in (tmp_path / "hf" / "README.md").read_text()

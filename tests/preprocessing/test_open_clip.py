@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image
 
+from tests.packages import open_clip
 from tests.preprocessing.test_timm import awkward_files
 from vitconvert.errors import ConflictingFact, NotRepresentable
 from vitconvert.preprocessing import Preprocessing
@@ -18,7 +18,9 @@ COLOURS = {"mean": (0.1, 0.5, 0.9), "std": (0.3, 0.2, 0.7)}
 
 
 def openclip_transform(cfg: dict[str, Any], size: int | list[int]) -> Callable[..., torch.Tensor]:
-    return image_transform_v2(PreprocessCfg(**cfg, size=size), is_train=False)
+    return open_clip.transform.image_transform_v2(
+        open_clip.transform.PreprocessCfg(**cfg, size=size), is_train=False
+    )
 
 
 def from_openclip(cfg: dict[str, Any], size: int | list[int]) -> Preprocessing:

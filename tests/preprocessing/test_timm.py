@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
-from sklearn.datasets import load_sample_image
-from timm.data import ImageDataset, create_transform, resolve_data_config
 
+from tests.packages import sklearn, timm
 from vitconvert.errors import ConflictingFact, InputMismatch, NotRepresentable
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.backends import INTERPOLATIONS
@@ -19,7 +18,9 @@ IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 
 
 def timm_transform(cfg: dict[str, Any]) -> Callable[[Image.Image], torch.Tensor]:
-    return create_transform(**resolve_data_config(pretrained_cfg=cfg), is_training=False)
+    return timm.data.create_transform(
+        **timm.data.resolve_data_config(pretrained_cfg=cfg), is_training=False
+    )
 
 
 @pytest.mark.parametrize("interpolation", INTERPOLATIONS)
@@ -48,7 +49,7 @@ def test_every_timm_pipeline_is_pixel_equal(
 
 @pytest.mark.parametrize("name", ["china.jpg", "flower.jpg"])
 def test_a_real_photograph_at_224_is_pixel_equal(name: str) -> None:
-    image = Image.fromarray(load_sample_image(name))
+    image = Image.fromarray(sklearn.datasets.load_sample_image(name))
     for crop_pct in (0.875, 0.9, 0.95, 1.0):
         cfg = {"input_size": (3, 224, 224), "crop_pct": crop_pct, "interpolation": "bicubic"}
         assert torch.equal(Preprocessing.from_timm(cfg)(image), timm_transform(cfg)(image))
@@ -118,7 +119,7 @@ def test_files_of_every_kind_are_opened_as_timm_opens_them(
         "mean": (0.4, 0.5, 0.6)[:channels],
         "std": (0.2, 0.3, 0.25)[:channels],
     }
-    theirs = ImageDataset(
+    theirs = timm.data.ImageDataset(
         str(tmp_path),
         transform=timm_transform(cfg),
         input_img_mode="RGB" if channels == 3 else "L",

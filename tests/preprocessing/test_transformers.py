@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from timm.data import create_transform, resolve_data_config
-from transformers import AutoImageProcessor, ViTConfig
-from transformers.image_utils import load_image
 
+from tests.packages import timm, transformers
 from vitconvert.errors import (
     ConflictingFact,
     InputMismatch,
@@ -36,7 +34,7 @@ def bit(**stated: Any) -> dict[str, Any]:
 
 def auto(folder: Path, config: dict[str, Any], **options: Any) -> Any:
     (folder / "preprocessor_config.json").write_text(json.dumps(config))
-    return AutoImageProcessor.from_pretrained(folder, **options)
+    return transformers.AutoImageProcessor.from_pretrained(folder, **options)
 
 
 def theirs(processor: Any, image: Image.Image) -> torch.Tensor:
@@ -194,7 +192,9 @@ def test_without_do_convert_rgb_images_come_from_load_image(
     for image in (rgba, grey):
         with pytest.raises((ValueError, RuntimeError)):
             theirs(processor, image)
-        assert torch.equal(ours(image), theirs(processor, load_image(image)))
+        assert torch.equal(
+            ours(image), theirs(processor, transformers.image_utils.load_image(image))
+        )
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -205,7 +205,7 @@ def test_photographs_are_turned_upright_as_load_image_does(
     exif[0x0112] = orientation
     path = tmp_path / "turned.jpg"
     photograph(61, 45).save(path, exif=exif)
-    expected = theirs(auto(tmp_path, vit()), load_image(str(path)))
+    expected = theirs(auto(tmp_path, vit()), transformers.image_utils.load_image(str(path)))
     ours = Preprocessing.from_huggingface(vit())(pixels.open_image(path))
     assert torch.equal(ours, expected)
 
@@ -213,7 +213,7 @@ def test_photographs_are_turned_upright_as_load_image_does(
 def test_the_model_type_names_the_processor_when_the_file_does_not(
     tmp_path: Path, photographs: list[Image.Image]
 ) -> None:
-    ViTConfig().save_pretrained(tmp_path)
+    transformers.ViTConfig().save_pretrained(tmp_path)
     processor = auto(tmp_path, {"size": 48})
     ours = Preprocessing.from_huggingface({"size": 48}, model_type="vit")
     assert all(torch.equal(ours(image), theirs(processor, image)) for image in photographs)
@@ -380,14 +380,16 @@ def test_timms_pixels_come_out_of_transformers_but_for_odd_crops(
 ) -> None:
     """Half a pixel is rounded to even by timm, down by transformers."""
     ours, cfg = timm_bit(resize=56, crop=48)
-    timm = create_transform(**resolve_data_config(pretrained_cfg=cfg), is_training=False)
+    transform = timm.data.create_transform(
+        **timm.data.resolve_data_config(pretrained_cfg=cfg), is_training=False
+    )
     processor = auto(tmp_path, ours.to_huggingface(), backend="pil")
     for width in range(112, 128):  # 56 to 64 wide once resized: 8 to 15 columns are cut
         image = photograph(width, 112)
         cut = width * 56 // 112 - 48
-        same = torch.equal(theirs(processor, image), timm(image))
+        same = torch.equal(theirs(processor, image), transform(image))
         assert same == (cut % 4 != 3), width
-        assert torch.equal(ours(image), timm(image))
+        assert torch.equal(ours(image), transform(image))
 
 
 def test_a_squash_stays_one(tmp_path: Path, photographs: list[Image.Image]) -> None:

@@ -2,9 +2,8 @@ import re
 from pathlib import Path
 
 import pytest
-import torchvision
-from timm.models import get_arch_pretrained_cfgs, list_models
 
+from tests.packages import timm, torchvision
 from vitconvert.errors import SourceError
 from vitconvert.sources.downloads import address, collections, publishes_sha256_in_name
 from vitconvert.sources.transport import require_https
@@ -23,8 +22,10 @@ def test_torchvision_addresses_are_those_of_torchvision() -> None:
 
 
 def test_dino_addresses_are_among_those_that_timm_knows() -> None:
-    names = list_models("vit_*", module="vision_transformer")
-    known = {cfg.url for name in names for cfg in get_arch_pretrained_cfgs(name).values()}
+    names = timm.list_models("vit_*", module="vision_transformer")
+    known = {
+        cfg.url for name in names for cfg in timm.models.get_arch_pretrained_cfgs(name).values()
+    }
     collection = collections()["dino"]
     assert {collection.base + file for file in collection.files.values()} <= known
 

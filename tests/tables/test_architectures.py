@@ -3,10 +3,9 @@
 import tomllib
 
 import pytest
-import timm
 import torch
 
-from tests.tables import make_architectures
+from tests.packages import timm
 from vitconvert.errors import NotRepresentable
 from vitconvert.tables.architectures import (
     architecture_in,
@@ -28,6 +27,8 @@ NAMES = (
 
 @pytest.mark.slow
 def test_the_file_is_what_the_script_writes():
+    from tests.tables import make_architectures
+
     text = (tables_dir() / "architectures.toml").read_text(encoding="utf-8")
     assert make_architectures.document() == text
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
-from timm.models.vision_transformer import _load_weights
 
+from tests.packages import timm
 from tests.tables.specimens import MODELS, SPECIMENS
 from tests.tables.specimens.google import big_vision, google, google_hybrid, scanned
 from tests.tables.specimens.packages import hf, hf_disk_name
@@ -168,7 +168,7 @@ def test_arrays_lie_as_timms_own_loader_lays_them(shapes, make, tmp_path):
     tensors = fill(shapes)
     np.savez(tmp_path / "file.npz", **{name: t.numpy() for name, t in tensors.items()})
     model = make()
-    _load_weights(model, str(tmp_path / "file.npz"))
+    timm.models.vision_transformer._load_weights(model, str(tmp_path / "file.npz"))
     canonical, _, _, _ = read(tensors, {})
     theirs = model.state_dict()
     assert set(canonical) == set(theirs)

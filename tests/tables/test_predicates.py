@@ -110,6 +110,7 @@ MISTAKES = [
     ("fc_norm)", "')' does not belong here", 7),
     ("fc_norm class_token", "'class_token' does not belong here", 8),
     ("fc_norm implies a implies b", "'a' is no field or property of ViTConfig", 16),
+    ("depth == 3.x", "'3.x' is no number", 9),
     ("depth = 3", "'=' does not belong here", 6),
     ("and fc_norm", "expected a word, a number or a 'text', found 'and'", 0),
     ("pooling == 'map", "expected a word, a number or a 'text', found \"'\"", 11),

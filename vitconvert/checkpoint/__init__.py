@@ -1,4 +1,4 @@
-"""A checkpoint: local files in, a proved header and lazy tensors out, and a model of them."""
+"""Reads local files into a Checkpoint (header proved, tensors lazy), and builds its model."""
 
 from vitconvert.checkpoint.checkpoint import Checkpoint
 from vitconvert.checkpoint.model import build_model

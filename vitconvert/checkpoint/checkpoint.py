@@ -1,4 +1,4 @@
-"""A checkpoint: its header, explained and proved, and its tensors, read when they are asked for."""
+"""A checkpoint: its header, explained and proved, and its tensors, read when first used."""
 
 import functools
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from vitconvert.checkpoint.companions import Companions
 from vitconvert.checkpoint.unchanged import State
 from vitconvert.checkpoint.weights import Weights
 from vitconvert.config import ViTConfig
-from vitconvert.conversion.ledger import Ledger
+from vitconvert.conversion.accounts import Ledger
 from vitconvert.labels import Labels, assumed_labels
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.sources import Located
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 class Checkpoint:
     """A checkpoint under canonical names, with everything that decides its function.
 
-    That every tensor of the file is used once, or ignored for a reason, was proved from the header
-    before there is a Checkpoint.
+    It is made only after the header has proved that every tensor of the file is used once, or
+    ignored for a reason.
 
     Attributes:
         tensors: Canonical name to tensor, on the CPU, in the dtype of the file; views on the
-            mapped file where the layouts are the same. They are read when the first is asked for.
-        config: Architecture and numerics; `config.origins` says where each field is from.
-        preprocessing: What turns a photograph into the model's input, or None if nothing says.
+            mapped file where the layouts are the same. All are read when the first is used.
+        config: Architecture and numerics; `config.origins` says where each field comes from.
+        preprocessing: What turns a photograph into the model's input, or None if unknown.
         own_labels: Names that the checkpoint itself gives its classes, or None.
         ledger: What was used, ignored (why), assumed (from where), changed (how).
         weights: The file of weights that it was read from.
@@ -50,7 +50,7 @@ class Checkpoint:
 
     @property
     def as_read(self) -> bool:
-        """Whether the tensors are those of the file, and not changed since."""
+        """Whether the tensors are still those of the file."""
         return self.tensors is self.weights.tensors
 
     @property
@@ -70,7 +70,7 @@ class Checkpoint:
 
     @property
     def their_config(self) -> Mapping[str, Any]:
-        """The project's own `config.json`, as far as there is one."""
+        """The project's own `config.json`, empty if there is none."""
         return self.companions.config
 
     @functools.cached_property
@@ -85,7 +85,7 @@ class Checkpoint:
 
     @property
     def sources(self) -> tuple[Path, ...]:
-        """Everything that a conversion reads: the files, where they lie, and the table."""
+        """Everything that a conversion reads: the path that was given, the files, and the table."""
         place = self.located.weights
         return (*((place,) if place else ()), *self.files, Path(self.table.file))
 

@@ -1,4 +1,4 @@
-"""A checkpoint's tensors in vitconvert's own ViT."""
+"""Puts a checkpoint's tensors into vitconvert's own ViT."""
 
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ def build_model(
     device: "torch.device | str" = "cpu",
     fast: bool = False,
 ) -> "ViT":
-    """Assign a checkpoint's tensors to a model built on the meta device: no second copy.
+    """Assign a checkpoint's tensors to a model built on the meta device, without a second copy.
 
     The arguments are those of `vitconvert.load_model`.
 
@@ -38,7 +38,7 @@ def build_model(
     if in_channels not in (None, config.in_channels):
         tensors, config, _ = change_channels(tensors, config, in_channels)
     model = (FastViT if fast else ViT)(config, device="meta")
-    aligned = {name: _aligned(tensor) for name, tensor in tensors.items() if _meets_one_row(name)}
+    aligned = {name: _aligned(t) for name, t in tensors.items() if _multiplies_one_row(name)}
     model.load_state_dict({**tensors, **aligned}, strict=True, assign=True)
     if num_classes is not None and num_classes != config.num_classes:
         model.reset_classifier(num_classes)
@@ -50,23 +50,23 @@ def _check_device(device: "torch.device | str") -> None:
 
     try:
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError):  # the latter from a torch without CUDA
+    except (RuntimeError, AssertionError):  # torch without CUDA raises an AssertionError
         found = torch.accelerator.is_available()  # a GPU or the like
         accelerator = torch.accelerator.current_accelerator() if found else None
         raise UsageError(
-            f"torch finds no device {str(device)!r} to compute on.",
+            f"torch finds no device {str(device)!r} on this machine.",
             evidence={"devices here": f"cpu, {accelerator.type}" if accelerator else "cpu"},
-            hint="name one of these.",
+            hint="choose one of these.",
         ) from None
 
 
-# A matrix times a single row is summed in another order where the matrix does not begin as an
-# allocator would have it, which a mapped file need not: the last bits differ (torch 2.15, MKL).
+# A matrix times a single row is summed in another order if the matrix is not aligned in memory, as
+# an allocator aligns it and a mapped file may not: the last bits differ (torch 2.15, MKL).
 _ALIGNMENT = 64  # bytes
 
 
-def _meets_one_row(name: str) -> bool:
-    """Whether a tensor is applied to the pooled token, of which one image has one."""
+def _multiplies_one_row(name: str) -> bool:
+    """Whether a tensor is applied to the pooled token, which is one row for one image."""
     return name.startswith(("head", "pre_logits.", "attn_pool."))
 
 

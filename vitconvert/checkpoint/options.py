@@ -1,4 +1,4 @@
-"""How to read a checkpoint: what its files need not tell."""
+"""How to read a checkpoint: what its files may not show."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ class ReadOptions:
     Attributes:
         dialect: Name of a table of `weights_map/` or of an ecosystem; by default the one table
             that explains every key.
-        overrides: Fields of ViTConfig that the tensors cannot tell, such as `{"num_heads": 3}`.
-        architecture: Name of an architecture, for files that cannot tell what they are.
+        overrides: Fields of ViTConfig that the tensors do not show, such as `{"num_heads": 3}`.
+        architecture: Name of the architecture, for files that do not show it.
         table: A TOML file with one more dialect.
-        prefer: Which weights to take of a torch checkpoint that has several, such as "model"
-            where averaged ones lie beside them; by default the averaged ones.
+        prefer: Which weights to read from a torch checkpoint that has several, such as "model"
+            if it has averaged ones too; by default the averaged ones.
     """
 
     dialect: str | None = None
@@ -31,10 +31,10 @@ class ReadOptions:
     prefer: str | None = None
 
     def tables(self, written_as: str | None = None) -> list[Table] | None:
-        """The tables that may explain the checkpoint; None for any of `weights_map/`.
+        """The tables that may explain the checkpoint; None: all of `weights_map/`.
 
         Args:
-            written_as: The dialect that a `vitconvert.json` names; weaker than what is asked for.
+            written_as: The dialect that a `vitconvert.json` names; the fields here override it.
         """
         if self.table is not None:
             return [read_table(Path(self.table))]

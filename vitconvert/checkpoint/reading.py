@@ -1,10 +1,11 @@
-"""From local files to a checkpoint: open, recognise, weigh what is said, prove.
+"""From local files to a checkpoint: open, recognise, weigh statements, prove.
 
 Only headers and the JSON files beside them are read.
 """
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint.checkpoint import Checkpoint
 from vitconvert.checkpoint.companions import Companions
@@ -13,15 +14,19 @@ from vitconvert.checkpoint.unchanged import State, states_of
 from vitconvert.checkpoint.weights import Weights
 from vitconvert.config import ViTConfig
 from vitconvert.containers import Container, open_container, weights_in
-from vitconvert.conversion.accounts import check_accounts, check_dtypes, open_ledger
-from vitconvert.conversion.derivation import Gathered, gather_facts
-from vitconvert.conversion.ledger import Ledger
-from vitconvert.conversion.statements import Statements
+from vitconvert.conversion.accounts import Ledger, check_accounts, check_dtypes, open_ledger
+from vitconvert.conversion.derivation import Gathered, derive_config, gather_facts, state
+from vitconvert.conversion.plan import plan_reading
+from vitconvert.conversion.statements import Statements, parse_fields
+from vitconvert.conversion.tensor_evidence import USER
 from vitconvert.errors import SourceError, UsageError
 from vitconvert.labels import Labels, stated_labels
 from vitconvert.preprocessing.stated import stated_preprocessing
 from vitconvert.sources import Located
 from vitconvert.tables.detection import Recognised, recognise
+
+if TYPE_CHECKING:
+    import torch
 
 
 def read_checkpoint(located: Located, options: ReadOptions | None = None) -> Checkpoint:
@@ -68,11 +73,11 @@ def _opened(files: Collection[Path], before: Mapping[Path, State]) -> Mapping[Pa
 
 
 def open_weights(located: Located, options: ReadOptions) -> Container:
-    """The file of weights, of which only the header is read.
+    """Open the file of weights, and read its header only.
 
     Raises:
-        SourceError: There is none.
-        UsageError: It has no weights under the key that is preferred.
+        SourceError: There is no such file.
+        UsageError: It has no weights under the preferred key.
     """
     prefer = options.prefer
     container = open_container(_path(located), prefer=(prefer,) if prefer else ())
@@ -84,7 +89,7 @@ def open_weights(located: Located, options: ReadOptions) -> Container:
                 "found": ".".join(container.wrapper) or "tensors at the top",
                 "beside": ", ".join(container.extras) or "nothing",
             },
-            hint="leave --prefer (in Python, prefer) out to take those that were found.",
+            hint="leave out --prefer (in Python, prefer) to read those that were found.",
         )
     return container
 
@@ -98,13 +103,13 @@ def _path(located: Located) -> Path:
 def recognise_dialect(
     container: Container, companions: Companions, options: ReadOptions
 ) -> Recognised:
-    """The dialect of a file; a directory that vitconvert wrote says which it is."""
+    """The dialect of a file; vitconvert.json names it in a directory that vitconvert wrote."""
     shapes = {name: info.shape for name, info in container.manifest.items()}
     return recognise(shapes, options.tables(companions.own.get("target")), companions.config)
 
 
 def statements_on(companions: Companions, options: ReadOptions) -> Statements:
-    """Everything that is said besides the tensors."""
+    """Everything that is stated about a checkpoint besides its tensors."""
     located = companions.located
     return Statements(
         user=options.overrides or {},
@@ -120,11 +125,11 @@ def statements_on(companions: Companions, options: ReadOptions) -> Statements:
 def prove(
     container: Container, recognised: Recognised, gathered: Gathered, statements: Statements
 ) -> tuple[ViTConfig, Ledger]:
-    """Everything is known, and every tensor accounted for, from headers alone.
+    """Prove from headers alone that every fact is known and every tensor accounted for.
 
     Raises:
-        MissingFact, ConflictingFact, TensorMismatch: It is not.
-        NotRepresentable: The project's class makes another function of the tensors.
+        MissingFact, ConflictingFact, TensorMismatch: That is not so.
+        NotRepresentable: The project's class computes another function from the tensors.
     """
     config = gathered.config()
     check_accounts(recognised.binding, config, str(container.path))
@@ -141,5 +146,29 @@ def _own_labels(companions: Companions, num_classes: int) -> Labels | None:
     config = companions.config
     names = config.get("id2label") or config.get("label_names")
     stated = stated_labels(num_classes, names, descriptions=config.get("label_descriptions"))
-    kept = companions.own.get("labels")  # most projects' own files have no place for them
+    kept = companions.own.get("labels")  # most projects' own files cannot hold them
     return stated or stated_labels(num_classes, kept, origin="vitconvert.json")
+
+
+_PLACE = "a state dict"
+
+
+def read_state_dict(
+    state_dict: "Mapping[str, torch.Tensor]", options: ReadOptions
+) -> "tuple[dict[str, torch.Tensor], ViTConfig]":
+    """The tensors of a state dict under canonical names, and their configuration.
+
+    Raises:
+        VitConvertError: One of the errors of `vitconvert.load_checkpoint`.
+    """
+    from vitconvert.conversion.materialise import materialise
+
+    shapes = {name: tuple(tensor.shape) for name, tensor in state_dict.items()}
+    recognised = recognise(shapes, options.tables())
+    binding = recognised.binding
+    config, _ = derive_config(binding, state(parse_fields(options.overrides or {}), USER))
+    check_accounts(binding, config, _PLACE)
+    theirs = {key: state_dict[recognised.prefix + key] for key in binding.shapes}
+    dtypes = {key: str(tensor.dtype).removeprefix("torch.") for key, tensor in theirs.items()}
+    check_dtypes(binding, dtypes, _PLACE)
+    return materialise(plan_reading(binding, config), theirs.__getitem__), config

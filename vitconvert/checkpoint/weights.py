@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Weights:
-    """An open file of weights, whose header is explained: its tensors on demand.
+    """An open file of weights, whose header is explained; tensors are read on demand.
 
     Attributes:
         container: The open file.
-        recognised: The dialect's table laid over its header.
-        config: The configuration that the header and the statements on it give.
+        recognised: The dialect's table, matched to the header.
+        config: The configuration that follows from the header and from what is stated.
     """
 
     container: Container
@@ -36,7 +36,7 @@ class Weights:
 
     @functools.cached_property
     def plan(self) -> Plan:
-        """From the tensors of the file to canonical ones."""
+        """How canonical tensors are made from those of the file."""
         return plan_reading(self.recognised.binding, self.config)
 
     @functools.cached_property
@@ -69,15 +69,15 @@ class Weights:
         return " and ".join(sorted({manifest[source].dtype for source in sources}))
 
     def read_canonical(self, name: str) -> "torch.Tensor":
-        """One canonical tensor, which is not kept."""
+        """Read one canonical tensor, and do not keep it."""
         (assembly,) = (a for a in self.plan.assemblies if a.target == name)
         return self._materialise(replace(self.plan, assemblies=(assembly,), constants={}))[name]
 
     def check_constants(self) -> None:
-        """Make sure that what is ignored because it is always the same is so here.
+        """Check that tensors which are ignored as constants have the expected values.
 
         Raises:
-            NotRepresentable: It is not.
+            NotRepresentable: One has not.
         """
         self._materialise(replace(self.plan, assemblies=()))
 
@@ -88,7 +88,7 @@ class Weights:
 
 
 class LazyTensors(Mapping[str, "torch.Tensor"]):
-    """Tensors under canonical names, all of them read when the first is asked for.
+    """Tensors under canonical names, all of them read when the first is used.
 
     They are on the CPU, in the dtype of the file, and views on the mapped file where the layouts
     are the same.

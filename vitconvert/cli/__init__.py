@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 import click
 
-from vitconvert.cli.failures import run
+from vitconvert.cli.errors import run
 
-# verb -> module, what `--help` says of it. In the order of a newcomer's questions.
+# verb -> its module and help text, in the order of a newcomer's questions.
 VERBS = {
     "demo": ("demo", "Show everything on a tiny ViT that ships with the package, offline."),
     "timm": ("convert", "Convert a timm model: NAME, Hub repository or files."),
@@ -25,13 +25,13 @@ VERBS = {
     "torchvision": ("convert", "Convert a torchvision ViT: NAME or FILE."),
     "openclip": ("convert", "Convert the image tower of an OpenCLIP or OpenAI CLIP file."),
     "dino": ("convert", "Convert Meta's DINO, DINOv2 or DINOv3: NAME or FILE."),
-    "file": ("convert", "Convert any checkpoint; recognise what it is."),
+    "file": ("convert", "Convert any checkpoint; its dialect is detected."),
     "inspect": ("inspect", "Say what a checkpoint is, from its header alone."),
-    "diff": ("diff", "Say what two checkpoints, of any dialects, differ in."),
+    "diff": ("diff", "Say how two checkpoints, of any dialects, differ."),
     "verify": ("verify", "Compare a checkpoint with its own project's implementation."),
-    "predict": ("predict", "Name what photographs show."),
-    "embed": ("embed", "Write the features of photographs."),
-    "push": ("push", "Publish an output on the Hugging Face Hub."),
+    "predict": ("predict", "Classify images."),
+    "embed": ("embed", "Compute the features of images."),
+    "push": ("push", "Publish a converted model on the Hugging Face Hub."),
     "list": ("listing", "List dialects and named architectures."),
 }
 
@@ -54,7 +54,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, but a word that is no verb is told the nearest."""
+        """As click does, but the error for an unknown verb names the nearest one."""
         if args and args[0] not in VERBS and not args[0].startswith("-"):
             from vitconvert.errors import UsageError, nearest
 
@@ -76,8 +76,8 @@ class LazyGroup(click.Group):
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 done, 1 error, 2 usage, 3 parity failed, 4 refused as unsafe, "
-    "5 not representable in the target, 130 interrupted.",
+    epilog="Exit codes: 0 done, 1 error, 2 usage, 3 parity failed or (diff) different, "
+    "4 refused as unsafe, 5 not representable in the target, 130 interrupted.",
 )
 @click.version_option(package_name="vitconvert")
 def vitconvert() -> None:
@@ -93,12 +93,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _collect_rarely(arguments: Sequence[str]) -> None:
-    """Do not look for garbage among what imports make, nor in all that is left at the end.
+    """Collect garbage rarely during imports, and not at exit.
 
-    Importing torch makes hundreds of thousands of objects that stay. Looking through them again
-    and again takes 0.5 of the 1.7 seconds of a process that does no more (Python 3.11, torch 2.15).
+    Importing torch makes hundreds of thousands of objects that stay. Searching them for garbage
+    takes 0.5 of the 1.7 seconds of a process that does nothing else (Python 3.11, torch 2.15).
     """
     gc.set_threshold(100_000, 50, 100)
-    # Packages that other verbs import complain on stderr if their own garbage is left.
+    # Not for other verbs: packages that they import complain on stderr if garbage is left.
     if arguments[:1] in (["predict"], ["embed"]):
         atexit.register(gc.freeze)

@@ -17,9 +17,9 @@ from vitconvert.cli.options import (
     parse_dtype,
     parse_reading,
     reading_options,
-    talking_options,
+    reporting_options,
 )
-from vitconvert.cli.plan import tell_plan
+from vitconvert.cli.plan import print_plan
 from vitconvert.cli.report import conversion_report, print_json, tell
 from vitconvert.sources.references import looks_like_path
 
@@ -61,13 +61,13 @@ def command(source: str, help_text: str) -> click.Command:
     @click.option("--force", is_flag=True, help="Replace an earlier output.")
     @reading_options
     @fetching_options
-    @talking_options
+    @reporting_options
     def convert_(**options: Any) -> int:
         return _convert(source, options)
 
     if source == "timm":
         random = click.option(
-            "--no-pretrained", is_flag=True, help="Random weights, and no network."
+            "--no-pretrained", is_flag=True, help="Use random weights; needs no network."
         )
         convert_ = random(convert_)
     return convert_
@@ -79,7 +79,7 @@ def _convert(source: str, options: dict[str, Any]) -> int:
 
     output = options["output"] or Path(_default_name(options["model"], _target(options)))
     check_output(output, overwrite=options["force"])
-    asked = {
+    arguments = {
         "to": _target(options),
         **_reading(source, options),
         **_changes(options),
@@ -90,13 +90,13 @@ def _convert(source: str, options: dict[str, Any]) -> int:
     with ExitStack() as stack:
         located = _locate(source, options, stack)
         if options["dry_run"]:
-            return tell_plan(located, asked, options)
+            return print_plan(located, arguments, options)
         conversion = convert(
             located,
-            **asked,
+            **arguments,
             verify=options["verify"],
             overwrite=options["force"],
-            command=_typed(),
+            command=_command_line(),
         )
     if options["as_json"]:
         print_json({"ok": True, **conversion.to_dict()})
@@ -114,19 +114,19 @@ def _target(options: dict[str, Any]) -> str:
     return "big_vision_scan" if options["scan"] else to
 
 
-def _typed() -> str:
-    """The command for the record, which may be published: no token, no place of this machine."""
+def _command_line() -> str:
+    """The command as it is recorded, without token and local directories: it may be published."""
     context = click.get_current_context()
     words = ["vitconvert", str(context.info_name)]
     for parameter in context.command.params:
         name = str(parameter.name)
         if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
-            words += _spelled(parameter, context.params[name])
+            words += _as_typed(parameter, context.params[name])
     return shlex.join(words)
 
 
-def _spelled(parameter: click.Parameter, value: Any) -> list[str]:
-    """An option or an argument as it may have been typed, as anybody may read it."""
+def _as_typed(parameter: click.Parameter, value: Any) -> list[str]:
+    """The words of an option or an argument on the command line, fit to be published."""
     from vitconvert.export.provenance import published
 
     if isinstance(parameter, click.Argument):
@@ -145,7 +145,7 @@ def _locate(source: str, options: dict[str, Any], stack: ExitStack) -> "Located"
     from vitconvert.sources import locate
 
     if options.get("no_pretrained"):
-        from vitconvert.sources.random_weights import random_timm
+        from vitconvert.sources.timm_names import random_timm
 
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         return random_timm(options["model"], directory)
@@ -171,14 +171,14 @@ def _changes(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _default_name(model: str, to: str) -> str:
-    """A directory in the current one, called after the model and the target."""
+    """A directory in the current one, named after the model and the target."""
     path = Path(model)
     name = path.stem if path.is_file() else path.name.split(":")[-1]
     return f"{name or 'model'}-{to}"
 
 
 def _reference_for(source: str, model: str) -> str:
-    """The reference of `sources.locate`: what exists on disk is a path before all else."""
+    """The reference for `sources.locate`; a name that exists on disk is always a path."""
     prefix = _NAMED.get(source)
     is_path = os.path.exists(model) or looks_like_path(model)  # noqa: PTH110 (never an error)
     if prefix is None or is_path or ":" in model or (source == "timm" and "/" in model):
@@ -187,6 +187,6 @@ def _reference_for(source: str, model: str) -> str:
 
 
 def _ecosystem_of(source: str) -> str | None:
-    """The dialects that a source verb stands for; None recognises among all."""
-    # Several projects stand behind each of these.
+    """The ecosystem that a source verb stands for; None: detected among all."""
+    # The last three of these stand for several projects each.
     return None if source in ("file", "jax", "openclip", "dino") else source

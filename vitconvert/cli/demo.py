@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vitconvert.cli.options import talking_options
+from vitconvert.cli.options import reporting_options
 from vitconvert.cli.report import print_json, tell
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ def command(name: str, help_text: str) -> click.Command:
     """The command."""
 
     @click.command(name, help=help_text)
-    @talking_options
+    @reporting_options
     def demo(**options: Any) -> int:
         from vitconvert.demo import demonstrate
 
@@ -42,7 +42,7 @@ def _report(demonstration: "Demonstration") -> str:
         "There and back through every dialect that can hold it:",
         *(_trip(trip) for trip in demonstration.round_trips),
         "",
-        "Refused, because the project would compute another function:",
+        "Refused, because the project would compute a different function:",
         *_refusals(demonstration),
         "",
         "What it reads in the sample images:",
@@ -54,7 +54,7 @@ def _report(demonstration: "Demonstration") -> str:
 
 
 def _refusals(demonstration: "Demonstration") -> list[str]:
-    """One line for each ecosystem none of whose dialects holds the model; `--json` has them all."""
+    """One line for each ecosystem that has no dialect for the model; `--json` has them all."""
     from vitconvert.tables.dialects import builtin_tables
 
     ecosystem = {name: table.ecosystem for name, table in builtin_tables().items()}

@@ -12,7 +12,7 @@ from vitconvert.cli.options import (
     locate_options,
     parse_settings,
     reading_options,
-    talking_options,
+    reporting_options,
 )
 from vitconvert.cli.report import line, print_json, show, tell
 
@@ -37,13 +37,13 @@ def command(name: str, help_text: str) -> click.Command:
     @click.command(name, help=f"{help_text} {codes}")
     @click.argument("a")
     @click.argument("b")
-    @click.option("--header", is_flag=True, help="Compare no values; reads no weights.")
+    @click.option("--header", is_flag=True, help="Compare headers only; reads no weights.")
     @click.option("-v", "--verbose", is_flag=True, help="List every tensor that differs.")
     @reading_options
     @_options_of("a")
     @_options_of("b")
     @fetching_options
-    @talking_options
+    @reporting_options
     def diff_(**options: Any) -> int:
         from vitconvert.api import diff
         from vitconvert.sources import locate
@@ -68,7 +68,7 @@ def command(name: str, help_text: str) -> click.Command:
 
 
 def _options_of(side: str) -> Callable[[Command], Command]:
-    """The reading options for one of the checkpoints, which win over those for both."""
+    """The reading options for one of the checkpoints; they override those for both."""
     only = f"For {side.upper()} only."
 
     def apply(command: Command) -> Command:
@@ -145,11 +145,13 @@ def _shown(value: object) -> str:
 
 
 def _tensors(tensors: "Mapping[str, TensorInfo]") -> list[str]:
-    return _told(f"{name}  {info.dtype} [{_by(info)}]" for name, info in tensors.items())
+    return _one_line_for_all_blocks(
+        f"{name}  {info.dtype} [{_by(info)}]" for name, info in tensors.items()
+    )
 
 
 def _shapes(headers: "Headers") -> list[str]:
-    return _told(
+    return _one_line_for_all_blocks(
         f"{name}  [{_by(a)}] in a, [{_by(b)}] in b"
         for name, (a, b) in headers.items()
         if a.shape != b.shape
@@ -166,11 +168,11 @@ def _by(info: "TensorInfo") -> str:
 
 
 def _reasons(ignored: Mapping[str, str]) -> list[str]:
-    return _told(f"{name}: {why}" for name, why in ignored.items())
+    return _one_line_for_all_blocks(f"{name}: {why}" for name, why in ignored.items())
 
 
-def _told(lines: Iterable[str]) -> list[str]:
-    """One line for all blocks."""
+def _one_line_for_all_blocks(lines: Iterable[str]) -> list[str]:
+    """Join lines that differ only in the number of the block."""
     from vitconvert.tables.repeated_names import runs
 
     return [_times(text, count) for text, count in runs(lines)]
@@ -181,7 +183,7 @@ def _times(text: str, count: int) -> str:
 
 
 def _values(difference: "Difference", most: int | None) -> list[str]:
-    """Those that differ most come first."""
+    """The tensors that differ, the largest difference first."""
     if difference.values is None or difference.bit_equal is None:
         return ["not compared"]
     equal, values = len(difference.bit_equal), difference.values

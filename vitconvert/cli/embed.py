@@ -7,12 +7,12 @@ from typing import Any
 import click
 
 from vitconvert.cli.photographs import (
-    Tally,
-    asked,
-    checkpoint_of,
+    FailureCount,
+    named_checkpoint,
     named_images,
     photograph_options,
-    told,
+    reported,
+    shared_arguments,
 )
 from vitconvert.cli.report import tell
 
@@ -20,8 +20,8 @@ _HELP = """{summary}
 
 IMAGES are files, folders, quoted patterns ("photos/**/*.jpg"), or - for a list of paths on stdin.
 An .npz has the arrays "features" and "paths", a .safetensors the tensor "features" and the paths
-in its metadata, a .jsonl a line for each image. An image that cannot be read is told on stderr and
-left out; the exit code is then 1.
+in its metadata, a .jsonl a line for each image. An image that cannot be read is reported on stderr
+and left out; the exit code is then 1.
 """
 
 
@@ -39,9 +39,9 @@ def command(name: str, help_text: str) -> click.Command:
     @click.option(
         "--projected",
         is_flag=True,
-        help="CLIP's projection of the pooled features, which is compared with texts.",
+        help="CLIP's projection of the pooled features, for comparison with texts.",
     )
-    @click.option("--force", is_flag=True, help="Replace the output if it is there.")
+    @click.option("--force", is_flag=True, help="Replace the output if it exists.")
     @photograph_options
     def embed(**options: Any) -> int:
         return _embed(options)
@@ -53,17 +53,17 @@ def _embed(options: dict[str, Any]) -> int:
     from vitconvert.api import embed
     from vitconvert.inference.embedding_files import check_output, write_embeddings
 
-    output, tally = options["output"], Tally()
+    output, failures = options["output"], FailureCount()
     if output:
         check_output(output, overwrite=options["force"])
     embeddings = embed(
-        checkpoint_of(options),
+        named_checkpoint(options),
         named_images(options),
         tokens=options["tokens"],
         projected=options["projected"],
-        **asked(options),
+        **shared_arguments(options),
     )
-    results = told(embeddings, options, tally, printing=output is None)
+    results = reported(embeddings, options, failures, printing=output is None)
     if output:
         written = write_embeddings(output, results)
         if not options["quiet"]:
@@ -71,7 +71,7 @@ def _embed(options: dict[str, Any]) -> int:
     else:
         for embedding in results:
             click.echo(json.dumps(embedding.to_dict()))
-    return tally.exit_code
+    return failures.exit_code
 
 
 def _report(written: int | None, output: Path) -> str:

@@ -9,7 +9,7 @@ from vitconvert.cli.options import (
     locate_options,
     parse_reading,
     reading_options,
-    talking_options,
+    reporting_options,
 )
 from vitconvert.cli.report import inspection_report, print_json, tell
 
@@ -21,7 +21,7 @@ def command(name: str, help_text: str) -> click.Command:
     @click.argument("model")
     @reading_options
     @fetching_options
-    @talking_options
+    @reporting_options
     def inspect_(**options: Any) -> int:
         from vitconvert.api import inspect
         from vitconvert.sources import locate

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from vitconvert.cli.options import talking_options
+from vitconvert.cli.options import reporting_options
 from vitconvert.cli.report import print_json, tell
 
 
@@ -14,7 +14,7 @@ def command(name: str, help_text: str) -> click.Command:
 
     @click.command(name, help=help_text)
     @click.argument("pattern", default="*", metavar="[GLOB]")
-    @talking_options
+    @reporting_options
     def list_(pattern: str, **options: Any) -> int:
         from vitconvert.tables.architectures import architectures
         from vitconvert.tables.dialects import builtin_tables

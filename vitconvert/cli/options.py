@@ -30,26 +30,26 @@ _READING = (
         type=click.Path(path_type=Path, dir_okay=False),
         help="A TOML file with a dialect of your own.",
     ),
-    click.option("--architecture", help="Name of the architecture, for files that cannot tell."),
+    click.option("--architecture", help="Name of the architecture, if the file does not show it."),
     click.option(
         "--set",
         "settings",
         multiple=True,
         metavar="FIELD=VALUE",
-        help="State a fact that tensors cannot tell, such as num_heads=3. May be repeated.",
+        help="Set a fact that tensors do not show, such as num_heads=3. May be repeated.",
     ),
     click.option(
         "--prefer",
         metavar="KEY",
-        help="Of several state dicts in a torch checkpoint, this one; default: averaged weights.",
+        help="Which state dict of a torch checkpoint to read; default: averaged weights.",
     ),
 )
 _CHANGING = (
     click.option("--image-size", help="Resample positions: 384 or 224x320 (height x width)."),
-    click.option("--patch-size", help="Resize the patches, as FlexiViT: 8 or 8x16."),
-    click.option("--in-channels", type=int, help="Read images of this many channels."),
+    click.option("--patch-size", help="Resize the patches, as in FlexiViT: 8 or 8x16."),
+    click.option("--in-channels", type=int, help="Adapt to images of this many channels."),
     click.option(
-        "--num-classes", type=int, help="A new head of zeros for so many classes; 0 takes it off."
+        "--num-classes", type=int, help="A new head of zeros for this many classes; 0 removes it."
     ),
     click.option("--classes", help="Keep these classes of the head: 3,7,tabby (index or name)."),
     dtype_option("Cast the weights."),
@@ -57,23 +57,23 @@ _CHANGING = (
         "--allow",
         multiple=True,
         metavar="STEP",
-        help="Allow a step that keeps the function and changes bytes. May be repeated.",
+        help="Allow a step that keeps the function but changes bytes. May be repeated.",
     ),
 )
 _FETCHING = (
     click.option("--revision", help="Branch, tag or commit of a Hub repository."),
     click.option("--token", help="For private and gated repositories; default: `hf auth login`."),
     click.option("--cache-dir", type=click.Path(path_type=Path), help="Where downloads are kept."),
-    click.option("--offline", is_flag=True, help="Use the cache and ask no server."),
+    click.option("--offline", is_flag=True, help="Use the cache only, and no network."),
 )
 _QUIET = click.option(
     "-q", "--quiet", is_flag=True, help="Print only the result, show no progress."
 )
-_TALKING = (
+_REPORTING = (
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout."),
     _QUIET,
 )
-_LINES = (
+_JSON_LINES = (
     click.option(
         "--json", "as_json", is_flag=True, help="Print a line of JSON for each image as it comes."
     ),
@@ -82,39 +82,39 @@ _LINES = (
 
 
 def reading_options(command: Command) -> Command:
-    """What says how to read a checkpoint."""
+    """Options on how to read a checkpoint."""
     return apply_options(_READING, command)
 
 
 def changing_options(command: Command) -> Command:
-    """What says how the model is to be changed."""
+    """Options on how to change the model."""
     return apply_options(_CHANGING, command)
 
 
 def fetching_options(command: Command) -> Command:
-    """What says how to get it."""
+    """Options on how to get the checkpoint."""
     return apply_options(_FETCHING, command)
 
 
-def talking_options(command: Command) -> Command:
-    """What says how to answer."""
-    return apply_options(_TALKING, command)
+def reporting_options(command: Command) -> Command:
+    """Options on how to print the result."""
+    return apply_options(_REPORTING, command)
 
 
-def line_options(command: Command) -> Command:
-    """What says how to answer image by image."""
-    return apply_options(_LINES, command)
+def json_line_options(command: Command) -> Command:
+    """Options on how to print a result for each image."""
+    return apply_options(_JSON_LINES, command)
 
 
 def apply_options(options: tuple[Callable[[Command], Command], ...], command: Command) -> Command:
-    """Decorate with the options in their order."""
+    """Decorate a command with options, which its help lists in this order."""
     for option in reversed(options):
         command = option(command)
     return command
 
 
 def parse_settings(settings: tuple[str, ...]) -> dict[str, str]:
-    """`--set field=value`, as the loading functions take it."""
+    """`--set FIELD=VALUE`, as the loading functions take it."""
     parsed = {}
     for setting in settings:
         field, equals, value = setting.partition("=")
@@ -132,14 +132,14 @@ def parse_reading(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def locate_options(options: dict[str, Any]) -> dict[str, Any]:
-    """The part of a verb's options that says how to get a checkpoint."""
+    """The fetching options, as `sources.locate` takes them."""
     names = ("revision", "token", "cache_dir", "offline", "quiet")
     return {name: options[name] for name in names}
 
 
 def parse_dtype(name: str) -> "torch.dtype | None":
-    """`--dtype`, as the loading functions take it; None keeps what there is."""
-    if name == "keep":  # and torch need not be imported
+    """`--dtype`, as the loading functions take it; None keeps the dtype."""
+    if name == "keep":  # without importing torch
         return None
     import torch
 

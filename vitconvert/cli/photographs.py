@@ -1,4 +1,4 @@
-"""What the verbs share that ask a checkpoint about photographs."""
+"""What `predict` and `embed` share."""
 
 import os
 import sys
@@ -13,7 +13,7 @@ from vitconvert.cli.options import (
     apply_options,
     dtype_option,
     fetching_options,
-    line_options,
+    json_line_options,
     locate_options,
     parse_dtype,
     parse_reading,
@@ -32,38 +32,44 @@ STDIN = "-"
 _PHOTOGRAPHS = (
     click.argument("model"),
     click.argument("images", nargs=-1, required=True),
-    click.option("-r", "--recursive", is_flag=True, help="Look into the folders of folders too."),
+    click.option("-r", "--recursive", is_flag=True, help="Search subfolders too."),
     click.option(
         "-0",
         "--null",
         is_flag=True,
-        help="The paths on stdin end with NUL, as `find -print0` does.",
+        help="Paths on stdin end with NUL, as from `find -print0`.",
     ),
-    click.option("--batch-size", default=8, show_default=True, type=click.IntRange(min=1)),
-    click.option("--device", default="cpu", show_default=True),
-    dtype_option("Compute in it: bfloat16 is faster where the processor has it, and rougher."),
+    click.option(
+        "--batch-size",
+        default=8,
+        show_default=True,
+        type=click.IntRange(min=1),
+        help="How many images to compute at once.",
+    ),
+    click.option("--device", default="cpu", show_default=True, help="Where to compute."),
+    dtype_option("Compute in it: bfloat16 is faster if the processor has it, but less precise."),
     click.option(
         "--fast/--no-fast",
         default=True,
         show_default=True,
-        help="Arithmetic that is faster, and the same within rounding.",
+        help="Faster arithmetic, equal within rounding.",
     ),
     click.option(
         "--fast-preprocessing",
         is_flag=True,
-        help="Read large images faster: pixels are close to the project's own, not equal.",
+        help="Read large images faster: pixels are close to the project's own, but not equal.",
     ),
 )
 
 
 def photograph_options(command: Command) -> Command:
-    """What says which photographs, and how they are looked at."""
-    rest = reading_options(fetching_options(line_options(command)))
+    """The arguments and options that both verbs have."""
+    rest = reading_options(fetching_options(json_line_options(command)))
     return apply_options(_PHOTOGRAPHS, rest)
 
 
-def checkpoint_of(options: dict[str, Any]) -> "Checkpoint":
-    """The checkpoint that MODEL means."""
+def named_checkpoint(options: dict[str, Any]) -> "Checkpoint":
+    """The checkpoint that MODEL names."""
     from vitconvert.api import load_checkpoint
     from vitconvert.sources import locate
 
@@ -71,14 +77,14 @@ def checkpoint_of(options: dict[str, Any]) -> "Checkpoint":
     return load_checkpoint(located, **parse_reading(options))
 
 
-def asked(options: dict[str, Any]) -> dict[str, Any]:
-    """The arguments that `predict` and `embed` share."""
+def shared_arguments(options: dict[str, Any]) -> dict[str, Any]:
+    """The arguments that `vitconvert.predict` and `vitconvert.embed` share."""
     names = ("batch_size", "recursive", "fast", "fast_preprocessing", "device")
     return {name: options[name] for name in names} | {"dtype": parse_dtype(options["dtype"])}
 
 
 def named_images(options: dict[str, Any]) -> Iterator[str]:
-    """IMAGES, with the paths that stdin lists in the place of `-`."""
+    """IMAGES, where `-` is replaced by the paths on stdin."""
     for image in options["images"]:
         if image == STDIN:
             yield from _listed(b"\0" if options["null"] else b"\n")
@@ -96,28 +102,28 @@ def _listed(separator: bytes) -> Iterator[str]:
 
 
 @dataclass
-class Tally:
+class FailureCount:
     """How many images failed so far."""
 
     failed: int = 0
 
     @property
     def exit_code(self) -> int:
-        """1 if any did."""
+        """1 if any failed, else 0."""
         return 1 if self.failed else 0
 
 
-def told(
-    results: "Iterable[Result]", options: dict[str, Any], tally: Tally, *, printing: bool
+def reported(
+    results: "Iterable[Result]", options: dict[str, Any], failures: FailureCount, *, printing: bool
 ) -> "Iterator[Result]":
-    """Pass results on as they come, and tell of progress and of failures on stderr.
+    """Pass results on as they come, and report progress and failures on stderr.
 
-    There is no progress bar between the lines of a terminal that results are printed on.
+    There is no progress bar if results are printed on the same terminal.
     """
     watched = sys.stderr.isatty() and not (printing and sys.stdout.isatty())
     for result in _with_progress(results, options) if watched and not options["quiet"] else results:
         if result.error:
-            tally.failed += 1
+            failures.failed += 1
             click.echo(str(result.error), err=True)
         yield result
 

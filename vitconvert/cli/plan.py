@@ -9,14 +9,14 @@ if TYPE_CHECKING:
     from vitconvert.export.conversion_plan import ConversionPlan
     from vitconvert.sources import Located
 
-_MANY = 4  # pieces and dialects that are told one by one, without -v
+_MANY = 4  # at most so many pieces or dialects are listed one by one without -v
 
 
-def tell_plan(located: "Located", asked: dict[str, Any], options: dict[str, Any]) -> int:
+def print_plan(located: "Located", arguments: dict[str, Any], options: dict[str, Any]) -> int:
     """Plan a conversion, and print the plan."""
     from vitconvert.api import plan_conversion
 
-    plan = plan_conversion(located, **asked)
+    plan = plan_conversion(located, **arguments)
     if options["as_json"]:
         print_json({"ok": True, **plan.to_dict()})
     elif options["quiet"]:
@@ -43,7 +43,7 @@ def _report(plan: "ConversionPlan", *, verbose: bool) -> str:
         *(line("  ignored", f"{name}: {why}") for name, why in ledger.ignored.items()),
         *(line("note", note) for note in ledger.notes),
         *(line("change", change) for change in ledger.changed),
-        *(line("guard", guard) for guard in _told(plan.guards, verbose)),
+        *(line("guard", guard) for guard in _one_line_for_all_blocks(plan.guards, verbose)),
         line("bytes", _bytes(plan)),
         line("files", ", ".join(plan.files)),
         *([line("wrapper", f"{plan.wrapper!r} holds the tensors")] if plan.wrapper else []),
@@ -63,7 +63,7 @@ def _tensors(plan: "ConversionPlan", verbose: bool) -> list[str]:
     steps = [", ".join(tensor.steps) for tensor in plan.tensors]
     width = max(map(len, steps), default=0)
     expressions = (_expression(tensor.assembly, verbose) for tensor in plan.tensors)
-    return _told(
+    return _one_line_for_all_blocks(
         [f"{step:<{width}}  {text}" for step, text in zip(steps, expressions, strict=True)], verbose
     )
 
@@ -71,12 +71,12 @@ def _tensors(plan: "ConversionPlan", verbose: bool) -> list[str]:
 def _expression(assembly: "Assembly", verbose: bool) -> str:
     if verbose or len(assembly.pieces) <= _MANY:
         return str(assembly)
-    pieces = ", ".join(_told([str(piece) for piece in assembly.pieces], verbose))
+    pieces = ", ".join(_one_line_for_all_blocks([str(piece) for piece in assembly.pieces], verbose))
     return f"{assembly.target} : {assembly.axes} = cat({pieces})"
 
 
-def _told(texts: "list[str] | tuple[str, ...]", verbose: bool) -> list[str]:
-    """One line for all blocks."""
+def _one_line_for_all_blocks(texts: "list[str] | tuple[str, ...]", verbose: bool) -> list[str]:
+    """Unless verbose, join lines that differ only in the number of the block."""
     from vitconvert.tables.repeated_names import runs
 
     if verbose:

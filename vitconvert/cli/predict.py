@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vitconvert.cli.photographs import (
-    Tally,
-    asked,
-    checkpoint_of,
+    FailureCount,
+    named_checkpoint,
     named_images,
     photograph_options,
-    told,
+    reported,
+    shared_arguments,
 )
 from vitconvert.errors import printable
 
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 _HELP = """{summary}
 
 IMAGES are files, folders, quoted patterns ("photos/**/*.jpg"), or - for a list of paths on stdin.
-An image that cannot be read is told on stderr and does not stop the rest; the exit code is then 1.
+An image that cannot be read is reported on stderr and does not stop the others; the exit code is
+then 1.
 """
 
 
@@ -30,7 +31,13 @@ def command(name: str, help_text: str) -> click.Command:
 
     @click.command(name, help=_HELP.format(summary=help_text), short_help=help_text)
     @click.option(
-        "--top", "--topk", "topk", default=5, show_default=True, type=click.IntRange(min=1)
+        "--top",
+        "--topk",
+        "topk",
+        default=5,
+        show_default=True,
+        type=click.IntRange(min=1),
+        help="How many classes to print for each image.",
     )
     @photograph_options
     def predict(**options: Any) -> int:
@@ -42,10 +49,12 @@ def command(name: str, help_text: str) -> click.Command:
 def _predict(options: dict[str, Any]) -> int:
     from vitconvert.api import predict
 
-    checkpoint = checkpoint_of(options)
-    tally = Tally()
-    predictions = predict(checkpoint, named_images(options), topk=options["topk"], **asked(options))
-    for prediction in told(predictions, options, tally, printing=True):
+    checkpoint = named_checkpoint(options)
+    failures = FailureCount()
+    predictions = predict(
+        checkpoint, named_images(options), topk=options["topk"], **shared_arguments(options)
+    )
+    for prediction in reported(predictions, options, failures, printing=True):
         if options["as_json"]:
             click.echo(json.dumps(prediction.to_dict()))
         elif not prediction.error:
@@ -53,7 +62,7 @@ def _predict(options: dict[str, Any]) -> int:
     labels = checkpoint.labels
     if labels and labels.assumed and not options["quiet"]:
         click.echo(f"labels assumed: {labels.origin}", err=True)
-    return tally.exit_code
+    return failures.exit_code
 
 
 def _lines(prediction: "Prediction", *, quiet: bool) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from vitconvert.cli.options import talking_options
+from vitconvert.cli.options import reporting_options
 from vitconvert.cli.report import print_json, push_report, tell
 
 
@@ -15,13 +15,13 @@ def command(name: str, help_text: str) -> click.Command:
     @click.command(name, help=help_text)
     @click.argument("directory", type=click.Path(path_type=Path))
     @click.argument("repo")
-    @click.option("--private", is_flag=True, help="Create the repository private.")
+    @click.option("--private", is_flag=True, help="If the repository is created, make it private.")
     @click.option("--create-pr", is_flag=True, help="Open a pull request instead of committing.")
-    @click.option("--revision", help="Branch to commit to; created if it is not there.")
-    @click.option("-m", "--message", help="Of the commit.")
-    @click.option("--token", help="One that may write; default: `hf auth login`.")
+    @click.option("--revision", help="Branch to commit to; created if it does not exist.")
+    @click.option("-m", "--message", help="The commit message.")
+    @click.option("--token", help="A token that may write; default: `hf auth login`.")
     @click.option("--dry-run", is_flag=True, help="Check and list the files, and send nothing.")
-    @talking_options
+    @reporting_options
     def push(**options: Any) -> int:
         return _push(**options)
 

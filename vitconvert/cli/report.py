@@ -44,13 +44,13 @@ def source_line(located: "Located") -> str:
 
 
 def config_lines(config: "ViTConfig") -> list[str]:
-    """Every fact that decides the function, by origin; what was assumed is called so."""
+    """Every fact that decides the function, by origin, with assumptions apart."""
     groups: dict[str, list[str]] = {}
     for name, value in config.function().items():
-        # That something is not there says little to a reader.
+        # Features that the model lacks say little to a reader.
         if value is not False and value not in (0, ()):
             groups.setdefault(config.origins.get(name, ""), []).append(f"{name} {show(value)}")
-    groups.pop("", None)  # defaults that no origin tells have no effect
+    groups.pop("", None)  # defaults without an origin have no effect
     assumed = [o for o in groups if o.startswith(("weights_map/", "assumed"))]
     known = [line("", f"{o}: {', '.join(groups[o])}") for o in groups if o not in assumed]
     guesses = [line("", f"{o.removeprefix('assumed: ')}: {', '.join(groups[o])}") for o in assumed]
@@ -103,7 +103,7 @@ def conversion_report(conversion: "Conversion") -> str:
 def push_report(
     files: Mapping[str, int], pushed: "Pushed | None" = None, *, quiet: bool = False
 ) -> str:
-    """What goes, or went, to the Hub."""
+    """The files that would be sent, or were sent, to the Hub."""
     if quiet:
         return "\n".join(files)
     lines = [
@@ -140,7 +140,7 @@ def inspection_report(inspection: "Inspection") -> str:
 
 
 def tensor_tree(inspection: "Inspection") -> list[str]:
-    """Tensors grouped by what differs only in its numbers: one line for all blocks."""
+    """One line for all tensors whose names differ only in numbers, and so for all blocks."""
     from vitconvert.tables.templates import skeleton_of
 
     groups: dict[tuple[str, str], list[str]] = {}

@@ -10,7 +10,7 @@ from vitconvert.cli.options import (
     locate_options,
     parse_reading,
     reading_options,
-    talking_options,
+    reporting_options,
 )
 from vitconvert.cli.report import print_json, tell
 
@@ -33,19 +33,19 @@ def command(name: str, help_text: str) -> click.Command:
         show_default=True,
         help="Largest relative difference in float32.",
     )
-    @click.option("--seed", default=0, show_default=True, help="Of the noise images.")
+    @click.option("--seed", default=0, show_default=True, help="Seed of the noise images.")
     @click.option(
         "--report", type=click.Path(path_type=Path, dir_okay=False), help="Write an HTML page."
     )
-    @click.option("--force", is_flag=True, help="Replace the page if it is there.")
+    @click.option("--force", is_flag=True, help="Replace the page if it exists.")
     @reading_options
     @fetching_options
-    @talking_options
+    @reporting_options
     def verify_(**options: Any) -> int:
         page: Path | None = options["report"]
         if page:
             _check_page(page, overwrite=options["force"])
-        report = _compare(options)
+        report = _verify(options)
         if page:
             _write_page(page, report)
         if options["as_json"]:
@@ -65,7 +65,7 @@ def _check_page(page: Path, *, overwrite: bool) -> None:
 
     if page.exists() and not overwrite:
         raise OutputExists(
-            "The report is there already.",
+            "The report already exists.",
             evidence={"report": page},
             hint="--force replaces it; --report names another file.",
         )
@@ -78,7 +78,7 @@ def _write_page(page: Path, report: "ParityReport") -> None:
         file.write(report.to_html().encode())
 
 
-def _compare(options: dict[str, Any]) -> "ParityReport":
+def _verify(options: dict[str, Any]) -> "ParityReport":
     from vitconvert.api import load_checkpoint, verify
     from vitconvert.sources import locate
 

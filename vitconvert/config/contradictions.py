@@ -1,12 +1,11 @@
 """Values of ViTConfig that are impossible, alone or together, each with a sentence that says so."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import Any
 
 from vitconvert.config.vocabularies import VOCABULARIES
 
-if TYPE_CHECKING:
-    from vitconvert.config.vit_config import ViTConfig
+Config = Any  # a ViTConfig, whose module imports this one
 
 # Larger numbers are of no model. They would only make us count, or run out of memory.
 LARGEST = 2**31 - 1  # of any whole number
@@ -35,8 +34,8 @@ _LEAST = {
 }
 
 
-def contradictions(config: "ViTConfig") -> list[str]:
-    """One sentence for each value that is impossible, or else for each beside another."""
+def contradictions(config: Config) -> list[str]:
+    """One sentence for each impossible value, or else for each impossible combination."""
     return _values(config) or [
         *_tokens_and_positions(config),
         *_stem(config),
@@ -48,7 +47,7 @@ def contradictions(config: "ViTConfig") -> list[str]:
     ]
 
 
-def _values(config: "ViTConfig") -> list[str]:
+def _values(config: Config) -> list[str]:
     problems = [
         f"{name} = {getattr(config, name)!r} is none of {', '.join(words)}"
         for name, words in VOCABULARIES.items()
@@ -61,11 +60,11 @@ def _values(config: "ViTConfig") -> list[str]:
     ]
     for name in ("image_size", "patch_size"):
         if min(getattr(config, name)) < 1:
-            problems.append(f"{name} {_by(getattr(config, name))} has a side without pixels")
+            problems.append(f"{name} {_by(getattr(config, name))} must be at least 1x1")
     return [*problems, *_too_large(config), *_out_of_range(config)]
 
 
-def _too_large(config: "ViTConfig") -> Iterator[str]:
+def _too_large(config: Config) -> Iterator[str]:
     for name in _LEAST:
         if getattr(config, name) > (most := _MOST.get(name, LARGEST)):
             yield f"{name} = {getattr(config, name)} must be at most {most}"
@@ -78,18 +77,18 @@ def _too_large(config: "ViTConfig") -> Iterator[str]:
         yield f"stem_depths has {len(config.stem_depths)} stages; {_MOST_STAGES} at most"
 
 
-def _out_of_range(config: "ViTConfig") -> Iterator[str]:
+def _out_of_range(config: Config) -> Iterator[str]:
     for name, (least, most) in _RANGES.items():
         value = getattr(config, name)
         if value is not None and not least <= value <= most:  # also what is no number
             yield f"{name} = {value} must be from {least:g} to {most:g}"
 
 
-def _tokens_and_positions(config: "ViTConfig") -> list[str]:
+def _tokens_and_positions(config: Config) -> list[str]:
     problems = []
     if min(config.grid_size) < 1:
         problems.append(
-            f"image_size {_by(config.image_size)} holds no patch of "
+            f"image_size {_by(config.image_size)} is too small for a patch of "
             f"{_by(config.patch_size)} (stem stride {config.stem_stride})"
         )
     if config.num_patches > _MOST_PATCHES:
@@ -98,11 +97,11 @@ def _tokens_and_positions(config: "ViTConfig") -> list[str]:
             f"{_MOST_PATCHES} at most"
         )
     if config.relative_positions != "none" and config.num_prefix_tokens != 1:
-        problems.append("relative positions are for a class token and no other prefix tokens")
+        problems.append("relative positions need a class token and no other prefix tokens")
     if config.rope != "none" and config.head_dim % 4:
         problems.append(f"a rotary embedding needs head_dim divisible by 4, not {config.head_dim}")
     if config.rope_periods and config.rope != "dinov3":
-        problems.append("rope_periods are those of rope = 'dinov3'")
+        problems.append("rope_periods need rope = 'dinov3'")
     if len(config.rope_reference) not in (0, 2):
         problems.append("rope_reference must be rows and columns, or nothing")
     if config.computed_positions and (config.embed_dim % 4 or config.embed_dim < 8):
@@ -113,7 +112,7 @@ def _tokens_and_positions(config: "ViTConfig") -> list[str]:
     return problems
 
 
-def _stem(config: "ViTConfig") -> list[str]:
+def _stem(config: Config) -> list[str]:
     problems = []
     if config.standardised_stem and config.stem_width % 32:
         problems.append(f"the stem's 32 groups do not divide stem_width {config.stem_width}")
@@ -124,7 +123,7 @@ def _stem(config: "ViTConfig") -> list[str]:
     return problems
 
 
-def _norm_and_attention(config: "ViTConfig") -> list[str]:
+def _norm_and_attention(config: Config) -> list[str]:
     problems = []
     if config.norm == "rms" and config.norm_bias:
         problems.append("norm = 'rms' has no bias: norm_bias must be false")
@@ -140,7 +139,7 @@ def _norm_and_attention(config: "ViTConfig") -> list[str]:
     return problems
 
 
-def _branches(config: "ViTConfig") -> list[str]:
+def _branches(config: Config) -> list[str]:
     if config.single_branch:
         return []
     problems = [
@@ -149,13 +148,13 @@ def _branches(config: "ViTConfig") -> list[str]:
         if getattr(config, name)
     ]
     if config.block_order != "pre" or config.block_relative_positions:
-        problems.append("another order and relative positions of blocks need branches = 1")
+        problems.append("another block_order and relative positions per block need branches = 1")
     if not config.mlp_layer_scale:
         problems.append("mlp_layer_scale = False needs branches = 1")
     return problems
 
 
-def _parallel_order(config: "ViTConfig") -> list[str]:
+def _parallel_order(config: Config) -> list[str]:
     if not config.parallel_order:
         return []
     problems = [
@@ -170,7 +169,7 @@ def _parallel_order(config: "ViTConfig") -> list[str]:
     return problems
 
 
-def _differential(config: "ViTConfig") -> list[str]:
+def _differential(config: Config) -> list[str]:
     if not config.differential:
         return []
     present = {"kv_heads": config.kv_heads, "qk_norm": config.qk_norm}
@@ -185,12 +184,12 @@ def _differential(config: "ViTConfig") -> list[str]:
     return problems
 
 
-def _pooling_and_head(config: "ViTConfig") -> list[str]:
+def _pooling_and_head(config: Config) -> list[str]:
     problems = []
     if config.pooling in ("token", "token_avg") and not config.class_token:
         problems.append(f"pooling = {config.pooling!r} needs a class token")
     if config.pooling == "token_avg" and (config.fc_norm or config.representation_size):
-        problems.append("pooling = 'token_avg' leads to the head, with nothing between them")
+        problems.append("pooling = 'token_avg' excludes fc_norm and representation_size")
     if config.dist_head and not (config.dist_token and config.pooling == "token"):
         problems.append("dist_head needs a distillation token and pooling = 'token'")
     if config.map_pooling and config.embed_dim % (config.pool_heads or config.num_heads):

@@ -11,12 +11,12 @@ from vitconvert.errors import UsageError, nearest
 
 
 def parse_field(name: str, value: object) -> Any:
-    """Turn what a user or a config file says into a field's own type.
+    """Convert a value from a user or a config file to the field's own type.
 
     Sizes may be one number, `HEIGHTxWIDTH`, a pair, or channels, height and width.
 
     Raises:
-        UsageError: The field does not exist or the value is of another kind.
+        UsageError: The field does not exist, or the value has the wrong type.
     """
     kinds = _kinds()
     if name not in kinds:

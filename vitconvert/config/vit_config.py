@@ -1,8 +1,8 @@
 """What decides the function that a Vision Transformer computes, besides its weights.
 
-The words are those of the field (timm's where there is one). What matters has no default:
-every field without one must be known from the tensors, the checkpoint's own configuration, the
-dialect's table or the user, and `origins` says which of these it was.
+Names are those of the literature (timm's where there is one). Fields that matter have no default:
+they must be known from the tensors, the checkpoint's own configuration, the dialect's table or the
+user, and `origins` says from which of these each value comes.
 """
 
 import dataclasses
@@ -58,7 +58,7 @@ class ViTConfig:
     # Numerics that tensors cannot show
     activation: str  # of the MLPs, one of ACTIVATIONS
     norm_eps: float
-    pooling: str  # one of POOLINGS; token_avg joins the class token and the mean of the patches
+    pooling: str  # one of POOLINGS; token_avg concatenates class token and mean of the patches
     norm: str = "layer"  # one of NORMS
     norm_bias: bool = True  # whether norms have a bias
     attention_scale: float | None = None  # None: head_dim ** -0.5
@@ -67,19 +67,19 @@ class ViTConfig:
     class_token: bool = True
     dist_token: bool = False  # DeiT's distillation token, after the class token
     num_registers: int = 0  # register tokens, after class and distillation tokens
-    register_positions: bool = True  # DINOv2 puts registers in after the positions are added
+    register_positions: bool = True  # False: registers come after positions are added (DINOv2)
     position_embedding: str = "learned"  # one of POSITIONS
     no_embed_class: bool = False  # positions belong to patches only
     position_resampling: str = "bicubic_antialias"  # one of RESAMPLINGS, for other image sizes
     relative_positions: str = "none"  # one of RELATIVE_POSITIONS, added to attention scores
     relative_resampling: str = "geometric"  # one of RELATIVE_RESAMPLINGS, for other image sizes
-    rope: str = "none"  # one of ROPES: q and k of patch tokens are turned by their position
+    rope: str = "none"  # one of ROPES: q and k of patch tokens are rotated by their position
     rope_temperature: float = 10000.0
     rope_periods: bool = False  # Meta's DINOv3 stores the periods, rounded to bfloat16
     rope_indexing: str = "ij"  # one of ROPE_INDEXINGS: which of row and column comes first
     rope_offset: float = 0.0  # added to grid positions
-    rope_half: bool = False  # turns first and second half of a head, instead of neighbours
-    rope_reference: tuple[int, ...] = ()  # grid to which positions are scaled; () leaves them
+    rope_half: bool = False  # pairs channels of a head's first and second half, not neighbours
+    rope_reference: tuple[int, ...] = ()  # grid to which positions are scaled; (): not scaled
     patch_bias: bool = True
     patch_pre_norm: bool = False  # LayerNorm on the flattened pixels of a patch (lucidrains)
     patch_norm: bool = False  # LayerNorm on the embedded patch
@@ -87,14 +87,14 @@ class ViTConfig:
 
     # Hybrid stem: convolutions, mostly a ResNet, in front of the patch convolution
     stem: bool = False
-    stem_depths: tuple[int, ...] = ()  # bottleneck units in each stage; () is the root alone
+    stem_depths: tuple[int, ...] = ()  # bottleneck units in each stage; (): the root alone
     stem_width: int = 64
     stem_style: str = "google"  # one of STEM_STYLES
 
     # Blocks
     block_order: str = "pre"  # one of BLOCK_ORDERS
     branches: int = 1  # attentions, and MLPs, side by side in a block ("18x2" has 2)
-    kv_heads: tuple[int, ...] = ()  # of k and v in each block (Sapiens2); () is num_heads in all
+    kv_heads: tuple[int, ...] = ()  # heads of k and v in each block (Sapiens2); (): num_heads
     qkv_bias: bool = True  # in parallel order, of the matrix that q, k, v and the MLP share
     differential: bool = False  # a head is the difference of two attentions, half as wide each
     qk_norm: bool = False
@@ -112,10 +112,10 @@ class ViTConfig:
     fc_norm: bool = False  # LayerNorm of the pooled token
     pool_include_prefix: bool = False  # whether avg, max and map pooling read the prefix tokens
     pool_heads: int = 0  # heads of the attention pooling; 0: num_heads
-    pool_q_proj: bool = True  # AIMv2's learned query attends as it is
+    pool_q_proj: bool = True  # False: the learned query is not projected (AIMv2)
     pool_kv_bias: bool = True
-    pool_mlp: bool = True  # after the attention pooling; AIMv2 has none
-    pool_mlp_dim: int = 0  # its hidden width; 0: mlp_dim
+    pool_mlp: bool = True  # whether an MLP follows the attention pooling; AIMv2 has none
+    pool_mlp_dim: int = 0  # hidden width of this MLP; 0: mlp_dim
     representation_size: int = 0  # width of the layer before the head (pre-logits, pooler); 0: none
     representation_activation: str = "tanh"
     dist_head: bool = False  # DeiT: a second head on the distillation token, logits are averaged
@@ -201,22 +201,22 @@ class ViTConfig:
 
     @property
     def joined_proj(self) -> bool:
-        """Whether attention and MLP end in one matrix."""
+        """Whether attention and MLP share the last matrix."""
         return self.parallel_order and self.differential
 
     @property
     def separate_proj(self) -> bool:
-        """Whether the attention and the MLP of a block end in a matrix each."""
+        """Whether the attention and the MLP of a block have a last matrix each."""
         return self.single_branch and not self.joined_proj
 
     @property
     def own_mlp_bias(self) -> bool:
-        """Whether the MLP has a bias beside the matrix that it shares with q, k and v."""
+        """Whether the MLP has a bias of its own; its first matrix is shared with q, k and v."""
         return self.parallel_order and not self.qkv_bias
 
     @property
     def joined_qkv(self) -> bool:
-        """Whether q, k and v come from one matrix; heads that share k and v have three."""
+        """Whether q, k and v come from one matrix; heads that share k and v need three."""
         return self.two_steps and not self.kv_heads
 
     @property
@@ -271,7 +271,7 @@ class ViTConfig:
 
     @property
     def class_position_counts(self) -> bool:
-        """Whether a class token has a position just if the positions are a square and one more."""
+        """Whether positions number a square plus one exactly if the class token has one."""
         seen = math.isqrt(self.num_positions) ** 2 + 1 == self.num_positions
         return not self.learned_positions or seen == bool(self.num_prefix_positions)
 
@@ -342,7 +342,7 @@ class ViTConfig:
             "pool_hidden": self.pool_mlp_dim or self.mlp_dim,
             "feature": self.feature_dim,
             "label": self.num_classes,
-            # Offsets between rows and between columns, then class to patch, patch to class, both.
+            # Offsets of rows and columns; then class to patch, patch to class, class to class.
             "relative": (2 * self.grid_size[0] - 1) * (2 * self.grid_size[1] - 1) + 3,
             "frequency": self.head_dim // 2,
             "layer": self.depth,
@@ -367,7 +367,7 @@ class ViTConfig:
         return axes
 
     def replace(self, **changes: Any) -> "ViTConfig":
-        """A copy with other values; their origin becomes what `origins` says or `user`."""
+        """A copy with other values; their origin is `user`, unless `changes` has `origins`."""
         origins = {**self.origins, **dict.fromkeys(changes, "user")}
         return dataclasses.replace(self, **{"origins": origins, **changes})
 
@@ -405,5 +405,5 @@ def stem_positions(pixels: int, style: str, depths: tuple[int, ...]) -> int:
 
 @functools.cache
 def field_names() -> tuple[str, ...]:
-    """The words of ViTConfig that a user can state."""
+    """Names of the fields of ViTConfig that a user can set."""
     return tuple(f.name for f in dataclasses.fields(ViTConfig) if f.name != "origins")

@@ -1,4 +1,4 @@
-"""The words that fields of ViTConfig may have; timm's where there is one."""
+"""The words that fields of ViTConfig may have as values; timm's where there is one."""
 
 from collections.abc import Mapping
 
@@ -13,7 +13,7 @@ POSITIONS = (
 NORMS = ("layer", "rms")
 BLOCK_ORDERS = (
     "pre",  # norm before a branch
-    "post",  # norm on what the branch gives
+    "post",  # norm on the output of a branch
     "parallel",  # attention and MLP read the same tokens, through one matrix (timm "xp", ViT-22B)
 )
 ROPES = (
@@ -23,8 +23,8 @@ ROPES = (
     "mixed",  # timm RotaryEmbeddingMixed: learned frequencies, for each block and head
 )
 ROPE_INDEXINGS = ("ij", "xy")
-RELATIVE_POSITIONS = ("none", "block", "shared")  # BEiT's tables: one a block, or one for all
-STANDARDISED_STEMS = ("google", "timm", "jeonsworld")  # the same weights, three arithmetics
+RELATIVE_POSITIONS = ("none", "block", "shared")  # BEiT's tables: one for each block, or for all
+STANDARDISED_STEMS = ("google", "timm", "jeonsworld")  # the same weights, computed in three ways
 STEM_STYLES = (
     *STANDARDISED_STEMS,
     "resnet_d",  # timm ResNet-D: batch norms, a root of three convolutions, averaged shortcuts
@@ -42,7 +42,7 @@ RELATIVE_RESAMPLINGS = (
     "geometric",  # timm `resize_rel_pos_bias_table`, after BEiT's fine-tuning
     "bilinear",  # Hugging Face BEiT and Data2VecVision, after MiDaS 3.1
 )
-# The fields that have a word of a vocabulary.
+# The fields whose value is a word of a vocabulary.
 VOCABULARIES: Mapping[str, tuple[str, ...]] = {
     "activation": ACTIVATIONS,
     "representation_activation": ACTIVATIONS,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,10 +20,24 @@ _MOST_ELEMENTS = 2**63 - 1
 
 
 class MappedFile:
-    """A file mapped into memory, copy on write."""
+    """A file mapped into memory, copy on write.
 
-    def __init__(self, path: Path) -> None:
+    A file that another program cuts is noticed when the next tensor of it is asked for. But what
+    looks at a page that was mapped before and is gone now is ended by the system (SIGBUS).
+
+    Args:
+        path: The file.
+        size: That it had when its header was read.
+
+    Raises:
+        CorruptFile: It is shorter now.
+    """
+
+    def __init__(self, path: Path, size: int = 1) -> None:
+        self._path = path
         with path.open("rb") as file:
+            if (found := os.fstat(file.fileno()).st_size) < size:
+                raise _cut(path, size, found)
             # Private and writable: torch warns about buffers that are read-only, and a user who
             # writes to a tensor must not change the file.
             self._bytes: mmap.mmap | None = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
@@ -37,7 +52,9 @@ class MappedFile:
     def tensor(self, offset: int, info: TensorInfo) -> torch.Tensor:
         """The tensor at `offset`: a view on the file, or a copy where it is not aligned."""
         if offset % ITEM_SIZE[info.dtype]:
-            return tensor_from_buffer(bytearray(self.bytes_at(offset, info.nbytes)), 0, info)
+            plain = TensorInfo(dtype="uint8", shape=(info.nbytes,))
+            copy = tensor_from_buffer(self._mapping(), offset, plain).clone()
+            return tensor_from_buffer(copy.numpy().data, 0, info)
         return tensor_from_buffer(self._mapping(), offset, info)
 
     def close(self) -> None:
@@ -51,11 +68,20 @@ class MappedFile:
     def _mapping(self) -> mmap.mmap:
         if self._bytes is None:
             raise ValueError("read from a closed container")
+        if (size := self._bytes.size()) < len(self._bytes):  # the file's now, and when mapped
+            raise _cut(self._path, len(self._bytes), size)
         return self._bytes
 
 
+def _cut(path: Path, expected: int, found: int) -> CorruptFile:
+    return CorruptFile(
+        "The file became shorter while it was read.",
+        evidence={"file": path, "expected": f"{expected:,} bytes", "found": f"{found:,} bytes"},
+    )
+
+
 def tensor_from_buffer(
-    buffer: bytearray | mmap.mmap, offset: int, info: TensorInfo
+    buffer: bytearray | memoryview | mmap.mmap, offset: int, info: TensorInfo
 ) -> torch.Tensor:
     """A tensor on little-endian, row-major bytes; shares their memory."""
     import torch
@@ -82,4 +108,18 @@ def checked_shape(path: Path, name: str, shape: object) -> tuple[int, ...]:
         fact = f"{name!r} has a shape that no memory can hold."
     else:
         return tuple(shape)
-    raise CorruptFile(fact, evidence={"file": path, "shape": str(shape)[:80]})
+    raise CorruptFile(fact, evidence={"file": path, "shape": shown(shape)})
+
+
+def shown(value: object) -> str:
+    """A value of a hostile header, short. What nests, or has a million digits, is named only."""
+    parts = list(value[:_MOST_AXES]) if isinstance(value, list | tuple) else [value]
+    if not all(_is_short(part) for part in parts):
+        return f"a {type(value).__name__}"
+    return str(parts if isinstance(value, list | tuple) else value)[:80]
+
+
+def _is_short(value: object) -> bool:
+    if isinstance(value, int):
+        return abs(value) < 2**64
+    return value is None or isinstance(value, str | float)

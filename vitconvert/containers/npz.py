@@ -25,7 +25,7 @@ from vitconvert.containers.content import Content, checked_contents
 from vitconvert.containers.format_modules import Array, Surroundings
 from vitconvert.containers.mapped_file import MappedFile, checked_shape, tensor_from_buffer
 from vitconvert.containers.whole_file import SequentialWriter, whole_file
-from vitconvert.containers.zip_archive import Member, member_bytes, reading
+from vitconvert.containers.zip_archive import Member, checked_crc, member_bytes, reading
 from vitconvert.errors import CorruptFile, UnsafeFile, UsageError
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ DTYPES: Mapping[str, str] = {
 }
 """torch's name of each numpy type code."""
 
+_CHECKED = 2**20  # bytes of an array that are read rather than mapped, with their checksum
 _LONGEST_HEADER = 10_000  # characters; numpy's own limit for literal_eval
 _LONGEST_NAME = 2**16 - 1 - len(".npy")  # bytes; zip counts them in two
 _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip archive can tell
@@ -79,7 +80,9 @@ class _StoredArray:
 def open_file(path: Path, members: Mapping[str, Member], _prefer: object) -> Container:
     """Read the headers of all arrays of an npz and map the file.
 
-    Arrays of text are set aside in `extras`; arrays of Python objects are refused.
+    Arrays of text are set aside in `extras`; arrays of Python objects are refused. The checksum of
+    a member is compared when it is read whole: where it is deflated or big-endian, or has up to
+    1 MiB. Larger arrays are mapped, and their bytes not looked at before somebody needs them.
 
     Raises:
         CorruptFile: A header contradicts itself or the size of its member.
@@ -132,20 +135,20 @@ def _parse_header(path: Path, name: str, start: bytes) -> tuple[str, bool, objec
     try:
         with warnings.catch_warnings(action="ignore"):  # Python warns about odd literals
             # Python 2 wrote lengths as `3L`.
-            header = ast.literal_eval(re.sub(r"(?<=\d)L", "", text).strip())
+            header = ast.literal_eval(re.sub(r"(?<=\d)L(?=\s*[,)])", "", text).strip(" \n"))
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
         raise _bad_header(path, name, text) from error
     match header:
-        case {"descr": str(descr), "fortran_order": bool(fortran), "shape": tuple(shape)} if (
-            re.fullmatch(r"[<>|=]?[?a-zA-Z]\d*", descr)
-        ):
+        case {"descr": str(descr), "fortran_order": bool(fortran), "shape": tuple(shape)} if len(
+            header
+        ) == 3 and re.fullmatch(r"[<>|=]?[?a-zA-Z]\d*", descr):
             sign = descr[0] if descr[0] in "<>|=" else "|"
             return sign + descr.lstrip("<>|="), fortran, shape, offset
     raise _bad_header(path, name, text)
 
 
 def _header_end(path: Path, name: str, start: bytes) -> int:
-    if start[:6] != _NPY_MAGIC or start[6:7] not in (b"\1", b"\2") or len(start) < 12:
+    if start[:6] != _NPY_MAGIC or start[6:8] not in (b"\1\0", b"\2\0") or len(start) < 12:
         raise CorruptFile(
             f"{name!r} is not a .npy array of version 1 or 2.",
             evidence={"file": path, "begins": start[:8].hex(" ")},
@@ -208,23 +211,25 @@ def _place(path: Path, array: _StoredArray) -> Stretch:
 def _read(path: Path, mapped: MappedFile, array: _StoredArray) -> torch.Tensor:
     shape = array.info.shape[::-1] if array.fortran else array.info.shape
     info = TensorInfo(dtype=array.info.dtype, shape=shape)
-    if array.member.stored and not array.swapped:
+    if array.member.stored and not array.swapped and info.nbytes > _CHECKED:
         tensor = mapped.tensor(array.member.offset + array.offset, info)
     else:
         tensor = tensor_from_buffer(_native_bytes(path, mapped, array), 0, info)
-    return tensor.permute(*reversed(range(len(shape)))) if array.fortran else tensor
+    return tensor.permute(tuple(reversed(range(len(shape))))) if array.fortran else tensor
 
 
 def _native_bytes(path: Path, mapped: MappedFile, array: _StoredArray) -> bytearray:
     import numpy as np
 
     if array.member.stored:
-        data = mapped.bytes_at(array.member.offset + array.offset, array.info.nbytes)
+        data = mapped.bytes_at(array.member.offset, array.member.size)
+        checked_crc(path, array.member, data)
     else:
-        data = member_bytes(path, array.member)[array.offset :]
+        data = member_bytes(path, array.member)
+    elements = memoryview(data)[array.offset :]
     if array.swapped:
-        data = np.frombuffer(data, f">{array.code}").astype(f"<{array.code}").tobytes()
-    return bytearray(data)
+        return bytearray(np.frombuffer(elements, f">{array.code}").astype(f"<{array.code}").data)
+    return bytearray(elements)
 
 
 def write_file(

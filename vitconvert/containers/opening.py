@@ -6,6 +6,7 @@ do about them; when one becomes readable, its line moves there.
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
@@ -126,17 +127,28 @@ def _format_of_archive(path: Path, members: Collection[str]) -> Format:
 
 
 def _first_bytes(path: Path) -> bytes:
-    if path.is_dir():
-        raise SourceError(
-            "This is a directory, not a weights file.",
-            evidence={"path": path},
-            hint="name one file in it.",
-        )
     try:
+        mode = path.stat().st_mode
+        if stat.S_ISDIR(mode):
+            raise SourceError(
+                "This is a directory, not a weights file.",
+                evidence={"path": path},
+                hint="name one file in it.",
+            )
+        if not stat.S_ISREG(mode):  # to open a pipe waits until somebody writes to it
+            raise SourceError(
+                "This is a pipe, a socket or a device, not a weights file.",
+                evidence={"path": path},
+                hint="save its content to a file first: tensors are read where they lie.",
+            )
         with path.open("rb") as file:
-            start = file.read(512) if path.is_file() else b""
+            start = file.read(512)
     except FileNotFoundError as error:
         raise _missing(path) from error
+    except ValueError as error:
+        raise SourceError(
+            "No file can have this name.", evidence={"name": ascii(str(path))}
+        ) from error
     except OSError as error:
         raise SourceError(
             "The file cannot be read.", evidence={"file": path, "reason": error.strerror}

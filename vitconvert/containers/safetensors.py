@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from vitconvert.containers.container import ITEM_SIZE, Container, Stretch, TensorInfo, row_major
 from vitconvert.containers.content import Content, bytes_of, checked_contents
 from vitconvert.containers.format_modules import Array, Surroundings
-from vitconvert.containers.mapped_file import MappedFile, checked_shape
+from vitconvert.containers.json_object import parse_object
+from vitconvert.containers.mapped_file import MappedFile, checked_shape, shown
 from vitconvert.containers.whole_file import BLOCK, whole_file
 from vitconvert.errors import CorruptFile, UsageError
 from vitconvert.formats import LONGEST_SAFETENSORS_HEADER as LONGEST_HEADER
@@ -67,10 +68,12 @@ def open_file(path: Path, _members: object, _prefer: object) -> Container:
     Raises:
         CorruptFile: The file is truncated, or its header contradicts itself or the file.
     """
-    mapped = MappedFile(path)
-    header_end = 8 + _header_length(path, mapped)
-    metadata, entries = _parse_header(path, mapped.bytes_at(8, header_end - 8))
-    _check_layout(path, entries, header_end, len(mapped))
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        header_end = 8 + _header_length(path, file.read(8), size)
+        metadata, entries = _parse_header(path, file.read(header_end - 8))
+    _check_layout(path, entries, header_end, size)
+    mapped = MappedFile(path, size)
     return Container(
         path=path,
         files=(path,),
@@ -88,15 +91,15 @@ def open_file(path: Path, _members: object, _prefer: object) -> Container:
     )
 
 
-def _header_length(path: Path, mapped: MappedFile) -> int:
-    length = int.from_bytes(mapped.bytes_at(0, 8), "little")
+def _header_length(path: Path, start: bytes, size: int) -> int:
+    length = int.from_bytes(start, "little")
     if length > LONGEST_HEADER:
         raise CorruptFile(
             "The header is longer than a safetensors header may be.",
             evidence={"file": path, "header": f"{length:,} bytes", "limit": f"{LONGEST_HEADER:,}"},
         )
-    if 8 + length > len(mapped):
-        raise _truncated(path, expected=8 + length, found=len(mapped), at_least="at least ")
+    if 8 + length > size:
+        raise _truncated(path, expected=8 + length, found=size, at_least="at least ")
     return length
 
 
@@ -113,14 +116,7 @@ def _truncated(path: Path, *, expected: int, found: int, at_least: str = "") -> 
 
 
 def _parse_header(path: Path, text: bytes) -> tuple[dict[str, str], dict[str, _Entry]]:
-    try:
-        header = json.loads(text.decode(), object_pairs_hook=_without_repeats)
-    except (ValueError, RecursionError) as error:
-        raise CorruptFile(
-            "The header is not valid JSON.", evidence={"file": path, "reason": error}
-        ) from error
-    if not isinstance(header, dict):
-        raise CorruptFile("The header is not a JSON object.", evidence={"file": path})
+    header = parse_object(path, text, what="The header")
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
         raise CorruptFile(
@@ -128,17 +124,6 @@ def _parse_header(path: Path, text: bytes) -> tuple[dict[str, str], dict[str, _E
             evidence={"file": path},
         )
     return metadata, {name: _parse_entry(path, name, entry) for name, entry in header.items()}
-
-
-def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    # json keeps the last of two equal keys in silence, so one of two tensors would vanish.
-    found: dict[str, object] = {}
-    for key, value in pairs:
-        if key in found:
-            raise ValueError(f"{key!r} appears twice")
-        key.encode()  # UnicodeEncodeError, a ValueError, for half a surrogate pair
-        found[key] = value
-    return found
 
 
 def _parse_entry(path: Path, name: str, entry: object) -> _Entry:
@@ -151,11 +136,11 @@ def _parse_entry(path: Path, name: str, entry: object) -> _Entry:
     if dtype is None:
         raise CorruptFile(
             f"{name!r} has a dtype that is not read here.",
-            evidence={"file": path, "dtype": entry["dtype"], "known": " ".join(DTYPES)},
+            evidence={"file": path, "dtype": shown(entry["dtype"]), "known": " ".join(DTYPES)},
         )
     info = TensorInfo(dtype=dtype, shape=checked_shape(path, name, entry["shape"]))
     match entry["data_offsets"]:
-        case [int(begin), int(end)] if end - begin == info.nbytes:
+        case [int(begin), int(end)] if end - begin == info.nbytes and type(begin) is int:
             return _Entry(info=info, begin=begin, end=end)
     raise CorruptFile(
         f"{name!r} does not fill the bytes that the header gives it.",
@@ -164,7 +149,7 @@ def _parse_entry(path: Path, name: str, entry: object) -> _Entry:
             "dtype": entry["dtype"],
             "shape": list(info.shape),
             "needs": f"{info.nbytes:,} bytes",
-            "data_offsets": entry["data_offsets"],
+            "data_offsets": shown(entry["data_offsets"]),
         },
     )
 

@@ -8,9 +8,10 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from vitconvert.containers.container import Container, TensorInfo
 from vitconvert.containers.content import Content
 from vitconvert.containers.hashing import hash_file
-from vitconvert.documents import read_object
+from vitconvert.containers.json_object import parse_object
 from vitconvert.errors import CorruptFile, SourceError, UnsafeFile
 from vitconvert.formats import INDEX
+from vitconvert.formats import LONGEST_SAFETENSORS_HEADER as LONGEST_INDEX
 
 
 def write_shards(
@@ -89,11 +90,11 @@ def open_shards(index: Path, open_shard: Callable[[Path], Container]) -> Contain
     """
     weight_map = _read_index(index)
     paths = {name: index.parent / name for name in sorted(set(weight_map.values()))}
-    if missing := [name for name, path in paths.items() if not path.is_file()]:
+    if missing := [name for name, path in paths.items() if not _is_file(path)]:
         raise SourceError(
             f"{len(missing)} of {len(paths)} shards are missing.",
             evidence={"index": index},
-            details=missing,
+            details=[name[:255] for name in missing[:10]],
             hint="download them into the same directory.",
         )
     with ExitStack() as stack:
@@ -103,12 +104,17 @@ def open_shards(index: Path, open_shard: Callable[[Path], Container]) -> Contain
 
 
 def _read_index(index: Path) -> dict[str, str]:
-    content = read_object(index)
+    if (size := index.stat().st_size) > LONGEST_INDEX:
+        raise CorruptFile(
+            "The file begins as JSON, but is too long for an index of shards.",
+            evidence={"file": index, "found": f"{size:,} bytes", "limit": f"{LONGEST_INDEX:,}"},
+        )
+    content = parse_object(index, index.read_bytes(), what="The index of shards")
     weight_map = content.get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise CorruptFile(
             "This is a JSON file without a weight_map, so it is no index of shards.",
-            evidence={"file": index, "keys": ", ".join(list(content)[:5])},
+            evidence={"file": index, "keys": ", ".join(list(content)[:5])[:160]},
             hint="name the file that holds the weights.",
         )
     for name, shard in weight_map.items():
@@ -120,6 +126,13 @@ def _read_index(index: Path) -> dict[str, str]:
                 evidence={"file": index, "shard": shard},
             )
     return weight_map
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name longer than the file system has
+        return False
 
 
 def _leads_out(shard: str) -> bool:

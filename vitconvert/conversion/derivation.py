@@ -8,7 +8,6 @@ one, and a field that nothing tells must be stated by the user.
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from vitconvert.config import ViTConfig, field_names
@@ -18,14 +17,12 @@ from vitconvert.conversion.tensor_evidence import TENSORS, Findings, read_tensor
 from vitconvert.errors import ConflictingFact, MissingFact, NotRepresentable
 from vitconvert.tables.architectures import architectures, named
 from vitconvert.tables.binding import Binding
-from vitconvert.tables.conditions import Conditional
-from vitconvert.tables.predicates import ARCHITECTURE
 from vitconvert.tables.table import Table
 from vitconvert.tables.table_reader import SCALED_BY_WIDTH
 
 _FIELDS = [f for f in dataclasses.fields(ViTConfig) if f.name != "origins"]
-_DEFAULTS = {f.name: f.default for f in _FIELDS if f.default is not dataclasses.MISSING}
-_REQUIRED = [f.name for f in _FIELDS if f.name not in _DEFAULTS]
+DEFAULTS = {f.name: f.default for f in _FIELDS if f.default is not dataclasses.MISSING}
+_REQUIRED = [f.name for f in _FIELDS if f.name not in DEFAULTS]
 
 LAST_NORMS = {"final_norm": True, "fc_norm": False}  # with their defaults
 
@@ -213,50 +210,6 @@ def _looks_like(found: Findings, row: Mapping[str, Any]) -> bool:
         if f.name in shown
         and f.name not in _INCIDENTAL
         and (f.name in row or f.name in _TOLD_BY_ROWS)
-    )
-
-
-def weigh_statements(table: Table, stronger: Facts, named_facts: Facts) -> Facts:
-    """What is said of each field: by a named architecture only where nobody else says it.
-
-    Args:
-        table: The dialect.
-        stronger: What the user, a vitconvert.json and the project's own config.json say.
-        named_facts: What the architecture that is named says; empty if none is.
-
-    Raises:
-        MissingFact: The model differs from its architecture, and the table asks for a field there.
-    """
-    said = strongest(stronger, named_facts)
-    told = {*stronger, *(default.name for default in table.defaults)}
-    for asked in table.ask_beyond_name if named_facts else ():
-        if asked.name not in told and asked.holds(partial(_said, said, named_facts)):
-            raise _not_as_named(asked, said, named_facts)
-    return said
-
-
-def _said(said: Facts, named_facts: Facts, word: str) -> Any:
-    """What is said of the model, or with `architecture.` before the word, of its architecture."""
-    field = word.removeprefix(ARCHITECTURE)
-    facts = said if field == word else named_facts
-    # Rows of architectures.toml leave out what has its default.
-    return facts.get(field, (_DEFAULTS.get(field), ""))[0]
-
-
-def _not_as_named(asked: Conditional, said: Facts, named_facts: Facts) -> MissingFact:
-    words = asked.condition.words if asked.condition else ()
-    differ = [w.removeprefix(ARCHITECTURE) for w in words if w.startswith(ARCHITECTURE)]
-    rows = [f"{name} = {_said({}, named_facts, ARCHITECTURE + name)}" for name in differ]
-    here = [f"{name} = {said[name][0]} ({said[name][1]})" for name in differ if name in said]
-    _, origin = next(iter(named_facts.values()))
-    return MissingFact(
-        f"This model differs from its architecture, and nothing tells {asked.name}.",
-        evidence={
-            "architecture": f"{origin.removeprefix('architecture ')}, {', '.join(rows)}",
-            "this model": ", ".join(here),
-        },
-        meaning=asked.value,
-        hint=f"--set {asked.name}=... (in Python, overrides={{...}}) states it.",
     )
 
 

@@ -1,16 +1,17 @@
 """What was said of a checkpoint besides its tensors, and whom to believe.
 
 From the strongest: the user, a vitconvert.json, the project's own config.json, the architecture
-that somebody names. The table's own defaults are weaker than all of them (see `facts`).
+that somebody names. The table's own defaults are weaker than all of them (see `derivation`).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from vitconvert.config import ViTConfig
 from vitconvert.config.field_values import parse_field
-from vitconvert.conversion.derivation import LAST_NORMS, state, strongest, weigh_statements
+from vitconvert.conversion.derivation import DEFAULTS, LAST_NORMS, state, strongest
 from vitconvert.conversion.project_config import (
     Facts,
     broken_must_nots,
@@ -20,8 +21,10 @@ from vitconvert.conversion.project_config import (
     unknown_arguments,
 )
 from vitconvert.conversion.tensor_evidence import USER
-from vitconvert.errors import ConflictingFact, NotRepresentable, UsageError
+from vitconvert.errors import ConflictingFact, MissingFact, NotRepresentable, UsageError
 from vitconvert.tables.architectures import FILE, architecture_in, find_architecture, named
+from vitconvert.tables.conditions import Conditional
+from vitconvert.tables.predicates import ARCHITECTURE
 from vitconvert.tables.table import Table
 
 
@@ -130,6 +133,50 @@ def parse_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
         UsageError: There is no such field, or the value is of another kind.
     """
     return {k: parse_field(k, value) for k, value in fields.items() if value is not None}
+
+
+def weigh_statements(table: Table, stronger: Facts, named_facts: Facts) -> Facts:
+    """What is said of each field: by a named architecture only where nobody else says it.
+
+    Args:
+        table: The dialect.
+        stronger: What the user, a vitconvert.json and the project's own config.json say.
+        named_facts: What the architecture that is named says; empty if none is.
+
+    Raises:
+        MissingFact: The model differs from its architecture, and the table asks for a field there.
+    """
+    said = strongest(stronger, named_facts)
+    told = {*stronger, *(default.name for default in table.defaults)}
+    for asked in table.ask_beyond_name if named_facts else ():
+        if asked.name not in told and asked.holds(partial(_said, said, named_facts)):
+            raise _not_as_named(asked, said, named_facts)
+    return said
+
+
+def _said(said: Facts, named_facts: Facts, word: str) -> Any:
+    """What is said of the model, or with `architecture.` before the word, of its architecture."""
+    field = word.removeprefix(ARCHITECTURE)
+    facts = said if field == word else named_facts
+    # Rows of architectures.toml leave out what has its default.
+    return facts.get(field, (DEFAULTS.get(field), ""))[0]
+
+
+def _not_as_named(asked: Conditional, said: Facts, named_facts: Facts) -> MissingFact:
+    words = asked.condition.words if asked.condition else ()
+    differ = [w.removeprefix(ARCHITECTURE) for w in words if w.startswith(ARCHITECTURE)]
+    rows = [f"{name} = {_said({}, named_facts, ARCHITECTURE + name)}" for name in differ]
+    here = [f"{name} = {said[name][0]} ({said[name][1]})" for name in differ if name in said]
+    _, origin = next(iter(named_facts.values()))
+    return MissingFact(
+        f"This model differs from its architecture, and nothing tells {asked.name}.",
+        evidence={
+            "architecture": f"{origin.removeprefix('architecture ')}, {', '.join(rows)}",
+            "this model": ", ".join(here),
+        },
+        meaning=asked.value,
+        hint=f"--set {asked.name}=... (in Python, overrides={{...}}) states it.",
+    )
 
 
 def _row(ecosystem: str, name: str) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def compare_values(a: "torch.Tensor", b: "torch.Tensor") -> ValueDifference | No
     """How two tensors of one shape differ, or None where dtype and every bit are equal."""
     import torch
 
-    shape, a, b = a.shape, a.reshape(-1), b.reshape(-1)
+    shape, a, b = a.shape, a.reshape(-1).contiguous(), b.reshape(-1).contiguous()
     if a.dtype == b.dtype and torch.equal(a.view(torch.uint8), b.view(torch.uint8)):
         return None
     differing, not_finite, largest, scale = 0, 0, 0.0, 0.0

@@ -1,8 +1,8 @@
-"""A tiny ViT through every dialect that can hold it and back, and what it reads.
+"""Converts a tiny ViT to every dialect that can hold it and back, and reads digits with it.
 
-The model in `digits/` was made by `vitconvert.demo.train`. Each trip takes the roads a user takes:
-`convert` writes the dialect, `read_checkpoint` reads it, and the dialect's own package, where one
-is installed, loads the same files by itself.
+The model in `digits/` was made by `vitconvert.demo.train`. Each round trip does what a user does:
+`convert` writes the dialect, `read_checkpoint` reads it, and the dialect's own package, if it is
+installed, loads the same files by itself.
 """
 
 import json
@@ -29,13 +29,13 @@ from vitconvert.tables.dialects import builtin_tables
 
 DIGITS = Path(__file__).parent / "digits"
 
-# The numerics of Google's code, for which weights can be declared that were not trained so.
+# The numerics of Google's code; weights that were trained with others can be declared to have them.
 GOOGLE: Mapping[str, str] = {"activation": "gelu_tanh"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """How a dialect's own package, with the written files, agrees with the model they came from.
+    """How a dialect's own package, given the written files, agrees with the original model.
 
     Attributes:
         reference: Package, version and class; "" if nothing was compared.
@@ -60,16 +60,16 @@ class RoundTrip:
         dialect, title: The table's.
         container: Format of the weights.
         size: Bytes of the weights file.
-        declared: What the weights were declared to be, other than they were trained, because the
-            dialect knows nothing else. The trip then compares the model under this declaration
-            with itself: the bytes are the shipped ones, the function is not. Mostly empty.
-        told: What the reader had to be told, because neither the tensors nor the project's own
-            configuration tell it.
+        declared: Facts that were declared to be other than in training, because the dialect knows
+            nothing else. The trip then compares the model under this declaration with itself: the
+            bytes are the shipped ones, the function is not. Mostly empty.
+        told: Facts that were given to the reader, because neither the tensors nor the project's
+            own configuration show them.
         bytes_equal: Whether every tensor came back with its name, shape, dtype and bytes.
         logits_equal: Whether the model that came back gives the same logits, to the last bit.
-        logits_relative: Largest difference of the logits over the largest logit. Matrices that
-            lie transposed in the file may be multiplied in another order of additions.
-        agreement: What the dialect's own package makes of the files.
+        logits_relative: Largest difference of the logits over the largest logit. Products with
+            matrices that the file has transposed may be summed in another order.
+        agreement: How the dialect's own package, given the files, agrees.
     """
 
     dialect: str
@@ -85,7 +85,7 @@ class RoundTrip:
 
     @property
     def ok(self) -> bool:
-        """Whether all came back, and no package disagrees."""
+        """Whether everything came back, and no package disagrees."""
         same_function = self.logits_relative <= TOLERANCE
         return self.bytes_equal and same_function and self.agreement.ok is not False
 
@@ -101,7 +101,7 @@ class Refusal:
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """A handwritten digit that the model was not trained on, and what the model takes it for."""
+    """A handwritten digit that the model was not trained on, and the model's prediction."""
 
     file: str
     true: str
@@ -116,9 +116,10 @@ class Demonstration:
     Attributes:
         model: The model's directory.
         parameters: How many numbers it has learned.
-        held_out_accuracy: Part of the held-out digits that it reads right, as measured when it
-            was trained.
-        round_trips: One for each dialect that can hold the model; those as it was trained first.
+        held_out_accuracy: Share of the held-out digits that it reads correctly, as measured when
+            it was trained.
+        round_trips: One for each dialect that can hold the model; those with nothing declared come
+            first.
         refusals: The other dialects.
         samples: One digit of each class.
     """
@@ -132,7 +133,7 @@ class Demonstration:
 
     @property
     def ok(self) -> bool:
-        """Whether every trip was without loss, and every digit was read right."""
+        """Whether every trip was lossless, and every digit was read correctly."""
         read = all(sample.predicted == sample.true for sample in self.samples)
         return read and all(trip.ok for trip in self.round_trips)
 
@@ -143,7 +144,7 @@ class Demonstration:
 
 
 def demonstrate() -> Demonstration:
-    """Convert the shipped model through every dialect and back, and let it read digits.
+    """Convert the shipped model to every dialect and back, and read digits with it.
 
     vitconvert's own spelling is not among the dialects: every trip begins and ends there.
 
@@ -186,7 +187,7 @@ def _round_trip(
     dialect: str, origin: Checkpoint, declared: Mapping[str, str], output: Path
 ) -> RoundTrip:
     convert_checkpoint(origin, to=dialect, output=output, verify=False)
-    # This would tell the reader everything. The project's own readers do not have it either.
+    # It would tell the reader everything, and the project's own readers do not have it either.
     (output / "vitconvert.json").unlink()
     located, table = locate(output), builtin_tables()[dialect]
     told = _needed(located, dialect, origin.config)
@@ -208,7 +209,7 @@ def _round_trip(
 
 
 def _needed(located: Located, dialect: str, config: ViTConfig) -> dict[str, int]:
-    """The head count, where no array and no config.json shows it."""
+    """The number of heads, if neither an array nor config.json shows it."""
     try:
         with read_checkpoint(located, ReadOptions(dialect=dialect)).weights.container:
             return {}
@@ -231,7 +232,7 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 @torch.inference_mode()
 def _logits(model: ViT) -> torch.Tensor:
-    """What a model makes of noise."""
+    """A model's logits for noise."""
     generator = torch.Generator().manual_seed(0)
     shape = (4, model.config.in_channels, *model.config.image_size)
     logits: torch.Tensor = model(torch.randn(shape, generator=generator))
@@ -253,7 +254,7 @@ def _agreement(written: Checkpoint, model: ViT) -> Agreement:
 
 
 def _samples(model: ViT, checkpoint: Checkpoint) -> tuple[Sample, ...]:
-    """The names of the sample images say what they show."""
+    """Predictions for the sample images, which are named after their true classes."""
     assert checkpoint.preprocessing is not None and checkpoint.labels is not None
     images = sorted((DIGITS / "samples").glob("*.png"))
     predictions = predict(model, images, checkpoint.preprocessing, topk=1, labels=checkpoint.labels)

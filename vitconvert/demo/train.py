@@ -2,9 +2,9 @@
 
     python -m vitconvert.demo.train OUTPUT_DIR
 
-writes what `vitconvert/demo/digits` is: the model as timm, transformers and vitconvert load it,
-`training.json` with the accuracy on digits that were held out, and one of those of each class as
-an image. It takes a minute or two on one core and needs scikit-learn.
+writes what `vitconvert/demo/digits` contains: the model as timm, transformers and vitconvert load
+it, `training.json` with the accuracy on held-out digits, and one held-out digit of each class as an
+image. It takes a minute or two on one core and needs scikit-learn.
 
 The digits are those of E. Alpaydin and C. Kaynak, "Optical Recognition of Handwritten Digits"
 (UCI, 1998, https://doi.org/10.24432/C50P49), as `sklearn.datasets.load_digits` has them: 1797 grey
@@ -55,7 +55,7 @@ CONFIG = ViTConfig(
     norm_eps=1e-6,
     pooling="token",
 )
-# Each of the 8x8 pixels becomes 4x4 equal ones. Every project's resizing does this alike.
+# Each of the 8x8 pixels becomes 4x4 equal ones, which every project's resizing does alike.
 PREPROCESSING = Preprocessing(
     image_size=(32, 32),
     mean=(0.5, 0.5, 0.5),
@@ -68,15 +68,15 @@ PREPROCESSING = Preprocessing(
     origin=COMMAND,
 )
 
-HELD_OUT = 5  # each fifth digit, from the first; the same hands wrote the others
+HELD_OUT = 5  # every fifth digit, from the first; the others are by the same writers
 SEED = 0
 EPOCHS = 160
 BATCH_SIZE = 128
 LEARNING_RATE = 3e-3
 WEIGHT_DECAY = 0.05
 WARMUP = 0.1  # of all steps
-# Patches begin with unit variance (Flax's initialisation). Positions that begin much smaller, as
-# recipes for large models have them, take most of a training as short as this to grow.
+# Patches start with unit variance (Flax's initialisation). Positions that start much smaller, as in
+# recipes for large models, would need most of this short training to grow.
 POSITION_STD = 0.5
 SHIFT = 2 / 32  # of the image's side, in any direction
 DEFORMATION = 0.12  # largest change of each entry of the 2x2 matrix: turning, slanting, stretching
@@ -124,7 +124,7 @@ def split() -> tuple[Digits, Digits]:
 
 
 def untrained() -> ViT:
-    """A model with fresh weights, drawn from torch's generator."""
+    """A model with random weights, from torch's generator."""
     model = ViT(CONFIG)
     initialise(model, "jax")
     torch.nn.init.normal_(model.get_parameter("pos_embed"), std=POSITION_STD)
@@ -132,9 +132,9 @@ def untrained() -> ViT:
 
 
 def fit(digits: Digits, *, epochs: int, quiet: bool = False) -> ViT:
-    """A model in eval mode that has seen each digit `epochs` times, never twice the same.
+    """A model in eval mode that has seen each digit `epochs` times, deformed anew each time.
 
-    One thread and one seed: the same machine makes the same weights.
+    With one thread and one seed, the same machine makes the same weights.
     """
     torch.set_num_threads(1)
     torch.manual_seed(SEED)
@@ -156,7 +156,7 @@ def fit(digits: Digits, *, epochs: int, quiet: bool = False) -> ViT:
 
 
 def jittered(images: Tensor) -> Tensor:
-    """Each image moved and deformed a little, (B, C, H, W); black comes in at the edges."""
+    """Each image moved and deformed a little, (B, C, H, W); the edges are filled with black."""
     B = len(images)
     deformed = torch.eye(2) + DEFORMATION * (2 * torch.rand(B, 2, 2) - 1)
     moved = 2 * SHIFT * (2 * torch.rand(B, 2, 1) - 1)  # the side is 2 long for affine_grid
@@ -167,7 +167,7 @@ def jittered(images: Tensor) -> Tensor:
 
 @torch.inference_mode()
 def accuracy(model: ViT, digits: Digits) -> float:
-    """The part of the digits that the model reads right."""
+    """The share of the digits that the model reads correctly."""
     right = model(digits.pixels).argmax(dim=1) == digits.classes
     return float(right.double().mean())
 
@@ -191,7 +191,7 @@ def write(model: ViT, output: Path, *, record: Mapping[str, Any]) -> None:
                 "preprocessing": PREPROCESSING.to_dict(),
             },
         )
-        # The directory is not there for long: the record names what filled it instead.
+        # The directory is temporary, so the record names the command that filled it.
         located = replace(locate(own), reference=COMMAND)
         convert_checkpoint(
             read_checkpoint(located), to="vit", output=output, verify=False, command=COMMAND
@@ -222,7 +222,7 @@ def train(output: Path, *, epochs: int = EPOCHS, quiet: bool = False) -> float:
         quiet: Show no progress.
 
     Returns:
-        The part of the held-out digits that the model reads right.
+        The share of the held-out digits that the model reads correctly.
 
     Raises:
         OutputExists: `output` is there and not empty.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.containers import TensorInfo
-from vitconvert.conversion.ledger import Ledger
+from vitconvert.conversion.accounts import Ledger
 from vitconvert.conversion.target import Target
 from vitconvert.errors import printable
 from vitconvert.export.provenance import published

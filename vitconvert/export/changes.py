@@ -1,4 +1,4 @@
-"""Changes that were asked for on the way, and what each of them does to the logits."""
+"""Requested changes to a model on its way, and their effect on the logits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Changes:
-    """What is to be changed. None, everywhere, is to leave things as they are.
+    """What to change; None leaves it unchanged.
 
     Attributes:
         image_size: Resample the positions to this size.
         patch_size: Resize the kernel of the patches, and resample the positions.
-        in_channels: Read images of this many channels.
-        num_classes: A new head of zeros of this size; 0 takes the head off.
+        in_channels: Adapt to images of this many channels.
+        num_classes: A new head of zeros for this many classes; 0 removes the head.
         classes: Keep these classes of the head, by index or by name, in this order.
         dtype: Cast the weights.
     """
@@ -46,7 +46,7 @@ def changed(checkpoint: Checkpoint, changes: Changes) -> Checkpoint:
         UsageError: A change makes no sense for this model.
     """
     if changes.num_classes is not None and changes.classes is not None:
-        raise UsageError("A new head and a choice of the old one's classes exclude each other.")
+        raise UsageError("num_classes replaces the head, classes keeps a part: give only one.")
     checkpoint = _resized(checkpoint, changes)
     if changes.in_channels not in (None, checkpoint.config.in_channels):
         checkpoint = _with_channels(checkpoint, changes.in_channels)
@@ -62,7 +62,7 @@ def changed(checkpoint: Checkpoint, changes: Changes) -> Checkpoint:
 def _resized(checkpoint: Checkpoint, changes: Changes) -> Checkpoint:
     from vitconvert.conversion.surgery import resize
 
-    tensors, config, said = resize(
+    tensors, config, descriptions = resize(
         checkpoint.tensors,
         checkpoint.config,
         image_size=changes.image_size,
@@ -75,7 +75,7 @@ def _resized(checkpoint: Checkpoint, changes: Changes) -> Checkpoint:
         checkpoint,
         tensors=tensors,
         config=config,
-        ledger=checkpoint.ledger.with_changes(said),
+        ledger=checkpoint.ledger.with_changes(descriptions),
         preprocessing=preprocessing,
     )
 
@@ -94,7 +94,7 @@ def _with_channels(checkpoint: Checkpoint, channels: int) -> Checkpoint:
 
 
 def _in_channels(preprocessing: Preprocessing | None, channels: int) -> Preprocessing | None:
-    """Each channel gets the mean of the means, as grey photographs have it."""
+    """Give every channel the average mean and deviation, as for grey photographs."""
     if preprocessing is None or channels not in (1, 3):  # photographs have no such channels
         return None
     count = preprocessing.channels
@@ -154,10 +154,10 @@ def _with_dtype(checkpoint: Checkpoint, dtype: "torch.dtype") -> Checkpoint:
 
 
 def gauged(checkpoint: Checkpoint, gauges: Sequence["Gauge"]) -> Checkpoint:
-    """The checkpoint after steps that keep its function, each certified by numbers.
+    """The checkpoint after steps that keep its function, each checked by numbers.
 
     Raises:
-        ParityFailed: What is exact in real arithmetic is not so in floating point here.
+        ParityFailed: A step is exact in real arithmetic, but not in floating point here.
     """
     from vitconvert.programs.agreement import TOLERANCE
 
@@ -179,12 +179,12 @@ def gauged(checkpoint: Checkpoint, gauges: Sequence["Gauge"]) -> Checkpoint:
 
 
 def _why_inexact(checkpoint: Checkpoint) -> dict[str, str]:
-    """What makes a step inexact, and what to do."""
+    """Why a step is inexact, and what to do."""
     dtypes = {str(t.dtype).removeprefix("torch.") for t in checkpoint.tensors.values()}
     if half := sorted(dtypes & {"float16", "bfloat16"}):
         return {
-            "meaning": f"The weights are {' and '.join(half)}, to which the sums are rounded.",
-            "hint": "nothing was written. --dtype float32 gives the sums room.",
+            "meaning": f"The weights are {' and '.join(half)}, so the sums are rounded to that.",
+            "hint": "nothing was written. --dtype float32 avoids that rounding.",
         }
     return {
         "meaning": "A matrix that the step divides by is nearly singular.",

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.containers import ITEM_SIZE, TensorInfo
+from vitconvert.conversion.accounts import Ledger
 from vitconvert.conversion.gauges import Gauge
-from vitconvert.conversion.ledger import Ledger
 from vitconvert.conversion.plan import Assembly, Piece, Plan, compose
 from vitconvert.conversion.target import Target
 from vitconvert.export.changes import Changes, changed
@@ -33,12 +33,12 @@ class PlannedTensor:
     Attributes:
         assembly: How it is made up of the source's tensors.
         info: Its dtype and shape.
-        steps: "rename", or what else is done: "layout" (axes are permuted or grouped otherwise),
+        steps: "rename", or what else is done: "layout" (axes are permuted or grouped differently),
             "structure" (tensors are joined or split), "guarded" (a part is filled with zeros, or
             left out if it is zero), "gauge" (a change that keeps the numbers), "lossy" (one that
             does not).
-        in_ranges: Bytes that follow one another in both files, or None if it goes through memory.
-        rearranged: Bytes that do not, or None likewise.
+        in_ranges: Bytes that are contiguous in both files, or None if it goes through memory.
+        rearranged: The other bytes, or None if it goes through memory.
     """
 
     assembly: Assembly
@@ -74,8 +74,8 @@ class ConversionPlan:
         tensors: Each tensor that would be written, once.
         guards: What would be checked of the weights before they are written.
         files: Names of the files that would be written.
-        wrapper: The key under which the tensors would stand in a torch file; "" is none.
-        streamed: Whether bytes would go from file to file, or else through memory.
+        wrapper: The key that would hold the tensors in a torch file; "" is none.
+        streamed: Whether bytes would go from file to file; otherwise they go through memory.
     """
 
     located: Located
@@ -103,7 +103,7 @@ class ConversionPlan:
 
     @property
     def in_ranges(self) -> int:
-        """Bytes that would be moved as they follow one another in the source."""
+        """Bytes that would be moved in contiguous ranges."""
         return sum(tensor.in_ranges or 0 for tensor in self.tensors)
 
     @property
@@ -145,7 +145,7 @@ def plan_checkpoint(
     output: Path | None = None,
 ) -> ConversionPlan:
     """Plan a conversion; see `vitconvert.plan_conversion`."""
-    most = parse_size(max_shard_size)
+    max_bytes = parse_size(max_shard_size)
     if output is not None:
         check_source(output, checkpoint.sources)
     weights = checkpoint.weights
@@ -174,14 +174,14 @@ def plan_checkpoint(
             *(f"{piece.taken} is zero" for piece in plan.zeros),
             *(f"{name} is as in {constant.text}" for name, constant in plan.constants.items()),
         ),
-        files=_files(target, source, infos, most),
+        files=_files(target, source, infos, max_bytes),
         wrapper=target.table.wrapper,
         streamed=moved is not None,
     )
 
 
 def _reading_plan(reading: Plan, after: ViTConfig) -> Plan:
-    """What is read; tensors that a change makes out of nothing stand for themselves."""
+    """The reading plan; a tensor that a change creates is read as if it were in the source."""
     read = {assembly.target for assembly in reading.assemblies}
     made = (
         Assembly(name, axes, (Piece(name, axes),))
@@ -192,9 +192,9 @@ def _reading_plan(reading: Plan, after: ViTConfig) -> Plan:
 
 
 def _files(
-    target: Target, source: Checkpoint, infos: Mapping[str, TensorInfo], most: int | None
+    target: Target, source: Checkpoint, infos: Mapping[str, TensorInfo], max_bytes: int | None
 ) -> tuple[str, ...]:
-    weights = list(weights_files(target.table, infos, most))
+    weights = list(weights_files(target.table, infos, max_bytes))
     index = ["model.safetensors.index.json"] if len(weights) > 1 else []
     dtypes = {info.dtype for info in infos.values()}
     companions = program_of(target.table).companions(target, source.preprocessing, dtypes)
@@ -202,12 +202,12 @@ def _files(
 
 
 def _after(checkpoint: Checkpoint, changes: Changes) -> tuple[Checkpoint, dict[str, str]]:
-    """The checkpoint as it would be after changes, and the class of each tensor's change."""
+    """The checkpoint as it would be after changes, and the kind of each tensor's change."""
     from vitconvert.conversion.surgery import cast
 
-    before = _promised(checkpoint)
+    before = _on_meta(checkpoint)
     after = changed(before, replace(changes, dtype=None))
-    if changes.dtype is not None:  # by itself: what it does to the logits needs numbers
+    if changes.dtype is not None:  # apart, because its effect on the logits needs numbers
         tensors, change = cast(after.tensors, changes.dtype)
         after = replace(after, tensors=tensors, ledger=after.ledger.with_changes([change]))
     altered = {
@@ -221,10 +221,10 @@ def _after(checkpoint: Checkpoint, changes: Changes) -> tuple[Checkpoint, dict[s
 def _after_gauge(
     source: Checkpoint, altered: Mapping[str, str], gauge: Gauge
 ) -> tuple[Checkpoint, dict[str, str]]:
-    """The same after a step that keeps the function, whose numbers are not computed."""
+    """The same after a step that keeps the function; its numbers are not computed."""
     import torch
 
-    before = _promised(source)
+    before = _on_meta(source)
     config = gauge.config(before.config)
     assert config is not None
     dtype = next(iter(before.tensors.values())).dtype
@@ -242,14 +242,14 @@ def _after_gauge(
     return after, {**dict.fromkeys(names, "gauge"), **altered}
 
 
-def _promised(checkpoint: Checkpoint) -> Checkpoint:
-    """The checkpoint with tensors that have a dtype and a shape, and no numbers."""
+def _on_meta(checkpoint: Checkpoint) -> Checkpoint:
+    """The checkpoint with tensors that have a dtype and a shape, but no numbers."""
     import torch
 
     from vitconvert.conversion.materialise import materialise
 
     if not checkpoint.as_read:
-        return checkpoint  # changed here, and so promised before
+        return checkpoint  # changed here, and so on the meta device already
     weights = checkpoint.weights
     manifest, prefix = weights.container.manifest, weights.recognised.prefix
 
@@ -277,7 +277,7 @@ def _infos_in_memory(target: Target, source: Checkpoint) -> dict[str, TensorInfo
 
     from vitconvert.conversion.materialise import materialise
 
-    checkpoint = _promised(source)
+    checkpoint = _on_meta(source)
     with torch.device("meta"):
         tensors = materialise(replace(target.plan, zeros=()), checkpoint.tensors.__getitem__)
     return {
@@ -303,7 +303,7 @@ def _planned(
 
 
 def _changes(target: Target, altered: Mapping[str, str]) -> Iterator[list[str]]:
-    """For each tensor of the target, the classes of changes to what it is written from."""
+    """For each tensor of the target, the kinds of changes to the tensors it is written from."""
     for assembly in target.plan.assemblies:
         yield sorted(
             {altered[p.source] for p in assembly.pieces if p.source and p.source in altered}
@@ -322,7 +322,7 @@ def _steps(assembly: Assembly, zeros: tuple[Piece, ...], changes: list[str]) -> 
 
 
 def _relaid(piece: Piece, assembly: Assembly) -> bool:
-    """Whether the axes that a piece fills are permuted, or grouped into dimensions otherwise."""
+    """Whether the axes that a piece fills are permuted, or grouped into other dimensions."""
     theirs, ours = piece.axes, assembly.axes
     for axis, _ in piece.take:
         theirs = theirs.without(axis)

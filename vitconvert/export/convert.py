@@ -1,4 +1,4 @@
-"""Any ViT in, a directory out that other programs load and that computes the same function."""
+"""Converts a checkpoint to a directory that other programs load, with the same function."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from vitconvert.checkpoint import Checkpoint, build_model
 from vitconvert.checkpoint.unchanged import unchanged
 from vitconvert.config import ViTConfig
 from vitconvert.containers import TensorInfo
-from vitconvert.conversion.ledger import Ledger
+from vitconvert.conversion.accounts import Ledger
 from vitconvert.conversion.target import Target
 from vitconvert.export.card import write_card
 from vitconvert.export.changes import Changes, changed, gauged
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from vitconvert.programs.opening import Opened
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Conversion:
     """What a conversion did.
 
@@ -42,7 +42,7 @@ class Conversion:
         passed_over: Dialects of the target's ecosystem that cannot hold the function, and why.
         parity: Comparison with the source's own implementation, or None if it was not asked for.
         opened: How other programs that loaded the output agree with vitconvert.
-        departures: What they do otherwise with photographs than the checkpoint's own project.
+        departures: What they do differently with photographs than the checkpoint's own project.
         sha256: File of the output to hash.
     """
 
@@ -57,6 +57,13 @@ class Conversion:
     opened: "tuple[Opened, ...]"
     departures: tuple[str, ...]
     sha256: Mapping[str, str]
+
+    def __repr__(self) -> str:
+        verdict = self.parity.verdict if self.parity else "not verified"
+        return (
+            f"<Conversion {self.located.reference!r}: {self.source_dialect} to "
+            f"{self.target_dialect} in {str(self.output)!r}, {verdict}>"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """For `--json`."""
@@ -90,7 +97,7 @@ def convert_checkpoint(
 ) -> Conversion:
     """Write a checkpoint for another ecosystem; see `vitconvert.convert`."""
     check_source(output, checkpoint.sources)
-    most = parse_size(max_shard_size)
+    max_bytes = parse_size(max_shard_size)
     sha256_in = source_hashes(checkpoint)
     parity = _verified(checkpoint) if verify else None
     source = changed(checkpoint, changes) if changes else checkpoint
@@ -104,21 +111,21 @@ def convert_checkpoint(
     ):
         metadata = weights_metadata(source, target)
         sha256 = write_weights(
-            directory, target.table, contents, most, metadata=metadata, read_soon=verify
+            directory, target.table, contents, max_bytes, metadata=metadata, read_soon=verify
         )
         infos = {name: content.info for name, content in contents.items()}
         departures = _write_companions(directory, target, source, infos)
         opened = _opened(directory, target, source) if verify else ()
-        told: dict[str, Any] = {
+        results: dict[str, Any] = {
             "sha256_in": sha256_in(),
             "parity": parity,
             "opened": opened,
             "departures": departures,
         }
-        write_card(directory, source, target, infos, **told)
+        write_card(directory, source, target, infos, **results)
         files = [*(file.name for file in directory.iterdir()), RECORD]
-        told |= {"sha256_out": sha256, "files": files, "command": command}
-        write_json(directory / RECORD, provenance(source, target, **told))
+        results |= {"sha256_out": sha256, "files": files, "command": command}
+        write_json(directory / RECORD, provenance(source, target, **results))
     return Conversion(
         output=output,
         located=source.located,
@@ -151,7 +158,7 @@ def respell(
 
 
 def describe(source: Checkpoint) -> DescribedModel:
-    """What a target has to hold."""
+    """What a target has to represent."""
     return DescribedModel(
         config=source.config,
         preprocessing=source.preprocessing,
@@ -173,7 +180,7 @@ def _verified(checkpoint: Checkpoint) -> "ParityReport":
 def _write_companions(
     directory: Path, target: Target, source: Checkpoint, infos: Mapping[str, TensorInfo]
 ) -> tuple[str, ...]:
-    """Write the small files; what they cannot say of photographs."""
+    """Write the small files, and return what they cannot say about photographs."""
     dtypes = {info.dtype for info in infos.values()}
     companions = program_of(target.table).companions(target, source.preprocessing, dtypes)
     for name, companion in companions.files.items():
@@ -182,7 +189,7 @@ def _write_companions(
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a JSON object as people read it."""
+    """Write a JSON object, indented for people."""
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

@@ -1,6 +1,6 @@
-"""Carrying out a plan file to file: bytes are moved, and no tensor is ever in memory.
+"""Carries out a plan from file to file: bytes are moved, and no whole tensor is in memory.
 
-A layout is a stride for every axis, so each piece of a plan is a strided copy whose places in
+A layout is a stride for every axis, so each piece of a plan is a strided copy whose offsets in
 both files follow from the two headers.
 """
 
@@ -24,8 +24,8 @@ from vitconvert.containers import (
 from vitconvert.conversion.plan import Assembly, Piece, Plan, Steps
 from vitconvert.tables.axes import Axes
 
-# How struct writes a number of a dtype, and the first byte that counts. A bfloat16 is the upper
-# half of a float32, exactly so for the small whole numbers that constants are.
+# struct's format for a number of a dtype, and the first byte to keep. A bfloat16 is the upper half
+# of a float32, and exactly so for constants, which are small whole numbers.
 _NUMBERS = {"float64": ("<d", 0), "float32": ("<f", 0), "float16": ("<e", 0), "bfloat16": ("<f", 2)}
 
 
@@ -33,7 +33,7 @@ _NUMBERS = {"float64": ("<d", 0), "float32": ("<f", 0), "float16": ("<e", 0), "b
 class Move:
     """Where the elements of a target tensor come from; what no box fills is zero.
 
-    Without boxes, the numbers of `fill` each take their share of the tensor.
+    Without boxes, each number of `fill` fills an equal part of the tensor.
     """
 
     info: TensorInfo
@@ -41,7 +41,7 @@ class Move:
     fill: tuple[float, ...] = (0.0,)
 
     def content(self) -> Content:
-        """The tensor, to be read when it is written."""
+        """The tensor's bytes, which are read when they are written."""
         if any(self.fill):
             return Content(info=self.info, chunks=partial(_constant, self.info, self.fill))
         origins = [(box.path, box.offset) for box in self.boxes if box.path]
@@ -56,15 +56,16 @@ def moves(plan: Plan, source: Container, prefix: str = "") -> dict[str, Move] | 
     """Every target tensor of a plan, as bytes of the source; from the headers alone.
 
     Args:
-        plan: Composed: from the dialect of the source to that of the target.
+        plan: The composed plan, from the source's dialect to the target's.
         source: The checkpoint.
-        prefix: Stands before the plan's source names in the file.
+        prefix: What precedes the plan's source names in the file.
 
     Returns:
-        None where moving bytes will not do: tensors that are compressed in the file, of several
-        dtypes in one, or ignored only if they hold certain numbers; constants of an odd dtype.
+        None if moving bytes is not enough: tensors are compressed in the file, are joined but
+        differ in dtype, or are ignored only if they hold certain numbers; or constants have an
+        unusual dtype.
     """
-    if plan.constants:  # numbers, not bytes
+    if plan.constants:  # their numbers must be compared
         return None
     pieces = (*(piece for a in plan.assemblies for piece in a.pieces), *plan.zeros)
     names = dict.fromkeys(piece.source for piece in pieces if piece.source)
@@ -84,12 +85,12 @@ def stream(plan: Plan, source: Container, prefix: str = "") -> dict[str, Content
     """Every target tensor of a plan, as bytes that are read when they are written.
 
     Args:
-        plan, source, prefix: As for `moves`. The source stays as it is until the contents are
+        plan, source, prefix: As for `moves`. The source must not change until the contents are
             written.
 
     Returns:
-        None where moving bytes will not do, or where what the target leaves out is not zero.
-        `materialise` does it then, or says why it cannot be done.
+        None if moving bytes is not enough, or if what the target leaves out is not zero. Then
+        `materialise` does it, or says why it cannot be done.
     """
     found = moves(plan, source, prefix)
     if found is None or not all(_is_zero(piece, plan, source, prefix) for piece in plan.zeros):
@@ -121,7 +122,7 @@ def _constant(info: TensorInfo, fill: tuple[float, ...], _room: object) -> Itera
 
 
 def _is_zero(piece: Piece, plan: Plan, source: Container, prefix: str) -> bool:
-    """Whether all bytes of what a piece takes are zero."""
+    """Whether all bytes that a piece takes are zero."""
     assert piece.source is not None
     name = prefix + piece.source
     taken = [axis for axis in piece.axes.names if axis not in dict(piece.take)]
@@ -164,7 +165,7 @@ def _axis_strides(axes: Axes, strides: tuple[int, ...], sizes: Mapping[str, int]
 def _coalesced(
     axes: list[tuple[int, int, int]],
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """The same elements by as few axes as will do: sizes, strides, steps."""
+    """The same elements with as few axes as possible: sizes, strides, steps."""
     kept: list[tuple[int, int, int]] = []
     for size, stride, step in axes:
         if size == 1:

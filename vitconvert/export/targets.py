@@ -1,4 +1,4 @@
-"""What `--to` means: which dialect holds a model's function, as few steps away as possible."""
+"""What `--to` means for a model: the dialect that holds it, and the steps to get there."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence

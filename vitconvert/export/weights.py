@@ -1,4 +1,4 @@
-"""The weights of an output: moved as bytes where that will do, through memory where it will not."""
+"""The weights of an output: moved as bytes where possible, through memory otherwise."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -82,7 +82,7 @@ def weights_files(
     """The files of weights by name, and which tensors go into each.
 
     Raises:
-        UsageError: Whoever reads this dialect reads one file.
+        UsageError: The program of this dialect reads a single file.
     """
     form = written_formats()[table.container]
     name = form.output

@@ -1,7 +1,7 @@
-"""Directories that appear whole or not at all, whatever happens meanwhile.
+"""Directories that appear complete or not at all, whatever happens meanwhile.
 
-A directory is written beside its place, under a name that says so and a lock that the operating
-system lets go of when the process ends. So a later run knows which remains nobody works on.
+A directory is written beside its place, under a temporary name and with a lock that the operating
+system releases when the process ends. So a later run knows which leftovers are no longer in use.
 """
 
 import glob
@@ -18,33 +18,33 @@ from vitconvert.errors import OutputExists, UsageError
 from vitconvert.export.written import RECORD, somebodys, written_in
 
 _PART, _OLD = ".vitconvert-part", ".vitconvert-old"
-_MANY = 10  # names that are told one by one
+_MANY = 10  # at most so many names are listed
 
 
 def check_output(path: Path, *, overwrite: bool) -> None:
     """Make sure, before any work is done, that a directory may be written here.
 
-    A link is followed: what it leads to is written, or replaced.
+    A link is followed: its target is written, or replaced.
 
     Raises:
-        OutputExists: Something is there that vitconvert did not write, or nobody said that an
-            earlier output may be replaced.
-        UsageError: There can be no directory here, or it would take the place of one that nobody
-            can mean.
+        OutputExists: Something is there that vitconvert did not write, or an earlier output is,
+            and `overwrite` is false.
+        UsageError: No directory can be here, or it would replace the current or the home
+            directory.
     """
     home = Path(os.path.expanduser("~"))  # noqa: PTH111 (Path.home fails for a user without one)
     for needed in (Path.cwd(), home):
         if needed.resolve().is_relative_to(_real(path)):
             raise UsageError(
-                "The output would take the place of the current directory, or of your home.",
+                "The output would replace the current directory or your home directory.",
                 evidence={"output": _real(path), "in it": needed},
                 hint="-o names a new directory.",
             )
     if path.is_symlink() and not path.exists():
         raise UsageError(
-            "The output is a link to what is not there.",
+            "The output is a link to something that does not exist.",
             evidence={"output": path, "leads to": path.readlink()},
-            hint="make the directory that it leads to, or name another with -o.",
+            hint="create the directory that it leads to, or name another with -o.",
         )
     if path.exists() and not path.is_dir():
         raise UsageError("The output must be a directory.", evidence={"output": path})
@@ -57,7 +57,7 @@ def _check_replaceable(path: Path, *, overwrite: bool) -> None:
         raise _not_ours(path, names)
     if any(path.iterdir()) and not overwrite:
         raise OutputExists(
-            f"{path} is there already, and not empty.",
+            f"{path} already exists, and is not empty.",
             hint="--force (in Python, overwrite=True) replaces it; -o names another directory.",
         )
 
@@ -65,22 +65,22 @@ def _check_replaceable(path: Path, *, overwrite: bool) -> None:
 def _not_ours(path: Path, names: list[str]) -> OutputExists:
     more = [f"and {len(names) - _MANY} more"] if len(names) > _MANY else []
     return OutputExists(
-        f"{path} holds what vitconvert did not write, so it is not replaced.",
+        f"{path} contains what vitconvert did not write, so it is not replaced.",
         details=[*names[:_MANY], *more],
         hint="move it elsewhere, or name another directory with -o.",
     )
 
 
 def check_source(path: Path, sources: Iterable[Path]) -> None:
-    """Make sure that a source outlives its output.
+    """Make sure that an output does not replace its own source.
 
     Args:
         path: The output.
-        sources: Every file that is read, and the directory where they were looked for.
+        sources: Every file that is read, and the path where they were searched.
 
     Raises:
-        UsageError: A source lies in the directory whose place the output would take, or is the
-            same file as one in it: by a link, a hard link or another name of a directory.
+        UsageError: A source is in the directory that the output would replace, or is the same file
+            as one in it: through a link, a hard link or another name of a directory.
     """
     if not path.is_dir():
         return
@@ -89,33 +89,33 @@ def check_source(path: Path, sources: Iterable[Path]) -> None:
         places = (source, *source.absolute().parents, *source.resolve().parents)
         if taken & _identities(places):
             raise UsageError(
-                "The output would take the place of its own source.",
+                "The output would replace its own source.",
                 evidence={"source": source, "output": path},
                 hint="-o names another directory.",
             )
 
 
 def _identities(paths: Iterable[Path]) -> set[tuple[int, int]]:
-    """What tells files and directories apart, whatever they are called and whoever links there."""
+    """Device and inode of each path, which are the same under every name and through links."""
     found = (path.stat() for path in paths if path.exists())
     return {(status.st_dev, status.st_ino) for status in found}
 
 
 def _real(path: Path) -> Path:
-    return Path(os.path.realpath(path))  # Path.resolve fails at links that lead in a circle
+    return Path(os.path.realpath(path))  # Path.resolve fails for circular links
 
 
 @contextmanager
 def whole_directory(path: Path, *, overwrite: bool) -> Iterator[Path]:
-    """Give a temporary directory that takes the place of `path` when the block ends well.
+    """Give a temporary directory that replaces `path` if the block succeeds.
 
-    Whatever interrupts the block, also the end of the process, `path` keeps
-    what it had. What a killed process left beside it is cleaned by the next that writes there.
-    Only what vitconvert wrote is ever replaced or removed, also if other files come meanwhile.
+    If anything interrupts the block, even the end of the process, `path` is not changed. What a
+    killed process left beside it is removed by the next one that writes there. Only what vitconvert
+    wrote is ever replaced or removed, even if other files are added meanwhile.
 
     Raises:
-        OutputExists: `path` is there and not empty, and `overwrite` is false; or somebody else
-            wrote there, before or meanwhile.
+        OutputExists: `path` exists and is not empty, and `overwrite` is false; or it contains what
+            somebody else wrote, before or meanwhile.
         UsageError: No directory can be made beside `path`.
     """
     check_output(path, overwrite=overwrite)
@@ -146,7 +146,7 @@ def _new_part(path: Path) -> tuple[Path, ExitStack]:
         part = path.parent / f".{path.name}-{secrets.token_hex(8)}{_PART}"
         part.mkdir()
         lock = ExitStack()
-        # Before it is locked, another process may take it for remains; then there is a next.
+        # Before it is locked, another process may remove it as leftovers; then try the next name.
         with suppress(BlockingIOError, FileNotFoundError):
             lock.enter_context(_locked(part))
             part.stat()
@@ -171,7 +171,7 @@ def _put(temporary: Path, path: Path, *, overwrite: bool) -> None:
 
 
 def _replace(temporary: Path, path: Path) -> None:
-    """Take the place of an output, unless a file came into it since it was looked at."""
+    """Replace an output, unless a file was added to it after the check."""
     if _exchange(temporary, path):
         if names := _still_there(temporary):
             _exchange(temporary, path)
@@ -190,7 +190,7 @@ def _replace(temporary: Path, path: Path) -> None:
 
 
 def _still_there(aside: Path) -> list[str]:
-    """What somebody else put into a directory; another process may be cleaning it away."""
+    """What somebody else put into a directory, which another process may be removing."""
     try:
         return somebodys(aside)
     except FileNotFoundError:
@@ -198,13 +198,13 @@ def _still_there(aside: Path) -> list[str]:
 
 
 def _remove(directory: Path) -> None:
-    """Remove a directory that is not needed, but no output into which somebody put more files."""
-    if not written_in(directory):  # cut short: all in it was written here
+    """Remove a directory that is not needed, unless somebody added files to it as an output."""
+    if not written_in(directory):  # unfinished: everything in it was written here
         shutil.rmtree(directory, ignore_errors=True)
         return
     with suppress(OSError):
         if not somebodys(directory):
-            for file in sorted(directory.iterdir(), key=_is_record):  # it tells of the others
+            for file in sorted(directory.iterdir(), key=_is_record):  # last, as it lists the others
                 file.unlink()
             directory.rmdir()
 
@@ -214,7 +214,7 @@ def _is_record(file: Path) -> bool:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Swap two directories in one step, where the system can; else nothing is done."""
+    """Swap two directories in one step, and return True; False if the system cannot do so."""
     import ctypes
 
     library = ctypes.CDLL(None)
@@ -232,7 +232,7 @@ def _exchange(one: Path, other: Path) -> bool:
 
 
 def _clean(path: Path) -> None:
-    """Remove what processes left that were killed while they wrote to `path`."""
+    """Remove what processes left behind that were killed while writing to `path`."""
     name = glob.escape(path.name)
     for remains in path.parent.glob(f".{name}-*{_OLD}"):
         if not path.exists():  # killed between two renames
@@ -246,7 +246,7 @@ def _clean(path: Path) -> None:
 
 @contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    """Hold a directory against `_clean`; raises BlockingIOError where another process does."""
+    """Lock a directory against `_clean`; raises BlockingIOError if another process has done so."""
     import fcntl
 
     descriptor = os.open(directory, os.O_RDONLY)

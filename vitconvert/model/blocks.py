@@ -17,28 +17,28 @@ from torch import Tensor, nn
 
 from vitconvert.config import ViTConfig
 from vitconvert.model.layers import ACTIVATION, LayerScale, Mlp, linear, norm_if, norm_of
-from vitconvert.model.relative_positions import relative_position_bias, unset_table
-from vitconvert.model.rope import turn
+from vitconvert.model.positions import relative_position_bias, unset_table
+from vitconvert.model.rope import rotate
 from vitconvert.model.selection import keep, kept_heads
 
 
-class Whereabouts(NamedTuple):
-    """What a block is told of its tokens: where they are, besides the positions in them."""
+class TokenPositions(NamedTuple):
+    """What an attention gets besides its tokens: their positions, and how many to compute."""
 
     rope: Tensor | None = None  # (patches, 2K) or (H, patches, 2K): sines and cosines
     relative_index: Tensor | None = None  # (N, N): rows of the attention's own table
-    bias: Tensor | None = None  # (1, H, N, N) to add to the scores
+    bias: Tensor | None = None  # (1, H, N, N), added to the scores
     wanted: int | None = None  # how many of the first tokens to compute; None: all
 
 
-NOWHERE = Whereabouts()
+NO_POSITIONS = TokenPositions()
 
 
 class Attention(nn.Module):
     """Multi-head self-attention; the rows of `qkv` are q, k, v, and head by head within each.
 
-    Where `kv_heads` says so, neighbouring heads of q share one of k and v (Ainslie et al.,
-    https://arxiv.org/abs/2305.13245), and each of the three has its own matrix.
+    With `kv_heads`, neighbouring heads of q share a head of k and v (grouped-query attention,
+    Ainslie et al., https://arxiv.org/abs/2305.13245), and q, k and v have a matrix each.
     """
 
     def __init__(self, config: ViTConfig, layer: int) -> None:
@@ -48,10 +48,10 @@ class Attention(nn.Module):
         self.scale = config.attention_scale
         self.drop_rate = config.attention_drop_rate
         inner = config.num_heads * config.head_dim
-        self.qkv: nn.Linear | None = None  # in parallel order, the block's own matrix
-        self.reads: list[int] | None = None  # for each head, which one of k and v
+        self.qkv: nn.Linear | None = None  # None with kv_heads, and in parallel order
+        self.kv_of_head: list[int] | None = None  # for each head of q, its head of k and v
         if config.kv_heads:
-            self.reads = [
+            self.kv_of_head = [
                 h * config.kv_heads[layer] // self.num_heads for h in range(self.num_heads)
             ]
             shared = config.kv_heads[layer] * config.head_dim
@@ -72,43 +72,47 @@ class Attention(nn.Module):
         self.proj_drop = nn.Dropout(config.proj_drop_rate)
 
     def forward(
-        self, x: Tensor, head_mask: Tensor | None = None, where: Whereabouts = NOWHERE
+        self, x: Tensor, head_mask: Tensor | None = None, positions: TokenPositions = NO_POSITIONS
     ) -> Tensor:
         """(B, N, D) to (B, wanted, D); the mask has a factor for each head's output."""
-        out: Tensor = self.proj_drop(self.proj(self.read(self.project(x), head_mask, where)))
+        out: Tensor = self.proj_drop(self.proj(self.read(self.project(x), head_mask, positions)))
         return out
 
-    def read(self, qkv: Sequence[Tensor], head_mask: Tensor | None, where: Whereabouts) -> Tensor:
+    def read(
+        self, qkv: Sequence[Tensor], head_mask: Tensor | None, positions: TokenPositions
+    ) -> Tensor:
         """q, k and v, each (B, heads, N, K), to the heads' joined outputs (B, wanted, H*K)."""
-        q, k, v = self._placed(qkv, where)
-        bias = self._bias(where)
-        bias = None if bias is None else bias[:, :, : where.wanted]
-        x = self._attend(q[:, :, : where.wanted], k, v, bias)
+        q, k, v = self._prepared(qkv, positions)
+        bias = self._bias(positions)
+        bias = None if bias is None else bias[:, :, : positions.wanted]
+        x = self._attend(q[:, :, : positions.wanted], k, v, bias)
         if head_mask is not None:
             x = x * head_mask.to(x).view(-1, 1, 1)
         joined: Tensor = self.norm(x.transpose(1, 2).flatten(2))
         return joined
 
-    def probabilities(self, qkv: Sequence[Tensor], where: Whereabouts = NOWHERE) -> Tensor:
-        """q, k and v to (B, H, N, N): what each token reads of each token."""
-        q, k, _ = self._placed(qkv, where)
-        return self._softmax(q, k, self._bias(where))
+    def probabilities(
+        self, qkv: Sequence[Tensor], positions: TokenPositions = NO_POSITIONS
+    ) -> Tensor:
+        """q, k and v to (B, H, N, N): how much each token (row) attends to each (column)."""
+        q, k, _ = self._prepared(qkv, positions)
+        return self._softmax(q, k, self._bias(positions))
 
     def prune(self, heads: Collection[int]) -> Tensor:
         """Remove heads: their rows of q, k and v, columns of `proj` and of the relative positions.
 
         Returns:
-            The channels of the joined outputs that are left.
+            Indices of the channels of the joined outputs that are kept.
         """
         kept = kept_heads(heads, self.num_heads)
         inner = self.num_heads * self.head_dim
         channels = self._channels(kept)
         if self.qkv is not None:
             keep(self.qkv, torch.cat([channels + part * inner for part in range(3)]), dim=0)
-        if self.reads is not None:
-            read = [self.reads[head] for head in kept]
+        if self.kv_of_head is not None:
+            read = [self.kv_of_head[head] for head in kept]
             left = sorted(set(read))
-            self.reads = [left.index(head) for head in read]
+            self.kv_of_head = [left.index(head) for head in read]
             keep(self.q, channels, dim=0)
             keep(self.k, self._channels(left), dim=0)
             keep(self.v, self._channels(left), dim=0)
@@ -135,14 +139,16 @@ class Attention(nn.Module):
         scores = q @ k.transpose(-2, -1) * scale
         return (scores if bias is None else scores + bias).softmax(-1)
 
-    def _placed(self, qkv: Sequence[Tensor], where: Whereabouts) -> tuple[Tensor, Tensor, Tensor]:
+    def _prepared(
+        self, qkv: Sequence[Tensor], positions: TokenPositions
+    ) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = qkv
         q, k = self.q_norm(q), self.k_norm(k)
-        if where.rope is not None:
+        if positions.rope is not None:
             prefix, half = self.num_prefix_tokens, self.rope_half
-            q, k = (turn(x, where.rope, prefix=prefix, half=half).type_as(v) for x in (q, k))
-        if self.reads is not None and self.reads != list(range(k.shape[1])):
-            k, v = k[:, self.reads], v[:, self.reads]
+            q, k = (rotate(x, positions.rope, prefix=prefix, half=half).type_as(v) for x in (q, k))
+        if self.kv_of_head is not None and self.kv_of_head != list(range(k.shape[1])):
+            k, v = k[:, self.kv_of_head], v[:, self.kv_of_head]
         return q, k, v
 
     def project(self, x: Tensor) -> Sequence[Tensor]:
@@ -154,18 +160,18 @@ class Attention(nn.Module):
         qkv = self.qkv(x).reshape(B, N, 3, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4)
         return cast("Sequence[Tensor]", qkv.unbind(0))
 
-    def _bias(self, where: Whereabouts) -> Tensor | None:
-        if self.relative_position_bias_table is None or where.relative_index is None:
-            return where.bias
-        return relative_position_bias(self.relative_position_bias_table, where.relative_index)
+    def _bias(self, positions: TokenPositions) -> Tensor | None:
+        if self.relative_position_bias_table is None or positions.relative_index is None:
+            return positions.bias
+        return relative_position_bias(self.relative_position_bias_table, positions.relative_index)
 
 
 class DifferentialAttention(Attention):
     """Each head is the difference of two attentions to the same values, which cancels noise.
 
-    Ye et al., "Differential Transformer", https://arxiv.org/abs/2410.05258. Halves of a head's q
-    and k are those of the two; the second has a learned factor, which begins larger in later
-    blocks. timm's `DiffAttention`.
+    Ye et al., "Differential Transformer", https://arxiv.org/abs/2410.05258. Each attention has one
+    half of a head's q and k; the second is multiplied by a learned factor, which starts larger in
+    later blocks. timm's `DiffAttention`.
     """
 
     def __init__(self, config: ViTConfig, layer: int) -> None:
@@ -205,9 +211,10 @@ def _attention(config: ViTConfig, layer: int) -> Attention:
 
 
 class Block(nn.Module):
-    """Attention and MLP, each behind a norm and added to its input.
+    """Attention and MLP, each after a norm and added to its input.
 
-    In "post" order (Swin v2, https://arxiv.org/abs/2111.09883) the norm is of what is added.
+    In "post" order (Swin v2, https://arxiv.org/abs/2111.09883) the norm is applied to what is
+    added.
     """
 
     def __init__(self, config: ViTConfig, layer: int) -> None:
@@ -223,19 +230,19 @@ class Block(nn.Module):
         self.ls2 = LayerScale(D) if scaled else nn.Identity()
 
     def forward(
-        self, x: Tensor, head_mask: Tensor | None = None, where: Whereabouts = NOWHERE
+        self, x: Tensor, head_mask: Tensor | None = None, positions: TokenPositions = NO_POSITIONS
     ) -> Tensor:
         """(B, N, D) to (B, wanted, D)."""
         if self.post:
-            x = x[:, : where.wanted] + self.ls1(self.norm1(self.attn(x, head_mask, where)))
+            x = x[:, : positions.wanted] + self.ls1(self.norm1(self.attn(x, head_mask, positions)))
             return x + cast("Tensor", self.ls2(self.norm2(self.mlp(x))))
-        x = x[:, : where.wanted] + self.ls1(self.attn(self.norm1(x), head_mask, where))
+        x = x[:, : positions.wanted] + self.ls1(self.attn(self.norm1(x), head_mask, positions))
         return x + cast("Tensor", self.ls2(self.mlp(self.norm2(x))))
 
-    def probabilities(self, x: Tensor, where: Whereabouts) -> Tensor:
+    def probabilities(self, x: Tensor, positions: TokenPositions) -> Tensor:
         """(B, N, D) to (B, H, N, N)."""
         read = x if self.post else self.norm1(x)
-        return self.attn.probabilities(self.attn.project(read), where)
+        return self.attn.probabilities(self.attn.project(read), positions)
 
     def prune(self, heads: Collection[int]) -> None:
         """Remove heads of the attention."""
@@ -248,11 +255,11 @@ class Block(nn.Module):
 
 
 class OneStepBlock(nn.Module):
-    """Attention and MLP read the same tokens, and what both give is added to them.
+    """Attention and MLP read the same tokens, and both outputs are added to them.
 
     Dehghani et al., "Scaling Vision Transformers to 22 Billion Parameters",
     https://arxiv.org/abs/2302.05442; timm's `ParallelScalingBlock` and, with differential
-    attention, `DiffParallelScalingBlock`, which end in one matrix too.
+    attention, `DiffParallelScalingBlock`, where both share the last matrix too.
     """
 
     def __init__(self, config: ViTConfig, layer: int) -> None:
@@ -262,26 +269,26 @@ class OneStepBlock(nn.Module):
         self.norm1 = norm_of(D, config)
         self.in_proj = linear(D, sum(self.widths), bias=config.qkv_bias)
         self.attn = _attention(config, layer)
-        self.mlp = MlpEnd(config)
+        self.mlp = MlpTail(config)
         self.out_proj: nn.Linear | None = None
         if config.joined_proj:
             self.out_proj = linear(inner + config.mlp_dim, D, bias=config.proj_bias)
         self.ls1 = LayerScale(D) if config.layer_scale else nn.Identity()
 
     def forward(
-        self, x: Tensor, head_mask: Tensor | None = None, where: Whereabouts = NOWHERE
+        self, x: Tensor, head_mask: Tensor | None = None, positions: TokenPositions = NO_POSITIONS
     ) -> Tensor:
         """(B, N, D) to (B, wanted, D)."""
         hidden, qkv = self._project(x)
-        x, hidden = x[:, : where.wanted], hidden[:, : where.wanted]
-        read, hidden = self.attn.read(qkv, head_mask, where), self.mlp(hidden)
+        x, hidden = x[:, : positions.wanted], hidden[:, : positions.wanted]
+        read, hidden = self.attn.read(qkv, head_mask, positions), self.mlp(hidden)
         if self.out_proj is None:
             return x + cast("Tensor", self.ls1(self.attn.proj(read) + hidden))
         return x + cast("Tensor", self.ls1(self.out_proj(torch.cat((read, hidden), dim=-1))))
 
-    def probabilities(self, x: Tensor, where: Whereabouts) -> Tensor:
+    def probabilities(self, x: Tensor, positions: TokenPositions) -> Tensor:
         """(B, N, D) to (B, H, N, N)."""
-        return self.attn.probabilities(self._project(x)[1], where)
+        return self.attn.probabilities(self._project(x)[1], positions)
 
     def prune(self, heads: Collection[int]) -> None:
         """Remove heads of the attention: their rows of `in_proj`, and columns of `out_proj`."""
@@ -305,8 +312,8 @@ class OneStepBlock(nn.Module):
         return hidden, [part.unflatten(-1, heads).transpose(1, 2) for part in qkv]
 
 
-class MlpEnd(nn.Module):
-    """What follows an MLP's first matrix; without the second where the block ends in one matrix."""
+class MlpTail(nn.Module):
+    """An MLP after its first matrix; without the second one if the block joins projections."""
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
@@ -332,9 +339,9 @@ class AttentionBranch(nn.Module):
         self.attn = Attention(config, layer)
         self.ls = LayerScale(config.embed_dim) if config.layer_scale else nn.Identity()
 
-    def forward(self, x: Tensor, head_mask: Tensor | None, where: Whereabouts) -> Tensor:
+    def forward(self, x: Tensor, head_mask: Tensor | None, positions: TokenPositions) -> Tensor:
         """(B, N, D) to (B, wanted, D), without the input itself."""
-        return cast("Tensor", self.ls(self.attn(self.norm(x), head_mask, where)))
+        return cast("Tensor", self.ls(self.attn(self.norm(x), head_mask, positions)))
 
 
 class MlpBranch(nn.Module):
@@ -355,7 +362,7 @@ class ParallelBlock(nn.Module):
     """Several attentions side by side, then several MLPs; their sums are added to the input.
 
     Touvron et al., "Three things everyone should know about Vision Transformers",
-    https://arxiv.org/abs/2203.09795; timm's `ParallelThingsBlock`. Heads are counted through all
+    https://arxiv.org/abs/2203.09795; timm's `ParallelThingsBlock`. Heads are numbered across all
     attentions.
     """
 
@@ -365,20 +372,20 @@ class ParallelBlock(nn.Module):
         self.ffns = nn.ModuleList(MlpBranch(config) for _ in range(config.branches))
 
     def forward(
-        self, x: Tensor, head_mask: Tensor | None = None, where: Whereabouts = NOWHERE
+        self, x: Tensor, head_mask: Tensor | None = None, positions: TokenPositions = NO_POSITIONS
     ) -> Tensor:
         """(B, N, D) to (B, wanted, D)."""
         count = len(self.attns)
         masks = [None] * count if head_mask is None else head_mask.chunk(count)
-        read = [branch(x, mask, where) for branch, mask in zip(self.attns, masks, strict=True)]
-        x = x[:, : where.wanted] + torch.stack(read).sum(dim=0)
+        read = [branch(x, mask, positions) for branch, mask in zip(self.attns, masks, strict=True)]
+        x = x[:, : positions.wanted] + torch.stack(read).sum(dim=0)
         return x + torch.stack([branch(x) for branch in self.ffns]).sum(dim=0)
 
-    def probabilities(self, x: Tensor, where: Whereabouts) -> Tensor:
+    def probabilities(self, x: Tensor, positions: TokenPositions) -> Tensor:
         """(B, N, D) to (B, branches * H, N, N)."""
         branches = cast("list[AttentionBranch]", list(self.attns))
         projected = ((b.attn, b.attn.project(b.norm(x))) for b in branches)
-        return torch.cat([attn.probabilities(qkv, where) for attn, qkv in projected], dim=1)
+        return torch.cat([attn.probabilities(qkv, positions) for attn, qkv in projected], dim=1)
 
     @property
     def num_heads(self) -> int:

@@ -1,23 +1,23 @@
-"""The same ViT with faster arithmetic: within a few units in the last place, not bit-equal.
+"""The same ViT with faster arithmetic: equal within a few units in the last place, not bit-equal.
 
 Each part was measured by itself, in float32 on one core of an AMD processor (torch 2.15, batches
 of 1 and 8, widths of 192 to 768):
 
-    linear layers by oneDNN               1.6 to 2 times as fast as torch's own, which are MKL's
-    activations in the same pass          0 to 11 %
-    the last block for pooled tokens      4 to 6 % of 12 blocks
-    weights in oneDNN's own order         5 to 10 %, for twice the memory of the linear layers and
-                                          the time of about one forward pass to make
+    linear layers by oneDNN               1.6 to 2 times as fast as torch's own, which use MKL
+    activations fused into them           0 to 11 %
+    the last block for pooled tokens only 4 to 6 % of 12 blocks
+    weights in oneDNN's own order         5 to 10 %; costs twice the memory of the linear layers,
+                                          and about one forward pass to prepare
     large batches in parts                5 to 12 %, where activations exceed 32 MiB
     memory kept from batch to batch       4 to 6 % for 8 images and more of width 192
 
-Not worth it: residual additions in the same pass (no gain), patches as a matrix product (0.5 %),
-attention by oneDNN, head by head (1 to 4 %, and nothing with more cores) or as a convolution whose
-groups are the heads (slower but for the largest), fewer calls of Python (1 %), halves of a batch by
-a thread each (2 to 11 %, for threads that outlive the call; `predict` and `embed` do it).
+Not worth it: fused residual additions (no gain), patches as a matrix product (0.5 %), attention by
+oneDNN, head by head (1 to 4 %, and nothing with more cores) or as a convolution whose groups are
+the heads (slower except for the largest), fewer Python calls (1 %), a thread for each half of a
+batch (2 to 11 %, but the threads outlive the call; `predict` and `embed` do it).
 
-What is left to gain for one image of width 192 is in the attention, a quarter of the time, and in
-the 12 microseconds that oneDNN takes for each linear layer before it begins.
+For one image of width 192, what could still be saved is in the attention, a quarter of the time,
+and in the 12 microseconds that oneDNN takes to start each linear layer.
 """
 
 import warnings
@@ -36,7 +36,7 @@ from vitconvert.model.vit import ViT
 
 
 def _dtypes_of_onednn() -> tuple[torch.dtype, ...]:
-    # Private to torch, whose own compiler writes calls of it; absent from a torch without oneDNN.
+    # A private operator of torch, which torch's own compiler uses; torch without oneDNN lacks it.
     if not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         return ()
     bfloat16 = torch.ops.mkldnn._is_mkldnn_bf16_supported()
@@ -44,10 +44,10 @@ def _dtypes_of_onednn() -> tuple[torch.dtype, ...]:
 
 
 _DTYPES = _dtypes_of_onednn()
-# Bytes of the largest activation on a CPU. malloc maps fresh memory for each block above 32 MiB,
-# and keeps twice as much in all: see `_keep_freed_memory`.
+# Most bytes of an activation on a CPU. malloc maps fresh memory for each block above 32 MiB, and
+# keeps twice as much in total: see `_keep_freed_memory`.
 _AT_ONCE = 24 * 2**20
-# oneDNN's word and algorithm for an activation. It has relu too, but makes 0 of NaN.
+# oneDNN's name and algorithm of each activation. Its relu is left out, because it turns NaN into 0.
 _POST_OPS = {
     "gelu": ("gelu", "none"),
     "gelu_tanh": ("gelu", "tanh"),
@@ -61,33 +61,33 @@ class _Packed:
     """A copy of a weight in oneDNN's own order."""
 
     weight: Tensor
-    source: Tensor  # what was copied: while it is held, its memory is nobody else's
+    source: Tensor  # what was copied; held, so that its memory is not reused
     identity: tuple[object, ...]
 
 
 def _identity(weight: Tensor) -> tuple[object, ...]:
-    """Where a weight lies, and how often it was changed, which torch counts."""
+    """Where a weight is in memory, and torch's count of its changes."""
     return weight.data_ptr(), weight.shape, weight.stride(), weight._version
 
 
 class FastLinear(nn.Linear):
-    """A linear layer and the activation after it: by oneDNN, for inference on a CPU.
+    """A linear layer and the activation after it, computed by oneDNN for inference on a CPU.
 
-    Anywhere else (another device or dtype, gradients, autocast, compilers) by torch's usual
-    operations. oneDNN reads the weight as it lies in memory, and after some calls a copy of it in
-    oneDNN's own order. That copy is no part of the state, of other copies or of pickles, and is
+    Otherwise (another device or dtype, gradients, autocast, compilers) torch's usual operations
+    are used. oneDNN first reads the weight itself, and after some calls a copy of it in oneDNN's
+    own order. The copy is not part of the state dict, of copies of the module or of pickles, and is
     dropped when the weight is replaced or changed in place. Only changes that torch does not count
-    remain unseen: those to `weight.data` or through another library's view of the memory. Of a
-    weight that was made in inference mode torch counts none, so there is no copy.
+    are missed: those to `weight.data` or through another library's view of the memory. torch counts
+    no changes of a weight that was made in inference mode, so such a weight is not copied.
     """
 
     activation: str | None = None  # one of ACTIVATIONS
-    packs_after: float = 16  # calls, which make good for the time of packing; math.inf: never
+    packs_after: float = 16  # calls that make up for the time of packing; math.inf: never
     _calls = 0
     _packed: _Packed | None = None
 
     def reset_parameters(self) -> None:
-        """Nothing: a fast layer is made on the meta device, and gets its weights later."""
+        """Do nothing: a fast layer is made on the meta device, and gets its weights later."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_calls": 0, "_packed": None}
@@ -101,7 +101,7 @@ class FastLinear(nn.Linear):
         return self._activated(self._by_onednn(x, "none", ""))
 
     def _by_onednn(self, x: Tensor, word: str, algorithm: str) -> Tensor:
-        # A strided bias would be read as if it had no gaps (torch 2.15).
+        # oneDNN ignores the stride of a bias (torch 2.15).
         bias = None if self.bias is None else self.bias.contiguous()
         pointwise = torch.ops.mkldnn._linear_pointwise.default
         return cast("Tensor", pointwise(x, self._ordered_weight(), bias, word, [], algorithm))
@@ -143,11 +143,11 @@ def _pack(weight: Tensor) -> _Packed:
 class FastViT(ViT):
     """A ViT for inference, with the same weights, names and methods, and faster arithmetic.
 
-    Its parameters ask for no gradient; where they are made to, or in training, the arithmetic is
-    the usual one. A hook on `fc1` of an MLP sees activated channels, and on a CPU, hooks see a
-    large batch in parts. On a GPU the last block is
-    shorter and the rest torch's own, which `model.compile()` fuses, and captures in CUDA graphs
-    for small batches of a fixed size: `model.compile(mode="reduce-overhead")`.
+    Its parameters require no gradient; if they are set to, or in training, the usual arithmetic is
+    used. A hook on `fc1` of an MLP sees activated channels, and on a CPU, hooks see a large batch
+    in parts. On a GPU only the last block is shorter, and torch computes the rest as usual:
+    `model.compile()` fuses it, and for small batches of a fixed size,
+    `model.compile(mode="reduce-overhead")` captures it in CUDA graphs.
 
     To make one of a `ViT`, without a second copy of the weights:
 
@@ -167,10 +167,10 @@ class FastViT(ViT):
         _keep_freed_memory()
 
     def train(self, mode: bool = True) -> Self:
-        """As torch's, with a warning where no gradient would reach a parameter."""
+        """As torch's, with a warning if no parameter requires a gradient."""
         if mode and not any(parameter.requires_grad for parameter in self.parameters()):
             warnings.warn(
-                "A fast model is for inference: none of its parameters asks for a gradient. To "
+                "A fast model is for inference: none of its parameters requires a gradient. To "
                 "train the model, load it with fast=False.",
                 stacklevel=2,
             )
@@ -194,11 +194,11 @@ class FastViT(ViT):
         whole = self.training or images.device.type != "cpu" or torch.compiler.is_compiling()
         at_once = max(1, _AT_ONCE // (self._activations * images.element_size()))
         if whole or len(images) <= at_once:
-            return self._answer(images, head_mask)
+            return self._forward_part(images, head_mask)
         parts = images.chunk(-(-len(images) // at_once))
-        return torch.cat([self._answer(part, head_mask) for part in parts])
+        return torch.cat([self._forward_part(part, head_mask) for part in parts])
 
-    def _answer(self, images: Tensor, head_mask: HeadMask) -> Tensor:
+    def _forward_part(self, images: Tensor, head_mask: HeadMask) -> Tensor:
         for x in self._residual_stream(images, head_mask, self._pooled_tokens):  # noqa: B007
             pass
         return self.forward_head(self.norm(x))
@@ -219,11 +219,11 @@ class FastViT(ViT):
 
 
 def _keep_freed_memory() -> None:
-    """Let malloc keep, for the next batch, the memory of a batch's activations.
+    """Make malloc keep the memory of a batch's activations for the next batch.
 
-    glibc's would give it back to the system, which then has to clear as many fresh pages. How much
-    it keeps is twice the largest block that was ever freed, of those up to 32 MiB (mallopt(3),
-    M_MMAP_THRESHOLD and M_TRIM_THRESHOLD). This one is never touched.
+    glibc's malloc would return it to the system, which then has to clear as many fresh pages. It
+    keeps twice the size of the largest block up to 32 MiB that was ever freed (mallopt(3),
+    M_MMAP_THRESHOLD and M_TRIM_THRESHOLD). The block freed here is never written to.
     """
     torch.empty(31 * 2**20, dtype=torch.uint8, device="cpu")
 
@@ -234,7 +234,7 @@ def _fast_linear(linear: nn.Linear) -> FastLinear:
 
 
 def _join(module: Mlp | PreLogits, linear: nn.Module, activation: str) -> None:
-    """Leave a module's activation to the layer before it."""
+    """Let a linear layer compute the activation that follows it."""
     cast("FastLinear", linear).activation = activation
     module.act = _unchanged
 

@@ -69,7 +69,7 @@ class PreLogits(nn.Module):
 
 
 def classifier(config: ViTConfig) -> nn.Module:
-    """The head, which changes nothing where there are no classes."""
+    """The head; an identity if there are no classes."""
     if config.num_classes == 0:
         return nn.Identity()
     return linear(config.feature_dim, config.num_classes, bias=config.head_bias)

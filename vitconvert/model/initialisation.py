@@ -1,4 +1,4 @@
-"""Fresh weights, in the style of the project whose training recipe is to be followed.
+"""Random initial weights, in the style of the project whose training recipe is used.
 
     timm           1.0.31, `init_weights_vit_timm`: linear layers trunc_normal 0.02, zero biases
     jax            Google's Flax model, `vit_jax/models_vit.py` and `models_resnet.py`: linear
@@ -6,12 +6,13 @@
                    v are a matrix each, as there; timm's "jax" draws them as one of three times
                    the width.
     huggingface    transformers 5.23, `ViTPreTrainedModel`: layers normal 0.02, zero biases
-    jeonsworld     `models/modeling.py`: torch's defaults, but MLPs as Flax
-    torchvision    0.29, `vision_transformer.py`: patches trunc_normal sqrt(1/fan_in), MLPs as Flax
+    jeonsworld     `models/modeling.py`: torch's defaults, but MLPs as in Flax
+    torchvision    0.29, `vision_transformer.py`: patches trunc_normal sqrt(1/fan_in), MLPs as in
+                   Flax
 
-Norms begin as identities, LayerScale at 1e-5 and relative positions at zero in all of them, learned
-rotations as in timm. The last norm of a bottleneck begins at zero where the project does so. What
-a project does not have (registers, attention pooling, ...) begins as the nearest thing that it has.
+In every style norms start as identities, LayerScale at 1e-5, relative positions at zero, learned
+rotations as in timm. The last norm of a bottleneck starts at zero where the project does so. What
+a project does not have (registers, attention pooling, ...) starts like the nearest thing it has.
 """
 
 import math
@@ -35,7 +36,7 @@ TOKENS = ("cls_token", "dist_token", "reg_token", "attn_pool.latent")
 
 @dataclass(frozen=True, kw_only=True)
 class Style:
-    """How a project fills layers (given with their name), the position table and tokens."""
+    """How a project initialises layers (given with their names), positions and tokens."""
 
     layer: Callable[[str, Layer], None]
     positions: Fill
@@ -44,20 +45,20 @@ class Style:
 
 
 def initialise(model: nn.Module, style: str, *, head_bias: float | None = None) -> None:
-    """Overwrite every parameter of a ViT with fresh ones.
+    """Overwrite every parameter of a ViT with initial values.
 
     Args:
         model: A `ViT`.
         style: One of "timm", "jax", "huggingface", "jeonsworld", "torchvision".
-        head_bias: First value of the head's bias, for instance -log(num_classes); by default the
-            style's.
+        head_bias: Initial value of the head's bias, for instance -log(num_classes); by default
+            the style's.
 
     Raises:
         UsageError: There is no such style.
     """
     if style not in STYLES:
         raise UsageError(
-            f"{style!r} is no style of initialisation.", evidence={"known": ", ".join(STYLES)}
+            f"There is no initialisation style {style!r}.", evidence={"known": ", ".join(STYLES)}
         )
     with torch.no_grad():
         _fill_modules(model, STYLES[style])
@@ -96,8 +97,9 @@ def _fill_parameters(model: nn.Module, style: Style) -> None:
 
 
 def _mixed_frequencies(freqs: Tensor, temperature: float = 10.0) -> None:
-    # Heo et al., https://arxiv.org/abs/2403.13298: axial frequencies, turned by a random angle for
-    # each block and head; half of the pairs along it and half across. timm `init_random_2d_freqs`.
+    # Heo et al., https://arxiv.org/abs/2403.13298: axial frequencies, rotated by a random angle
+    # for each block and head; half of the pairs along it and half across it. timm
+    # `init_random_2d_freqs`.
     _, layers, heads, pairs = freqs.shape
     exponents = torch.arange(pairs // 2, device=freqs.device) * 4 / (2 * pairs)
     magnitudes = temperature**-exponents
@@ -131,7 +133,8 @@ def _flax_layer(name: str, layer: Layer) -> None:
     if name in ("head", "head_dist"):
         init.zeros_(layer.weight)
     elif isinstance(layer, nn.Conv2d) or name == "pre_logits.fc":
-        # Flax's lecun_normal draws from a normal cut at two deviations, widened to make up for it.
+        # Flax's lecun_normal draws from a normal truncated at two deviations, and scales it up to
+        # keep the variance.
         _truncated_at_two(layer.weight, std=_fan_in(layer) ** -0.5 / 0.87962566103423978)
     elif ".mlp." in name:
         _flax_mlp(layer)

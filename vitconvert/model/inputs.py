@@ -1,4 +1,4 @@
-"""Whether images fit a model, told before the arithmetic fails or goes wrong in silence."""
+"""Checks that images fit a model, before the arithmetic fails or is silently wrong."""
 
 import torch
 from torch import Tensor
@@ -31,7 +31,7 @@ def _wrong_rank(images: Tensor, config: ViTConfig) -> InputMismatch:
 def _wrong_channels(images: Tensor, config: ViTConfig) -> InputMismatch:
     channels_last = images.shape[-1] == config.in_channels
     return InputMismatch(
-        f"Images have {images.shape[1]} channels, and the model reads {config.in_channels}.",
+        f"Images have {images.shape[1]} channels, but the model expects {config.in_channels}.",
         evidence={"found": _shape(images), "wanted": _wanted(config)},
         meaning="The channels seem to come last." if channels_last else None,
         hint="images.permute(0, 3, 1, 2) puts them first." if channels_last else None,
@@ -40,19 +40,19 @@ def _wrong_channels(images: Tensor, config: ViTConfig) -> InputMismatch:
 
 def _wrong_size(images: Tensor, config: ViTConfig) -> InputMismatch:
     (height, width), wanted = images.shape[2:], config.image_size
-    asked = height if height == width else (height, width)
+    size = height if height == width else (height, width)
     flag = f"{height}" if height == width else f"{height}x{width}"
     return InputMismatch(
-        f"Images are {height}x{width} pixels, and the model is for {wanted[0]}x{wanted[1]}.",
+        f"Images are {height}x{width} pixels, but the model expects {wanted[0]}x{wanted[1]}.",
         evidence={"found": _shape(images), "wanted": _wanted(config)},
         hint=f"resize the images, or resample the positions on loading: "
-        f"--image-size {flag}, load_model(image_size={asked}).",
+        f"--image-size {flag}, load_model(image_size={size}).",
     )
 
 
 def _wrong_dtype(images: Tensor, dtype: torch.dtype) -> InputMismatch:
     return InputMismatch(
-        f"Images are {_name(images.dtype)}, and the model's weights are {_name(dtype)}.",
+        f"Images are {_name(images.dtype)}, but the model's weights are {_name(dtype)}.",
         evidence={"found": _name(images.dtype), "wanted": _name(dtype)},
         hint=f"convert the images with images.to(torch.{_name(dtype)})"
         + ("." if images.is_floating_point() else " and normalise them as the model expects."),

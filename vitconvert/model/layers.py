@@ -1,4 +1,4 @@
-"""The small layers of a ViT, and the activations that tell ViTs apart."""
+"""The small layers of a ViT, and its activation functions."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,7 +15,7 @@ def quick_gelu(x: Tensor) -> Tensor:
     return x * torch.sigmoid(1.702 * x)
 
 
-# By the names of vitconvert.config.vocabularies.ACTIVATIONS.
+# Keys are the names in vitconvert.config.vocabularies.ACTIVATIONS.
 ACTIVATION: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
@@ -26,22 +26,22 @@ ACTIVATION: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-class _Undrawn(nn.Linear):
-    """torch's linear layer, which draws no numbers where there is no place for them.
+class _NoMetaInit(nn.Linear):
+    """torch's linear layer, without initialisation on the meta device.
 
-    On the meta device torch's draws nothing either, and takes a tenth of the time of loading.
+    torch's own initialisation has no effect there, but takes a tenth of the loading time.
     """
 
     def reset_parameters(self) -> None:
-        """As torch's, but on the meta device."""
+        """Initialise as torch does, except on the meta device."""
         if not self.weight.is_meta:
             super().reset_parameters()
 
 
 def linear(inputs: int, outputs: int, *, bias: bool = True) -> nn.Linear:
-    """torch's own linear layer, made in no time on the meta device."""
-    layer: nn.Linear = _Undrawn(inputs, outputs, bias=bias)
-    # torch.ao.quantization and others look for this very class, and pass over its children.
+    """torch's own linear layer, made without initialisation on the meta device."""
+    layer: nn.Linear = _NoMetaInit(inputs, outputs, bias=bias)
+    # torch.ao.quantization and others look for exactly this class, and ignore its subclasses.
     layer.__class__ = nn.Linear
     return layer
 
@@ -49,7 +49,7 @@ def linear(inputs: int, outputs: int, *, bias: bool = True) -> nn.Linear:
 class Mlp(nn.Module):
     """Two linear layers with an activation between them.
 
-    If gated, the activation of a third layer is a factor of the hidden channels (Shazeer,
+    If gated, the hidden channels are multiplied by the activation of a third layer (Shazeer,
     https://arxiv.org/abs/2002.05202; SwiGLU, if the activation is silu). If normed, the hidden
     channels are normalised before the last layer (NormFormer, https://arxiv.org/abs/2110.09456).
     """
@@ -96,17 +96,17 @@ class LayerScale(nn.Module):
 
 
 def norm_of(dim: int, config: ViTConfig) -> nn.Module:
-    """The model's kind of norm; the other is RMSNorm, https://arxiv.org/abs/1910.07467."""
+    """The model's kind of norm: LayerNorm, or RMSNorm (https://arxiv.org/abs/1910.07467)."""
     if config.norm == "rms":
         return nn.RMSNorm(dim, config.norm_eps)
     return nn.LayerNorm(dim, config.norm_eps, bias=config.norm_bias)
 
 
 def norm_if(wanted: bool, dim: int, config: ViTConfig) -> nn.Module:
-    """The model's kind of norm, or nothing."""
+    """The model's kind of norm, or an identity."""
     return norm_of(dim, config) if wanted else nn.Identity()
 
 
 def unset(count: int, dim: int) -> nn.Parameter:
-    """Learned tokens (1, count, dim), or positions to add to them; not yet initialised."""
+    """Learned tokens (1, count, dim), or positions to add to tokens; not yet initialised."""
     return nn.Parameter(torch.empty(1, count, dim))

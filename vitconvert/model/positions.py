@@ -2,13 +2,13 @@
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitconvert.config import ViTConfig
 from vitconvert.config.vocabularies import RELATIVE_RESAMPLINGS, RESAMPLINGS
 from vitconvert.errors import ShapeMismatch, UsageError
 
-# How each project fits a grid of positions to another image size, by the names of
+# How each project fits a grid of positions to another image size; keys are the values of
 # ViTConfig.position_resampling.
 INTERPOLATION: dict[str, dict[str, str | bool]] = {
     "bicubic_antialias": {"mode": "bicubic", "align_corners": False, "antialias": True},
@@ -16,11 +16,12 @@ INTERPOLATION: dict[str, dict[str, str | bool]] = {
     "bicubic_align_corners": {"mode": "bicubic", "align_corners": True},
     "bicubic_offset": {"mode": "bicubic", "align_corners": False},
     "bilinear_antialias": {"mode": "bilinear", "align_corners": False, "antialias": True},
-    # scipy.ndimage.zoom(order=1) puts the corners of both grids on each other.
+    # scipy.ndimage.zoom(order=1) aligns the corners of both grids.
     "bilinear_align_corners": {"mode": "bilinear", "align_corners": True},
 }
-# Added to the new size, and torch told the quotient of the sizes: DINO once did so against rounding
-# (https://github.com/facebookresearch/dino/issues/8), which moves every sample a little.
+# Added to the new size, which is then divided by the old one to give torch a scale factor. DINO did
+# so against rounding (https://github.com/facebookresearch/dino/issues/8); it shifts every sample a
+# little.
 OFFSET = {"bicubic_offset": 0.1}
 
 Grid = tuple[int, int]  # patches down and across
@@ -37,7 +38,7 @@ def sincos2d_positions(grid: Grid, dim: int, temperature: float = 10000.0) -> Te
     """Fixed positions of big_vision (`posemb_sincos_2d`) and lucidrains' SimpleViT.
 
     Returns:
-        (rows * columns, dim) float32, always on the CPU, also inside `torch.device("meta")`:
+        (rows * columns, dim) float32, always on the CPU, even inside `torch.device("meta")`:
         sin x, cos x, sin y, cos y, each with dim/4 frequencies from 1 down to 1/temperature.
     """
     frequencies = torch.arange(dim // 4, device="cpu") / (dim // 4 - 1)
@@ -47,7 +48,7 @@ def sincos2d_positions(grid: Grid, dim: int, temperature: float = 10000.0) -> Te
 def sincos2d_mae_positions(grid: Grid, dim: int, temperature: float = 10000.0) -> Tensor:
     """Fixed positions of MAE (`get_2d_sincos_pos_embed`), computed in float64.
 
-    AIMv2 for images of native size has them too (transformers 5.23,
+    AIMv2 for images of native size uses them too (transformers 5.23,
     `build_2d_sinusoidal_position_embedding`).
 
     Returns:
@@ -79,7 +80,7 @@ def resample_positions(
         pos_embed: (1, prefix + old rows * old columns, D), rows of the grid one after another.
         old_grid: Patches down and across that `pos_embed` was made for.
         new_grid: Patches down and across to fit.
-        prefix: Leading positions that belong to no patch; they are kept as they are.
+        prefix: Leading positions that belong to no patch; they are not changed.
         rule: One of `vitconvert.config.vocabularies.RESAMPLINGS`.
 
     Returns:
@@ -88,7 +89,7 @@ def resample_positions(
 
     Raises:
         ShapeMismatch: `pos_embed` does not hold prefix + old rows * old columns positions.
-        UsageError: `rule` is none of the known ones.
+        UsageError: `rule` is unknown.
     """
     _check_rule(rule, RESAMPLINGS)
     _check_positions(pos_embed, old_grid, prefix)
@@ -110,8 +111,9 @@ def resample_relative_positions(
     """Fit a BEiT table of relative positions to another grid of patches.
 
     "geometric": the offsets of the old grid are spread over those of the new one, in steps that
-    grow geometrically: near patches keep their offsets. Between them, values are interpolated
-    linearly. timm 1.0.31, `resize_rel_pos_bias_table`, after BEiT's fine-tuning (cubic there).
+    grow geometrically, so that near patches keep their offsets. Values between them are
+    interpolated linearly. timm 1.0.31, `resize_rel_pos_bias_table`, after BEiT's fine-tuning (cubic
+    there).
 
     "bilinear": the table is resized as an image. transformers 5.23, `BeitRelativePositionBias`,
     after MiDaS 3.1, https://arxiv.org/abs/2307.14460.
@@ -128,13 +130,13 @@ def resample_relative_positions(
 
     Raises:
         ShapeMismatch: `table` does not have the offsets of the old grid.
-        UsageError: `rule` is none of the known ones.
+        UsageError: `rule` is unknown.
     """
     _check_rule(rule, RELATIVE_RESAMPLINGS)
     rows, columns = (2 * size - 1 for size in old_grid)
     if table.ndim != 2 or len(table) != rows * columns + 3:
         raise ShapeMismatch(
-            "The table of relative positions does not fit the grid that it is said to come from.",
+            "The table of relative positions does not fit the grid it should come from.",
             evidence={
                 "found": " ".join(map(str, table.shape)),
                 "wanted": f"{rows * columns + 3} head",
@@ -156,8 +158,8 @@ def resample_relative_positions(
 def resample_patch_kernel(kernel: Tensor, *, patch_size: tuple[int, int]) -> Tensor:
     """Fit the patch convolution to patches of another size.
 
-    On images resized as much, the new kernel gives as nearly what the old one gave as least squares
-    allow, and exactly that for larger patches: Beyer et al., FlexiViT,
+    On images resized by the same factor, the new kernel gives the least-squares approximation of
+    the old outputs, and exactly the old outputs for larger patches: Beyer et al., FlexiViT,
     https://arxiv.org/abs/2212.08013. timm 1.0.31, `resample_patch_embed` (bicubic, antialias).
 
     Args:
@@ -186,7 +188,7 @@ def _geometric(offsets: Tensor, old_grid: Grid, new_grid: Grid) -> Tensor:
 
 def _spread(old: int, new: int) -> Tensor:
     """(2 new - 1, 2 old - 1) float32: the share of each old offset in each new one."""
-    # The farthest old offset, 1 + q + q^2 + ..., is to lie on the farthest new one.
+    # The farthest old offset, 1 + q + q^2 + ..., must fall on the farthest new one.
     low, high = 1.01, 1.5
     while high - low > 1e-6:
         q = (low + high) / 2
@@ -213,7 +215,8 @@ def _bilinear(offsets: Tensor, new_grid: Grid) -> Tensor:
 def _check_rule(rule: str, known: tuple[str, ...]) -> None:
     if rule not in known:
         raise UsageError(
-            f"{rule!r} is no rule for resampling positions.", evidence={"known": ", ".join(known)}
+            f"There is no rule {rule!r} for resampling positions.",
+            evidence={"known": ", ".join(known)},
         )
 
 
@@ -223,10 +226,51 @@ def _check_positions(pos_embed: Tensor, grid: Grid, prefix: int) -> None:
     if pos_embed.ndim == 3 and pos_embed.shape[:2] == (1, wanted):
         return
     raise ShapeMismatch(
-        "The position table does not fit the grid that it is said to come from.",
+        "The position table does not fit the grid it should come from.",
         evidence={
             "found": " ".join(map(str, pos_embed.shape)),
             "wanted": f"1 {wanted} width",
         },
         meaning=f"{wanted} = {prefix} + {rows}*{columns}: prefix tokens, rows times columns.",
     )
+
+
+class RelativePositions(nn.Module):
+    """The table that all blocks share."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.relative_position_bias_table = unset_table(config)
+
+
+def unset_table(config: ViTConfig) -> nn.Parameter:
+    """(offsets, H): one row for each offset of rows and columns, three for the class token."""
+    return nn.Parameter(torch.empty(config.axes()["relative"], config.num_heads))
+
+
+def relative_position_index(grid: tuple[int, int]) -> Tensor:
+    """The row of the table for each pair of tokens.
+
+    Returns:
+        (N, N) int64, always on the CPU: a query's offset from a key, rows first, counted from the
+        most negative; then class token to any, any to class token, class token to itself.
+    """
+    rows, columns = (torch.arange(size, device="cpu") for size in grid)
+    y, x = (axis.flatten() for axis in torch.meshgrid(rows, columns, indexing="ij"))
+    down = y[:, None] - y + grid[0] - 1
+    across = x[:, None] - x + grid[1] - 1
+    offsets = (2 * grid[0] - 1) * (2 * grid[1] - 1)
+    index = torch.empty((len(y) + 1, len(y) + 1), dtype=torch.int64, device="cpu")
+    index[1:, 1:] = down * (2 * grid[1] - 1) + across
+    index[0, :] = offsets
+    index[:, 0] = offsets + 1
+    index[0, 0] = offsets + 2
+    return index
+
+
+def relative_position_bias(table: Tensor, index: Tensor) -> Tensor:
+    """(1, H, N, N), to be added to attention scores.
+
+    Without the first axis, fused attention on a CPU would take another path than in timm.
+    """
+    return table[index.to(table.device)].permute(2, 0, 1).contiguous()[None]

@@ -1,6 +1,6 @@
-"""Rotary position embedding: q and k of each patch are turned by angles that say where it is.
+"""Rotary position embedding: q and k of each patch are rotated by angles that encode its position.
 
-Su et al., https://arxiv.org/abs/2104.09864. A head's channels are pairs, and each pair is turned
+Su et al., https://arxiv.org/abs/2104.09864. A head's channels are pairs, and each pair is rotated
 by a position times a frequency: half of the pairs by one axis of the grid and half by the other,
 or each by a learned mixture of both (Heo et al., https://arxiv.org/abs/2403.13298). Operations,
 their order and their precision are those of timm 1.0.31, `layers/pos_embed_sincos.py`.
@@ -18,10 +18,10 @@ from vitconvert.config import ViTConfig
 
 
 class RotaryEmbedding(nn.Module):
-    """The sines and cosines that turn a model's patches.
+    """The sines and cosines that rotate q and k.
 
-    They are computed afresh for each batch, which costs little beside a block: there is no table
-    that loading, `to` or a "meta" device could leave wrong.
+    They are computed again for each batch, which costs little compared with a block: there is no
+    table that loading, `to` or a "meta" device could leave wrong.
     """
 
     def __init__(self, config: ViTConfig) -> None:
@@ -46,7 +46,7 @@ class RotaryEmbedding(nn.Module):
         if self.freqs is not None:
             first, second = _index_grid(config, like.device).unbind(-1)
             for along_first, along_second in zip(*self.freqs.float(), strict=True):
-                # Heads beside positions: (H, 1, K/2) by (P, 1).
+                # Each head with each position: (P, 1) by (H, 1, K/2).
                 angles = first[:, None] * along_first[:, None]
                 angles = angles + second[:, None] * along_second[:, None]
                 yield _table(angles, config.rope_half).to(self.freqs.dtype)
@@ -71,15 +71,15 @@ def axial_angles(config: ViTConfig, device: torch.device) -> Tensor:
 
 
 def dinov3_periods(count: int, temperature: float, device: torch.device | None = None) -> Tensor:
-    """(count,) float32, from 1 up: what DINOv3 divides by."""
+    """(count,) float32, from 1 up: the periods that DINOv3 divides positions by."""
     return temperature ** (torch.arange(count, device=device).float() / count)
 
 
 def dinov3_angles(config: ViTConfig, like: Tensor, periods: Tensor | None = None) -> Tensor:
     """(P, K/2): patch centres in [-1, 1], in whole turns, divided by K/4 periods each.
 
-    timm's `RotaryEmbeddingDinoV3` for images of any size: float32 grid and periods, and products
-    of the model's dtype if that is more precise. Periods that are given are those of a checkpoint.
+    timm's `RotaryEmbeddingDinoV3` for images of any size: grid and periods in float32, products in
+    the model's dtype if that is more precise. `periods` come from a checkpoint, if it stores them.
     """
     dtype = torch.promote_types(like.dtype, torch.float32)
     if periods is None:
@@ -94,10 +94,10 @@ def dinov3_angles(config: ViTConfig, like: Tensor, periods: Tensor | None = None
     return (2 * math.pi * centres[..., None].to(dtype) / periods.to(dtype)).flatten(-2)
 
 
-def turn(x: Tensor, table: Tensor, *, prefix: int, half: bool) -> Tensor:
-    """Turn the patches of (B, H, N, K) and leave the `prefix` tokens as they are.
+def rotate(x: Tensor, table: Tensor, *, prefix: int, half: bool) -> Tensor:
+    """Rotate the patches of (B, H, N, K), and leave the `prefix` tokens unchanged.
 
-    A pair of channels is two neighbours, or if `half` one of the first half of a head and one of
+    A pair of channels is two neighbours or, if `half`, one of the first half of a head and one of
     the second.
     """
     patches = x[:, :, prefix:]
@@ -108,8 +108,8 @@ def turn(x: Tensor, table: Tensor, *, prefix: int, half: bool) -> Tensor:
         first, second = patches[..., ::2], patches[..., 1::2]
         quarter_turn = torch.stack((-second, first), dim=-1).flatten(-2)
     sin, cos = table.chunk(2, dim=-1)
-    turned = patches * cos + quarter_turn * sin
-    return torch.cat((x[:, :, :prefix], turned.to(x.dtype)), dim=2)
+    rotated = patches * cos + quarter_turn * sin
+    return torch.cat((x[:, :, :prefix], rotated.to(x.dtype)), dim=2)
 
 
 def _table(angles: Tensor, half: bool) -> Tensor:
@@ -120,7 +120,7 @@ def _table(angles: Tensor, half: bool) -> Tensor:
 
 
 def _index_grid(config: ViTConfig, device: torch.device) -> Tensor:
-    """(P, 2) float32: numbers of rows and columns, moved and scaled where the config says so."""
+    """(P, 2) float32: row and column of each patch, shifted and scaled as the config says."""
     rows, columns = (torch.arange(size, device=device).float() for size in config.grid_size)
     if config.rope == "axial":
         rows, columns = rows + config.rope_offset, columns + config.rope_offset

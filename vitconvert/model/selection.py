@@ -1,4 +1,4 @@
-"""Which blocks and heads a caller means, and keeping only those."""
+"""Selects blocks and heads, and keeps only those."""
 
 from collections.abc import Collection, Sequence
 
@@ -6,12 +6,12 @@ from torch import Tensor, nn
 
 from vitconvert.errors import UsageError
 
-# For each block, a factor for each head or nothing.
+# For each block, a factor for each head, or None.
 HeadMask = Tensor | Sequence[Tensor | None] | None
 
 
 def chosen_layers(indices: int | Sequence[int] | None, depth: int) -> list[int]:
-    """Blocks from 0: all of them, the last `indices`, or the ones listed (negative: from the end).
+    """Numbers of blocks, from 0: all, the last `indices`, or those listed (negative: from the end).
 
     Raises:
         UsageError: The model has no such blocks.
@@ -20,19 +20,21 @@ def chosen_layers(indices: int | Sequence[int] | None, depth: int) -> list[int]:
         return list(range(depth))
     if isinstance(indices, int):
         if not 0 < indices <= depth:
-            raise UsageError(f"The last {indices} blocks were asked for, of {depth}.")
+            raise UsageError(
+                f"The last {indices} blocks were asked for, but the model has {depth}."
+            )
         return list(range(depth - indices, depth))
     absent = [index for index in indices if not -depth <= index < depth]
     if absent or not indices:
         raise UsageError(
-            "Blocks were asked for that the model does not have.",
+            "The model does not have all of these blocks.",
             evidence={"asked": list(indices), "blocks": f"0 to {depth - 1}"},
         )
     return sorted({index % depth for index in indices})
 
 
 def kept_heads(pruned: Collection[int], num_heads: int) -> list[int]:
-    """Heads from 0 that stay when some are pruned.
+    """Numbers of the heads, from 0, that stay when some are pruned.
 
     Raises:
         UsageError: The block has no such heads, or would keep none.
@@ -40,14 +42,14 @@ def kept_heads(pruned: Collection[int], num_heads: int) -> list[int]:
     kept = [head for head in range(num_heads) if head not in pruned]
     if not set(pruned) <= set(range(num_heads)):
         raise UsageError(
-            "Heads were to be pruned that the block does not have.",
+            "The block does not have all of the heads to prune.",
             evidence={"pruned": sorted(pruned), "heads": f"0 to {num_heads - 1}"},
         )
     if not kept:
         raise UsageError(
-            "A block must keep one head.",
+            "A block must keep at least one head.",
             evidence={"pruned": sorted(pruned), "heads": f"0 to {num_heads - 1}"},
-            hint="head_mask can silence all of them.",
+            hint="head_mask can switch off all of them.",
         )
     return kept
 
@@ -74,7 +76,7 @@ def head_masks(masks: HeadMask, num_heads: Sequence[int]) -> list[Tensor | None]
 
 
 def keep(linear: nn.Linear, kept: Tensor, *, dim: int) -> None:
-    """Keep these outputs (dim 0) or inputs (dim 1) of a linear layer, and drop the others."""
+    """Drop all outputs (dim 0) or inputs (dim 1) of a linear layer but these."""
     kept = kept.to(linear.weight.device)
     linear.weight = nn.Parameter(linear.weight.detach().index_select(dim, kept))
     if dim == 0 and linear.bias is not None:

@@ -11,16 +11,16 @@ weight standardisation (`ViTConfig.stem_style`):
 and jeonsworld's max-pool is not padded at all. Sources: google-research/vision_transformer
 `vit_jax/models_resnet.py`; timm 1.0.31 `resnetv2.py`, `StdConv2dSame`; jeonsworld/ViT-pytorch
 `models/modeling_resnet.py`. The smaller the kernels, the more the first two differ: for ResNet-50
-by 2e-4 of the largest feature with random kernels of deviation 0.2, by 3e-3 with 0.02.
+by 2e-4 of the largest feature with random kernels of standard deviation 0.2, by 3e-3 with 0.02.
 
 Two other stems have batch norms of eps 1e-5, plain kernels and weights of their own:
 
     resnet_d     timm 1.0.31 `resnet.py`, `resnet50d`: a root of three 3x3 convolutions; shortcuts
                  that average before they project; symmetric padding. He et al., "Bag of Tricks",
                  https://arxiv.org/abs/1812.01187
-    mobileclip   timm 1.0.31 `vision_transformer_hybrid.py`, `ConvStem`: two convolutions, each of
-                 as many pixels as its stride. timm's third is the patch convolution. Vasu et al.,
-                 https://arxiv.org/abs/2311.17049
+    mobileclip   timm 1.0.31 `vision_transformer_hybrid.py`, `ConvStem`: two convolutions, each with
+                 a kernel as large as its stride. timm's third is the patch convolution. Vasu et
+                 al., https://arxiv.org/abs/2311.17049
 
 Letters: B images, C channels, Y rows, X columns.
 """
@@ -54,7 +54,7 @@ def _over_deviation(weight: Tensor) -> Tensor:
 
 
 def _as_batch_norm(weight: Tensor) -> Tensor:
-    # By the same operation as timm, for results equal to the last bit.
+    # timm's own operation, so that results are equal to the last bit.
     rows = weight.reshape(1, weight.shape[0], -1)
     return F.batch_norm(rows, None, None, training=True, eps=1e-8).reshape_as(weight)
 
@@ -98,9 +98,9 @@ ARITHMETIC = {
 
 
 class StemConv2d(nn.Conv2d):
-    """Convolution without bias, padded as its style does.
+    """Convolution without bias, padded as its style requires.
 
-    Unless that is resnet_d, its kernels have mean 0 and deviation 1 per output channel: weight
+    Except in resnet_d, its kernels have mean 0 and deviation 1 per output channel: weight
     standardisation, Qiao et al., https://arxiv.org/abs/1903.10520.
     """
 
@@ -164,7 +164,7 @@ class Shortcut(nn.Module):
         super().__init__()
         self.pool: nn.Module = nn.Identity()
         if ARITHMETIC[style].averaged_shortcut and stride > 1:
-            # At odd edges, the mean of the pixels that are there.
+            # At odd edges, padding does not count in the mean.
             self.pool = nn.AvgPool2d(2, stride, ceil_mode=True, count_include_pad=False)
             stride = 1
         self.conv = StemConv2d(in_channels, out_channels, 1, stride=stride, style=style)
@@ -217,8 +217,8 @@ class Stage(nn.Module):
 class ResNetStem(nn.Module):
     """Root and stages; each stage after the first halves the resolution and doubles the width.
 
-    With `stem_depths` (3, 4, 9) this is the ResNet-50 of R50+ViT-B/16, with () the root alone of
-    R+ViT-Ti/16.
+    With `stem_depths` (3, 4, 9) this is the ResNet-50 of R50+ViT-B/16; with () it is the root
+    alone, as in R+ViT-Ti/16.
     """
 
     def __init__(self, config: ViTConfig) -> None:
@@ -243,7 +243,7 @@ class ResNetStem(nn.Module):
 
 
 class ConvolutionAndNorm(nn.Module):
-    """Convolution of neighbouring squares of pixels, norm and GELU."""
+    """Convolution of squares that do not overlap, norm and GELU."""
 
     def __init__(self, in_channels: int, out_channels: int, size: int) -> None:
         super().__init__()
@@ -256,7 +256,7 @@ class ConvolutionAndNorm(nn.Module):
 
 
 class MobileCLIPStem(nn.Sequential):
-    """Squares of 4x4 pixels, then of 2x2 of those."""
+    """A convolution of 4x4 pixels, then one of 2x2 of its outputs."""
 
     def __init__(self, config: ViTConfig) -> None:
         self.out_channels = config.stem_width
@@ -267,12 +267,12 @@ class MobileCLIPStem(nn.Sequential):
 
 
 def stem_of(config: ViTConfig) -> ResNetStem | MobileCLIPStem:
-    """What a hybrid has in front of its patch convolution, without weights."""
+    """A hybrid's convolutions in front of the patch convolution, without weights."""
     return MobileCLIPStem(config) if config.mobileclip_stem else ResNetStem(config)
 
 
 def pad_same(x: Tensor, size: int, stride: int, value: float = 0.0) -> Tensor:
-    """TensorFlow's SAME padding: output = ceil(input / stride), the odd pixel below and right."""
+    """TensorFlow's SAME padding: output = ceil(input / stride); an odd one goes below or right."""
     top, bottom = _same(x.shape[-2], size, stride)
     left, right = _same(x.shape[-1], size, stride)
     return F.pad(x, (left, right, top, bottom), value=value)

@@ -2,9 +2,9 @@
 
 Dosovitskiy et al., "An Image is Worth 16x16 Words", https://arxiv.org/abs/2010.11929. Operations
 and their order are those of timm 1.0.31 (`VisionTransformer`), so that float32 results on a CPU
-are equal to the last bit. Everything that varies between the ViTs of the field is a word of
-`ViTConfig`; names and shapes of the parameters are those of `weights_map/canonical.toml`. Its
-blocks are in `blocks.py`.
+are equal to the last bit. Everything that varies between published ViTs is a field of `ViTConfig`;
+names and shapes of the parameters are those of `weights_map/canonical.toml`. The blocks are in
+`blocks.py`.
 
 Letters: B images, C channels, N tokens (prefix tokens, then patches row by row), D width,
 H heads, K width of a head.
@@ -20,14 +20,14 @@ from torch.utils.checkpoint import checkpoint
 
 from vitconvert.config import ViTConfig
 from vitconvert.errors import ConflictingFact, UsageError
-from vitconvert.model.blocks import Block, OneStepBlock, ParallelBlock, Whereabouts
+from vitconvert.model.blocks import Block, OneStepBlock, ParallelBlock, TokenPositions
 from vitconvert.model.heads import REDUCTION, AttentionPool, PreLogits, classifier
 from vitconvert.model.initialisation import initialise
 from vitconvert.model.inputs import check_images
 from vitconvert.model.layers import norm_if, norm_of, unset
-from vitconvert.model.positions import computed_positions
-from vitconvert.model.relative_positions import (
+from vitconvert.model.positions import (
     RelativePositions,
+    computed_positions,
     relative_position_bias,
     relative_position_index,
 )
@@ -63,8 +63,8 @@ class PatchEmbed(nn.Module):
         if self.pre_norm is None:
             grid: Tensor = self.proj(x)
             return grid.flatten(2).transpose(1, 2)
-        # lucidrains' ViT normalises the pixels of each patch, which no convolution can do. Theirs
-        # lie (y x channel), ours (channel y x) like the kernel: the tables carry the difference.
+        # lucidrains' ViT normalises the pixels of each patch, which no convolution can do. Its
+        # pixels are ordered (y x channel), ours (channel y x) like the kernel; the tables convert.
         patches = F.unfold(x, self.proj.kernel_size, stride=self.proj.stride).transpose(1, 2)
         return F.linear(self.pre_norm(patches), self.proj.weight.flatten(1), self.proj.bias)
 
@@ -73,9 +73,9 @@ class ViT(nn.Module):
     """The Vision Transformer that a `ViTConfig` describes.
 
     `model(images)` takes (B, in_channels, *image_size) floats and returns (B, num_classes) logits,
-    features where num_classes is 0, and one row for each token where pooling is "none". Weights
-    are initialised in timm's style, unless the device is "meta", where nothing is allocated:
-    `load_state_dict(..., assign=True)` makes such a model whole.
+    features if num_classes is 0, and one row for each token if pooling is "none". Weights are
+    initialised in timm's style, unless the device is "meta", where nothing is allocated:
+    `load_state_dict(..., assign=True)` then provides the weights.
 
     Args:
         config: The architecture; kept as `model.config`.
@@ -94,14 +94,14 @@ class ViT(nn.Module):
     ) -> None:
         super().__init__()
         device = torch.get_default_device() if device is None else torch.device(device)
-        # The layers' own initialisation would be thrown away; on "meta" it costs nothing.
+        # The layers' own initialisation would be overwritten; on "meta" it costs nothing.
         with torch.device("meta"):
             self._build(config)
         self.to(dtype=dtype)
         if device.type != "meta":
             self.to_empty(device=device)
             initialise(self, "timm")
-        # Tables that no checkpoint brings are real even in a model on "meta".
+        # Tables that no checkpoint contains are computed even for a model on "meta".
         place = None if device.type == "meta" else device
         if config.computed_positions:
             table = computed_positions(config).to(device=place, dtype=dtype)
@@ -139,12 +139,12 @@ class ViT(nn.Module):
 
         Args:
             images: (B, in_channels, *image_size), of the dtype of the weights.
-            head_mask: (depth, H) factors of the heads' outputs, or for each block H of them or
-                None; 0 silences a head.
+            head_mask: Factors for the heads' outputs, (depth, H), or for each block (H,) or None;
+                0 switches a head off.
 
         Raises:
-            InputMismatch: The images are of another size, channel count, rank or dtype.
-            UsageError: The mask is not for this model.
+            InputMismatch: The images have the wrong size, channel count, rank or dtype.
+            UsageError: The mask does not fit this model.
         """
         return self.forward_head(self.forward_features(images, head_mask))
 
@@ -175,7 +175,7 @@ class ViT(nn.Module):
         if self.config.pooling == "token":
             return x[:, 0]
         if self.config.pooling == "token_avg":
-            # Hugging Face `Dinov2ForImageClassification`: registers are in neither.
+            # Hugging Face `Dinov2ForImageClassification`: registers are in neither part.
             patches = x[:, self.config.num_prefix_tokens :]
             return torch.cat((x[:, 0], patches.mean(dim=1)), dim=1)
         if not self.config.pool_include_prefix:
@@ -193,7 +193,7 @@ class ViT(nn.Module):
         output_fmt: str = "NCHW",
         intermediates_only: bool = False,
     ) -> Intermediates | tuple[Tensor, Intermediates]:
-        """The final tokens and the outputs of chosen blocks, as timm's method of this name.
+        """The final tokens and the outputs of chosen blocks, like timm's method of this name.
 
         Args:
             indices: How many of the last blocks, or which (negative: from the end); None: all.
@@ -227,7 +227,7 @@ class ViT(nn.Module):
         return_prefix_tokens: bool = False,
         norm: bool = False,
     ) -> Intermediates:
-        """Outputs of the last `n` blocks or of the blocks `n`, as DINO and timm have it."""
+        """Outputs of the last `n` blocks or of the blocks `n`, as in DINO and timm."""
         _, outputs = self.forward_intermediates(
             images, n, return_prefix_tokens, norm, True, "NCHW" if reshape else "NLC"
         )
@@ -240,30 +240,31 @@ class ViT(nn.Module):
     def attentions(
         self, images: Tensor, layers: int | Sequence[int] | None = None
     ) -> dict[int, Tensor]:
-        """Attention probabilities (B, H, N, N) by block: which token (row) reads which (column).
+        """Attention probabilities (B, H, N, N) by block: rows attend to columns.
 
         A block of several attentions has the heads of all of them, one attention after another.
 
-        They are computed beside the fused attention, which stays as it is. `layers` chooses blocks
-        as in `forward_intermediates`.
+        They are computed in addition to the fused attention, which does not return them. `layers`
+        chooses blocks as in `forward_intermediates`.
 
         Raises:
             UsageError: There are no such blocks.
         """
         taken = chosen_layers(layers, len(self.blocks))
         blocks = self._blocks[: max(taken) + 1]
-        inputs = zip(blocks, self._residual_stream(images), self._whereabouts(), strict=False)
+        inputs = zip(blocks, self._residual_stream(images), self._token_positions(), strict=False)
         return {
-            layer: block.probabilities(x, where)
-            for layer, (block, x, where) in enumerate(inputs)
+            layer: block.probabilities(x, positions)
+            for layer, (block, x, positions) in enumerate(inputs)
             if layer in taken
         }
 
     def prune_heads(self, heads: Mapping[int, Collection[int]]) -> None:
         """Remove attention heads for good: `{block: heads}`, both counted from 0.
 
-        The model computes what it did with these heads masked, and is smaller. `config` cannot
-        say so: the heads left to a block are `blocks[i].attn.num_heads`, counted anew from 0.
+        The smaller model computes what the whole one does with these heads masked. `config` cannot
+        express this: the remaining heads of a block are `blocks[i].attn.num_heads`, numbered again
+        from 0.
 
         Raises:
             UsageError: There are no such blocks or heads, or a block would keep none.
@@ -277,11 +278,11 @@ class ViT(nn.Module):
             block.prune(heads[layer])
 
     def _check_prunable(self) -> None:
-        """Without these, what is left of a block computes what it did with masked heads."""
+        """Raise UsageError if a block without some heads would differ from one that masks them."""
         obstacles = {
             "an output projection is missing": not self.config.attention_proj,
-            "attentions stand side by side": self.config.parallel_branches,
-            "a norm joins the heads": self.config.attention_norm,
+            "a block has several attentions": self.config.parallel_branches,
+            "a norm spans all heads": self.config.attention_norm,
             "the blocks share a table of relative positions": (
                 self.config.shared_relative_positions
             ),
@@ -292,14 +293,14 @@ class ViT(nn.Module):
             raise UsageError(f"Heads of this model cannot be pruned: {' and '.join(found)}.")
 
     def reset_classifier(self, num_classes: int, pooling: str | None = None) -> None:
-        """Put a new head, initialised as `nn.Linear` is, and change the pooling if one is given.
+        """Replace the head by one initialised as `nn.Linear` is, and the pooling if one is given.
 
         Raises:
             ConflictingFact: The pooling needs weights or tokens that the model does not have.
         """
         pooling = self.config.pooling if pooling is None else pooling
         if pooling == "map" and self.attn_pool is None:
-            raise ConflictingFact("Attention pooling has weights, and this model has none of them.")
+            raise ConflictingFact("This model has no weights for attention pooling.")
         self.config = self.config.replace(num_classes=num_classes, pooling=pooling)
         if pooling != "map":
             self.attn_pool = None
@@ -313,7 +314,7 @@ class ViT(nn.Module):
         return self.head if self.head_dist is None else (self.head, self.head_dist)
 
     def no_weight_decay(self) -> set[str]:
-        """Names that optimisers should not decay, besides vectors."""
+        """Names of parameters that should have no weight decay, besides vectors."""
         tokens = {"pos_embed", "cls_token", "reg_token", "dist_token"}
         tables = ("relative_position_bias_table", "rope.freqs")
         return tokens | {name for name, _ in self.named_parameters() if name.endswith(tables)}
@@ -329,30 +330,32 @@ class ViT(nn.Module):
     def _residual_stream(
         self, images: Tensor, head_mask: HeadMask = None, wanted: int | None = None
     ) -> Iterator[Tensor]:
-        """The embedded tokens, then block after block's output; of the last, `wanted` tokens."""
+        """The embedded tokens, then each block's output; of the last block, `wanted` tokens."""
         masks = head_masks(head_mask, [block.num_heads for block in self._blocks])
         x = self._embed(images)
         yield x
-        for block, mask, where in zip(self._blocks, masks, self._whereabouts(), strict=True):
+        for block, mask, positions in zip(
+            self._blocks, masks, self._token_positions(), strict=True
+        ):
             if block is self.blocks[-1]:
-                where = where._replace(wanted=wanted)
+                positions = positions._replace(wanted=wanted)
             if self.grad_checkpointing and torch.is_grad_enabled():
-                x = checkpoint(block, x, mask, where, use_reentrant=False)
+                x = checkpoint(block, x, mask, positions, use_reentrant=False)
             else:
-                x = block(x, mask, where)
+                x = block(x, mask, positions)
             yield x
 
-    def _whereabouts(self) -> Iterator[Whereabouts]:
-        """For each block, what its attention is told of where its tokens are."""
+    def _token_positions(self) -> Iterator[TokenPositions]:
+        """For each block, what its attention gets of its tokens' positions."""
         bias = None
         if self.rel_pos_bias is not None and self.relative_index is not None:
             table = self.rel_pos_bias.relative_position_bias_table
             bias = relative_position_bias(table, self.relative_index)
         if self.rope is not None:
             tables = self.rope.tables(self.patch_embed.proj.weight)
-            yield from (Whereabouts(rope, self.relative_index, bias) for rope in tables)
+            yield from (TokenPositions(rope, self.relative_index, bias) for rope in tables)
         else:
-            yield from [Whereabouts(None, self.relative_index, bias)] * len(self.blocks)
+            yield from [TokenPositions(None, self.relative_index, bias)] * len(self.blocks)
 
     def _embed(self, images: Tensor) -> Tensor:
         check_images(images, self.config, self.patch_embed.proj.weight.dtype)

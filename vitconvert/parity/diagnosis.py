@@ -1,8 +1,8 @@
-"""Why a model departs: known mistakes are undone one at a time, and the one that heals is named.
+"""Why a model differs: known mistakes are undone one at a time until the two agree.
 
 Each candidate is vitconvert's model with one thing changed, in its configuration or in the weights
-of the departing block. It explains the departure if the departing layer then agrees with the
-reference; everything before it agrees already.
+of the first layer that differs. It explains the difference if this layer then agrees with the
+reference; all layers before it agree already.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -52,7 +52,7 @@ class _Candidate:
 
 
 def diagnose(case: Case, layer: str) -> str:
-    """The mistake that explains a departing layer, in words, or "unknown"."""
+    """The mistake that explains why a layer differs, in words, or "unknown"."""
     weights = case.model.state_dict()
     if broken := [name for name, tensor in weights.items() if not tensor.isfinite().all()]:
         others = f" and {len(broken) - 1} more" if len(broken) > 1 else ""
@@ -64,7 +64,7 @@ def diagnose(case: Case, layer: str) -> str:
 
 
 def _pattern(case: Case) -> str:
-    """What the tokens that differ have in common, where nothing heals the embedding."""
+    """What the tokens that differ have in common, where no candidate explains the embedding."""
     ours = record_ours(case.model, case.images, reads=case.reads)["embedding"]
     theirs = case.theirs["embedding"]
     prefix = case.model.config.num_prefix_tokens
@@ -87,7 +87,7 @@ def _heals(candidate: _Candidate, weights: Weights, case: Case, layer: str) -> b
 
 
 def _up_to(layer: str, config: ViTConfig, weights: Weights) -> tuple[ViTConfig, Weights]:
-    """Leave out the blocks after the departing one: nothing there can matter."""
+    """Leave out the blocks after the layer: they cannot matter."""
     last = {"patch_embed": 0, "embedding": 0}.get(layer, block_of(layer))
     if last is None:
         return config, weights

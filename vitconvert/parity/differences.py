@@ -1,6 +1,18 @@
 """How two implementations differ, in numbers: in their outputs, and in each layer."""
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vitconvert.programs.agreement import largest, relative_difference
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# Rounding in float64 is 2^-29 of that in float32. A ten-millionth leaves it a margin of fifty, and
+# is still a hundred thousand times finer than the effect of a wrong epsilon in a norm.
+_FLOAT64_SHARE = 1e-7
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -8,7 +20,7 @@ class Comparison:
     """The outputs of two implementations for one batch of images in one dtype.
 
     Attributes:
-        images: What was shown: "noise" or "photograph".
+        images: "noise" or "photograph".
         dtype: Arithmetic and weights of both sides.
         absolute: Largest difference.
         relative: Largest difference over the largest magnitude of the reference.
@@ -44,10 +56,47 @@ class LayerDifference:
 
 @dataclass(frozen=True, kw_only=True)
 class Divergence:
-    """The first layer whose output departs, and the change to our model that heals it."""
+    """The first layer that differs by more than rounding, and what explains it."""
 
     layer: str
     dtype: str
     images: str
     relative: float
     cause: str  # in words; "unknown" if no known mistake explains it
+
+
+def allowed(tolerance: float, dtype: str) -> float:
+    """The relative difference that rounding explains, given that of float32."""
+    return tolerance * _FLOAT64_SHARE if dtype == "float64" else tolerance
+
+
+def layer_differences(
+    ours: "Mapping[str, Tensor]", theirs: "Mapping[str, Tensor]"
+) -> dict[str, float]:
+    """The relative difference of each layer that both have, in the order of computation."""
+    from vitconvert.programs.taps import position
+
+    both = sorted(ours.keys() & theirs.keys(), key=position)
+    return {layer: relative_difference(ours[layer], theirs[layer]) for layer in both}
+
+
+def compare_outputs(
+    ours: "Tensor", theirs: "Tensor", *, images: str, dtype: str, tolerance: float
+) -> Comparison:
+    """Compare two outputs, whose last axis is the classes or channels."""
+    import torch
+
+    same_shape = ours.shape == theirs.shape
+    agreed = (
+        ours.argmax(-1) == theirs.argmax(-1) if same_shape else torch.zeros(1, dtype=torch.bool)
+    )
+    return Comparison(
+        images=images,
+        dtype=dtype,
+        absolute=largest(ours - theirs) if same_shape else math.inf,
+        relative=relative_difference(ours, theirs),
+        agreed=int(agreed.sum()),
+        rows=agreed.numel(),
+        bit_equal=torch.equal(ours, theirs),
+        tolerance=allowed(tolerance, dtype),
+    )

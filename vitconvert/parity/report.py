@@ -1,8 +1,9 @@
-"""What a parity run found."""
+"""The result of a comparison with another implementation."""
 
 import json
 import math
 from dataclasses import asdict, dataclass
+from html import escape
 from typing import Any
 
 from vitconvert.errors import ParityFailed
@@ -21,7 +22,7 @@ class ParityReport:
         skipped: Why nothing was compared; "" otherwise.
         comparisons: One for each kind of images and each dtype.
         layers: Differences inside the models, in the order of computation.
-        first_divergence: The first layer that departs, or None.
+        first_divergence: The first layer that differs by more than rounding, or None.
         notes: What was changed in the reference to make the comparison possible.
         tolerance: The relative difference that was allowed in float32.
     """
@@ -113,6 +114,10 @@ class ParityReport:
             ("likely cause", divergence.cause if divergence else ""),
             *(("note", note) for note in self.notes),
         ]
+
+    def _repr_html_(self) -> str:
+        """The same page inside a notebook's cell."""
+        return f'<iframe srcdoc="{escape(self.to_html())}" width="100%" height="600"></iframe>'
 
 
 def _line(comparison: Comparison) -> str:

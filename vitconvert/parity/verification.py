@@ -12,9 +12,15 @@ from torch import Tensor, nn
 from vitconvert.checkpoint import Checkpoint, build_model
 from vitconvert.errors import MissingPackage, NotRepresentable, UsageError
 from vitconvert.model import ViT
-from vitconvert.parity.comparing import allowed, compare_outputs, layer_differences
 from vitconvert.parity.diagnosis import Case, diagnose
-from vitconvert.parity.differences import Comparison, Divergence, LayerDifference
+from vitconvert.parity.differences import (
+    Comparison,
+    Divergence,
+    LayerDifference,
+    allowed,
+    compare_outputs,
+    layer_differences,
+)
 from vitconvert.parity.inputs import sample_images
 from vitconvert.parity.report import ParityReport
 from vitconvert.preprocessing import Preprocessing
@@ -42,14 +48,14 @@ def verify_checkpoint(
     """Compare a checkpoint with the implementation of its own program.
 
     Args:
-        checkpoint: What is to be verified.
-        against: Another checkpoint: the implementation of its ecosystem gets its tensors and is
-            compared with. By default, the same checkpoint.
-        model: What should compute the same, and is not changed; by default, the checkpoint in
-            vitconvert's model.
+        checkpoint: What is verified.
+        against: A checkpoint whose program loads its tensors and is compared with; by default,
+            the same checkpoint.
+        model: The model that should compute the same, which is not changed; by default, the
+            checkpoint in vitconvert's model.
         tolerance, seed, batch, dtypes: As for `vitconvert.verify`.
-        until_equal: Leave out float64 if no bit differs in float32, in any layer: it could not
-            tell more, and takes three times as long.
+        until_equal: Leave out float64 if no bit differs in float32 in any layer: it would show
+            nothing more, and takes three times as long.
 
     Raises:
         UsageError: The model reads other images than `against`, or an argument is wrong.
@@ -68,7 +74,7 @@ def verify_checkpoint(
             )
         model = reference.adapt(model)
         images = _images(model, checkpoint.preprocessing, seed=seed, batch=batch)
-        # The sharpest arithmetic comes last, and says where the two part.
+        # The most exact arithmetic comes last: it shows where the two differ.
         wanted = sorted(set(dtypes) & set(reference.dtypes)) or reference.dtypes
         parts: list[_Part] = []
         for dtype in wanted:
@@ -89,7 +95,7 @@ def verify_checkpoint(
 
 @dataclass(frozen=True)
 class _Part:
-    """What one dtype showed."""
+    """The result of one dtype."""
 
     comparisons: list[Comparison]
     layers: list[LayerDifference]
@@ -133,7 +139,7 @@ def _compare_in(
 
 
 def _divergence(apart: Mapping[str, float], case: Case, kind: str) -> Divergence | None:
-    """The first layer that departs, and why."""
+    """The first layer that differs by more than rounding, and why."""
     layer = next((layer for layer, value in apart.items() if not value <= case.limit), None)
     if layer is None:
         return None
@@ -147,7 +153,7 @@ def _divergence(apart: Mapping[str, float], case: Case, kind: str) -> Divergence
 
 
 def _in_dtype(model: _Model, dtype: torch.dtype) -> _Model:
-    """The model itself if it will do, or a copy on the CPU."""
+    """The model itself if it is ready, or a copy on the CPU."""
     ready = all(p.dtype == dtype and p.device.type == "cpu" for p in model.parameters())
     if ready and not model.training:
         return model

@@ -43,10 +43,10 @@ def isolated() -> Iterator[None]:
 def side_by_side(
     theirs: Callable[[], Tensors], ours: Callable[[], Tensors]
 ) -> tuple[Tensors, Tensors]:
-    """Two computations at once, each in one thread, and isolated if this is.
+    """Two computations at once, each in a thread of its own.
 
-    Autocast and default devices are a thread's own, as are gradients: a new one has none of the
-    former, and is told of the latter.
+    Autocast, default devices and gradients are settings of a thread. A new thread has no autocast
+    and no default device; gradients are switched off in it.
     """
 
     @torch.no_grad()

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from vitconvert.checkpoint import Checkpoint, ReadOptions, read_checkpoint
 from vitconvert.config import ViTConfig, field_names
+from vitconvert.containers import Container, bytes_of, written_module
 from vitconvert.errors import MissingPackage, NotRepresentable, ParityFailed
+from vitconvert.formats import written_formats
 from vitconvert.programs.agreement import TOLERANCE, relative_difference
-from vitconvert.programs.plain_readers import open_plainly
 from vitconvert.programs.program import Opener, build_reference, program_of
 from vitconvert.sources import locate
 from vitconvert.tables.table import Table
@@ -19,6 +20,45 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from vitconvert.model import ViT
+
+
+def open_plainly(directory: Path, table: Table, container: Container) -> str:
+    """Read an output as its users do, and compare every tensor with what vitconvert reads.
+
+    Args:
+        directory: The output.
+        table: The dialect that it was written in.
+        container: The output as vitconvert reads it.
+
+    Returns:
+        The name of the function that read it.
+
+    Raises:
+        ParityFailed: It finds other names, shapes or bytes.
+    """
+    form, module = written_formats()[table.container], written_module(table.container)
+    left = set(container.manifest)
+    for path in sorted(directory.glob(f"*{Path(form.output).suffix}")):
+        for name, shape, data in module.read_plainly(path, table.wrapper):
+            if name not in left or (shape, data) != _contents(container.read(name)):
+                raise _differs(module.READER, name)
+            left.remove(name)
+    if left:
+        raise _differs(module.READER, min(left))
+    return module.READER
+
+
+def _contents(tensor: "Tensor") -> tuple[tuple[int, ...], bytes]:
+    return tuple(tensor.shape), bytes_of(tensor).tobytes()
+
+
+def _differs(reader: str, key: str) -> ParityFailed:
+    return ParityFailed(
+        f"{reader} reads other tensors in the output than were written.",
+        evidence={"tensor": key},
+        hint="nothing was written. Please report this with the checkpoint's name.",
+    )
+
 
 # What timm and transformers raise for weights or arguments that they do not take.
 _REFUSALS = (RuntimeError, ValueError, TypeError, KeyError, AttributeError, OSError, AssertionError)
@@ -66,8 +106,9 @@ class Opened:
 def open_output(directory: Path, table: Table, model: "ViT") -> tuple[Opened, ...]:
     """Load an output with the programs that it is for, and compare what they compute.
 
-    Some programs load the directory by themselves. Of other projects, whatever reads the file for
-    them reads it, and their own class, where it can be installed, takes its tensors and runs.
+    Some programs load the directory by themselves. For other projects, the function that they use
+    to read such files reads it, and their own class, where it can be installed, computes with the
+    tensors.
 
     Args:
         directory: The output.

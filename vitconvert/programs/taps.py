@@ -20,7 +20,7 @@ OUTPUT = "output"
 
 @dataclass(frozen=True)
 class Tap:
-    """The first input of a module, or its output; a grid of patches has its channels second."""
+    """The first input of a module, or its output. The channels of a grid of patches come second."""
 
     module: str
     input: bool = False
@@ -43,7 +43,7 @@ def position(layer: str) -> tuple[int, int, str]:
 
 
 def canonical_taps(depth: int) -> dict[str, Tap]:
-    """Of vitconvert's ViT, and of timm's, whose modules have the same names."""
+    """For vitconvert's ViT, and for timm's, whose modules have the same names."""
     return {
         "patch_embed": Tap("patch_embed"),
         "features": Tap("head", input=True),
@@ -52,7 +52,7 @@ def canonical_taps(depth: int) -> dict[str, Tap]:
 
 
 def block_taps(depth: int, *, block: str, norm2: str, norm: str) -> dict[str, Tap]:
-    """Of models whose blocks are modules: the second norm reads what the attention left."""
+    """For models whose blocks are modules: the second norm reads the tokens after the attention."""
     taps = {"embedding": Tap(block.format(i=0), input=True), "norm": Tap(norm)}
     for i in range(depth):
         path = block.format(i=i)

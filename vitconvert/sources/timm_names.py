@@ -1,6 +1,12 @@
-"""timm names to the places of their weights, through timm's own table of pretrained models."""
+"""timm names to the places of their weights, through timm's own table of pretrained models, or to
+random weights."""
+
+from dataclasses import replace
+from pathlib import Path
 
 from vitconvert.errors import SourceError, nearest
+from vitconvert.sources.local import locate_path
+from vitconvert.sources.located import Located
 from vitconvert.sources.references import HubRepo, WebAddress
 
 
@@ -17,7 +23,7 @@ def resolve_timm(name: str) -> tuple[str, HubRepo | WebAddress]:
     architecture, _, tag = name.partition(".")
     tags = [key.partition(".")[2] for key in get_arch_pretrained_cfgs(architecture)]
     if not is_model(architecture):
-        raise unknown_architecture(architecture)
+        raise _unknown_architecture(architecture)
     if tag and tag not in tags:
         raise _unknown_tag(architecture, tag, tags)
     cfg = get_pretrained_cfg(name)
@@ -34,7 +40,25 @@ def resolve_timm(name: str) -> tuple[str, HubRepo | WebAddress]:
     )
 
 
-def unknown_architecture(architecture: str) -> SourceError:
+def random_timm(name: str, directory: Path) -> Located:
+    """Make timm's architecture with random weights, saved as timm saves for the Hub.
+
+    Raises:
+        SourceError: timm has no such architecture.
+    """
+    import timm
+    from timm.models import save_for_hf
+
+    bare = name.removeprefix("timm:").split(".")[0]
+    if not timm.is_model(bare):
+        raise _unknown_architecture(bare)
+    model = timm.create_model(bare, pretrained=False)
+    save_for_hf(model, str(directory), safe_serialization=True)
+    located = locate_path(str(directory), directory)
+    return replace(located, reference=f"timm:{bare}, random weights", name=bare)
+
+
+def _unknown_architecture(architecture: str) -> SourceError:
     """The error for a name that timm does not know, with the nearest that it does."""
     from timm.models import list_models
 

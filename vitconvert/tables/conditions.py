@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Set
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from vitconvert.config import ViTConfig, field_names
 from vitconvert.tables.canonical import shown_words
@@ -54,8 +54,7 @@ def parse_conditional(key: str, value: Any, words: Set[str] | None = None) -> Co
     raise ValueError('expected "name", "name if predicate" or "name unless predicate"')
 
 
-@dataclass(frozen=True)
-class Always:
+class Always(NamedTuple):
     """What is so of every model that a project's class makes."""
 
     predicate: Predicate
@@ -72,8 +71,7 @@ class Always:
         return f"{text} ({self.predicate.values(look_up)}): {self.reason}" if self.reason else text
 
 
-@dataclass(frozen=True)
-class Must:
+class Must(NamedTuple):
     """What must be so, because the project's code mistakes the tensors otherwise."""
 
     predicate: Predicate

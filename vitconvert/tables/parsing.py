@@ -15,12 +15,12 @@ class Parser:
 
     Args:
         text: What is parsed.
-        token: Matches blanks and one token, which is its first group.
+        token: A regular expression of blanks and one token, which is its first group.
     """
 
-    def __init__(self, text: str, token: re.Pattern[str]) -> None:
+    def __init__(self, text: str, token: str | re.Pattern[str]) -> None:
         self.text = text
-        self.tokens = [(m[1], m.start(1)) for m in token.finditer(text)]
+        self.tokens = [(m[1], m.start(1)) for m in re.finditer(token, text)]
         self.position = 0
 
     def peek(self, ahead: int = 0) -> str:

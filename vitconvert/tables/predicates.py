@@ -17,7 +17,6 @@ import dataclasses
 import functools
 import math
 import operator
-import re
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -29,9 +28,8 @@ from vitconvert.tables.parsing import Parser
 
 LookUp = Callable[[str], Any]  # the value of a word, None where it is not known
 
-_TOKEN = re.compile(r"\s*('[^']*'|[=!<>]=|[()*<>]|[A-Za-z_][A-Za-z0-9_.]*|[^\s()*=!<>']+|\S)")
-_NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?(e-?[0-9]+)?\Z")
-_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*\Z")
+# Compiled when it is first needed: most conditions are one word.
+_TOKEN = r"\s*('[^']*'|[=!<>]=|[()*<>]|[A-Za-z_][A-Za-z0-9_.]*|[^\s()*=!<>']+|\S)"
 _COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
     "==": operator.eq,
     "!=": operator.ne,
@@ -110,7 +108,7 @@ def parse_predicate(text: str, words: Set[str]) -> Predicate:
     Raises:
         ParseError: With the text and a caret under the place.
     """
-    root = _Predicate(text, words).whole()
+    root = _Word(text) if text in words else _Predicate(text, words).whole()
     return Predicate(text, tuple(dict.fromkeys(_words(root))), root)
 
 
@@ -185,15 +183,24 @@ class _Predicate(Parser):
             inner = self.predicate()
             self.take(")")
             return inner
-        if _NUMBER.match(token):
-            return _Constant(float(self.take()) if set(token) & set(".e") else int(self.take()))
+        if token[:1].isdecimal():
+            return self.number()
         if len(token) > 1 and token[0] == token[-1] == "'":
             return _Constant(self.take()[1:-1])
-        if token and (not _WORD.match(token) or token in _KEYWORDS):
+        if token and (token in _KEYWORDS or not token.replace(".", "_").isidentifier()):
             raise self.error(f"expected a word, a number or a 'text', found {token!r}")
         if token and token not in self.words:
             raise self.error(self.why_not(token))
         return _Word(self.take())
+
+    def number(self) -> _Node:
+        token = self.peek()
+        try:
+            value = int(token) if token.isdecimal() else float(token)
+        except ValueError:
+            raise self.error(f"{token!r} is no number") from None
+        self.take()
+        return _Constant(value)
 
     def why_not(self, word: str) -> str:
         if word in config_words():

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import vit_pytorch
-from vit_pytorch.simple_vit_with_register_tokens import SimpleViT as SimpleViTWithRegisters
+from torch import nn
 
+from tests.packages import vit_pytorch
 from tests.tables.specimens.specimen import GRID, USER, Shapes, Specimen, linear
 
 LUCID: dict[str, Any] = {
@@ -30,24 +30,36 @@ LUCIDRAINS = {
     "in_channels": 3,
     "num_classes": 7,
 }
+
+
+def vit(**arguments: Any) -> nn.Module:
+    return vit_pytorch.ViT(**arguments)
+
+
+def simple_vit(**arguments: Any) -> nn.Module:
+    return vit_pytorch.SimpleViT(**arguments)
+
+
+def simple_vit_with_registers(**arguments: Any) -> nn.Module:
+    return vit_pytorch.simple_vit_with_register_tokens.SimpleViT(**arguments)
+
+
 VIT_PYTORCH = {
     "lucidrains": Specimen(
         dialect="lucidrains",
-        make=partial(vit_pytorch.ViT, **LUCID | {"depth": 11}),
+        make=partial(vit, **LUCID | {"depth": 11}),
         stated=USER | GRID,
         expected=LUCIDRAINS | GRID | {"depth": 11, "pooling": "token", "patch_pre_norm": True},
     ),
     "lucidrains, four channels": Specimen(
         dialect="lucidrains",
-        make=partial(vit_pytorch.ViT, **LUCID | {"patch_size": (8, 6), "channels": 4}),
+        make=partial(vit, **LUCID | {"patch_size": (8, 6), "channels": 4}),
         stated=USER | GRID | {"patch_size": (8, 6)},
         expected=LUCIDRAINS | GRID | {"depth": 3, "patch_size": (8, 6), "in_channels": 4},
     ),
     "lucidrains, one channel, one head": Specimen(
         dialect="lucidrains",
-        make=partial(
-            vit_pytorch.ViT, **LUCID | {"heads": 1, "dim_head": 20, "channels": 1, "image_size": 24}
-        ),
+        make=partial(vit, **LUCID | {"heads": 1, "dim_head": 20, "channels": 1, "image_size": 24}),
         stated={"num_heads": 1},
         expected={
             "num_heads": 1,
@@ -61,13 +73,13 @@ VIT_PYTORCH = {
     ),
     "lucidrains mean": Specimen(
         dialect="lucidrains_mean",
-        make=partial(vit_pytorch.ViT, **LUCID | {"pool": "mean"}),
+        make=partial(vit, **LUCID | {"pool": "mean"}),
         stated=USER | GRID,
         expected=LUCIDRAINS | GRID | {"depth": 3, "pooling": "avg", "class_token": False},
     ),
     "lucidrains simple": Specimen(
         dialect="lucidrains_simple",
-        make=partial(vit_pytorch.SimpleViT, **LUCID | {"num_classes": 2, "channels": 1}),
+        make=partial(simple_vit, **LUCID | {"num_classes": 2, "channels": 1}),
         stated=USER | GRID,
         expected=LUCIDRAINS
         | GRID
@@ -83,7 +95,7 @@ VIT_PYTORCH = {
     ),
     "lucidrains simple with registers": Specimen(
         dialect="lucidrains_simple",
-        make=partial(SimpleViTWithRegisters, **LUCID, num_register_tokens=5),
+        make=partial(simple_vit_with_registers, **LUCID, num_register_tokens=5),
         stated=USER | GRID,
         expected=LUCIDRAINS | GRID | {"depth": 3, "num_registers": 5},
     ),

@@ -3,10 +3,9 @@
 from functools import partial
 from typing import Any
 
-import transformers
 from torch import nn
-from torchvision.models.vision_transformer import VisionTransformer as TorchvisionViT
 
+from tests.packages import torchvision, transformers
 from tests.tables.specimens.specimen import PLAIN, USER, Specimen
 
 HF_SIZES = {
@@ -40,7 +39,7 @@ def hf_disk_name(name: str) -> str:
     return name
 
 
-def torchvision_vit(**changes: Any) -> TorchvisionViT:
+def torchvision_vit(**changes: Any) -> "torchvision.models.VisionTransformer":
     options = {
         "image_size": 24,
         "patch_size": 8,
@@ -50,7 +49,7 @@ def torchvision_vit(**changes: Any) -> TorchvisionViT:
         "mlp_dim": 50,
         "num_classes": 7,
     }
-    return TorchvisionViT(**options | changes)
+    return torchvision.models.VisionTransformer(**options | changes)
 
 
 def torchvision_old_name(name: str) -> str:

@@ -3,20 +3,13 @@
 from functools import partial
 from typing import Any
 
-import timm
-from timm.layers import HybridEmbed, StdConv2dSame
-from timm.models.beit import Beit
-from timm.models.deit import VisionTransformerDistilled
-from timm.models.resnet import Bottleneck, ResNet
-from timm.models.resnetv2 import ResNetV2, create_resnetv2_stem
-from timm.models.vision_transformer import VisionTransformer
-from timm.models.vision_transformer_hybrid import ConvStem
 from torch import nn
 
+from tests.packages import timm
 from tests.tables.specimens.specimen import GRID, PLAIN, USER, Shapes, Specimen
 
 
-def timm_vit(**changes: Any) -> VisionTransformer:
+def timm_vit(**changes: Any) -> "timm.models.VisionTransformer":
     options = {
         "img_size": (32, 24),
         "patch_size": 8,
@@ -26,40 +19,44 @@ def timm_vit(**changes: Any) -> VisionTransformer:
         "num_heads": 3,
         "mlp_ratio": 50 / 30,
     }
-    return VisionTransformer(**options | changes)
+    return timm.models.VisionTransformer(**options | changes)
 
 
-def timm_distilled() -> VisionTransformerDistilled:
+def timm_distilled() -> "timm.models.VisionTransformerDistilled":
     options = {"img_size": 24, "patch_size": 8, "num_classes": 7, "embed_dim": 30, "num_heads": 3}
-    return VisionTransformerDistilled(depth=2, mlp_ratio=2, **options)
+    return timm.models.VisionTransformerDistilled(depth=2, mlp_ratio=2, **options)
 
 
-def timm_hybrid(layers: tuple[int, ...], size: int = 32) -> VisionTransformer:
-    conv = partial(StdConv2dSame, eps=1e-8)
+def timm_hybrid(layers: tuple[int, ...], size: int = 32) -> "timm.models.VisionTransformer":
+    conv = partial(timm.layers.StdConv2dSame, eps=1e-8)
     common = {"stem_type": "same", "preact": False, "conv_layer": conv}
     channels = tuple(128 * 2**stage for stage in range(len(layers)))
     if layers:
-        backbone = ResNetV2(
+        backbone = timm.models.ResNetV2(
             layers=layers, channels=channels, stem_chs=32, num_classes=0, global_pool="", **common
         )
     else:
-        backbone = create_resnetv2_stem(3, out_chs=32, **common)
-    embed = partial(HybridEmbed, backbone=backbone)
+        backbone = timm.models.resnetv2.create_resnetv2_stem(3, out_chs=32, **common)
+    embed = partial(timm.layers.HybridEmbed, backbone=backbone)
     return timm_vit(img_size=size, patch_size=1 if layers else 4, embed_layer=embed)
 
 
-def timm_resnet_d() -> VisionTransformer:
+def timm_resnet_d() -> "timm.models.VisionTransformer":
     sizes = {"stem_width": 8, "channels": (16, 32), "layers": (1, 2), "num_classes": 0}
     options = {"stem_type": "deep", "avg_down": True, "global_pool": ""}
-    backbone = ResNet(Bottleneck, **sizes, **options)
+    backbone = timm.models.ResNet(timm.models.Bottleneck, **sizes, **options)
     backbone.layer3 = backbone.layer4 = nn.Identity()
-    embed = partial(HybridEmbed, backbone=backbone)
+    embed = partial(timm.layers.HybridEmbed, backbone=backbone)
     return timm_vit(img_size=(30, 24), patch_size=1, embed_layer=embed)
 
 
-def timm_mobileclip() -> VisionTransformer:
+def timm_mobileclip() -> "timm.models.VisionTransformer":
     stem = {"stride": (4, 2, 2), "kernel_size": (4, 2, 2), "padding": 0, "act_layer": nn.GELU}
-    embed = partial(HybridEmbed, backbone=ConvStem(channels=(12, 12, 30), **stem), proj=False)
+    embed = partial(
+        timm.layers.HybridEmbed,
+        backbone=timm.models.vision_transformer_hybrid.ConvStem(channels=(12, 12, 30), **stem),
+        proj=False,
+    )
     return timm_vit(img_size=(67, 48), patch_size=1, embed_layer=embed, no_embed_class=True)
 
 
@@ -70,9 +67,9 @@ def timm_named(name: str, patch: int, **changes: Any) -> nn.Module:
     return timm.create_model(name, **options | changes)
 
 
-def timm_beit(**changes: Any) -> Beit:
+def timm_beit(**changes: Any) -> "timm.models.Beit":
     options = {"img_size": 32, "patch_size": 8, "num_classes": 7, "embed_dim": 36, "num_heads": 3}
-    return Beit(**options | {"depth": 11, "mlp_ratio": 50 / 36} | changes)
+    return timm.models.Beit(**options | {"depth": 11, "mlp_ratio": 50 / 36} | changes)
 
 
 def with_pre_logits() -> Shapes:

@@ -1,10 +1,11 @@
 """Checkpoints of torch: read in every form that torch.save has written, written in its newest.
 
 pickle_reader    the opcodes of torch's pickles, read without calling anything
-stored_tensors   where the tensors that a pickle describes lie in an archive
+stored_tensors   where the tensors that a pickle describes lie in a file
 unwrapping       the named tensors among all that a checkpoint holds
-through_torch    unusual checkpoints, read by torch itself
-checkpoint       ordinary ones, read without torch
+reading          what the pickle of a checkpoint may name, and what it describes
+checkpoint       checkpoints in zip archives, as they are since torch 1.6
+legacy           checkpoints as they were before
 torchscript      programs with weights, a format of their own
 writing          what torch.save would write, written without torch
 """
@@ -18,7 +19,7 @@ from vitconvert.containers.container import Container
 from vitconvert.containers.content import Content, bytes_of
 from vitconvert.containers.format_modules import Array, Surroundings
 from vitconvert.containers.torch.checkpoint import open_checkpoint
-from vitconvert.containers.torch.through_torch import open_legacy
+from vitconvert.containers.torch.legacy import open_legacy
 from vitconvert.containers.torch.writing import write_torch
 from vitconvert.containers.zip_archive import Member
 

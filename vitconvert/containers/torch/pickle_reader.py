@@ -1,8 +1,11 @@
-"""The pickles inside torch's zip archives, read without calling anything.
+"""The pickles of torch, read without calling anything.
 
 Python's own unpickler calls what a pickle names. This one knows the few opcodes that torch writes
 and builds descriptions: a tensor says where its numbers lie. Which names a pickle may use, and
-what they describe, is for each kind of archive to say.
+what they describe, is for each kind of file to say.
+
+Time and memory are bounded by the length of the pickle. Nothing is copied that a pickle can name
+again and again, and what a dictionary hashes and compares is short.
 
 Source: torch/serialization.py, torch/_utils.py and torch/csrc/jit/serialization/pickler.h, torch
 1.6 to 2.15.
@@ -10,9 +13,10 @@ Source: torch/serialization.py, torch/_utils.py and torch/csrc/jit/serialization
 
 import pickletools
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from itertools import islice
+from typing import IO, Any
 
 STORAGES: Mapping[str, str] = {
     "torch.DoubleStorage": "float64",
@@ -26,6 +30,10 @@ STORAGES: Mapping[str, str] = {
     "torch.ByteStorage": "uint8",
     "torch.BoolStorage": "bool",
     "torch.ComplexFloatStorage": "complex64",
+    "torch.ComplexDoubleStorage": "complex128",  # this and the next are no dtypes of weights
+    "torch.QInt8Storage": "qint8",
+    "torch.QUInt8Storage": "quint8",
+    "torch.QInt32Storage": "qint32",
 }
 """torch's name of the dtype of each storage class."""
 
@@ -39,6 +47,10 @@ HOOKS = "collections.OrderedDict"  # the empty backward hooks of every tensor
 _STRANGE = "values in an order that torch never writes"
 _LITERALS = ("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE")
 _CONSTANTS: Mapping[str, object] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
+# A large checkpoint with the state of its optimizer takes 50,000 opcodes and keys of 100 letters.
+_MOST_OPCODES = 500_000
+_LONGEST_KEY = 10_000
+_LARGEST_KEY = 2**63  # a million larger numbers may share one hash, and a lookup then takes hours
 
 
 class StrangePickle(ValueError):
@@ -70,6 +82,38 @@ class Global:
 
     name: str
 
+    def __str__(self) -> str:
+        return self.name
+
+
+class OddTensor:
+    """A tensor whose numbers do not lie in the file as they are; `fact` goes on after its name."""
+
+    def __init__(self, fact: str) -> None:
+        self.fact = fact
+
+
+def names_in(data: bytes | IO[bytes]) -> set[str]:
+    """What a pickle names, up to where it is damaged."""
+    found = set()
+    try:
+        for opcode, argument in islice(_opcodes(data), _MOST_OPCODES):
+            if opcode == "GLOBAL":
+                found.add(_name(argument))
+    except ValueError:
+        pass
+    return found
+
+
+def _opcodes(data: bytes | IO[bytes]) -> Iterator[tuple[str, Any]]:
+    return ((opcode.name, argument) for opcode, argument, _ in pickletools.genops(data))
+
+
+def _name(argument: str) -> str:
+    """The name that a GLOBAL gives, with the module of Python 3."""
+    module, _, name = argument.partition(" ")
+    return f"{'builtins' if module == '__builtin__' else module}.{name}"
+
 
 class PickleReader:
     """A stack, its marks and a memo, as in `pickletools`.
@@ -78,6 +122,7 @@ class PickleReader:
     """
 
     def __init__(self) -> None:
+        self.storages: dict[str, Storage] = {}  # by their keys, in the order of the pickle
         self.stack: list[Any] = []
         self.below: list[list[Any]] = []  # the stack at each open mark
         self.memo: dict[Any, Any] = {}
@@ -105,15 +150,34 @@ class PickleReader:
         """Give an object that was made its attributes."""
         raise NotImplementedError
 
-    def read(self, data: bytes) -> object:
-        """Describe what the pickle holds.
+    def stored(self, identity: object) -> Storage:
+        """The storage that a pickle names, as archives name it."""
+        match identity:
+            case ("storage", Global() as kind, str(key), str(), int(length)):
+                return self.storage(kind, key, length)
+        raise StrangePickle(_STRANGE)
+
+    def storage(self, kind: Global, key: str, length: int) -> Storage:
+        """The storage with a key; two descriptions of it must agree."""
+        dtype = "uint8" if kind.name == UNTYPED_STORAGE else STORAGES.get(kind.name)
+        if dtype is None or len(key) > _LONGEST_KEY or not 0 <= length < _LARGEST_KEY:
+            raise StrangePickle(_STRANGE)
+        storage = Storage(dtype=dtype, key=key, length=length)
+        if self.storages.setdefault(key, storage) != storage:  # torch takes whatever came first
+            raise StrangePickle(f"storage {key[:80]!r} is described in two ways")
+        return storage
+
+    def read(self, data: bytes | IO[bytes]) -> object:
+        """Describe what a pickle holds; of a file, the one that begins where it stands.
 
         Raises:
             StrangePickle: It is truncated, or says what torch's pickler never writes.
         """
         try:
-            for opcode, argument, _ in pickletools.genops(data):
-                self._step(opcode.name, argument)
+            for number, (opcode, argument) in enumerate(_opcodes(data)):
+                if number == _MOST_OPCODES:
+                    raise StrangePickle(f"more than {_MOST_OPCODES:,} values")
+                self._step(opcode, argument)
             return self.stack.pop()  # the last opcode is STOP, or genops had raised
         except (ValueError, LookupError, TypeError) as error:
             raise StrangePickle(str(error) or type(error).__name__) from error
@@ -142,7 +206,7 @@ class PickleReader:
             case "EMPTY_TUPLE":
                 stack.append(())
             case "GLOBAL":
-                stack.append(self.known(argument.replace(" ", ".")))
+                stack.append(self.known(_name(argument)))
             case _ if opcode in _CONSTANTS:
                 stack.append(_CONSTANTS[opcode])
             case "STOP":
@@ -172,7 +236,7 @@ class PickleReader:
                 attributes = self.stack.pop()
                 self.set_attributes(self.stack[-1], attributes)
             case "BINPERSID":
-                self.stack.append(_storage(self.stack.pop()))
+                self.stack.append(self.stored(self.stack.pop()))
             case "REDUCE":
                 called, arguments = self._last(2)
                 if type(called) is not Global or type(arguments) is not tuple:
@@ -195,18 +259,18 @@ class PickleReader:
     def _fill(self, target: object, items: list[Any]) -> None:
         """Put items into a dictionary, which others may have been given already."""
         keys = items[::2]
-        # Other keys hash and print in ways that a description does not share.
-        plain = all(key is None or type(key) in (str, int, float, bool) for key in keys)
-        if not isinstance(target, dict) or not plain:
+        if not isinstance(target, dict) or not all(map(_is_key, keys)):
             raise StrangePickle(_STRANGE)
         target.update(zip(keys, items[1::2], strict=True))
 
 
-def _storage(identity: object) -> Storage:
-    match identity:
-        case ("storage", Global(name), str(key), str(), int(length)):
-            if name in STORAGES:
-                return Storage(dtype=STORAGES[name], key=key, length=length)
-            if name == UNTYPED_STORAGE:
-                return Storage(dtype="uint8", key=key, length=length)
-    raise StrangePickle(_STRANGE)
+def _is_key(value: object) -> bool:
+    """Whether a value is hashed and compared at once, whatever other keys there are."""
+    if isinstance(value, str):
+        return len(value) <= _LONGEST_KEY
+    if isinstance(value, int):
+        return abs(value) < _LARGEST_KEY
+    if isinstance(value, tuple):
+        return len(value) <= 8 and all(not isinstance(v, tuple) and _is_key(v) for v in value)
+    by_identity = type(value).__hash__ is object.__hash__
+    return value is None or isinstance(value, float | Global) or by_identity

@@ -1,16 +1,27 @@
-"""Tensors that lie in the members of a zip archive, as torch writes its own archives."""
+"""Tensors that lie in the records of a torch file: members of an archive, or stretches of it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitconvert.containers.container import ITEM_SIZE, Stretch, TensorInfo
-from vitconvert.containers.mapped_file import MappedFile, checked_shape, tensor_from_buffer
-from vitconvert.containers.torch.pickle_reader import StoredTensor
-from vitconvert.containers.zip_archive import Member, member_bytes
-from vitconvert.errors import CorruptFile
+from vitconvert.containers.mapped_file import (
+    MappedFile,
+    checked_shape,
+    shown,
+    tensor_from_buffer,
+)
+from vitconvert.containers.torch.pickle_reader import OddTensor, StoredTensor
+from vitconvert.containers.zip_archive import (
+    FREE_INFLATION,
+    MOST_INFLATION,
+    Member,
+    member_bytes,
+)
+from vitconvert.errors import CorruptFile, UnsafeFile
 
 if TYPE_CHECKING:
     import torch
@@ -30,30 +41,83 @@ class LocatedTensor:
         """What a manifest says of it."""
         return TensorInfo(dtype=self.tensor.storage.dtype, shape=self.tensor.shape)
 
-    def place(self, path: Path) -> Stretch:
-        """Where it lies in the archive, if the member is stored as it is."""
-        skipped = self.tensor.offset * ITEM_SIZE[self.tensor.storage.dtype]
-        return Stretch(path=path, offset=self.member.offset + skipped, strides=self.tensor.stride)
+    @property
+    def place(self) -> int:
+        """Byte of its member at which the first element lies."""
+        return self.tensor.offset * ITEM_SIZE[self.tensor.storage.dtype]
+
+    @property
+    def memory(self) -> int:
+        """Bytes that somebody needs who makes it contiguous."""
+        if not self.member.stored:
+            return max(self.info.nbytes, self.member.size)
+        return self.info.nbytes
+
+    def stretch(self, path: Path) -> Stretch:
+        """Where it lies in the file, if the member is stored as it is."""
+        return Stretch(
+            path=path, offset=self.member.offset + self.place, strides=self.tensor.stride
+        )
 
     def read(self, path: Path, mapped: MappedFile) -> torch.Tensor:
-        """The tensor: a view on the mapped archive, or on a copy of a deflated member."""
-        storage = self.tensor.storage
-        whole = TensorInfo(dtype=storage.dtype, shape=(storage.length,))
+        """The tensor: a view on the mapped file, or on a copy of what is deflated or not aligned.
+
+        The checksum of a deflated member is compared. What is mapped is not looked at.
+        """
+        length = max(_end(self.tensor) - self.tensor.offset, 0)
+        seen = TensorInfo(dtype=self.tensor.storage.dtype, shape=(length,))
         if self.member.stored:
-            flat = mapped.tensor(self.member.offset, whole)
+            flat = mapped.tensor(self.member.offset + self.place, seen)
         else:
-            flat = tensor_from_buffer(bytearray(member_bytes(path, self.member)), 0, whole)
-        return flat.as_strided(self.tensor.shape, self.tensor.stride, self.tensor.offset)
+            flat = tensor_from_buffer(bytearray(member_bytes(path, self.member)), self.place, seen)
+        return flat.as_strided(self.tensor.shape, self.tensor.stride)
 
 
-def located(path: Path, name: str, tensor: StoredTensor, member: Member | None) -> LocatedTensor:
-    """Find a tensor in its member, which must be as long as the pickle declares.
+def located_tensors(
+    path: Path, tensors: Mapping[str, StoredTensor | OddTensor], members: Mapping[str, Member]
+) -> dict[str, LocatedTensor]:
+    """Find tensors in their members, which must be as long as the pickle declares.
+
+    Args:
+        path: The file.
+        tensors: By name.
+        members: By the keys of storages.
 
     Raises:
-        CorruptFile: It reaches beyond its member, or makes no sense.
+        CorruptFile: One reaches beyond its member, or makes no sense, or has no plain numbers.
+        UnsafeFile: All together are far larger than the file.
     """
-    checked_shape(path, name, tensor.shape)
+    found = {name: _located(path, name, tensor, members) for name, tensor in tensors.items()}
+    # Names may share their numbers, and a stride of zero repeats them.
+    size = path.stat().st_size
+    limit = FREE_INFLATION + MOST_INFLATION * size
+    if (asked := sum(tensor.memory for tensor in found.values())) > limit:
+        raise UnsafeFile(
+            "The tensors are far larger than the file, of which they are views.",
+            evidence={
+                "file": path,
+                "on disk": f"{size:,} bytes",
+                "tensors": f"{asked:,} bytes",
+                "limit": f"{limit:,} bytes",
+            },
+            meaning="A file like this is made to exhaust memory, or the disk.",
+        )
+    return found
+
+
+def _located(
+    path: Path, name: str, tensor: StoredTensor | OddTensor, members: Mapping[str, Member]
+) -> LocatedTensor:
+    if isinstance(tensor, OddTensor):
+        raise CorruptFile(f"{name!r} {tensor.fact}", evidence={"file": path})
     storage, steps = tensor.storage, tensor.stride
+    if storage.dtype not in ITEM_SIZE:
+        raise CorruptFile(
+            f"{name!r} has a dtype that is not read here.",
+            evidence={"file": path, "dtype": storage.dtype, "known": " ".join(ITEM_SIZE)},
+        )
+    checked_shape(path, name, tensor.shape)
+    member = members.get(storage.key)
     counts = all(type(step) is int and 0 <= step < _MOST for step in steps)
     if not counts or len(steps) != len(tensor.shape):
         fact = f"{name!r} has a stride that does not go with its shape."
@@ -64,7 +128,7 @@ def located(path: Path, name: str, tensor: StoredTensor, member: Member | None) 
     else:
         return LocatedTensor(tensor=tensor, member=member)
     raise CorruptFile(
-        fact, evidence={"file": path, "shape": list(tensor.shape)}, hint="download it again."
+        fact, evidence={"file": path, "shape": shown(tensor.shape)}, hint="download it again."
     )
 
 

@@ -10,7 +10,6 @@ Source: torch/csrc/jit/serialization/pickler.h and unpickler.cpp, torch 1.0 to 2
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,8 @@ from vitconvert.containers.torch.pickle_reader import (
     StoredTensor,
     StrangePickle,
 )
-from vitconvert.containers.torch.stored_tensors import LocatedTensor, located
+from vitconvert.containers.torch.stored_tensors import located_tensors
+from vitconvert.containers.torch.unwrapping import checked_names
 from vitconvert.containers.zip_archive import Member, member_bytes
 from vitconvert.errors import CorruptFile, UnsafeFile
 
@@ -111,19 +111,23 @@ def open_file(path: Path, members: Mapping[str, Member], _prefer: object) -> Con
     pickled = next(name for name in members if name.endswith("/data.pkl"))
     archive = pickled.removesuffix("data.pkl")
     _refuse_big_endian(path, members.get(archive + "byteorder"))
-    tensors: dict[str, LocatedTensor] = {}
+    described: dict[str, StoredTensor] = {}
     extras: dict[str, object] = {}
     top = _read_pickle(path, member_bytes(path, members[pickled]))
-    for name, value in _leaves(path, top):
-        if name in tensors or name in extras:
+    for name, value in checked_names(path, _leaves(path, top)):
+        if name in described or name in extras:
             raise CorruptFile(f"{name!r} appears twice.", evidence={"file": path})
         if isinstance(value, StoredTensor):
-            member = members.get(f"{archive}data/{value.storage.key}")
-            tensors[name] = _located(path, name, value, member)
+            described[name] = value
         elif value is not None and name.rpartition(".")[2] not in _FLAGS:
             extras[name] = _plain(value)
-    if not tensors:
+    if not described:
         raise _no_tensors(path, members)
+    prefix = f"{archive}data/"
+    storages = {
+        name.removeprefix(prefix): m for name, m in members.items() if name.startswith(prefix)
+    }
+    tensors = located_tensors(path, described, storages)
     mapped = MappedFile(path)
     return Container(
         path=path,
@@ -132,7 +136,7 @@ def open_file(path: Path, members: Mapping[str, Member], _prefer: object) -> Con
         manifest={name: tensor.info for name, tensor in tensors.items()},
         extras=extras,
         places={
-            name: tensor.place(path) for name, tensor in tensors.items() if tensor.member.stored
+            name: tensor.stretch(path) for name, tensor in tensors.items() if tensor.member.stored
         },
         reader=lambda name: tensors[name].read(path, mapped),
         release=mapped.close,
@@ -156,17 +160,6 @@ def _leaves(path: Path, top: object) -> Iterator[tuple[str, object]]:
         "The modules of this TorchScript archive nest in a circle, or too deeply.",
         evidence={"file": path, "at": ".".join(keys)[:80]},
     )
-
-
-def _located(path: Path, name: str, tensor: StoredTensor, member: Member | None) -> LocatedTensor:
-    found = located(path, name, tensor, member)
-    if prod(tensor.shape) > tensor.storage.length:
-        raise CorruptFile(
-            f"{name!r} is larger than its storage.",
-            evidence={"file": path, "shape": list(tensor.shape)},
-            hint="download it again.",
-        )
-    return found
 
 
 def _refuse_big_endian(path: Path, member: Member | None) -> None:

@@ -27,7 +27,7 @@ def npz_reference(checkpoint: Checkpoint) -> Reference:
     timm = package("timm", install="timm")
     config = checkpoint.config
     if config.computed_positions:
-        raise NotRepresentable("timm's .npz loader wants stored positions; this file has none.")
+        raise NotRepresentable("timm's .npz loader needs stored positions; this file has none.")
     name = f"timm {timm.__version__}'s .npz loader"
     model = _read(checkpoint, config, name)
     if config.representation_size:
@@ -45,7 +45,7 @@ def _read(checkpoint: Checkpoint, config: ViTConfig, name: str) -> nn.Module:
         config.replace(num_classes=0) if config.representation_size else config
     )
     for parameter in model.parameters():
-        parameter.fill_(math.nan)  # what the loader passes over stays so
+        parameter.fill_(math.nan)  # whatever the loader does not set stays NaN
     try:
         model.load_pretrained(str(checkpoint.weights.container.path))  # type: ignore[operator]
     except (KeyError, ValueError, TypeError, RuntimeError) as error:

@@ -172,9 +172,9 @@ def _processor(
     """The `preprocessor_config.json`, or None, and what departs from the source."""
     if patches != (source.resize == "patches"):
         reason = (
-            "this class reads patches of photographs that keep their shape, and the source does not"
+            "this class keeps the aspect ratio of photographs, and the source does not"
             if patches
-            else "photographs keep their shape, which this class does not read"
+            else "the source keeps the aspect ratio of photographs, and this class does not"
         )
         return None, (f"preprocessor_config.json is left out: {reason}",)
     try:

@@ -91,7 +91,7 @@ def transformers_reference(checkpoint: Checkpoint) -> Reference:
 
 
 def _in_float32(kind: str) -> dict[str, Any]:
-    """Of classes that round to float32 on the way, whatever the dtype of the weights."""
+    """For classes that compute a part in float32, whatever the dtype of the weights."""
     rounded = {"DINOv3ViTModel": "rotary angles", "Aimv2VisionModel": "norms"}
     if kind not in rounded:
         return {}

@@ -1,21 +1,28 @@
 """vit-pytorch's ViT and SimpleViT, as the installed release has them."""
 
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
-from vitconvert.errors import NotRepresentable
+from vitconvert.conversion.target import fit_target
+from vitconvert.errors import NotRepresentable, UsageError
 from vitconvert.programs.reference import Reference, load_strictly, own_tensors, package
 from vitconvert.programs.taps import Tap, Taps
-from vitconvert.programs.vit_pytorch import EPS, class_and_arguments
+from vitconvert.programs.vit_pytorch.classes import EPS, class_and_arguments
+from vitconvert.tables.dialects import find_tables
+from vitconvert.tables.table import Table
+
+if TYPE_CHECKING:
+    from torch import nn
+
 
 _ACTIVATION = {"relu": nn.ReLU, "silu": nn.SiLU, "tanh": nn.Tanh}
 
 
-def lucidrains_reference(checkpoint: Checkpoint) -> Reference:
+def vit_pytorch_reference(checkpoint: Checkpoint) -> Reference:
     """Build the class of the installed release, which can read the layouts since 1.4.
 
     vit-pytorch 1.26. Training scripts often replace its activation or epsilon, and some leave out
@@ -115,3 +122,43 @@ def _taps(depth: int) -> Taps:
         taps[f"blocks.{i}.mlp"] = Tap(after, input=True)
     taps["features"] = Tap("to_latent")
     return taps
+
+
+def build_vit_pytorch(source: Checkpoint | ViTConfig) -> "nn.Module":
+    """Build vit-pytorch's class, and load a checkpoint; see `vitconvert.build_lucidrains`."""
+    from vitconvert.programs.reference import package
+    from vitconvert.programs.vit_pytorch.reference import vit_pytorch_model, vit_pytorch_reference
+
+    package("vit_pytorch", install="vit-pytorch")
+    if isinstance(source, ViTConfig):
+        _require_class(source)
+        return vit_pytorch_model(source)[0].eval()
+    if source.table.program != "vit_pytorch":
+        raise UsageError(
+            "This checkpoint is not spelled as vit-pytorch's are.",
+            evidence={
+                "source": source.located.reference,
+                "dialect": f"{source.dialect} ({source.table.file})",
+            },
+            hint='convert it first: --to lucidrains (in Python, to="lucidrains").',
+        )
+    with source.weights.container:
+        return vit_pytorch_reference(source).model
+
+
+def _require_class(config: ViTConfig) -> None:
+    current = (table for table in find_tables("lucidrains") if not table.install)
+    refused = {table.name: _refusal(table, config) for table in current}
+    if all(refused.values()):
+        raise NotRepresentable(
+            "vit-pytorch's class cannot compute this function, even changed.",
+            details=[f"{name}: {why}" for name, why in refused.items()],
+        )
+
+
+def _refusal(table: Table, config: ViTConfig) -> str | None:
+    try:
+        fit_target(table, config)
+    except NotRepresentable as error:
+        return error.in_one_line()
+    return None

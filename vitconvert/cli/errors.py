@@ -28,11 +28,11 @@ def run(command: click.Command, arguments: list[str]) -> int:
         error.show()
         return error.exit_code
     except BrokenPipeError:
-        # The reader of our output (`| head`) has gone; nothing more can be told to anyone.
+        # The reader of our output (such as `| head`) is gone; nobody would see a message.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
-        return _report(_disk(error), as_json)
+        return _report(_refused_by_system(error), as_json)
 
 
 def _report(error: VitConvertError, as_json: bool) -> int:
@@ -44,10 +44,10 @@ def _report(error: VitConvertError, as_json: bool) -> int:
     return error.exit_code
 
 
-def _disk(error: OSError) -> VitConvertError:
+def _refused_by_system(error: OSError) -> VitConvertError:
     evidence = {"file": error.filename} if error.filename else {}
     return VitConvertError(
         f"The operating system refused: {error.strerror or error}.",
         evidence=evidence,
-        hint="is the disk full, or the place not yours to write? Nothing half-written was left.",
+        hint="is the disk full, or the place not writable? Nothing half-written was left.",
     )

@@ -1,0 +1,715 @@
+"""Hostile files of weights, one of each kind: a message and an exit code, in 10 s and 1 GiB.
+
+Each case is made in a few lines. Other bytes than a file holds are the worst that could come of
+one, so what can be read at all is compared with an independent reader.
+"""
+
+import io
+import json
+import os
+import pickle
+import socket
+import struct
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.hostile.harness import Answer, call_limited, run_limited
+from vitconvert.containers import open_container
+from vitconvert.errors import VitConvertError
+
+CORRUPT, UNSAFE, SOURCE = "corrupt-file", "unsafe-file", "source-not-found"
+GIB = 2**30
+
+
+def read_all(path: Path) -> None:
+    """Read every tensor of a file."""
+    with open_container(path) as container:
+        for name in container.manifest:
+            container.read(name).sum()
+
+
+def check(answer: Answer, word: str) -> None:
+    """The answer is a message with this word and its exit code, and it came at once."""
+    assert "Traceback" not in answer.err, answer.err
+    assert answer.err.startswith(f"error: {word}\n"), answer
+    assert answer.code == (4 if word == UNSAFE else 1)
+    assert len(answer.err) < 10_000
+    answer.err.encode()
+
+
+def check_read(answer: Answer) -> None:
+    assert answer.code == 0, answer
+    assert not answer.err
+
+
+def refused(path: Path, word: str) -> None:
+    """Both its header and its tensors are asked for."""
+    check(run_limited("inspect", path), word)
+    check(call_limited(read_all, path), word)
+
+
+# Zip archives.
+
+
+def torch_zip(path: Path, data_pkl: bytes, **records: bytes) -> Path:
+    """An archive as torch.save writes it, with this pickle and these storages."""
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x/data.pkl", data_pkl)
+        archive.writestr("x/version", b"3\n")
+        for key, data in records.items():
+            archive.writestr(f"x/data/{key.removeprefix('s')}", data)
+    return path
+
+
+def saved(path: Path) -> bytearray:
+    """What torch.save makes of two tensors."""
+    torch.save({"a": torch.arange(6.0), "b": torch.arange(6.0, 20.0)}, path)
+    return bytearray(path.read_bytes())
+
+
+def savez(path: Path) -> bytearray:
+    np.savez(path, a=np.arange(6.0), b=np.arange(9, dtype="f4"))
+    return bytearray(path.read_bytes())
+
+
+Archive = Callable[[Path], bytearray]
+ARCHIVES = pytest.mark.parametrize("archive", [saved, savez])
+
+METHOD, FLAGS, CRC, PACKED, SIZE = (10, "<H"), (8, "<H"), (16, "<I"), (20, "<I"), (24, "<I")
+PLACE = (42, "<I")
+
+
+def entry(data: bytearray, number: int, signature: bytes = b"PK\1\2") -> int:
+    """Where the description of a member begins, in the directory or before its bytes."""
+    at = -1
+    for _ in range(number + 1):
+        at = data.index(signature, at + 1)
+    return at
+
+
+def lie(data: bytearray, number: int, field: tuple[int, str], value: int) -> None:
+    """Change what the directory says of a member."""
+    struct.pack_into(field[1], data, entry(data, number) + field[0], value)
+
+
+def last_storage(data: bytearray) -> int:
+    """The number of a member that holds numbers."""
+    names = zipfile.ZipFile(io.BytesIO(data)).namelist()
+    return max(i for i, name in enumerate(names) if "/data/" in name or name.endswith(".npy"))
+
+
+@ARCHIVES
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [(METHOD, 8), (FLAGS, 1), (FLAGS, 0x800), (PACKED, 4), (SIZE, 4), (PLACE, 0), (METHOD, 99)],
+)
+def test_a_directory_that_lies_about_a_member(
+    tmp_path: Path, archive: Archive, field: tuple[int, str], value: int
+) -> None:
+    data = archive(tmp_path / "x.npz")
+    if field == FLAGS:
+        flags = struct.unpack_from("<H", data, entry(data, 0) + 8)[0]
+        value ^= flags  # the other
+    lie(data, last_storage(data), field, value)
+    (tmp_path / "x.npz").write_bytes(data)
+    refused(tmp_path / "x.npz", CORRUPT)
+
+
+@ARCHIVES
+def test_a_directory_that_calls_all_stored_members_deflated(
+    tmp_path: Path, archive: Archive
+) -> None:
+    data = archive(tmp_path / "x.npz")
+    for number in range(len(zipfile.ZipFile(io.BytesIO(data)).namelist())):
+        lie(data, number, METHOD, 8)
+    (tmp_path / "x.npz").write_bytes(data)
+    refused(tmp_path / "x.npz", CORRUPT)
+
+
+@ARCHIVES
+@pytest.mark.parametrize(("place", "value"), [(6, 8), (8, 8), (30, 0x41)])
+def test_a_member_that_says_other_things_of_itself(
+    tmp_path: Path, archive: Archive, place: int, value: int
+) -> None:
+    data = archive(tmp_path / "x.npz")
+    at = entry(data, 1, b"PK\3\4") + place
+    data[at] = value if data[at] != value else 0
+    (tmp_path / "x.npz").write_bytes(data)
+    refused(tmp_path / "x.npz", CORRUPT)
+
+
+@ARCHIVES
+def test_two_members_of_one_name(tmp_path: Path, archive: Archive) -> None:
+    path = tmp_path / "x.npz"
+    archive(path)
+    with zipfile.ZipFile(path, "a") as again, pytest.warns(UserWarning, match="Duplicate"):
+        name = again.namelist()[-1]
+        again.writestr(name, again.read(name))
+    refused(path, CORRUPT)
+
+
+def test_members_of_torch_whose_names_differ_in_capitals(tmp_path: Path) -> None:
+    torch_zip(tmp_path / "x.pt", state(tensor(key=b"a")), sa=bytes(16), sA=bytes(16))
+    refused(tmp_path / "x.pt", CORRUPT)
+
+
+@ARCHIVES
+@pytest.mark.parametrize("before", [b"", b"PK\3\4 and more"])
+def test_bytes_around_an_archive(tmp_path: Path, archive: Archive, before: bytes) -> None:
+    data = archive(tmp_path / "x.npz")
+    after = b"" if before else b"more"
+    (tmp_path / "x.npz").write_bytes(before + data + after)
+    refused(tmp_path / "x.npz", CORRUPT)
+
+
+def test_an_archive_with_two_directories(tmp_path: Path) -> None:
+    """zipfile takes the one before the end; others the one that the end points to."""
+    data = saved(tmp_path / "x.pt")
+    other = bytes(data[data.index(b"PK\1\2") : data.index(b"PK\6\6")])
+    locator = data.index(b"PK\6\7")
+    record = bytes(data[locator - 56 : locator])
+    begin = data.index(b"PK\1\2")
+    hidden = other + record[:48] + struct.pack("<Q", begin) + data[locator:]
+    moved = bytearray(data[:begin] + hidden[: len(other) + 56] + data[begin:])
+    at = moved.rindex(b"PK\6\6")
+    struct.pack_into("<Q", moved, at + 48, begin + len(other) + 56)
+    struct.pack_into("<Q", moved, moved.rindex(b"PK\6\7") + 8, begin + len(other))
+    (tmp_path / "x.pt").write_bytes(moved)
+    refused(tmp_path / "x.pt", CORRUPT)
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+@pytest.mark.parametrize("dtype", ["<f4", ">f4"])
+def test_an_array_with_a_wrong_checksum(tmp_path: Path, save: Callable, dtype: str) -> None:
+    path = tmp_path / "x.npz"
+    save(path, a=np.arange(300, dtype=dtype))
+    data = bytearray(path.read_bytes())
+    crc = struct.unpack_from("<I", data, entry(data, 0) + CRC[0])[0]
+    for at in (entry(data, 0) + 16, entry(data, 0, b"PK\3\4") + 14):
+        struct.pack_into("<I", data, at, crc ^ 1)
+    path.write_bytes(data)
+    with pytest.raises(zipfile.BadZipFile):
+        dict(np.load(path))
+    check(call_limited(read_all, path), CORRUPT)
+
+
+def test_a_pickle_with_a_wrong_checksum(tmp_path: Path) -> None:
+    data = saved(tmp_path / "x.pt")
+    data[data.index(b"X\1\0\0\0a") + 5] = ord("c")  # another name of a tensor
+    (tmp_path / "x.pt").write_bytes(data)
+    refused(tmp_path / "x.pt", CORRUPT)
+
+
+# Pickles.
+
+
+def text(word: bytes) -> bytes:
+    return b"X" + struct.pack("<I", len(word)) + word
+
+
+def tensor(
+    *,
+    shape: tuple[int, ...] = (4,),
+    strides: tuple[int, ...] = (1,),
+    offset: int = 0,
+    length: int = 4,
+    key: bytes = b"0",
+    kind: bytes = b"FloatStorage",
+    more: bytes = b"",
+) -> bytes:
+    """A tensor, in the opcodes that torch.save writes."""
+    numbers = [b"(" + b"".join(map(number, sizes)) + b"t" for sizes in (shape, strides)]
+    return (
+        b"ctorch._utils\n_rebuild_tensor_v2\n((" + text(b"storage") + b"ctorch\n" + kind + b"\n"
+        + text(key) + text(b"cpu") + number(length) + more + b"tQ" + number(offset)
+        + numbers[0] + numbers[1] + b"\x89ccollections\nOrderedDict\n)RtR"
+    )  # fmt: skip
+
+
+def number(value: int) -> bytes:
+    data = value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
+    return b"\x8a" + bytes([len(data)]) + data
+
+
+def state(value: bytes, *, beside: bytes = b"", name: bytes = b"a") -> bytes:
+    """The pickle of a state dict with one tensor, and what lies beside it."""
+    return b"\x80\2}" + beside + text(name) + value + b"s."
+
+
+def legacy(path: Path, data_pkl: bytes, storages: bytes, keys: list[str] | None = None) -> Path:
+    """A file as torch.save wrote before 1.6."""
+    facts = (0x1950A86A20F9469CFC6C, 1001, {"little_endian": True})
+    head = b"".join(pickle.dumps(fact, 2) for fact in facts)
+    keys = ["0"] if keys is None else keys
+    path.write_bytes(head + data_pkl + pickle.dumps(keys, 2) + storages)
+    return path
+
+
+STORAGE = struct.pack("<q", 4) + bytes(16)
+
+
+def in_both_formats(tmp_path: Path, pickled: Callable[[bytes], bytes]) -> list[Path]:
+    return [
+        torch_zip(tmp_path / "zip.pt", pickled(b""), s0=bytes(16)),
+        legacy(tmp_path / "legacy.pt", pickled(b"N"), STORAGE),
+    ]
+
+
+def test_the_pickles_of_these_tests_are_as_torch_writes(tmp_path: Path) -> None:
+    for path in in_both_formats(tmp_path, lambda more: state(tensor(more=more))):
+        check_read(call_limited(read_all, path))
+        assert torch.load(path, weights_only=True)["a"].tolist() == [0] * 4
+
+
+def beside(value: bytes) -> Callable[[bytes], bytes]:
+    """A pickle with a tensor, and with a value under another key."""
+    return lambda more: state(tensor(more=more), beside=text(b"note") + value + b"s")
+
+
+def as_set(value: bytes) -> bytes:
+    return b"cbuiltins\nset\n]" + value + b"a\x85R"
+
+
+DEEP = 100_000
+COLLIDING = [pickle.dumps((2**61 - 1) * k, 2)[2:-1] for k in range(2**10, 2**10 + 60_000)]
+
+PICKLES: dict[str, tuple[Callable[[bytes], bytes], str | None]] = {
+    # nothing of these is hashed or made, so they are read, and their kind is told
+    "tuples nested deeply in a set": (beside(as_set(b")" + b"\x85" * DEEP)), None),
+    "tuples that double in a set": (beside(as_set(b")" + b"q\1h\1\x86" * 60)), None),
+    "sets nested deeply": (
+        beside(b"cbuiltins\nset\n(]" * 10_000 + b"N" + b"atR" * 10_000),
+        None,
+    ),
+    "lists nested deeply": (beside(b"]" * DEEP + b"a" * (DEEP - 1)), None),
+    "a list in itself": (beside(b"]q\1h\1a"), None),
+    "two gigabytes of zeros": (
+        beside(b"cbuiltins\nbytearray\n" + number(2 * GIB) + b"\x85R"),
+        None,
+    ),
+    "a megabyte of bytes, again and again": (
+        beside(
+            text(b"a" * 2**20) + b"q\1]("
+            + (b"c_codecs\nencode\nh\1" + text(b"latin1") + b"\x86R") * 3000 + b"e\x86"
+        ),
+        None,
+    ),
+    "a long size, again and again": (
+        beside(
+            b"(" + b"N" * 10**5 + b"tq\1](" + b"ctorch\nSize\nh\1\x85R" * 10**4 + b"e\x86"
+        ),
+        None,
+    ),
+    # these cannot be
+    "tuples nested deeply as a key": (lambda more: b"\x80\2})" + b"\x85" * DEEP + b"Ns.", CORRUPT),
+    "tuples that double as a key": (
+        lambda more: b"\x80\2})" + b"q\1h\1\x86" * 60 + b"Ns.",
+        CORRUPT,
+    ),
+    "keys with one hash": (beside(b"}(" + b"N".join(COLLIDING) + b"Nu"), CORRUPT),
+    "a key of a megabyte": (beside(b"}" + text(b"k" * 2**20) + b"Ns"), CORRUPT),
+    "a tensor as a key": (lambda more: b"\x80\2}" + tensor(more=more) + b"Ns.", CORRUPT),
+    "dictionaries nested deeply": (
+        lambda more: b"\x80\2" + (b"}" + text(b"k")) * DEEP + tensor(more=more) + b"s" * DEEP
+        + b".",
+        CORRUPT,
+    ),
+    "more values than anybody saves": (beside(b"]" + b"Na" * 10**6), CORRUPT),
+    "a name with half a surrogate": (
+        lambda more: state(tensor(more=more), name=b"\xed\xa0\x80"),
+        CORRUPT,
+    ),
+    "a long name in many": (
+        lambda more: b"\x80\2}" + text(b"k" * 10_000) + b"}("
+        + b"".join(text(b"%d" % i) + b"N" for i in range(10**5)) + b"us"
+        + text(b"a") + tensor(more=more) + b"s.",
+        CORRUPT,
+    ),
+    "more marks than values": (lambda more: b"\x80\2" + b"(" * 10**7, CORRUPT),
+    "more values than memory": (lambda more: b"\x80\2" + b"}" * 10**7, CORRUPT),
+    "a text of four gigabytes": (lambda more: b"\x80\2X\xff\xff\xff\xffa.", CORRUPT),
+    "an integer of two hundred digits": (
+        lambda more: state(tensor(shape=(2**600,), more=more)),
+        CORRUPT,
+    ),
+    "a shape of shapes": (
+        lambda more: state(tensor(more=more).replace(b"(" + number(4), b"()" + b"q\1h\1\x86" * 60)),
+        CORRUPT,
+    ),
+    "a storage described in two ways": (
+        lambda more: b"\x80\2}" + text(b"a") + tensor(more=more) + b"s" + text(b"b")
+        + tensor(kind=b"IntStorage", more=more) + b"s.",
+        CORRUPT,
+    ),
+    "a storage of negative length": (lambda more: state(tensor(length=-4, more=more)), CORRUPT),
+    "a storage longer than its record": (
+        lambda more: state(tensor(length=400, shape=(400,), more=more)),
+        CORRUPT,
+    ),
+    "a storage shorter than its record": (
+        lambda more: state(tensor(length=3, shape=(3,), more=more)),
+        CORRUPT,
+    ),
+    "a storage that is not there": (lambda more: state(tensor(key=b"7", more=more)), CORRUPT),
+    "a tensor beyond its storage": (lambda more: state(tensor(offset=1, more=more)), CORRUPT),
+    "a tensor before its storage": (
+        lambda more: state(tensor(strides=(-1,), offset=3, more=more)),
+        CORRUPT,
+    ),
+    "a terabyte of one number": (
+        lambda more: state(tensor(shape=(2**38,), strides=(0,), more=more)),
+        UNSAFE,
+    ),
+    "a million names of one storage": (
+        lambda more: b"\x80\2}" + text(b"a") + tensor(shape=(2**20,), strides=(0,), more=more)
+        + b"q\1s(" + b"".join(text(b"%d" % i) + b"h\1" for i in range(100)) + b"u.",
+        UNSAFE,
+    ),
+    "an attribute of an attribute": (
+        lambda more: state(
+            b"ctorch._tensor\n_rebuild_from_type_v2\nq\1(h\1ctorch\nTensor\n" * 10_000
+        ),
+        CORRUPT,
+    ),
+    "a call of a function": (
+        lambda more: state(b"cos\nsystem\n" + text(b"true") + b"\x85R"),
+        UNSAFE,
+    ),
+    "a thousand classes": (
+        lambda more: b"\x80\2" + b"".join(b"cevil\n%s%d\n" % (b"x" * 200, i) for i in range(1000)),
+        UNSAFE,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", PICKLES)
+def test_pickles(tmp_path: Path, case: str) -> None:
+    pickled, word = PICKLES[case]
+    for path in in_both_formats(tmp_path, pickled):
+        for answer in (call_limited(read_all, path), run_limited("inspect", path)):
+            if word is None:
+                assert "Traceback" not in answer.err, answer.err
+                assert not answer.err, answer
+                assert answer.code in (0, 1)  # `inspect` says that this is no ViT
+            else:
+                check(answer, word)
+
+
+def test_one_text_is_not_told_in_a_million_places(tmp_path: Path) -> None:
+    notes = b"](" + text(b"word " * 10**5) + b"q\1" + b"h\1" * 10**5 + b"e"
+    for path in in_both_formats(tmp_path, beside(notes)):
+        answer = call_limited(lambda path: len(str(open_container(path).extras)), path)
+        assert int(answer.out) < 2 * 10**6
+
+
+def test_lists_that_double_are_told_once(tmp_path: Path) -> None:
+    notes = b"]q\1" + b"".join(b"](h%ch%ceq%c" % (i, i, i + 1) for i in range(1, 100))
+    for path in in_both_formats(tmp_path, beside(b"(" + notes + b"t")):
+        check_read(call_limited(read_all, path))
+
+
+def test_many_lists_around_one_are_walked_in_time(tmp_path: Path) -> None:
+    shared = b"](" + b"]" * 10**5 + b"eq\1"
+    for path in in_both_formats(tmp_path, beside(b"(" + shared + b"]h\1a" * 10**4 + b"t")):
+        check_read(call_limited(read_all, path))
+
+
+def test_many_lists_around_tensors_are_counted_in_time(tmp_path: Path) -> None:
+    def pickled(more: bytes) -> bytes:
+        shared = b"](" + tensor(more=more) + b"q\2" + b"h\2" * 10**5 + b"eq\1"
+        return beside(b"(" + shared + b"]h\1a" * 10**4 + b"t")(more)
+
+    for path in in_both_formats(tmp_path, pickled):
+        check_read(call_limited(read_all, path))
+
+
+def test_a_legacy_file_without_its_storages_is_truncated(tmp_path: Path) -> None:
+    path = legacy(tmp_path / "x.pt", state(tensor(more=b"N")), b"", keys=[])
+    check(call_limited(read_all, path), CORRUPT)
+    for storages in (b"", STORAGE[:8], STORAGE[:-1], struct.pack("<q", 5) + bytes(20)):
+        path = legacy(tmp_path / "x.pt", state(tensor(more=b"N")), storages)
+        refused(path, CORRUPT)
+
+
+def test_a_legacy_file_that_gives_a_storage_twice(tmp_path: Path) -> None:
+    path = legacy(tmp_path / "x.pt", state(tensor(more=b"N")), 2 * STORAGE, keys=["0", "0"])
+    refused(path, CORRUPT)
+
+
+# npz.
+
+
+def npy(header: str, data: bytes) -> bytes:
+    return b"\x93NUMPY\1\0" + struct.pack("<H", len(header)) + header.encode() + data
+
+
+def described(
+    descr: str = "<f4", fortran: str = "False", shape: str = "(2,)", more: str = ""
+) -> str:
+    return f"{{'descr': {descr!r}, 'fortran_order': {fortran}, 'shape': {shape}, {more}}}"
+
+
+@pytest.mark.parametrize(
+    ("header", "data", "word"),
+    [
+        (described(shape="(0x" + "f" * 9000 + ",)"), bytes(8), CORRUPT),
+        (described(shape="(" + "9" * 5000 + ",)"), bytes(8), CORRUPT),
+        (described(shape="(" * 4000 + ")" * 4000), bytes(8), CORRUPT),
+        (described(shape="-" * 9000 + "1"), bytes(8), CORRUPT),
+        (described(shape="(True, 2)"), bytes(8), CORRUPT),
+        (described(shape="(2**62,)"), bytes(8), CORRUPT),
+        (described(shape="(4611686018427387904, 4)"), bytes(8), CORRUPT),
+        (described(shape="(3,)"), bytes(8), CORRUPT),
+        (described(shape="(-2,)"), bytes(8), CORRUPT),
+        (described(more="'more': 1"), bytes(8), CORRUPT),
+        (described(descr="<f4L,"), bytes(8), CORRUPT),
+        (described(descr="|O"), pickle.dumps([1]), UNSAFE),
+        ("", bytes(8), CORRUPT),
+    ],
+)
+def test_headers_of_arrays(tmp_path: Path, header: str, data: bytes, word: str) -> None:
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        archive.writestr("a.npy", npy(header, data))
+    refused(tmp_path / "x.npz", word)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (0,), (0, 3), (2, 3)])
+def test_arrays_in_fortran_order_of_every_rank(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    array = np.arange(np.prod(shape, dtype=int), dtype="f4").reshape(shape, order="F")
+    header = described(fortran="True", shape=str(shape))
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        archive.writestr("a.npy", npy(header, array.tobytes("F")))
+    assert np.load(tmp_path / "x.npz")["a"].shape == shape
+    assert np.array_equal(open_container(tmp_path / "x.npz").read("a").numpy(), array)
+
+
+def test_a_bomb(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "x.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.npy", npy(described(shape=f"({2**26},)"), bytes(2**28)))
+    refused(tmp_path / "x.npz", UNSAFE)
+
+
+# safetensors.
+
+
+def st_file(path: Path, header: bytes | dict[str, object], data: bytes = b"") -> Path:
+    text_ = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text_)) + text_ + data)
+    return path
+
+
+F4 = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
+ODD = [
+    None, 1, 1.5, True, "F32", "\ud800", [], {}, [None], [[1]], {"a": 1}, -1, 2**63, 2**4000,
+    [0, 4, 4], [False, 4], [0.0, 4.0], [-4, 0], ["0", "4"], [2**63, 2**63 + 4],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("field", ["dtype", "shape", "data_offsets", None, "__metadata__"])
+def test_a_header_of_other_types(tmp_path: Path, field: str | None) -> None:
+    for number_, value in enumerate(ODD):
+        if (field, value) in [("dtype", "F32"), ("shape", []), ("__metadata__", {})]:
+            continue
+        header: dict[str, object] = {"a": F4 | {field: value}} if field else {"a": value}
+        if field == "__metadata__":
+            header = {"a": F4, field: value}
+        path = st_file(tmp_path / str(number_), header, bytes(4))
+        if number_ % 5 == 0:  # the others in this process, for speed
+            refused(path, CORRUPT)
+        else:
+            check(_in_this_process(path), CORRUPT)
+
+
+def _in_this_process(path: Path) -> Answer:
+    with pytest.raises(VitConvertError) as error:
+        read_all(path)
+    return Answer(error.value.exit_code, "", f"{error.value}\n", 0, 0)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b'{"a":' + b"[" * 10**6,
+        b'{"a":{"dtype":' + b"[" * 900 + b"]" * 900 + b',"shape":[1],"data_offsets":[0,4]}}',
+        b'{"a":' + b"9" * 10**6 + b"}",
+        b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"__metadata__":{"a":"\\ud800"}}',
+        b'{"\\ud800":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}',
+        b'{"a":[' + b"[],[]," * 5 * 10**5 + b"1]}",
+        b"{" + b" " * 10**7,
+        b"{}" * 2,
+    ],
+    ids=lambda value: ascii(value)[:30],
+)
+def test_headers_of_safetensors(tmp_path: Path, header: bytes) -> None:
+    refused(st_file(tmp_path / "x.safetensors", header, bytes(4)), CORRUPT)
+
+
+# An index of shards.
+
+
+def index(tmp_path: Path, text_: bytes) -> Path:
+    st_file(tmp_path / "shard.safetensors", {"a": F4}, bytes(4))
+    path = tmp_path / "model.safetensors.index.json"
+    path.write_bytes(text_)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [
+        (b'{"weight_map":' + b"[" * 10**6, CORRUPT),
+        (b'{"weight_map":' * 10**5, CORRUPT),
+        (b'{"weight_map":{"a":"' + b"x" * 300 + b'"}}', SOURCE),
+        (b'{"weight_map":{"a":"x\\u0000y"}}', SOURCE),
+        (b'{"weight_map":{"a":"\\ud800"}}', CORRUPT),
+        (b'{"weight_map":{"a":"\\ud800"', CORRUPT),
+        (b'{"weight_map":{"a":"../shard.safetensors"}}', UNSAFE),
+        (b'{"weight_map":{"a":"/dev/zero"}}', UNSAFE),
+        (b'{"weight_map":{"a":"fifo"}}', SOURCE),
+        (b'{"weight_map":{"a":"."}}', SOURCE),
+        (b'{"weight_map":{"a":"model.safetensors.index.json"}}', CORRUPT),
+        (b'{"weight_map":{"a":null}}', CORRUPT),
+        (b'{"weight_map":[]}', CORRUPT),
+        (b'{"weight_map":{"a":"shard.safetensors","b":"shard.safetensors"}}', CORRUPT),
+        (b'{"weight_map":{"a":"shard.safetensors","a":"shard.safetensors"}}', CORRUPT),
+        (b'{"weight_map":{"a":"shard.safetensors"},"x":' + b"9" * 5000 + b"}", CORRUPT),
+        (b"{" + b" " * 100, CORRUPT),
+    ],
+    ids=lambda value: ascii(value)[:30],
+)
+def test_an_index(tmp_path: Path, content: bytes, word: str) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    refused(index(tmp_path, content), word)
+
+
+def test_an_index_of_eight_gigabytes_of_nothing(tmp_path: Path) -> None:
+    path = index(tmp_path, b"{")
+    os.truncate(path, 8 * GIB)
+    refused(path, CORRUPT)
+    refused_folder(tmp_path, CORRUPT)
+
+
+# Files that are none, or change.
+
+
+def refused_folder(folder: Path, word: str) -> None:
+    check(run_limited("inspect", folder), word)
+
+
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "model.pth", "model.npz", "pytorch_model.bin"]
+)
+def test_a_folder_with_nothing_but_holes(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).touch()
+    refused_folder(tmp_path, CORRUPT)
+    os.truncate(tmp_path / name, 8 * GIB)
+    refused_folder(tmp_path, CORRUPT)
+    check(call_limited(read_all, tmp_path / name), CORRUPT)
+
+
+@pytest.mark.parametrize("start", ["safetensors", "legacy", "zip"])
+def test_eight_gigabytes_of_nothing_after_a_beginning(tmp_path: Path, start: str) -> None:
+    path = tmp_path / "model.pth"
+    if start == "safetensors":
+        st_file(path, {"a": F4}, bytes(4))
+    elif start == "zip":
+        saved(path)
+    else:
+        legacy(path, b"\x80\2c", b"")
+    os.truncate(path, 8 * GIB)
+    refused(path, CORRUPT)
+
+
+def test_links_that_lead_nowhere_or_to_themselves(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").symlink_to("nowhere")
+    (tmp_path / "model.pth").symlink_to("model.pth")
+    refused_folder(tmp_path, SOURCE)
+    for name in ("model.safetensors", "model.pth"):
+        refused(tmp_path / name, SOURCE)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "device"])
+@pytest.mark.parametrize("name", ["model.safetensors", "model.pth"])
+def test_what_is_no_file(
+    tmp_path: Path, kind: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / name
+    monkeypatch.chdir(tmp_path)
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(name)  # a short name, because a socket's must be
+    refused(path, SOURCE)
+
+
+@pytest.mark.parametrize("name", ["x" * 300 + ".pth", "a/" * 3000 + "x.pth", "\ud800.pth", "\0"])
+def test_names_that_no_file_has(tmp_path: Path, name: str) -> None:
+    check(call_limited(read_all, tmp_path / name), SOURCE)
+
+
+def megabytes(path: Path, form: str) -> None:
+    """A file with more than is read at once."""
+    if form == "safetensors":
+        header = {"dtype": "F32", "shape": [2**20], "data_offsets": [0, 2**22]}
+        st_file(path, {"a": header}, bytes(2**22))
+    elif form == "npz":
+        with path.open("wb") as file:
+            np.savez(file, a=np.zeros(2**20))
+    else:
+        in_zip = form == "zip"
+        torch.save({"a": torch.zeros(2**20)}, path, _use_new_zipfile_serialization=in_zip)
+
+
+@pytest.mark.parametrize("form", ["safetensors", "npz", "zip", "legacy"])
+@pytest.mark.parametrize("size", [0, 5000])
+def test_a_file_that_is_cut_while_it_is_open(tmp_path: Path, form: str, size: int) -> None:
+    path = tmp_path / "x"
+    megabytes(path, form)
+
+    def cut_and_read() -> None:
+        container = open_container(path)
+        os.truncate(path, size)
+        container.read("a").sum()
+
+    answer = call_limited(cut_and_read)
+    check(answer, CORRUPT)
+    assert "became shorter" in answer.err
+
+
+# What went wrong elsewhere with honest tensors.
+
+
+def test_tensors_with_steps_are_compared(tmp_path: Path) -> None:
+    torch.save({"a": torch.arange(10.0)[::2]}, tmp_path / "a.pth")
+    torch.save({"a": torch.arange(0.0, 10.0, 2)}, tmp_path / "b.pth")
+    answer = run_limited("diff", tmp_path / "a.pth", tmp_path / "b.pth")
+    assert answer.code == 0, answer
+    torch.save({"a": torch.arange(10.0)[1::2]}, tmp_path / "b.pth")
+    assert run_limited("diff", tmp_path / "a.pth", tmp_path / "b.pth").code == 3
+
+
+def test_a_damaged_archive_is_not_read_otherwise_than_by_torch(tmp_path: Path) -> None:
+    """Every byte of a small archive changed: torch's tensors, or an error."""
+    data = bytes(saved(tmp_path / "x.pt"))
+    changed_path = tmp_path / "y.pt"
+    for at in range(0, len(data), 3):
+        changed = bytearray(data)
+        changed[at] ^= (1, 8, 0x80, 0xFF)[at % 4]
+        changed_path.unlink(missing_ok=True)
+        changed_path.write_bytes(changed)
+        try:
+            container = open_container(changed_path)
+            ours = {name: container.read(name) for name in container.manifest}
+        except VitConvertError:
+            continue
+        theirs = torch.load(changed_path, "cpu", weights_only=True)
+        assert ours.keys() == theirs.keys()
+        assert all(torch.equal(ours[name], theirs[name]) for name in ours)

@@ -1,0 +1,32 @@
+"""The packages that vitconvert is compared with, each imported when a test first uses it.
+
+Every process that runs tests reads all of their files; torchvision, timm and the models of
+transformers would take it many seconds, for tests that mostly run elsewhere or not at all.
+"""
+
+from importlib import import_module
+from typing import Any
+
+
+class _Package:
+    """Stands for a package: `timm.models.VisionTransformer` and `timm.layers` as ever."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        # Of everything in a file of tests, pytest asks whether it is wrapped, or a mock.
+        if name.startswith("_") and name != "__version__":
+            raise AttributeError(name)
+        package = import_module(self._name)
+        if not hasattr(package, name):
+            import_module(f"{self._name}.{name}")
+        return getattr(package, name)
+
+
+open_clip = _Package("open_clip")
+sklearn = _Package("sklearn")
+timm = _Package("timm")
+torchvision = _Package("torchvision")
+transformers = _Package("transformers")
+vit_pytorch = _Package("vit_pytorch")

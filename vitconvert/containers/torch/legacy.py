@@ -1,0 +1,128 @@
+"""Checkpoints in the format that torch.save wrote before 1.6.
+
+The file holds five pickles: a magic number, a version, facts about the system, the checkpoint, and
+the keys of its storages. Then the storages follow in that order, each as its number of elements
+(eight bytes) and its elements, little-endian.
+
+Source: `_legacy_save` and `_legacy_load` of torch/serialization.py, torch 1.0 to 2.15.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any, BinaryIO, cast
+
+from vitconvert.containers.container import ITEM_SIZE, Container
+from vitconvert.containers.mapped_file import MappedFile
+from vitconvert.containers.torch.pickle_reader import (
+    Global,
+    Storage,
+    StrangePickle,
+)
+from vitconvert.containers.torch.reading import CheckpointReader, container_of, refusal
+from vitconvert.containers.zip_archive import Member
+from vitconvert.errors import CorruptFile
+
+_MAGIC = 0x1950A86A20F9469CFC6C
+_VERSION = 1001
+_MOST_PICKLES = 2**26  # bytes of all pickles; tensors take 300 each
+_LONGEST_NAME = 1000
+_SIZES = {**ITEM_SIZE, "complex128": 16, "qint32": 4}  # of others, one byte
+
+
+class _LegacyReader(CheckpointReader):
+    def stored(self, identity: object) -> Storage:
+        match identity:
+            # The last was used for views on storages, before torch 0.4.
+            case ("storage", Global() as kind, str(key), str(), int(length), None):
+                return self.storage(kind, key, length)
+        raise StrangePickle("something outside the pickle that is no storage")
+
+
+class _Pickles:
+    """The beginning of a file, of which no pickle reads more than there is, or may be."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._rest = min(os.fstat(file.fileno()).st_size, _MOST_PICKLES)
+
+    def read(self, size: int) -> bytes:
+        return self._counted(self._file.read(min(size, self._rest)))
+
+    def readline(self) -> bytes:
+        return self._counted(self._file.readline(min(_LONGEST_NAME, self._rest)))
+
+    def _counted(self, data: bytes) -> bytes:
+        self._rest -= len(data)
+        return data
+
+
+def open_legacy(path: Path, *, prefer: tuple[str, ...] = ()) -> Container:
+    """Read a checkpoint that torch.save wrote before 1.6; its storages stay on disk.
+
+    Raises:
+        CorruptFile: The file is truncated, or a pickle is damaged or holds no named tensors.
+        UnsafeFile: The pickle asks for classes that are not plain data.
+    """
+    begin = 0
+    with path.open("rb") as file:
+        pickles = cast(IO[bytes], _Pickles(file))
+        reader = _LegacyReader()
+        try:
+            _check_preamble(pickles)
+            begin = file.tell()
+            value = reader.read(pickles)
+            keys = CheckpointReader().read(pickles)
+        except StrangePickle as error:
+            file.seek(begin)
+            raise refusal(path, cast(IO[bytes], _Pickles(file)), error) from error
+        place = file.tell()
+    mapped = MappedFile(path)
+    members = _members(path, mapped, reader.storages, keys, place)
+    return container_of(path, mapped, value, members, prefer)
+
+
+def _check_preamble(pickles: IO[bytes]) -> None:
+    magic, version, _ = (CheckpointReader().read(pickles) for _ in range(3))
+    if (magic, version) != (_MAGIC, _VERSION):
+        raise StrangePickle("another magic number or version than torch's")
+
+
+def _members(
+    path: Path, mapped: MappedFile, storages: Mapping[str, Storage], keys: Any, place: int
+) -> dict[str, Member]:
+    """Where the storages lie, which must be those of the pickle, each once."""
+    named = isinstance(keys, list) and all(isinstance(key, str) for key in keys)
+    if not named or sorted(keys) != sorted(storages):
+        raise CorruptFile(
+            "The storages that follow the pickle are not those that it describes.",
+            evidence={"file": path, "described": len(storages)},
+            hint="download it again.",
+        )
+    members = {}
+    for key in keys:
+        storage = storages[key]
+        size = storage.length * _SIZES.get(storage.dtype, 1)
+        length = int.from_bytes(mapped.bytes_at(place, 8), "little", signed=True)
+        place += 8
+        if place + size > len(mapped):
+            raise CorruptFile(
+                "The file is truncated.",
+                evidence={
+                    "file": path,
+                    "expected": f"at least {place + size:,} bytes",
+                    "found": f"{len(mapped):,} bytes",
+                },
+                hint="download it again.",
+            )
+        if length != storage.length:
+            raise CorruptFile(
+                f"Storage {key!r} does not have the size that the pickle declares.",
+                evidence={"file": path, "declared": storage.length, "found": length},
+                hint="download it again.",
+            )
+        members[key] = Member(name=key, size=size, crc=0, stored=True, offset=place)
+        place += size
+    return members

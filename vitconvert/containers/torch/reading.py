@@ -1,0 +1,201 @@
+"""What the pickle of a checkpoint may name, and what it describes; files that ask for more.
+
+Source: torch/_utils.py and torch/_weights_only_unpickler.py, torch 1.6 to 2.15.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, Any
+
+from vitconvert.containers.container import ITEM_SIZE, Container
+from vitconvert.containers.mapped_file import MappedFile
+from vitconvert.containers.torch.pickle_reader import (
+    HOOKS,
+    STORAGES,
+    TENSOR,
+    UNTYPED_STORAGE,
+    UNTYPED_TENSOR,
+    Global,
+    OddTensor,
+    PickleReader,
+    Storage,
+    StoredTensor,
+    StrangePickle,
+    names_in,
+)
+from vitconvert.containers.torch.stored_tensors import located_tensors
+from vitconvert.containers.torch.unwrapping import STAND_INS, Namespace, StandIn, unwrap
+from vitconvert.containers.zip_archive import Member
+from vitconvert.errors import CorruptFile, UnsafeFile
+
+_PARAMETERS = ("torch._utils._rebuild_parameter", "torch._utils._rebuild_parameter_with_state")
+_WITH_ATTRIBUTES = "torch._tensor._rebuild_from_type_v2"
+_REBUILDS = (TENSOR, UNTYPED_TENSOR, *_PARAMETERS)
+_PLAIN_CLASSES = ("torch.Tensor", "torch.nn.parameter.Parameter")
+_COUNTER = "collections.Counter"  # some schedules of learning rates keep their milestones in one
+_SIZE = "torch.Size"
+_NAMESPACE = "argparse.Namespace"  # Meta's training checkpoints keep their arguments in one
+# Quantised tensors come with their scheme, sparse ones with their layout.
+_ODD_TENSORS: Mapping[str, str] = {
+    "torch._utils._rebuild_sparse_tensor": "is stored sparse, which is not read here.",
+    "torch._utils._rebuild_qtensor": "is stored quantised, which is not read here.",
+    "torch._utils._rebuild_meta_tensor_no_storage": "is a meta tensor: a shape without numbers.",
+}
+_SCHEMES = re.compile(r"torch\.per_(tensor|channel)_(affine|symmetric)(_float_qparams)?")
+_DTYPE = re.compile(r"torch\.(bool|(q?u?int|b?float|complex|bits)\d+\w*)")
+_KNOWN = {
+    *(TENSOR, UNTYPED_TENSOR, UNTYPED_STORAGE, *STORAGES, HOOKS),
+    *(*_PARAMETERS, _WITH_ATTRIBUTES, *_PLAIN_CLASSES, *_ODD_TENSORS),
+    *(_COUNTER, _SIZE, _NAMESPACE, *STAND_INS),
+}
+# What FSDP keeps a part of a tensor in.
+_PARTS = (
+    "torch.distributed.tensor.DTensor",
+    "torch.distributed._shard.sharded_tensor.api.ShardedTensor",
+)
+
+
+class CheckpointReader(PickleReader):
+    """Reads what torch.save wrote of tensors and of the usual values beside them."""
+
+    def known(self, name: str) -> Global:
+        """Names of classes that torch.save uses for plain data."""
+        if not _is_known(name):
+            raise StrangePickle(f"{name[:160]} is not known here")
+        return Global(name)
+
+    def described(self, called: Global, arguments: tuple[Any, ...]) -> object:
+        """A tensor, or what stands for a value beside the tensors."""
+        match called.name, arguments:
+            case name, (StoredTensor() | OddTensor() as tensor, bool(), dict(), *_) if (
+                name in _PARAMETERS
+            ):
+                return tensor
+            case name, (Global(rebuild), Global(kind), tuple(inner), _) if (
+                name == _WITH_ATTRIBUTES and rebuild in _REBUILDS and kind in _PLAIN_CLASSES
+            ):
+                return self.described(Global(rebuild), inner)
+            case name, (*_, dict(), dict()) if name == TENSOR:
+                return OddTensor("is marked as conjugated or negated, which is not read here.")
+            case name, (*typed, Global(dtype)) if name == UNTYPED_TENSOR and _DTYPE.fullmatch(
+                dtype
+            ):
+                untyped = super().described(Global(TENSOR), tuple(typed))
+                assert isinstance(untyped, StoredTensor)
+                return replace(untyped, storage=_viewed(untyped.storage, dtype[6:]))
+            case name, (dict(counted),) if name == _COUNTER:
+                return counted
+            case name, (tuple(sizes),) if name == _SIZE:
+                return sizes
+            case name, _ if name in _ODD_TENSORS:
+                return OddTensor(_ODD_TENSORS[name])
+            case name, _ if name in STAND_INS:
+                return STAND_INS[name](*arguments)
+        return super().described(called, arguments)
+
+    def made(self, named: Global) -> object:
+        """Only the arguments of a program are made without a call."""
+        if named.name != _NAMESPACE:
+            raise StrangePickle(f"torch.save does not make {named.name} so")
+        return Namespace()
+
+    def set_attributes(self, made: object, attributes: object) -> None:
+        """The attributes of arguments; those of others say nothing here."""
+        match made, attributes:
+            case Namespace(), dict():
+                vars(made).update(attributes)
+            case (OrderedDict(), dict()) | (StandIn(), _):
+                pass  # the versions of modules, and what numpy keeps in an array
+            case _:
+                raise StrangePickle(f"torch.save sets no attributes of a {type(made).__name__}")
+
+
+def _is_known(name: str) -> bool:
+    return name in _KNOWN or bool(_DTYPE.fullmatch(name) or _SCHEMES.fullmatch(name))
+
+
+def _viewed(storage: Storage, dtype: str) -> Storage:
+    """The bytes of an untyped storage as numbers."""
+    length, rest = divmod(storage.length, ITEM_SIZE.get(dtype, 1))
+    if storage.dtype != "uint8" or rest:
+        raise StrangePickle("an untyped storage that is no whole number of elements")
+    return replace(storage, dtype=dtype, length=length)
+
+
+def container_of(
+    path: Path,
+    mapped: MappedFile,
+    value: object,
+    members: Mapping[str, Member],
+    prefer: tuple[str, ...],
+) -> Container:
+    """A container of what a pickle describes.
+
+    Args:
+        path, mapped: The file.
+        value: The description.
+        members: Where storages lie, by their keys.
+        prefer: Wrapper keys to try before the usual ones.
+
+    Raises:
+        CorruptFile: It holds no named tensors, or they do not lie in their storages.
+        UnsafeFile: The tensors are far larger than the file.
+        MissingFact: It holds several models.
+    """
+    found = unwrap(path, value, prefer)
+    tensors = located_tensors(path, found.tensors, members)
+    return Container(
+        path=path,
+        files=(path,),
+        format="torch",
+        manifest={name: tensor.info for name, tensor in tensors.items()},
+        wrapper=found.wrapper,
+        extras=found.extras,
+        notes=found.notes,
+        places={
+            name: tensor.stretch(path) for name, tensor in tensors.items() if tensor.member.stored
+        },
+        reader=lambda name: tensors[name].read(path, mapped),
+        release=mapped.close,
+    )
+
+
+def refusal(path: Path, pickled: bytes | IO[bytes], error: StrangePickle) -> Exception:
+    """What to raise for a pickle that cannot be read: it asks for classes, or it is damaged."""
+    if classes := sorted(name for name in names_in(pickled) if not _is_known(name)):
+        return _unsafe(path, classes)
+    return CorruptFile(
+        "The file begins as a torch checkpoint, but cannot be unpickled.",
+        evidence={"file": path, "reason": str(error)[:160]},
+        meaning="It is truncated or changed, or torch.save did not write it.",
+        hint="download it again.",
+    )
+
+
+def _unsafe(path: Path, classes: Iterable[str]) -> UnsafeFile:
+    meaning = "Unpickling them could run any code, so nothing was loaded."
+    hint = (
+        "where you trust the file, load it with the program that wrote it and save the tensors "
+        "alone: torch.save(model.state_dict(), path)."
+    )
+    if any(name in _PARTS for name in classes):
+        meaning = (
+            "Each process of a training run wrote such a file, with its own part of each tensor."
+        )
+        hint = (
+            "gather the tensors before they are saved, with torch.distributed.checkpoint."
+            "state_dict.get_model_state_dict and its option full_state_dict=True."
+        )
+    elif any(name.startswith("torch.nn.modules.") for name in classes):
+        meaning = f"The file holds modules, as torch.save(model, path) writes them. {meaning}"
+    return UnsafeFile(
+        "The pickle asks for classes that are not plain data.",
+        evidence={"file": path, "classes": ", ".join(classes)[:400]},
+        meaning=meaning,
+        hint=hint,
+    )

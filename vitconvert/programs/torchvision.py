@@ -1,0 +1,123 @@
+"""torchvision: one class, built by arguments; it has no configuration files."""
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from vitconvert.checkpoint import Checkpoint
+from vitconvert.config import ViTConfig
+from vitconvert.conversion.target import Target
+from vitconvert.errors import NotRepresentable
+from vitconvert.programs.example import Example, class_example
+from vitconvert.programs.program import Program
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from vitconvert.programs.reference import Reference
+
+
+class Torchvision(Program):
+    """torchvision's VisionTransformer."""
+
+    def reference(self, checkpoint: Checkpoint) -> "Reference":
+        """The class for the configuration, changed where it has no argument.
+
+        torchvision 0.29. Its own hook renames the MLPs of old files (linear_1, linear_2).
+        """
+        from vitconvert.programs.reference import Reference, load_strictly, own_tensors, package
+        from vitconvert.programs.taps import Tap, block_taps
+
+        torchvision = package("torchvision", install="torchvision")
+        config = checkpoint.config
+        model = torchvision_model(config)
+        name = f"torchvision {torchvision.__version__} VisionTransformer"
+        notes = _changed(model, config)
+        load_strictly(model, own_tensors(checkpoint), name)
+        return Reference(
+            name=name,
+            model=model.eval(),
+            taps={
+                "patch_embed": Tap("conv_proj"),
+                "features": Tap("heads.head", input=True),
+                **block_taps(
+                    config.depth,
+                    block="encoder.layers.encoder_layer_{i}",
+                    norm2="ln_2",
+                    norm="encoder.ln",
+                ),
+            },
+            notes=notes,
+        )
+
+    def examples(self, target: Target, source: Checkpoint, has_processor: bool) -> list[Example]:
+        """The class, where its arguments alone describe the model."""
+        config = source.config
+        if not (config.square and config.in_channels == 3 and config.num_classes > 0):
+            return super().examples(target, source, has_processor)
+        imports = (
+            "from functools import partial\n\nimport torch\n"
+            "from torchvision.models import VisionTransformer"
+        )
+        norm = {"norm_layer": f"partial(torch.nn.LayerNorm, eps={config.norm_eps!r})"}
+        arguments = class_arguments(config) | norm
+        return [class_example("With torchvision", imports, "VisionTransformer", arguments, config)]
+
+
+def class_arguments(config: ViTConfig) -> dict[str, Any]:
+    """Arguments of torchvision's VisionTransformer, but for its norms."""
+    return {
+        "image_size": config.image_size[0],
+        "patch_size": config.patch_size[0],
+        "num_layers": config.depth,
+        "num_heads": config.num_heads,
+        "hidden_dim": config.embed_dim,
+        "mlp_dim": config.mlp_dim,
+        "num_classes": config.num_classes,
+        "representation_size": config.representation_size or None,
+    }
+
+
+def torchvision_model(config: ViTConfig) -> "nn.Module":
+    """torchvision's VisionTransformer of these sizes, which reads three channels and has a head.
+
+    Raises:
+        NotRepresentable: The class has no argument for a part of the configuration.
+    """
+    from torch import nn
+    from torchvision.models import VisionTransformer
+
+    _require_plain(config)
+    norm = partial(nn.LayerNorm, eps=config.norm_eps)
+    model: nn.Module = VisionTransformer(**class_arguments(config), norm_layer=norm)
+    return model
+
+
+def _require_plain(config: ViTConfig) -> None:
+    if not config.square:
+        raise NotRepresentable("torchvision's VisionTransformer reads square images only.")
+    if not config.even_heads or config.activation != "gelu" or config.attention_scale:
+        raise NotRepresentable(
+            "torchvision's VisionTransformer has exact GELU and divides its width among the heads; "
+            "this model does not."
+        )
+
+
+def _changed(model: "nn.Module", config: ViTConfig) -> tuple[str, ...]:
+    """Change what the class has no arguments for; what was changed."""
+    from torch import nn
+
+    notes = []
+    if config.in_channels != 3:
+        model.conv_proj = nn.Conv2d(
+            config.in_channels, config.embed_dim, config.patch_size, config.patch_size
+        )
+        notes.append(f"the patch convolution was replaced by one of {config.in_channels} channels")
+    if config.num_classes == 0:
+        heads = model.heads
+        assert isinstance(heads, nn.Sequential)
+        heads[-1] = nn.Identity()
+        notes.append("the head was taken away")
+    return tuple(notes)
+
+
+PROGRAM = Torchvision()
