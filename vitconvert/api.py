@@ -7,6 +7,7 @@ the work; torch is imported by the first function that needs it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -20,12 +21,7 @@ from vitconvert.checkpoint import (
 )
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.accounts import Ledger
-from vitconvert.difference import Difference, diff_located
 from vitconvert.errors import VitConvertError
-from vitconvert.export.conversion_plan import ConversionPlan
-from vitconvert.export.convert import Conversion
-from vitconvert.inspection import Inspection, inspect_located
-from vitconvert.parity.report import ParityReport
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.sources import Located, locate
 
@@ -33,10 +29,15 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from vitconvert.difference import Difference
+    from vitconvert.export.conversion_plan import ConversionPlan
+    from vitconvert.export.convert import Conversion
     from vitconvert.inference.embed import Embedding
     from vitconvert.inference.images import ImageSource
     from vitconvert.inference.predict import Prediction
+    from vitconvert.inspection import Inspection
     from vitconvert.model import ViT
+    from vitconvert.parity.report import ParityReport
 
 __all__ = [
     "Checkpoint",
@@ -70,7 +71,9 @@ takes; or what `locate` or `load_checkpoint` returned."""
 _Size = int | tuple[int, int]  # pixels of a side, or height and width
 
 
-def inspect(source: str | PathLike[str] | Located, **reading: Unpack[ReadArguments]) -> Inspection:
+def inspect(
+    source: str | PathLike[str] | Located, **reading: Unpack[ReadArguments]
+) -> "Inspection":
     """Say what a checkpoint is, reading no weights.
 
     If a checkpoint cannot be loaded (an unknown dialect, a missing fact, tensors that do not add
@@ -84,6 +87,8 @@ def inspect(source: str | PathLike[str] | Located, **reading: Unpack[ReadArgumen
         SourceError: The source leads to no file.
         CorruptFile, UnsafeFile: The header cannot be read, or not safely.
     """
+    from vitconvert.inspection import inspect_located
+
     return inspect_located(locate(source), ReadOptions(**reading))
 
 
@@ -297,7 +302,7 @@ def plan_conversion(
     max_shard_size: int | str | None = None,
     output: str | PathLike[str] | None = None,
     **reading: Unpack[ReadArguments],
-) -> ConversionPlan:
+) -> "ConversionPlan":
     """Say what `convert` would do, reading no weights and writing nothing.
 
     The plan proves that each tensor of the source would be used or ignored once, that each of the
@@ -351,7 +356,7 @@ def convert(
     overwrite: bool = False,
     command: str | None = None,
     **reading: Unpack[ReadArguments],
-) -> Conversion:
+) -> "Conversion":
     """Convert a checkpoint to another ecosystem, and prove that the function is the same.
 
     Args:
@@ -441,7 +446,7 @@ def verify(
     batch: int = 2,
     dtypes: Sequence[str] = ("float32", "float64"),
     **reading: Unpack[ReadArguments],
-) -> ParityReport:
+) -> "ParityReport":
     """Load a checkpoint and compare it with the implementation of its own ecosystem.
 
     That implementation loads the same file by itself. If there is none, the report says so
@@ -487,7 +492,7 @@ def diff(
     prefer_a: str | None = None,
     prefer_b: str | None = None,
     header: bool = False,
-) -> Difference:
+) -> "Difference":
     """Say how two checkpoints differ, tensor by tensor under common names.
 
     Values are compared as vitconvert would load them: in the same layout, and in float64 if their
@@ -506,6 +511,8 @@ def diff(
         NotRepresentable: A tensor that is ignored as a constant has other values.
         UsageError: There is no such dialect, field or value.
     """
+    from vitconvert.difference import diff_located
+
     options_a = ReadOptions(
         dialect=dialect_a,
         overrides=overrides_a,
@@ -557,9 +564,18 @@ def _checkpoint_or_model(model: "ViT | Source") -> "ViT | Checkpoint":
     return load_checkpoint(model) if isinstance(model, str | PathLike | Located) else model
 
 
-def __getattr__(name: str) -> object:
-    if name != "ViT":  # the one name that needs torch to be imported
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from vitconvert.model import ViT
+# Classes of results, which nobody needs before a function has returned one; ViT needs torch.
+_LATE = {
+    "Conversion": "vitconvert.export.convert",
+    "ConversionPlan": "vitconvert.export.conversion_plan",
+    "Difference": "vitconvert.difference",
+    "Inspection": "vitconvert.inspection",
+    "ParityReport": "vitconvert.parity.report",
+    "ViT": "vitconvert.model",
+}
 
-    return ViT
+
+def __getattr__(name: str) -> object:
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_LATE[name]), name)
