@@ -8,7 +8,7 @@ import torch
 
 from vitconvert.containers import open_container, write_safetensors
 from vitconvert.containers.npz import write_npz
-from vitconvert.containers.torch import write_torch
+from vitconvert.containers.torch.writing import write_torch
 from vitconvert.errors import CorruptFile, SourceError
 
 

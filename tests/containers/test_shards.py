@@ -9,7 +9,7 @@ from huggingface_hub import save_torch_state_dict
 
 from vitconvert.containers import open_container, weights_in, write_safetensors
 from vitconvert.containers.npz import write_npz
-from vitconvert.containers.torch import write_torch
+from vitconvert.containers.torch.writing import write_torch
 from vitconvert.errors import CorruptFile, SourceError, UnsafeFile
 
 FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"

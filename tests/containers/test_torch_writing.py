@@ -127,7 +127,7 @@ def test_writing_needs_no_torch(tmp_path: Path) -> None:
     program = (
         "import pathlib, sys\n"
         "from vitconvert.containers import Content, TensorInfo, open_container\n"
-        "from vitconvert.containers.torch import write_torch\n"
+        "from vitconvert.containers.torch.writing import write_torch\n"
         "info = TensorInfo(dtype='bfloat16', shape=(2, 3))\n"
         f"path = pathlib.Path({str(tmp_path / 'x.pt')!r})\n"
         "write_torch(path, {'a': Content(info=info, chunks=lambda _: [memoryview(bytes(12))])})\n"

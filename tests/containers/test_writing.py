@@ -27,7 +27,7 @@ from vitconvert.containers import safetensors as safetensors_module
 from vitconvert.containers.container import ITEM_SIZE
 from vitconvert.containers.npz import DTYPES as NPZ_DTYPES
 from vitconvert.containers.npz import write_npz
-from vitconvert.containers.torch import write_torch
+from vitconvert.containers.torch.writing import write_torch
 from vitconvert.errors import UsageError
 
 Write = Callable[[Path, Mapping[str, torch.Tensor]], str]

@@ -24,7 +24,7 @@ from vitconvert.containers import (
     write_safetensors,
 )
 from vitconvert.containers.npz import write_npz
-from vitconvert.containers.torch import write_torch
+from vitconvert.containers.torch.writing import write_torch
 from vitconvert.conversion.derivation import derive_config, state
 from vitconvert.conversion.materialise import materialise
 from vitconvert.conversion.plan import compose, plan_reading

@@ -84,11 +84,25 @@ def member_bytes(path: Path, member: Member) -> bytes:
     Raises:
         CorruptFile: They are damaged.
     """
-    with reading(path, member), zipfile.ZipFile(path) as archive:
-        data = archive.read(member.name)
+    with reading(path, member):
+        data = _stored(path, member) if member.stored else _inflated(path, member)
         if len(data) != member.size:
             raise EOFError(f"{len(data):,} bytes instead of {member.size:,}")
-        return data
+    return data
+
+
+def _stored(path: Path, member: Member) -> bytes:
+    """Read without zipfile, which would read the whole directory once more."""
+    with path.open("rb") as file:
+        file.seek(member.offset)
+        data = file.read(member.size)
+    checked_crc(path, member, data)
+    return data
+
+
+def _inflated(path: Path, member: Member) -> bytes:
+    with zipfile.ZipFile(path) as archive:
+        return archive.read(member.name)
 
 
 def checked_crc(path: Path, member: Member, data: bytes | memoryview) -> None:

@@ -14,14 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from vitconvert.containers.container import Container
-from vitconvert.containers.content import Content, bytes_of
-from vitconvert.containers.format_modules import Array, Surroundings
 from vitconvert.containers.torch.checkpoint import open_checkpoint
-from vitconvert.containers.torch.legacy import open_legacy
-from vitconvert.containers.torch.writing import write_torch
-from vitconvert.containers.zip_archive import Member
+
+if TYPE_CHECKING:
+    from vitconvert.containers.container import Container
+    from vitconvert.containers.content import Content
+    from vitconvert.containers.format_modules import Array, Surroundings
+    from vitconvert.containers.zip_archive import Member
 
 READER = "torch.load"
 EXAMPLE = """\
@@ -34,6 +35,8 @@ def open_file(path: Path, members: Mapping[str, Member], prefer: tuple[str, ...]
     """Read a checkpoint: a zip archive since torch 1.6, a legacy file before."""
     if members:
         return open_checkpoint(path, members, prefer=prefer)
+    from vitconvert.containers.torch.legacy import open_legacy
+
     return open_legacy(path, prefer=prefer)
 
 
@@ -41,6 +44,8 @@ def write_file(
     path: Path, contents: Mapping[str, Content], surroundings: Surroundings, read_soon: bool
 ) -> str:
     """Write a checkpoint with a wrapper and what stands beside it, as `write_torch` does."""
+    from vitconvert.containers.torch.writing import write_torch
+
     wrapper, extras = surroundings.wrapper, surroundings.extras
     return write_torch(path, contents, wrapper=wrapper, extras=extras, read_soon=read_soon)
 
@@ -48,6 +53,8 @@ def write_file(
 def read_plainly(path: Path, wrapper: str) -> Iterator[Array]:
     """Read a checkpoint with torch."""
     import torch
+
+    from vitconvert.containers.content import bytes_of
 
     loaded = torch.load(path, map_location="cpu", weights_only=True)
     for name, tensor in (loaded[wrapper] if wrapper else loaded).items():
