@@ -20,6 +20,7 @@ from vitconvert.parity.differences import (
     allowed,
     compare_outputs,
     layer_differences,
+    token_differences,
 )
 from vitconvert.parity.inputs import sample_images
 from vitconvert.parity.report import ParityReport
@@ -130,7 +131,10 @@ def _compare_in(
         apart = layer_differences(ours, theirs)
         worst = {layer: max(value, worst.get(layer, 0.0)) for layer, value in apart.items()}
         divergence = divergence or _divergence(
-            apart, Case(ours_model, reference.reads, x, theirs, allowed(tolerance, dtype)), kind
+            apart,
+            Case(ours_model, reference.reads, x, theirs, allowed(tolerance, dtype)),
+            kind,
+            ours,
         )
     differing = [
         LayerDifference(layer=layer, dtype=dtype, relative=value) for layer, value in worst.items()
@@ -138,7 +142,9 @@ def _compare_in(
     return _Part(comparisons, differing, divergence)
 
 
-def _divergence(apart: Mapping[str, float], case: Case, kind: str) -> Divergence | None:
+def _divergence(
+    apart: Mapping[str, float], case: Case, kind: str, ours: Mapping[str, Tensor]
+) -> Divergence | None:
     """The first layer that differs by more than rounding, and why."""
     layer = next((layer for layer, value in apart.items() if not value <= case.limit), None)
     if layer is None:
@@ -149,6 +155,8 @@ def _divergence(apart: Mapping[str, float], case: Case, kind: str) -> Divergence
         images=kind,
         relative=apart[layer],
         cause=diagnose(case, layer),
+        positions=token_differences(ours[layer], case.theirs[layer]),
+        grid=case.model.config.grid_size,
     )
 
 
