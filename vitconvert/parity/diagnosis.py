@@ -17,8 +17,9 @@ from vitconvert.config import ViTConfig
 from vitconvert.config.vocabularies import ACTIVATIONS, POOLINGS, STANDARDISED_STEMS
 from vitconvert.errors import ConflictingFact
 from vitconvert.model import ViT
+from vitconvert.parity.implementations import of_vit
 from vitconvert.programs.agreement import relative_difference
-from vitconvert.programs.taps import OUTPUT, block_of, record_ours
+from vitconvert.programs.taps import OUTPUT, Taps, block_of
 
 UNKNOWN = "unknown"
 _EPSILONS = (1e-12, 1e-6, 1e-5)
@@ -32,14 +33,21 @@ Rearrangement = tuple[str, Weights]  # the same with the weights that undo it
 class Case:
     """A model, images, and what the reference's layers gave for them.
 
-    `limit` is the largest relative difference that counts as agreement.
+    `reads` and `taps` are those of its `Implementation`; `limit` is the largest relative difference
+    that counts as agreement.
     """
 
     model: ViT
     reads: str
+    taps: Taps
     images: Tensor
     theirs: Mapping[str, Tensor]
     limit: float
+
+    def layers_of(self, model: ViT) -> Mapping[str, Tensor]:
+        """What the layers of a model give for the images."""
+        side = of_vit(model, name="", reads=self.reads, taps=self.taps)
+        return side.prepare(self.images.dtype)(self.images).layers
 
 
 @dataclass(frozen=True)
@@ -65,7 +73,7 @@ def diagnose(case: Case, layer: str) -> str:
 
 def _pattern(case: Case) -> str:
     """What the tokens that differ have in common, where no candidate explains the embedding."""
-    ours = record_ours(case.model, case.images, reads=case.reads)["embedding"]
+    ours = case.layers_of(case.model)["embedding"]
     theirs = case.theirs["embedding"]
     prefix = case.model.config.num_prefix_tokens
     if relative_difference(ours[:, prefix:], theirs[:, prefix:]) <= case.limit:
@@ -81,8 +89,7 @@ def _heals(candidate: _Candidate, weights: Weights, case: Case, layer: str) -> b
     config, weights = _up_to(layer, candidate.config, {**weights, **candidate.changed})
     model = ViT(config, device="meta")
     model.load_state_dict(dict(weights), strict=True, assign=True)
-    model = model.to(case.images.dtype).eval()
-    ours = record_ours(model, case.images, reads=case.reads)
+    ours = case.layers_of(model.eval())
     return layer in ours and relative_difference(ours[layer], case.theirs[layer]) <= case.limit
 
 

@@ -20,7 +20,7 @@ class Comparison:
     """The outputs of two implementations for one batch of images in one dtype.
 
     Attributes:
-        images: "noise" or "photograph".
+        images: "noise", "photograph" or another kind of `parity/inputs.py`.
         dtype: Arithmetic and weights of both sides.
         absolute: Largest difference.
         relative: Largest difference over the largest magnitude of the reference.
@@ -28,6 +28,7 @@ class Comparison:
         rows: Rows of the output.
         bit_equal: Whether no bit differs.
         tolerance: Largest `relative` that rounding explains.
+        output: Which of several outputs.
     """
 
     images: str
@@ -38,6 +39,7 @@ class Comparison:
     rows: int
     bit_equal: bool
     tolerance: float
+    output: str = "output"
 
     @property
     def ok(self) -> bool:
@@ -84,10 +86,7 @@ def layer_differences(
     ours: "Mapping[str, Tensor]", theirs: "Mapping[str, Tensor]"
 ) -> dict[str, float]:
     """The relative difference of each layer that both have, in the order of computation."""
-    from vitconvert.programs.taps import position
-
-    both = sorted(ours.keys() & theirs.keys(), key=position)
-    return {layer: relative_difference(ours[layer], theirs[layer]) for layer in both}
+    return {k: relative_difference(ours[k], theirs[k]) for k in ours if k in theirs}
 
 
 def token_differences(ours: "Tensor", theirs: "Tensor") -> tuple[float, ...]:
@@ -110,7 +109,13 @@ def _share(absolute: float, scale: float) -> float:
 
 
 def compare_outputs(
-    ours: "Tensor", theirs: "Tensor", *, images: str, dtype: str, tolerance: float
+    ours: "Tensor",
+    theirs: "Tensor",
+    *,
+    images: str,
+    dtype: str,
+    tolerance: float,
+    output: str = "output",
 ) -> Comparison:
     """Compare two outputs, whose last axis is the classes or channels."""
     import torch
@@ -127,5 +132,6 @@ def compare_outputs(
         agreed=int(agreed.sum()),
         rows=agreed.numel(),
         bit_equal=torch.equal(ours, theirs),
+        output=output,
         tolerance=allowed(tolerance, dtype),
     )

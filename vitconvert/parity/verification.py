@@ -1,38 +1,21 @@
 """Proof that a model computes what the checkpoint's own project computes."""
 
-import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitconvert.checkpoint import Checkpoint, build_model
 from vitconvert.errors import MissingPackage, NotRepresentable, UsageError
 from vitconvert.model import ViT
-from vitconvert.parity.diagnosis import Case, diagnose
-from vitconvert.parity.differences import (
-    Comparison,
-    Divergence,
-    LayerDifference,
-    allowed,
-    compare_outputs,
-    layer_differences,
-    token_differences,
-)
+from vitconvert.parity.comparison import DTYPES, Part, compare_in, in_order
+from vitconvert.parity.implementations import of_reference, of_vit
 from vitconvert.parity.inputs import sample_images
 from vitconvert.parity.report import ParityReport
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.programs import build_reference
 from vitconvert.programs.agreement import TOLERANCE
-from vitconvert.programs.isolation import isolated, side_by_side
-from vitconvert.programs.reference import Reference
-from vitconvert.programs.taps import OUTPUT, record, record_ours
-
-_Model = TypeVar("_Model", bound=nn.Module)
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
+from vitconvert.programs.isolation import isolated
 
 
 def verify_checkpoint(
@@ -75,11 +58,12 @@ def verify_checkpoint(
             )
         model = reference.adapt(model)
         images = _images(model, checkpoint.preprocessing, seed=seed, batch=batch)
-        # The most exact arithmetic comes last: it shows where the two differ.
-        wanted = sorted(set(dtypes) & set(reference.dtypes)) or reference.dtypes
-        parts: list[_Part] = []
-        for dtype in wanted:
-            parts.append(_compare_in(dtype, reference, model, images, tolerance))
+        tested = of_vit(model, name="vitconvert", reads=reference.reads)
+        parts: list[Part] = []
+        for dtype in in_order([*(set(dtypes) & set(reference.dtypes))] or reference.dtypes):
+            parts.append(
+                compare_in(dtype, tested, of_reference(reference), images, tolerance=tolerance)
+            )
             if until_equal and parts[-1].bit_equal:
                 break
     return ParityReport(
@@ -92,80 +76,6 @@ def verify_checkpoint(
         notes=reference.notes,
         tolerance=tolerance,
     )
-
-
-@dataclass(frozen=True)
-class _Part:
-    """The result of one dtype."""
-
-    comparisons: list[Comparison]
-    layers: list[LayerDifference]
-    divergence: Divergence | None
-
-    @property
-    def bit_equal(self) -> bool:
-        """Whether no output and no layer differs at all."""
-        outputs = all(comparison.bit_equal for comparison in self.comparisons)
-        return outputs and all(layer.relative == 0 for layer in self.layers)
-
-
-def _compare_in(
-    dtype: str, reference: Reference, model: ViT, images: Mapping[str, Tensor], tolerance: float
-) -> _Part:
-    theirs_model = _in_dtype(reference.model, DTYPES[dtype])
-    ours_model = _in_dtype(model, DTYPES[dtype])
-    comparisons: list[Comparison] = []
-    worst: dict[str, float] = {}
-    divergence = None
-    for kind, batch in images.items():
-        x = batch.to(DTYPES[dtype])
-        theirs, ours = side_by_side(
-            partial(record, theirs_model, reference.taps, partial(reference.run, theirs_model, x)),
-            partial(record_ours, ours_model, x, reads=reference.reads),
-        )
-        comparisons.append(
-            compare_outputs(
-                ours[OUTPUT], theirs[OUTPUT], images=kind, dtype=dtype, tolerance=tolerance
-            )
-        )
-        apart = layer_differences(ours, theirs)
-        worst = {layer: max(value, worst.get(layer, 0.0)) for layer, value in apart.items()}
-        divergence = divergence or _divergence(
-            apart,
-            Case(ours_model, reference.reads, x, theirs, allowed(tolerance, dtype)),
-            kind,
-            ours,
-        )
-    differing = [
-        LayerDifference(layer=layer, dtype=dtype, relative=value) for layer, value in worst.items()
-    ]
-    return _Part(comparisons, differing, divergence)
-
-
-def _divergence(
-    apart: Mapping[str, float], case: Case, kind: str, ours: Mapping[str, Tensor]
-) -> Divergence | None:
-    """The first layer that differs by more than rounding, and why."""
-    layer = next((layer for layer, value in apart.items() if not value <= case.limit), None)
-    if layer is None:
-        return None
-    return Divergence(
-        layer=layer,
-        dtype=str(case.images.dtype).removeprefix("torch."),
-        images=kind,
-        relative=apart[layer],
-        cause=diagnose(case, layer),
-        positions=token_differences(ours[layer], case.theirs[layer]),
-        grid=case.model.config.grid_size,
-    )
-
-
-def _in_dtype(model: _Model, dtype: torch.dtype) -> _Model:
-    """The model itself if it is ready, or a copy on the CPU."""
-    ready = all(p.dtype == dtype and p.device.type == "cpu" for p in model.parameters())
-    if ready and not model.training:
-        return model
-    return copy.deepcopy(model).to(device="cpu", dtype=dtype).eval()
 
 
 def _images(

@@ -9,9 +9,8 @@ from contextlib import ExitStack, contextmanager
 from typing import TypeVar
 
 import torch
-from torch import Tensor
 
-Tensors = TypeVar("Tensors", Tensor, dict[str, Tensor])
+Result = TypeVar("Result")
 
 
 @contextmanager
@@ -40,9 +39,7 @@ def isolated() -> Iterator[None]:
         yield
 
 
-def side_by_side(
-    theirs: Callable[[], Tensors], ours: Callable[[], Tensors]
-) -> tuple[Tensors, Tensors]:
+def side_by_side(theirs: Callable[[], Result], ours: Callable[[], Result]) -> tuple[Result, Result]:
     """Two computations at once, each in a thread of its own.
 
     Autocast, default devices and gradients are settings of a thread. A new thread has no autocast
@@ -50,7 +47,7 @@ def side_by_side(
     """
 
     @torch.no_grad()
-    def computed(compute: Callable[[], Tensors]) -> Tensors:
+    def computed(compute: Callable[[], Result]) -> Result:
         return compute()
 
     with ThreadPoolExecutor(2) as pool:

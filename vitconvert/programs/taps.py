@@ -8,12 +8,9 @@ its output.
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
-
-from vitconvert.model import ViT
 
 OUTPUT = "output"
 
@@ -33,13 +30,6 @@ Taps = Mapping[str, Tap]
 def block_of(layer: str) -> int | None:
     """The block that a layer lies in."""
     return int(layer.split(".")[1]) if layer.startswith("blocks.") else None
-
-
-def position(layer: str) -> tuple[int, int, str]:
-    """Sorts layers in the order of computation."""
-    order = ("patch_embed", "embedding", "blocks", "norm", "features", OUTPUT)
-    block = block_of(layer)
-    return order.index(layer.split(".")[0]), block or 0, layer
 
 
 def canonical_taps(depth: int) -> dict[str, Tap]:
@@ -62,7 +52,7 @@ def block_taps(depth: int, *, block: str, norm2: str, norm: str) -> dict[str, Ta
 
 
 def record(model: nn.Module, taps: Taps, run: Callable[[], Tensor]) -> dict[str, Tensor]:
-    """Run a model and keep what passes its taps, and its output as `OUTPUT`.
+    """Run a model and keep what passes its taps, and its output as `OUTPUT`, in this order.
 
     A tap that the computation does not pass is left out.
     """
@@ -70,15 +60,6 @@ def record(model: nn.Module, taps: Taps, run: Callable[[], Tensor]) -> dict[str,
     with _hooks(model, taps, kept):
         kept[OUTPUT] = run()
     return kept
-
-
-def record_ours(model: ViT, images: Tensor, *, reads: str) -> dict[str, Tensor]:
-    """`record` for vitconvert's model, up to what a reference reads (`Reference.reads`)."""
-    run = model if reads == OUTPUT else model.forward_features
-    taps = canonical_taps(model.config.depth)
-    if isinstance(model.pre_logits, nn.Identity) and model.config.num_classes == 0:
-        taps.pop("features")
-    return record(model, taps, partial(run, images))
 
 
 @contextmanager

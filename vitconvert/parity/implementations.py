@@ -1,0 +1,199 @@
+"""Whatever computes outputs from images, and what is kept of a run.
+
+vitconvert's ViT, another project's model, somebody's own module or function: each becomes an
+`Implementation`, so that any two can be compared.
+"""
+
+import copy
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from vitconvert.errors import UsageError
+from vitconvert.model import ViT
+from vitconvert.programs.reference import Reference
+from vitconvert.programs.taps import OUTPUT, Tap, Taps, canonical_taps, record
+
+Model = TypeVar("Model", bound=nn.Module)
+TOKENS, FEATURES = "tokens", "features"
+
+_OUTPUT_NAMES = {
+    "logits": OUTPUT,
+    "last_hidden_state": TOKENS,
+    "pooler_output": FEATURES,
+    "image_embeds": OUTPUT,
+}
+"""What projects call an output of a ViT, and what it is called here."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What an implementation gave for a batch.
+
+    Attributes:
+        outputs: By name: "output" (logits, or what there is without a head), "tokens" behind the
+            final norm, "features" that the head reads, or names of somebody's own.
+        layers: What passed the taps, in the order of computation.
+    """
+
+    outputs: Mapping[str, Tensor]
+    layers: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Implementation:
+    """Something that computes outputs from images.
+
+    Attributes:
+        name: As reports call it.
+        prepare: Makes it ready for a dtype: a function of images (B, C, H, W) in that dtype.
+        dtypes: In which it may compute throughout.
+        vit: vitconvert's own model, if that is what computes: parts of it can be exchanged to find
+            the cause of a difference.
+        taps: Where layers are kept.
+        reads: What of the ViT is compared, as in `Reference`.
+    """
+
+    name: str
+    prepare: Callable[[torch.dtype], Callable[[Tensor], Run]]
+    dtypes: tuple[str, ...] = ("float32", "float64")
+    vit: ViT | None = None
+    taps: Taps = field(default_factory=dict)
+    reads: str = OUTPUT
+
+
+def of_vit(
+    model: ViT, *, name: str, reads: str = OUTPUT, taps: Taps | None = None
+) -> Implementation:
+    """vitconvert's own model."""
+    taps = dict(canonical_taps(model.config.depth) if taps is None else taps)
+    if isinstance(model.pre_logits, nn.Identity) and model.config.num_classes == 0:
+        taps.pop("features", None)
+
+    def prepare(dtype: torch.dtype) -> Callable[[Tensor], Run]:
+        return partial(_run_vit, in_dtype(model, dtype), reads, taps)
+
+    return Implementation(name=name, prepare=prepare, vit=model, taps=taps, reads=reads)
+
+
+def _run_vit(model: ViT, reads: str, taps: Taps, images: Tensor) -> Run:
+    compute = model if reads == OUTPUT else model.forward_features
+    layers = record(model, taps, partial(compute, images))
+    named = {OUTPUT: OUTPUT, TOKENS: "norm", FEATURES: "features"}
+    return Run({name: layers[layer] for name, layer in named.items() if layer in layers}, layers)
+
+
+def of_reference(reference: Reference) -> Implementation:
+    """A project's own model."""
+
+    def prepare(dtype: torch.dtype) -> Callable[[Tensor], Run]:
+        model = in_dtype(reference.model, dtype)
+
+        def run(images: Tensor) -> Run:
+            layers = record(model, reference.taps, partial(reference.run, model, images))
+            return Run({OUTPUT: layers[OUTPUT]}, layers)
+
+        return run
+
+    return Implementation(name=reference.name, prepare=prepare, dtypes=reference.dtypes)
+
+
+def of_module(module: nn.Module, *, name: str, taps: Mapping[str, Tap]) -> Implementation:
+    """Somebody's own module: a copy of it, in eval mode and on the CPU."""
+
+    def prepare(dtype: torch.dtype) -> Callable[[Tensor], Run]:
+        model = in_dtype(module, dtype)
+
+        def run(images: Tensor) -> Run:
+            results: list[Any] = []
+            layers = record(model, taps, lambda: _first(results, model(images)))
+            return Run(named_outputs(results[0], name), layers)
+
+        return run
+
+    return Implementation(name=name, prepare=prepare, taps=taps)
+
+
+def _first(results: list[Any], result: Any) -> Tensor:
+    """Keep all that a module returned; the tensor that counts as its output."""
+    results.append(result)
+    return next(iter(named_outputs(result, "the module").values()))
+
+
+def of_function(function: Callable[..., Any], *, name: str, takes_numpy: bool) -> Implementation:
+    """Somebody's own function of images, of torch or of NumPy, JAX, ONNX Runtime or a process."""
+
+    def run(images: Tensor) -> Run:
+        given = images.numpy() if takes_numpy else images
+        outputs = named_outputs(function(given), name)
+        return Run(outputs, {OUTPUT: next(iter(outputs.values()))})
+
+    return Implementation(name=name, prepare=lambda _: run)
+
+
+def named_outputs(result: Any, name: str) -> dict[str, Tensor]:
+    """The tensors that an implementation returned, by name; the unnamed one is "output".
+
+    Args:
+        result: A tensor, an array, or several in a mapping, a dataclass, a tuple or a list.
+        name: Of the implementation, for messages.
+
+    Raises:
+        UsageError: There is no tensor in it.
+    """
+    tensor = _tensor(result)
+    if tensor is not None:
+        return {OUTPUT: tensor}
+    if isinstance(result, Mapping):
+        named = dict(result)
+    elif isinstance(result, tuple) and hasattr(result, "_asdict"):
+        named = result._asdict()
+    elif isinstance(result, tuple | list):
+        named = {(str(i) if i else OUTPUT): item for i, item in enumerate(result)}
+    else:
+        named = vars(result) if hasattr(result, "__dict__") else {}
+    tensors = {_OUTPUT_NAMES.get(str(key), str(key)): _tensor(item) for key, item in named.items()}
+    outputs = {key: item for key, item in tensors.items() if item is not None}
+    if not outputs:
+        raise UsageError(
+            f"{name} returned no tensor and no array.",
+            evidence={
+                "returned": type(result).__name__,
+                "expected": "a tensor, or several by name",
+            },
+            hint="wrap it in a function that returns the logits.",
+        )
+    return outputs
+
+
+def _tensor(value: Any) -> Tensor | None:
+    """A tensor or an array as a tensor on the CPU; None if it is neither."""
+    if isinstance(value, Tensor):
+        return value.detach().cpu()
+    if isinstance(value, np.ndarray | np.generic):
+        return torch.from_numpy(np.array(value)) if value.dtype.kind == "f" else None
+    if hasattr(value, "__array__") and not isinstance(value, type):  # JAX, TensorFlow
+        return torch.from_numpy(np.array(value))
+    return None
+
+
+def in_dtype(model: Model, dtype: torch.dtype) -> Model:
+    """The model itself if it is ready, or a copy on the CPU in eval mode."""
+    ready = all(p.dtype == dtype and p.device.type == "cpu" for p in model.parameters())
+    if ready and not any(module.training for module in model.modules()):
+        return model
+    return copy.deepcopy(model).to(device="cpu", dtype=dtype).eval()
+
+
+def name_of(something: object) -> str:
+    """What reports call a module or function of somebody's own."""
+    kind = something if inspect.isroutine(something) else type(something)
+    module = getattr(kind, "__module__", "") or ""
+    name = getattr(kind, "__qualname__", type(something).__name__)
+    return f"{module}.{name}" if module not in ("", "__main__", "builtins") else name
