@@ -15,6 +15,7 @@ from vitconvert.parity.differences import (
     allowed,
     compare_outputs,
     layer_differences,
+    token_differences,
 )
 from vitconvert.parity.implementations import Implementation, Run
 from vitconvert.programs.isolation import side_by_side
@@ -66,6 +67,7 @@ def compare_in(
     comparisons: list[Comparison] = []
     worst: dict[str, float] = {}
     divergence = None
+    vit = tested.vit or reference.vit
     for kind, batch in images.items():
         x = batch.to(DTYPES[dtype])
         theirs, ours = side_by_side(partial(run_reference, x), partial(run_tested, x))
@@ -92,6 +94,8 @@ def compare_in(
                 images=kind,
                 relative=apart[departing],
                 cause=_cause(departing, x, (tested, ours), (reference, theirs), limit),
+                positions=token_differences(ours.layers[departing], theirs.layers[departing]),
+                grid=vit.config.grid_size if vit else None,
             )
     layers = [LayerDifference(layer=k, dtype=dtype, relative=value) for k, value in worst.items()]
     return Part(comparisons, layers, divergence)
