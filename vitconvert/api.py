@@ -81,7 +81,7 @@ def inspect(
 
     Args:
         source: A path or a reference, as for `load_model`.
-        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer.
+        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower.
 
     Raises:
         SourceError: The source leads to no file.
@@ -108,6 +108,8 @@ def load_checkpoint(source: Source, **reading: Unpack[ReadArguments]) -> Checkpo
         table: A TOML file with one more dialect.
         prefer: Which weights to read from a torch checkpoint that has several, such as "model"
             if it has averaged ones too; by default the averaged ones.
+        tower: What stands before the names of the tensors to take, in a file of a larger model,
+            such as "vision_tower"; by default, the one image tower that is found.
 
     Raises:
         SourceError: The source leads to no file.
@@ -149,7 +151,7 @@ def load_model(
         device: Where the model goes.
         fast: Build a `model.fast.FastViT`, for inference only: faster, and equal within rounding
             where the usual one is equal to the last bit.
-        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer.
+        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower.
 
     Raises:
         UsageError: There is no such device, or a change makes no sense for this model.
@@ -377,7 +379,7 @@ def convert(
             float32, and with the programs that the output is for.
         overwrite: Replace an earlier output. What vitconvert did not write is never replaced.
         command: The command that the record of the output names.
-        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer.
+        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower.
 
     Raises:
         NotRepresentable: The target cannot compute this function.
@@ -478,9 +480,9 @@ def verify(
         gradients: Whether to compare gradients by the images and by every weight as well, between a
             module and a checkpoint: a wrong backward pass is what training finds.
         image_size, in_channels: Of the images, where neither side is a checkpoint.
-        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer. With a
-            model of your own, `dialect` and `table` are about the names of its tensors, and the
-            others about `against`.
+        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower.
+            With a model of your own, `dialect` and `table` are about the names of its tensors, and
+            the others about `against`.
 
     Raises:
         VitConvertError: A checkpoint cannot be loaded, as for `load_model`.
@@ -538,6 +540,8 @@ def diff(
     table_b: str | PathLike[str] | None = None,
     prefer_a: str | None = None,
     prefer_b: str | None = None,
+    tower_a: str | None = None,
+    tower_b: str | None = None,
     header: bool = False,
 ) -> "Difference":
     """Say how two checkpoints differ, tensor by tensor under common names.
@@ -547,9 +551,9 @@ def diff(
 
     Args:
         a, b: Paths or references, as for `load_model`.
-        dialect_a, overrides_a, architecture_a, table_a, prefer_a: How to read a, as for
-            `load_checkpoint`.
-        dialect_b, overrides_b, architecture_b, table_b, prefer_b: How to read b.
+        dialect_a, overrides_a, architecture_a, table_a, prefer_a, tower_a: How to read a, as
+            for `load_checkpoint`.
+        dialect_b, overrides_b, architecture_b, table_b, prefer_b, tower_b: How to read b.
         header: Compare headers only; no weights are read.
 
     Raises:
@@ -566,6 +570,7 @@ def diff(
         architecture=architecture_a,
         table=table_a,
         prefer=prefer_a,
+        tower=tower_a,
     )
     options_b = ReadOptions(
         dialect=dialect_b,
@@ -573,6 +578,7 @@ def diff(
         architecture=architecture_b,
         table=table_b,
         prefer=prefer_b,
+        tower=tower_b,
     )
     return diff_located(locate(a), locate(b), options_a, options_b, header=header)
 

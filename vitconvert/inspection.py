@@ -7,13 +7,19 @@ from typing import Any
 
 from vitconvert.checkpoint.companions import Companions
 from vitconvert.checkpoint.options import ReadOptions
-from vitconvert.checkpoint.reading import open_weights, prove, recognise_dialect, statements_on
+from vitconvert.checkpoint.reading import (
+    narrowed,
+    open_weights,
+    prove,
+    recognise_part,
+    statements_on,
+)
 from vitconvert.containers import TensorInfo
 from vitconvert.conversion.derivation import gather_facts
 from vitconvert.conversion.project_config import Facts
 from vitconvert.errors import VitConvertError
 from vitconvert.sources import Located
-from vitconvert.tables.detection import Recognised
+from vitconvert.tables.towers import Part
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -94,30 +100,34 @@ def inspect_located(located: Located, options: ReadOptions) -> Inspection:
         CorruptFile, UnsafeFile: The header cannot be read, or not safely.
     """
     container, companions = open_weights(located, options), Companions(located=located)
-    recognised: Recognised | None = None
+    whole = container
+    part: Part | None = None
     facts: Facts = {}
     missing: Mapping[str, str] = {}
     notes = container.notes
     problem: VitConvertError | None = None
     try:
-        recognised = recognise_dialect(container, companions, options)
+        part = recognise_part(container, companions, options)
+        container, companions = narrowed(container, companions, part)
+        recognised = part.recognised
         statements = statements_on(companions, options)
         gathered = gather_facts(recognised.binding, statements.facts(recognised.table))
         facts, missing = gathered.facts, gathered.asked
         notes = (*gathered.notes, *notes)
-        prove(container, recognised, gathered, statements)
+        notes = (*notes, *part.notes())
+        prove(container, part, gathered, statements)
     except VitConvertError as error:
         problem = error
     return Inspection(
         located=located,
         format=container.format,
         wrapper=container.wrapper,
-        tensors=container.manifest,
-        dialect=recognised.table.name if recognised else None,
-        prefix=recognised.prefix if recognised else "",
+        tensors=whole.manifest,
+        dialect=part.recognised.table.name if part else None,
+        prefix=part.prefix + part.recognised.prefix if part else "",
         facts=facts,
         missing=missing,
-        ignored={**recognised.binding.ignored, **recognised.wrappers_own} if recognised else {},
+        ignored=part.ignored if part else {},
         notes=notes,
         problem=problem,
     )

@@ -9,6 +9,7 @@ from typing import Any
 from vitconvert.documents import read_object
 from vitconvert.errors import CorruptFile
 from vitconvert.sources import Located
+from vitconvert.tables.towers import config_section
 
 # What vitconvert reads back of its own record, and of which kind it is.
 _OWN = (("target", str, "a text"), ("config", dict, "an object"))
@@ -18,14 +19,27 @@ _OWN = (("target", str, "a text"), ("config", dict, "an object"))
 class Companions:
     """The JSON files beside the weights, each parsed once, when it is first asked for.
 
+    Attributes:
+        located: Where they lie.
+        section: Where `config.json` is about the ViT, as a path of keys with dots; "" is all of it.
+
     Asking for one raises CorruptFile if it is no JSON object, or SourceError if it cannot be read.
     """
 
     located: Located
+    section: str = ""
 
     @functools.cached_property
     def config(self) -> Mapping[str, Any]:
-        """The project's own `config.json` or `open_clip_config.json`, empty if there is none."""
+        """What the project's own `config.json` or `open_clip_config.json` says of the ViT.
+
+        Empty if there is none.
+        """
+        return config_section(self.whole_config, self.section)
+
+    @functools.cached_property
+    def whole_config(self) -> Mapping[str, Any]:
+        """All of that file."""
         return _read(self.located.config) or {}
 
     @functools.cached_property
@@ -43,8 +57,12 @@ class Companions:
 
     @functools.cached_property
     def preprocessor(self) -> Mapping[str, Any] | None:
-        """`preprocessor_config.json`, or None."""
-        return _read(self.located.preprocessor)
+        """`preprocessor_config.json`, or the part of `processor_config.json` on images, or None."""
+        found = _read(self.located.preprocessor)
+        if found is None:
+            return None
+        of_images = config_section(found, "image_processor")
+        return of_images or (None if "processor_class" in found and len(found) < 4 else found)
 
     def name_of(self, kind: str) -> str:
         """Where "config", "own" or "preprocessor" lies, for messages."""

@@ -22,6 +22,8 @@ class ReadOptions:
         table: A TOML file with one more dialect.
         prefer: Which weights to read from a torch checkpoint that has several, such as "model"
             if it has averaged ones too; by default the averaged ones.
+        tower: What stands before the names of the tensors to take, in a file of a larger model,
+            such as "vision_tower"; by default, the one tower that is found.
     """
 
     dialect: str | None = None
@@ -29,6 +31,7 @@ class ReadOptions:
     architecture: str | None = None
     table: str | PathLike[str] | None = None
     prefer: str | None = None
+    tower: str | None = None
 
     def tables(self, written_as: str | None = None) -> list[Table] | None:
         """The tables that may explain the checkpoint; None: all of `weights_map/`.
@@ -50,3 +53,4 @@ class ReadArguments(TypedDict, total=False):
     architecture: str | None
     table: str | PathLike[str] | None
     prefer: str | None
+    tower: str | None

@@ -4,6 +4,7 @@ Only headers and the JSON files beside them are read.
 """
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,8 @@ from vitconvert.errors import SourceError, UsageError
 from vitconvert.labels import Labels, stated_labels
 from vitconvert.preprocessing.stated import stated_preprocessing
 from vitconvert.sources import Located
-from vitconvert.tables.detection import Recognised, recognise
+from vitconvert.tables.detection import recognise
+from vitconvert.tables.towers import Part, find_part
 
 if TYPE_CHECKING:
     import torch
@@ -43,10 +45,12 @@ def read_checkpoint(located: Located, options: ReadOptions | None = None) -> Che
     before = states_of(_may_be_read(located))
     container = open_weights(located, options)
     companions = Companions(located=located)
-    recognised = recognise_dialect(container, companions, options)
+    part = recognise_part(container, companions, options)
+    container, companions = narrowed(container, companions, part)
+    recognised = part.recognised
     statements = statements_on(companions, options)
     gathered = gather_facts(recognised.binding, statements.facts(recognised.table))
-    config, ledger = prove(container, recognised, gathered, statements)
+    config, ledger = prove(container, part, gathered, statements)
     weights = Weights(container=container, recognised=recognised, config=config)
     return Checkpoint(
         tensors=weights.tensors,
@@ -100,12 +104,24 @@ def _path(located: Located) -> Path:
     return weights_in(located.weights) if located.weights.is_dir() else located.weights
 
 
-def recognise_dialect(
-    container: Container, companions: Companions, options: ReadOptions
-) -> Recognised:
-    """The dialect of a file; vitconvert.json names it in a directory that vitconvert wrote."""
-    shapes = {name: info.shape for name, info in container.manifest.items()}
-    return recognise(shapes, options.tables(companions.own.get("target")), companions.config)
+def recognise_part(container: Container, companions: Companions, options: ReadOptions) -> Part:
+    """The ViT in a file; vitconvert.json names its dialect in a directory that vitconvert wrote."""
+    return find_part(
+        {name: info.shape for name, info in container.manifest.items()},
+        companions.config,
+        tables=options.tables(companions.own.get("target")),
+        tower=options.tower,
+    )
+
+
+def narrowed(
+    container: Container, companions: Companions, part: Part
+) -> tuple[Container, Companions]:
+    """The tensors of a tower alone, under its own names, and what the files say of it."""
+    if not part.outside and all(new == old for new, old in part.names.items()):
+        return container, companions
+    inside = replace(companions, section=part.section)
+    return container.renamed(part.names), inside
 
 
 def statements_on(companions: Companions, options: ReadOptions) -> Statements:
@@ -123,7 +139,7 @@ def statements_on(companions: Companions, options: ReadOptions) -> Statements:
 
 
 def prove(
-    container: Container, recognised: Recognised, gathered: Gathered, statements: Statements
+    container: Container, part: Part, gathered: Gathered, statements: Statements
 ) -> tuple[ViTConfig, Ledger]:
     """Prove from headers alone that every fact is known and every tensor accounted for.
 
@@ -131,14 +147,15 @@ def prove(
         MissingFact, ConflictingFact, TensorMismatch: That is not so.
         NotRepresentable: The project's class computes another function from the tensors.
     """
-    config = gathered.config()
+    config, recognised = gathered.config(), part.recognised
     check_accounts(recognised.binding, config, str(container.path))
     manifest, prefix = container.manifest, recognised.prefix
     dtypes = {key: manifest[prefix + key].dtype for key in recognised.binding.shapes}
     check_dtypes(recognised.binding, dtypes, str(container.path))
     statements.check_class(recognised.table, config)
     notes = (*gathered.notes, *container.notes)
-    return config, open_ledger(recognised.binding, config, notes, recognised.wrappers_own)
+    outside = {**recognised.wrappers_own, **part.outside}
+    return config, open_ledger(recognised.binding, config, (*notes, *part.notes()), outside)
 
 
 def _own_labels(companions: Companions, num_classes: int) -> Labels | None:

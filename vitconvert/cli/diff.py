@@ -77,6 +77,7 @@ def _options_of(side: str) -> Callable[[Command], Command]:
         )(command)
         command = click.option(f"--architecture-{side}", help=only)(command)
         command = click.option(f"--prefer-{side}", metavar="KEY", help=only)(command)
+        command = click.option(f"--tower-{side}", metavar="PREFIX", help=only)(command)
         path = click.Path(path_type=Path, dir_okay=False)
         command = click.option(f"--table-{side}", type=path, help=only)(command)
         return click.option(f"--dialect-{side}", help=only)(command)
@@ -86,7 +87,7 @@ def _options_of(side: str) -> Callable[[Command], Command]:
 
 def _reading(options: dict[str, Any], side: str) -> dict[str, Any]:
     """The arguments of `vitconvert.diff` for one of the checkpoints."""
-    names = ("dialect", "table", "architecture", "prefer")
+    names = ("dialect", "table", "architecture", "prefer", "tower")
     asked = {f"{name}_{side}": options[f"{name}_{side}"] or options[name] for name in names}
     settings = (*options["settings"], *options[f"settings_{side}"])
     return {**asked, f"overrides_{side}": parse_settings(settings)}

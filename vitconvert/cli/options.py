@@ -43,6 +43,11 @@ _READING = (
         metavar="KEY",
         help="Which state dict of a torch checkpoint to read; default: averaged weights.",
     ),
+    click.option(
+        "--tower",
+        metavar="PREFIX",
+        help="In a larger model, what the ViT's tensor names begin with; default: detected.",
+    ),
 )
 _CHANGING = (
     click.option("--image-size", help="Resample positions: 384 or 224x320 (height x width)."),
@@ -126,7 +131,7 @@ def parse_settings(settings: tuple[str, ...]) -> dict[str, str]:
 
 def parse_reading(options: dict[str, Any]) -> dict[str, Any]:
     """The reading options, as `vitconvert.load_checkpoint` takes them."""
-    names = ("dialect", "architecture", "table", "prefer")
+    names = ("dialect", "architecture", "table", "prefer", "tower")
     overrides = parse_settings(options["settings"])
     return {name: options[name] for name in names} | {"overrides": overrides}
 

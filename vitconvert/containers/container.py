@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -100,6 +100,19 @@ class Container:
             CorruptFile: The bytes of this tensor are damaged.
         """
         return self.reader(name)
+
+    def renamed(self, names: Mapping[str, str]) -> Self:
+        """Some of the tensors under other names.
+
+        Args:
+            names: The new name of each -> its name here.
+        """
+        return replace(
+            self,
+            manifest={new: self.manifest[old] for new, old in names.items()},
+            places={new: self.places[old] for new, old in names.items() if old in self.places},
+            reader=lambda new: self.reader(names[new]),
+        )
 
     def close(self) -> None:
         """Release the file. Tensors already read stay valid; no more can be read."""

@@ -6,10 +6,10 @@ from typing import Any
 
 from vitconvert.documents import read_object
 from vitconvert.errors import CorruptFile, SourceError
-from vitconvert.sources.located import COMPANIONS, OWN
+from vitconvert.sources.located import CONFIGS, OWN, PREPROCESSORS
 
 RECORD = OWN
-_BESIDE = frozenset((*COMPANIONS, "README.md"))
+_BESIDE = frozenset((*CONFIGS, PREPROCESSORS[0], OWN, "README.md"))
 
 
 def somebodys(directory: Path) -> list[str]:

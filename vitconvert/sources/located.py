@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CONFIGS = ("config.json", "open_clip_config.json")
-PREPROCESSOR = "preprocessor_config.json"
+PREPROCESSORS = ("preprocessor_config.json", "processor_config.json")  # of transformers 4 and 5
 OWN = "vitconvert.json"
-COMPANIONS = (*CONFIGS, PREPROCESSOR, OWN)
+COMPANIONS = (*CONFIGS, *PREPROCESSORS, OWN)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +18,7 @@ class Located:
         reference: The reference as it was given.
         weights: The file, the index of shards or the directory to read.
         config: `config.json` or `open_clip_config.json` beside the weights.
-        preprocessor: `preprocessor_config.json` beside them.
+        preprocessor: `preprocessor_config.json` or `processor_config.json` beside them.
         own: `vitconvert.json` beside them.
         name: Architecture name with its tag, when the reference names one.
         repo: Hub repository.
@@ -49,13 +49,13 @@ class Located:
 
 def beside(directory: Path) -> dict[str, Path | None]:
     """The `config`, `preprocessor` and `own` fields for weights in a directory."""
-    configs = (directory / name for name in CONFIGS)
     return {
-        "config": next((path for path in configs if path.exists()), None),
-        "preprocessor": _if_there(directory / PREPROCESSOR),
-        "own": _if_there(directory / OWN),
+        "config": _first(directory, CONFIGS),
+        "preprocessor": _first(directory, PREPROCESSORS),
+        "own": _first(directory, (OWN,)),
     }
 
 
-def _if_there(path: Path) -> Path | None:
-    return path if path.exists() else None  # reading what is no file says so
+def _first(directory: Path, names: tuple[str, ...]) -> Path | None:
+    paths = (directory / name for name in names)
+    return next((path for path in paths if path.exists()), None)  # reading what is no file says so

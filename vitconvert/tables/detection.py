@@ -56,26 +56,53 @@ def recognise(
         TensorMismatch: Most tensors have no elements.
     """
     _check_not_empty(shapes)
-    own = {key: reason for key in shapes if (reason := why_beside(key))}
-    wrapped = {key: shape for key, shape in shapes.items() if key not in own}
-    prefix = common_prefix(wrapped)
-    attempts = [("", shapes)]
-    if prefix:
-        attempts.append((prefix, {key[len(prefix) :]: s for key, s in wrapped.items()}))
     candidates = None if tables is None else list(tables)
-    fitting = [
+    found = fitting(shapes, candidates, their_config)
+    if found is not None:
+        return found
+    own, attempts = _attempts(shapes)
+    every = _recognisable_tables() if candidates is None else candidates
+    prefix, binding = _nearest(
+        [(p, bind(table, s)) for p, s in attempts for table in every], len(shapes)
+    )
+    return Recognised(binding, prefix, own if prefix else {})
+
+
+def fitting(
+    shapes: Mapping[str, Shape],
+    tables: Iterable[Table] | None = None,
+    their_config: Mapping[str, object] | None = None,
+) -> Recognised | None:
+    """The one table that explains every key, or None; the arguments are those of `recognise`.
+
+    Raises:
+        UnknownDialect: The config names another model.
+        AmbiguousDialect: Several tables do.
+    """
+    own, attempts = _attempts(shapes)
+    candidates = None if tables is None else list(tables)
+    found = [
         (p, binding)
         for p, s in attempts
         for table in (likely_tables(_with_elements(s)) if candidates is None else candidates)
         if (binding := bind(table, s)).fits
     ]
-    if fitting:
-        taken_off, binding = _the_one(fitting, their_config or {})
-    else:
-        every = _recognisable_tables() if candidates is None else candidates
-        tried = [(p, bind(table, s)) for p, s in attempts for table in every]
-        taken_off, binding = _nearest(tried, len(shapes))
-    return Recognised(binding, taken_off, own if taken_off else {})
+    if not found:
+        return None
+    prefix, binding = _the_one(found, their_config or {})
+    return Recognised(binding, prefix, own if prefix else {})
+
+
+def _attempts(
+    shapes: Mapping[str, Shape],
+) -> tuple[Mapping[str, str], list[tuple[str, Mapping[str, Shape]]]]:
+    """A wrapper's own keys, and the others: as they are, and without a wrapper's prefix."""
+    own = {key: reason for key in shapes if (reason := why_beside(key))}
+    wrapped = {key: shape for key, shape in shapes.items() if key not in own}
+    prefix = common_prefix(wrapped)
+    if not prefix:
+        return own, [("", shapes)]
+    return own, [("", shapes), (prefix, {key[len(prefix) :]: s for key, s in wrapped.items()})]
 
 
 def _with_elements(shapes: Mapping[str, Shape]) -> list[str]:
