@@ -19,7 +19,7 @@ from vitconvert.conversion.derivation import gather_facts
 from vitconvert.conversion.project_config import Facts
 from vitconvert.errors import VitConvertError
 from vitconvert.sources import Located
-from vitconvert.tables.towers import Part
+from vitconvert.tables.parts import Part
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -124,7 +124,7 @@ def inspect_located(located: Located, options: ReadOptions) -> Inspection:
         wrapper=container.wrapper,
         tensors=whole.manifest,
         dialect=part.recognised.table.name if part else None,
-        prefix=part.prefix + part.recognised.prefix if part else "",
+        prefix=part.tower.prefix + part.recognised.prefix if part else "",
         facts=facts,
         missing=missing,
         ignored=part.ignored if part else {},

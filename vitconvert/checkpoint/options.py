@@ -1,13 +1,17 @@
 """How to read a checkpoint: what its files may not show."""
 
-from collections.abc import Mapping
+import fnmatch
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypedDict
 
+from vitconvert.errors import UsageError, nearest
 from vitconvert.tables.dialects import find_tables, read_table
 from vitconvert.tables.table import Table
+
+IGNORED = "you ignored it"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +28,7 @@ class ReadOptions:
             if it has averaged ones too; by default the averaged ones.
         tower: What stands before the names of the tensors to take, in a file of a larger model,
             such as "vision_tower"; by default, the one tower that is found.
+        ignore: Patterns of names of tensors that play no part, such as `["aux_head.*"]`.
     """
 
     dialect: str | None = None
@@ -32,6 +37,26 @@ class ReadOptions:
     table: str | PathLike[str] | None = None
     prefer: str | None = None
     tower: str | None = None
+    ignore: Sequence[str] = ()
+
+    def ignored(self, names: Iterable[str]) -> dict[str, str]:
+        """Which of these tensors `ignore` names, and the reason.
+
+        Raises:
+            UsageError: A pattern names none.
+        """
+        found: dict[str, str] = {}
+        every = list(names)
+        for pattern in self.ignore:
+            matching = fnmatch.filter(every, pattern)
+            if not matching:
+                raise UsageError(
+                    f"No tensor is called {pattern!r}, which is to be ignored.",
+                    evidence={"like it": ", ".join(nearest(pattern, every, 3)) or every[0]},
+                    hint="patterns are of whole names, such as 'aux_head.*'.",
+                )
+            found |= dict.fromkeys(matching, f"{IGNORED} ({pattern})")
+        return found
 
     def tables(self, written_as: str | None = None) -> list[Table] | None:
         """The tables that may explain the checkpoint; None: all of `weights_map/`.
@@ -54,3 +79,4 @@ class ReadArguments(TypedDict, total=False):
     table: str | PathLike[str] | None
     prefer: str | None
     tower: str | None
+    ignore: Sequence[str]

@@ -6,7 +6,7 @@ Only headers and the JSON files beside them are read.
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vitconvert.checkpoint.checkpoint import Checkpoint
 from vitconvert.checkpoint.companions import Companions
@@ -24,8 +24,10 @@ from vitconvert.errors import SourceError, UsageError
 from vitconvert.labels import Labels, stated_labels
 from vitconvert.preprocessing.stated import stated_preprocessing
 from vitconvert.sources import Located
-from vitconvert.tables.detection import recognise
-from vitconvert.tables.towers import Part, find_part
+from vitconvert.tables.binding import Shape
+from vitconvert.tables.parts import Header, Part
+from vitconvert.tables.table import Table
+from vitconvert.tables.towers import find_part
 
 if TYPE_CHECKING:
     import torch
@@ -106,22 +108,34 @@ def _path(located: Located) -> Path:
 
 def recognise_part(container: Container, companions: Companions, options: ReadOptions) -> Part:
     """The ViT in a file; vitconvert.json names its dialect in a directory that vitconvert wrote."""
-    return find_part(
-        {name: info.shape for name, info in container.manifest.items()},
-        companions.config,
-        tables=options.tables(companions.own.get("target")),
-        tower=options.tower,
+    shapes = {name: info.shape for name, info in container.manifest.items()}
+    tables = options.tables(companions.own.get("target"))
+    return _part_of(shapes, companions.config, options, tables)
+
+
+def _part_of(
+    shapes: Mapping[str, Shape],
+    config: Mapping[str, Any],
+    options: ReadOptions,
+    tables: list[Table] | None,
+) -> Part:
+    ignored = options.ignored(shapes)
+    header = Header(
+        shapes={name: shape for name, shape in shapes.items() if name not in ignored},
+        config=config,
+        tables=None if tables is None else tuple(tables),
+        ignored=ignored,
     )
+    return find_part(header, options.tower)
 
 
 def narrowed(
     container: Container, companions: Companions, part: Part
 ) -> tuple[Container, Companions]:
     """The tensors of a tower alone, under its own names, and what the files say of it."""
-    if not part.outside and all(new == old for new, old in part.names.items()):
+    if part.is_whole:
         return container, companions
-    inside = replace(companions, section=part.section)
-    return container.renamed(part.names), inside
+    return container.renamed(part.names), replace(companions, section=part.tower.section)
 
 
 def statements_on(companions: Companions, options: ReadOptions) -> Statements:
@@ -154,8 +168,7 @@ def prove(
     check_dtypes(recognised.binding, dtypes, str(container.path))
     statements.check_class(recognised.table, config)
     notes = (*gathered.notes, *container.notes)
-    outside = {**recognised.wrappers_own, **part.outside}
-    return config, open_ledger(recognised.binding, config, (*notes, *part.notes()), outside)
+    return config, open_ledger(recognised.binding, config, (*notes, *part.notes()), part.beside)
 
 
 def _own_labels(companions: Companions, num_classes: int) -> Labels | None:
@@ -181,11 +194,11 @@ def read_state_dict(
     from vitconvert.conversion.materialise import materialise
 
     shapes = {name: tuple(tensor.shape) for name, tensor in state_dict.items()}
-    recognised = recognise(shapes, options.tables())
-    binding = recognised.binding
+    part = _part_of(shapes, {}, options, options.tables())
+    recognised, binding = part.recognised, part.recognised.binding
     config, _ = derive_config(binding, state(parse_fields(options.overrides or {}), USER))
     check_accounts(binding, config, _PLACE)
-    theirs = {key: state_dict[recognised.prefix + key] for key in binding.shapes}
+    theirs = {key: state_dict[part.names[recognised.prefix + key]] for key in binding.shapes}
     dtypes = {key: str(tensor.dtype).removeprefix("torch.") for key, tensor in theirs.items()}
     check_dtypes(binding, dtypes, _PLACE)
     return materialise(plan_reading(binding, config), theirs.__getitem__), config
