@@ -485,8 +485,8 @@ def verify(
             module and a checkpoint: a wrong backward pass is what training finds.
         image_size, in_channels: Of the images, where neither side is a checkpoint.
         reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower,
-            ignore. With a model of your own, `dialect` and `table` are about the names of its tensors, and
-            the others about `against`.
+            ignore. With a model of your own, `dialect` and `table` are about the names of its
+            tensors, and the others about `against`.
 
     Raises:
         VitConvertError: A checkpoint cannot be loaded, as for `load_model`.
