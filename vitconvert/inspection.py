@@ -8,6 +8,7 @@ from typing import Any
 from vitconvert.checkpoint.companions import Companions
 from vitconvert.checkpoint.options import ReadOptions
 from vitconvert.checkpoint.reading import (
+    gather,
     narrowed,
     open_weights,
     prove,
@@ -15,7 +16,6 @@ from vitconvert.checkpoint.reading import (
     statements_on,
 )
 from vitconvert.containers import TensorInfo
-from vitconvert.conversion.derivation import gather_facts
 from vitconvert.conversion.project_config import Facts
 from vitconvert.errors import VitConvertError
 from vitconvert.sources import Located
@@ -109,9 +109,8 @@ def inspect_located(located: Located, options: ReadOptions) -> Inspection:
     try:
         part = recognise_part(container, companions, options)
         container, companions = narrowed(container, companions, part)
-        recognised = part.recognised
-        statements = statements_on(companions, options)
-        gathered = gather_facts(recognised.binding, statements.facts(recognised.table))
+        statements = statements_on(companions, options, container)
+        gathered = gather(part, statements)
         facts, missing = gathered.facts, gathered.asked
         notes = (*gathered.notes, *notes)
         notes = (*notes, *part.notes())

@@ -50,8 +50,8 @@ def read_checkpoint(located: Located, options: ReadOptions | None = None) -> Che
     part = recognise_part(container, companions, options)
     container, companions = narrowed(container, companions, part)
     recognised = part.recognised
-    statements = statements_on(companions, options)
-    gathered = gather_facts(recognised.binding, statements.facts(recognised.table))
+    statements = statements_on(companions, options, container)
+    gathered = gather(part, statements)
     config, ledger = prove(container, part, gathered, statements)
     weights = Weights(container=container, recognised=recognised, config=config)
     return Checkpoint(
@@ -138,7 +138,7 @@ def narrowed(
     return container.renamed(part.names), replace(companions, section=part.tower.section)
 
 
-def statements_on(companions: Companions, options: ReadOptions) -> Statements:
+def statements_on(companions: Companions, options: ReadOptions, container: Container) -> Statements:
     """Everything that is stated about a checkpoint besides its tensors."""
     located = companions.located
     return Statements(
@@ -148,8 +148,25 @@ def statements_on(companions: Companions, options: ReadOptions) -> Statements:
         config_file=companions.name_of("config"),
         architecture=options.architecture,
         name=located.name,
+        trained=container.extras,
         file_name=located.weights.name if located.weights else "",
     )
+
+
+def gather(part: Part, statements: Statements) -> Gathered:
+    """What is known of the ViT.
+
+    Raises:
+        VitConvertError: As `Statements.facts`.
+    """
+    binding, table = part.recognised.binding, part.recognised.table
+    gathered = gather_facts(binding, statements.facts(table))
+    if not gathered.conflicts or not statements.trained:
+        return gathered
+    # A training script's name is of the model before arguments of the user's changed it.
+    untold = gather_facts(binding, replace(statements, trained={}).facts(table))
+    doubt = "the architecture that the training script names is not this one: it was not believed"
+    return untold if untold.conflicts else replace(untold, notes=(*untold.notes, doubt))
 
 
 def prove(
