@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitconvert.checkpoint.checkpoint import Checkpoint
 from vitconvert.checkpoint.companions import Companions
+from vitconvert.checkpoint.larger_model import preprocessing_of, what_is_read
 from vitconvert.checkpoint.options import ReadOptions
 from vitconvert.checkpoint.unchanged import State, states_of
 from vitconvert.checkpoint.weights import Weights
@@ -22,7 +23,6 @@ from vitconvert.conversion.statements import Statements, parse_fields
 from vitconvert.conversion.tensor_evidence import USER
 from vitconvert.errors import SourceError, UsageError
 from vitconvert.labels import Labels, stated_labels
-from vitconvert.preprocessing.stated import stated_preprocessing
 from vitconvert.sources import Located
 from vitconvert.tables.binding import Shape
 from vitconvert.tables.parts import Header, Part
@@ -49,15 +49,18 @@ def read_checkpoint(located: Located, options: ReadOptions | None = None) -> Che
     companions = Companions(located=located)
     part = recognise_part(container, companions, options)
     container, companions = narrowed(container, companions, part)
-    recognised = part.recognised
     statements = statements_on(companions, options, container)
     gathered = gather(part, statements)
     config, ledger = prove(container, part, gathered, statements)
-    weights = Weights(container=container, recognised=recognised, config=config)
+    preprocessing, unknown = preprocessing_of(companions, part, config)
+    ledger = replace(ledger, notes=(*ledger.notes, *what_is_read(companions), *unknown))
+    weights = Weights(
+        container=container, recognised=part.recognised, config=config, tower=part.tower
+    )
     return Checkpoint(
         tensors=weights.tensors,
         config=config,
-        preprocessing=stated_preprocessing(companions, recognised.table, config),
+        preprocessing=preprocessing,
         own_labels=_own_labels(companions, config.num_classes),
         ledger=ledger,
         weights=weights,

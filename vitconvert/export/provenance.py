@@ -71,6 +71,7 @@ def provenance(
             "sha256": {printable(name): digest for name, digest in sha256_in.items()},
             "verified": list(located.verified),
             "dialect": source.dialect,
+            "tower": source.tower and source.tower.to_dict(),
         },
         "target": target.table.name,
         "config": source.config.to_dict(),

@@ -27,6 +27,13 @@ class Tower:
     section: str | None = None
     model: str = "a larger model"
 
+    def to_dict(self) -> dict[str, str | None]:
+        """For `vitconvert.json` and `--json`."""
+        return {"prefix": self.prefix, "section": self.section, "model": self.model}
+
+    def __str__(self) -> str:
+        return f"{self.prefix.rstrip('./')} ({self.model})"
+
 
 WHOLE = Tower(prefix="", section="", model="")
 
@@ -71,8 +78,7 @@ class Part:
         """Which part of the file this is, a sentence each."""
         notes = []
         if self.tower.prefix and not self.head:
-            prefix = self.tower.prefix.rstrip("./")
-            notes.append(f"the image tower under {prefix} ({self.tower.model}) was taken")
+            notes.append(f"the image tower under {self.tower} was taken")
         if self.head:
             notes.append(
                 f"{self.head} is taken for the head, and to read what the head of a "
