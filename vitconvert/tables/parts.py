@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vitconvert.errors import NotRepresentable
@@ -123,6 +123,12 @@ class Header:
         """The dialect that explains most of them; UnknownDialect, if it explains few."""
         return recognise(shapes, self.tables, self.config_of(tower))
 
+    def _model(self, tower: Tower) -> str:
+        """Whose tower it is, by the file's own name where there is one."""
+        architectures = self.config.get("architectures")
+        named = architectures[0] if isinstance(architectures, list) and architectures else None
+        return named if tower.prefix and isinstance(named, str) else tower.model
+
     def part(
         self,
         tower: Tower,
@@ -136,7 +142,7 @@ class Header:
         why = f"outside the image tower {tower.prefix.rstrip('./')}"
         outside = {name: why for name in self.shapes if name not in used}
         return Part(
-            tower=tower,
+            tower=replace(tower, model=self._model(tower)),
             names=names,
             outside=outside,
             left_out=self.ignored,
