@@ -99,7 +99,7 @@ class ParityReport:
             facts=self._facts(),
             comparisons=self.comparisons,
             layers=self.layers,
-            departing=self.first_divergence.layer if self.first_divergence else None,
+            divergence=self.first_divergence,
         ).html()
 
     def _facts(self) -> list[tuple[str, str]]:
