@@ -6,7 +6,7 @@ same function (`verify`). Each function opens the checkpoint and passes it to th
 the work; torch is imported by the first function that needs it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from os import PathLike
 from pathlib import Path
@@ -21,7 +21,7 @@ from vitconvert.checkpoint import (
 )
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.accounts import Ledger
-from vitconvert.errors import VitConvertError
+from vitconvert.errors import UsageError, VitConvertError
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.sources import Located, locate
 
@@ -438,33 +438,67 @@ def convert_state_dict(
 
 
 def verify(
-    source: Source,
+    source: "Source | Callable[..., Any]",
     *,
-    against: Source | None = None,
+    against: "Source | Callable[..., Any] | None" = None,
     tolerance: float = 2e-5,
     seed: int = 0,
     batch: int = 2,
     dtypes: Sequence[str] = ("float32", "float64"),
+    layers: Mapping[str, str] | None = None,
+    image_size: _Size | None = None,
+    in_channels: int | None = None,
     **reading: Unpack[ReadArguments],
 ) -> "ParityReport":
-    """Load a checkpoint and compare it with the implementation of its own ecosystem.
+    """Compare a checkpoint, or a model of your own, with another implementation.
 
-    That implementation loads the same file by itself. If there is none, the report says so
-    (`verified` is False) and claims nothing.
+    A checkpoint is compared with the implementation of its own ecosystem, which loads the same file
+    by itself. If there is none, the report says so (`verified` is False) and claims nothing.
+
+    A module or a function of your own is compared with `against`: with a checkpoint (through
+    vitconvert's ViT, once that is proved equal to the checkpoint's own project) or with another
+    module or function. It runs as it is, on noise, on a photograph, and on images that are
+    constant, large, of one channel, one and three in a batch. If it differs, the report names the
+    first layer that does and the likely cause, as far as modules are matched: by the names of their
+    tensors (`table`, `dialect`, or a dialect that is known), or by `layers`.
 
     Args:
-        source: A path or a reference, as for `load_model`.
-        against: Another checkpoint that should compute the same function; the implementation of
-            *its* ecosystem loads it, and the source is compared with that.
+        source: A path or a reference, as for `load_model`; or an `nn.Module`, or a function of
+            images (B, C, H, W) to logits, of torch tensors or NumPy arrays. It may return several
+            outputs by name ("logits", "last_hidden_state", "pooler_output"; in a dict, or as
+            attributes).
+        against: Another checkpoint that should compute the same function, which the implementation
+            of *its* ecosystem loads; or a module or function.
         tolerance: Largest relative difference in float32; in float64 a ten-millionth of it.
         seed, batch: Which images, and how many of each kind.
-        dtypes: "float32", "float64" or both.
-        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer.
+        dtypes: "float32", "float64" or both, where both sides compute in them.
+        layers: Name of a module of `source` -> name of a module of `against`, or of vitconvert's
+            ViT, such as `{"encoder.3.attention": "blocks.3.attn"}`: their outputs are compared.
+        image_size, in_channels: Of the images, where neither side is a checkpoint.
+        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer. With a
+            model of your own, `dialect` and `table` are about the names of its tensors, and the
+            others about `against`.
 
     Raises:
-        VitConvertError: The checkpoint cannot be loaded, as for `load_model`.
-        UsageError: The images of `against` are of another size, or an argument is wrong.
+        VitConvertError: A checkpoint cannot be loaded, as for `load_model`.
+        UsageError: The two take other images or give other outputs, a model of your own raises an
+            error on such images, or an argument is wrong.
+        ParityFailed: vitconvert's ViT does not compute what the project of `against` computes.
     """
+    if callable(source) or callable(against):
+        from vitconvert.parity.own_models import Inputs, verify_model
+
+        if against is None:
+            raise UsageError("`against` is missing: what should the model compute the same as?")
+        size = (image_size, image_size) if isinstance(image_size, int) else image_size
+        return verify_model(
+            *_models(source, against, reading),
+            inputs=Inputs(image_size=size, in_channels=in_channels, seed=seed, batch=batch),
+            options=ReadOptions(**reading),
+            layers=layers,
+            tolerance=tolerance,
+            dtypes=dtypes,
+        )
     from vitconvert.parity.verification import verify_checkpoint
 
     return verify_checkpoint(
@@ -475,6 +509,15 @@ def verify(
         batch=batch,
         dtypes=dtypes,
     )
+
+
+def _models(source: Any, against: Any, reading: ReadArguments) -> Iterator[Any]:
+    """What is compared; the options that are not about the names of a module read a checkpoint."""
+    others = reading.copy()
+    others.pop("dialect", None)
+    others.pop("table", None)
+    for model in (source, against):
+        yield model if callable(model) else load_checkpoint(model, **others)
 
 
 def diff(

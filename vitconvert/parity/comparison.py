@@ -1,6 +1,6 @@
 """Two implementations on the same images: their outputs, their layers, and what explains a gap."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -49,6 +49,7 @@ def compare_in(
     *,
     tolerance: float,
     pairs: Pairs | None = None,
+    skipped: Collection[str] = (),
 ) -> Part:
     """Run both in one dtype, image by image, and compare all that both keep.
 
@@ -59,6 +60,7 @@ def compare_in(
         images: Batches by kind.
         tolerance: The relative difference that counts as equal in float32.
         pairs: Which outputs are compared; by default, the one called "output".
+        skipped: Layers that are not.
     """
     run_tested, run_reference = (side.prepare(DTYPES[dtype]) for side in (tested, reference))
     limit = allowed(tolerance, dtype)
@@ -80,7 +82,9 @@ def compare_in(
             )
             for name, other in (pairs or {OUTPUT: OUTPUT}).items()
         ]
-        apart = layer_differences(ours.layers, theirs.layers)
+        apart = layer_differences(
+            {k: x for k, x in ours.layers.items() if k not in skipped}, theirs.layers
+        )
         worst = {layer: max(value, worst.get(layer, 0.0)) for layer, value in apart.items()}
         departing = next((layer for layer, value in apart.items() if not value <= limit), None)
         if departing and not divergence:

@@ -19,7 +19,7 @@ from vitconvert.errors import ConflictingFact
 from vitconvert.model import ViT
 from vitconvert.parity.implementations import of_vit
 from vitconvert.programs.agreement import relative_difference
-from vitconvert.programs.taps import OUTPUT, Taps, block_of
+from vitconvert.programs.taps import BRANCH, OUTPUT, Taps, block_of
 
 UNKNOWN = "unknown"
 _EPSILONS = (1e-12, 1e-6, 1e-5)
@@ -88,7 +88,11 @@ def _pattern(case: Case) -> str:
 def _heals(candidate: _Candidate, weights: Weights, case: Case, layer: str) -> bool:
     config, weights = _up_to(layer, candidate.config, {**weights, **candidate.changed})
     model = ViT(config, device="meta")
-    model.load_state_dict(dict(weights), strict=True, assign=True)
+    try:
+        wanted = {name: weights[name] for name in model.state_dict()}
+    except KeyError:
+        return False  # a model with other tensors
+    model.load_state_dict(wanted, strict=True, assign=True)
     ours = case.layers_of(model.eval())
     return layer in ours and relative_difference(ours[layer], case.theirs[layer]) <= case.limit
 
@@ -100,6 +104,11 @@ def _up_to(layer: str, config: ViTConfig, weights: Weights) -> tuple[ViTConfig, 
         return config, weights
     kept = {name: tensor for name, tensor in weights.items() if (block_of(name) or 0) <= last}
     return config.replace(depth=last + 1), kept
+
+
+def _part_of(layer: str) -> str:
+    """What of a block or of the model ends with a layer, or gives its output there."""
+    return layer.split(".")[-1].removesuffix(BRANCH)
 
 
 def _candidates(config: ViTConfig, weights: Weights, layer: str) -> Iterator[_Candidate]:
@@ -115,7 +124,7 @@ def _candidates(config: ViTConfig, weights: Weights, layer: str) -> Iterator[_Ca
 
 def _settings(config: ViTConfig, layer: str) -> Iterator[Setting]:
     """Other values of what tensors cannot tell."""
-    part = layer.split(".")[-1]
+    part = _part_of(layer)
     for eps in _EPSILONS:
         if eps != config.norm_eps:
             yield f"norm_eps is {eps:g}, not {config.norm_eps:g}", {"norm_eps": eps}
@@ -127,6 +136,8 @@ def _settings(config: ViTConfig, layer: str) -> Iterator[Setting]:
     if part == "patch_embed" and config.standardised_stem:
         yield from _words("stem_style", config.stem_style, STANDARDISED_STEMS)
     if part in ("features", OUTPUT):
+        if config.final_norm:
+            yield "there is no final norm", {"final_norm": False}
         yield from _poolings(config)
         word = "representation_activation"
         yield from _words(word, config.representation_activation, ACTIVATIONS)
@@ -180,7 +191,7 @@ def _poolings(config: ViTConfig) -> Iterator[Setting]:
 
 def _rearrangements(config: ViTConfig, weights: Weights, layer: str) -> Iterator[Rearrangement]:
     """Weights laid out in another way, in places where shapes would not show it."""
-    part, block = layer.split(".")[-1], f"blocks.{block_of(layer)}"
+    part, block = _part_of(layer), f"blocks.{block_of(layer)}"
     match part:
         case "patch_embed":
             yield from _patches(weights)
@@ -190,6 +201,7 @@ def _rearrangements(config: ViTConfig, weights: Weights, layer: str) -> Iterator
             if config.joined_qkv:
                 yield from _qkv(config, weights, f"{block}.attn.qkv")
             yield from _transposed(weights, f"{block}.attn.proj.weight")
+            yield from _joined_heads(config, weights, f"{block}.attn.proj.weight")
             yield from _exchanged(weights, f"{block}.norm1", f"{block}.norm2")
         case "mlp":
             yield from _transposed(weights, f"{block}.mlp.fc1.weight")
@@ -221,6 +233,9 @@ def _positions(config: ViTConfig, weights: Weights) -> Iterator[Rearrangement]:
     down, across = config.grid_size
     grid = table[:, prefix:].reshape(1, across, down, -1).transpose(1, 2).flatten(1, 2)
     yield f"{name} is column by column, not row by row", {name: _joined(table, prefix, grid)}
+    for step, where in ((1, "previous"), (-1, "next")):
+        moved = _joined(table, prefix, table[:, prefix:].roll(step, 1))
+        yield f"{name} is off by one: each patch has that of the {where} one", {name: moved}
     if prefix:
         rows = table.roll(prefix, 1)
         yield f"{name} has the class position last, not first", {name: rows}
@@ -256,6 +271,17 @@ def _qkv(config: ViTConfig, weights: Weights, name: str) -> Iterator[Rearrangeme
         for i, letter in enumerate("qkv"):
             mended = [turned[j] if j == i else part for j, part in enumerate(parts[weight])]
             yield f"{letter} in {weight} is transposed", {weight: torch.cat(mended)}
+
+
+def _joined_heads(config: ViTConfig, weights: Weights, name: str) -> Iterator[Rearrangement]:
+    """Other orders in which the heads' outputs are joined before the projection reads them."""
+    if name not in weights or weights[name].shape[1] != config.num_heads * config.head_dim:
+        return
+    heads, dim = config.num_heads, config.head_dim
+    columns = weights[name].reshape(-1, heads, dim)
+    by_channel = weights[name].reshape(-1, dim, heads).transpose(1, 2)
+    yield "the heads are joined (dim head), not (head dim)", {name: by_channel.flatten(1)}
+    yield "the heads are joined in reverse", {name: columns.flip(1).flatten(1)}
 
 
 def _reordered(rows: Tensor, sizes: list[int], back: list[int]) -> Tensor:

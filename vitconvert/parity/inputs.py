@@ -39,6 +39,33 @@ def sample_images(
     return {"noise": noise, "photograph": (scenes - shift) / scale}
 
 
+def edge_images(
+    size: tuple[int, int], channels: int, *, seed: int, batch: int
+) -> dict[str, Images]:
+    """Batches that mistakes of an implementation may hide from ordinary images.
+
+    Args:
+        size, channels, seed, batch: As for `sample_images`.
+
+    Returns:
+        Images of one number, of large numbers, of one channel (where there are several), and
+        batches of one and of three: an implementation may mix the images of a batch.
+    """
+    rng = np.random.default_rng((seed, 1))
+    noise = rng.standard_normal((max(batch, 3), channels, *size))
+    flat = np.linspace(1.0, -0.5, batch).reshape(-1, 1, 1, 1)
+    edges = {
+        "constant": np.broadcast_to(flat, (batch, channels, *size)).copy(),
+        "large": 100 * noise[:batch],
+        "batch of 1": noise[:1],
+        "batch of 3": noise[:3],
+    }
+    if channels > 1:
+        only = np.arange(channels) == channels - 1
+        edges["1 channel"] = noise[:batch] * only.reshape(1, -1, 1, 1)
+    return edges
+
+
 def _scene(rng: np.random.Generator, channels: int, size: tuple[int, int]) -> Images:
     """A cloudy scene with a horizon and a disc, (channels, height, width) from 0 to 1."""
     clouds = np.stack([_clouds(rng, size) for _ in range(channels)])

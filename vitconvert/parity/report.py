@@ -23,7 +23,10 @@ class ParityReport:
         comparisons: One for each kind of images and each dtype.
         layers: Differences inside the models, in the order of computation.
         first_divergence: The first layer that differs by more than rounding, or None.
-        notes: What was changed in the reference to make the comparison possible.
+        notes: What was changed or assumed to make the comparison possible, and what could not be
+            compared.
+        executed: A sentence on whose code ran, and what did not.
+        not_tested: What such a comparison cannot see.
         tolerance: The relative difference that was allowed in float32.
     """
 
@@ -35,6 +38,8 @@ class ParityReport:
     layers: tuple[LayerDifference, ...] = ()
     first_divergence: Divergence | None = None
     notes: tuple[str, ...] = ()
+    executed: str = ""
+    not_tested: tuple[str, ...] = ()
     tolerance: float
 
     @property
@@ -79,7 +84,9 @@ class ParityReport:
         lines += [f"  {_line(comparison)}" for comparison in self.comparisons]
         evidence = _evidence(self.first_divergence)
         lines += [f"  {key:<15}{value}" for key, value in evidence.items()]
-        return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
+        lines += [f"  note: {note}" for note in self.notes]
+        lines += [f"  not tested: {fact}" for fact in self.not_tested]
+        return "\n".join([*lines, *([f"  {self.executed}"] if self.executed else [])])
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as JSON types; a difference that is no number is None."""
@@ -113,6 +120,8 @@ class ParityReport:
             ("first departs", departs),
             ("likely cause", divergence.cause if divergence else ""),
             *(("note", note) for note in self.notes),
+            *(("not tested", fact) for fact in self.not_tested),
+            ("code", self.executed),
         ]
 
     def _repr_html_(self) -> str:
@@ -122,8 +131,9 @@ class ParityReport:
 
 def _line(comparison: Comparison) -> str:
     same = "bit-equal" if comparison.bit_equal else f"relative {comparison.relative:.1e}"
+    named = f"{comparison.output}: " if comparison.output != "output" else ""
     return (
-        f"{comparison.images:<10}  {comparison.dtype}  {same:<16}  "
+        f"{named}{comparison.images:<10}  {comparison.dtype}  {same:<16}  "
         f"absolute {comparison.absolute:.1e}  "
         f"argmax {comparison.agreed} of {comparison.rows}"
     )

@@ -46,7 +46,8 @@ def verify_checkpoint(
     """
     theirs = against or checkpoint
     model = model or build_model(checkpoint)
-    _check(theirs, model, batch, dtypes)
+    check_arguments(batch, dtypes)
+    _check_same_inputs(theirs, model)
     source = checkpoint.located.reference
     loaded = against.located.reference if against else ""
     with isolated():
@@ -57,7 +58,8 @@ def verify_checkpoint(
                 source=source, against=loaded, skipped=error.fact, tolerance=tolerance
             )
         model = reference.adapt(model)
-        images = _images(model, checkpoint.preprocessing, seed=seed, batch=batch)
+        size, channels = model.config.image_size, model.config.in_channels
+        images = sampled_images(size, channels, checkpoint.preprocessing, seed=seed, batch=batch)
         tested = of_vit(model, name="vitconvert", reads=reference.reads)
         parts: list[Part] = []
         for dtype in in_order([*(set(dtypes) & set(reference.dtypes))] or reference.dtypes):
@@ -78,28 +80,39 @@ def verify_checkpoint(
     )
 
 
-def _images(
-    model: ViT, preprocessing: Preprocessing | None, *, seed: int, batch: int
+def sampled_images(
+    size: tuple[int, int],
+    channels: int,
+    preprocessing: Preprocessing | None,
+    *,
+    seed: int,
+    batch: int,
 ) -> Mapping[str, Tensor]:
-    config = model.config
+    """Noise and a photograph of a size, the photograph normalised as the checkpoint wants it."""
     usual = (
         {"mean": preprocessing.mean, "std": preprocessing.std}
-        if preprocessing and preprocessing.channels in (1, config.in_channels)
+        if preprocessing and preprocessing.channels in (1, channels)
         else {}
     )
-    arrays = sample_images(
-        batch=batch, channels=config.in_channels, size=config.image_size, seed=seed, **usual
-    )
+    arrays = sample_images(batch=batch, channels=channels, size=size, seed=seed, **usual)
     return {kind: torch.from_numpy(array) for kind, array in arrays.items()}
 
 
-def _check(checkpoint: Checkpoint, model: ViT, batch: int, dtypes: Sequence[str]) -> None:
+def check_arguments(batch: int, dtypes: Sequence[str]) -> None:
+    """Refuse dtypes in which parity is not measured, and empty batches.
+
+    Raises:
+        UsageError: There is such an argument.
+    """
     if unknown := sorted(set(dtypes) - set(DTYPES)) or not dtypes:
         raise UsageError(
             "Parity is measured in float32, float64 or both.", evidence={"asked": unknown}
         )
     if batch < 1:
         raise UsageError(f"batch must be at least 1, not {batch}.")
+
+
+def _check_same_inputs(checkpoint: Checkpoint, model: ViT) -> None:
     for field in ("image_size", "in_channels", "num_classes"):
         found, wanted = getattr(model.config, field), getattr(checkpoint.config, field)
         if found != wanted:

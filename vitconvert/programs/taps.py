@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 
 OUTPUT = "output"
+BRANCH = " output"  # behind the name of a module of a block: what it gives before it is added
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,120 @@
+"""A made-up team's ViT: names, attention and habits of its own, and eight mistakes to plant."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class Attention(nn.Module):
+    def __init__(self, width: int, heads: int, bug: str) -> None:
+        super().__init__()
+        self.heads, self.bug = heads, bug
+        self.ask = nn.Linear(width, width)
+        self.match = nn.Linear(width, width)
+        self.carry = nn.Linear(width, width)
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, n, d = x.shape
+        ask, match = (self.match, self.ask) if self.bug == "q/k swap" else (self.ask, self.match)
+        split = (b, n, self.heads, d // self.heads)
+        q, k, v = (m(x).reshape(split).transpose(1, 2) for m in (ask, match, self.carry))
+        scale = d**-0.5 if self.bug == "wrong scale" else (d // self.heads) ** -0.5
+        weights = torch.softmax(torch.einsum("bhqd,bhkd->bhqk", q, k) * scale, dim=-1)
+        mixed = torch.einsum("bhqk,bhkd->bqhd", weights, v)
+        if self.bug == "head order":
+            mixed = mixed.transpose(2, 3)
+        mixed = mixed.reshape(b, n, d)
+        if self.bug == "transposed projection":
+            return mixed @ self.out.weight + self.out.bias
+        return self.out(mixed)
+
+
+class Layer(nn.Module):
+    def __init__(self, width: int, heads: int, hidden: int, bug: str) -> None:
+        super().__init__()
+        eps = 1e-5 if bug == "eps" else 1e-6
+        self.ln_attention = nn.LayerNorm(width, eps=eps)
+        self.attention = Attention(width, heads, bug)
+        self.ln_feed = nn.LayerNorm(width, eps=eps)
+        self.widen = nn.Linear(width, hidden)
+        self.narrow = nn.Linear(hidden, width)
+        self.approximate = "tanh" if bug == "GELU" else "none"
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.ln_attention(x))
+        hidden = F.gelu(self.widen(self.ln_feed(x)), approximate=self.approximate)
+        return x + self.narrow(hidden)
+
+
+class TeamViT(nn.Module):
+    """Patches are unfolded, not convolved; q, k and v are apart; the class has a position."""
+
+    def __init__(
+        self,
+        bug: str = "",
+        *,
+        image_size: tuple[int, int] = (32, 24),
+        patch: int = 8,
+        channels: int = 4,
+        width: int = 30,
+        depth: int = 11,
+        heads: int = 3,
+        hidden: int = 50,
+        classes: int = 7,
+    ) -> None:
+        super().__init__()
+        self.patch, self.bug = patch, bug
+        patches = image_size[0] // patch * (image_size[1] // patch)
+        self.pixels = nn.Linear(channels * patch * patch, width)
+        self.summary = nn.Parameter(torch.zeros(1, 1, width))
+        self.places = nn.Parameter(torch.zeros(1, patches + 1, width))
+        self.layers = nn.ModuleList(Layer(width, heads, hidden, bug) for _ in range(depth))
+        self.ln_last = nn.LayerNorm(width, eps=1e-5 if bug == "eps" else 1e-6)
+        self.answer = nn.Linear(width, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        patches = F.unfold(images, self.patch, stride=self.patch).transpose(1, 2)
+        tokens = self.pixels(patches)
+        tokens = torch.cat([self.summary.expand(len(images), -1, -1), tokens], dim=1)
+        places = self.places
+        if self.bug == "off-by-one position":
+            places = torch.cat([places[:, :1], places[:, 1:].roll(1, 1)], dim=1)
+        tokens = tokens + places
+        for layer in self.layers:
+            tokens = layer(tokens)
+        if self.bug != "missing final norm":
+            tokens = self.ln_last(tokens)
+        return self.answer(tokens[:, 0])
+
+
+TABLE = """\
+[dialect]
+title    = "A made-up team's ViT"
+source   = "this test"
+requires = ["blocks.{i}.mlp.fc1.weight"]
+
+[words]
+part  = "layers.{i}"
+attn  = "{part}.attention"
+
+[rows]
+"cls_token"                   = "summary"
+"pos_embed"                   = "places"
+"patch_embed.proj.weight"     = "pixels.weight : width (channel y x)"
+"patch_embed.proj.bias"       = "pixels.bias"
+"blocks.{i}.norm1.{p}"        = "{part}.ln_attention.{p}"
+"blocks.{i}.attn.qkv.{p}"     = "cat({attn}.ask.{p}, {attn}.match.{p}, {attn}.carry.{p})"
+"blocks.{i}.attn.proj.{p}"    = "{attn}.out.{p}"
+"blocks.{i}.norm2.{p}"        = "{part}.ln_feed.{p}"
+"blocks.{i}.mlp.fc1.{p}"      = "{part}.widen.{p}"
+"blocks.{i}.mlp.fc2.{p}"      = "{part}.narrow.{p}"
+"norm.{p}"                    = "ln_last.{p}"
+"head.{p}"                    = "answer.{p}"
+
+[config]
+activation = "gelu"
+norm_eps   = 1e-6
+pooling    = "token"
+"""
+"""The table that says which of the team's tensors is which of ours."""

@@ -1,0 +1,158 @@
+"""Somebody's own module beside vitconvert's ViT: which of its modules compute which layer.
+
+A dialect's table says which of the module's tensors is which of ours, and so which of its modules
+is which norm or projection. What passes these is the same in any ViT whose blocks begin with a
+norm, however the code around them is written.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor, nn
+
+from vitconvert.checkpoint import ReadOptions
+from vitconvert.config import ViTConfig
+from vitconvert.conversion.materialise import materialise
+from vitconvert.conversion.plan import plan_reading
+from vitconvert.errors import UsageError, VitConvertError, nearest
+from vitconvert.model import ViT
+from vitconvert.programs.taps import BRANCH, OUTPUT, Tap, Taps, canonical_taps
+from vitconvert.tables.binding import Binding
+from vitconvert.tables.detection import recognise
+
+
+@dataclass(frozen=True, kw_only=True)
+class Match:
+    """How a module is matched to vitconvert's ViT.
+
+    Attributes:
+        ours: Where the layers are kept in the ViT.
+        theirs: Where the same layers are kept in the module.
+        binding: Which of its tensors are which of ours; None if no table was found for them.
+        prefix: What stands before the names of all its tensors.
+        notes: What could not be matched, and why.
+    """
+
+    ours: Taps = field(default_factory=dict)
+    theirs: Taps = field(default_factory=dict)
+    binding: Binding | None = None
+    prefix: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def match_by_tensors(module: nn.Module, config: ViTConfig, options: ReadOptions) -> Match:
+    """Match a module to the ViT of a configuration through the names of its tensors.
+
+    Args:
+        module: Of any project.
+        config: Of the ViT.
+        options: `table` or `dialect` says how the module's tensors are named; by default, the one
+            table that explains them all.
+
+    Raises:
+        UnknownDialect, TensorMismatch: The table that was named does not explain the tensors.
+    """
+    shapes = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
+    try:
+        recognised = recognise(shapes, options.tables())
+    except VitConvertError as error:
+        if options.table or options.dialect:
+            raise
+        hint = "layers are not compared: table=, dialect= or layers= says which module is which"
+        return Match(notes=(f"{error.fact} So {hint}.",))
+    binding, prefix = recognised.binding, recognised.prefix
+    owners = {
+        name: prefix + links[0].theirs.rpartition(".")[0]
+        for name, links in binding.links.items()
+        if links[0].theirs and links[0].their_step is None
+    }
+    modules = dict(module.named_modules())
+    theirs = _taps({n: path for n, path in owners.items() if path in modules}, config)
+    return Match(
+        ours={layer: tap for layer, tap in canonical_taps(config.depth).items() if layer in theirs},
+        theirs={layer: _laid_out(modules[tap.module], tap) for layer, tap in theirs.items()},
+        binding=binding,
+        prefix=prefix,
+    )
+
+
+def _taps(owners: Mapping[str, str], config: ViTConfig) -> dict[str, Tap]:
+    """Where a module keeps the layers of `canonical_taps`, given the owner of each tensor of ours.
+
+    What a block gives is what the next norm takes.
+    """
+    last = config.depth - 1
+    patches = "patch_embed.norm.weight" if config.patch_norm else "patch_embed.proj.weight"
+    taps = {"patch_embed": (patches, False)}
+    if config.block_order == "pre" and config.branches == 1:
+        taps["embedding"] = ("blocks.0.norm1.weight", True)
+        for i in range(config.depth):
+            taps[f"blocks.{i}.attn"] = (f"blocks.{i}.norm2.weight", True)
+            after = f"blocks.{i + 1}.norm1.weight" if i < last else "norm.weight"
+            taps[f"blocks.{i}.mlp"] = (after, True)
+    taps |= {"norm": ("norm.weight", False), "features": ("head.weight", True)}
+    return {
+        layer: Tap(owners[tensor], input=before)
+        for layer, (tensor, before) in taps.items()
+        if tensor in owners
+    }
+
+
+def match_by_layers(layers: Mapping[str, str], theirs: nn.Module, ours: nn.Module) -> Match:
+    """Match modules by name: their outputs are compared.
+
+    Args:
+        layers: Name of a module of theirs -> name of a module of ours.
+        theirs: The module that is verified.
+        ours: vitconvert's ViT, or the module that it is compared with.
+
+    Raises:
+        UsageError: There is no such module.
+    """
+    for names, model, whose in (
+        (layers.keys(), theirs, "the module"),
+        (layers.values(), ours, "what it is compared with"),
+    ):
+        known = dict(model.named_modules())
+        if unknown := sorted(name for name in names if name not in known):
+            like = nearest(unknown[0], known, 3)
+            raise UsageError(
+                f"`layers` names {unknown[0]!r}, which is no module of {whose}.",
+                evidence={"modules like it": ", ".join(like) or "none"},
+            )
+    their_modules, our_modules = dict(theirs.named_modules()), dict(ours.named_modules())
+    is_vit = isinstance(ours, ViT)
+    named = {mine: (_layer(mine) if is_vit else mine, path) for path, mine in layers.items()}
+    return Match(
+        ours={layer: _laid_out(our_modules[m], Tap(m)) for m, (layer, _) in named.items()},
+        theirs={layer: _laid_out(their_modules[p], Tap(p)) for _, (layer, p) in named.items()},
+    )
+
+
+def _layer(ours: str) -> str:
+    """The layer that a module of vitconvert's ViT ends with, as reports call it."""
+    match ours.split("."):
+        case ["blocks", number]:
+            return f"blocks.{number}.mlp"
+        case ["patch_embed" | "norm"]:
+            return ours
+        case ["head"]:
+            return OUTPUT
+    return ours + BRANCH
+
+
+def _laid_out(module: nn.Module, tap: Tap) -> Tap:
+    """Only convolutions have their channels before the grid."""
+    return Tap(tap.module, tap.input, channels_last=not isinstance(module, nn.Conv2d))
+
+
+def canonical_weights(module: nn.Module, match: Match, config: ViTConfig) -> dict[str, Tensor]:
+    """A module's tensors under canonical names.
+
+    Raises:
+        NotRepresentable: A tensor that plays no part in the ViT has other numbers than it should.
+    """
+    assert match.binding is not None
+    tensors = module.state_dict()
+    plan = plan_reading(match.binding, config)
+    return materialise(plan, lambda key: tensors[match.prefix + key].detach().cpu())
