@@ -3,28 +3,28 @@
 Nothing outside is needed: float64 of vitconvert's own model is the reference, on the same images.
 """
 
-import importlib.util
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from vitconvert.checkpoint import Checkpoint, build_model
-from vitconvert.config import ViTConfig
 from vitconvert.errors import UsageError
 from vitconvert.model import ViT
 from vitconvert.parity.audit_report import AuditReport, LayerAudit, OutputAudit
 from vitconvert.parity.implementations import of_vit
-from vitconvert.parity.inputs import sample_images
+from vitconvert.parity.runtimes import RUNTIMES, Prepare, missing_packages
+from vitconvert.parity.verification import sampled_images
 from vitconvert.programs.agreement import largest
-from vitconvert.programs.isolation import isolated
+from vitconvert.programs.isolation import isolated, silent
 from vitconvert.programs.taps import OUTPUT
 
-Run = Callable[[Tensor], Tensor]
 Batches = Sequence[tuple[str, Tensor]]  # kind of images, (B, C, H, W) in float64
 
 # A model of ours that computes with the checkpoint's weights in this dtype; whether a fast one.
@@ -58,7 +58,7 @@ def audit_checkpoint(
     with isolated():
         images = _batches(checkpoint, seed=seed, batch=batch)
         peak, exact = _layered(checkpoint, images, tallies, skipped)
-        for name, prepare in _OUTPUT_ONLY.items():
+        for name, prepare in RUNTIMES.items():
             if name not in skipped:
                 _outputs_only(name, prepare, checkpoint, images, exact, tallies, skipped)
         measured = [name for name in ARITHMETICS if name in tallies]
@@ -124,7 +124,7 @@ def _layers(model: ViT, images: Tensor) -> Mapping[str, Tensor]:
 
 def _outputs_only(
     name: str,
-    prepare: "Callable[[ViT, Tensor, Path], Run]",
+    prepare: Prepare,
     checkpoint: Checkpoint,
     images: Batches,
     exact: Sequence[Tensor],
@@ -132,12 +132,12 @@ def _outputs_only(
     skipped: dict[str, str],
 ) -> None:
     """Measure an arithmetic that gives no layers, or say why it cannot be measured."""
-    if missing := [p for p in _PACKAGES.get(name, ()) if importlib.util.find_spec(p) is None]:
-        skipped[name] = f"{' and '.join(missing)} not installed"
+    if missing := missing_packages(name):
+        skipped[name] = f"not installed: {', '.join(missing)}"
         return
     model = build_model(checkpoint, dtype=torch.float32)
     tally = _Tally(head=model.config.num_classes > 0)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, silent("torch"), silent("onnxscript"):
         try:
             run = prepare(model, images[0][1].float(), Path(folder))
             for (kind, x), theirs in zip(images, exact, strict=True):
@@ -148,28 +148,7 @@ def _outputs_only(
     tallies[name] = tally
 
 
-def _compiled(model: ViT, images: Tensor, folder: Path) -> Run:
-    """torch's own compiler; in one piece, so that nothing is left uncompiled in silence."""
-    compiled: Run = torch.compile(model, fullgraph=True, dynamic=False)
-    return compiled
-
-
-def _onnxruntime(model: ViT, images: Tensor, folder: Path) -> Run:
-    """The model as torch exports it, on ONNX Runtime's CPU provider in one thread."""
-    import onnxruntime
-
-    path = folder / "model.onnx"
-    torch.onnx.export(model, (images,), str(path), dynamo=True, verbose=False)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.log_severity_level = 1, 3
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    name = session.get_inputs()[0].name
-    return lambda x: torch.from_numpy(session.run(None, {name: x.numpy()})[0])
-
-
-_OUTPUT_ONLY = {"compiled": _compiled, "onnxruntime": _onnxruntime}
-_PACKAGES = {"onnxruntime": ("onnxruntime", "onnx", "onnxscript")}
-ARITHMETICS = (*_LAYERED, *_OUTPUT_ONLY)
+ARITHMETICS = (*_LAYERED, *RUNTIMES)
 
 
 def _dtype(name: str) -> torch.dtype:
@@ -258,3 +237,43 @@ class _Tally:
                 infinite=gap.infinite,
                 nan=gap.nan,
             )
+
+
+@dataclass
+class _Peak:
+    """The largest magnitude of the outputs of a model's modules."""
+
+    value: float = 0.0
+    module: str = ""
+
+    @contextmanager
+    def watching(self, model: nn.Module) -> Iterator[None]:
+        """Look at each output inside."""
+        handles = [
+            module.register_forward_hook(partial(self._look, name))
+            for name, module in model.named_modules()
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _look(self, name: str, _: nn.Module, __: object, output: object) -> None:
+        if isinstance(output, Tensor) and (value := largest(output)) > self.value:
+            self.value, self.module = value, name or "the whole model"
+
+
+def _batches(checkpoint: Checkpoint, *, seed: int, batch: int) -> Batches:
+    """Images of each kind, as many at a time as an activation may be large."""
+    config = checkpoint.config
+    widest = max(config.mlp_dim, 3 * config.num_heads * config.head_dim)
+    one = 4 * widest * (config.num_patches + config.num_prefix_tokens)
+    # Parts of one size: a compiler would start again for another.
+    at_once = next(
+        n for n in range(batch, 0, -1) if batch % n == 0 and (n == 1 or n * one <= _AT_ONCE)
+    )
+    images = sampled_images(
+        config.image_size, config.in_channels, checkpoint.preprocessing, seed=seed, batch=batch
+    )
+    return [(kind, part) for kind, x in images.items() for part in torch.split(x, at_once)]

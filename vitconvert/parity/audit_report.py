@@ -117,10 +117,7 @@ class AuditReport:
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = [
             f"audit of {self.source}: {self.images} images of each kind, compared with float64",
-            *(
-                "  " + "  ".join(map(str.ljust, row, widths)).rstrip()
-                for row in rows
-            ),
+            *("  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows),
             *(f"  {name:<15}{text}" for name, text in self._findings()),
         ]
         return "\n".join(lines)
@@ -192,7 +189,11 @@ class AuditReport:
         """The magnitude of each layer, and what is not finite in it."""
         layered = {name: found for name, found in self._by_arithmetic().items() if len(found) > 1}
         rows = [
-            (layer, f"{exact.largest:.3g}", *(_lost(found.get(layer)) for found in layered.values()))
+            (
+                layer,
+                f"{exact.largest:.3g}",
+                *(_lost(found.get(layer)) for found in layered.values()),
+            )
             for layer, exact in next(iter(layered.values()), {}).items()
         ]
         header = ["layer", "largest in float64", *(f"lost in {name}" for name in layered)]
