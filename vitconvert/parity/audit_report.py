@@ -154,7 +154,7 @@ class AuditReport:
 
     def _findings(self) -> Iterator[tuple[str, str]]:
         shares = [
-            f"{self.peak / limit:.2g} of the limit of {name}"
+            f"{100 * self.peak / limit:.2g} % of what {name} holds"
             for name, limit in self.limits.items()
             if limit < _LARGE
         ]
