@@ -449,6 +449,7 @@ def verify(
     batch: int = 2,
     dtypes: Sequence[str] = ("float32", "float64"),
     layers: Mapping[str, str] | None = None,
+    gradients: bool = False,
     image_size: _Size | None = None,
     in_channels: int | None = None,
     **reading: Unpack[ReadArguments],
@@ -477,6 +478,8 @@ def verify(
         dtypes: "float32", "float64" or both, where both sides compute in them.
         layers: Name of a module of `source` -> name of a module of `against`, or of vitconvert's
             ViT, such as `{"encoder.3.attention": "blocks.3.attn"}`: their outputs are compared.
+        gradients: Whether to compare gradients by the images and by every weight as well, between a
+            module and a checkpoint: a wrong backward pass is what training finds.
         image_size, in_channels: Of the images, where neither side is a checkpoint.
         reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer. With a
             model of your own, `dialect` and `table` are about the names of its tensors, and the
@@ -499,6 +502,7 @@ def verify(
             inputs=Inputs(image_size=size, in_channels=in_channels, seed=seed, batch=batch),
             options=ReadOptions(**reading),
             layers=layers,
+            gradients=gradients,
             tolerance=tolerance,
             dtypes=dtypes,
         )
