@@ -8,11 +8,20 @@ import subprocess
 
 import pytest
 
+from vitconvert.parity.audit_report import AuditReport, LayerAudit, OutputAudit
 from vitconvert.parity.differences import Comparison, Divergence, LayerDifference
 from vitconvert.parity.report import ParityReport
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 PAPER = 680  # pixels between the margins of A4
+
+# Whatever the page would fetch is refused and counted.
+REFUSE = """<meta http-equiv="Content-Security-Policy"
+content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'">
+<script>
+let refused = 0
+addEventListener("securitypolicyviolation", () => { refused += 1 })
+</script><title>"""
 
 # What only a layout engine knows, written where the dumped page shows it.
 MEASURE = """<script>
@@ -21,8 +30,8 @@ const box = (element) => {
   return [place.left, place.top, place.right, place.bottom]
 }
 const boxes = (selector) => [...document.querySelectorAll(selector)].map(box)
-document.body.dataset.measured = JSON.stringify({
-  requests: performance.getEntriesByType("resource").length,
+addEventListener("load", () => setTimeout(() => { document.body.dataset.measured = JSON.stringify({
+  requests: refused,
   width: document.documentElement.scrollWidth,
   charts: boxes("svg.chart"),
   inside: boxes("svg.chart :is(.point, text, line, .departs)"),
@@ -32,7 +41,7 @@ document.body.dataset.measured = JSON.stringify({
   pictures: boxes("svg.patches"),
   cells: boxes("svg.patches :is(.cell, text)"),
   tables: boxes("table"),
-})
+}) }, 50))
 </script></body>"""
 
 
@@ -95,6 +104,35 @@ PAGES = {
 }
 
 
+ARITHMETICS = ("float32", "bfloat16", "float16", "fast")
+AUDIT = AuditReport(
+    source="vit.npz",
+    images=8,
+    outputs=tuple(
+        OutputAudit(arithmetic=name, images=kind, absolute=0.5, relative=math.inf, flips=1, rows=8)
+        for name in ARITHMETICS
+        for kind in ("noise", "photograph")
+    ),
+    layers=tuple(
+        LayerAudit(
+            arithmetic=name,
+            layer=layer,
+            relative=math.inf if name == "float16" and i > 9 else 10.0 ** -(i % 7),
+            largest=1e5,
+            infinite=i,
+            nan=1_000_000,
+        )
+        for name in ARITHMETICS
+        for i, layer in enumerate(layer_names(11))
+    ),
+    limits={"float16": 65504.0},
+    peak=1e5,
+    peak_module="blocks.5.mlp.fc1",
+    unfit={"float16": ("blocks.5.mlp.fc1.weight", "head.weight")},
+    skipped={"compiled": "RuntimeError: no working C++ compiler"},
+)
+
+
 @pytest.fixture(scope="module")
 def chromium(tmp_path_factory):
     if CHROMIUM is None:
@@ -104,9 +142,9 @@ def chromium(tmp_path_factory):
     def run(page, *arguments):
         file = folder / "page.html"
         file.write_text(page, encoding="utf-8")
-        safe = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
+        safe = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
         alone = ["--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={folder / 'profile'}"]
-        command = [CHROMIUM, *safe, *alone, *arguments, file.as_uri()]
+        command = [CHROMIUM, "--hide-scrollbars", *safe, *alone, *arguments, file.as_uri()]
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
         return done.stdout
 
@@ -116,7 +154,10 @@ def chromium(tmp_path_factory):
 @pytest.fixture(scope="module")
 def measured(chromium):
     def measure(page, width=1000):
-        dom = chromium(page.replace("</body>", MEASURE), "--dump-dom", f"--window-size={width},900")
+        page = page.replace("<title>", REFUSE, 1).replace("</body>", MEASURE)
+        dom = chromium(
+            page, "--dump-dom", "--virtual-time-budget=1000", f"--window-size={width},900"
+        )
         found = re.search(r'data-measured="(.*?)"', dom)
         return json.loads(found.group(1).replace("&quot;", '"'))
 
@@ -141,6 +182,26 @@ def test_nothing_is_clipped_and_nothing_is_fetched(name, measured):
     assert len(layout["departs"]) == (page.first_divergence is not None)
     assert len(layout["allowed"]) == 2
     assert all(right - left > 600 for left, _, right, _ in layout["allowed"])
+
+
+@pytest.mark.slow
+def test_a_request_would_be_seen(measured):
+    page = PAGES["small"].to_html()
+    for wanted in ('<img src="x.png">', '<p style="background: url(http://example.org/x)">x</p>'):
+        assert measured(page.replace("</body>", f"{wanted}</body>"))["requests"] == 1
+
+
+@pytest.mark.slow
+def test_an_audit_fits_the_screen_and_the_paper(measured):
+    page = AUDIT.to_html()
+    layout = measured(page)
+    [chart] = layout["charts"]
+    assert len(layout["points"]) == 4 * len(layer_names(11))
+    assert [box for box in layout["inside"] if not lies_in(box, chart)] == []
+    assert (layout["requests"], layout["departs"]) == (0, [])
+    as_printed = measured(page.replace("@media print", "@media all"), width=PAPER)
+    assert as_printed["width"] <= PAPER
+    assert all(right <= PAPER for _, _, right, _ in as_printed["tables"])
 
 
 @pytest.mark.slow
