@@ -295,4 +295,4 @@ def test_both_sides_have_versions():
     assert "<td>compared with</td><td>timm 1.0.31 VisionTransformer</td>" in page
     published = torch.__version__.partition("+")[0]
     ours = f"vitconvert {__version__}, torch {published}, numpy {np.__version__}"
-    assert f"<td>computed with</td><td>{ours}</td>" in page
+    assert f"<td>versions</td><td>{ours}</td>" in page

@@ -98,7 +98,7 @@ def shown(text: str) -> str:
 
 def facts_table(facts: Iterable[tuple[str, str]]) -> str:
     """Titles and texts, those without a text left out, and what computed on this side."""
-    rows = [*(pair for pair in facts if pair[1]), ("computed with", versions())]
+    rows = [*(pair for pair in facts if pair[1]), ("versions", versions())]
     body = "".join(f"<tr><td>{shown(name)}</td><td>{shown(text)}</td></tr>" for name, text in rows)
     return f'<table class="facts">{body}</table>'
 
