@@ -1,6 +1,7 @@
 """Proof that a model computes what the checkpoint's own project computes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -9,11 +10,11 @@ from vitconvert.checkpoint import Checkpoint, build_model
 from vitconvert.errors import MissingPackage, NotRepresentable, UsageError
 from vitconvert.model import ViT
 from vitconvert.parity.comparison import DTYPES, Part, compare_in, in_order
-from vitconvert.parity.implementations import of_reference, of_vit
+from vitconvert.parity.implementations import Implementation, Run, of_reference, of_vit
 from vitconvert.parity.inputs import sample_images
 from vitconvert.parity.report import ParityReport
 from vitconvert.preprocessing import Preprocessing
-from vitconvert.programs import build_reference
+from vitconvert.programs import build_reference, explained_refusal
 from vitconvert.programs.agreement import TOLERANCE
 from vitconvert.programs.isolation import isolated
 
@@ -53,21 +54,22 @@ def verify_checkpoint(
     with isolated():
         try:
             reference = build_reference(theirs)
+            model = reference.adapt(model)
+            size, channels = model.config.image_size, model.config.in_channels
+            images = sampled_images(
+                size, channels, checkpoint.preprocessing, seed=seed, batch=batch
+            )
+            tested = of_vit(model, name="vitconvert", reads=reference.reads)
+            trusted = _as_stated(theirs, of_reference(reference))
+            parts: list[Part] = []
+            for dtype in in_order([*(set(dtypes) & set(reference.dtypes))] or reference.dtypes):
+                parts.append(compare_in(dtype, tested, trusted, images, tolerance=tolerance))
+                if until_equal and parts[-1].bit_equal:
+                    break
         except (MissingPackage, NotRepresentable) as error:
             return ParityReport(
                 source=source, against=loaded, skipped=error.fact, tolerance=tolerance
             )
-        model = reference.adapt(model)
-        size, channels = model.config.image_size, model.config.in_channels
-        images = sampled_images(size, channels, checkpoint.preprocessing, seed=seed, batch=batch)
-        tested = of_vit(model, name="vitconvert", reads=reference.reads)
-        parts: list[Part] = []
-        for dtype in in_order([*(set(dtypes) & set(reference.dtypes))] or reference.dtypes):
-            parts.append(
-                compare_in(dtype, tested, of_reference(reference), images, tolerance=tolerance)
-            )
-            if until_equal and parts[-1].bit_equal:
-                break
     return ParityReport(
         source=source,
         against=loaded,
@@ -78,6 +80,21 @@ def verify_checkpoint(
         notes=reference.notes,
         tolerance=tolerance,
     )
+
+
+def _as_stated(checkpoint: Checkpoint, theirs: Implementation) -> Implementation:
+    """A program that may only find out while it computes that it does not take a config.json."""
+
+    def prepare(dtype: torch.dtype) -> Callable[[Tensor], Run]:
+        run = theirs.prepare(dtype)
+
+        def run_as_stated(images: Tensor) -> Run:
+            with explained_refusal(checkpoint):
+                return run(images)
+
+        return run_as_stated
+
+    return replace(theirs, prepare=prepare)
 
 
 def sampled_images(

@@ -13,6 +13,7 @@ from vitconvert.errors import NotRepresentable
 from vitconvert.programs.reference import (
     Reference,
     call,
+    check_size,
     load_strictly,
     own_tensors,
     package,
@@ -34,6 +35,7 @@ def timm_reference(checkpoint: Checkpoint) -> Reference:
     tensors, config = own_tensors(checkpoint), checkpoint.config
     with torch.device("meta"):
         model = _named_model(timm, checkpoint) or vision_transformer(config)
+    check_size(model, tensors, type(model).__name__)
     if any(buffer.is_meta for buffer in model.buffers()):
         # Rotary tables and the like are in no file, so timm must compute them.
         model = _named_model(timm, checkpoint) or vision_transformer(config)
