@@ -126,8 +126,11 @@ class _Module:
     """Whatever class of a program."""
 
 
-class _Described(pickle.Unpickler):
-    """The pickle of a program by Python's own unpickler: modules, and where tensors lie."""
+class _Described(pickle._Unpickler):  # type: ignore[name-defined]
+    """The pickle of a program by Python's own unpickler: modules, and where tensors lie.
+
+    By the one in Python: that in C makes room for as many values as the largest number of one.
+    """
 
     def find_class(self, module: str, name: str) -> Any:
         match module:
