@@ -66,7 +66,7 @@ def shared_facts(tested: Checkpoint, other: Checkpoint, reference: Reference) ->
         shared = origin == tested.config.origins.get(field)
         if field in facts and shared and _doubtful(origin, other):
             groups.setdefault(origin, []).append(f"{field} {show(facts[field])}")
-    for origin, said in groups.items():
+    for origin, said in sorted(groups.items(), key=lambda group: group[0] != USER):
         where = "stated by you" if origin == USER else origin
         them = "them" if len(said) > 1 else "it"
         yield f"{', '.join(said)} ({where}): the reference was built with {them} too"
