@@ -196,6 +196,8 @@ def _look(
     preparations: tuple[Preparation, Preparation],
     tally: _Tally,
 ) -> None:
+    if isinstance(file, Path) and file.is_dir():
+        raise UsageError("There are no images in this folder.")
     with nullcontext(file) if isinstance(file, Image.Image) else open_image(file) as image:
         mine, theirs = (each.prepare(image).float() for each in preparations)
     if mine.shape != theirs.shape:
