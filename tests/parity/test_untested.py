@@ -109,6 +109,8 @@ def test_what_the_other_checkpoint_knows_from_elsewhere_is_tested(
     report = verify(mine, against=whole, dtypes=("float32",))
     assert report.ok
     assert report.not_tested == (neither, PREPROCESSING)
+    report = verify(whole, against=mine, dtypes=("float32",))
+    assert report.not_tested == (neither, PREPROCESSING)
     report = verify(mine, against=load_checkpoint(plain, overrides=stated), dtypes=("float32",))
     assert report.not_tested[0].startswith("image_size 32x24, num_heads 3 (stated by you)")
 
