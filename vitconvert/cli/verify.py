@@ -25,7 +25,10 @@ def command(name: str, help_text: str) -> click.Command:
 
     @click.command(name, help=help_text)
     @click.argument("model")
-    @click.option("--against", help="Another checkpoint that should compute the same function.")
+    @click.option(
+        "--against",
+        help="Another checkpoint that should compute the same function, or a golden file.",
+    )
     @click.option(
         "--tolerance",
         type=click.FloatRange(min=0),
@@ -80,13 +83,14 @@ def _write_page(page: Path, report: "ParityReport") -> None:
 
 def _verify(options: dict[str, Any]) -> "ParityReport":
     from vitconvert.api import load_checkpoint, verify
+    from vitconvert.parity.golden_file import is_golden
     from vitconvert.sources import locate
 
     fetching = locate_options(options)
     against = options["against"]
     return verify(
         load_checkpoint(locate(options["model"], **fetching), **parse_reading(options)),
-        against=locate(against, **fetching) if against else None,
+        against=locate(against, **fetching) if against and not is_golden(against) else against,
         tolerance=options["tolerance"],
         seed=options["seed"],
     )
