@@ -16,6 +16,7 @@ from tests.matrix_sources import SOURCES, randomised
 from tests.originals.spelling import filled as drawn
 from tests.originals.spelling import mae_decoder, meta_vit
 from tests.packages import timm, vit_pytorch
+from tests.parity import team
 from tests.spelling import google_arrays
 from vitconvert.cli import main
 
@@ -49,6 +50,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.save(_jeonsworld(), folder / "checkpoint.bin")
     torch.save(drawn(meta_vit() | mae_decoder()), folder / "mae.pth")
     torch.save(_lucidrains(), folder / "vit.pt")
+    _team(folder)
     pixels = np.random.default_rng(0).integers(0, 256, (300, 400, 3), dtype=np.uint8)
     (folder / "photos").mkdir()
     for photograph in ("one.jpg", "two.png"):
@@ -73,6 +75,18 @@ def _jeonsworld() -> dict[str, torch.Tensor]:
 def _lucidrains() -> dict[str, torch.Tensor]:
     sizes = {"image_size": 32, "patch_size": 8, "num_classes": 7, "dim": 20, "depth": 2}
     return randomised(vit_pytorch.ViT(heads=16, dim_head=4, mlp_dim=50, **sizes)).state_dict()
+
+
+def _team(folder: Path) -> None:
+    """A team's code, its table and what it trained."""
+    (folder / "team").mkdir()
+    shutil.copy(team.__file__, folder / "team" / "vit.py")
+    sizes = "image_size=(32, 32), channels=3, width=24, heads=12, depth=2"
+    code = f"from team.vit import TeamViT\n\ndef build():\n    return TeamViT({sizes})\n"
+    (folder / "team" / "models.py").write_text(code)
+    (folder / "team.toml").write_text(team.TABLE)
+    model = team.TeamViT(image_size=(32, 32), channels=3, width=24, heads=12, depth=2)
+    torch.save(randomised(model).state_dict(), folder / "team.pth")
 
 
 def test_it_is_short():

@@ -449,6 +449,7 @@ def verify(
     batch: int = 2,
     dtypes: Sequence[str] = ("float32", "float64"),
     layers: Mapping[str, str] | None = None,
+    gradients: bool = False,
     image_size: _Size | None = None,
     in_channels: int | None = None,
     **reading: Unpack[ReadArguments],
@@ -478,6 +479,8 @@ def verify(
         dtypes: "float32", "float64" or both, where both sides compute in them.
         layers: Name of a module of `source` -> name of a module of `against`, or of vitconvert's
             ViT, such as `{"encoder.3.attention": "blocks.3.attn"}`: their outputs are compared.
+        gradients: Whether to compare gradients by the images and by every weight as well, between a
+            module and a checkpoint: a wrong backward pass is what training finds.
         image_size, in_channels: Of the images, where neither side is a checkpoint.
         reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer. With a
             model of your own, `dialect` and `table` are about the names of its tensors, and the
@@ -495,6 +498,8 @@ def verify(
     if isinstance(against, str | PathLike) and is_golden(against):
         if (seed, batch, image_size, in_channels) != (0, 2, None, None):
             raise UsageError("A golden file says itself which images are compared.")
+        if gradients:
+            raise UsageError("A golden file has no gradients to compare with.")
         return _verify_golden(source, Path(against), layers, tolerance, dtypes, reading)
     if callable(source) or callable(against):
         from vitconvert.parity.own_models import Inputs, verify_model
@@ -507,6 +512,7 @@ def verify(
             inputs=Inputs(image_size=size, in_channels=in_channels, seed=seed, batch=batch),
             options=ReadOptions(**reading),
             layers=layers,
+            gradients=gradients,
             tolerance=tolerance,
             dtypes=dtypes,
         )

@@ -3,8 +3,10 @@
 import pytest
 import torch
 
+from tests.packages import timm
 from tests.parity.team import TABLE, TeamViT
 from vitconvert.api import load_checkpoint, verify
+from vitconvert.errors import SourceError, UsageError
 
 STATED = {"num_heads": 3, "image_size": (32, 24), "patch_size": (8, 8)}
 
@@ -66,3 +68,151 @@ def test_planted_bugs_are_found(bug, weights, checkpoint, table):
     assert not report.ok
     assert report.first_divergence.layer == layer
     assert cause in report.first_divergence.cause
+
+
+class WrongBackward(torch.autograd.Function):
+    """Passes on what it is given, and nine tenths of the gradient."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 0.9 * gradient
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_gradients(wrong, weights, checkpoint, table):
+    model = team(weights)
+    if wrong:
+        model.layers[4].narrow.register_forward_hook(lambda *a: WrongBackward.apply(a[-1]))
+    report = verify(model, against=checkpoint, table=table, gradients=True)
+    assert len(report.gradients) == 1 + len(checkpoint.tensors)
+    assert all(comparison.ok for comparison in report.comparisons)
+    assert report.ok is not wrong
+    if wrong:  # backwards: the last block that feels it
+        assert report.first_divergence.layer == "gradient of blocks.4.mlp.fc2.bias"
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_layers_that_are_mapped_by_hand(weights, checkpoint):
+    layers = {f"layers.{i}.attention": f"blocks.{i}.attn" for i in range(11)}
+    layers |= {"layers.3": "blocks.3", "ln_last": "norm", "answer": "head"}
+    assert verify(team(weights), against=checkpoint, layers=layers).ok
+    report = verify(team(weights, "wrong scale"), against=checkpoint, layers=layers)
+    assert report.first_divergence.layer == "blocks.0.attn output"
+    assert "computes as if attention_scale is embed_dim ** -0.5" in report.first_divergence.cause
+    assert {"blocks.3.mlp", "norm", "output"} < {layer.layer for layer in report.layers}
+    with pytest.raises(UsageError, match="no module of the module"):
+        verify(team(weights), against=checkpoint, layers={"encoder.0": "blocks.0"})
+    with pytest.raises(UsageError, match="no module of what it is compared with"):
+        verify(team(weights), against=checkpoint, layers={"layers.0": "blocks.11"})
+
+
+def test_two_modules_of_other_people(weights):
+    size = {"image_size": (32, 24), "in_channels": 4}
+    layers = {f"layers.{i}": f"layers.{i}" for i in range(11)}
+    buggy = team(weights, "GELU")
+    report = verify(team(weights), against=buggy, layers=layers, **size)
+    assert report.first_divergence.layer == "layers.0"
+    assert verify(team(weights), against=team(weights), **size).ok
+    with pytest.raises(UsageError, match="Neither of the two models says which images"):
+        verify(team(weights), against=buggy)
+
+
+def test_a_checkpoint_against_a_function(weights, checkpoint):
+    model = team(weights)
+    assert verify(checkpoint, against=lambda images: model(images)).ok
+    report = verify(checkpoint, against=lambda images: 1.001 * model(images))
+    assert not report.ok
+    assert report.first_divergence.layer == "output"
+
+
+def test_outputs_by_name(weights, checkpoint):
+    model = team(weights)
+
+    def several(images):
+        logits = model(images)
+        return {"logits": logits, "loss": None, "aux": logits[:, :2]}
+
+    report = verify(several, against=checkpoint)
+    assert report.ok
+    assert "outputs that are not compared: aux" in report.notes
+    with pytest.raises(UsageError, match="returned no tensor"):
+        verify(lambda images: "a cat", against=checkpoint)
+    with pytest.raises(UsageError, match="same name and shape"):
+        verify(lambda images: model(images)[:, :3], against=checkpoint)
+
+
+def test_tokens_are_known_by_their_shape(weights, checkpoint):
+    model = team(weights)
+    kept = {}
+    model.ln_last.register_forward_hook(lambda *a: kept.update(tokens=a[-1]))
+
+    def tokens(images):
+        model(images)
+        return kept["tokens"]
+
+    report = verify(tokens, against=checkpoint)
+    assert report.ok
+    assert any(note.endswith("returns is tokens") for note in report.notes)
+
+
+def test_a_function_of_one_image_in_float32(weights, checkpoint):
+    model = team(weights)
+
+    def single(images):
+        if len(images) == 3:
+            raise ValueError("a batch of three")
+        return model(images.float())
+
+    report = verify(single, against=checkpoint)
+    assert report.ok
+    assert {c.dtype for c in report.comparisons} == {"float32"}
+    assert "batch of 3" not in {c.images for c in report.comparisons}
+    assert any("not compared on a batch of 3" in note for note in report.notes)
+    assert any("not compared in float64" in note for note in report.notes)
+
+
+def test_images_of_a_batch_that_are_mixed(weights, checkpoint):
+    """Equal on the other kinds of images: only a batch of three shows it."""
+    model = team(weights)
+    report = verify(
+        lambda images: model(images).roll(len(images) // 3, 0), against=checkpoint, batch=2
+    )
+    assert {c.images for c in report.comparisons if not c.ok} == {"batch of 3"}
+
+
+def test_the_module_is_left_as_it_was(weights, checkpoint, table):
+    model = team(weights).train()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    assert verify(model, against=checkpoint, table=table).ok
+    assert model.training
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    assert all(tensor.dtype == torch.float32 for tensor in model.state_dict().values())
+
+
+def test_the_real_packages(tmp_path, timm_checkpoint):
+    """timm's own module against timm's own file, matched by the tables of weights_map/."""
+    path = timm_checkpoint()
+    theirs = timm.create_model(f"local-dir:{path}", pretrained=True)
+    report = verify(theirs, against=path)
+    assert report.ok
+    assert "bit-equal" in report.summary()
+    assert len(report.layers) >= 2 * (2 + 2 * 3)
+
+
+@pytest.mark.parametrize("against", [None, "missing.pth"])
+def test_mistakes(against, weights):
+    with pytest.raises((UsageError, SourceError)):
+        verify(team(weights), against=against)
+
+
+def test_code_that_raises_is_named(checkpoint):
+    def broken(images):
+        raise RuntimeError("no such kernel")
+
+    with pytest.raises(UsageError) as error:
+        verify(broken, against=checkpoint)
+    assert error.value.evidence["raised"] == "RuntimeError: no such kernel"

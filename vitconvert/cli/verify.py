@@ -1,5 +1,6 @@
 """`vitconvert verify MODEL`."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,9 @@ from vitconvert.cli.options import (
 from vitconvert.cli.report import print_json, tell
 
 if TYPE_CHECKING:
+    from vitconvert.checkpoint import Checkpoint
     from vitconvert.parity.report import ParityReport
+    from vitconvert.sources import Located
 
 NOT_COMPARED = 1
 
@@ -29,6 +32,20 @@ def command(name: str, help_text: str) -> click.Command:
         "--against",
         help="Another checkpoint that should compute the same function, or a golden file.",
     )
+    @click.option(
+        "--module",
+        metavar="MODULE:NAME",
+        help="A model of your own to verify, such as team.models:build_vit; your code is run. It "
+        "gets the tensors of MODEL if it has their names; --against or MODEL measures it.",
+    )
+    @click.option(
+        "--layer",
+        "layers",
+        multiple=True,
+        metavar="YOURS=OURS",
+        help="With --module: modules whose outputs are the same, such as encoder.0=blocks.0.",
+    )
+    @click.option("--gradients", is_flag=True, help="With --module: compare gradients as well.")
     @click.option(
         "--tolerance",
         type=click.FloatRange(min=0),
@@ -83,14 +100,56 @@ def _write_page(page: Path, report: "ParityReport") -> None:
 
 def _verify(options: dict[str, Any]) -> "ParityReport":
     from vitconvert.api import load_checkpoint, verify
+    from vitconvert.errors import UnknownDialect
     from vitconvert.parity.golden_file import is_golden
     from vitconvert.sources import locate
 
+    _check_module_options(options)
     fetching = locate_options(options)
     against = options["against"]
-    return verify(
-        load_checkpoint(locate(options["model"], **fetching), **parse_reading(options)),
-        against=locate(against, **fetching) if against and not is_golden(against) else against,
-        tolerance=options["tolerance"],
-        seed=options["seed"],
+    located, reading = locate(options["model"], **fetching), parse_reading(options)
+    try:
+        checkpoint = load_checkpoint(located, **reading)
+    except UnknownDialect:
+        if not options["module"]:
+            raise
+        # The table is about the module alone, then; the report says which tensors were loaded.
+        checkpoint = load_checkpoint(located, **{**reading, "table": None, "dialect": None})
+    other = locate(against, **fetching) if against and not is_golden(against) else against
+    measured = {"tolerance": options["tolerance"], "seed": options["seed"]}
+    if options["module"]:
+        return _verify_module(options, checkpoint, other or checkpoint, measured)
+    return verify(checkpoint, against=other, **measured)
+
+
+def _verify_module(
+    options: dict[str, Any],
+    checkpoint: "Checkpoint",
+    against: "Located | Checkpoint | str",
+    measured: dict[str, Any],
+) -> "ParityReport":
+    """Compare a model that the user's own code builds."""
+    from vitconvert.api import verify
+    from vitconvert.parity.own_code import build_own_model, load_into
+
+    model = build_own_model(options["module"])
+    loaded = f"{options['module']}: {load_into(model, checkpoint)}"
+    report = verify(
+        model,
+        against=against,
+        layers=dict(layer.split("=", 1) for layer in options["layers"]) or None,
+        gradients=options["gradients"],
+        dialect=options["dialect"],
+        table=options["table"],
+        **measured,
     )
+    return replace(report, notes=(loaded, *report.notes))
+
+
+def _check_module_options(options: dict[str, Any]) -> None:
+    from vitconvert.errors import UsageError
+
+    if wrong := [layer for layer in options["layers"] if not all(layer.partition("="))]:
+        raise UsageError(f"--layer {wrong[0]} is not YOURS=OURS.")
+    if not options["module"] and (options["layers"] or options["gradients"]):
+        raise UsageError("--layer and --gradients need --module, a model of your own.")

@@ -89,8 +89,8 @@ class Implementation:
 def of_vit(
     model: ViT, *, name: str, reads: str = OUTPUT, taps: Taps | None = None
 ) -> Implementation:
-    """vitconvert's own model."""
-    taps = dict(canonical_taps(model.config.depth) if taps is None else taps)
+    """vitconvert's own model, with the layers of `canonical_taps` and those of further taps."""
+    taps = {**canonical_taps(model.config.depth), **(taps or {})}
     if isinstance(model.pre_logits, nn.Identity) and model.config.num_classes == 0:
         taps.pop("features", None)
 
@@ -155,17 +155,18 @@ def of_function(function: Callable[..., Any], *, name: str, takes_numpy: bool) -
     return Implementation(name=name, prepare=lambda _: run)
 
 
-def named_outputs(result: Any, name: str) -> dict[str, Tensor]:
+def named_outputs(result: Any, name: str, *, detach: bool = True) -> dict[str, Tensor]:
     """The tensors that an implementation returned, by name; the unnamed one is "output".
 
     Args:
         result: A tensor, an array, or several in a mapping, a dataclass, a tuple or a list.
         name: Of the implementation, for messages.
+        detach: Whether gradients end here.
 
     Raises:
         UsageError: There is no tensor in it.
     """
-    tensor = _tensor(result)
+    tensor = _tensor(result, detach)
     if tensor is not None:
         return {OUTPUT: tensor}
     if isinstance(result, Mapping):
@@ -176,7 +177,7 @@ def named_outputs(result: Any, name: str) -> dict[str, Tensor]:
         named = {(str(i) if i else OUTPUT): item for i, item in enumerate(result)}
     else:
         named = vars(result) if hasattr(result, "__dict__") else {}
-    tensors = {_OUTPUT_NAMES.get(str(key), str(key)): _tensor(item) for key, item in named.items()}
+    tensors = {_OUTPUT_NAMES.get(str(k), str(k)): _tensor(v, detach) for k, v in named.items()}
     outputs = {key: item for key, item in tensors.items() if item is not None}
     if not outputs:
         raise UsageError(
@@ -190,10 +191,10 @@ def named_outputs(result: Any, name: str) -> dict[str, Tensor]:
     return outputs
 
 
-def _tensor(value: Any) -> Tensor | None:
+def _tensor(value: Any, detach: bool) -> Tensor | None:
     """A tensor or an array as a tensor on the CPU; None if it is neither."""
     if isinstance(value, Tensor):
-        return value.detach().cpu()
+        return value.detach().cpu() if detach else value
     if isinstance(value, np.ndarray | np.generic):
         return torch.from_numpy(np.array(value)) if value.dtype.kind == "f" else None
     if hasattr(value, "__array__") and not isinstance(value, type):  # JAX, TensorFlow

@@ -146,13 +146,21 @@ def _laid_out(module: nn.Module, tap: Tap) -> Tap:
     return Tap(tap.module, tap.input, channels_last=not isinstance(module, nn.Conv2d))
 
 
-def canonical_weights(module: nn.Module, match: Match, config: ViTConfig) -> dict[str, Tensor]:
-    """A module's tensors under canonical names.
+def canonical_tensors(
+    tensors: Mapping[str, Tensor], module: nn.Module, match: Match, config: ViTConfig
+) -> dict[str, Tensor]:
+    """A module's weights, or gradients by them, under canonical names.
+
+    Args:
+        tensors: By the module's own names; those it keeps besides (buffers) may be missing.
+        module: That they belong to.
+        match: By its tensors.
+        config: Of the ViT.
 
     Raises:
         NotRepresentable: A tensor that plays no part in the ViT has other numbers than it should.
     """
     assert match.binding is not None
-    tensors = module.state_dict()
+    every = {**module.state_dict(), **tensors}
     plan = plan_reading(match.binding, config)
-    return materialise(plan, lambda key: tensors[match.prefix + key].detach().cpu())
+    return materialise(plan, lambda key: every[match.prefix + key].detach().cpu())

@@ -10,8 +10,10 @@ from torch import Tensor, nn
 from vitconvert.checkpoint import Checkpoint, ReadOptions, build_model
 from vitconvert.errors import NotRepresentable, UsageError
 from vitconvert.model import ViT
-from vitconvert.parity.comparison import in_order
+from vitconvert.parity.comparison import DTYPES, in_order
 from vitconvert.parity.diagnosis import UNKNOWN
+from vitconvert.parity.differences import Divergence, LayerDifference
+from vitconvert.parity.gradients import compare_gradients
 from vitconvert.parity.implementations import (
     Implementation,
     name_of,
@@ -22,7 +24,7 @@ from vitconvert.parity.implementations import (
 from vitconvert.parity.inputs import edge_images
 from vitconvert.parity.matching import (
     Match,
-    canonical_weights,
+    canonical_tensors,
     match_by_layers,
     match_by_tensors,
 )
@@ -61,6 +63,7 @@ def verify_model(
     inputs: Inputs | None = None,
     options: ReadOptions | None = None,
     layers: Mapping[str, str] | None = None,
+    gradients: bool = False,
     tolerance: float = TOLERANCE,
     dtypes: Sequence[str] = ("float32", "float64"),
 ) -> ParityReport:
@@ -76,6 +79,7 @@ def verify_model(
         options: `table` or `dialect` names the tensors of a module, so that layers are compared.
         layers: Name of a module of `tested` -> name of a module of what it is compared with
             (vitconvert's ViT, for a checkpoint): their outputs are compared.
+        gradients: Whether to compare gradients as well.
         tolerance, dtypes: As for `vitconvert.verify`.
 
     Raises:
@@ -95,7 +99,12 @@ def verify_model(
         weights = _weights(tested if isinstance(tested, nn.Module) else against, match, vit)
         trial = try_out(sides[0], sides[1], images, in_order(dtypes))
         parts = [trial.compare_in(dtype, tolerance) for dtype in trial.dtypes]
-    divergence = parts[-1].divergence
+        divergence = parts[-1].divergence
+        backward: tuple[LayerDifference, ...] = ()
+        if gradients:
+            noise = images[NOISE].to(DTYPES[trial.dtypes[-1]])
+            backward, wrong = _gradients(tested, against, vit, match, noise, inputs.seed)
+            divergence = divergence or wrong
     if divergence and (others := weights.explaining(divergence.layer)):
         divergence = replace(divergence, cause=_with_weights(divergence.cause, others))
     return ParityReport(
@@ -104,6 +113,7 @@ def verify_model(
         reference=sides[1].name,
         comparisons=tuple(comparison for part in parts for comparison in part.comparisons),
         layers=tuple(layer for part in parts for layer in part.layers),
+        gradients=backward,
         first_divergence=divergence,
         notes=(*notes, *match.notes, *weights.notes, *trial.notes),
         executed=_executed(sides, checkpoint),
@@ -172,6 +182,18 @@ def _implementation(model: Model, vit: ViT | None, match: Match, noise: Tensor) 
     return own_function(model, noise.float())
 
 
+def _gradients(
+    tested: Model, against: Model, vit: ViT | None, match: Match, noise: Tensor, seed: int
+) -> tuple[tuple[LayerDifference, ...], Divergence | None]:
+    own = [m for m in (tested, against) if isinstance(m, nn.Module) and m is not vit]
+    if vit is None or len(own) != 1:
+        raise UsageError(
+            "Gradients are compared between a torch module and a checkpoint.",
+            evidence={"found": " and ".join(type(m).__name__ for m in (tested, against))},
+        )
+    return compare_gradients(own[0], vit, match, noise, seed=seed)
+
+
 def own_function(function: Callable[..., Any], noise: Tensor) -> Implementation:
     """A function takes tensors, or else arrays."""
     name = name_of(function)
@@ -203,7 +225,7 @@ def _weights(model: Model, match: Match, vit: ViT | None) -> _Weights:
     if vit is None or match.binding is None or not isinstance(model, nn.Module):
         return _Weights()
     try:
-        own = canonical_weights(model, match, vit.config)
+        own = canonical_tensors({}, model, match, vit.config)
     except NotRepresentable as error:
         return _Weights(notes=(f"its weights are not compared: {error.fact}",))
     theirs = vit.state_dict()

@@ -15,7 +15,7 @@ from vitconvert.parity.golden import Golden, own_versions
 from vitconvert.parity.implementations import Implementation, name_of, of_module, of_vit
 from vitconvert.parity.matching import (
     Match,
-    canonical_weights,
+    canonical_tensors,
     match_by_layers,
     match_by_tensors,
 )
@@ -162,7 +162,7 @@ def _canonical(module: nn.Module, match: Match, blank: ViT) -> dict[str, Tensor]
     needs = sum(tensor.numel() for tensor in wanted.values())
     problem = f"{has:,} numbers, not {needs:,}" if 2 * has < needs else ""
     try:
-        own = {} if problem else canonical_weights(module, match, blank.config)
+        own = {} if problem else canonical_tensors({}, module, match, blank.config)
     except RuntimeError as error:  # one of them cannot be laid out so
         own, problem = {}, str(error)[:200]
     odd = [n for n in wanted if n not in own or own[n].shape != wanted[n].shape]

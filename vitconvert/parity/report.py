@@ -22,6 +22,7 @@ class ParityReport:
         skipped: Why nothing was compared; "" otherwise.
         comparisons: One for each kind of images and each dtype.
         layers: Differences inside the models, in the order of computation.
+        gradients: Differences of gradients, from the output back to the images, if asked for.
         first_divergence: The first layer that differs by more than rounding, or None.
         notes: What was changed or assumed to make the comparison possible, and what could not be
             compared.
@@ -36,6 +37,7 @@ class ParityReport:
     skipped: str = ""
     comparisons: tuple[Comparison, ...] = ()
     layers: tuple[LayerDifference, ...] = ()
+    gradients: tuple[LayerDifference, ...] = ()
     first_divergence: Divergence | None = None
     notes: tuple[str, ...] = ()
     executed: str = ""
@@ -82,6 +84,7 @@ class ParityReport:
         loaded = f" of {self.against}" if self.against else ""
         lines = [f"{self.verdict} to {self.reference}{loaded}"]
         lines += [f"  {_line(comparison)}" for comparison in self.comparisons]
+        lines += [_worst_gradient(self.gradients)] if self.gradients else []
         evidence = _evidence(self.first_divergence)
         lines += [f"  {key:<15}{value}" for key, value in evidence.items()]
         lines += [f"  note: {note}" for note in self.notes]
@@ -137,6 +140,12 @@ def _line(comparison: Comparison) -> str:
         f"absolute {comparison.absolute:.1e}  "
         f"argmax {comparison.agreed} of {comparison.rows}"
     )
+
+
+def _worst_gradient(gradients: tuple[LayerDifference, ...]) -> str:
+    worst = max(gradients, key=lambda gradient: gradient.relative)
+    count = f"{len(gradients)} gradients"
+    return f"  {count:<10}  {worst.dtype}  relative {worst.relative:.1e} at most, {worst.layer}"
 
 
 def _evidence(divergence: Divergence | None) -> dict[str, object]:

@@ -1,0 +1,136 @@
+"""`vitconvert verify --module`: a team's own code, run from its own directory."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.parity import team
+from tests.small_models import randomise
+
+STATED = [*("--set", "num_heads=3"), *("--set", "image_size=32x24"), *("--set", "patch_size=8")]
+BUILDERS = """
+from functools import partial
+
+from team_model import TeamViT
+
+build, buggy = TeamViT, partial(TeamViT, "q/k swap")
+number, model = 3, TeamViT()
+
+def other():
+    return TeamViT(hidden=51)
+
+def fails():
+    raise KeyError("no such preset")
+
+def as_arrays():
+    import numpy
+    import torch
+
+    model = TeamViT()
+    model.load_state_dict(torch.load("team.pth"))
+
+    def compute(images):
+        if not isinstance(images, numpy.ndarray):
+            raise TypeError("arrays only")
+        return {"logits": model(torch.from_numpy(images)).detach().numpy()}
+
+    return compute
+"""
+
+
+@pytest.fixture(autouse=True)
+def directory(tmp_path, monkeypatch):
+    """The team's repository: its model, its builders, its table, its weights."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    shutil.copy(team.__file__, "team_model.py")
+    Path("builders.py").write_text(BUILDERS)
+    Path("team.toml").write_text(team.TABLE)
+    torch.manual_seed(4)
+    torch.save(randomise(team.TeamViT()).state_dict(), "team.pth")
+    monkeypatch.delitem(__import__("sys").modules, "builders", raising=False)
+    monkeypatch.delitem(__import__("sys").modules, "team_model", raising=False)
+
+
+def verify(run, module, *more):
+    return run("verify", "team.pth", "--table", "team.toml", *STATED, "--module", module, *more)
+
+
+def test_a_right_model(run):
+    answer = verify(run, "builders:build", "--gradients", "--json")
+    report = json.loads(answer.out)
+    assert (answer.code, report["verdict"]) == (0, "equal")
+    assert report["notes"][0] == (
+        "builders:build: the 184 tensors of the checkpoint were loaded into it, all by name"
+    )
+    assert report["executed"].startswith("Executed: team_model.TeamViT (your code).")
+    assert len(report["gradients"]) == 141
+
+
+def test_a_mistake(run):
+    answer = verify(run, "builders:buggy", "--report", "page.html")
+    assert answer.code == 3
+    assert "first departs  blocks.0.attn" in answer.out
+    assert "computes as if the thirds of blocks.0.attn.qkv are k, q, v, not q, k, v" in answer.out
+    assert "the thirds of blocks.0.attn.qkv are k, q, v" in Path("page.html").read_text()
+
+
+def test_modules_matched_by_name(run):
+    mapping = [f"layers.{i}.attention=blocks.{i}.attn" for i in range(11)]
+    options = [part for layer in mapping for part in ("--layer", layer)]
+    answer = verify(run, "builders:buggy", *options)
+    assert "first departs  blocks.0.attn output" in answer.out
+    assert "as if the thirds of blocks.0.attn.qkv are k, q, v, not q, k, v" in answer.out
+
+
+def test_a_function_of_arrays(run):
+    answer = verify(run, "builders:as_arrays")
+    assert answer.code == 0
+    assert "(of NumPy arrays) (your code)" in answer.out
+    assert "not compared in float64" in answer.out
+
+
+def test_other_weights_are_named(run):
+    weights = torch.load("team.pth")
+    weights["layers.2.widen.weight"][3, 4] += 0.5
+    torch.save(weights, "changed.pth")
+    stated = ["--table", "team.toml", *STATED]
+    run("file", "team.pth", *stated, "-o", "reference", "--no-verify")
+    against = [*stated, "--module", "builders:build", "--against", "reference"]
+    answer = run("verify", "changed.pth", *against)
+    assert answer.code == 3
+    assert "first departs  blocks.2.mlp" in answer.out
+    assert "it holds other numbers in blocks.2.mlp.fc1.weight" in answer.out
+
+
+def test_a_checkpoint_of_another_spelling_leaves_the_weights(run):
+    run("file", "team.pth", "--table", "team.toml", *STATED, "-o", "reference", "--no-verify")
+    answer = run("verify", "reference", "--module", "builders:model", "--table", "team.toml")
+    assert answer.code == 3  # those it was built with
+    assert "it keeps the weights that it was built with" in answer.out
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("builders", "'builders' names no model."),
+        ("nowhere:build", "nowhere cannot be imported."),
+        ("builders:bild", "build"),
+        ("builders:number", "is neither a model nor a function that builds one."),
+        ("builders:fails", "KeyError: 'no such preset'"),
+        ("builders:other", "does not take the tensors of the checkpoint"),
+    ],
+)
+def test_mistakes_of_the_user(module, words, run):
+    answer = verify(run, module)
+    assert answer.code == 2
+    assert words in answer.err
+    assert "Traceback" not in answer.err
+
+
+def test_options_that_need_a_module(run):
+    answer = run("verify", "team.pth", "--table", "team.toml", *STATED, "--gradients")
+    assert (answer.code, "need --module" in answer.err) == (2, True)
