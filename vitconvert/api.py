@@ -37,10 +37,12 @@ if TYPE_CHECKING:
     from vitconvert.inference.predict import Prediction
     from vitconvert.inspection import Inspection
     from vitconvert.model import ViT
+    from vitconvert.parity.audit_report import AuditReport
     from vitconvert.parity.golden import Golden
     from vitconvert.parity.report import ParityReport
 
 __all__ = [
+    "AuditReport",
     "Checkpoint",
     "Conversion",
     "ConversionPlan",
@@ -53,6 +55,7 @@ __all__ = [
     "ViT",
     "ViTConfig",
     "VitConvertError",
+    "audit",
     "build_lucidrains",
     "convert",
     "convert_state_dict",
@@ -601,6 +604,38 @@ def _models(source: Any, against: Any, reading: ReadArguments) -> Iterator[Any]:
         yield model if callable(model) else load_checkpoint(model, **others)
 
 
+def audit(
+    source: Source,
+    *,
+    seed: int = 0,
+    batch: int = 8,
+    without: Sequence[str] = (),
+    **reading: Unpack[ReadArguments],
+) -> "AuditReport":
+    """Measure how far lower precision and faster arithmetic take a model from float64.
+
+    float32, bfloat16, float16, `fast` (as for `load_model`), torch's compiler and ONNX Runtime
+    compute the same images on the CPU. The report says how far each is from float64, at each layer
+    of vitconvert's own model, where numbers become infinite or NaN, and how often the class
+    changes. What cannot be measured here is named with the reason. The model is not judged.
+
+    Args:
+        source: A path or a reference, as for `load_model`.
+        seed, batch: Which images of noise and photographs, and how many of each.
+        without: What to leave out: "bfloat16", "float16", "fast", "compiled" (which takes most of
+            the time) or "onnxruntime".
+        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer.
+
+    Raises:
+        VitConvertError: The checkpoint cannot be loaded, as for `load_model`.
+        UsageError: `batch` is below 1, or there is no such arithmetic.
+    """
+    from vitconvert.parity.audit import audit_checkpoint
+
+    checkpoint = load_checkpoint(source, **reading)
+    return audit_checkpoint(checkpoint, seed=seed, batch=batch, without=without)
+
+
 def diff(
     a: str | PathLike[str] | Located,
     b: str | PathLike[str] | Located,
@@ -690,6 +725,7 @@ def _checkpoint_or_model(model: "ViT | Source") -> "ViT | Checkpoint":
 
 # Classes of results, which nobody needs before a function has returned one; ViT needs torch.
 _LATE = {
+    "AuditReport": "vitconvert.parity.audit_report",
     "Conversion": "vitconvert.export.convert",
     "ConversionPlan": "vitconvert.export.conversion_plan",
     "Difference": "vitconvert.difference",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from vitconvert.cli.audit import audit_model, audit_options
 from vitconvert.cli.options import (
     fetching_options,
     locate_options,
@@ -17,6 +18,7 @@ from vitconvert.cli.report import print_json, tell
 
 if TYPE_CHECKING:
     from vitconvert.checkpoint import Checkpoint
+    from vitconvert.parity.audit_report import AuditReport
     from vitconvert.parity.report import ParityReport
     from vitconvert.sources import Located
 
@@ -58,6 +60,7 @@ def command(name: str, help_text: str) -> click.Command:
         "--report", type=click.Path(path_type=Path, dir_okay=False), help="Write an HTML page."
     )
     @click.option("--force", is_flag=True, help="Replace the page if it exists.")
+    @audit_options
     @reading_options
     @fetching_options
     @reporting_options
@@ -65,7 +68,7 @@ def command(name: str, help_text: str) -> click.Command:
         page: Path | None = options["report"]
         if page:
             _check_page(page, overwrite=options["force"])
-        report = _verify(options)
+        report = audit_model(options) if options["audit"] else _verify(options)
         if page:
             _write_page(page, report)
         if options["as_json"]:
@@ -91,7 +94,7 @@ def _check_page(page: Path, *, overwrite: bool) -> None:
         )
 
 
-def _write_page(page: Path, report: "ParityReport") -> None:
+def _write_page(page: Path, report: "ParityReport | AuditReport") -> None:
     from vitconvert.containers.whole_file import whole_file
 
     with whole_file(page) as file:
@@ -151,5 +154,7 @@ def _check_module_options(options: dict[str, Any]) -> None:
 
     if wrong := [layer for layer in options["layers"] if not all(layer.partition("="))]:
         raise UsageError(f"--layer {wrong[0]} is not YOURS=OURS.")
+    if options["without"]:
+        raise UsageError("--without needs --audit.")
     if not options["module"] and (options["layers"] or options["gradients"]):
         raise UsageError("--layer and --gradients need --module, a model of your own.")
