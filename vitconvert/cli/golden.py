@@ -1,7 +1,7 @@
 """`vitconvert golden SOURCE -o NAME.golden`."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +13,9 @@ from vitconvert.cli.options import (
     reporting_options,
 )
 from vitconvert.cli.report import line, print_json, tell
+
+if TYPE_CHECKING:
+    from vitconvert.parity.golden import Golden
 
 
 def command(name: str, help_text: str) -> click.Command:
@@ -39,7 +42,7 @@ def command(name: str, help_text: str) -> click.Command:
         from vitconvert.sources import locate
 
         output, force = options["output"], options["force"]
-        check_golden_output(output, overwrite=force)
+        check_golden_output(output, overwrite=force)  # before anything is downloaded
         golden = record_golden(
             locate(options["source"], **locate_options(options)),
             output,
@@ -48,17 +51,21 @@ def command(name: str, help_text: str) -> click.Command:
             overwrite=force,
             **parse_reading(options),
         )
-        size = output.stat().st_size
-        if options["as_json"]:
-            recorded = {"verdict": golden.verdict, "reference": golden.reference}
-            hashes = {"weights": golden.weights, "images": golden.images}
-            print_json({"ok": True, "output": str(output), "bytes": size, **recorded, **hashes})
-        elif options["quiet"]:
-            tell(str(output))
-        else:
-            tell(line("golden", output, f"{size:,} bytes"))
-            tell(line("verified", f"{golden.verdict}: {golden.reference}"))
-            tell(line("weights", f"sha256 {golden.weights}"))
+        _tell(golden, output, options)
         return 0
 
     return golden_
+
+
+def _tell(golden: "Golden", output: Path, options: dict[str, Any]) -> None:
+    size = output.stat().st_size
+    if options["as_json"]:
+        recorded = {"verdict": golden.verdict, "reference": golden.reference}
+        hashes = {"weights": golden.weights, "images": golden.images}
+        print_json({"ok": True, "output": str(output), "bytes": size, **recorded, **hashes})
+    elif options["quiet"]:
+        tell(str(output))
+    else:
+        tell(line("golden", output, f"{size:,} bytes"))
+        tell(line("verified", f"{golden.verdict}: {golden.reference}"))
+        tell(line("weights", f"sha256 {golden.weights}"))

@@ -60,7 +60,6 @@ def verify_golden(
         if side.tested.vit:  # its other outputs are layers, too
             trial = replace(trial, pairs={OUTPUT: OUTPUT})
         parts = [trial.compare_in(dtype, tolerance) for dtype in trial.dtypes]
-    stored = isinstance(tested, Checkpoint)
     return ParityReport(
         source=tested.located.reference if isinstance(tested, Checkpoint) else side.tested.name,
         reference=golden.title,
@@ -68,10 +67,15 @@ def verify_golden(
         layers=tuple(layer for part in parts for layer in part.layers),
         first_divergence=parts[-1].divergence,
         notes=(_recorded(golden), _versions(golden), *side.notes, *side.match.notes, *trial.notes),
-        executed=f"Executed: {side.tested.name}{'' if stored else ' (your code)'}. The golden file "
-        "holds numbers only: nothing of it was, nor of the project that it was proved with.",
+        executed=_executed(side.tested),
         tolerance=tolerance,
     )
+
+
+def _executed(tested: Implementation) -> str:
+    ran = tested.name if tested.vit else f"{tested.name} (your code)"
+    unused = "nothing of it was, nor of the project that it was proved with"
+    return f"Executed: {ran}. The golden file holds numbers only: {unused}."
 
 
 def _recorded(golden: Golden) -> str:

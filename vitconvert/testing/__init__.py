@@ -10,19 +10,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from vitconvert.api import Source
     from vitconvert.parity.report import ParityReport
+    from vitconvert.testing.assertion import Tolerance
 
 __all__ = ["assert_parity"]
-
-Tolerance = float | Mapping[str, float]
-"""The largest relative difference in float32, of which float64 has a ten-millionth; or one for each
-dtype, and these are then the dtypes that are compared."""
 
 
 def assert_parity(
     model: "Source | Callable[..., Any]",
     against: "Source | Callable[..., Any] | None" = None,
     *,
-    tolerance: Tolerance = 2e-5,
+    tolerance: "Tolerance" = 2e-5,
     layers: Mapping[str, str] | None = None,
     table: str | PathLike[str] | None = None,
     **options: Any,
@@ -33,7 +30,8 @@ def assert_parity(
         model: A module, a function of images, or a checkpoint: `source` of `vitconvert.verify`.
         against: A golden file, a checkpoint, a module or a function; for a checkpoint, by default
             the implementation of its own project.
-        tolerance: Such as `1e-4`, or `{"float32": 1e-4}` to compare in float32 alone.
+        tolerance: The largest relative difference in float32, of which float64 has a ten-millionth;
+            or one for each dtype that is to be compared, such as `{"float32": 1e-4}`.
         layers: Name of a module of `model` -> name of a module of what it is compared with.
         table: A TOML file that names the tensors of `model`.
         options: Further arguments of `vitconvert.verify`.

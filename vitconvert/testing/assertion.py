@@ -11,7 +11,9 @@ from vitconvert.parity.differences import allowed
 
 if TYPE_CHECKING:
     from vitconvert.parity.report import ParityReport
-    from vitconvert.testing import Tolerance
+
+Tolerance = float | Mapping[str, float]
+"""In float32, and in float64 a ten-millionth of it; or for each dtype that is to be compared."""
 
 _AROUND = 12  # layers that are shown before and behind the first that departs
 
@@ -20,7 +22,7 @@ def compare(
     model: Any,
     against: Any,
     *,
-    tolerance: "Tolerance",
+    tolerance: Tolerance,
     layers: Mapping[str, str] | None,
     table: str | PathLike[str] | None,
     options: Mapping[str, Any],
