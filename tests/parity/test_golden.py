@@ -260,6 +260,7 @@ HOSTILE = {
     "a verdict of its own": _set("verdict", "perfect"),
     "a verdict that is a list": _set("verdict", []),
     "shapes of text": _set("shapes", "norm", "x"),
+    "a digest of no tokens": _set("shapes", "absent", [10]),
     "versions of numbers": _set("versions", {"torch": 2}),
     "a long source": _set("source", "x" * 10**6),
 }

@@ -150,6 +150,8 @@ def _check(golden: Golden) -> None:
     layers = golden.kept["noise"]
     if config.depth > len(layers):
         raise ValueError(f"{len(layers)} layers, of a model of {config.depth} blocks")
+    if any(len(shape) < 2 for shape in golden.shapes.values()):
+        raise ValueError("digests of what are no tokens")
     for kind, kept in golden.kept.items():
         if kept.keys() != layers.keys() or OUTPUT not in kept:
             raise ValueError(f"for {kind} other layers are kept than for noise")
