@@ -27,6 +27,7 @@ from vitconvert.sources import Located, locate
 
 if TYPE_CHECKING:
     import torch
+    from PIL import Image
     from torch import nn
 
     from vitconvert.difference import Difference
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from vitconvert.model import ViT
     from vitconvert.parity.audit_report import AuditReport
     from vitconvert.parity.golden import Golden
+    from vitconvert.parity.photographs import Photographs
     from vitconvert.parity.report import ParityReport
 
 __all__ = [
@@ -455,6 +457,8 @@ def verify(
     gradients: bool = False,
     image_size: _Size | None = None,
     in_channels: int | None = None,
+    images: "ImageSource | Iterable[ImageSource] | None" = None,
+    preprocess: "Callable[[Image.Image], Any] | None" = None,
     **reading: Unpack[ReadArguments],
 ) -> "ParityReport":
     """Compare a checkpoint, or a model of your own, with another implementation.
@@ -485,6 +489,12 @@ def verify(
         gradients: Whether to compare gradients by the images and by every weight as well, between a
             module and a checkpoint: a wrong backward pass is what training finds.
         image_size, in_channels: Of the images, where neither side is a checkpoint.
+        images: Photographs, as for `predict`: the first 32 are compared as well. Each side takes
+            its own preprocessing: vitconvert's for a checkpoint that is verified, that of its own
+            program for what it is measured by (timm's transforms, transformers' processor), as far
+            as these are known.
+        preprocess: With `images`, what a model of your own does with an image that Pillow opened,
+            to a tensor (C, H, W); by default, it takes the preprocessing of the checkpoint.
         reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer. With a
             model of your own, `dialect` and `table` are about the names of its tensors, and the
             others about `against`.
@@ -492,18 +502,20 @@ def verify(
     Raises:
         VitConvertError: A checkpoint cannot be loaded, as for `load_model`.
         UsageError: The two take other images or give other outputs, a model of your own raises an
-            error on such images, a golden file was recorded of other weights, or an argument is
-            wrong.
+            error on such images, none of `images` can be read, a golden file was recorded of other
+            weights, or an argument is wrong.
+        MissingFact: Nothing says how `images` are prepared.
         ParityFailed: vitconvert's ViT does not compute what the project of `against` computes.
     """
     from vitconvert.parity.golden_file import is_golden
 
     if isinstance(against, str | PathLike) and is_golden(against):
-        if (seed, batch, image_size, in_channels) != (0, 2, None, None):
+        if (seed, batch, image_size, in_channels, images) != (0, 2, None, None, None):
             raise UsageError("A golden file says itself which images are compared.")
         if gradients:
             raise UsageError("A golden file has no gradients to compare with.")
         return _verify_golden(source, Path(against), layers, tolerance, dtypes, reading)
+    photographs = _photographs(images, preprocess)
     if callable(source) or callable(against):
         from vitconvert.parity.own_models import Inputs, verify_model
 
@@ -512,7 +524,13 @@ def verify(
         size = (image_size, image_size) if isinstance(image_size, int) else image_size
         return verify_model(
             *_models(source, against, reading),
-            inputs=Inputs(image_size=size, in_channels=in_channels, seed=seed, batch=batch),
+            inputs=Inputs(
+                image_size=size,
+                in_channels=in_channels,
+                seed=seed,
+                batch=batch,
+                photographs=photographs,
+            ),
             options=ReadOptions(**reading),
             layers=layers,
             gradients=gradients,
@@ -521,6 +539,8 @@ def verify(
         )
     from vitconvert.parity.verification import verify_checkpoint
 
+    if preprocess:
+        raise UsageError("`preprocess` is for a model of your own, and both are checkpoints.")
     return verify_checkpoint(
         load_checkpoint(source, **reading),
         against=None if against is None else load_checkpoint(against),
@@ -528,6 +548,7 @@ def verify(
         seed=seed,
         batch=batch,
         dtypes=dtypes,
+        photographs=photographs,
     )
 
 
@@ -593,6 +614,17 @@ def _verify_golden(
         tolerance=tolerance,
         dtypes=dtypes,
     )
+
+
+def _photographs(images: Any, preprocess: Any) -> "Photographs | None":
+    if images is None:
+        if preprocess:
+            raise UsageError("`preprocess` prepares `images`, and there are none.")
+        return None
+    from vitconvert.inference.images import find_images
+    from vitconvert.parity.photographs import Photographs
+
+    return Photographs(files=find_images(images), preprocess=preprocess)
 
 
 def _models(source: Any, against: Any, reading: ReadArguments) -> Iterator[Any]:

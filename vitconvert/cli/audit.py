@@ -26,7 +26,7 @@ _AUDIT = (
 )
 # What compares with something else.
 _OTHERS = {"against": "--against", "module": "--module", "layers": "--layer"}
-_OTHERS |= {"gradients": "--gradients"}
+_OTHERS |= {"gradients": "--gradients", "images": "--images"}
 
 
 def audit_options(command: Command) -> Command:

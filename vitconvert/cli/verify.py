@@ -47,6 +47,13 @@ def command(name: str, help_text: str) -> click.Command:
         metavar="YOURS=OURS",
         help="With --module: modules whose outputs are the same, such as encoder.0=blocks.0.",
     )
+    @click.option(
+        "--images",
+        multiple=True,
+        metavar="PATH",
+        help="Compare on photographs too (a file, a folder or a pattern; the first 32), through "
+        "both preprocessings. May be repeated.",
+    )
     @click.option("--gradients", is_flag=True, help="With --module: compare gradients as well.")
     @click.option(
         "--tolerance",
@@ -119,7 +126,11 @@ def _verify(options: dict[str, Any]) -> "ParityReport":
         # The table is about the module alone, then; the report says which tensors were loaded.
         checkpoint = load_checkpoint(located, **{**reading, "table": None, "dialect": None})
     other = locate(against, **fetching) if against and not is_golden(against) else against
-    measured = {"tolerance": options["tolerance"], "seed": options["seed"]}
+    measured = {
+        "tolerance": options["tolerance"],
+        "seed": options["seed"],
+        "images": options["images"] or None,
+    }
     if options["module"]:
         return _verify_module(options, checkpoint, other or checkpoint, measured)
     return verify(checkpoint, against=other, **measured)

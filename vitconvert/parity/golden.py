@@ -85,6 +85,7 @@ class Golden:
         weights: `fingerprint` of its weights under canonical names.
         drawn: The images.
         images: `fingerprint` of the images.
+        not_tested: What the comparison with that project could not see.
         versions: Of vitconvert, torch and NumPy, which computed it.
         shapes: Of the layers of which digests are kept, without the batch.
         kept: Kind of images -> layer -> digests (B, 32), or the layer itself (B, C).
@@ -98,6 +99,7 @@ class Golden:
     weights: str
     drawn: Drawn
     images: str
+    not_tested: tuple[str, ...]
     versions: Mapping[str, str]
     shapes: Mapping[str, tuple[int, ...]]
     kept: Mapping[str, Mapping[str, Tensor]] = field(repr=False)
@@ -192,6 +194,7 @@ def record(
         weights=fingerprint(model.state_dict()),
         drawn=drawn,
         images=fingerprint(images),
+        not_tested=report.not_tested,
         versions=own_versions(),
         shapes=shapes,
         kept=kept,

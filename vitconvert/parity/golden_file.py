@@ -18,7 +18,7 @@ from vitconvert.programs.taps import OUTPUT
 SUFFIX = ".golden"
 _KEY = "vitconvert.golden"
 _FORMAT = 1
-_MOST_TEXT = 1000  # characters
+_MOST_TEXT = 5000  # characters
 
 Value = TypeVar("Value")
 
@@ -68,6 +68,7 @@ def write_golden(golden: Golden, path: Path) -> None:
         "weights": golden.weights,
         "drawn": vars(golden.drawn),
         "images": golden.images,
+        "not_tested": list(golden.not_tested),
         "versions": dict(golden.versions),
         "shapes": dict(golden.shapes),
     }
@@ -126,6 +127,7 @@ def _golden(stated: Mapping[str, Any], container: Container, name: str) -> Golde
         weights=_text(stated["weights"]),
         drawn=_drawn(_object(stated["drawn"])),
         images=_text(stated["images"]),
+        not_tested=_list(stated["not_tested"], _text),
         versions={_text(k): _text(v) for k, v in _object(stated["versions"]).items()},
         shapes={_text(k): _list(v, _whole) for k, v in _object(stated["shapes"]).items()},
         kept=kept,

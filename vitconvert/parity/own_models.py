@@ -28,8 +28,15 @@ from vitconvert.parity.matching import (
     match_by_layers,
     match_by_tensors,
 )
+from vitconvert.parity.photographs import (
+    Photographs,
+    Seen,
+    compare_on_photographs,
+    of_own_models,
+)
 from vitconvert.parity.report import ParityReport
-from vitconvert.parity.trial import NOISE, run, some, try_out
+from vitconvert.parity.trial import NOISE, Trial, run, some, try_out
+from vitconvert.parity.untested import unseen_of_models
 from vitconvert.parity.verification import check_arguments, sampled_images, verify_checkpoint
 from vitconvert.programs.agreement import TOLERANCE
 from vitconvert.programs.isolation import isolated
@@ -48,12 +55,14 @@ class Inputs:
         in_channels: None: those of the checkpoint.
         seed: Another one makes other images.
         batch: Images of each kind.
+        photographs: Compared as well, if there are any.
     """
 
     image_size: tuple[int, int] | None = None
     in_channels: int | None = None
     seed: int = 0
     batch: int = 2
+    photographs: Photographs | None = None
 
 
 def verify_model(
@@ -86,6 +95,7 @@ def verify_model(
         UsageError: A model does not run on such images, outputs do not match, or an argument is
             wrong.
         ParityFailed: vitconvert's ViT does not compute what the checkpoint's own project computes.
+        MissingFact: There are photographs, and nothing says how to prepare them.
     """
     inputs, options = inputs or Inputs(), options or ReadOptions()
     check_arguments(inputs.batch, dtypes)
@@ -99,6 +109,7 @@ def verify_model(
         weights = _weights(tested if isinstance(tested, nn.Module) else against, match, vit)
         trial = try_out(sides[0], sides[1], images, in_order(dtypes))
         parts = [trial.compare_in(dtype, tolerance) for dtype in trial.dtypes]
+        seen = _on_photographs(inputs.photographs, (tested, against), trial, tolerance)
         divergence = parts[-1].divergence
         backward: tuple[LayerDifference, ...] = ()
         if gradients:
@@ -111,12 +122,16 @@ def verify_model(
         source=_reference_of(tested) or sides[0].name,
         against=_reference_of(against),
         reference=sides[1].name,
-        comparisons=tuple(comparison for part in parts for comparison in part.comparisons),
+        comparisons=(*(c for part in parts for c in part.comparisons), *seen.comparisons),
         layers=tuple(layer for part in parts for layer in part.layers),
         gradients=backward,
         first_divergence=divergence,
-        notes=(*notes, *match.notes, *weights.notes, *trial.notes),
+        notes=(*notes, *match.notes, *weights.notes, *trial.notes, *seen.notes),
         executed=_executed(sides, checkpoint),
+        not_tested=(
+            *unseen_of_models((sides[0].name, tested), (sides[1].name, against)),
+            *seen.not_tested,
+        ),
         tolerance=tolerance,
     )
 
@@ -192,6 +207,20 @@ def _gradients(
             evidence={"found": " and ".join(type(m).__name__ for m in (tested, against))},
         )
     return compare_gradients(own[0], vit, match, noise, seed=seed)
+
+
+def _on_photographs(
+    photographs: Photographs | None, models: tuple[Model, Model], trial: Trial, tolerance: float
+) -> Seen:
+    if photographs is None:
+        return Seen()
+    return compare_on_photographs(
+        photographs,
+        trial.sides,
+        of_own_models(models, photographs.preprocess),
+        tolerance=tolerance,
+        pairs=trial.pairs,
+    )
 
 
 def own_function(function: Callable[..., Any], noise: Tensor) -> Implementation:

@@ -22,6 +22,7 @@ from vitconvert.parity.matching import (
 from vitconvert.parity.own_models import Model, own_function
 from vitconvert.parity.report import ParityReport
 from vitconvert.parity.trial import NOISE, some, try_out
+from vitconvert.parity.untested import unseen_of_models
 from vitconvert.parity.verification import check_arguments
 from vitconvert.programs.agreement import TOLERANCE
 from vitconvert.programs.isolation import isolated
@@ -68,6 +69,7 @@ def verify_golden(
         first_divergence=parts[-1].divergence,
         notes=(_recorded(golden), _versions(golden), *side.notes, *side.match.notes, *trial.notes),
         executed=_executed(side.tested),
+        not_tested=(*side.unseen, *unseen_of_models((side.tested.name, tested)), *_unseen(golden)),
         tolerance=tolerance,
     )
 
@@ -82,6 +84,10 @@ def _recorded(golden: Golden) -> str:
     if golden.verdict == "equal":
         return f"when it was recorded, it was equal to {golden.reference}"
     return f"the golden outputs themselves are not verified: {golden.reference}"
+
+
+def _unseen(golden: Golden) -> tuple[str, ...]:
+    return tuple(f"when it was recorded: {fact}" for fact in golden.not_tested)
 
 
 def _versions(golden: Golden) -> str:
@@ -100,6 +106,7 @@ class _Side:
     vit: ViT | None = None
     match: Match = field(default_factory=Match)
     notes: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()
 
 
 def _side(
@@ -119,10 +126,10 @@ def _side(
     if isinstance(model, nn.Module):
         return _of_module(model, golden, options, layers)
     unseen = (
-        "its weights and layers are not compared: a function does not show them",
-        f"sha256 of the weights that were recorded: {golden.weights}",
+        "its layers, and whether its weights are those that were recorded (sha256 "
+        f"{golden.weights}): a function does not show them"
     )
-    return _Side(tested=own_function(model, noise.float()), notes=unseen)
+    return _Side(tested=own_function(model, noise.float()), unseen=(unseen,))
 
 
 def _of_module(
@@ -135,8 +142,8 @@ def _of_module(
         match = replace(named, binding=match.binding, prefix=match.prefix)
     tested = of_module(module, name=name_of(module), taps=match.theirs)
     if match.binding is None:
-        unseen = "its weights are not compared with those that were recorded: no table names them"
-        return _Side(tested=tested, match=match, notes=(unseen,))
+        unseen = "whether its weights are those that were recorded: no table names them"
+        return _Side(tested=tested, match=match, unseen=(unseen,))
     weights = _canonical(module, match, blank)
     _check_weights(weights, golden)
     blank.load_state_dict(weights, strict=True, assign=True)

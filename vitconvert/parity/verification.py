@@ -12,11 +12,19 @@ from vitconvert.model import ViT
 from vitconvert.parity.comparison import DTYPES, Part, compare_in, in_order
 from vitconvert.parity.implementations import of_reference, of_vit
 from vitconvert.parity.inputs import sample_images
+from vitconvert.parity.photographs import (
+    Photographs,
+    Seen,
+    compare_on_photographs,
+    of_both_checkpoints,
+)
 from vitconvert.parity.report import ParityReport
+from vitconvert.parity.untested import differing_classes, unseen_of_checkpoints
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.programs import build_reference
 from vitconvert.programs.agreement import TOLERANCE
 from vitconvert.programs.isolation import isolated
+from vitconvert.programs.reference import Reference
 
 
 def verify_checkpoint(
@@ -29,6 +37,7 @@ def verify_checkpoint(
     batch: int = 2,
     dtypes: Sequence[str] = ("float32", "float64"),
     until_equal: bool = False,
+    photographs: Photographs | None = None,
 ) -> ParityReport:
     """Compare a checkpoint with the implementation of its own program.
 
@@ -41,9 +50,11 @@ def verify_checkpoint(
         tolerance, seed, batch, dtypes: As for `vitconvert.verify`.
         until_equal: Leave out float64 if no bit differs in float32 in any layer: it would show
             nothing more, and takes three times as long.
+        photographs: Compared as well, through both preprocessings.
 
     Raises:
         UsageError: The model reads other images than `against`, or an argument is wrong.
+        MissingFact: There are photographs, and nothing says how to prepare them.
     """
     theirs = against or checkpoint
     model = model or build_model(checkpoint)
@@ -61,24 +72,33 @@ def verify_checkpoint(
         model = reference.adapt(model)
         size, channels = model.config.image_size, model.config.in_channels
         images = sampled_images(size, channels, checkpoint.preprocessing, seed=seed, batch=batch)
-        tested = of_vit(model, name="vitconvert", reads=reference.reads)
+        sides = of_vit(model, name="vitconvert", reads=reference.reads), of_reference(reference)
+        prepared = of_both_checkpoints(checkpoint, against) if photographs else None
         parts: list[Part] = []
         for dtype in in_order([*(set(dtypes) & set(reference.dtypes))] or reference.dtypes):
-            parts.append(
-                compare_in(dtype, tested, of_reference(reference), images, tolerance=tolerance)
-            )
+            parts.append(compare_in(dtype, *sides, images, tolerance=tolerance))
             if until_equal and parts[-1].bit_equal:
                 break
+        seen = Seen()
+        if photographs and prepared:
+            seen = compare_on_photographs(photographs, sides, prepared, tolerance=tolerance)
     return ParityReport(
         source=source,
         against=loaded,
         reference=reference.name,
-        comparisons=tuple(comparison for part in parts for comparison in part.comparisons),
+        comparisons=(*(c for part in parts for c in part.comparisons), *seen.comparisons),
         layers=tuple(layer for part in parts for layer in part.layers),
         first_divergence=parts[-1].divergence,
-        notes=reference.notes,
+        notes=(*differing_classes(checkpoint, against), *reference.notes, *seen.notes),
+        executed=_executed(reference, against),
+        not_tested=(*unseen_of_checkpoints(checkpoint, against, reference), *seen.not_tested),
         tolerance=tolerance,
     )
+
+
+def _executed(reference: Reference, against: Checkpoint | None) -> str:
+    stored = "either checkpoint" if against else "the checkpoint"
+    return f"Executed: {reference.name} and vitconvert's ViT. Nothing stored in {stored} was."
 
 
 def sampled_images(

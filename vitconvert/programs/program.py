@@ -18,6 +18,7 @@ from vitconvert.tables.table import Table
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from vitconvert.programs.preparation import Preparation
     from vitconvert.programs.reference import Reference
 
 # From an output directory to something that computes.
@@ -116,6 +117,13 @@ class Program:
         raise NotRepresentable(
             f"{checkpoint.table.title}: a repository of scripts, not a package to install."
         )
+
+    def preparation(self, checkpoint: Checkpoint) -> "Preparation | None":
+        """The program's own code that prepares photographs; None if it has none for this one.
+
+        It may raise whatever the program raises for what the checkpoint's files say.
+        """
+        return None
 
     def examples(self, target: Target, source: Checkpoint, has_processor: bool) -> list[Example]:
         """Code that loads an output with the program, to be run in the output's directory.

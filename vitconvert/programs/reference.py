@@ -42,6 +42,8 @@ class Reference:
         notes: What had to be changed in the package's model, or in ours to compare them.
         dtypes: In which the package computes throughout; its norms or angles may round to float32.
         adapts: Fields of ViTConfig in which vitconvert's model has to follow the package.
+        told: Fields of ViTConfig that it was built with as vitconvert knows them, where the package
+            knew no better: whatever is wrong in one of them is wrong on both sides.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Reference:
     notes: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ("float32", "float64")
     adapts: Mapping[str, str] = field(default_factory=dict)
+    told: tuple[str, ...] = ()
 
     def adapt(self, ours: ViT) -> ViT:
         """Our model as it is to be compared: of the same weights, with the fields of `adapts`."""

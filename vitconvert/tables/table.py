@@ -44,12 +44,17 @@ class Table:
     reader: TableReader = field(repr=False)
 
     @property
+    def builtin(self) -> bool:
+        """Whether it is one of `weights_map/`, and not a user's own."""
+        return self.file == builtin_label(self.name)
+
+    @property
     def origin(self) -> str:
         """Where what it states comes from, as outputs say it.
 
         They are published, and the place of a user's own table is one of this machine.
         """
-        return self.file if self.file == builtin_label(self.name) else PurePath(self.file).name
+        return self.file if self.builtin else PurePath(self.file).name
 
     @property
     def row_of(self) -> Mapping[str, Row]:

@@ -14,7 +14,7 @@ from vitconvert.conversion.project_config import look_up
 from vitconvert.errors import NotRepresentable
 from vitconvert.programs.reference import Reference, load_strictly, own_tensors, package
 from vitconvert.programs.taps import Tap, block_taps
-from vitconvert.programs.timm.reference import timm_taps, vision_transformer
+from vitconvert.programs.timm.reference import TOLD, timm_taps, vision_transformer
 
 _POOL_TYPES = {"token": "tok", "none": "none"}
 
@@ -51,13 +51,16 @@ def _own_tower(open_clip: Any, checkpoint: Checkpoint, tensors: Mapping[str, Ten
         model=model.eval(),
         taps={"patch_embed": Tap("conv1"), **taps},
         notes=notes,
+        told=("image_size", "num_heads", "activation", "norm_eps", "pooling"),
     )
 
 
 def _timm_tower(open_clip: Any, checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> Reference:
     config = checkpoint.config
     name = f"open_clip {open_clip.__version__} TimmModel"
+    told: tuple[str, ...] = TOLD
     if look_up(checkpoint.their_config, "model_cfg.vision_cfg.timm_model_name"):
+        told = ()
         vision_cfg = look_up(checkpoint.their_config, "model_cfg.vision_cfg")
         model = _named_tower(open_clip, vision_cfg, config.num_classes)
     else:
@@ -71,6 +74,7 @@ def _timm_tower(open_clip: Any, checkpoint: Checkpoint, tensors: Mapping[str, Te
         name=name,
         model=model.eval(),
         taps={layer: replace(tap, module=f"trunk.{tap.module}") for layer, tap in taps.items()},
+        told=told,
     )
 
 

@@ -50,6 +50,8 @@ _MODULES = {
 }
 _CHOOSES_CODE = ("attn_implementation", "auto_map", "experts_implementation", "quantization_config")
 _TOWER = "_vision_model"  # ends the model type of an image tower by itself
+# Fields of ViTConfig that stand in for a config.json
+_TOLD = ("image_size", "num_heads", "activation", "norm_eps", "representation_activation")
 _POOLED = ("Dinov2Model", "Dinov2WithRegistersModel", "DINOv3ViTModel", "CLIPVisionModel")
 
 
@@ -65,7 +67,8 @@ def transformers_reference(checkpoint: Checkpoint) -> Reference:
     """
     transformers = package("transformers", install="transformers")
     tensors = own_tensors(checkpoint)
-    theirs = _their_config(checkpoint)
+    own = _has_own_config(checkpoint)
+    theirs = _their_config(checkpoint, own=own)
     model_type = theirs["model_type"].removesuffix(_TOWER)
     kind = _class_of(model_type, tensors)
     config = transformers.AutoConfig.for_model(**_config_of(kind, theirs))
@@ -86,6 +89,7 @@ def transformers_reference(checkpoint: Checkpoint) -> Reference:
         taps=_taps(model, _MODULES[model_type], checkpoint.config.depth),
         run=run,
         reads="output" if _gives_output(model) else "tokens",
+        told=() if own else _TOLD,
         **_in_float32(kind),
     )
 
@@ -99,10 +103,12 @@ def _in_float32(kind: str) -> dict[str, Any]:
     return {"dtypes": ("float32",), "notes": (note,)}
 
 
-def _their_config(checkpoint: Checkpoint) -> dict[str, Any]:
-    theirs = _without_code(checkpoint.their_config)
-    if str(theirs.get("model_type")).removesuffix(_TOWER) not in _MODULES:
-        theirs = _config_from_ours(checkpoint)
+def _has_own_config(checkpoint: Checkpoint) -> bool:
+    return str(checkpoint.their_config.get("model_type")).removesuffix(_TOWER) in _MODULES
+
+
+def _their_config(checkpoint: Checkpoint, *, own: bool) -> dict[str, Any]:
+    theirs = without_code(checkpoint.their_config) if own else _config_from_ours(checkpoint)
     theirs["num_labels"] = checkpoint.config.num_classes  # a config.json does not write two classes
     theirs.pop("id2label", None)
     theirs.pop("label2id", None)
@@ -114,13 +120,13 @@ def _their_config(checkpoint: Checkpoint) -> dict[str, Any]:
     return theirs
 
 
-def _without_code(config: Mapping[str, Any]) -> dict[str, Any]:
+def without_code(config: Mapping[str, Any]) -> dict[str, Any]:
     """A config.json without what chooses code: kernels of the Hub, quantisers, modules beside it.
 
     transformers keeps to what it is asked for here anyway, but for mistakes (CVE-2026-4372).
     """
     return {
-        key: _without_code(value) if isinstance(value, dict) else value
+        key: without_code(value) if isinstance(value, dict) else value
         for key, value in config.items()
         if not key.startswith("_") and key not in _CHOOSES_CODE
     }
