@@ -170,6 +170,9 @@ def test_a_golden_file_is_not_replaced_without_being_asked(timm_golden, tmp_path
     before = golden.read_bytes()
     record_golden(path, golden, overwrite=True)
     assert golden.read_bytes() == before, "the same golden file on every run"
+    _rewritten(golden, _set("format", 0))  # of another version
+    record_golden(path, golden, overwrite=True)
+    assert golden.read_bytes() == before
     (tmp_path / "precious.golden").write_text("precious")
     with pytest.raises(OutputExists, match="not replaced"):
         record_golden(path, tmp_path / "precious.golden", overwrite=True)

@@ -44,13 +44,19 @@ def check_golden_output(path: Path, *, overwrite: bool) -> None:
     if not overwrite:
         hint = "--force (in Python, overwrite=True) replaces it."
         raise OutputExists("The golden file already exists.", evidence={"output": path}, hint=hint)
-    try:
-        read_golden(path)
-    except VitConvertError as error:
+    if not _is_ours(path):
         raise OutputExists(
-            "What lies there is no golden file, and is not replaced.",
-            evidence={"output": path, "reason": error.fact},
-        ) from None
+            "What lies there is no golden file, and is not replaced.", evidence={"output": path}
+        )
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether vitconvert wrote it, perhaps in an older format."""
+    try:
+        with open_container(path) as container:
+            return _KEY in container.metadata
+    except VitConvertError:
+        return False
 
 
 def write_golden(golden: Golden, path: Path) -> None:
