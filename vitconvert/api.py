@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from vitconvert.inspection import Inspection
     from vitconvert.model import ViT
     from vitconvert.parity.audit_report import AuditReport
+    from vitconvert.parity.golden import Golden
     from vitconvert.parity.photographs import Photographs
     from vitconvert.parity.report import ParityReport
 
@@ -48,6 +49,7 @@ __all__ = [
     "Conversion",
     "ConversionPlan",
     "Difference",
+    "Golden",
     "Inspection",
     "Ledger",
     "ParityReport",
@@ -66,6 +68,7 @@ __all__ = [
     "load_model",
     "plan_conversion",
     "predict",
+    "record_golden",
     "verify",
 ]
 
@@ -476,7 +479,8 @@ def verify(
             outputs by name ("logits", "last_hidden_state", "pooler_output"; in a dict, or as
             attributes).
         against: Another checkpoint that should compute the same function, which the implementation
-            of *its* ecosystem loads; or a module or function.
+            of *its* ecosystem loads; a module or function; or a golden file (NAME.golden, of
+            `record_golden`), which says itself which images are compared.
         tolerance: Largest relative difference in float32; in float64 a ten-millionth of it.
         seed, batch: Which images, and how many of each kind.
         dtypes: "float32", "float64" or both, where both sides compute in them.
@@ -498,10 +502,19 @@ def verify(
     Raises:
         VitConvertError: A checkpoint cannot be loaded, as for `load_model`.
         UsageError: The two take other images or give other outputs, a model of your own raises an
-            error on such images, none of `images` can be read, or an argument is wrong.
+            error on such images, none of `images` can be read, a golden file was recorded of other
+            weights, or an argument is wrong.
         MissingFact: Nothing says how `images` are prepared.
         ParityFailed: vitconvert's ViT does not compute what the project of `against` computes.
     """
+    from vitconvert.parity.golden_file import is_golden
+
+    if isinstance(against, str | PathLike) and is_golden(against):
+        if (seed, batch, image_size, in_channels, images) != (0, 2, None, None, None):
+            raise UsageError("A golden file says itself which images are compared.")
+        if gradients:
+            raise UsageError("A golden file has no gradients to compare with.")
+        return _verify_golden(source, Path(against), layers, tolerance, dtypes, reading)
     photographs = _photographs(images, preprocess)
     if callable(source) or callable(against):
         from vitconvert.parity.own_models import Inputs, verify_model
@@ -536,6 +549,70 @@ def verify(
         batch=batch,
         dtypes=dtypes,
         photographs=photographs,
+    )
+
+
+def record_golden(
+    source: Source,
+    output: str | PathLike[str],
+    *,
+    seed: int = 0,
+    batch: int = 2,
+    tolerance: float = 2e-5,
+    overwrite: bool = False,
+    **reading: Unpack[ReadArguments],
+) -> "Golden":
+    """Record what a checkpoint gives for images, so that others can be compared with it anywhere.
+
+    The checkpoint is first proved equal to its own project's implementation. Where there is none,
+    the golden file says "not verified", and so does each report of a comparison with it. The file
+    (safetensors, a few hundred KB) has outputs in float64, digests of all layers, the sha256 of the
+    weights and of the images, and versions; `verify(model, against=output)` compares with it.
+
+    Args:
+        source: A path or a reference, as for `load_model`.
+        output: The file, NAME.golden. It appears whole or not at all.
+        seed, batch: Which images, and how many of each kind.
+        tolerance: Of the proof, as for `verify`.
+        overwrite: Replace an earlier golden file, and nothing else.
+        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer.
+
+    Raises:
+        ParityFailed: vitconvert's ViT does not compute what the checkpoint's project computes;
+            nothing is written.
+        OutputExists: The output is there, and `overwrite` is false or it is no golden file.
+        UsageError: The output's name is no golden file's, or the images would be too large.
+        VitConvertError: One of the errors of `load_checkpoint`.
+    """
+    from vitconvert.parity.golden import record
+    from vitconvert.parity.golden_file import check_golden_output, write_golden
+
+    check_golden_output(Path(output), overwrite=overwrite)  # before anything is downloaded
+    checkpoint = load_checkpoint(source, **reading)
+    golden = record(checkpoint, seed=seed, batch=batch, tolerance=tolerance)
+    write_golden(golden, Path(output))
+    return golden
+
+
+def _verify_golden(
+    source: Any,
+    golden: Path,
+    layers: Mapping[str, str] | None,
+    tolerance: float,
+    dtypes: Sequence[str],
+    reading: ReadArguments,
+) -> "ParityReport":
+    from vitconvert.parity.golden_file import read_golden
+    from vitconvert.parity.replay import verify_golden
+
+    read = read_golden(golden)  # before anything is downloaded
+    return verify_golden(
+        source if callable(source) else load_checkpoint(source, **reading),
+        read,
+        options=ReadOptions(**reading),
+        layers=layers,
+        tolerance=tolerance,
+        dtypes=dtypes,
     )
 
 
@@ -684,6 +761,7 @@ _LATE = {
     "Conversion": "vitconvert.export.convert",
     "ConversionPlan": "vitconvert.export.conversion_plan",
     "Difference": "vitconvert.difference",
+    "Golden": "vitconvert.parity.golden",
     "Inspection": "vitconvert.inspection",
     "ParityReport": "vitconvert.parity.report",
     "ViT": "vitconvert.model",

@@ -128,7 +128,7 @@ def _command_line() -> str:
 def _as_typed(parameter: click.Parameter, value: Any) -> list[str]:
     """The words of an option or an argument on the command line, fit to be published."""
     from vitconvert.errors import printable
-    from vitconvert.export.provenance import published
+    from vitconvert.sources.references import published
 
     if isinstance(parameter, click.Argument):
         return [published(value)]

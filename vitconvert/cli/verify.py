@@ -30,7 +30,10 @@ def command(name: str, help_text: str) -> click.Command:
 
     @click.command(name, help=help_text)
     @click.argument("model")
-    @click.option("--against", help="Another checkpoint that should compute the same function.")
+    @click.option(
+        "--against",
+        help="Another checkpoint that should compute the same function, or a golden file.",
+    )
     @click.option(
         "--module",
         metavar="MODULE:NAME",
@@ -110,6 +113,7 @@ def _write_page(page: Path, report: "ParityReport | AuditReport") -> None:
 def _verify(options: dict[str, Any]) -> "ParityReport":
     from vitconvert.api import load_checkpoint, verify
     from vitconvert.errors import UnknownDialect
+    from vitconvert.parity.golden_file import is_golden
     from vitconvert.sources import locate
 
     _check_module_options(options)
@@ -123,7 +127,7 @@ def _verify(options: dict[str, Any]) -> "ParityReport":
             raise
         # The table is about the module alone, then; the report says which tensors were loaded.
         checkpoint = load_checkpoint(located, **{**reading, "table": None, "dialect": None})
-    other = locate(against, **fetching) if against else None
+    other = locate(against, **fetching) if against and not is_golden(against) else against
     measured = {
         "tolerance": options["tolerance"],
         "seed": options["seed"],
@@ -137,7 +141,7 @@ def _verify(options: dict[str, Any]) -> "ParityReport":
 def _verify_module(
     options: dict[str, Any],
     checkpoint: "Checkpoint",
-    against: "Located | Checkpoint",
+    against: "Located | Checkpoint | str",
     measured: dict[str, Any],
 ) -> "ParityReport":
     """Compare a model that the user's own code builds."""

@@ -194,7 +194,7 @@ def _implementation(model: Model, vit: ViT | None, match: Match, noise: Tensor) 
         return of_vit(vit, name="vitconvert's ViT", taps=match.ours)
     if isinstance(model, nn.Module):
         return of_module(model, name=name_of(model), taps=match.theirs)
-    return _function(model, noise.float())
+    return own_function(model, noise.float())
 
 
 def _gradients(
@@ -223,7 +223,7 @@ def _on_photographs(
     )
 
 
-def _function(function: Callable[..., Any], noise: Tensor) -> Implementation:
+def own_function(function: Callable[..., Any], noise: Tensor) -> Implementation:
     """A function takes tensors, or else arrays."""
     name = name_of(function)
     try:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -131,13 +132,16 @@ def sampled_images(
     batch: int,
 ) -> Mapping[str, Tensor]:
     """Noise and a photograph of a size, the photograph normalised as the checkpoint wants it."""
-    usual = (
-        {"mean": preprocessing.mean, "std": preprocessing.std}
-        if preprocessing and preprocessing.channels in (1, channels)
-        else {}
-    )
+    usual = normalisation(preprocessing, channels)
     arrays = sample_images(batch=batch, channels=channels, size=size, seed=seed, **usual)
     return {kind: torch.from_numpy(array) for kind, array in arrays.items()}
+
+
+def normalisation(preprocessing: Preprocessing | None, channels: int) -> dict[str, Any]:
+    """The mean and std of a photograph, where they are known for so many channels."""
+    if preprocessing is None or preprocessing.channels not in (1, channels):
+        return {}
+    return {"mean": preprocessing.mean, "std": preprocessing.std}
 
 
 def check_arguments(batch: int, dtypes: Sequence[str]) -> None:
