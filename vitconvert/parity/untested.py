@@ -30,6 +30,7 @@ def unseen_of_checkpoints(
     """
     others = (against,) if against else ()
     return (
+        *own_code(tested),
         *shared_facts(tested, against or tested, reference),
         *(fact for checkpoint in (tested, *others) for fact in ignored_tensors(checkpoint)),
         *dropout([(reference.name, reference.model)]),
@@ -53,6 +54,12 @@ def unseen_of_models(*models: tuple[str, object]) -> tuple[str, ...]:
         *training_mode(modules),
         *(fact for checkpoint in checkpoints for fact in order_of_classes(checkpoint, None)),
     )
+
+
+def own_code(checkpoint: Checkpoint) -> Iterator[str]:
+    """The program that a spelling of the user's own belongs to: only its weights were read."""
+    if not checkpoint.table.builtin:
+        yield "your own code: --module runs it (in Python, verify(model, against=...))"
 
 
 def shared_facts(tested: Checkpoint, other: Checkpoint, reference: Reference) -> Iterator[str]:
