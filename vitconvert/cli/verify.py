@@ -91,8 +91,10 @@ def command(name: str, help_text: str) -> click.Command:
 
 def _check_page(page: Path, *, overwrite: bool) -> None:
     """Make sure, before any work is done, that the page may be written."""
+    from vitconvert.containers.whole_file import require_possible
     from vitconvert.errors import OutputExists
 
+    require_possible(page)
     if page.exists() and not overwrite:
         raise OutputExists(
             "The report already exists.",

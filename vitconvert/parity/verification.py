@@ -1,6 +1,8 @@
 """Proof that a model computes what the checkpoint's own project computes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,7 +12,7 @@ from vitconvert.checkpoint import Checkpoint, build_model
 from vitconvert.errors import MissingPackage, NotRepresentable, UsageError
 from vitconvert.model import ViT
 from vitconvert.parity.comparison import DTYPES, Part, compare_in, in_order
-from vitconvert.parity.implementations import of_reference, of_vit
+from vitconvert.parity.implementations import Implementation, Run, of_reference, of_vit
 from vitconvert.parity.inputs import sample_images
 from vitconvert.parity.photographs import (
     Photographs,
@@ -21,10 +23,10 @@ from vitconvert.parity.photographs import (
 from vitconvert.parity.report import ParityReport
 from vitconvert.parity.untested import differing_classes, unseen_of_checkpoints
 from vitconvert.preprocessing import Preprocessing
-from vitconvert.programs import build_reference
+from vitconvert.programs import build_reference, explained_refusal
 from vitconvert.programs.agreement import TOLERANCE
 from vitconvert.programs.isolation import isolated
-from vitconvert.programs.reference import Reference
+from vitconvert.programs.reference import ConfigNotTaken, Reference
 
 
 def verify_checkpoint(
@@ -62,23 +64,28 @@ def verify_checkpoint(
     _check_same_inputs(theirs, model)
     source = checkpoint.located.reference
     loaded = against.located.reference if against else ""
+    skipped = partial(ParityReport, source=source, against=loaded, tolerance=tolerance)
     with isolated():
         try:
             reference = build_reference(theirs)
         except (MissingPackage, NotRepresentable) as error:
-            return ParityReport(
-                source=source, against=loaded, skipped=error.fact, tolerance=tolerance
-            )
+            return skipped(skipped=error.fact)
         model = reference.adapt(model)
         size, channels = model.config.image_size, model.config.in_channels
         images = sampled_images(size, channels, checkpoint.preprocessing, seed=seed, batch=batch)
-        sides = of_vit(model, name="vitconvert", reads=reference.reads), of_reference(reference)
+        sides = (
+            of_vit(model, name="vitconvert", reads=reference.reads),
+            _as_stated(theirs, of_reference(reference)),
+        )
         prepared = of_both_checkpoints(checkpoint, against) if photographs else None
         parts: list[Part] = []
-        for dtype in in_order([*(set(dtypes) & set(reference.dtypes))] or reference.dtypes):
-            parts.append(compare_in(dtype, *sides, images, tolerance=tolerance))
-            if until_equal and parts[-1].bit_equal:
-                break
+        try:
+            for dtype in in_order([*(set(dtypes) & set(reference.dtypes))] or reference.dtypes):
+                parts.append(compare_in(dtype, *sides, images, tolerance=tolerance))
+                if until_equal and parts[-1].bit_equal:
+                    break
+        except ConfigNotTaken as error:
+            return skipped(skipped=error.fact)
         seen = Seen()
         if photographs and prepared:
             seen = compare_on_photographs(photographs, sides, prepared, tolerance=tolerance)
@@ -94,6 +101,21 @@ def verify_checkpoint(
         not_tested=(*unseen_of_checkpoints(checkpoint, against, reference), *seen.not_tested),
         tolerance=tolerance,
     )
+
+
+def _as_stated(checkpoint: Checkpoint, theirs: Implementation) -> Implementation:
+    """A program that may only find out while it computes that it does not take a config.json."""
+
+    def prepare(dtype: torch.dtype) -> Callable[[Tensor], Run]:
+        run = theirs.prepare(dtype)
+
+        def run_as_stated(images: Tensor) -> Run:
+            with explained_refusal(checkpoint):
+                return run(images)
+
+        return run_as_stated
+
+    return replace(theirs, prepare=prepare)
 
 
 def _executed(reference: Reference, against: Checkpoint | None) -> str:

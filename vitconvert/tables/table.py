@@ -7,6 +7,7 @@ from pathlib import PurePath
 from typing import Any
 
 from vitconvert.config import ViTConfig
+from vitconvert.errors import printable
 from vitconvert.tables.axes import Axes
 from vitconvert.tables.conditions import Always, Conditional, Must
 from vitconvert.tables.config_file import ConfigFile
@@ -54,7 +55,7 @@ class Table:
 
         They are published, and the place of a user's own table is one of this machine.
         """
-        return self.file if self.builtin else PurePath(self.file).name
+        return self.file if self.builtin else printable(PurePath(self.file).name)
 
     @property
     def row_of(self) -> Mapping[str, Row]:

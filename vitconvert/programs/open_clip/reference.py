@@ -12,7 +12,7 @@ from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.project_config import look_up
 from vitconvert.errors import NotRepresentable
-from vitconvert.programs.reference import Reference, load_strictly, own_tensors, package
+from vitconvert.programs.reference import Reference, check_size, load_strictly, own_tensors, package
 from vitconvert.programs.taps import Tap, block_taps
 from vitconvert.programs.timm.reference import TOLD, timm_taps, vision_transformer
 
@@ -62,7 +62,7 @@ def _timm_tower(open_clip: Any, checkpoint: Checkpoint, tensors: Mapping[str, Te
     if look_up(checkpoint.their_config, "model_cfg.vision_cfg.timm_model_name"):
         told = ()
         vision_cfg = look_up(checkpoint.their_config, "model_cfg.vision_cfg")
-        model = _named_tower(open_clip, vision_cfg, config.num_classes)
+        model = _named_tower(open_clip, vision_cfg, config.num_classes, tensors)
     else:
         model = _nameless_tower(open_clip, config)
         name += f" around timm's {type(model.trunk).__name__}"
@@ -78,7 +78,9 @@ def _timm_tower(open_clip: Any, checkpoint: Checkpoint, tensors: Mapping[str, Te
     )
 
 
-def _named_tower(open_clip: Any, vision_cfg: Mapping[str, Any], classes: int) -> nn.Module:
+def _named_tower(
+    open_clip: Any, vision_cfg: Mapping[str, Any], classes: int, tensors: Mapping[str, Tensor]
+) -> nn.Module:
     """As open_clip builds it, without what it might download."""
     vision_cfg = {**vision_cfg, "timm_model_pretrained": False}
 
@@ -88,6 +90,7 @@ def _named_tower(open_clip: Any, vision_cfg: Mapping[str, Any], classes: int) ->
 
     with torch.device("meta"):
         model = build()
+    check_size(model, tensors, "TimmModel")
     # Rotary tables and the like are in no file, so timm must compute them.
     return build() if any(buffer.is_meta for buffer in model.buffers()) else model
 

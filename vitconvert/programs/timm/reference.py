@@ -14,6 +14,7 @@ from vitconvert.errors import NotRepresentable
 from vitconvert.programs.reference import (
     Reference,
     call,
+    check_size,
     load_strictly,
     own_tensors,
     package,
@@ -44,6 +45,7 @@ def timm_reference(checkpoint: Checkpoint) -> Reference:
     with torch.device("meta"):
         named = _named_model(timm, checkpoint)
         model = named or vision_transformer(config)
+    check_size(model, tensors, type(model).__name__)
     if any(buffer.is_meta for buffer in model.buffers()):
         # Rotary tables and the like are in no file, so timm must compute them.
         model = _named_model(timm, checkpoint) or vision_transformer(config)

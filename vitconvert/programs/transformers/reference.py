@@ -12,7 +12,7 @@ from vitconvert.config import ViTConfig
 from vitconvert.conversion.project_config import written_config
 from vitconvert.errors import NotRepresentable
 from vitconvert.programs.isolation import silent_transformers
-from vitconvert.programs.reference import Reference, own_tensors, package
+from vitconvert.programs.reference import Reference, check_size, own_tensors, package
 from vitconvert.programs.taps import Tap, Taps, block_taps
 
 
@@ -72,7 +72,10 @@ def transformers_reference(checkpoint: Checkpoint) -> Reference:
     model_type = theirs["model_type"].removesuffix(_TOWER)
     kind = _class_of(model_type, tensors)
     config = transformers.AutoConfig.for_model(**_config_of(kind, theirs))
+    options = _pooler(kind, checkpoint.config, tensors)
     with silent_transformers():
+        with torch.device("meta"):
+            check_size(getattr(transformers, kind)(config, **options), tensors, kind)
         model, problems = getattr(transformers, kind).from_pretrained(
             None,
             config=config,
@@ -80,7 +83,7 @@ def transformers_reference(checkpoint: Checkpoint) -> Reference:
             dtype=next(iter(tensors.values())).dtype,
             attn_implementation="sdpa",
             output_loading_info=True,
-            **_pooler(kind, checkpoint.config, tensors),
+            **options,
         )
     _check(kind, problems, checkpoint.ledger.ignored)
     return Reference(
