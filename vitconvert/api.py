@@ -484,8 +484,9 @@ def verify(
         tolerance: Largest relative difference in float32; in float64 a ten-millionth of it.
         seed, batch: Which images, and how many of each kind.
         dtypes: "float32", "float64" or both, where both sides compute in them.
-        layers: Name of a module of `source` -> name of a module of `against`, or of vitconvert's
-            ViT, such as `{"encoder.3.attention": "blocks.3.attn"}`: their outputs are compared.
+        layers: Name of a module of your own -> name of a module of vitconvert's ViT, or of the
+            module that it is compared with, such as `{"encoder.3.attention": "blocks.3.attn"}`:
+            their outputs are compared.
         gradients: Whether to compare gradients by the images and by every weight as well, between a
             module and a checkpoint: a wrong backward pass is what training finds.
         image_size, in_channels: Of the images, where neither side is a checkpoint.
