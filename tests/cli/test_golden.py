@@ -35,6 +35,12 @@ def test_error_another_suffix(run, tmp_path):
     assert "The name of a golden file ends with .golden." in err
 
 
+def test_error_no_directory(run, tmp_path):
+    code, out, err = run("golden", DIGITS, "-o", tmp_path / "absent" / "digits.golden")
+    assert (code, out) == (2, "")
+    assert "The directory of the output does not exist." in err
+
+
 def test_error_options_that_a_golden_file_decides(run, tmp_path):
     code, _, err = run("verify", DIGITS, "--against", tmp_path / "x.golden", "--seed", 1)
     assert code == 2

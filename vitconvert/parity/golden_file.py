@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from vitconvert.config import ViTConfig
 from vitconvert.config.field_values import parse_field
 from vitconvert.containers import Container, open_container, write_safetensors
+from vitconvert.containers.whole_file import require_possible
 from vitconvert.documents import parse_object
 from vitconvert.errors import CorruptFile, OutputExists, UsageError, VitConvertError
 from vitconvert.parity.golden import MOST_NUMBERS, Drawn, Golden, numbers_of
@@ -32,12 +33,17 @@ def check_golden_output(path: Path, *, overwrite: bool) -> None:
     """Make sure, before any work is done, that a golden file may be written.
 
     Raises:
-        UsageError: The name is no golden file's.
+        UsageError: The name is no golden file's, or no file can be there.
         OutputExists: The file exists, and `overwrite` is false or it is no golden file.
     """
     if path.suffix != SUFFIX:
         raise UsageError(
             f"The name of a golden file ends with {SUFFIX}.", evidence={"output": path}
+        )
+    require_possible(path)
+    if not path.parent.is_dir():
+        raise UsageError(
+            "The directory of the output does not exist.", evidence={"directory": path.parent}
         )
     if not path.exists():
         return
