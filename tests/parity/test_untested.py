@@ -247,3 +247,13 @@ def test_the_card_and_the_record_say_it_too(plain, tmp_path):
     assert parity["not_tested"][0] == told
     assert parity["executed"] in card
     assert str(tmp_path) not in card + json.dumps(parity)
+
+
+def test_weights_in_a_spelling_of_ones_own_do_not_show_the_code(team_file, tmp_path):
+    (tmp_path / "alone.toml").write_text(TABLE)
+    stated = {"num_heads": 3, "image_size": (32, 24), "patch_size": (8, 8)}
+    mine = load_checkpoint(tmp_path / "team.pth", table=tmp_path / "team.toml", overrides=stated)
+    convert(mine, output=tmp_path / "converted", verify=False)
+    report = verify(mine, against=tmp_path / "converted")
+    assert report.ok
+    assert report.not_tested[0].startswith("your own code: --module runs it")
