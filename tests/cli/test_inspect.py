@@ -63,3 +63,21 @@ def test_error_a_verb_that_is_none(run):
     assert err == (
         "error: usage\n  There is no verb 'insepct'.\n  hint: did you mean `vitconvert inspect`?\n"
     )
+
+
+def test_several_files_are_inspected_whatever_is_wrong_with_one(training, run, tmp_path):
+    plain, evil = tmp_path / "plain.npz", tmp_path / "evil.pkl"
+    evil.write_bytes(b"\x80\x04K\x01.")
+    assert run("inspect", training, plain).code == 0
+    code, out, err = run("inspect", training, evil, plain)
+    assert (code, err) == (4, "")
+    assert [line for line in out.splitlines() if line in map(str, (training, evil, plain))] == [
+        *map(str, (training, evil, plain))
+    ]
+    assert "error: unsafe-file" in out.splitlines()
+    answer = json.loads(run("inspect", evil, plain, "--json").out)
+    assert not answer["ok"]
+    assert answer["inspections"][str(evil)]["error"]["code"] == "unsafe-file"
+    assert answer["inspections"][str(plain)]["ok"]
+    out = run("inspect", training, plain, "-q").out
+    assert out == f"{training}: google_jax\n{plain}: google_jax\n"

@@ -1,8 +1,10 @@
 """`vitconvert push`, and what is loaded from there."""
 
+import hashlib
 import json
 import logging
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -266,6 +268,7 @@ def test_error_the_server_fails(hub, run, output):
         b"{}",
         b"\xff{}",
         b"[" * 100_000,
+        b'{"transfer": "basic", "objects": [{"oid": "00", "size": 1, "actions": {"upload": {}}}]}',
         b'{"commitUrl": 1, "commitOid": 2, "url": 3, "files": 4, "objects": 5}',
         b'{"commitUrl": "https://x/me/vit/commit/1", "commitOid": "../x"}',
     ],
@@ -278,6 +281,144 @@ def test_error_an_answer_that_is_none(where, body, hub, run, output):
     assert (code, out) == (1, "")
     assert err.startswith("error: upload-failed\n")
     assert "Traceback" not in err
+
+
+# Hubs without end
+
+
+@pytest.fixture
+def slept(monkeypatch):
+    """The seconds that were waited, without waiting them."""
+    waits = []
+    monkeypatch.setattr("time.sleep", waits.append)
+    return waits
+
+
+STEPS = ["/repos/create", "/preupload/", "/objects/batch", "/lfs/", "/commit/", "/tree/"]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Retry-After": "61"},
+        {"Retry-After": "86400"},
+        {"Retry-After": "9" * 5000},
+        {"Retry-After": "\u00b2"},
+        {"RateLimit": '"api";r=0;t=86400'},
+        {"RateLimit": f'"api";r=0;t={"9" * 5000}'},
+        {},
+    ],
+    ids=lambda headers: str(headers)[:40],
+)
+@pytest.mark.parametrize("where", STEPS)
+def test_error_busy_without_end(where, headers, hub, run, output, slept):
+    busy = raw_answer("429 Too Many Requests", {"Content-Length": "0", **headers})
+    hub.faults.raw = {where: [busy] * 999}
+    code, out, err = run("push", output, "me/vit", "-q")
+    assert (code, out) == (1, "")
+    assert err.startswith("error: upload-failed\n")
+    assert "429 Too Many Requests" in err
+    assert sum(slept) < 60
+    assert not (slept and headers)
+
+
+def test_error_a_conflict_without_end(hub, run, output):
+    said = b"Cannot create repo: another conflicting operation is in progress"
+    busy = raw_answer("409 Conflict", {"Content-Length": str(len(said))}, said)
+    hub.faults.raw = {"/repos/create": [busy] * 999}
+    code, _, err = run("push", output, "me/vit")
+    assert code == 1
+    assert err.startswith(
+        "error: upload-failed\n"
+        "  The Hub has the same asked again and again.\n"
+        f"  asked  POST '{hub.endpoint}/api/repos/create'\n"
+        "  times  100\n"
+    )
+
+
+def test_error_pages_without_end(hub, run, output):
+    hub.push("me/vit", {})
+    link = f'<{hub.endpoint}/api/models/me/vit/tree/x?cursor=1>; rel="next"'
+    page = raw_answer("200 OK", {"Content-Length": "2", "Link": link}, b"[]")
+    hub.faults.raw = {"/tree/": [page] * 999}
+    code, _, err = run("push", output, "me/vit")
+    assert code == 1
+    assert "The Hub has the same asked again and again." in err
+
+
+@pytest.mark.parametrize("where", STEPS)
+def test_error_answers_without_end(where, hub, run, output, monkeypatch):
+    monkeypatch.setattr("vitconvert.sources.upload_bounds.MOST_BYTES", 2**20)
+    chunks = (b"10000\r\n" + b" " * 2**16 + b"\r\n") * 20 + b"0\r\n\r\n"
+    endless = raw_answer("200 OK", {"Transfer-Encoding": "chunked"}, chunks)
+    hub.faults.raw = {where: [endless] * 9}
+    code, _, err = run("push", output, "me/vit", "-q")
+    assert code == 1
+    assert err.startswith("error: upload-failed\n  An answer of the Hub does not end.\n"), err
+
+
+@pytest.mark.parametrize("where", STEPS)
+def test_error_silence(where, hub, run, output, monkeypatch, slept):
+    monkeypatch.setattr("vitconvert.sources.upload_bounds._TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr("socketserver.BaseServer.handle_error", lambda *_: None)  # nobody listens
+    heard = threading.Event()
+
+    def wait(method, path):
+        if where in path:
+            heard.wait(0.3)
+
+    hub.on_request = wait
+    code, _, err = run("push", output, "me/vit", "-q")
+    heard.set()
+    assert code == 1
+    assert err.startswith("error: upload-failed\n  The upload to me/vit broke off.\n"), err
+
+
+@pytest.mark.parametrize("where", STEPS)
+@pytest.mark.parametrize("place", ["http://example.org/x", "ftp://example.org/x", "http://[::1"])
+def test_error_sent_away_from_https(where, place, hub, run, output, slept):
+    away = raw_answer("307 Temporary Redirect", {"Location": place, "Content-Length": "0"})
+    hub.faults.raw = {where: [away] * 9}
+    code, _, err = run("push", output, "me/vit", "-q")
+    assert code == 1
+    assert err.startswith("error: upload-failed\n")
+    assert "Traceback" not in err
+    assert place == "http://[::1" or "an address that is not encrypted" in err
+
+
+@pytest.mark.parametrize(
+    "href",
+    ["http://example.org/x", "file:///etc/passwd", "", "http://[::1", ":::", "x" * 90_000, 3],
+)
+def test_error_a_storage_that_is_no_address(href, hub, run, output, slept):
+    oids = [hashlib.sha256(path.read_bytes()).hexdigest() for path in output.glob("*.safetensors")]
+    objects = [{"oid": oid, "size": 1, "actions": {"upload": {"href": href}}} for oid in oids]
+    body = json.dumps({"transfer": "basic", "objects": objects}).encode()
+    answer = raw_answer("200 OK", {"Content-Length": str(len(body))}, body)
+    hub.faults.raw = {"/objects/batch": [answer] * 9}
+    code, _, err = run("push", output, "me/vit", "-q")
+    assert code == 1
+    assert err.startswith("error: upload-failed\n"), err
+    assert "Traceback" not in err
+    assert len(err) < 2000
+
+
+def test_a_token_does_not_follow_a_redirect(hub, run, output):
+    place = f"{hub.other_host}/api/repos/create"
+    away = raw_answer("307 Temporary Redirect", {"Location": place, "Content-Length": "0"})
+    hub.faults.raw = {"/repos/create": [away]}
+    assert run("push", output, "me/vit", "-q").code == 1
+    (reached,) = [r for r in hub.requests if r.headers["host"] in place]
+    assert "authorization" not in reached.headers
+    assert hub.token not in str(reached)
+
+
+def test_the_clients_session_is_as_it_was(hub, run, output):
+    from huggingface_hub import get_session
+
+    before = get_session().event_hooks
+    assert run("push", output, "me/vit", "-q").code == 0
+    assert get_session().event_hooks == before
 
 
 def test_error_the_storage_fails(hub, run, output, monkeypatch):

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from tests.spelling import google_arrays
 from vitconvert.containers import whole_file as whole_file_module
@@ -51,3 +52,18 @@ def test_both_checkpoints_are_named(google, run, tmp_path):
     assert (code, err) == (0, "")
     answer = json.loads(out)
     assert (answer["source"], answer["against"]) == (str(google), str(other))
+
+
+def test_photographs_are_compared_too(google, run, tmp_path):
+    (tmp_path / "photos").mkdir()
+    for i in range(2):
+        Image.new("RGB", (31, 44), (90 * i, 40, 7)).save(tmp_path / "photos" / f"{i}.png")
+    again = tmp_path / "photos" / "0.png"
+    code, out, err = run("verify", google, "--images", tmp_path / "photos", "--images", again)
+    assert (code, err) == (0, "")
+    assert "\n  photographs  float32  " in out
+    assert "argmax 3 of 3" in out
+    assert "\n  not tested: preprocessing of photographs: both sides took the same\n" in out
+    code, _, err = run("verify", google, "--images", tmp_path / "none.png")
+    assert code == 2
+    assert "none.png: No such file or directory." in err

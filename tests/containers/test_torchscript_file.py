@@ -193,6 +193,7 @@ def test_the_whole_message_for_a_foreign_class(tmp_path: Path) -> None:
         (b"h\x09", "pickle of this"),
         (b"R", "pickle of this"),
         (b"(l", "pickle of this"),
+        (b"}}" + attribute(tensor((1,), (1,)), b"b") + b"sb", "pickle of this"),
         (b"}q\0X\1\0\0\0ah\0s", "nest in a circle"),
         (tensor((1,), (1,)) + attribute(b"}" + attribute(tensor((1,), (1,)), b"b") + b"s", b"a")
          + attribute(tensor((1,), (1,)), b"a.b"), "appears twice"),

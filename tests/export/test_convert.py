@@ -26,6 +26,7 @@ from vitconvert.export import provenance
 from vitconvert.export.targets import holders
 from vitconvert.programs import DescribedModel
 from vitconvert.programs import timm as timm_program
+from vitconvert.sources import references
 from vitconvert.tables.dialects import builtin_tables
 
 
@@ -244,7 +245,7 @@ def test_references_are_published_without_places_of_this_machine(
 ):
     (tmp_path / "here" / "vit").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    assert provenance.published(typed) == published
+    assert references.published(typed) == published
 
 
 def test_an_output_tells_no_place_of_this_machine(timm_directory, tmp_path):

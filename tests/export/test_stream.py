@@ -62,7 +62,7 @@ def test_every_dialect_to_another_as_in_memory(form, chunk, config, dtype, rando
     random.shuffle(several)
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         patch.setattr(content, "_CHUNK", chunk)
-        patch.setattr(content, "_RESIDENT", 4 * chunk)
+        patch.setattr(content, "_LONG_ROW", 4 * chunk)
         for (table, plan), (_, further) in itertools.pairwise([*several, several[0]]):
             path = Path(directory) / "weights"
             WRITERS[form](path, materialise(plan, canonical.__getitem__))

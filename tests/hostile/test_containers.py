@@ -19,6 +19,7 @@ import pytest
 import torch
 
 from tests.hostile.harness import Answer, call_limited, run_limited
+from tests.hostile.mutations import archived
 from vitconvert.containers import open_container
 from vitconvert.errors import VitConvertError
 
@@ -156,6 +157,21 @@ def test_two_members_of_one_name(tmp_path: Path, archive: Archive) -> None:
 def test_members_of_torch_whose_names_differ_in_capitals(tmp_path: Path) -> None:
     torch_zip(tmp_path / "x.pt", state(tensor(key=b"a")), sa=bytes(16), sA=bytes(16))
     refused(tmp_path / "x.pt", CORRUPT)
+
+
+@ARCHIVES
+@pytest.mark.parametrize("place", [8, 10])
+def test_an_end_that_counts_other_members(tmp_path: Path, archive: Archive, place: int) -> None:
+    """65,535 stands for a number that a record before the end has; there is none."""
+    with zipfile.ZipFile(io.BytesIO(archive(tmp_path / "x.npz"))) as read:
+        members = [(name, read.read(name)) for name in read.namelist()]
+    data = bytearray(archived(members))
+    assert b"PK\6\6" not in data
+    at = data.rindex(b"PK\5\6") + place
+    for count in (2**16 - 1, 0, len(members) + 1):
+        data[at : at + 2] = count.to_bytes(2, "little")
+        (tmp_path / "y.npz").write_bytes(data)
+        refused(tmp_path / "y.npz", CORRUPT)
 
 
 @ARCHIVES
@@ -631,6 +647,21 @@ def test_links_that_lead_nowhere_or_to_themselves(tmp_path: Path) -> None:
     refused_folder(tmp_path, SOURCE)
     for name in ("model.safetensors", "model.pth"):
         refused(tmp_path / name, SOURCE)
+
+
+def test_a_folder_that_links_to_itself(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for name in ("again", "again.safetensors", "config.json", "vitconvert.json"):
+        (folder / name).symlink_to(folder, target_is_directory=True)
+    refused_folder(folder, SOURCE)
+    saved(folder / "model.pth")
+    check(run_limited("verify", folder), SOURCE)  # a config.json that is a folder
+    (folder / "config.json").unlink()
+    (folder / "vitconvert.json").unlink()
+    assert run_limited("inspect", folder).code == 1  # which is no ViT
+    asked = ("file", folder, "-o", folder / "again" / "again")
+    check(run_limited(*asked), "output-exists")
 
 
 @pytest.mark.parametrize("kind", ["pipe", "socket", "device"])

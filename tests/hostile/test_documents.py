@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.hostile.documents import VALUES, Place, changed, make_checkpoint, places, use
 from tests.hostile.harness import Answer, call_limited, run_limited
 from vitconvert.api import load_checkpoint
+from vitconvert.containers import open_container, write_safetensors
 from vitconvert.demo.demonstration import DIGITS
 from vitconvert.documents import MOST_BYTES
 from vitconvert.errors import VitConvertError
@@ -120,11 +122,97 @@ def test_a_pipe_as_a_table_lets_nobody_wait(tmp_path: Path) -> None:
     refused(run_limited("verify", DIGITS, "--table", tmp_path / "mine.toml"), "table-error")
 
 
-def test_numbers_without_end_are_numbers(checkpoint: Path) -> None:
-    config = (checkpoint / "config.json").read_text().rstrip().removesuffix("}")
-    text = f'{config}, "of somebody else": [{"9" * 5000}, -{"9" * 5000}, 1e9999]}}'
-    (checkpoint / "config.json").write_text(text)
+@pytest.mark.parametrize("name", ["config.json", "vitconvert.json"])
+def test_numbers_without_end_are_numbers(name: str, checkpoint: Path) -> None:
+    file = checkpoint / name
+    text = file.read_text().rstrip().removesuffix("}")
+    file.write_text(f'{text}, "of somebody else": [{"9" * 5000}, -{"9" * 5000}, 1e9999]}}')
     assert predict(checkpoint).code == 0
+
+
+@pytest.fixture
+def of_transformers(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> Path:
+    made = _made("hf", tmp_path_factory.mktemp)
+    return Path(shutil.copytree(made, tmp_path / "model"))
+
+
+def restate(place: Path, **fields: Any) -> None:
+    config = json.loads((place / "config.json").read_text()) | fields
+    (place / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("layer_norm_eps", float("nan")),
+        ("layer_norm_eps", float("inf")),
+        ("layer_norm_eps", -1.0),
+        ("layer_norm_eps", 10**400),
+        ("num_attention_heads", 10**400),
+        ("num_attention_heads", 0),
+        ("num_attention_heads", -3),
+        ("num_attention_heads", float("nan")),
+        ("image_size", 10**18),
+        ("image_size", [10**18, 10**18]),
+        ("patch_size", 0),
+        ("hidden_act", "\x1b[2J"),
+        ("hidden_act", ["gelu"]),
+        ("qkv_bias", [[]]),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_facts_of_transformers_that_cannot_be(
+    field: str, value: Any, of_transformers: Path
+) -> None:
+    restate(of_transformers, **{field: value})
+    answer = run_limited("verify", of_transformers)
+    word, code = ("conflicting-fact", 1)
+    if "which vitconvert has no word for" in answer.err:
+        word, code = ("not-representable", 5)
+    refused(answer, word, code)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"hidden_dropout_prob": 1.5},
+        {"hidden_dropout_prob": float("nan")},  # which the class notices when it computes
+        {"hidden_dropout_prob": "none"},
+        {"initializer_range": -1},
+        {"pooler_output_size": 10**12},
+        {"encoder_stride": 10**18},
+        {"problem_type": {"a": 1}},
+        {"torch_dtype": "no such"},
+        {"dtype": 10**30},
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_facts_that_only_transformers_reads(fields: dict[str, Any], of_transformers: Path) -> None:
+    restate(of_transformers, **fields)
+    answer = run_limited("verify", of_transformers)
+    assert not answer.err, answer.err
+    assert answer.code in (0, 1)
+    assert answer.out.startswith("not verified: " if answer.code else "equal to "), answer.out
+    assert answer.peak_mib < 600
+
+
+def test_a_part_that_a_config_makes_too_large(of_transformers: Path) -> None:
+    """A bare model has a pooler, of a size that only config.json says."""
+    weights = of_transformers / "model.safetensors"
+    with open_container(weights) as container:
+        read = {name: container.read(name).clone() for name in container.manifest}
+    tensors = {name.removeprefix("vit."): t for name, t in read.items() if "classifier" not in name}
+    width = len(tensors["layernorm.weight"])
+    tensors |= {
+        "pooler.dense.weight": torch.randn(width, width),
+        "pooler.dense.bias": torch.zeros(width),
+    }
+    write_safetensors(weights, tensors)
+    restate(of_transformers, pooler_output_size=10**9, architectures=["ViTModel"])
+    answer = run_limited("verify", of_transformers)
+    assert not answer.err, answer.err
+    assert answer.out.startswith("not verified: ")
+    assert "far larger than its tensors" in answer.out
 
 
 @pytest.mark.parametrize(

@@ -112,10 +112,10 @@ def test_layers_that_are_mapped_by_hand(weights, checkpoint):
 
 def test_two_modules_of_other_people(weights):
     size = {"image_size": (32, 24), "in_channels": 4}
-    layers = {f"layers.{i}": f"layers.{i}" for i in range(11)}
-    buggy = team(weights, "GELU")
+    buggy = torch.nn.Sequential(team(weights, "GELU"))
+    layers = {f"layers.{i}": f"0.layers.{i}" for i in range(11)}
     report = verify(team(weights), against=buggy, layers=layers, **size)
-    assert report.first_divergence.layer == "layers.0"
+    assert report.first_divergence.layer == "0.layers.0"
     assert verify(team(weights), against=team(weights), **size).ok
     with pytest.raises(UsageError, match="Neither of the two models says which images"):
         verify(team(weights), against=buggy)

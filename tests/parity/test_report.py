@@ -114,10 +114,12 @@ def test_page_escapes_names_and_marks_the_departing_layer():
     assert "&lt;script&gt;alert(1)&lt;/script&gt;.npz" in page
     plot = ElementTree.fromstring(page[page.index("<svg") : page.index("</svg>") + len("</svg>")])
     names = {text.text: text.get("font-weight") for text in plot.findall("text")}
-    assert names["blocks.0.attn"] == "700"
+    assert names["departs first: blocks.0.attn"] == "700"
     assert names["embedding"] is None
-    heights = [float(circle.get("cy")) for circle in plot.findall("circle")]
-    assert heights == [260.0, 20.0]  # nothing lies on the floor, infinity at the top
+    height = {text.text: float(text.get("y")) - 4 for text in plot.findall("text")}
+    points = [path for path in plot.findall("path") if path.get("class") == "point"]
+    places = [float(path.get("transform").rstrip(")").split()[-1]) for path in points]
+    assert places == [height["0"], height["infinite"]]
 
 
 def test_both_checkpoints_are_named():

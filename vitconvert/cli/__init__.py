@@ -29,6 +29,7 @@ VERBS = {
     "inspect": ("inspect", "Say what a checkpoint is, from its header alone."),
     "diff": ("diff", "Say how two checkpoints, of any dialects, differ."),
     "verify": ("verify", "Compare a checkpoint with its own project's implementation."),
+    "golden": ("golden", "Record what a checkpoint computes, for comparisons anywhere."),
     "predict": ("predict", "Classify images."),
     "embed": ("embed", "Compute the features of images."),
     "push": ("push", "Publish a converted model on the Hugging Face Hub."),

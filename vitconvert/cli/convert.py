@@ -127,7 +127,8 @@ def _command_line() -> str:
 
 def _as_typed(parameter: click.Parameter, value: Any) -> list[str]:
     """The words of an option or an argument on the command line, fit to be published."""
-    from vitconvert.export.provenance import published
+    from vitconvert.errors import printable
+    from vitconvert.sources.references import published
 
     if isinstance(parameter, click.Argument):
         return [published(value)]
@@ -138,7 +139,7 @@ def _as_typed(parameter: click.Parameter, value: Any) -> list[str]:
         values = [path.name for path in values]
     elif parameter.name == "token":
         values = ["..."]
-    return [word for value in values for word in (parameter.opts[0], str(value))]
+    return [word for value in values for word in (parameter.opts[0], printable(str(value)))]
 
 
 def _locate(source: str, options: dict[str, Any], stack: ExitStack) -> "Located":
@@ -173,7 +174,8 @@ def _changes(options: dict[str, Any]) -> dict[str, Any]:
 def _default_name(model: str, to: str) -> str:
     """A directory in the current one, named after the model and the target."""
     path = Path(model)
-    name = path.stem if path.is_file() else path.name.split(":")[-1]
+    # os.path, because Path raises for names that are too long.
+    name = path.stem if os.path.isfile(path) else path.name.split(":")[-1]  # noqa: PTH113
     return f"{name or 'model'}-{to}"
 
 

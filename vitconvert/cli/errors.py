@@ -1,5 +1,6 @@
 """From errors to text on stderr (or JSON on stdout) and an exit code."""
 
+import errno
 import json
 import os
 import sys
@@ -46,8 +47,9 @@ def _report(error: VitConvertError, as_json: bool) -> int:
 
 def _refused_by_system(error: OSError) -> VitConvertError:
     evidence = {"file": error.filename} if error.filename else {}
+    hint = "is the disk full, or the place not writable? Nothing half-written was left."
+    if error.errno == errno.EIO:
+        hint = "the disk fails, or the network that it is on: copy the file elsewhere first."
     return VitConvertError(
-        f"The operating system refused: {error.strerror or error}.",
-        evidence=evidence,
-        hint="is the disk full, or the place not writable? Nothing half-written was left.",
+        f"The operating system refused: {error.strerror or error}.", evidence=evidence, hint=hint
     )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from vitconvert.cli.audit import audit_model, audit_options
 from vitconvert.cli.options import (
     fetching_options,
     locate_options,
@@ -17,6 +18,7 @@ from vitconvert.cli.report import print_json, tell
 
 if TYPE_CHECKING:
     from vitconvert.checkpoint import Checkpoint
+    from vitconvert.parity.audit_report import AuditReport
     from vitconvert.parity.report import ParityReport
     from vitconvert.sources import Located
 
@@ -28,7 +30,10 @@ def command(name: str, help_text: str) -> click.Command:
 
     @click.command(name, help=help_text)
     @click.argument("model")
-    @click.option("--against", help="Another checkpoint that should compute the same function.")
+    @click.option(
+        "--against",
+        help="Another checkpoint that should compute the same function, or a golden file.",
+    )
     @click.option(
         "--module",
         metavar="MODULE:NAME",
@@ -41,6 +46,13 @@ def command(name: str, help_text: str) -> click.Command:
         multiple=True,
         metavar="YOURS=OURS",
         help="With --module: modules whose outputs are the same, such as encoder.0=blocks.0.",
+    )
+    @click.option(
+        "--images",
+        multiple=True,
+        metavar="PATH",
+        help="Compare on photographs too (a file, a folder or a pattern; the first 32), through "
+        "both preprocessings. May be repeated.",
     )
     @click.option("--gradients", is_flag=True, help="With --module: compare gradients as well.")
     @click.option(
@@ -55,6 +67,7 @@ def command(name: str, help_text: str) -> click.Command:
         "--report", type=click.Path(path_type=Path, dir_okay=False), help="Write an HTML page."
     )
     @click.option("--force", is_flag=True, help="Replace the page if it exists.")
+    @audit_options
     @reading_options
     @fetching_options
     @reporting_options
@@ -62,7 +75,7 @@ def command(name: str, help_text: str) -> click.Command:
         page: Path | None = options["report"]
         if page:
             _check_page(page, overwrite=options["force"])
-        report = _verify(options)
+        report = audit_model(options) if options["audit"] else _verify(options)
         if page:
             _write_page(page, report)
         if options["as_json"]:
@@ -78,8 +91,10 @@ def command(name: str, help_text: str) -> click.Command:
 
 def _check_page(page: Path, *, overwrite: bool) -> None:
     """Make sure, before any work is done, that the page may be written."""
+    from vitconvert.containers.whole_file import require_possible
     from vitconvert.errors import OutputExists
 
+    require_possible(page)
     if page.exists() and not overwrite:
         raise OutputExists(
             "The report already exists.",
@@ -88,7 +103,7 @@ def _check_page(page: Path, *, overwrite: bool) -> None:
         )
 
 
-def _write_page(page: Path, report: "ParityReport") -> None:
+def _write_page(page: Path, report: "ParityReport | AuditReport") -> None:
     from vitconvert.containers.whole_file import whole_file
 
     with whole_file(page) as file:
@@ -98,6 +113,7 @@ def _write_page(page: Path, report: "ParityReport") -> None:
 def _verify(options: dict[str, Any]) -> "ParityReport":
     from vitconvert.api import load_checkpoint, verify
     from vitconvert.errors import UnknownDialect
+    from vitconvert.parity.golden_file import is_golden
     from vitconvert.sources import locate
 
     _check_module_options(options)
@@ -111,8 +127,12 @@ def _verify(options: dict[str, Any]) -> "ParityReport":
             raise
         # The table is about the module alone, then; the report says which tensors were loaded.
         checkpoint = load_checkpoint(located, **{**reading, "table": None, "dialect": None})
-    other = locate(against, **fetching) if against else None
-    measured = {"tolerance": options["tolerance"], "seed": options["seed"]}
+    other = locate(against, **fetching) if against and not is_golden(against) else against
+    measured = {
+        "tolerance": options["tolerance"],
+        "seed": options["seed"],
+        "images": options["images"] or None,
+    }
     if options["module"]:
         return _verify_module(options, checkpoint, other or checkpoint, measured)
     return verify(checkpoint, against=other, **measured)
@@ -121,7 +141,7 @@ def _verify(options: dict[str, Any]) -> "ParityReport":
 def _verify_module(
     options: dict[str, Any],
     checkpoint: "Checkpoint",
-    against: "Located | Checkpoint",
+    against: "Located | Checkpoint | str",
     measured: dict[str, Any],
 ) -> "ParityReport":
     """Compare a model that the user's own code builds."""
@@ -147,5 +167,7 @@ def _check_module_options(options: dict[str, Any]) -> None:
 
     if wrong := [layer for layer in options["layers"] if not all(layer.partition("="))]:
         raise UsageError(f"--layer {wrong[0]} is not YOURS=OURS.")
+    if options["without"]:
+        raise UsageError("--without needs --audit.")
     if not options["module"] and (options["layers"] or options["gradients"]):
         raise UsageError("--layer and --gradients need --module, a model of your own.")

@@ -7,9 +7,8 @@ Where elements follow one another on both sides, a box is a stretch of bytes and
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,9 +21,8 @@ if TYPE_CHECKING:
     import torch
 
 _CHUNK = 2**20  # bytes that are read and written at once; they stay in a core's cache
-_RESIDENT = 16 * 2**20  # bytes of a mapped file after which its pages are let go
+_LONG_ROW = 2**16  # bytes; what is between shorter rows is read along with them
 _STRIP = 128  # bytes: two lines of a cache
-_PAGE = mmap.ALLOCATIONGRANULARITY
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +74,8 @@ def one_buffer() -> Room:
 def chunks_of(info: TensorInfo, boxes: Sequence[Box], room: Room) -> Iterator[memoryview]:
     """The bytes of a tensor that boxes make up, in order. Each chunk is good until the next.
 
-    This takes a few MiB of memory, except for a box that is scattered over its target: then the
-    whole tensor is held.
+    This takes a few MiB of memory, except for a box that is scattered over its target, or whose
+    rows lie between each other in the file: then a whole tensor is held.
 
     Args:
         info: Of the tensor.
@@ -112,9 +110,7 @@ def _stretch(path: Path, offset: int, count: int, room: Room) -> Iterator[memory
             chunk = room(path, offset)[:count]
             read = file.readinto(chunk)
             if not read:
-                raise CorruptFile(
-                    "The file became shorter while it was read.", evidence={"file": path}
-                )
+                raise _shorter(path)
             yield chunk[:read]
             offset, count = offset + read, count - read
 
@@ -123,15 +119,26 @@ def _blocks(box: Box, size: int) -> Iterator[memoryview]:
     """Rows of the target, a few at a time."""
     import numpy as np
 
+    if not box.count:
+        return
     rows, row = box.sizes[0], prod(box.sizes[1:]) * size
-    step = max(1, _CHUNK // max(row, 1))
-    with _mapped(box, size) as elements:
-        block = np.empty((min(step, rows), *box.sizes[1:]), f"u{size}")
-        for begin in range(0, rows, step):
-            part = elements.array[begin : begin + step]
-            _copy(block[: len(part)], part)
-            yield block[: len(part)].data.cast("B")
-            elements.let_go_after(part.size * size)
+    apart = box.strides[0] >= _reach(box.sizes[1:], box.strides[1:])
+    # Rows that lie between each other in the file, as in a transpose, are read at once; of others,
+    # as many as are written at once, and not what is between long ones.
+    step = (1 if row > _LONG_ROW else max(1, _CHUNK // max(row, 1))) if apart else rows
+    for begin in range(0, rows, step):
+        part = replace(
+            box,
+            offset=box.offset + begin * box.strides[0] * size,
+            sizes=(min(step, rows - begin), *box.sizes[1:]),
+        )
+        elements = _elements(part, size)
+        width = max(1, _CHUNK // max(row, 1))
+        for first in range(0, len(elements), width):
+            source = elements[first : first + width]
+            block = np.empty(source.shape, source.dtype)
+            _copy(block, source)
+            yield block.data.cast("B")
 
 
 def _gathered(info: TensorInfo, boxes: Sequence[Box]) -> np.ndarray[Any, Any]:
@@ -143,8 +150,7 @@ def _gathered(info: TensorInfo, boxes: Sequence[Box]) -> np.ndarray[Any, Any]:
         if box.path is not None:
             steps = [step * size for step in box.steps]
             place = np.lib.stride_tricks.as_strided(whole[box.begin :], box.sizes, steps)
-            with _mapped(box, size) as elements:
-                _copy(place, elements.array)
+            _copy(place, _elements(box, size))
     return whole
 
 
@@ -162,43 +168,36 @@ def _copy(target: np.ndarray[Any, Any], source: np.ndarray[Any, Any]) -> None:
         np.copyto(target[..., begin : begin + width], source[..., begin : begin + width])
 
 
-class _mapped:  # noqa: N801 - a context manager, used as a function
-    """The elements of a box, as an array on the mapped file."""
+def _elements(box: Box, size: int) -> np.ndarray[Any, Any]:
+    """The elements of a box, on a copy of the stretch of the file in which they lie.
 
-    def __init__(self, box: Box, size: int) -> None:
-        self.box, self.size, self.touched = box, size, 0
+    Not on the mapped file: the system would end the process if somebody cut it (SIGBUS).
+    """
+    import numpy as np
 
-    def __enter__(self) -> _mapped:
-        import numpy as np
+    assert box.path is not None
+    if not box.count:
+        return np.empty(box.sizes, f"u{size}")
+    stretch = np.empty(_reach(box.sizes, box.strides), f"u{size}")
+    rest = stretch.data.cast("B")
+    with box.path.open("rb", buffering=0) as file:
+        file.seek(box.offset)
+        while rest:
+            if not (read := file.readinto(rest)):
+                raise _shorter(box.path)
+            rest = rest[read:]
+    return np.lib.stride_tricks.as_strided(
+        stretch, box.sizes, [stride * size for stride in box.strides]
+    )
 
-        box, size = self.box, self.size
-        assert box.path is not None
-        pairs = zip(box.sizes, box.strides, strict=True)
-        reach = (1 + sum((length - 1) * stride for length, stride in pairs)) * size
-        begin = box.offset // _PAGE * _PAGE
-        with box.path.open("rb") as file:
-            self.map = mmap.mmap(
-                file.fileno(), box.offset + reach - begin, access=mmap.ACCESS_READ, offset=begin
-            )
-        self.array = np.ndarray(
-            box.sizes,
-            f"u{size}",
-            buffer=self.map,
-            offset=box.offset - begin,
-            strides=[stride * size for stride in box.strides],
-        )
-        return self
 
-    def let_go_after(self, count: int) -> None:
-        """Drop the pages of the file from memory once enough bytes were read through them."""
-        self.touched += count
-        if self.touched > _RESIDENT and hasattr(mmap, "MADV_DONTNEED"):
-            self.map.madvise(mmap.MADV_DONTNEED)
-            self.touched = 0
+def _reach(sizes: Sequence[int], strides: Sequence[int]) -> int:
+    """Elements from the first to the last of a box, both counted."""
+    return 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
 
-    def __exit__(self, *_: object) -> None:
-        del self.array
-        self.map.close()
+
+def _shorter(path: Path) -> CorruptFile:
+    return CorruptFile("The file became shorter while it was read.", evidence={"file": path})
 
 
 @dataclass(frozen=True, kw_only=True)

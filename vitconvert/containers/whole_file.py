@@ -230,6 +230,24 @@ def _set_direct(descriptor: int, wanted: bool) -> bool:
     return wanted
 
 
+def require_possible(path: Path) -> None:
+    """Refuse a path where nothing can be: longer than names are, with NUL, beyond what we may see.
+
+    Raises:
+        UsageError: So it is.
+    """
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass  # whoever makes it finds out what is missing
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            "The output cannot be written.",
+            evidence={"output": path, "reason": getattr(error, "strerror", None) or error},
+            hint="-o names another.",
+        ) from None
+
+
 @contextmanager
 def whole_file(path: Path, *, read_soon: bool = True) -> Iterator[SequentialWriter]:
     """Write to a temporary file that replaces `path` when the block ends without an error.
@@ -245,6 +263,7 @@ def whole_file(path: Path, *, read_soon: bool = True) -> Iterator[SequentialWrit
     Raises:
         UsageError: `path` is a directory, or no file can be made in its directory.
     """
+    require_possible(path)
     if path.is_dir():
         raise UsageError("The output is a directory, not a file.", evidence={"output": path})
     if not path.parent.is_dir():

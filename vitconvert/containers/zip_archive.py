@@ -185,16 +185,16 @@ def _check_end(path: Path, file: BinaryIO, begin: int, count: int) -> None:
     record = struct.unpack("<4sQ4x2I4Q", tail[:56])
     locator = struct.unpack("<4sIQI", tail[56:76])
     end = struct.unpack("<4s2H2H2IH", tail[76:])
-    if locator[0] == b"PK\6\7":
-        length = size - 98 - begin
-        agrees = record == (b"PK\6\6", 44, 0, 0, count, count, length, begin)
+    has_record = locator[0] == b"PK\6\7"
+    length = size - (98 if has_record else 22) - begin
+    plain = (b"PK\5\6", 0, 0, count, count, length, begin, 0)
+    if has_record:
+        full = (b"PK\5\6", 0, 0, 2**16 - 1, 2**16 - 1, 2**32 - 1, 2**32 - 1, 0)
+        agrees = all(found in pair for found, *pair in zip(end, plain, full, strict=True))
+        agrees &= record == (b"PK\6\6", 44, 0, 0, count, count, length, begin)
         agrees &= locator == (b"PK\6\7", 0, size - 98, 1)
     else:
-        length = size - 22 - begin
-        agrees = True
-    plain = (b"PK\5\6", 0, 0, count, count, length, begin, 0)
-    full = (b"PK\5\6", 0, 0, 2**16 - 1, 2**16 - 1, 2**32 - 1, 2**32 - 1, 0)
-    agrees &= all(found in pair for found, *pair in zip(end, plain, full, strict=True))
+        agrees = end == plain
     agrees = agrees and _entries_fill(file, begin, length, count)
     if not agrees:
         raise CorruptFile(

@@ -18,11 +18,11 @@ from vitconvert.containers import TensorInfo
 from vitconvert.conversion.accounts import Ledger
 from vitconvert.conversion.target import Target
 from vitconvert.errors import printable
-from vitconvert.export.provenance import published
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.programs import program_of
 from vitconvert.programs.example import Example, vitconvert_example
 from vitconvert.sources import Located
+from vitconvert.sources.references import published
 from vitconvert.version import VERSION
 
 if TYPE_CHECKING:

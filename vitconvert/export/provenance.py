@@ -1,7 +1,5 @@
 """`vitconvert.json`: where a directory came from, what was done, and how it was proved."""
 
-import os
-import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -13,33 +11,12 @@ from vitconvert.containers import hash_file
 from vitconvert.conversion.target import Target
 from vitconvert.errors import printable
 from vitconvert.sources import Located
-from vitconvert.sources.references import without_secrets
+from vitconvert.sources.references import published
 from vitconvert.version import VERSION
 
 if TYPE_CHECKING:
     from vitconvert.parity.report import ParityReport
     from vitconvert.programs.opening import Opened
-
-
-# A reference that is no path (`sources.references`), unless something here is called like that.
-_NO_PATH = re.compile(
-    r"(?!local-dir:|file:)[A-Za-z][A-Za-z0-9+-]+:.*|[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@.+)?",
-    re.DOTALL,
-)
-
-
-def published(reference: str) -> str:
-    """A reference as anybody may read it.
-
-    Of a path the last name remains, which tells nothing of this machine, and of an address what is
-    no secret. No name steers a terminal, or holds what cannot be written as text.
-    """
-    is_here = os.path.lexists(os.path.expanduser(reference))  # noqa: PTH111 (never an error)
-    if _NO_PATH.fullmatch(reference) and not is_here:
-        return printable(without_secrets(reference))
-    kind = "local-dir:" if reference.startswith("local-dir:") else ""
-    name = re.split(r"[/\\]", reference.rstrip("/\\"))[-1].removeprefix(kind)
-    return kind + printable(name)
 
 
 def provenance(

@@ -1,5 +1,6 @@
 """An output to the Hugging Face Hub, in one commit, after its weights were checked once more."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from vitconvert.formats import FOREIGN_SUFFIXES, suffixes
 from vitconvert.sources.answers import is_commit, shown
 from vitconvert.sources.hub_errors import explained_upload
 from vitconvert.sources.progress import progress
+from vitconvert.sources.upload_bounds import bounded_client
 from vitconvert.version import LIBRARY, VERSION
 
 if TYPE_CHECKING:
@@ -125,7 +127,7 @@ def push(
             hint="pass --token, or run `hf auth login`; --dry-run only lists the files.",
         )
     api = HfApi(library_name=LIBRARY, library_version=VERSION, token=token)
-    with progress(quiet=quiet), explained_upload(repo, revision):
+    with progress(quiet=quiet), explained_upload(repo, revision), bounded_client():
         repo = _repository(api, repo, revision, private=private)
         done = api.create_commit(
             repo,
@@ -164,7 +166,7 @@ def sizes(files: Mapping[str, Path]) -> dict[str, int]:
 
 def _record(directory: Path) -> dict[str, str]:
     """File of weights -> the sha256 with which it was written."""
-    if not directory.is_dir():
+    if not os.path.isdir(directory):  # noqa: PTH112 (no error for a name that is too long)
         raise UploadError(f"There is no directory {directory}.")
     if is_unfinished(directory):
         raise UploadError(f"{directory} is being written, or was left when that was interrupted.")

@@ -1,4 +1,4 @@
-"""Carries out a plan from file to file: bytes are moved, and no whole tensor is in memory.
+"""Carries out a plan from file to file: bytes are moved, and one tensor at most is in memory.
 
 A layout is a stride for every axis, so each piece of a plan is a strided copy whose offsets in
 both files follow from the two headers.

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from vitconvert.containers import sync_names
+from vitconvert.containers.whole_file import require_possible, sync_names
 from vitconvert.errors import OutputExists, UsageError
 from vitconvert.export.written import RECORD, somebodys, written_in
 
@@ -32,6 +32,13 @@ def check_output(path: Path, *, overwrite: bool) -> None:
         UsageError: No directory can be here, or it would replace the current or the home
             directory.
     """
+    require_possible(path)
+    if not _is_text(_real(path)):
+        raise UsageError(
+            "The path of the output is no valid UTF-8, and programs that load it would refuse it.",
+            evidence={"output": _real(path)},
+            hint="-o names another.",
+        )
     home = Path(os.path.expanduser("~"))  # noqa: PTH111 (Path.home fails for a user without one)
     for needed in (Path.cwd(), home):
         if needed.resolve().is_relative_to(_real(path)):
@@ -50,6 +57,14 @@ def check_output(path: Path, *, overwrite: bool) -> None:
         raise UsageError("The output must be a directory.", evidence={"output": path})
     if path.is_dir():
         _check_replaceable(path, overwrite=overwrite)
+
+
+def _is_text(path: Path) -> bool:
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _check_replaceable(path: Path, *, overwrite: bool) -> None:

@@ -71,9 +71,10 @@ def compare_in(
     for kind, batch in images.items():
         x = batch.to(DTYPES[dtype])
         theirs, ours = side_by_side(partial(run_reference, x), partial(run_tested, x))
+        seen = ours.through(reference.view)
         comparisons += [
             compare_outputs(
-                ours.outputs[name],
+                seen.outputs[name],
                 theirs.outputs[other],
                 images=kind,
                 dtype=dtype,
@@ -83,7 +84,7 @@ def compare_in(
             for name, other in (pairs or {OUTPUT: OUTPUT}).items()
         ]
         apart = layer_differences(
-            {k: x for k, x in ours.layers.items() if k not in skipped}, theirs.layers
+            {k: x for k, x in seen.layers.items() if k not in skipped}, theirs.layers
         )
         worst = {layer: max(value, worst.get(layer, 0.0)) for layer, value in apart.items()}
         departing = next((layer for layer, value in apart.items() if not value <= limit), None)
@@ -94,7 +95,7 @@ def compare_in(
                 images=kind,
                 relative=apart[departing],
                 cause=_cause(departing, x, (tested, ours), (reference, theirs), limit),
-                positions=token_differences(ours.layers[departing], theirs.layers[departing]),
+                positions=token_differences(seen.layers[departing], theirs.layers[departing]),
                 grid=vit.config.grid_size if vit else None,
             )
     layers = [LayerDifference(layer=k, dtype=dtype, relative=value) for k, value in worst.items()]
@@ -109,7 +110,7 @@ def _cause(
     limit: float,
 ) -> str:
     """What explains the first layer that differs: of two, one must be vitconvert's own model."""
-    for (side, _), (_, other) in ((tested, reference), (reference, tested)):
+    for (side, _), (shown, other) in ((tested, reference), (reference, tested)):
         if side.vit is None:
             continue
         case = Case(
@@ -118,6 +119,7 @@ def _cause(
             taps=side.taps,
             images=images,
             theirs=other.layers,
+            view=shown.view,
             limit=limit,
         )
         cause = diagnose(case, layer)

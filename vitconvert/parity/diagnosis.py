@@ -17,7 +17,7 @@ from vitconvert.config import ViTConfig
 from vitconvert.config.vocabularies import ACTIVATIONS, POOLINGS, STANDARDISED_STEMS
 from vitconvert.errors import ConflictingFact
 from vitconvert.model import ViT
-from vitconvert.parity.implementations import of_vit
+from vitconvert.parity.implementations import View, of_vit, whole
 from vitconvert.programs.agreement import relative_difference
 from vitconvert.programs.taps import BRANCH, OUTPUT, Taps, block_of
 
@@ -33,8 +33,8 @@ Rearrangement = tuple[str, Weights]  # the same with the weights that undo it
 class Case:
     """A model, images, and what the reference's layers gave for them.
 
-    `reads` and `taps` are those of its `Implementation`; `limit` is the largest relative difference
-    that counts as agreement.
+    `reads` and `taps` are those of its `Implementation`, `view` is the reference's; `limit` is the
+    largest relative difference that counts as agreement.
     """
 
     model: ViT
@@ -43,11 +43,12 @@ class Case:
     images: Tensor
     theirs: Mapping[str, Tensor]
     limit: float
+    view: View = whole
 
     def layers_of(self, model: ViT) -> Mapping[str, Tensor]:
         """What the layers of a model give for the images."""
         side = of_vit(model, name="", reads=self.reads, taps=self.taps)
-        return side.prepare(self.images.dtype)(self.images).layers
+        return side.prepare(self.images.dtype)(self.images).through(self.view).layers
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,8 @@ def _pattern(case: Case) -> str:
     """What the tokens that differ have in common, where no candidate explains the embedding."""
     ours = case.layers_of(case.model)["embedding"]
     theirs = case.theirs["embedding"]
+    if theirs.ndim < 3:
+        return UNKNOWN  # a digest shows no tokens
     prefix = case.model.config.num_prefix_tokens
     if relative_difference(ours[:, prefix:], theirs[:, prefix:]) <= case.limit:
         return "cls_token, another prefix token or its position: the patches agree"

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -47,9 +48,22 @@ def gradients_of(model: nn.Module, images: Tensor, *, seed: int) -> dict[str, Te
     return {name: torch.zeros_like(x) if g is None else g for (name, x), g in pairs}
 
 
+@dataclass(frozen=True)
+class Backward:
+    """How the backward passes of two models differ.
+
+    Attributes:
+        tensors: A difference for each weight by its canonical name, from the output to the images.
+        divergence: The first that rounding does not explain.
+    """
+
+    tensors: tuple[LayerDifference, ...]
+    divergence: Divergence | None
+
+
 def compare_gradients(
     tested: nn.Module, vit: "ViT", match: Match, images: Tensor, *, seed: int
-) -> tuple[tuple[LayerDifference, ...], Divergence | None]:
+) -> Backward:
     """How the gradients of a module differ from those of vitconvert's ViT, backwards.
 
     Args:
@@ -58,10 +72,6 @@ def compare_gradients(
         match: Of the two.
         images: In the dtype to compute in.
         seed: Of the loss.
-
-    Returns:
-        A difference for each weight under its canonical name, from the output to the images, and
-        the first that rounding does not explain.
     """
     own = gradients_of(tested, images, seed=seed)
     theirs = gradients_of(vit, images, seed=seed)
@@ -81,11 +91,9 @@ def compare_gradients(
     ]
     wrong = next((d for d in found if not d.relative <= _ALLOWED[dtype]), None)
     if wrong is None:
-        return tuple(found), None
-    return tuple(found), Divergence(
-        layer=wrong.layer,
-        dtype=dtype,
-        images="noise",
-        relative=wrong.relative,
-        cause="the outputs agree, and the backward pass does not",
+        return Backward(tuple(found), None)
+    cause = "the outputs agree, and the backward pass does not"
+    divergence = Divergence(
+        layer=wrong.layer, dtype=dtype, images="noise", relative=wrong.relative, cause=cause
     )
+    return Backward(tuple(found), divergence)

@@ -1,73 +1,160 @@
-"""A parity report as one page that needs nothing else, to be read offline or sent to somebody."""
+"""Reports as one page that needs nothing else, to be read offline, printed or sent to somebody."""
 
 import html
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 
 from vitconvert.errors import printable
-from vitconvert.parity.differences import Comparison, LayerDifference
+from vitconvert.parity.chart import MARK, Series, chart
+from vitconvert.parity.differences import Comparison, Divergence, LayerDifference
+from vitconvert.parity.heat_map import heat_map, worst_tokens
+from vitconvert.version import VERSION
 
-_STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto;
-       padding: 0 1rem; color: #222; background: #fff }
-.verdict { font-weight: 600; padding: .2rem .6rem; border-radius: .3rem; color: #fff }
-.good { background: #1a7f37 } .bad { background: #b42318 } .open { background: #6b6b6b }
-table { border-collapse: collapse } th, td { text-align: left; padding: .2rem 1.2rem .2rem 0 }
-figure { margin: 2rem 0; overflow-x: auto } svg text { font: 11px system-ui, sans-serif }
+_STYLE = f"""
+:root {{ color-scheme: light }}
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto;
+       padding: 0 1rem; color: #222; background: #fff }}
+h2 {{ margin: 2rem 0 .5rem; font-size: 1.2rem }}
+.verdict {{ font-weight: 600; padding: .2rem .6rem; border-radius: .3rem; color: #fff;
+           print-color-adjust: exact; -webkit-print-color-adjust: exact }}
+.good {{ background: #1a7f37 }} .bad {{ background: {MARK} }} .open {{ background: #5b5b5b }}
+.wide {{ overflow-x: auto }}
+table {{ border-collapse: collapse; font-variant-numeric: tabular-nums }}
+th, td {{ text-align: left; vertical-align: top; padding: .2rem 1.2rem .2rem 0;
+         overflow-wrap: anywhere }}
+.lined th, .lined td {{ border-bottom: 1px solid #ddd; overflow-wrap: normal; white-space: nowrap }}
+.facts td:first-child {{ color: #555; white-space: nowrap }}
+tr.marked td {{ color: {MARK}; font-weight: 600 }}
+figure {{ margin: .5rem 0 1rem }}
+figcaption, details {{ color: #444; font-size: .9rem; margin-top: .5rem }}
+summary {{ cursor: pointer }}
+svg {{ max-width: 100%; print-color-adjust: exact; -webkit-print-color-adjust: exact }}
+svg.chart {{ width: 100%; height: auto }}
+svg text {{ font-family: system-ui, sans-serif; font-size: 12px }}
+svg .halo {{ paint-order: stroke; stroke: #fff; stroke-width: 3px }}
+@page {{ margin: 15mm }}
+@media print {{
+  body {{ margin: 0; padding: 0; max-width: none; font-size: 10pt }}
+  .wide {{ overflow: visible }}
+  figure, tr {{ break-inside: avoid }} h2 {{ break-after: avoid }}
+  .lined th, .lined td {{ white-space: normal; padding-right: .6rem }}
+  details::details-content {{ content-visibility: visible; block-size: auto }}
+}}
 """.strip()
-_COLOURS = ("#c2570c", "#0b62a4")  # of the dtypes, in order
-_LEFT, _TOP, _HEIGHT, _STEP, _NAMES = 60, 20, 240, 24, 110  # pixels of the plot
-_LOWEST = -18  # the power of ten at which a difference of zero is drawn
-
-
 _MOODS = {"equal": "good", "not equal": "bad", "not verified": "open"}
+EXPLAINED = "Largest difference of each layer over its largest magnitude in the reference."
 
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """What a page shows.
+    """What the page of a parity report shows.
 
     Attributes:
         verdict: One word or two.
         facts: Title and text; those without a text are left out.
         comparisons: A table of the outputs.
-        layers: A plot of the layers.
-        departing: The layer that is marked in the plot.
+        layers: A chart of the layers.
+        divergence: Where they depart: marked in the chart, with its cause and a picture of patches.
     """
 
     verdict: str
     facts: Sequence[tuple[str, str]]
     comparisons: Sequence[Comparison]
     layers: Sequence[LayerDifference]
-    departing: str | None
+    divergence: Divergence | None
 
     def html(self) -> str:
-        """The whole page: verdict, outputs, plot of the layers. Every name is escaped."""
-        title = _shown(f"Parity: {self.verdict}")
-        return "\n".join(
+        """The whole page: verdict, outputs, chart of the layers. Every name is escaped."""
+        return page(
+            f"Parity: {self.verdict}",
+            f'Parity <span class="verdict {_MOODS[self.verdict]}">{shown(self.verdict)}</span>',
             [
-                '<!doctype html><html lang="en"><head><meta charset="utf-8">',
-                f"<title>{title}</title><style>{_STYLE}</style></head><body>",
-                f'<h1>Parity <span class="verdict {_MOODS[self.verdict]}">'
-                f"{_shown(self.verdict)}</span></h1>",
-                _table([], [pair for pair in self.facts if pair[1]]),
+                facts_table(self.facts),
                 _outputs(self.comparisons) if self.comparisons else "",
-                _figure(self.layers, self.departing) if self.layers else "",
-                "</body></html>",
-            ]
+                _layers(self.layers, self.comparisons, self.divergence) if self.layers else "",
+                _patches(self.divergence) if self.divergence else "",
+            ],
         )
 
 
-def _shown(text: str) -> str:
+def page(title: str, heading: str, sections: Iterable[str]) -> str:
+    """A page of sections, which are HTML like the heading; the title is text."""
+    return "\n".join(
+        [
+            '<!doctype html><html lang="en"><head><meta charset="utf-8">',
+            f"<title>{shown(title)}</title><style>{_STYLE}</style></head><body>",
+            f"<h1>{heading}</h1>",
+            *(section for section in sections if section),
+            "</body></html>",
+        ]
+    )
+
+
+def shown(text: str) -> str:
     """Text that is shown as it is, whatever names it holds."""
     return html.escape(printable(text))
 
 
+def facts_table(facts: Iterable[tuple[str, str]]) -> str:
+    """Titles and texts, those without a text left out, and what computed on this side."""
+    rows = [*(pair for pair in facts if pair[1]), ("versions", versions())]
+    body = "".join(f"<tr><td>{shown(name)}</td><td>{shown(text)}</td></tr>" for name, text in rows)
+    return f'<table class="facts">{body}</table>'
+
+
+def versions() -> str:
+    """vitconvert's and those of the packages that it computes with."""
+    names = [f"vitconvert {VERSION}"]
+    for package in ("torch", "numpy"):
+        try:
+            names.append(f"{package} {version(package)}")
+        except PackageNotFoundError:  # a build of torch under another name
+            continue
+    return ", ".join(names)
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, marked: str = "") -> str:
+    """A table; the row whose first cell is `marked` stands out."""
+    head = "".join(f"<th>{shown(cell)}</th>" for cell in header)
+    body = "".join(
+        ('<tr class="marked">' if marked and row[0] == marked else "<tr>")
+        + "".join(f"<td>{shown(cell)}</td>" for cell in row)
+        + "</tr>"
+        for row in rows
+    )
+    return (
+        f'<div class="wide"><table class="lined"><thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def layers_section(
+    series: Sequence[Series], *, departing: str = "", cause: str = "", explained: str = EXPLAINED
+) -> str:
+    """A chart of the layers, and its numbers."""
+    drawn = chart(series, title="Difference of each layer", departing=departing, cause=cause)
+    names = list(dict.fromkeys(name for one in series for name in one.values))
+    zero = all(value == 0 for one in series for value in one.values.values())
+    said = " Every layer is equal to the last bit: all points lie on 0." if zero else ""
+    rows = [(name, *(_number(one.values.get(name)) for one in series)) for name in names]
+    numbers = table(["layer", *(one.name for one in series)], rows, marked=departing)
+    return (
+        f"<h2>Layers</h2><figure>{drawn}<figcaption>{explained}{said}</figcaption></figure>"
+        f"<details><summary>The numbers</summary>{numbers}</details>"
+    )
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.1e}" if value else "0"
+
+
 def _outputs(comparisons: Sequence[Comparison]) -> str:
+    named = any(c.output != "output" for c in comparisons)
     header = ["images", "dtype", "absolute", "relative", "allowed", "same argmax", "same bits"]
     rows = [
         (
+            *([c.output] if named else []),
             c.images,
             c.dtype,
             f"{c.absolute:.2e}",
@@ -78,73 +165,37 @@ def _outputs(comparisons: Sequence[Comparison]) -> str:
         )
         for c in comparisons
     ]
-    return "<h2>Outputs</h2>" + _table(header, rows)
+    return "<h2>Outputs</h2>" + table([*(["output"] if named else []), *header], rows)
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    head = "".join(f"<th>{_shown(cell)}</th>" for cell in header)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{_shown(cell)}</td>" for cell in row) + "</tr>" for row in rows
-    )
-    return f"<table><tr>{head}</tr>{body}</table>" if head else f"<table>{body}</table>"
-
-
-def _figure(layers: Sequence[LayerDifference], departing: str | None) -> str:
-    names = list(dict.fromkeys(layer.layer for layer in layers))
-    dtypes = list(dict.fromkeys(layer.dtype for layer in layers))
-    width = _LEFT + _STEP * len(names) + 100
-    parts = [
-        f'<svg width="{width}" height="{_TOP + _HEIGHT + _NAMES}" role="img">',
-        f"<title>{_shown('Relative difference of each layer')}</title>",
-        *_scale(width),
-        *(_name(column, name, name == departing) for column, name in enumerate(names)),
-        *(
-            _line([d for d in layers if d.dtype == dtype], names, dtype, colour)
-            for dtype, colour in zip(dtypes, _COLOURS, strict=False)
-        ),
-        *_legend(dtypes, width),
-        "</svg>",
+def _layers(
+    layers: Sequence[LayerDifference],
+    comparisons: Sequence[Comparison],
+    divergence: Divergence | None,
+) -> str:
+    allowed: Mapping[str, float] = {c.dtype: c.tolerance for c in comparisons}
+    series = [
+        Series(
+            name=dtype,
+            values={d.layer: d.relative for d in layers if d.dtype == dtype},
+            allowed=allowed.get(dtype),
+        )
+        for dtype in dict.fromkeys(d.dtype for d in layers)
     ]
-    caption = "Largest relative difference of each layer; a difference of zero lies on the floor."
-    return f"<h2>Layers</h2><figure>{''.join(parts)}<figcaption>{caption}</figcaption></figure>"
+    departing = divergence.layer if divergence else ""
+    return layers_section(series, departing=departing, cause=divergence.cause if divergence else "")
 
 
-def _scale(width: int) -> Iterable[str]:
-    for power in range(_LOWEST, 1, 3):
-        y = _y(10.0**power)
-        yield f'<line x1="{_LEFT}" x2="{width - 90}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>'
-        label = "0" if power == _LOWEST else f"1e{power}"
-        yield f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{label}</text>'
-
-
-def _name(column: int, name: str, departs: bool) -> str:
-    x, y = _x(column), _TOP + _HEIGHT + 12
-    weight = ' font-weight="700" fill="#b42318"' if departs else ""
-    turned = f'transform="rotate(60 {x} {y})"'
-    return f'<text x="{x}" y="{y}" {turned}{weight}>{_shown(name)}</text>'
-
-
-def _line(layers: Sequence[LayerDifference], names: list[str], dtype: str, colour: str) -> str:
-    points = [(_x(names.index(d.layer)), _y(d.relative), d) for d in layers]
-    path = " ".join(f"{x},{y:.1f}" for x, y, _ in points)
-    dots = "".join(
-        f'<circle cx="{x}" cy="{y:.1f}" r="3" fill="{colour}"><title>'
-        f"{_shown(f'{d.layer} {dtype}: {d.relative:.1e}')}</title></circle>"
-        for x, y, d in points
+def _patches(divergence: Divergence) -> str:
+    """A picture of the tokens of the layer that departs, if it has any."""
+    values, grid = divergence.positions, divergence.grid
+    picture = heat_map(values, grid) if values and grid else ""
+    if not picture or not grid:
+        return ""
+    where = f"{divergence.layer}, {divergence.images} images in {divergence.dtype}"
+    worst = "; ".join(worst_tokens(values, grid))
+    return (
+        f"<h2>Where in the image</h2><figure>{picture}"
+        f"<figcaption>Difference of each token of {shown(where)}, over the layer's largest "
+        f"magnitude in the reference. Worst: {shown(worst)}.</figcaption></figure>"
     )
-    return f'<polyline points="{path}" fill="none" stroke="{colour}"/>{dots}'
-
-
-def _legend(dtypes: Sequence[str], width: int) -> Iterable[str]:
-    for row, (dtype, colour) in enumerate(zip(dtypes, _COLOURS, strict=False)):
-        y = _TOP + 12 + 16 * row
-        yield f'<text x="{width - 80}" y="{y}" fill="{colour}">{_shown(dtype)}</text>'
-
-
-def _x(column: int) -> int:
-    return _LEFT + _STEP // 2 + _STEP * column
-
-
-def _y(difference: float) -> float:
-    power = math.log10(difference) if difference > 0 else float(_LOWEST)
-    return _TOP + _HEIGHT * min(max(power / _LOWEST, 0.0), 1.0)

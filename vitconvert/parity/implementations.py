@@ -45,6 +45,22 @@ class Run:
     outputs: Mapping[str, Tensor]
     layers: Mapping[str, Tensor]
 
+    def through(self, view: "View") -> "Run":
+        """What of it somebody keeps who keeps less than all."""
+        return Run(
+            {name: view(name, output) for name, output in self.outputs.items()},
+            {layer: view(layer, values) for layer, values in self.layers.items()},
+        )
+
+
+View = Callable[[str, Tensor], Tensor]
+"""What is kept of an output or a layer, given its name."""
+
+
+def whole(_: str, values: Tensor) -> Tensor:
+    """All of it."""
+    return values
+
 
 @dataclass(frozen=True, kw_only=True)
 class Implementation:
@@ -58,6 +74,7 @@ class Implementation:
             the cause of a difference.
         taps: Where layers are kept.
         reads: What of the ViT is compared, as in `Reference`.
+        view: What it keeps of outputs and layers: others are compared with it through this.
     """
 
     name: str
@@ -66,6 +83,7 @@ class Implementation:
     vit: ViT | None = None
     taps: Taps = field(default_factory=dict)
     reads: str = OUTPUT
+    view: View = whole
 
 
 def of_vit(

@@ -1,5 +1,6 @@
 """Proof that somebody's own model computes what a checkpoint, or another model, computes."""
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,8 +13,8 @@ from vitconvert.errors import NotRepresentable, UsageError
 from vitconvert.model import ViT
 from vitconvert.parity.comparison import DTYPES, in_order
 from vitconvert.parity.diagnosis import UNKNOWN
-from vitconvert.parity.differences import Divergence, LayerDifference
-from vitconvert.parity.gradients import compare_gradients
+from vitconvert.parity.differences import Divergence
+from vitconvert.parity.gradients import Backward, compare_gradients
 from vitconvert.parity.implementations import (
     Implementation,
     name_of,
@@ -28,8 +29,15 @@ from vitconvert.parity.matching import (
     match_by_layers,
     match_by_tensors,
 )
+from vitconvert.parity.photographs import (
+    Photographs,
+    Seen,
+    compare_on_photographs,
+    of_own_models,
+)
 from vitconvert.parity.report import ParityReport
-from vitconvert.parity.trial import NOISE, run, some, try_out
+from vitconvert.parity.trial import NOISE, Trial, run, some, try_out
+from vitconvert.parity.untested import unseen_of_models
 from vitconvert.parity.verification import check_arguments, sampled_images, verify_checkpoint
 from vitconvert.programs.agreement import TOLERANCE
 from vitconvert.programs.isolation import isolated
@@ -48,12 +56,14 @@ class Inputs:
         in_channels: None: those of the checkpoint.
         seed: Another one makes other images.
         batch: Images of each kind.
+        photographs: Compared as well, if there are any.
     """
 
     image_size: tuple[int, int] | None = None
     in_channels: int | None = None
     seed: int = 0
     batch: int = 2
+    photographs: Photographs | None = None
 
 
 def verify_model(
@@ -77,8 +87,8 @@ def verify_model(
         against: What it is measured by.
         inputs: The images.
         options: `table` or `dialect` names the tensors of a module, so that layers are compared.
-        layers: Name of a module of `tested` -> name of a module of what it is compared with
-            (vitconvert's ViT, for a checkpoint): their outputs are compared.
+        layers: Name of a module of somebody's own (the one that is tested, of two) -> name of a
+            module of the other, or of vitconvert's ViT: their outputs are compared.
         gradients: Whether to compare gradients as well.
         tolerance, dtypes: As for `vitconvert.verify`.
 
@@ -86,46 +96,79 @@ def verify_model(
         UsageError: A model does not run on such images, outputs do not match, or an argument is
             wrong.
         ParityFailed: vitconvert's ViT does not compute what the checkpoint's own project computes.
+        MissingFact: There are photographs, and nothing says how to prepare them.
     """
     inputs, options = inputs or Inputs(), options or ReadOptions()
     check_arguments(inputs.batch, dtypes)
-    checkpoint = next((m for m in (tested, against) if isinstance(m, Checkpoint)), None)
-    notes = _proved(checkpoint, tolerance) if checkpoint else ()
-    vit = build_model(checkpoint) if checkpoint else against if isinstance(against, ViT) else None
+    models = _Models(tested, against)
+    notes = _proved(models.checkpoint, tolerance)
     with isolated():
-        images = _images(inputs, checkpoint, vit)
-        match = _match(tested, against, vit, options, layers)
-        sides = [_implementation(m, vit, match, images[NOISE]) for m in (tested, against)]
-        weights = _weights(tested if isinstance(tested, nn.Module) else against, match, vit)
-        trial = try_out(sides[0], sides[1], images, in_order(dtypes))
+        images = _images(inputs, models.checkpoint, models.vit)
+        match = _match(models, options, layers)
+        sides = _implementations(models, match, images[NOISE])
+        weights = _weights(models, match)
+        trial = try_out(*sides, images, in_order(dtypes))
         parts = [trial.compare_in(dtype, tolerance) for dtype in trial.dtypes]
-        divergence = parts[-1].divergence
-        backward: tuple[LayerDifference, ...] = ()
-        if gradients:
-            noise = images[NOISE].to(DTYPES[trial.dtypes[-1]])
-            backward, wrong = _gradients(tested, against, vit, match, noise, inputs.seed)
-            divergence = divergence or wrong
-    if divergence and (others := weights.explaining(divergence.layer)):
-        divergence = replace(divergence, cause=_with_weights(divergence.cause, others))
+        seen = _on_photographs(inputs.photographs, (tested, against), trial, tolerance)
+        exact = images[NOISE].to(DTYPES[trial.dtypes[-1]])
+        backward = _gradients(models, match, exact, inputs.seed) if gradients else None
+    divergence = parts[-1].divergence or (backward and backward.divergence)
     return ParityReport(
         source=_reference_of(tested) or sides[0].name,
         against=_reference_of(against),
         reference=sides[1].name,
-        comparisons=tuple(comparison for part in parts for comparison in part.comparisons),
+        comparisons=(*(c for part in parts for c in part.comparisons), *seen.comparisons),
         layers=tuple(layer for part in parts for layer in part.layers),
-        gradients=backward,
-        first_divergence=divergence,
-        notes=(*notes, *match.notes, *weights.notes, *trial.notes),
-        executed=_executed(sides, checkpoint),
+        gradients=backward.tensors if backward else (),
+        first_divergence=weights.named_in(divergence) if divergence else None,
+        notes=(*notes, *match.notes, *weights.notes, *trial.notes, *seen.notes),
+        executed=_executed(sides, models.checkpoint),
+        not_tested=(
+            *unseen_of_models((sides[0].name, tested), (sides[1].name, against)),
+            *seen.not_tested,
+        ),
         tolerance=tolerance,
     )
 
 
-def _proved(checkpoint: Checkpoint, tolerance: float) -> tuple[str, ...]:
+@dataclass(frozen=True)
+class _Models:
+    """The two models."""
+
+    tested: Model
+    against: Model
+
+    @property
+    def both(self) -> tuple[Model, Model]:
+        """What is tested first."""
+        return self.tested, self.against
+
+    @functools.cached_property
+    def checkpoint(self) -> Checkpoint | None:
+        """The one that is a checkpoint."""
+        return next((model for model in self.both if isinstance(model, Checkpoint)), None)
+
+    @functools.cached_property
+    def vit(self) -> ViT | None:
+        """vitconvert's own model, of which parts can be exchanged to find causes."""
+        if self.checkpoint is not None:
+            return build_model(self.checkpoint)
+        return self.against if isinstance(self.against, ViT) else None
+
+    @property
+    def modules(self) -> list[nn.Module]:
+        """Modules of somebody's own."""
+        return [m for m in self.both if isinstance(m, nn.Module) and m is not self.vit]
+
+
+def _proved(checkpoint: Checkpoint | None, tolerance: float) -> tuple[str, ...]:
     """That vitconvert's ViT computes what the checkpoint's own project does, in a sentence."""
+    if checkpoint is None:
+        return ()
     report = verify_checkpoint(checkpoint, tolerance=tolerance, until_equal=True)
     report.raise_if_failed()
-    return (f"vitconvert's ViT of it is {report.summary().splitlines()[0]}",)
+    verdict = report.summary().splitlines()[0]
+    return (f"vitconvert's ViT of {checkpoint.located.reference} is {verdict}",)
 
 
 def _reference_of(model: Model) -> str:
@@ -149,52 +192,65 @@ def _images(inputs: Inputs, checkpoint: Checkpoint | None, vit: ViT | None) -> M
     return {**usual, **{kind: torch.from_numpy(array) for kind, array in edges.items()}}
 
 
-def _match(
-    tested: Model,
-    against: Model,
-    vit: ViT | None,
-    options: ReadOptions,
-    layers: Mapping[str, str] | None,
-) -> Match:
+def _match(models: _Models, options: ReadOptions, layers: Mapping[str, str] | None) -> Match:
     """Which modules of the two compute the same layers."""
-    modules = [m for m in (tested, against) if isinstance(m, nn.Module) and m is not vit]
+    modules = models.modules
     if not modules:
         if layers:
             raise UsageError("`layers` names modules of a torch module, and there is none.")
         return Match(notes=("Layers are not compared: a function does not show them.",))
-    other = vit or (against if len(modules) == 2 and isinstance(against, nn.Module) else None)
+    other = models.vit or (modules[1] if len(modules) == 2 else None)
     if layers:
         if other is None:
             raise UsageError("`layers` needs two modules, or a module and a checkpoint.")
         return match_by_layers(layers, modules[0], other)
-    if vit is None:
+    if models.vit is None:
         fact = "Layers are not compared: layers= says which modules of the two are the same."
         return Match(notes=(fact,))
-    return match_by_tensors(modules[0], vit.config, options)
+    return match_by_tensors(modules[0], models.vit.config, options)
 
 
-def _implementation(model: Model, vit: ViT | None, match: Match, noise: Tensor) -> Implementation:
-    if isinstance(model, Checkpoint) or model is vit:
-        assert vit is not None
-        return of_vit(vit, name="vitconvert's ViT", taps=match.ours)
-    if isinstance(model, nn.Module):
-        return of_module(model, name=name_of(model), taps=match.theirs)
-    return _function(model, noise.float())
+def _implementations(
+    models: _Models, match: Match, noise: Tensor
+) -> tuple[Implementation, Implementation]:
+    """What is tested, and what it is measured by."""
+    taps = {id(module): match.theirs for module in models.modules[:1]}
+
+    def implementation(model: Model) -> Implementation:
+        if models.vit is not None and (isinstance(model, Checkpoint) or model is models.vit):
+            return of_vit(models.vit, name="vitconvert's ViT", taps=match.ours)
+        if isinstance(model, nn.Module):
+            return of_module(model, name=name_of(model), taps=taps.get(id(model), match.ours))
+        assert not isinstance(model, Checkpoint)
+        return own_function(model, noise.float())
+
+    return implementation(models.tested), implementation(models.against)
 
 
-def _gradients(
-    tested: Model, against: Model, vit: ViT | None, match: Match, noise: Tensor, seed: int
-) -> tuple[tuple[LayerDifference, ...], Divergence | None]:
-    own = [m for m in (tested, against) if isinstance(m, nn.Module) and m is not vit]
-    if vit is None or len(own) != 1:
+def _gradients(models: _Models, match: Match, noise: Tensor, seed: int) -> Backward:
+    if models.vit is None or len(models.modules) != 1:
         raise UsageError(
             "Gradients are compared between a torch module and a checkpoint.",
-            evidence={"found": " and ".join(type(m).__name__ for m in (tested, against))},
+            evidence={"found": " and ".join(type(model).__name__ for model in models.both)},
         )
-    return compare_gradients(own[0], vit, match, noise, seed=seed)
+    return compare_gradients(models.modules[0], models.vit, match, noise, seed=seed)
 
 
-def _function(function: Callable[..., Any], noise: Tensor) -> Implementation:
+def _on_photographs(
+    photographs: Photographs | None, models: tuple[Model, Model], trial: Trial, tolerance: float
+) -> Seen:
+    if photographs is None:
+        return Seen()
+    return compare_on_photographs(
+        photographs,
+        trial.sides,
+        of_own_models(models, photographs.preprocess),
+        tolerance=tolerance,
+        pairs=trial.pairs,
+    )
+
+
+def own_function(function: Callable[..., Any], noise: Tensor) -> Implementation:
     """A function takes tensors, or else arrays."""
     name = name_of(function)
     try:
@@ -213,19 +269,22 @@ class _Weights:
     differing: Sequence[str] = ()
     notes: tuple[str, ...] = ()
 
-    def explaining(self, layer: str) -> list[str]:
-        """Tensors that differ and belong to the block, or the part, that ends with a layer."""
-        block = block_of(layer)
-        if block is not None:
-            return [name for name in self.differing if block_of(name) == block]
-        return [name for name in self.differing if block_of(name) is None]
+    def named_in(self, divergence: Divergence) -> Divergence:
+        """With those that belong to the block, or the part, that ends with its layer."""
+        block = block_of(divergence.layer)
+        if not (others := [name for name in self.differing if block_of(name) == block]):
+            return divergence
+        held = f"it holds other numbers in {some(others)}"
+        known = divergence.cause != UNKNOWN
+        return replace(divergence, cause=f"{divergence.cause}; {held}" if known else held)
 
 
-def _weights(model: Model, match: Match, vit: ViT | None) -> _Weights:
-    if vit is None or match.binding is None or not isinstance(model, nn.Module):
+def _weights(models: _Models, match: Match) -> _Weights:
+    vit = models.vit
+    if vit is None or match.binding is None:
         return _Weights()
     try:
-        own = canonical_tensors({}, model, match, vit.config)
+        own = canonical_tensors({}, models.modules[0], match, vit.config)
     except NotRepresentable as error:
         return _Weights(notes=(f"its weights are not compared: {error.fact}",))
     theirs = vit.state_dict()
@@ -237,11 +296,6 @@ def _weights(model: Model, match: Match, vit: ViT | None) -> _Weights:
         return _Weights(notes=("all its weights are the checkpoint's, bit by bit",))
     fact = f"its weights are not all the checkpoint's: {some(differing)} differ"
     return _Weights(differing=differing, notes=(fact,))
-
-
-def _with_weights(cause: str, others: list[str]) -> str:
-    held = f"it holds other numbers in {some(others)}"
-    return held if cause == UNKNOWN else f"{cause}; {held}"
 
 
 def _executed(sides: Sequence[Implementation], checkpoint: Checkpoint | None) -> str:

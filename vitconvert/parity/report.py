@@ -95,7 +95,7 @@ class ParityReport:
         """All of it as JSON types; a difference that is no number is None."""
         values = asdict(self)
         verdict = {"ok": self.ok, "verified": self.verified, "verdict": self.verdict}
-        cleaned: dict[str, Any] = _jsonable({**verdict, **values})
+        cleaned: dict[str, Any] = jsonable({**verdict, **values})
         return cleaned
 
     def to_json(self) -> str:
@@ -109,7 +109,7 @@ class ParityReport:
             facts=self._facts(),
             comparisons=self.comparisons,
             layers=self.layers,
-            departing=self.first_divergence.layer if self.first_divergence else None,
+            divergence=self.first_divergence,
         ).html()
 
     def _facts(self) -> list[tuple[str, str]]:
@@ -161,9 +161,10 @@ def _hint(divergence: Divergence | None) -> str | None:
     return "--set (in Python, overrides={...}) states what the file cannot tell."
 
 
-def _jsonable(value: Any) -> Any:
+def jsonable(value: Any) -> Any:
+    """JSON types: tuples as lists, None for a number that is not finite."""
     if isinstance(value, dict):
-        return {key: _jsonable(item) for key, item in value.items()}
+        return {key: jsonable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_jsonable(item) for item in value]
+        return [jsonable(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

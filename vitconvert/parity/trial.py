@@ -65,7 +65,7 @@ def try_out(
     """
     sides = (tested, reference)
     noise = images[NOISE].float()
-    mine, theirs = (run(side, noise) for side in sides)
+    mine, theirs = run(tested, noise).through(reference.view), run(reference, noise)
     pairs, notes = match_outputs(mine.outputs, theirs.outputs, tested.name)
     both = mine.layers.keys() & theirs.layers.keys()
     odd = [k for k in mine.layers if k in both and mine.layers[k].shape != theirs.layers[k].shape]

@@ -1,6 +1,9 @@
 """Proof that a model computes what the checkpoint's own project computes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,13 +12,21 @@ from vitconvert.checkpoint import Checkpoint, build_model
 from vitconvert.errors import MissingPackage, NotRepresentable, UsageError
 from vitconvert.model import ViT
 from vitconvert.parity.comparison import DTYPES, Part, compare_in, in_order
-from vitconvert.parity.implementations import of_reference, of_vit
+from vitconvert.parity.implementations import Implementation, Run, of_reference, of_vit
 from vitconvert.parity.inputs import sample_images
+from vitconvert.parity.photographs import (
+    Photographs,
+    Seen,
+    compare_on_photographs,
+    of_both_checkpoints,
+)
 from vitconvert.parity.report import ParityReport
+from vitconvert.parity.untested import differing_classes, unseen_of_checkpoints
 from vitconvert.preprocessing import Preprocessing
-from vitconvert.programs import build_reference
+from vitconvert.programs import build_reference, explained_refusal
 from vitconvert.programs.agreement import TOLERANCE
 from vitconvert.programs.isolation import isolated
+from vitconvert.programs.reference import ConfigNotTaken, Reference
 
 
 def verify_checkpoint(
@@ -28,6 +39,7 @@ def verify_checkpoint(
     batch: int = 2,
     dtypes: Sequence[str] = ("float32", "float64"),
     until_equal: bool = False,
+    photographs: Photographs | None = None,
 ) -> ParityReport:
     """Compare a checkpoint with the implementation of its own program.
 
@@ -40,9 +52,11 @@ def verify_checkpoint(
         tolerance, seed, batch, dtypes: As for `vitconvert.verify`.
         until_equal: Leave out float64 if no bit differs in float32 in any layer: it would show
             nothing more, and takes three times as long.
+        photographs: Compared as well, through both preprocessings.
 
     Raises:
         UsageError: The model reads other images than `against`, or an argument is wrong.
+        MissingFact: There are photographs, and nothing says how to prepare them.
     """
     theirs = against or checkpoint
     model = model or build_model(checkpoint)
@@ -50,34 +64,63 @@ def verify_checkpoint(
     _check_same_inputs(theirs, model)
     source = checkpoint.located.reference
     loaded = against.located.reference if against else ""
+    skipped = partial(ParityReport, source=source, against=loaded, tolerance=tolerance)
     with isolated():
         try:
             reference = build_reference(theirs)
         except (MissingPackage, NotRepresentable) as error:
-            return ParityReport(
-                source=source, against=loaded, skipped=error.fact, tolerance=tolerance
-            )
+            return skipped(skipped=error.fact)
         model = reference.adapt(model)
         size, channels = model.config.image_size, model.config.in_channels
         images = sampled_images(size, channels, checkpoint.preprocessing, seed=seed, batch=batch)
-        tested = of_vit(model, name="vitconvert", reads=reference.reads)
+        sides = (
+            of_vit(model, name="vitconvert", reads=reference.reads),
+            _as_stated(theirs, of_reference(reference)),
+        )
+        prepared = of_both_checkpoints(checkpoint, against) if photographs else None
         parts: list[Part] = []
-        for dtype in in_order([*(set(dtypes) & set(reference.dtypes))] or reference.dtypes):
-            parts.append(
-                compare_in(dtype, tested, of_reference(reference), images, tolerance=tolerance)
-            )
-            if until_equal and parts[-1].bit_equal:
-                break
+        try:
+            for dtype in in_order([*(set(dtypes) & set(reference.dtypes))] or reference.dtypes):
+                parts.append(compare_in(dtype, *sides, images, tolerance=tolerance))
+                if until_equal and parts[-1].bit_equal:
+                    break
+        except ConfigNotTaken as error:
+            return skipped(skipped=error.fact)
+        seen = Seen()
+        if photographs and prepared:
+            seen = compare_on_photographs(photographs, sides, prepared, tolerance=tolerance)
     return ParityReport(
         source=source,
         against=loaded,
         reference=reference.name,
-        comparisons=tuple(comparison for part in parts for comparison in part.comparisons),
+        comparisons=(*(c for part in parts for c in part.comparisons), *seen.comparisons),
         layers=tuple(layer for part in parts for layer in part.layers),
         first_divergence=parts[-1].divergence,
-        notes=reference.notes,
+        notes=(*differing_classes(checkpoint, against), *reference.notes, *seen.notes),
+        executed=_executed(reference, against),
+        not_tested=(*unseen_of_checkpoints(checkpoint, against, reference), *seen.not_tested),
         tolerance=tolerance,
     )
+
+
+def _as_stated(checkpoint: Checkpoint, theirs: Implementation) -> Implementation:
+    """A program that may only find out while it computes that it does not take a config.json."""
+
+    def prepare(dtype: torch.dtype) -> Callable[[Tensor], Run]:
+        run = theirs.prepare(dtype)
+
+        def run_as_stated(images: Tensor) -> Run:
+            with explained_refusal(checkpoint):
+                return run(images)
+
+        return run_as_stated
+
+    return replace(theirs, prepare=prepare)
+
+
+def _executed(reference: Reference, against: Checkpoint | None) -> str:
+    stored = "either checkpoint" if against else "the checkpoint"
+    return f"Executed: {reference.name} and vitconvert's ViT. Nothing stored in {stored} was."
 
 
 def sampled_images(
@@ -89,13 +132,16 @@ def sampled_images(
     batch: int,
 ) -> Mapping[str, Tensor]:
     """Noise and a photograph of a size, the photograph normalised as the checkpoint wants it."""
-    usual = (
-        {"mean": preprocessing.mean, "std": preprocessing.std}
-        if preprocessing and preprocessing.channels in (1, channels)
-        else {}
-    )
+    usual = normalisation(preprocessing, channels)
     arrays = sample_images(batch=batch, channels=channels, size=size, seed=seed, **usual)
     return {kind: torch.from_numpy(array) for kind, array in arrays.items()}
+
+
+def normalisation(preprocessing: Preprocessing | None, channels: int) -> dict[str, Any]:
+    """The mean and std of a photograph, where they are known for so many channels."""
+    if preprocessing is None or preprocessing.channels not in (1, channels):
+        return {}
+    return {"mean": preprocessing.mean, "std": preprocessing.std}
 
 
 def check_arguments(batch: int, dtypes: Sequence[str]) -> None:

@@ -11,7 +11,15 @@ from vitconvert.programs.program import (
     DescribedModel,
     Program,
     build_reference,
+    explained_refusal,
     program_of,
 )
 
-__all__ = ["CompanionFiles", "DescribedModel", "Program", "build_reference", "program_of"]
+__all__ = [
+    "CompanionFiles",
+    "DescribedModel",
+    "Program",
+    "build_reference",
+    "explained_refusal",
+    "program_of",
+]

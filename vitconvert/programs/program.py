@@ -1,6 +1,7 @@
 """What vitconvert asks of an outside program, with the answers of a project of scripts."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -18,6 +19,7 @@ from vitconvert.tables.table import Table
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from vitconvert.programs.preparation import Preparation
     from vitconvert.programs.reference import Reference
 
 # From an output directory to something that computes.
@@ -117,6 +119,13 @@ class Program:
             f"{checkpoint.table.title}: a repository of scripts, not a package to install."
         )
 
+    def preparation(self, checkpoint: Checkpoint) -> "Preparation | None":
+        """The program's own code that prepares photographs; None if it has none for this one.
+
+        It may raise whatever the program raises for what the checkpoint's files say.
+        """
+        return None
+
     def examples(self, target: Target, source: Checkpoint, has_processor: bool) -> list[Example]:
         """Code that loads an output with the program, to be run in the output's directory.
 
@@ -161,19 +170,27 @@ def build_reference(checkpoint: Checkpoint) -> "Reference":
         ConfigNotTaken: The program does not take what the checkpoint's config.json says.
         TensorsNotTaken: It does not take its tensors.
     """
-    from huggingface_hub.errors import StrictDataclassError
+    with explained_refusal(checkpoint):
+        return program_of(checkpoint.table).reference(checkpoint)
 
+
+@contextmanager
+def explained_refusal(checkpoint: Checkpoint) -> Iterator[None]:
+    """Within the block a program works with what somebody's config.json says.
+
+    Raises:
+        ConfigNotTaken: It does not take that. Where a config.json contradicts the tensors,
+            vitconvert believes the tensors.
+    """
     from vitconvert.programs.reference import ConfigNotTaken
 
     try:
-        return program_of(checkpoint.table).reference(checkpoint)
+        yield
     except VitConvertError:
         raise
-    # What a class raises for arguments that it does not take.
-    except (RuntimeError, ValueError, TypeError, StrictDataclassError) as error:
+    except Exception as error:  # a class may raise anything for arguments that make no sense
         if not checkpoint.their_config:
             raise
-        # Where a config.json contradicts the tensors, vitconvert believes the tensors.
         said = str(error).strip().partition("\n")[0]
         raise ConfigNotTaken(
             f"{checkpoint.table.title}: its own class does not take what config.json says: {said}"

@@ -14,6 +14,9 @@ from vitconvert.model import ViT
 from vitconvert.programs.taps import Taps
 from vitconvert.tables.binding import NO_ELEMENTS
 
+# Tables that a program computes, and parts that it has for other tasks, are smaller than that.
+_MOST_GROWTH, _FREE_GROWTH = 4, 2**28
+
 
 def call(model: nn.Module, images: Tensor) -> Tensor:
     """Run a model that takes images and returns a tensor."""
@@ -42,6 +45,8 @@ class Reference:
         notes: What had to be changed in the package's model, or in ours to compare them.
         dtypes: In which the package computes throughout; its norms or angles may round to float32.
         adapts: Fields of ViTConfig in which vitconvert's model has to follow the package.
+        told: Fields of ViTConfig that it was built with as vitconvert knows them, where the package
+            knew no better: whatever is wrong in one of them is wrong on both sides.
     """
 
     name: str
@@ -52,6 +57,7 @@ class Reference:
     notes: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ("float32", "float64")
     adapts: Mapping[str, str] = field(default_factory=dict)
+    told: tuple[str, ...] = ()
 
     def adapt(self, ours: ViT) -> ViT:
         """Our model as it is to be compared: of the same weights, with the fields of `adapts`."""
@@ -90,6 +96,26 @@ def package(name: str, *, install: str) -> ModuleType:
         raise MissingPackage(
             f"{install} is not installed.", hint=f"pip install {install}"
         ) from None
+
+
+def check_size(model: nn.Module, tensors: Mapping[str, Tensor], name: str) -> None:
+    """Refuse a model of which a config.json makes more than the tensors could fill.
+
+    Args:
+        model: On the meta device, where it takes no memory.
+        tensors: The checkpoint's.
+        name: Of the class.
+
+    Raises:
+        ConfigNotTaken: It is far larger than they are.
+    """
+    made = sum(part.nbytes for part in (*model.parameters(), *model.buffers()))
+    given = sum(tensor.nbytes for tensor in tensors.values())
+    if made > _MOST_GROWTH * given + _FREE_GROWTH:
+        raise ConfigNotTaken(
+            f"{name} would be far larger than its tensors by what config.json says: {made:,} "
+            f"bytes instead of {given:,}."
+        )
 
 
 def load_strictly(model: nn.Module, tensors: Mapping[str, Tensor], name: str) -> None:

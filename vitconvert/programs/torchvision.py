@@ -47,6 +47,7 @@ class Torchvision(Program):
                 ),
             },
             notes=notes,
+            told=("image_size", "num_heads", "norm_eps"),
         )
 
     def examples(self, target: Target, source: Checkpoint, has_processor: bool) -> list[Example]:

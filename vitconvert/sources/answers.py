@@ -18,6 +18,8 @@ _UNUSABLE = re.compile(f"[{UNPRINTABLE}]")
 _COMMIT = re.compile("[0-9a-f]{40}")
 # Eighteen digits are more bytes than any disk has, and fewer than int() refuses to read.
 _RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})", re.ASCII)
+# Bytes. File systems take 255, and a download is called ".part.json" behind its own name.
+_LONGEST_PART = 240
 _NUMBER = re.compile(r"\d{1,18}", re.ASCII)
 # RFC 9110, section 8.8.3. A weak one, W/"...", does not promise the same bytes.
 _STRONG_ETAG = re.compile(r'"[\x21\x23-\x7e]*"')
@@ -104,6 +106,7 @@ def is_relative_name(name: str) -> bool:
         and "\\" not in name
         and not PureWindowsPath(name).drive
         and not any(part in ("", ".", "..") for part in name.split("/"))
+        and all(len(part.encode()) <= _LONGEST_PART for part in name.split("/"))
     )
 
 

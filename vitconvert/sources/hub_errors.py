@@ -7,7 +7,7 @@ from json import JSONDecodeError
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitconvert.errors import SourceError, UploadError
+from vitconvert.errors import SourceError, UploadError, VitConvertError
 from vitconvert.sources.answers import shown
 from vitconvert.sources.offline import offline_error
 from vitconvert.sources.transfer import BrokenOff
@@ -57,7 +57,7 @@ def explained_upload(repo: str, revision: str | None) -> Iterator[None]:
     """Turn what the client raises within the block into an `UploadError`."""
     from huggingface_hub import errors
 
-    transport: type[Exception] = errors.HfHubHTTPError.__bases__[0]
+    broken_off: tuple[type[Exception], ...] = (*transport_errors(), ConnectionError)
     try:
         with _unwrapped():
             yield
@@ -68,32 +68,34 @@ def explained_upload(repo: str, revision: str | None) -> Iterator[None]:
         ) from error
     except errors.HfHubHTTPError as error:
         raise _refused_upload(repo, revision, error) from error
-    except (transport, ConnectionError) as error:
+    except broken_off as error:
         raise UploadError(
             f"The upload to {repo} broke off.",
             evidence={"cause": _name(error)},
             hint="run again: what has arrived is not sent twice.",
         ) from error
-    except (
-        KeyError,
-        TypeError,
-        AttributeError,
-        RecursionError,
-        JSONDecodeError,
-        UnicodeDecodeError,
-    ) as error:
-        # The client takes what it needs out of an answer without a look at what that is.
-        raise UploadError(
-            "The Hub does not answer as it should.",
-            evidence={"repository": repo, "cause": shown(_name(error))},
-            hint="look at the repository's page for what has arrived.",
-        ) from error
+    except (VitConvertError, OSError):
+        raise
+    except (JSONDecodeError, UnicodeDecodeError) as error:
+        raise _strange_answer(repo, error) from error
     except ValueError as error:
         # The client's own checks, such as of the card's metadata, which the Hub validates.
         raise UploadError(
             f"The Hub does not take this as a commit to {repo}.",
             details=[line for line in str(error).splitlines() if line.strip()],
         ) from error
+    except Exception as error:
+        # The client takes what it needs out of an answer without a look at what that is, so it
+        # may stumble in any way: over types, keys, depth, and variables of its own.
+        raise _strange_answer(repo, error) from error
+
+
+def _strange_answer(repo: str, error: Exception) -> UploadError:
+    return UploadError(
+        "The Hub does not answer as it should.",
+        evidence={"repository": repo, "cause": shown(_name(error))},
+        hint="look at the repository's page for what has arrived.",
+    )
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
-from vitconvert.errors import SourceError, nearest
+from vitconvert.errors import SourceError, nearest, printable
 from vitconvert.formats import suffixes
 from vitconvert.sources.downloads import collections
 
@@ -29,6 +29,11 @@ _HUB_PAGE = re.compile(
     rf"https://(?:huggingface\.co|hf\.co)/(?P<repo>{_ID}/{_ID})"
     r"(?:/(?:tree|blob|resolve)/(?P<revision>refs/[^/]+/[^/]+|[^/?#]+)(?:/(?P<file>[^?#]+))?)?"
     r"/?(?:[?#].*)?"
+)
+# A reference that is no path, unless something here is called like that.
+_NO_PATH = re.compile(
+    r"(?!local-dir:|file:)[A-Za-z][A-Za-z0-9+-]+:.*|[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@.+)?",
+    re.DOTALL,
 )
 _SCHEME = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+-]+):(?P<rest>.*)", re.DOTALL)
 
@@ -132,6 +137,20 @@ def without_secrets(reference: str) -> str:
         return reference
     place, slash, path = re.split(r"[?#]", rest, maxsplit=1)[0].partition("/")
     return f"{scheme}://{place.rpartition('@')[2]}{slash}{path}"
+
+
+def published(reference: str) -> str:
+    """A reference as anybody may read it.
+
+    Of a path the last name remains, which tells nothing of this machine, and of an address what is
+    no secret. No name steers a terminal, or holds what cannot be written as text.
+    """
+    is_here = os.path.lexists(os.path.expanduser(reference))  # noqa: PTH111 (never an error)
+    if _NO_PATH.fullmatch(reference) and not is_here:
+        return printable(without_secrets(reference))
+    kind = "local-dir:" if reference.startswith("local-dir:") else ""
+    name = re.split(r"[/\\]", reference.rstrip("/\\"))[-1].removeprefix(kind)
+    return kind + printable(name)
 
 
 def _hub(match: re.Match[str]) -> HubRepo:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _TIMEOUT_SECONDS = 30
 _MAX_REDIRECTS = 10
-_BUSY = (
+BUSY = (
     HTTPStatus.REQUEST_TIMEOUT,
     HTTPStatus.TOO_MANY_REQUESTS,
     HTTPStatus.INTERNAL_SERVER_ERROR,
@@ -34,7 +34,7 @@ _BUSY = (
     HTTPStatus.GATEWAY_TIMEOUT,
 )
 _WAITS_SECONDS = (1, 2, 4)
-_LONGEST_WAIT_SECONDS = 60
+LONGEST_WAIT_SECONDS = 60
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -45,7 +45,7 @@ def get(url: str, headers: Mapping[str, str]) -> Iterator["Response"]:
         with _followed(url, headers) as response:
             asked = read_number(response.headers.get("Retry-After"))
             seconds = wait if asked is None else asked
-            if response.status_code not in _BUSY or seconds > _LONGEST_WAIT_SECONDS:
+            if response.status_code not in BUSY or seconds > LONGEST_WAIT_SECONDS:
                 yield response
                 return
         time.sleep(seconds)
@@ -114,31 +114,35 @@ def require_https(url: str) -> None:
     Raises:
         SourceError: Another scheme, or no address at all.
     """
+    if not is_encrypted(url):
+        raise SourceError(
+            f"{url} is not an https address.",
+            hint="download the file yourself and give its path.",
+        )
+
+
+def is_encrypted(url: str) -> bool:
+    """Whether an address is of https, or of this machine itself."""
     try:
         scheme, host, _ = _origin(url)
     except ValueError:
-        scheme, host = "", None
-    if host and (scheme == "https" or (scheme == "http" and host in _LOOPBACK)):
-        return
-    raise SourceError(
-        f"{url} is not an https address.",
-        hint="download the file yourself and give its path.",
-    )
+        return False
+    return bool(host) and (scheme == "https" or (scheme == "http" and host in _LOOPBACK))
 
 
 def transport_errors() -> tuple[type[Exception], ...]:
     """Everything that the HTTP client raises when an exchange fails."""
-    http = _http()
+    http = http_package()
     return http.HTTPError, http.InvalidURL
 
 
 def is_unreachable(error: Exception) -> bool:
     """Whether no server answered, rather than one that answered badly."""
-    http = _http()
+    http = http_package()
     return isinstance(error, (http.NetworkError, http.TimeoutException, http.ProxyError))
 
 
-def _http() -> ModuleType:
+def http_package() -> ModuleType:
     """The package httpx or httpx2, whichever the Hub client is built on."""
     from huggingface_hub import errors
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from vitconvert.errors import TableError, UsageError, nearest
+from vitconvert.errors import TableError, UsageError, nearest, printable
 from vitconvert.tables.candidates import ecosystem_of, likely_dialects, may_find_required
 from vitconvert.tables.inheritance import (
     builtin_label,
@@ -114,8 +114,9 @@ def read_table(file: Path) -> Table:
     """
     builtin = file.parent == tables_dir()
     label = builtin_label(stem_of(file)) if builtin else str(file)
+    name = printable(stem_of(file))  # it is published with what is read by the table
     try:
-        table = table_of(TableReader(stem_of(file), label, read_sections(file, label)))
+        table = table_of(TableReader(name, label, read_sections(file, label)))
         table.check()
     except RecursionError:
         raise TableError(

@@ -7,6 +7,7 @@ from pathlib import PurePath
 from typing import Any
 
 from vitconvert.config import ViTConfig
+from vitconvert.errors import printable
 from vitconvert.tables.axes import Axes
 from vitconvert.tables.conditions import Always, Conditional, Must
 from vitconvert.tables.config_file import ConfigFile
@@ -44,12 +45,17 @@ class Table:
     reader: TableReader = field(repr=False)
 
     @property
+    def builtin(self) -> bool:
+        """Whether it is one of `weights_map/`, and not a user's own."""
+        return self.file == builtin_label(self.name)
+
+    @property
     def origin(self) -> str:
         """Where what it states comes from, as outputs say it.
 
         They are published, and the place of a user's own table is one of this machine.
         """
-        return self.file if self.file == builtin_label(self.name) else PurePath(self.file).name
+        return self.file if self.builtin else printable(PurePath(self.file).name)
 
     @property
     def row_of(self) -> Mapping[str, Row]:

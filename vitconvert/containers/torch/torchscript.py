@@ -46,6 +46,10 @@ _MARKED = (
 _MODULES = "__torch__."
 
 
+class _Module(dict[str, object]):
+    """The attributes of a module; a dictionary of the pickle itself has none."""
+
+
 class _TorchScriptReader(PickleReader):
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -68,10 +72,10 @@ class _TorchScriptReader(PickleReader):
     def made(self, named: Global) -> object:
         if not named.name.startswith(_MODULES):
             raise StrangePickle("an object that is no module")
-        return {}
+        return _Module()
 
     def set_attributes(self, made: object, attributes: object) -> None:
-        if type(made) is not dict or type(attributes) is not dict:
+        if type(made) is not _Module or type(attributes) is not dict:
             raise StrangePickle("attributes of something that is no module")
         made.update(attributes)
 

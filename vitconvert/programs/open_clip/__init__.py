@@ -20,6 +20,7 @@ from vitconvert.tables.dialects import builtin_tables
 from vitconvert.tables.table import Table
 
 if TYPE_CHECKING:
+    from vitconvert.programs.preparation import Preparation
     from vitconvert.programs.reference import Reference
 
 
@@ -93,6 +94,15 @@ class OpenClip(Program):
         from vitconvert.programs.open_clip.reference import openclip_reference
 
         return openclip_reference(checkpoint)
+
+    def preparation(self, checkpoint: Checkpoint) -> "Preparation | None":
+        """What `image_transform_v2` makes of `preprocess_cfg`."""
+        from vitconvert.programs.open_clip.preparation import openclip_preparation
+
+        cfg = checkpoint.their_config.get("preprocess_cfg")
+        if not isinstance(cfg, dict):
+            return None
+        return openclip_preparation(cfg, checkpoint.config.image_size)
 
     def examples(self, target: Target, source: Checkpoint, has_processor: bool) -> list[Example]:
         """With open_clip's function that builds towers, if `open_clip_config.json` names one."""

@@ -12,9 +12,9 @@ from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.project_config import look_up
 from vitconvert.errors import NotRepresentable
-from vitconvert.programs.reference import Reference, load_strictly, own_tensors, package
+from vitconvert.programs.reference import Reference, check_size, load_strictly, own_tensors, package
 from vitconvert.programs.taps import Tap, block_taps
-from vitconvert.programs.timm.reference import timm_taps, vision_transformer
+from vitconvert.programs.timm.reference import TOLD, timm_taps, vision_transformer
 
 _POOL_TYPES = {"token": "tok", "none": "none"}
 
@@ -51,15 +51,18 @@ def _own_tower(open_clip: Any, checkpoint: Checkpoint, tensors: Mapping[str, Ten
         model=model.eval(),
         taps={"patch_embed": Tap("conv1"), **taps},
         notes=notes,
+        told=("image_size", "num_heads", "activation", "norm_eps", "pooling"),
     )
 
 
 def _timm_tower(open_clip: Any, checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> Reference:
     config = checkpoint.config
     name = f"open_clip {open_clip.__version__} TimmModel"
+    told: tuple[str, ...] = TOLD
     if look_up(checkpoint.their_config, "model_cfg.vision_cfg.timm_model_name"):
+        told = ()
         vision_cfg = look_up(checkpoint.their_config, "model_cfg.vision_cfg")
-        model = _named_tower(open_clip, vision_cfg, config.num_classes)
+        model = _named_tower(open_clip, vision_cfg, config.num_classes, tensors)
     else:
         model = _nameless_tower(open_clip, config)
         name += f" around timm's {type(model.trunk).__name__}"
@@ -71,10 +74,13 @@ def _timm_tower(open_clip: Any, checkpoint: Checkpoint, tensors: Mapping[str, Te
         name=name,
         model=model.eval(),
         taps={layer: replace(tap, module=f"trunk.{tap.module}") for layer, tap in taps.items()},
+        told=told,
     )
 
 
-def _named_tower(open_clip: Any, vision_cfg: Mapping[str, Any], classes: int) -> nn.Module:
+def _named_tower(
+    open_clip: Any, vision_cfg: Mapping[str, Any], classes: int, tensors: Mapping[str, Tensor]
+) -> nn.Module:
     """As open_clip builds it, without what it might download."""
     vision_cfg = {**vision_cfg, "timm_model_pretrained": False}
 
@@ -84,6 +90,7 @@ def _named_tower(open_clip: Any, vision_cfg: Mapping[str, Any], classes: int) ->
 
     with torch.device("meta"):
         model = build()
+    check_size(model, tensors, "TimmModel")
     # Rotary tables and the like are in no file, so timm must compute them.
     return build() if any(buffer.is_meta for buffer in model.buffers()) else model
 

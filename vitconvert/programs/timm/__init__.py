@@ -21,6 +21,7 @@ from vitconvert.tables.table import Table
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from vitconvert.programs.preparation import Preparation
     from vitconvert.programs.reference import Reference
 
 
@@ -68,6 +69,13 @@ class Timm(Program):
         from vitconvert.programs.timm.reference import timm_reference
 
         return timm_reference(checkpoint)
+
+    def preparation(self, checkpoint: Checkpoint) -> "Preparation | None":
+        """What `create_transform` makes of `pretrained_cfg`."""
+        from vitconvert.programs.timm.preparation import timm_preparation
+
+        cfg = checkpoint.their_config.get("pretrained_cfg")
+        return timm_preparation(cfg) if isinstance(cfg, dict) else None
 
     def examples(self, target: Target, source: Checkpoint, has_processor: bool) -> list[Example]:
         """With timm and with transformers."""

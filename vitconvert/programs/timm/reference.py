@@ -1,6 +1,7 @@
 """timm's VisionTransformer, its distilled and its hybrid form."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,12 +14,21 @@ from vitconvert.errors import NotRepresentable
 from vitconvert.programs.reference import (
     Reference,
     call,
+    check_size,
     load_strictly,
     own_tensors,
     package,
 )
 from vitconvert.programs.taps import Tap, Taps, canonical_taps
 from vitconvert.programs.timm.config import model_args, require_plain
+
+# Arguments of timm's class that its tensors do not show; of a named architecture, timm knows the
+# rest itself.
+TOLD_NAMED = ("image_size",)
+TOLD = (
+    *("image_size", "num_heads", "activation", "norm_eps", "pooling", "pool_include_prefix"),
+    "no_embed_class",
+)
 
 
 def timm_reference(checkpoint: Checkpoint) -> Reference:
@@ -33,7 +43,9 @@ def timm_reference(checkpoint: Checkpoint) -> Reference:
     timm = package("timm", install="timm")
     tensors, config = own_tensors(checkpoint), checkpoint.config
     with torch.device("meta"):
-        model = _named_model(timm, checkpoint) or vision_transformer(config)
+        named = _named_model(timm, checkpoint)
+        model = named or vision_transformer(config)
+    check_size(model, tensors, type(model).__name__)
     if any(buffer.is_meta for buffer in model.buffers()):
         # Rotary tables and the like are in no file, so timm must compute them.
         model = _named_model(timm, checkpoint) or vision_transformer(config)
@@ -42,7 +54,8 @@ def timm_reference(checkpoint: Checkpoint) -> Reference:
         tensors = _renamed_pre_logits(tensors)
     name = f"timm {timm.__version__} {type(model).__name__}"
     load_strictly(model, tensors, name)
-    return timm_like(model.eval(), config, name)
+    reference = timm_like(model.eval(), config, name)
+    return replace(reference, told=TOLD_NAMED) if named else reference
 
 
 def timm_like(model: nn.Module, config: ViTConfig, name: str) -> Reference:
@@ -55,6 +68,7 @@ def timm_like(model: nn.Module, config: ViTConfig, name: str) -> Reference:
         taps=timm_taps(model, config),
         run=_forward_features if tokens else call,
         reads="tokens" if tokens else "output",
+        told=TOLD,
     )
 
 

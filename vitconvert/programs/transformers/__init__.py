@@ -21,6 +21,7 @@ from vitconvert.tables.table import Table
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from vitconvert.programs.preparation import Preparation
     from vitconvert.programs.reference import Reference
 
 
@@ -68,6 +69,16 @@ class Transformers(Program):
         from vitconvert.programs.transformers.reference import transformers_reference
 
         return transformers_reference(checkpoint)
+
+    def preparation(self, checkpoint: Checkpoint) -> "Preparation | None":
+        """The processor that `preprocessor_config.json` names."""
+        from vitconvert.programs.transformers.preparation import transformers_preparation
+
+        stated = checkpoint.companions.preprocessor
+        if stated is None:
+            return None
+        model_type = checkpoint.their_config.get("model_type")
+        return transformers_preparation(stated, model_type, checkpoint.config.image_size)
 
     def examples(self, target: Target, source: Checkpoint, has_processor: bool) -> list[Example]:
         """With the class that `config.json` names."""

@@ -12,7 +12,7 @@ from vitconvert.config import ViTConfig
 from vitconvert.conversion.project_config import written_config
 from vitconvert.errors import NotRepresentable
 from vitconvert.programs.isolation import silent_transformers
-from vitconvert.programs.reference import Reference, own_tensors, package
+from vitconvert.programs.reference import Reference, check_size, own_tensors, package
 from vitconvert.programs.taps import Tap, Taps, block_taps
 
 
@@ -75,6 +75,8 @@ _WITH_PROJECTION = {
     "metaclip_2": "MetaClip2VisionModelWithProjection",
 }
 _TOWER = "_vision_model"  # ends the model type of an image tower by itself
+# Fields of ViTConfig that stand in for a config.json
+_TOLD = ("image_size", "num_heads", "activation", "norm_eps", "representation_activation")
 
 
 def transformers_reference(checkpoint: Checkpoint) -> Reference:
@@ -89,7 +91,8 @@ def transformers_reference(checkpoint: Checkpoint) -> Reference:
     """
     transformers = package("transformers", install="transformers")
     tensors = own_tensors(checkpoint)
-    theirs = _their_config(checkpoint)
+    own = _has_own_config(checkpoint)
+    theirs = _their_config(checkpoint, own=own)
     model_type = theirs["model_type"].removesuffix(_TOWER)
     if model_type == "altclip":  # 5.x writes a spelling that only the whole model reads
         tensors = {n.replace("encoder.layer.", "encoder.layers."): t for n, t in tensors.items()}
@@ -103,6 +106,7 @@ def transformers_reference(checkpoint: Checkpoint) -> Reference:
         taps=_taps(model, places, checkpoint.config.depth),
         run=run if gives_output else _run_to_tokens,
         reads="output" if gives_output else "tokens",
+        told=() if own else _TOLD,
         **_in_float32(kind, checkpoint.config),
     )
 
@@ -115,15 +119,19 @@ def _built(
     of_kind = getattr(transformers, kind)
     # Some classes of towers have no sibling with the projection that stands beside the tower.
     projection = {} if "Projection" in kind else _taken(tensors, "visual_projection.")
+    config = _config_of(of_kind, theirs)
+    options = _pooler(kind, checkpoint.config, tensors)
     with silent_transformers():
+        with torch.device("meta"):
+            check_size(of_kind(config, **options), tensors, kind)
         model, problems = of_kind.from_pretrained(
             None,
-            config=_config_of(of_kind, theirs),
+            config=config,
             state_dict=tensors,
             dtype=next(iter(tensors.values())).dtype,
             attn_implementation="sdpa" if of_kind._supports_sdpa else "eager",
             output_loading_info=True,
-            **_pooler(kind, checkpoint.config, tensors),
+            **options,
         )
     _check(kind, problems, checkpoint.ledger.ignored)
     return _Projected(model, projection["visual_projection.weight"]) if projection else model
@@ -160,10 +168,12 @@ def _in_float32(kind: str, config: ViTConfig) -> dict[str, Any]:
     return {"dtypes": ("float32",), "notes": (note,)}
 
 
-def _their_config(checkpoint: Checkpoint) -> dict[str, Any]:
-    theirs = _without_code(checkpoint.their_config)
-    if str(theirs.get("model_type")).removesuffix(_TOWER) not in _MODULES:
-        theirs = _config_from_ours(checkpoint)
+def _has_own_config(checkpoint: Checkpoint) -> bool:
+    return str(checkpoint.their_config.get("model_type")).removesuffix(_TOWER) in _MODULES
+
+
+def _their_config(checkpoint: Checkpoint, *, own: bool) -> dict[str, Any]:
+    theirs = without_code(checkpoint.their_config) if own else _config_from_ours(checkpoint)
     theirs["num_labels"] = checkpoint.config.num_classes  # a config.json does not write two classes
     theirs.pop("id2label", None)
     theirs.pop("label2id", None)
@@ -175,13 +185,13 @@ def _their_config(checkpoint: Checkpoint) -> dict[str, Any]:
     return theirs
 
 
-def _without_code(config: Mapping[str, Any]) -> dict[str, Any]:
+def without_code(config: Mapping[str, Any]) -> dict[str, Any]:
     """A config.json without what chooses code: kernels of the Hub, quantisers, modules beside it.
 
     transformers keeps to what it is asked for here anyway, but for mistakes (CVE-2026-4372).
     """
     return {
-        key: _without_code(value) if isinstance(value, dict) else value
+        key: without_code(value) if isinstance(value, dict) else value
         for key, value in config.items()
         if not key.startswith("_") and key not in _CHOOSES_CODE
     }

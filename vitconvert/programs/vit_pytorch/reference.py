@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 
 _ACTIVATION = {"relu": nn.ReLU, "silu": nn.SiLU, "tanh": nn.Tanh}
 
+# Fields of ViTConfig that the class is built with, and that tensors need not show
+_TOLD = (
+    *("image_size", "patch_size", "in_channels", "num_heads", "head_dim"),
+    *("activation", "norm_eps", "attention_scale"),
+)
+
 
 def vit_pytorch_reference(checkpoint: Checkpoint) -> Reference:
     """Build the class of the installed release, which can read the layouts since 1.4.
@@ -53,6 +59,7 @@ def vit_pytorch_reference(checkpoint: Checkpoint) -> Reference:
         taps=_taps(config.depth),
         reads="output" if config.num_classes else "tokens",
         notes=notes,
+        told=_TOLD,
     )
 
 

@@ -1,0 +1,451 @@
+"""The kinds of files that are fuzzed: sound ones, how they are changed, and who reads them."""
+
+import functools
+import io
+import json
+import os
+import pickle
+import re
+import struct
+import tempfile
+import unicodedata
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+import numpy as np
+import safetensors.numpy
+import safetensors.torch
+import torch
+
+from tests.hostile.documents import DIGITS, make_checkpoint, use
+from tests.hostile.mutations import (
+    Mutation,
+    mutated_archive,
+    mutated_bytes,
+    mutated_json,
+    mutated_pickle,
+    mutated_safetensors,
+)
+from vitconvert.api import load_checkpoint, verify
+from vitconvert.containers import bytes_of, open_container
+from vitconvert.containers.npz import write_npz
+from vitconvert.sources.answers import read_listing
+from vitconvert.toml_files import tables_dir
+
+Tensors = Mapping[str, tuple[str, tuple[int, ...], bytes]]
+"""Dtype, shape and bytes of each tensor, by name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """A kind of file.
+
+    Attributes:
+        bases: Names, and contents that are sound.
+        mutated: Changes a content.
+        ours: What vitconvert reads of a file.
+        theirs: What another reader reads, given what ours has; None where there is no other.
+    """
+
+    bases: list[tuple[str, bytes]]
+    mutated: Mutation
+    ours: Callable[[Path], Any]
+    theirs: Callable[[Path, Any], Any] | None = None
+
+
+# Readers.
+
+
+def told(name: str, tensor: torch.Tensor) -> tuple[str, tuple[str, tuple[int, ...], bytes]]:
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return name, (dtype, tuple(tensor.shape), bytes_of(tensor.resolve_conj()).tobytes())
+
+
+def read_ours(path: Path) -> tuple[tuple[str, ...], Tensors]:
+    with open_container(path) as container:
+        read = {name: container.read(name) for name in container.manifest}
+        for name, info in container.manifest.items():
+            assert info.shape == tuple(read[name].shape)
+            assert f"torch.{info.dtype}" == str(read[name].dtype)
+        return container.wrapper, dict(told(*item) for item in read.items())
+
+
+def read_safetensors(path: Path, _: object) -> tuple[tuple[str, ...], Tensors]:
+    tensors = safetensors.torch.load(path.read_bytes())
+    return (), dict(told(*item) for item in tensors.items())
+
+
+def read_npz(path: Path, ours: tuple[object, Tensors]) -> tuple[tuple[str, ...], Tensors]:
+    tensors = {}
+    with np.load(path, allow_pickle=False) as arrays:
+        for name in arrays.files:
+            if name not in ours[1] and member_is_text(path, name):
+                continue
+            array = arrays[name]
+            native = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("="))).reshape(
+                array.shape
+            )
+            dtype = "bfloat16" if native.dtype.kind == "V" else str(native.dtype)
+            tensors[name] = (dtype, native.shape, native.tobytes())
+    return (), tensors
+
+
+def member_is_text(path: Path, name: str) -> bool:
+    with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as file:
+        return re.search(rb"'[<>|=]?[US]\d+'", file.read(200)) is not None
+
+
+def read_torch(path: Path, ours: tuple[tuple[str, ...], Tensors]) -> tuple[object, Tensors]:
+    level: Any = torch.load(path, "cpu", weights_only=True, mmap=False)
+    for key in ours[0]:
+        level = level[key]
+    return ours[0], dict(told(*item) for item in _flat(level))
+
+
+def _flat(level: object, keys: tuple[str, ...] = ()) -> Iterator[tuple[str, torch.Tensor]]:
+    if isinstance(level, dict):
+        for key, value in level.items():
+            yield from _flat(value, (*keys, str(key)))
+    elif isinstance(level, torch.Tensor):
+        yield ".".join(keys), level
+
+
+def read_index(path: Path, _: object) -> tuple[tuple[str, ...], Tensors]:
+    names = json.loads(path.read_bytes())["weight_map"]
+    shards = {shard: safetensors.torch.load_file(path.parent / shard) for shard in names.values()}
+    return (), dict(told(name, shards[shard][name]) for name, shard in names.items())
+
+
+class _Module:
+    """Whatever class of a program."""
+
+
+class _Described(pickle._Unpickler):  # type: ignore[name-defined]
+    """The pickle of a program by Python's own unpickler: modules, and where tensors lie.
+
+    By the one in Python: that in C makes room for as many values as the largest number of one.
+    """
+
+    def find_class(self, module: str, name: str) -> Any:
+        match module:
+            case "torch.jit._pickle":
+                return lambda value, *_: value
+            case "torch._utils" if name == "_rebuild_tensor_v2":
+                return lambda *arguments: _Lying(*arguments)
+            case "collections" if name == "OrderedDict":
+                return dict
+            case "torch" if name in _STORAGES:
+                return name
+            case _ if module.partition(".")[0] == "__torch__":
+                return _Module
+        raise pickle.UnpicklingError(f"{module}.{name}")
+
+    def persistent_load(self, pid: Any) -> Any:
+        return pid
+
+
+class _Lying(NamedTuple):
+    storage: tuple[str, str, str, str, int]
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    trained: bool
+    hooks: object
+
+    def read(self, archive: zipfile.ZipFile, folder: str) -> torch.Tensor:
+        _, kind, key, _, count = self.storage
+        dtype = getattr(torch, _STORAGES[kind])
+        data = _record(archive, f"{folder}data/{key}")
+        assert len(data) == count * dtype.itemsize
+        if not data:
+            return torch.empty(self.shape, dtype=dtype)
+        flat = torch.frombuffer(data, dtype=dtype)
+        return flat.as_strided(self.shape, self.strides, self.offset)
+
+
+def _record(archive: zipfile.ZipFile, name: str) -> bytearray:
+    """A member; where it is stored without a look at its checksum, as torch reads it."""
+    entry = archive.getinfo(name)
+    if entry.compress_type != zipfile.ZIP_STORED:
+        return bytearray(archive.read(name))
+    assert archive.fp is not None
+    archive.fp.seek(entry.header_offset + 26)
+    lengths = struct.unpack("<HH", archive.fp.read(4))
+    archive.fp.seek(sum(lengths), os.SEEK_CUR)
+    return bytearray(archive.fp.read(entry.file_size))
+
+
+_STORAGES = {
+    "FloatStorage": "float32",
+    "DoubleStorage": "float64",
+    "HalfStorage": "float16",
+    "BFloat16Storage": "bfloat16",
+    "LongStorage": "int64",
+    "IntStorage": "int32",
+    "ShortStorage": "int16",
+    "CharStorage": "int8",
+    "ByteStorage": "uint8",
+    "BoolStorage": "bool",
+}
+
+
+def read_program(path: Path, _: object) -> tuple[tuple[str, ...], Tensors]:
+    with zipfile.ZipFile(path) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith("/data.pkl"))
+        module = _Described(io.BytesIO(archive.read(name))).load()
+        found = dict(_attributes(module))
+        folder = name.removesuffix("data.pkl")
+        return (), dict(told(key, t.read(archive, folder)) for key, t in found.items())
+
+
+def _attributes(level: object, keys: tuple[str, ...] = ()) -> Iterator[tuple[str, _Lying]]:
+    if isinstance(level, _Module | dict):
+        inside = level if isinstance(level, dict) else vars(level)
+        for key, value in inside.items():
+            yield from _attributes(value, (*keys, str(key)))
+    elif isinstance(level, _Lying):
+        yield ".".join(keys), level
+
+
+# Sound files.
+
+
+def _tensors() -> dict[str, torch.Tensor]:
+    torch.manual_seed(0)
+    shared = torch.randn(3, 4)
+    return {
+        "a": shared,
+        "b.weight": shared.t(),
+        "b.bias": torch.randn(5).to(torch.bfloat16),
+        "c": torch.arange(7),
+        "d": torch.randn(()),
+        "e": torch.randn(2, 0),
+    }
+
+
+def _saved(value: object, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(value, buffer, **options)
+    return buffer.getvalue()
+
+
+def _safetensors() -> list[tuple[str, bytes]]:
+    tensors = {name: tensor.contiguous().clone() for name, tensor in _tensors().items()}
+    return [("x", safetensors.torch.save(tensors, {"format": "pt"}))]
+
+
+def _npz() -> list[tuple[str, bytes]]:
+    arrays = {
+        "a": np.arange(12.0, dtype="f4").reshape(3, 4),
+        "b": np.asfortranarray(np.arange(6).reshape(2, 3)),
+        "c": np.arange(5, dtype=">f8"),
+        "d": np.array("text"),
+        "e": np.array(1.5),
+    }
+    found = []
+    for save in (np.savez, np.savez_compressed):
+        buffer = io.BytesIO()
+        save(buffer, **arrays)
+        found.append(("x", buffer.getvalue()))
+    with tempfile.TemporaryDirectory() as directory:
+        write_npz(Path(directory) / "x", _tensors())
+        found.append(("x", (Path(directory) / "x").read_bytes()))
+    return found
+
+
+def _torch(**options: Any) -> list[tuple[str, bytes]]:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
+    plain = {"model": _tensors(), "epoch": 3, "args": {"lr": 0.1, "names": ["x", None, (1, 2)]}}
+    return [("x", _saved(value, **options)) for value in (_tensors(), plain, model.state_dict())]
+
+
+def _program() -> list[tuple[str, bytes]]:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2)).eval()
+    buffer = io.BytesIO()
+    with warnings.catch_warnings(action="ignore"):  # torch.jit is deprecated
+        torch.jit.save(torch.jit.trace(model, torch.randn(4, 3)), buffer)
+    return [("x", buffer.getvalue())]
+
+
+def _index() -> list[tuple[str, bytes]]:
+    shards = {"a.st": {"a": torch.randn(2)}, "b.st": {"b": torch.randn(3), "c": torch.ones(1)}}
+    names = {name: shard for shard, tensors in shards.items() for name in tensors}
+    index = json.dumps({"metadata": {"total_size": 24}, "weight_map": names}).encode()
+    return [("x", index), *((shard, safetensors.torch.save(t)) for shard, t in shards.items())]
+
+
+def _member(content: bytes, random: Random) -> bytes:
+    return (mutated_pickle if content[:1] == b"\x80" else mutated_bytes)(content, random)
+
+
+@functools.cache
+def kinds() -> dict[str, Kind]:
+    """All kinds, with files that are made once."""
+    of_torch = functools.partial(mutated_archive, inside=_member)
+    return {
+        "safetensors": Kind(
+            bases=_safetensors(),
+            mutated=mutated_safetensors,
+            ours=read_ours,
+            theirs=read_safetensors,
+        ),
+        "npz": Kind(
+            bases=_npz(),
+            mutated=functools.partial(mutated_archive, inside=mutated_bytes),
+            ours=read_ours,
+            theirs=read_npz,
+        ),
+        "torch": Kind(bases=_torch(), mutated=of_torch, ours=read_ours, theirs=read_torch),
+        "legacy": Kind(
+            bases=_torch(_use_new_zipfile_serialization=False),
+            mutated=mutated_pickle,
+            ours=read_ours,
+            theirs=read_torch,
+        ),
+        "torchscript": Kind(
+            bases=_program(), mutated=of_torch, ours=read_ours, theirs=read_program
+        ),
+        "index": Kind(bases=_index()[:1], mutated=mutated_json, ours=read_ours, theirs=read_index),
+        "parity": Kind(bases=_configs(), mutated=mutated_json, ours=_verify),
+        "json": Kind(
+            bases=_documents(("vit", "timm", "hf")), mutated=mutated_json, ours=_read_document
+        ),
+        "toml": Kind(bases=_tables(), mutated=mutated_toml, ours=_read_table),
+        "listing": Kind(bases=_listing(), mutated=mutated_json, ours=_read_listing),
+    }
+
+
+# Documents beside weights, and tables: nobody else reads them.
+
+
+@functools.cache
+def _checkpoints() -> Path:
+    place = Path(tempfile.mkdtemp(prefix="fuzz-"))
+    for kind in ("vit", *_COMPARED):
+        make_checkpoint(kind, place)
+    return place
+
+
+def _documents(several: tuple[str, ...]) -> list[tuple[str, bytes]]:
+    return [
+        (str(path.relative_to(_checkpoints())), path.read_bytes())
+        for kind in several
+        for path in sorted(_checkpoints().glob(f"{kind}/*.json"))
+    ]
+
+
+_COMPARED = ("timm", "hf", "beit", "dinov2", "siglip", "openclip")
+
+
+def _configs() -> list[tuple[str, bytes]]:
+    for package in ("timm", "open_clip", "transformers"):  # so that no fork has to
+        import_module(package)
+    return [(name, data) for name, data in _documents(_COMPARED) if name.endswith("config.json")]
+
+
+def _verify(path: Path) -> None:
+    """Whatever a configuration says, its own project computes with it, or does not take it."""
+    verify(path.parent, dtypes=("float32",), batch=1)
+
+
+def _read_document(path: Path) -> None:
+    use(path.parent)
+
+
+def _tables() -> list[tuple[str, bytes]]:
+    return [("x", (tables_dir() / f"{name}.toml").read_bytes()) for name in ("timm", "hf_vit")]
+
+
+def _read_table(path: Path) -> None:
+    load_checkpoint(DIGITS, table=path)
+
+
+_TOML = (
+    "{",
+    "}",
+    "[",
+    "]",
+    '"',
+    "=",
+    ",",
+    ".",
+    "|",
+    "{block}",
+    "{i}",
+    "9" * 30,
+    "1e999",
+    "\\u0000",
+)
+
+
+def mutated_toml(data: bytes, random: Random) -> bytes:
+    """Lines that are moved, values of other lines, words of the language, or other bytes."""
+    if random.random() < 0.4:
+        return mutated_bytes(data, random)
+    lines = data.decode().splitlines()
+    for _ in range(random.choice((1, 1, 2, 3))):
+        one, two = random.randrange(len(lines)), random.randrange(len(lines))
+        match random.randrange(4):
+            case 0:
+                lines[one] = lines[two]
+            case 1:
+                del lines[one]
+            case 2:
+                mine, theirs = lines[one].partition("="), lines[two].partition("=")
+                lines[one] = f"{mine[0]}={theirs[2]}"
+            case 3:
+                at = random.randrange(len(lines[one]) + 1)
+                lines[one] = lines[one][:at] + random.choice(_TOML) + lines[one][at:]
+    return "\n".join(lines).encode()
+
+
+# What a Hub says of a repository.
+
+
+def _listing() -> list[tuple[str, bytes]]:
+    siblings = [
+        {"rfilename": "config.json", "blobId": "0" * 40, "size": 3},
+        {"rfilename": "a/model.safetensors", "lfs": {"sha256": "f" * 64, "size": 12345}},
+    ]
+    return [("x", json.dumps({"id": "org/vit", "sha": "1" * 40, "siblings": siblings}).encode())]
+
+
+_TURNING = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")  # UAX 9
+
+
+def _read_listing(path: Path) -> None:
+    """Names lead nowhere else and steer nothing, and hashes are what paths may be made of."""
+    listing = read_listing(path.read_bytes(), repo="org/vit")
+    assert re.fullmatch("[0-9a-f]{40}", listing.commit)
+    for name, published in listing.files.items():
+        place = os.path.normpath(f"/cache/it/{name}")
+        assert place == f"/cache/it/{name}"
+        assert not any(unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") for c in name)
+        assert not any(unicodedata.bidirectional(c) in _TURNING for c in name)
+        name.encode()
+        if published is not None:
+            assert re.fullmatch("[0-9a-f]{40}|[0-9a-f]{64}", published.hash)
+            assert published.size is None or 0 <= published.size < 2**63
+
+
+def write(path: Path, data: bytes) -> None:
+    path.unlink(missing_ok=True)  # an earlier mapping may look at the old file
+    path.write_bytes(data)
+
+
+def prepare(name: str, folder: Path) -> None:
+    """The files beside those that are changed."""
+    if name == "index":
+        for place, data in _index():
+            write(folder / place, data)
+    if name in ("json", "parity"):
+        for path in _checkpoints().glob("*/*"):
+            if path.is_file():
+                (folder / path.parent.name).mkdir(exist_ok=True)
+                write(folder / path.parent.name / path.name, path.read_bytes())

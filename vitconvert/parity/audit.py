@@ -1,0 +1,279 @@
+"""How far lower precision, faster arithmetic and other runtimes take a model from float64.
+
+Nothing outside is needed: float64 of vitconvert's own model is the reference, on the same images.
+"""
+
+import math
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from vitconvert.checkpoint import Checkpoint, build_model
+from vitconvert.errors import UsageError
+from vitconvert.model import ViT
+from vitconvert.parity.audit_report import AuditReport, LayerAudit, OutputAudit
+from vitconvert.parity.implementations import of_vit
+from vitconvert.parity.runtimes import RUNTIMES, Prepare, missing_packages
+from vitconvert.parity.verification import sampled_images
+from vitconvert.programs.agreement import largest
+from vitconvert.programs.isolation import isolated, silent
+from vitconvert.programs.taps import OUTPUT
+
+Batches = Sequence[tuple[str, Tensor]]  # kind of images, (B, C, H, W) in float64
+
+# A model of ours that computes with the checkpoint's weights in this dtype; whether a fast one.
+_LAYERED = {
+    "float32": (torch.float32, False),
+    "bfloat16": (torch.bfloat16, False),
+    "float16": (torch.float16, False),
+    "fast": (torch.float32, True),
+}
+# Bytes of the largest activation: a fast model computes more in parts, and hooks see the last one.
+_AT_ONCE = 16 * 2**20
+
+
+def audit_checkpoint(
+    checkpoint: Checkpoint, *, seed: int = 0, batch: int = 8, without: Sequence[str] = ()
+) -> AuditReport:
+    """Measure each arithmetic on noise and photographs, layer by layer where it shows its layers.
+
+    Two models are in memory at a time: the one in float64 and one other.
+
+    Args:
+        checkpoint: What is computed.
+        seed, batch, without: As for `vitconvert.audit`.
+
+    Raises:
+        UsageError: `batch` is below 1, or there is no such arithmetic.
+    """
+    _check(batch, without)
+    tallies: dict[str, _Tally] = {}
+    skipped = dict.fromkeys(without, "not asked for")
+    with isolated():
+        images = _batches(checkpoint, seed=seed, batch=batch)
+        peak, exact = _layered(checkpoint, images, tallies, skipped)
+        for name, prepare in RUNTIMES.items():
+            if name not in skipped:
+                _outputs_only(name, prepare, checkpoint, images, exact, tallies, skipped)
+        measured = [name for name in ARITHMETICS if name in tallies]
+        return AuditReport(
+            source=checkpoint.located.reference,
+            images=batch,
+            outputs=tuple(o for name in measured for o in tallies[name].outputs(name)),
+            layers=tuple(layer for name in measured for layer in tallies[name].layers(name)),
+            limits={name: torch.finfo(_dtype(name)).max for name in measured},
+            peak=peak.value,
+            peak_module=peak.module,
+            unfit=_unfit(checkpoint, measured),
+            skipped={name: skipped[name] for name in ARITHMETICS if name in skipped},
+        )
+
+
+def _check(batch: int, without: Sequence[str]) -> None:
+    if batch < 1:
+        raise UsageError(f"batch must be at least 1, not {batch}.")
+    if unknown := sorted(set(without) - set(ARITHMETICS)):
+        raise UsageError(
+            f"There is no arithmetic {unknown[0]!r} to leave out.",
+            evidence={"arithmetics": ", ".join(ARITHMETICS)},
+        )
+    if "float32" in without:
+        raise UsageError("float32 is what the others are seen against; it cannot be left out.")
+
+
+def _layered(
+    checkpoint: Checkpoint, images: Batches, tallies: "dict[str, _Tally]", skipped: dict[str, str]
+) -> "tuple[_Peak, list[Tensor]]":
+    """Run float64 and each arithmetic of our own model; the largest value and float64's outputs."""
+    model = build_model(checkpoint, dtype=torch.float64)
+    peak, exact = _Peak(), []
+    for kind, x in images:
+        with peak.watching(model):
+            theirs = _layers(model, x)
+        exact.append(theirs[OUTPUT])
+        for name in _LAYERED:
+            if name in skipped:
+                continue
+            try:
+                ours = _in_arithmetic(checkpoint, name, x)
+            except RuntimeError as error:  # "not implemented for 'Half'"
+                if name == "float32":
+                    raise
+                skipped[name] = _reason(error)
+                tallies.pop(name, None)
+                continue
+            tally = tallies.setdefault(name, _Tally(head=model.config.num_classes > 0))
+            tally.add(kind, ours, theirs)
+    return peak, exact
+
+
+def _in_arithmetic(checkpoint: Checkpoint, name: str, images: Tensor) -> Mapping[str, Tensor]:
+    dtype, fast = _LAYERED[name]
+    return _layers(build_model(checkpoint, dtype=dtype, fast=fast), images.to(dtype))
+
+
+def _layers(model: ViT, images: Tensor) -> Mapping[str, Tensor]:
+    return of_vit(model, name="vitconvert").prepare(images.dtype)(images).layers
+
+
+def _outputs_only(
+    name: str,
+    prepare: Prepare,
+    checkpoint: Checkpoint,
+    images: Batches,
+    exact: Sequence[Tensor],
+    tallies: "dict[str, _Tally]",
+    skipped: dict[str, str],
+) -> None:
+    """Measure an arithmetic that gives no layers, or say why it cannot be measured."""
+    if missing := missing_packages(name):
+        skipped[name] = f"not installed: {', '.join(missing)}"
+        return
+    model = build_model(checkpoint, dtype=torch.float32)
+    tally = _Tally(head=model.config.num_classes > 0)
+    with tempfile.TemporaryDirectory() as folder, silent("torch"), silent("onnxscript"):
+        try:
+            run = prepare(model, images[0][1].float(), Path(folder))
+            for (kind, x), theirs in zip(images, exact, strict=True):
+                tally.add(kind, {OUTPUT: run(x.float())}, {OUTPUT: theirs})
+        except Exception as error:  # compilers and exporters raise anything
+            skipped[name] = _reason(error)
+            return
+    tallies[name] = tally
+
+
+ARITHMETICS = (*_LAYERED, *RUNTIMES)
+
+
+def _dtype(name: str) -> torch.dtype:
+    return _LAYERED[name][0] if name in _LAYERED else torch.float32
+
+
+def _reason(error: Exception) -> str:
+    said = str(error).strip().partition("\n")[0].strip()
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
+def _unfit(checkpoint: Checkpoint, measured: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """The weights that are finite, but not in an arithmetic's dtype."""
+    peaks = {name: largest(tensor) for name, tensor in checkpoint.tensors.items()}
+    limits = {name: torch.finfo(_dtype(name)).max for name in measured}
+    found = {
+        arithmetic: tuple(name for name, value in peaks.items() if limit < value < math.inf)
+        for arithmetic, limit in limits.items()
+    }
+    return {arithmetic: names for arithmetic, names in found.items() if names}
+
+
+@dataclass
+class _Gap:
+    """How far one tensor is from float64, over several batches."""
+
+    absolute: float = 0.0
+    scale: float = 0.0
+    infinite: int = 0
+    nan: int = 0
+    flips: int = 0
+    rows: int = 0
+
+    def add(self, ours: Tensor, theirs: Tensor) -> None:
+        if ours.ndim == 3:  # A fast model's last block computes only the tokens that are read.
+            theirs = theirs[:, : ours.shape[1]]
+        ours = ours.double()
+        self.absolute = max(self.absolute, largest(ours - theirs))
+        self.scale = max(self.scale, largest(theirs))
+        self.infinite += int(ours.isinf().sum())
+        self.nan += int(ours.isnan().sum())
+        flipped = (ours.argmax(-1) != theirs.argmax(-1)) | ~ours.isfinite().all(-1)
+        self.flips += int(flipped.sum())
+        self.rows += flipped.numel()
+
+    @property
+    def relative(self) -> float:
+        if self.absolute == 0:
+            return 0.0
+        return self.absolute / self.scale if 0 < self.scale < math.inf else math.inf
+
+
+@dataclass
+class _Tally:
+    """What is known of one arithmetic so far."""
+
+    head: bool
+    by_kind: dict[str, _Gap] = field(default_factory=dict)
+    by_layer: dict[str, _Gap] = field(default_factory=dict)
+
+    def add(self, kind: str, ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> None:
+        """Compare what passed the taps for one batch; both are in the order of computation."""
+        self.by_kind.setdefault(kind, _Gap()).add(ours[OUTPUT], theirs[OUTPUT])
+        for layer, exact in theirs.items():
+            if layer in ours:
+                self.by_layer.setdefault(layer, _Gap()).add(ours[layer], exact)
+
+    def outputs(self, name: str) -> Iterator[OutputAudit]:
+        for kind, gap in self.by_kind.items():
+            yield OutputAudit(
+                arithmetic=name,
+                images=kind,
+                absolute=gap.absolute,
+                relative=gap.relative,
+                flips=gap.flips if self.head else None,
+                rows=gap.rows,
+            )
+
+    def layers(self, name: str) -> Iterator[LayerAudit]:
+        for layer, gap in self.by_layer.items():
+            yield LayerAudit(
+                arithmetic=name,
+                layer=layer,
+                relative=gap.relative,
+                largest=gap.scale,
+                infinite=gap.infinite,
+                nan=gap.nan,
+            )
+
+
+@dataclass
+class _Peak:
+    """The largest magnitude of the outputs of a model's modules."""
+
+    value: float = 0.0
+    module: str = ""
+
+    @contextmanager
+    def watching(self, model: nn.Module) -> Iterator[None]:
+        """Look at each output inside."""
+        handles = [
+            module.register_forward_hook(partial(self._look, name))
+            for name, module in model.named_modules()
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _look(self, name: str, _: nn.Module, __: object, output: object) -> None:
+        if isinstance(output, Tensor) and (value := largest(output)) > self.value:
+            self.value, self.module = value, name or "the whole model"
+
+
+def _batches(checkpoint: Checkpoint, *, seed: int, batch: int) -> Batches:
+    """Images of each kind, as many at a time as an activation may be large."""
+    config = checkpoint.config
+    widest = max(config.mlp_dim, 3 * config.num_heads * config.head_dim)
+    one = 4 * widest * (config.num_patches + config.num_prefix_tokens)
+    # Parts of one size: a compiler would start again for another.
+    at_once = next(
+        n for n in range(batch, 0, -1) if batch % n == 0 and (n == 1 or n * one <= _AT_ONCE)
+    )
+    images = sampled_images(
+        config.image_size, config.in_channels, checkpoint.preprocessing, seed=seed, batch=batch
+    )
+    return [(kind, part) for kind, x in images.items() for part in torch.split(x, at_once)]

@@ -1,0 +1,169 @@
+"""What a comparison cannot see, in short sentences, each only where it applies.
+
+Two models that agree may share a mistake: in what a user said and both were built with, in what
+neither of them read, in what happens before the pixels and after the numbers.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from torch import nn
+
+from vitconvert.checkpoint import Checkpoint
+from vitconvert.conversion.tensor_evidence import USER, show
+from vitconvert.errors import printable
+from vitconvert.parity.trial import some
+from vitconvert.programs.reference import Reference
+from vitconvert.tables.binding import NO_ELEMENTS
+
+Modules = Sequence[tuple[str, nn.Module]]  # with their names
+
+
+def unseen_of_checkpoints(
+    tested: Checkpoint, against: Checkpoint | None, reference: Reference
+) -> tuple[str, ...]:
+    """What is not tested where a checkpoint is compared with a project's own model.
+
+    Args:
+        tested: The checkpoint that vitconvert's ViT computes.
+        against: The one that the reference loaded, if it is another one.
+        reference: The project's model.
+    """
+    others = (against,) if against else ()
+    return (
+        *own_code(tested),
+        *shared_facts(tested, against or tested, reference),
+        *(fact for checkpoint in (tested, *others) for fact in ignored_tensors(checkpoint)),
+        *dropout([(reference.name, reference.model)]),
+        *(order_of_classes(tested, against) if against else ()),
+    )
+
+
+def unseen_of_models(*models: tuple[str, object]) -> tuple[str, ...]:
+    """What is not tested where one of two models is somebody's own.
+
+    What a user says of a checkpoint is not among it: a model of his own knows it by itself.
+
+    Args:
+        models: A name, and a checkpoint, a module or a function.
+    """
+    modules = [(name, model) for name, model in models if isinstance(model, nn.Module)]
+    checkpoints = [model for _, model in models if isinstance(model, Checkpoint)]
+    return (
+        *(fact for checkpoint in checkpoints for fact in ignored_tensors(checkpoint)),
+        *dropout(modules),
+        *training_mode(modules),
+        *(fact for checkpoint in checkpoints for fact in order_of_classes(checkpoint, None)),
+    )
+
+
+def own_code(checkpoint: Checkpoint) -> Iterator[str]:
+    """The program that a spelling of the user's own belongs to: only its weights were read."""
+    if not checkpoint.table.builtin:
+        yield "your own code: --module runs it (in Python, verify(model, against=...))"
+
+
+def shared_facts(tested: Checkpoint, other: Checkpoint, reference: Reference) -> Iterator[str]:
+    """Facts that nobody but the user or a table knew, and that both sides were built with.
+
+    What the tensors show, and what files beside them say, was the project's own.
+    """
+    facts, groups = other.config.function(), dict[str, list[str]]()
+    for field in reference.told:
+        origin = other.config.origins.get(field, "")
+        shared = origin == tested.config.origins.get(field)
+        if field in facts and shared and _doubtful(origin, other):
+            groups.setdefault(origin, []).append(f"{field} {show(facts[field])}")
+    for origin, said in sorted(groups.items(), key=lambda group: group[0] != USER):
+        where = "stated by you" if origin == USER else origin
+        them = "them" if len(said) > 1 else "it"
+        yield f"{', '.join(said)} ({where}): the reference was built with {them} too"
+
+
+def _doubtful(origin: str, checkpoint: Checkpoint) -> bool:
+    """Whether a fact is a user's word, or an assumption."""
+    if origin.startswith("architecture "):
+        named = (checkpoint.located.name, checkpoint.their_config.get("architecture"))
+        return origin.removeprefix("architecture ") not in named
+    return origin == USER or origin.startswith((checkpoint.table.origin, "assumed"))
+
+
+def ignored_tensors(checkpoint: Checkpoint) -> Iterator[str]:
+    """Tensors that play no part, but for those whose values prove it."""
+    table, binding = checkpoint.table, checkpoint.weights.recognised.binding
+    unproved = [
+        printable(name)
+        for name, reason in binding.ignored.items()
+        if name not in binding.guarded and reason != NO_ELEMENTS and 0 not in binding.shapes[name]
+    ]
+    if unproved:
+        tensors = "tensor" if len(unproved) == 1 else "tensors"
+        whose = table.origin if table.builtin else "your table"
+        yield f"{len(unproved)} {tensors} ignored by {whose}: {some(unproved)}"
+
+
+def dropout(modules: Modules) -> Iterator[str]:
+    """Rates of dropout, of any kind."""
+    for name, module in modules:
+        if rate := max((_dropout_rate(part) for part in module.modules()), default=0.0):
+            yield f"dropout of {name} (rates up to {rate:g}): it acts in training only"
+
+
+def _dropout_rate(module: nn.Module) -> float:
+    """Of `nn.Dropout`, timm's `drop_prob`, transformers' `attention_dropout` and the like."""
+    if isinstance(module, nn.modules.dropout._DropoutNd):
+        return module.p
+    stated = (value for name, value in vars(module).items() if "drop" in name)
+    return max((value for value in stated if isinstance(value, float)), default=0.0)
+
+
+def training_mode(modules: Modules) -> Iterator[str]:
+    """Modules that are in training mode, which their copies are not."""
+    for name, module in modules:
+        if any(part.training for part in module.modules()):
+            yield f"training mode: {name} is in it, and a copy in eval mode was compared"
+
+
+def order_of_classes(checkpoint: Checkpoint, against: Checkpoint | None) -> Iterator[str]:
+    """Whether names of classes were there to be compared.
+
+    Args:
+        checkpoint: One side.
+        against: The other, or None where it is a model that names nothing.
+    """
+    if not _classifies(checkpoint):
+        return
+    sides = (checkpoint, against) if against else (checkpoint,)
+    naming = [side.located.reference for side in sides if side.own_labels]
+    if not naming:
+        yield "the order of classes: neither side names them"
+    elif len(naming) < 2:
+        yield f"the order of classes: only {printable(naming[0])} names them"
+
+
+def differing_classes(checkpoint: Checkpoint, against: Checkpoint | None) -> Iterator[str]:
+    """How the names of classes differ, where two checkpoints have their own.
+
+    Equal logits do not show it: an index may mean something else on each side.
+    """
+    if against is None or not _classifies(checkpoint):
+        return
+    mine, theirs = checkpoint.own_labels, against.own_labels
+    if mine is None or theirs is None:
+        return
+    apart = [i for i, (a, b) in enumerate(zip(mine, theirs, strict=True)) if _same(a) != _same(b)]
+    if apart:
+        reordered = sorted(map(_same, mine)) == sorted(map(_same, theirs))
+        how = "are in another order" if reordered else "differ"
+        here, there = (printable(names[apart[0]])[:60] for names in (mine, theirs))
+        more = f", and {len(apart) - 1} more" if len(apart) > 1 else ""
+        yield f"classes {how}: {apart[0]} is {here!r} here and {there!r} there{more}"
+
+
+def _same(label: str) -> str:
+    """A name as it is compared: projects write "tiger_cat" and "Tiger cat"."""
+    return " ".join(label.replace("_", " ").casefold().split())
+
+
+def _classifies(checkpoint: Checkpoint) -> bool:
+    """Whether the outputs are those of classes; a projection is a head without a bias."""
+    return bool(checkpoint.config.num_classes and checkpoint.config.head_bias)

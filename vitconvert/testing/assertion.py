@@ -1,0 +1,106 @@
+"""A comparison for a test, and what its failure says."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from vitconvert.api import verify
+from vitconvert.errors import UsageError, printable
+from vitconvert.parity.differences import allowed
+
+if TYPE_CHECKING:
+    from vitconvert.parity.report import ParityReport
+
+Tolerance = float | Mapping[str, float]
+"""In float32, and in float64 a ten-millionth of it; or for each dtype that is to be compared."""
+
+_AROUND = 12  # layers that are shown before and behind the first that departs
+
+
+def compare(
+    model: Any,
+    against: Any,
+    *,
+    tolerance: Tolerance,
+    layers: Mapping[str, str] | None,
+    table: str | PathLike[str] | None,
+    options: Mapping[str, Any],
+) -> "ParityReport":
+    """What `vitconvert.verify` reports, with a tolerance for each dtype if several are given."""
+    asked = {"layers": layers, "table": table, **options}
+    if not isinstance(tolerance, Mapping):
+        return verify(model, against=against, tolerance=tolerance, **asked)
+    if not tolerance:
+        raise UsageError("`tolerance` names no dtype.", hint='such as {"float32": 1e-4}.')
+    reports = [
+        # In float64 verify allows a share of what it is told.
+        verify(
+            model,
+            against=against,
+            tolerance=limit / allowed(1.0, dtype),
+            **{**asked, "dtypes": [dtype]},
+        )
+        for dtype, limit in sorted(tolerance.items())
+    ]
+    return replace(
+        reports[-1],
+        comparisons=tuple(comparison for report in reports for comparison in report.comparisons),
+        layers=tuple(layer for report in reports for layer in report.layers),
+        first_divergence=next(
+            (r.first_divergence for r in reversed(reports) if r.first_divergence), None
+        ),
+    )
+
+
+def failure(report: "ParityReport") -> str:
+    """Why a test fails: the first layer that departs, its cause, and the differences of all."""
+    if not report.verified:
+        return printable(f"{report.source} was not compared: {report.skipped}")
+    departs = report.first_divergence
+    lines = [f"{report.source} does not compute what {report.reference} computes."]
+    if departs:
+        lines += [
+            f"  first departs  {departs.layer}, relative {departs.relative:.1e} in {departs.dtype}"
+            f" on {departs.images}",
+            f"  likely cause   {departs.cause}",
+        ]
+    lines += ["", *layer_table(report), "", *_outputs(report)]
+    lines += [f"  note: {note}" for note in report.notes]
+    return "\n".join(map(printable, lines))
+
+
+def layer_table(report: "ParityReport") -> Iterator[str]:
+    """The relative difference of each layer in each dtype, the first that departs marked."""
+    dtypes = list(dict.fromkeys(layer.dtype for layer in report.layers))
+    names = list(dict.fromkeys(layer.layer for layer in report.layers))
+    found = {(layer.layer, layer.dtype): layer.relative for layer in report.layers}
+    departs = report.first_divergence.layer if report.first_divergence else None
+    middle = names.index(departs) if departs in names else len(names) - 1
+    shown = range(max(middle - _AROUND, 0), min(middle + _AROUND + 1, len(names)))
+    width = max((len(name) for name in names), default=0)
+    yield f"  {'layer':<{width}}" + "".join(f"  {dtype:>8}" for dtype in dtypes)
+    if shown.start:
+        yield f"  ({shown.start} layers before)"
+    for name in names[shown.start : shown.stop]:
+        numbers = "".join(f"  {_short(found.get((name, dtype))):>8}" for dtype in dtypes)
+        mark, end = (">", "  <- departs first") if name == departs else (" ", "")
+        yield f"{mark} {name:<{width}}{numbers}{end}"
+    if names[shown.stop :]:
+        yield f"  ({len(names) - shown.stop} layers after)"
+
+
+def _short(relative: float | None) -> str:
+    if relative is None:
+        return "-"
+    return f"{relative:.1e}" if relative else "0"
+
+
+def _outputs(report: "ParityReport") -> Iterator[str]:
+    """The outputs that differ."""
+    for c in report.comparisons:
+        if not c.ok:
+            yield (
+                f"  {c.output} on {c.images}, {c.dtype}: relative {c.relative:.1e}, allowed "
+                f"{c.tolerance:.0e}, argmax {c.agreed} of {c.rows}"
+            )
