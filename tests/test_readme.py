@@ -51,6 +51,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.save(_jeonsworld(), folder / "checkpoint.bin")
     torch.save(drawn(meta_vit() | mae_decoder()), folder / "mae.pth")
     torch.save(_lucidrains(), folder / "vit.pt")
+    torch.save(_own_head(), folder / "best.pt")
     _team(folder)
     pixels = np.random.default_rng(0).integers(0, 256, (300, 400, 3), dtype=np.uint8)
     (folder / "photos").mkdir()
@@ -65,6 +66,14 @@ def workplace(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     shutil.copytree(files, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+def _own_head() -> dict[str, torch.Tensor]:
+    """A timm model whose head was replaced by dropout and a linear layer."""
+    sizes = {"img_size": 32, "embed_dim": 48, "depth": 2, "num_heads": 12, "num_classes": 7}
+    model = timm.create_model("vit_tiny_patch16_224", **sizes)
+    model.head = torch.nn.Sequential(torch.nn.Dropout(), torch.nn.Linear(48, 5))
+    return model.state_dict()
 
 
 def _jeonsworld() -> dict[str, torch.Tensor]:
@@ -163,7 +172,7 @@ def test_commands(number, workplace, capsys):
 
 
 def test_commands_that_need_a_network_at_least_parse(capsys):
-    assert len(_commands(online=True)) == 5
+    assert len(_commands(online=True)) == 6
     for command in _commands(online=True):
         with pytest.raises(SystemExit) as exit_:
             main([command[0], "--help"])
