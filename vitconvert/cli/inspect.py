@@ -26,7 +26,7 @@ def command(name: str, help_text: str) -> click.Command:
         from vitconvert.api import inspect
         from vitconvert.sources import locate
 
-        located = locate(options["model"], **locate_options(options))
+        located = locate(options["model"], **locate_options(options), headers_only=True)
         inspection = inspect(located, **parse_reading(options))
         if options["as_json"]:
             print_json({"ok": not inspection.problem, **inspection.to_dict()})

@@ -111,7 +111,7 @@ def _verify(options: dict[str, Any]) -> "ParityReport":
             raise
         # The table is about the module alone, then; the report says which tensors were loaded.
         checkpoint = load_checkpoint(located, **{**reading, "table": None, "dialect": None})
-    other = locate(against, **fetching) if against else None
+    other = locate(against, **{**fetching, "tower": None}) if against else None
     measured = {"tolerance": options["tolerance"], "seed": options["seed"]}
     if options["module"]:
         return _verify_module(options, checkpoint, other or checkpoint, measured)
