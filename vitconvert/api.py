@@ -98,7 +98,8 @@ def inspect(
     """
     from vitconvert.inspection import inspect_located
 
-    return inspect_located(locate(source), ReadOptions(**reading))
+    located = locate(source, tower=reading.get("tower"), headers_only=True)
+    return inspect_located(located, ReadOptions(**reading))
 
 
 def load_checkpoint(source: Source, **reading: Unpack[ReadArguments]) -> Checkpoint:
@@ -133,7 +134,8 @@ def load_checkpoint(source: Source, **reading: Unpack[ReadArguments]) -> Checkpo
     """
     if isinstance(source, Checkpoint):
         return source
-    return read_checkpoint(locate(source), ReadOptions(**reading))
+    located = locate(source, tower=reading.get("tower"))
+    return read_checkpoint(located, ReadOptions(**reading))
 
 
 def load_model(
@@ -729,7 +731,8 @@ def diff(
         prefer=prefer_b,
         tower=tower_b,
     )
-    return diff_located(locate(a), locate(b), options_a, options_b, header=header)
+    located_a, located_b = locate(a, tower=tower_a), locate(b, tower=tower_b)
+    return diff_located(located_a, located_b, options_a, options_b, header=header)
 
 
 def build_lucidrains(source: Source | ViTConfig) -> "nn.Module":

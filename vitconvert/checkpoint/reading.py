@@ -48,6 +48,7 @@ def read_checkpoint(located: Located, options: ReadOptions | None = None) -> Che
     container = open_weights(located, options)
     companions = Companions(located=located)
     part = recognise_part(container, companions, options)
+    _check_fetched(located, part)
     container, companions = narrowed(container, companions, part)
     statements = statements_on(companions, options, container)
     gathered = gather(part, statements)
@@ -67,6 +68,21 @@ def read_checkpoint(located: Located, options: ReadOptions | None = None) -> Che
         companions=companions,
         opened=_opened((*container.files, *located.companions), before),
     )
+
+
+def _check_fetched(located: Located, part: Part) -> None:
+    """Refuse to read tensors of which only the place is here.
+
+    Raises:
+        SourceError: Another part of the repository was fetched.
+    """
+    fetched = located.fetched
+    if fetched is not None and fetched.tower != part.tower.prefix:
+        raise SourceError(
+            "Another part of this repository was fetched than the one that is to be read.",
+            evidence={"fetched": fetched, "to read": part.tower.prefix or "the whole file"},
+            hint="give the reference itself; with locate(), tower= says what to fetch.",
+        )
 
 
 def _may_be_read(located: Located) -> list[Path]:

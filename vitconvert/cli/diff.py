@@ -49,11 +49,12 @@ def command(name: str, help_text: str) -> click.Command:
         from vitconvert.sources import locate
 
         fetching = locate_options(options)
+        of_a, of_b = _reading(options, "a"), _reading(options, "b")
         difference = diff(
-            locate(options["a"], **fetching),
-            locate(options["b"], **fetching),
-            **_reading(options, "a"),
-            **_reading(options, "b"),
+            locate(options["a"], **{**fetching, "tower": of_a["tower_a"]}),
+            locate(options["b"], **{**fetching, "tower": of_b["tower_b"]}),
+            **of_a,
+            **of_b,
             header=options["header"],
         )
         if options["as_json"]:

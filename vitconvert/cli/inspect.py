@@ -67,7 +67,8 @@ def _inspect(model: str, options: dict[str, Any]) -> "Inspection":
     from vitconvert.api import inspect
     from vitconvert.sources import locate
 
-    return inspect(locate(model, **locate_options(options)), **parse_reading(options))
+    located = locate(model, **locate_options(options), headers_only=True)
+    return inspect(located, **parse_reading(options))
 
 
 def _as_json(inspection: "Inspection") -> dict[str, Any]:

@@ -145,7 +145,7 @@ def parse_reading(options: dict[str, Any]) -> dict[str, Any]:
 def locate_options(options: dict[str, Any]) -> dict[str, Any]:
     """The fetching options, as `sources.locate` takes them."""
     names = ("revision", "token", "cache_dir", "offline", "quiet")
-    return {name: options[name] for name in names}
+    return {**{name: options[name] for name in names}, "tower": options.get("tower")}
 
 
 def parse_dtype(name: str) -> "torch.dtype | None":

@@ -40,7 +40,8 @@ def source_line(located: "Located") -> str:
     where = located.repo or located.url or located.reference
     revision = f" @ {located.revision[:12]}" if located.revision else ""
     checked = [f"sha256 as published: {', '.join(located.verified)}"] if located.verified else []
-    return line("source", f"{without_secrets(where)}{revision}", *checked)
+    moved = [str(located.fetched)] if located.fetched else []
+    return line("source", f"{without_secrets(where)}{revision}", *checked, *moved)
 
 
 def config_lines(config: "ViTConfig") -> list[str]:

@@ -127,7 +127,9 @@ def _verify(options: dict[str, Any]) -> "ParityReport":
             raise
         # The table is about the module alone, then; the report says which tensors were loaded.
         checkpoint = load_checkpoint(located, **{**reading, "table": None, "dialect": None})
-    other = locate(against, **fetching) if against and not is_golden(against) else against
+    other = against
+    if against and not is_golden(against):
+        other = locate(against, **{**fetching, "tower": None})
     measured = {
         "tolerance": options["tolerance"],
         "seed": options["seed"],

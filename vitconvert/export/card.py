@@ -198,6 +198,7 @@ def _origin(source: Checkpoint, sha256_in: Mapping[str, str]) -> _Rows:
         *((title, text) for title, text in where if text),
         *(("sha256", f"{digest}  {printable(name)}") for name, digest in sha256_in.items()),
         *(("as published", name) for name in located.verified),
+        *([("fetched", str(located.fetched))] if located.fetched else []),
     ]
 
 

@@ -47,6 +47,7 @@ def provenance(
             "url": located.url and published(located.url),
             "sha256": {printable(name): digest for name, digest in sha256_in.items()},
             "verified": list(located.verified),
+            **({"fetched": str(located.fetched)} if located.fetched else {}),
             "dialect": source.dialect,
             "tower": source.tower and source.tower.to_dict(),
         },

@@ -20,8 +20,9 @@ from vitconvert.sources.answers import Listing, Published, read_listing
 from vitconvert.sources.choosing import choose_weights, companions, require
 from vitconvert.sources.hub_cache import RepoCache, require_revision
 from vitconvert.sources.hub_errors import answered, broken, explained
+from vitconvert.sources.hub_ranges import WORTHWHILE, Asked, NoRanges, fetch_part
 from vitconvert.sources.integrity import check_published, kind_of
-from vitconvert.sources.located import Located, beside
+from vitconvert.sources.located import CONFIGS, Fetched, Located, beside
 from vitconvert.sources.offline import offline_error
 from vitconvert.sources.references import HubRepo
 from vitconvert.sources.transfer import BrokenOff, Wanted, receive
@@ -61,6 +62,7 @@ class _Files:
     snapshot: _Snapshot
     weights: str
     paths: Mapping[str, Path]
+    fetched: Fetched | None = None
 
 
 def locate_repo(
@@ -73,6 +75,7 @@ def locate_repo(
     cache_dir: Path | None,
     offline: bool,
     quiet: bool,
+    part: Asked,
 ) -> Located:
     """Download what a conversion reads of a repository, or take it from the cache."""
     from huggingface_hub import constants
@@ -90,7 +93,7 @@ def locate_repo(
     if offline or constants.HF_HUB_OFFLINE:
         files = _from_cache(client, hub.file, _offline(client, asked=True))
     else:
-        files = _from_hub(client, hub.file)
+        files = _from_hub(client, hub.file, part)
     return _located(reference, name, client, files)
 
 
@@ -109,22 +112,58 @@ def _one_revision(written: str | None, option: str | None) -> str | None:
     return written or option
 
 
-def _from_hub(client: _Client, file: str | None) -> _Files:
+def _from_hub(client: _Client, file: str | None, part: Asked) -> _Files:
     try:
         listing = _listing(client)
     except OfflineError as error:
         # A network that fails is no reason to fail where the cache can answer; it is said.
-        found = _from_cache(client, file, error)
+        cached = _from_cache(client, file, error)
         logger.warning("no network answers; %s is taken from the cache", client.repo)
-        return found
+        return cached
     names = _wanted(client.repo, file, listing.files)
-    files = _download(client, listing, names)
-    if names[0].endswith(INDEX):
-        shards = _shards(client.repo, names[0], files[names[0]], listing.files)
-        files |= _download(client, listing, shards)
     hashes = {name: published.hash for name, published in listing.files.items() if published}
     snapshot = _Snapshot(commit=listing.commit, hashes=hashes)
+    sharded = names[0].endswith(INDEX)
+    files = _download(client, listing, names if sharded else names[1:])
+    shards = names[:1]
+    if sharded:
+        shards = _shards(client.repo, names[0], files[names[0]], listing.files)
+    if found := _part(client, listing, names[0], shards, files, part):
+        path, fetched = found
+        paths = {**files, names[0]: path}
+        return _Files(snapshot=snapshot, weights=names[0], paths=paths, fetched=fetched)
+    files |= _download(client, listing, shards)
     return _Files(snapshot=snapshot, weights=names[0], paths=files)
+
+
+def _part(
+    client: _Client,
+    listing: Listing,
+    weights: str,
+    shards: list[str],
+    files: Mapping[str, Path],
+    part: Asked,
+) -> tuple[Path, Fetched] | None:
+    """The headers and the tower of a large repository; None where all of it is to be read."""
+    of_shards = {name: _published(client, listing, name) for name in shards}
+    sizes = [wanted.size for wanted in of_shards.values()]
+    total = sum(size or 0 for size in sizes)
+    known = None not in sizes and all(name.endswith(".safetensors") for name in shards)
+    if not known or (total < WORTHWHILE and not part.headers_only):
+        return None
+    config = next((read_object(p) for name, p in files.items() if name.endswith(CONFIGS)), {})
+    store = RepoCache(cache=client.cache_dir, repo=client.repo)
+    index = files.get(weights)
+    try:
+        return fetch_part(of_shards, weights, index, config, part, store.parts(listing.commit))
+    except NoRanges:
+        return None
+
+
+def _published(client: _Client, listing: Listing, name: str) -> Wanted:
+    if (published := listing.files[name]) is None:
+        raise _no_hash(client.repo, name)
+    return _wanted_file(client, listing.commit, name, published)
 
 
 def _listing(client: _Client) -> Listing:
@@ -211,9 +250,19 @@ def _one_file(client: _Client, listing: Listing, name: str) -> Path:
 
 
 def _receive(client: _Client, commit: str, name: str, published: Published, blob: Path) -> None:
+    wanted = _wanted_file(client, commit, name, published)
+    part = blob.with_name(f"{blob.name}.part")
+    try:
+        receive(wanted, part, quiet=client.quiet)
+    except BrokenOff as error:
+        raise broken(client.repo, name, error) from error
+    part.replace(blob)
+
+
+def _wanted_file(client: _Client, commit: str, name: str, published: Published) -> Wanted:
     from huggingface_hub import hf_hub_url
 
-    wanted = Wanted(
+    return Wanted(
         url=hf_hub_url(client.repo, name, revision=commit),
         headers=_headers(client),
         name=name,
@@ -222,12 +271,6 @@ def _receive(client: _Client, commit: str, name: str, published: Published, blob
         hash=published.hash,
         size=published.size,
     )
-    part = blob.with_name(f"{blob.name}.part")
-    try:
-        receive(wanted, part, quiet=client.quiet)
-    except BrokenOff as error:
-        raise broken(client.repo, name, error) from error
-    part.replace(blob)
 
 
 def _no_hash(repo: str, name: str) -> SourceError:
@@ -275,7 +318,9 @@ def _from_cache(client: _Client, file: str | None, missing: OfflineError) -> _Fi
 
 
 def _located(reference: str, name: str | None, client: _Client, files: _Files) -> Located:
-    paths = dict(sorted(files.paths.items()))
+    weights = files.paths[files.weights]
+    partial = {files.weights} if files.fetched else set()
+    paths = {name: path for name, path in sorted(files.paths.items()) if name not in partial}
     sha256 = {file: hash_file(path) for file, path in paths.items()}
     hashes = files.snapshot.hashes
     verified = [
@@ -283,15 +328,17 @@ def _located(reference: str, name: str | None, client: _Client, files: _Files) -
         for file, path in paths.items()
         if check_published(path, name=file, sha256=sha256[file], published=hashes.get(file, ""))
     ]
-    weights = paths[files.weights]
+    others = [path for name, path in paths.items() if name != files.weights]
+    folder = others[0].parent if partial and others else weights.parent
     return Located(
         reference=reference,
         weights=weights,
-        **beside(weights.parent),
+        **beside(folder),
         name=name,
         repo=client.repo,
         revision=files.snapshot.commit,
         url=None,
         sha256=sha256,
         verified=tuple(verified),
+        fetched=files.fetched,
     )

@@ -41,6 +41,10 @@ class RepoCache:
         """A file of a commit."""
         return self.cache / self._name / "snapshots" / commit / name
 
+    def parts(self, commit: str) -> Path:
+        """Where parts of a commit's large files are; no folder of the client's."""
+        return self.cache / ".vitconvert-parts" / self._name / commit
+
     @contextmanager
     def lock(self, digest: str) -> Iterator[None]:
         """One process at a time; the client's own lock, so that it waits for us as we for it."""

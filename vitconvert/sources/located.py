@@ -3,11 +3,38 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypedDict
 
 CONFIGS = ("config.json", "open_clip_config.json")
 PREPROCESSORS = ("preprocessor_config.json", "processor_config.json")  # of transformers 4 and 5
 OWN = "vitconvert.json"
 COMPANIONS = (*CONFIGS, *PREPROCESSORS, OWN)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fetched:
+    """A part of a repository's weights.
+
+    Attributes:
+        tower: The prefix of the tensors that are here; None: no tensor is, but the headers.
+        moved: Bytes that came over the network.
+        total: Bytes of the files.
+    """
+
+    tower: str | None
+    moved: int
+    total: int
+
+    def __str__(self) -> str:
+        what = f"{self.tower.rstrip('./')} alone" if self.tower else "headers alone"
+        return (
+            f"{what}, by ranges: {_size(self.moved)} of {_size(self.total)}; checked were revision,"
+            " sizes and ETags, not the sha256 of whole files"
+        )
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.2f} MB"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +53,8 @@ class Located:
         url: The address of an https download.
         sha256: File name to the hash that was computed here; empty for local files.
         verified: File names whose content hash equals one that is published.
+        fetched: Which tensors of the weights are here, if not all are: those under the prefix of
+            its tower.
     """
 
     reference: str
@@ -39,6 +68,7 @@ class Located:
     url: str | None
     sha256: Mapping[str, str]
     verified: tuple[str, ...]
+    fetched: Fetched | None = None
 
     @property
     def companions(self) -> tuple[Path, ...]:
@@ -47,7 +77,15 @@ class Located:
         return tuple(path for path in files if path is not None)
 
 
-def beside(directory: Path) -> dict[str, Path | None]:
+class Companions(TypedDict):
+    """The files beside weights, as `Located` has them."""
+
+    config: Path | None
+    preprocessor: Path | None
+    own: Path | None
+
+
+def beside(directory: Path) -> Companions:
     """The `config`, `preprocessor` and `own` fields for weights in a directory."""
     return {
         "config": _first(directory, CONFIGS),

@@ -26,6 +26,8 @@ def locate(
     cache_dir: str | PathLike[str] | None = None,
     offline: bool = False,
     quiet: bool = False,
+    tower: str | None = None,
+    headers_only: bool = False,
 ) -> Located:
     """Turn a reference into local files, and check their hashes where any are published.
 
@@ -40,6 +42,8 @@ def locate(
             `$XDG_CACHE_HOME/vitconvert` for what is not on the Hub.
         offline: Use the cache and ask no server.
         quiet: Show no progress. It is shown on stderr, and only on a terminal.
+        tower: Of a large repository, the image tower to fetch, as for `load_checkpoint`.
+        headers_only: Fetch no tensors of a Hub repository whose files are safetensors.
 
     Raises:
         SourceError: The reference leads nowhere. Names the nearest that does.
@@ -68,6 +72,7 @@ def locate(
                 )
             case HubRepo():
                 from vitconvert.sources.hub import locate_repo
+                from vitconvert.sources.hub_ranges import Asked
 
                 return locate_repo(
                     text,
@@ -78,6 +83,7 @@ def locate(
                     cache_dir=cache,
                     offline=offline,
                     quiet=quiet,
+                    part=Asked(tower=tower, headers_only=headers_only),
                 )
     except OSError as error:
         raise _unusable_disk(text, error) from error
