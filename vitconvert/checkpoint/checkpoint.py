@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitconvert.checkpoint.companions import Companions
+from vitconvert.checkpoint.merging import Merge
 from vitconvert.checkpoint.unchanged import State
 from vitconvert.checkpoint.weights import Weights
 from vitconvert.config import ViTConfig
@@ -37,6 +38,7 @@ class Checkpoint:
         weights: The file of weights that it was read from.
         companions: The JSON files beside it.
         opened: What each file was like when it was opened; see `unchanged`.
+        merge: The adapter that was merged into the tensors of the file, or None.
     """
 
     tensors: Mapping[str, "torch.Tensor"]
@@ -47,6 +49,7 @@ class Checkpoint:
     weights: Weights
     companions: Companions
     opened: Mapping[Path, State]
+    merge: Merge | None = None
 
     @property
     def as_read(self) -> bool:

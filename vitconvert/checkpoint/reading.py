@@ -8,8 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vitconvert.checkpoint.adapters import Adapter, separated
 from vitconvert.checkpoint.checkpoint import Checkpoint
 from vitconvert.checkpoint.companions import Companions
+from vitconvert.checkpoint.merging import Merge, merge_into
 from vitconvert.checkpoint.options import ReadOptions
 from vitconvert.checkpoint.unchanged import State, states_of
 from vitconvert.checkpoint.weights import Weights
@@ -45,8 +47,13 @@ def read_checkpoint(located: Located, options: ReadOptions | None = None) -> Che
     before = states_of(_may_be_read(located))
     container = open_weights(located, options)
     companions = Companions(located=located)
+    container, adapter = separated(container, located, options)
     part = recognise_part(container, companions, options)
     container, companions = narrowed(container, companions, part)
+    merge = None
+    if adapter:
+        merge = merged(container, companions, part, adapter, options)
+        container, part = with_merge(merge, companions, part, options)
     recognised = part.recognised
     statements = statements_on(companions, options)
     gathered = gather_facts(recognised.binding, statements.facts(recognised.table))
@@ -57,8 +64,9 @@ def read_checkpoint(located: Located, options: ReadOptions | None = None) -> Che
         config=config,
         preprocessing=stated_preprocessing(companions, recognised.table, config),
         own_labels=_own_labels(companions, config.num_classes),
-        ledger=ledger,
+        ledger=ledger.with_changes([merge.description]) if merge else ledger,
         weights=weights,
+        merge=merge,
         companions=companions,
         opened=_opened((*container.files, *located.companions), before),
     )
@@ -122,6 +130,32 @@ def narrowed(
         return container, companions
     inside = replace(companions, section=part.section)
     return container.renamed(part.names), inside
+
+
+def merged(
+    container: Container,
+    companions: Companions,
+    part: Part,
+    adapter: Adapter,
+    options: ReadOptions,
+) -> Merge:
+    """An adapter, and its place among the tensors of a model that is proved without it."""
+    recognised, statements = part.recognised, statements_on(companions, options)
+    gathered = gather_facts(recognised.binding, statements.facts(recognised.table))
+    config, _ = prove(container, part, gathered, statements)
+    base = Weights(container=container, recognised=recognised, config=config)
+    return merge_into(base, adapter, part)
+
+
+def with_merge(
+    merge: Merge, companions: Companions, part: Part, options: ReadOptions
+) -> tuple[Container, Part]:
+    """The tensors as they are with an adapter, whose head may make another dialect of them."""
+    container = merge.container()
+    shapes = {name: info.shape for name, info in container.manifest.items()}
+    tables = options.tables(companions.own.get("target"))
+    recognised = recognise(shapes, tables, companions.config)
+    return container, replace(part, recognised=recognised)
 
 
 def statements_on(companions: Companions, options: ReadOptions) -> Statements:

@@ -7,7 +7,8 @@ from pathlib import Path
 CONFIGS = ("config.json", "open_clip_config.json")
 PREPROCESSORS = ("preprocessor_config.json", "processor_config.json")  # of transformers 4 and 5
 OWN = "vitconvert.json"
-COMPANIONS = (*CONFIGS, *PREPROCESSORS, OWN)
+ADAPTER = "adapter_config.json"  # of PEFT
+COMPANIONS = (*CONFIGS, *PREPROCESSORS, OWN, ADAPTER)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +27,7 @@ class Located:
         url: The address of an https download.
         sha256: File name to the hash that was computed here; empty for local files.
         verified: File names whose content hash equals one that is published.
+        adapter: `adapter_config.json` beside them.
     """
 
     reference: str
@@ -39,20 +41,22 @@ class Located:
     url: str | None
     sha256: Mapping[str, str]
     verified: tuple[str, ...]
+    adapter: Path | None = None
 
     @property
     def companions(self) -> tuple[Path, ...]:
         """The JSON files beside the weights."""
-        files = (self.config, self.preprocessor, self.own)
+        files = (self.config, self.preprocessor, self.own, self.adapter)
         return tuple(path for path in files if path is not None)
 
 
 def beside(directory: Path) -> dict[str, Path | None]:
-    """The `config`, `preprocessor` and `own` fields for weights in a directory."""
+    """The `config`, `preprocessor`, `own` and `adapter` fields for weights in a directory."""
     return {
         "config": _first(directory, CONFIGS),
         "preprocessor": _first(directory, PREPROCESSORS),
         "own": _first(directory, (OWN,)),
+        "adapter": _first(directory, (ADAPTER,)),
     }
 
 

@@ -66,6 +66,11 @@ def _sections() -> Mapping[str, Any]:
     return LazyToml((tables_dir() / "towers.toml").read_text(encoding="utf-8"))
 
 
+def tower_prefixes() -> tuple[str, ...]:
+    """What may stand before the names of a larger model's image tower."""
+    return tuple(_sections()["towers"])
+
+
 def find_part(
     shapes: Mapping[str, Shape],
     their_config: Mapping[str, Any],
