@@ -81,7 +81,8 @@ def inspect(
 
     Args:
         source: A path or a reference, as for `load_model`.
-        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower.
+        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower,
+            ignore.
 
     Raises:
         SourceError: The source leads to no file.
@@ -110,6 +111,7 @@ def load_checkpoint(source: Source, **reading: Unpack[ReadArguments]) -> Checkpo
             if it has averaged ones too; by default the averaged ones.
         tower: What stands before the names of the tensors to take, in a file of a larger model,
             such as "vision_tower"; by default, the one image tower that is found.
+        ignore: Patterns of names of tensors that play no part, such as ["aux_head.*"].
 
     Raises:
         SourceError: The source leads to no file.
@@ -151,7 +153,8 @@ def load_model(
         device: Where the model goes.
         fast: Build a `model.fast.FastViT`, for inference only: faster, and equal within rounding
             where the usual one is equal to the last bit.
-        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower.
+        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower,
+            ignore.
 
     Raises:
         UsageError: There is no such device, or a change makes no sense for this model.
@@ -379,7 +382,8 @@ def convert(
             float32, and with the programs that the output is for.
         overwrite: Replace an earlier output. What vitconvert did not write is never replaced.
         command: The command that the record of the output names.
-        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower.
+        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower,
+            ignore.
 
     Raises:
         NotRepresentable: The target cannot compute this function.
@@ -480,8 +484,8 @@ def verify(
         gradients: Whether to compare gradients by the images and by every weight as well, between a
             module and a checkpoint: a wrong backward pass is what training finds.
         image_size, in_channels: Of the images, where neither side is a checkpoint.
-        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower.
-            With a model of your own, `dialect` and `table` are about the names of its tensors, and
+        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower,
+            ignore. With a model of your own, `dialect` and `table` are about the names of its tensors, and
             the others about `against`.
 
     Raises:

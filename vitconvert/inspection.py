@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from vitconvert.checkpoint.adapters import separated
 from vitconvert.checkpoint.companions import Companions
 from vitconvert.checkpoint.options import ReadOptions
 from vitconvert.checkpoint.reading import (
@@ -13,13 +14,14 @@ from vitconvert.checkpoint.reading import (
     prove,
     recognise_part,
     statements_on,
+    with_adapter,
 )
 from vitconvert.containers import TensorInfo
 from vitconvert.conversion.derivation import gather_facts
 from vitconvert.conversion.project_config import Facts
 from vitconvert.errors import VitConvertError
 from vitconvert.sources import Located
-from vitconvert.tables.towers import Part
+from vitconvert.tables.parts import Part
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -107,14 +109,16 @@ def inspect_located(located: Located, options: ReadOptions) -> Inspection:
     notes = container.notes
     problem: VitConvertError | None = None
     try:
+        container, adapter = separated(container, located, options)
         part = recognise_part(container, companions, options)
         container, companions = narrowed(container, companions, part)
+        container, part, merge = with_adapter(container, companions, part, adapter, options)
         recognised = part.recognised
         statements = statements_on(companions, options)
         gathered = gather_facts(recognised.binding, statements.facts(recognised.table))
         facts, missing = gathered.facts, gathered.asked
         notes = (*gathered.notes, *notes)
-        notes = (*notes, *part.notes())
+        notes = (*notes, *part.notes(), *((merge.description,) if merge else ()))
         prove(container, part, gathered, statements)
     except VitConvertError as error:
         problem = error
@@ -124,7 +128,7 @@ def inspect_located(located: Located, options: ReadOptions) -> Inspection:
         wrapper=container.wrapper,
         tensors=whole.manifest,
         dialect=part.recognised.table.name if part else None,
-        prefix=part.prefix + part.recognised.prefix if part else "",
+        prefix=part.tower.prefix + part.recognised.prefix if part else "",
         facts=facts,
         missing=missing,
         ignored=part.ignored if part else {},

@@ -1,12 +1,10 @@
 """Adapters that the real PEFT makes for small models, every number of them random."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from tests.packages import peft
 from tests.small_models import randomise_calmly

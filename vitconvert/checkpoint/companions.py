@@ -9,7 +9,7 @@ from typing import Any
 from vitconvert.documents import read_object
 from vitconvert.errors import CorruptFile
 from vitconvert.sources import Located
-from vitconvert.tables.towers import config_section
+from vitconvert.tables.parts import config_section
 
 # What vitconvert reads back of its own record, and of which kind it is.
 _OWN = (("target", str, "a text"), ("config", dict, "an object"))
@@ -21,13 +21,14 @@ class Companions:
 
     Attributes:
         located: Where they lie.
-        section: Where `config.json` is about the ViT, as a path of keys with dots; "" is all of it.
+        section: Where `config.json` is about the ViT, as a path of keys with dots; "" is all of it,
+            None no part.
 
     Asking for one raises CorruptFile if it is no JSON object, or SourceError if it cannot be read.
     """
 
     located: Located
-    section: str = ""
+    section: str | None = ""
 
     @functools.cached_property
     def config(self) -> Mapping[str, Any]:

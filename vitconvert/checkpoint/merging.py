@@ -20,7 +20,8 @@ from vitconvert.errors import TensorMismatch
 from vitconvert.tables.binding import Link, links_of
 from vitconvert.tables.canonical import instance
 from vitconvert.tables.detection import common_prefix
-from vitconvert.tables.towers import Part, tower_prefixes
+from vitconvert.tables.parts import Part
+from vitconvert.tables.towers import tower_prefixes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -249,7 +250,7 @@ def merge_into(base: Weights, adapter: Adapter, part: Part) -> Merge:
         base.config,
         base.table,
         _prefixes(adapter.wanted, part),
-        tower=bool(part.prefix),
+        tower=bool(part.tower.prefix),
         file=str(adapter.container.path),
     )
     return Merge(base=base, adapter=adapter, placement=placement)
@@ -257,7 +258,8 @@ def merge_into(base: Weights, adapter: Adapter, part: Part) -> Merge:
 
 def _prefixes(names: Collection[str], part: Part) -> list[str]:
     """What may stand before the names of the image tower where the adapter was trained."""
-    inner = part.prefix.removeprefix("model.")
-    known = ("", common_prefix(names), part.prefix, inner, f"model.{inner}", *tower_prefixes())
+    tower = part.tower.prefix
+    inner = tower.removeprefix("model.")
+    known = ("", common_prefix(names), tower, inner, f"model.{inner}", *tower_prefixes())
     there = [prefix for prefix in known if any(name.startswith(prefix) for name in names)]
     return list(dict.fromkeys(there))

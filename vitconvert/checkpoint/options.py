@@ -1,14 +1,18 @@
 """How to read a checkpoint: what its files may not show."""
 
-from collections.abc import Mapping
+import fnmatch
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypedDict
 
+from vitconvert.errors import UsageError, nearest
 from vitconvert.sources import Located
 from vitconvert.tables.dialects import find_tables, read_table
 from vitconvert.tables.table import Table
+
+IGNORED = "you ignored it"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +32,7 @@ class ReadOptions:
         adapter: A LoRA or DoRA adapter of PEFT to merge: what `sources.locate` takes or returned.
         lora_scale: What the product of its two matrices is multiplied with, where no
             adapter_config.json says it: lora_alpha / r.
+        ignore: Patterns of names of tensors that play no part, such as `["aux_head.*"]`.
     """
 
     dialect: str | None = None
@@ -38,6 +43,26 @@ class ReadOptions:
     tower: str | None = None
     adapter: str | PathLike[str] | Located | None = None
     lora_scale: float | None = None
+    ignore: Sequence[str] = ()
+
+    def ignored(self, names: Iterable[str]) -> dict[str, str]:
+        """Which of these tensors `ignore` names, and the reason.
+
+        Raises:
+            UsageError: A pattern names none.
+        """
+        found: dict[str, str] = {}
+        every = list(names)
+        for pattern in self.ignore:
+            matching = fnmatch.filter(every, pattern)
+            if not matching:
+                raise UsageError(
+                    f"No tensor is called {pattern!r}, which is to be ignored.",
+                    evidence={"like it": ", ".join(nearest(pattern, every, 3)) or every[0]},
+                    hint="patterns are of whole names, such as 'aux_head.*'.",
+                )
+            found |= dict.fromkeys(matching, f"{IGNORED} ({pattern})")
+        return found
 
     def tables(self, written_as: str | None = None) -> list[Table] | None:
         """The tables that may explain the checkpoint; None: all of `weights_map/`.
@@ -62,3 +87,4 @@ class ReadArguments(TypedDict, total=False):
     tower: str | None
     adapter: str | PathLike[str] | Located | None
     lora_scale: float | None
+    ignore: Sequence[str]

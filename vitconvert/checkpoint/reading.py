@@ -6,7 +6,7 @@ Only headers and the JSON files beside them are read.
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vitconvert.checkpoint.adapters import Adapter, separated
 from vitconvert.checkpoint.checkpoint import Checkpoint
@@ -26,8 +26,11 @@ from vitconvert.errors import SourceError, UsageError
 from vitconvert.labels import Labels, stated_labels
 from vitconvert.preprocessing.stated import stated_preprocessing
 from vitconvert.sources import Located
+from vitconvert.tables.binding import Shape
 from vitconvert.tables.detection import recognise
-from vitconvert.tables.towers import Part, find_part
+from vitconvert.tables.parts import Header, Part
+from vitconvert.tables.table import Table
+from vitconvert.tables.towers import find_part
 
 if TYPE_CHECKING:
     import torch
@@ -50,10 +53,7 @@ def read_checkpoint(located: Located, options: ReadOptions | None = None) -> Che
     container, adapter = separated(container, located, options)
     part = recognise_part(container, companions, options)
     container, companions = narrowed(container, companions, part)
-    merge = None
-    if adapter:
-        merge = merged(container, companions, part, adapter, options)
-        container, part = with_merge(merge, companions, part, options)
+    container, part, merge = with_adapter(container, companions, part, adapter, options)
     recognised = part.recognised
     statements = statements_on(companions, options)
     gathered = gather_facts(recognised.binding, statements.facts(recognised.table))
@@ -114,48 +114,60 @@ def _path(located: Located) -> Path:
 
 def recognise_part(container: Container, companions: Companions, options: ReadOptions) -> Part:
     """The ViT in a file; vitconvert.json names its dialect in a directory that vitconvert wrote."""
-    return find_part(
-        {name: info.shape for name, info in container.manifest.items()},
-        companions.config,
-        tables=options.tables(companions.own.get("target")),
-        tower=options.tower,
+    shapes = {name: info.shape for name, info in container.manifest.items()}
+    tables = options.tables(companions.own.get("target"))
+    return _part_of(shapes, companions.config, options, tables)
+
+
+def _part_of(
+    shapes: Mapping[str, Shape],
+    config: Mapping[str, Any],
+    options: ReadOptions,
+    tables: list[Table] | None,
+) -> Part:
+    ignored = options.ignored(shapes)
+    header = Header(
+        shapes={name: shape for name, shape in shapes.items() if name not in ignored},
+        config=config,
+        tables=None if tables is None else tuple(tables),
+        ignored=ignored,
     )
+    return find_part(header, options.tower)
 
 
 def narrowed(
     container: Container, companions: Companions, part: Part
 ) -> tuple[Container, Companions]:
     """The tensors of a tower alone, under its own names, and what the files say of it."""
-    if not part.outside and all(new == old for new, old in part.names.items()):
+    if part.is_whole:
         return container, companions
-    inside = replace(companions, section=part.section)
-    return container.renamed(part.names), inside
+    return container.renamed(part.names), replace(companions, section=part.tower.section)
 
 
-def merged(
+def with_adapter(
     container: Container,
     companions: Companions,
     part: Part,
-    adapter: Adapter,
+    adapter: Adapter | None,
     options: ReadOptions,
-) -> Merge:
-    """An adapter, and its place among the tensors of a model that is proved without it."""
+) -> tuple[Container, Part, Merge | None]:
+    """The tensors as they are with an adapter, whose head may make another dialect of them.
+
+    Raises:
+        TensorMismatch: The adapter does not fit the model, or the model is not one without it.
+    """
+    if adapter is None:
+        return container, part, None
     recognised, statements = part.recognised, statements_on(companions, options)
     gathered = gather_facts(recognised.binding, statements.facts(recognised.table))
     config, _ = prove(container, part, gathered, statements)
     base = Weights(container=container, recognised=recognised, config=config)
-    return merge_into(base, adapter, part)
-
-
-def with_merge(
-    merge: Merge, companions: Companions, part: Part, options: ReadOptions
-) -> tuple[Container, Part]:
-    """The tensors as they are with an adapter, whose head may make another dialect of them."""
+    merge = merge_into(base, adapter, part)
     container = merge.container()
     shapes = {name: info.shape for name, info in container.manifest.items()}
     tables = options.tables(companions.own.get("target"))
     recognised = recognise(shapes, tables, companions.config)
-    return container, replace(part, recognised=recognised)
+    return container, replace(part, recognised=recognised), merge
 
 
 def statements_on(companions: Companions, options: ReadOptions) -> Statements:
@@ -188,8 +200,7 @@ def prove(
     check_dtypes(recognised.binding, dtypes, str(container.path))
     statements.check_class(recognised.table, config)
     notes = (*gathered.notes, *container.notes)
-    outside = {**recognised.wrappers_own, **part.outside}
-    return config, open_ledger(recognised.binding, config, (*notes, *part.notes()), outside)
+    return config, open_ledger(recognised.binding, config, (*notes, *part.notes()), part.beside)
 
 
 def _own_labels(companions: Companions, num_classes: int) -> Labels | None:
@@ -215,11 +226,11 @@ def read_state_dict(
     from vitconvert.conversion.materialise import materialise
 
     shapes = {name: tuple(tensor.shape) for name, tensor in state_dict.items()}
-    recognised = recognise(shapes, options.tables())
-    binding = recognised.binding
+    part = _part_of(shapes, {}, options, options.tables())
+    recognised, binding = part.recognised, part.recognised.binding
     config, _ = derive_config(binding, state(parse_fields(options.overrides or {}), USER))
     check_accounts(binding, config, _PLACE)
-    theirs = {key: state_dict[recognised.prefix + key] for key in binding.shapes}
+    theirs = {key: state_dict[part.names[recognised.prefix + key]] for key in binding.shapes}
     dtypes = {key: str(tensor.dtype).removeprefix("torch.") for key, tensor in theirs.items()}
     check_dtypes(binding, dtypes, _PLACE)
     return materialise(plan_reading(binding, config), theirs.__getitem__), config

@@ -48,6 +48,12 @@ _READING = (
         metavar="PREFIX",
         help="In a larger model, what the ViT's tensor names begin with; default: detected.",
     ),
+    click.option(
+        "--ignore",
+        multiple=True,
+        metavar="PATTERN",
+        help="Leave tensors out, such as 'aux_head.*'. May be repeated.",
+    ),
 )
 _CHANGING = (
     click.option("--image-size", help="Resample positions: 384 or 224x320 (height x width)."),
@@ -131,7 +137,7 @@ def parse_settings(settings: tuple[str, ...]) -> dict[str, str]:
 
 def parse_reading(options: dict[str, Any]) -> dict[str, Any]:
     """The reading options, as `vitconvert.load_checkpoint` takes them."""
-    names = ("dialect", "architecture", "table", "prefer", "tower")
+    names = ("dialect", "architecture", "table", "prefer", "tower", "ignore")
     overrides = parse_settings(options["settings"])
     return {name: options[name] for name in names} | {"overrides": overrides}
 

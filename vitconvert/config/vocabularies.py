@@ -35,6 +35,7 @@ RESAMPLINGS = (
     "bicubic",  # Hugging Face ViT, DeiT, MAE, MSN, I-JEPA; Meta MAE, DeiT
     "bicubic_align_corners",  # torchvision `interpolate_embeddings`
     "bicubic_offset",  # Meta DINO, DINOv2 without registers: (new + 0.1) / old as scale
+    "bilinear",  # Hugging Face DPT
     "bilinear_antialias",  # Hugging Face SigLIP 2 (NaFlex)
     "bilinear_align_corners",  # Google, big_vision, jeonsworld: scipy.ndimage.zoom(order=1)
 )

@@ -15,6 +15,7 @@ INTERPOLATION: dict[str, dict[str, str | bool]] = {
     "bicubic": {"mode": "bicubic", "align_corners": False},
     "bicubic_align_corners": {"mode": "bicubic", "align_corners": True},
     "bicubic_offset": {"mode": "bicubic", "align_corners": False},
+    "bilinear": {"mode": "bilinear", "align_corners": False},
     "bilinear_antialias": {"mode": "bilinear", "align_corners": False, "antialias": True},
     # scipy.ndimage.zoom(order=1) aligns the corners of both grids.
     "bilinear_align_corners": {"mode": "bilinear", "align_corners": True},

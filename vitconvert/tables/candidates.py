@@ -70,11 +70,13 @@ def _right_side(row: str, name: str) -> str:
         return row
     kind = row.rpartition(".")[2]
     for text in _with_ancestors(name):
-        for key in (row, row.removesuffix(kind) + "{p}"):
-            at = text.find(f'\n"{key}"')
-            if at >= 0:
-                line = text[at + len(key) + 3 :].partition("\n")[0]
-                return "".join(_QUOTED.findall(line)[:1])  # nothing, if it is set to false
+        said = [
+            "".join(_QUOTED.findall(text[at + len(key) + 3 :].partition("\n")[0])[:1])
+            for key in (row, row.removesuffix(kind) + "{p}")
+            if (at := text.find(f'\n"{key}"')) >= 0
+        ]
+        if said:  # nothing, if it is set to false and not said of both kinds
+            return max(said)
     return row
 
 

@@ -24,23 +24,44 @@ class _Modules:
     block: str = "layers.{i}"
     norm2: str = "layernorm_after"
     norm: str = "layernorm"  # of all tokens
+    kind: str = ""  # the class, where transformers' own lists have none
+    pooled: bool = (
+        False  # whether the class pools tokens as vitconvert's model does, without a head
+    )
 
 
 _VIT = _Modules()
-_DINOV2 = _Modules(block="encoder.layer.{i}", norm2="norm2")
+_DINOV2 = _Modules(block="encoder.layer.{i}", norm2="norm2", pooled=True)
 _SIGLIP = _Modules(
     patches="embeddings.patch_embedding",
     block="encoder.layers.{i}",
     norm2="layer_norm2",
     norm="post_layernorm",
 )
+_CLIP = replace(_SIGLIP, norm="", pooled=True)
 _MODULES = {
     **dict.fromkeys(("vit", "deit", "vit_mae", "vit_msn", "ijepa", "beit"), _VIT),
     "data2vec-vision": _Modules(block="encoder.layer.{i}"),
     **dict.fromkeys(("dinov2", "dinov2_with_registers"), _DINOV2),
-    "dinov3_vit": _Modules(block="model.layer.{i}", norm2="norm2", norm="norm"),
-    "clip": replace(_SIGLIP, norm=""),
+    "dinov3_vit": _Modules(block="model.layer.{i}", norm2="norm2", norm="norm", pooled=True),
+    **dict.fromkeys(("clip", "chinese_clip"), _CLIP),
+    "metaclip_2": replace(_CLIP, kind="MetaClip2VisionModel"),
+    "altclip": replace(_CLIP, kind="AltCLIPVisionModel"),
+    "owlvit": replace(_CLIP, kind="OwlViTVisionModel"),
+    "owlv2": replace(_CLIP, kind="Owlv2VisionModel"),
     **dict.fromkeys(("siglip", "siglip2"), _SIGLIP),
+    **dict.fromkeys(
+        ("idefics3", "idefics3_vision"), replace(_SIGLIP, kind="Idefics3VisionTransformer")
+    ),
+    **dict.fromkeys(
+        ("smolvlm", "smolvlm_vision"), replace(_SIGLIP, kind="SmolVLMVisionTransformer")
+    ),
+    "blip": replace(_CLIP, kind="BlipVisionModel", pooled=False),
+    "blip_2": replace(_CLIP, kind="Blip2VisionModel", pooled=False),
+    "instructblip": replace(_CLIP, kind="InstructBlipVisionModel", pooled=False),
+    "instructblipvideo": replace(_CLIP, kind="InstructBlipVideoVisionModel", pooled=False),
+    "internvl_vision": _Modules(block="encoder.layer.{i}"),
+    "dpt": _Modules(block="encoder.layer.{i}"),
     "aimv2": _Modules(
         patches="embeddings.rms_norm",
         block="encoder.layers.{i}",
@@ -49,8 +70,11 @@ _MODULES = {
     ),
 }
 _CHOOSES_CODE = ("attn_implementation", "auto_map", "experts_implementation", "quantization_config")
+_WITH_PROJECTION = {
+    "clip": "CLIPVisionModelWithProjection",
+    "metaclip_2": "MetaClip2VisionModelWithProjection",
+}
 _TOWER = "_vision_model"  # ends the model type of an image tower by itself
-_POOLED = ("Dinov2Model", "Dinov2WithRegistersModel", "DINOv3ViTModel", "CLIPVisionModel")
 
 
 def transformers_reference(checkpoint: Checkpoint) -> Reference:
@@ -67,27 +91,62 @@ def transformers_reference(checkpoint: Checkpoint) -> Reference:
     tensors = own_tensors(checkpoint)
     theirs = _their_config(checkpoint)
     model_type = theirs["model_type"].removesuffix(_TOWER)
+    if model_type == "altclip":  # 5.x writes a spelling that only the whole model reads
+        tensors = {n.replace("encoder.layer.", "encoder.layers."): t for n, t in tensors.items()}
+    places = _MODULES[model_type]
     kind = _class_of(model_type, tensors)
-    config = transformers.AutoConfig.for_model(**_config_of(kind, theirs))
+    model = _built(kind, theirs, tensors, checkpoint)
+    gives_output = _gives_output(model, places)
+    return Reference(
+        name=f"transformers {transformers.__version__} {kind}",
+        model=model.eval(),
+        taps=_taps(model, places, checkpoint.config.depth),
+        run=run if gives_output else _run_to_tokens,
+        reads="output" if gives_output else "tokens",
+        **_in_float32(kind),
+    )
+
+
+def _built(
+    kind: str, theirs: Mapping[str, Any], tensors: dict[str, Tensor], checkpoint: Checkpoint
+) -> Any:
+    import transformers
+
+    of_kind = getattr(transformers, kind)
+    # Some classes of towers have no sibling with the projection that stands beside the tower.
+    projection = {} if "Projection" in kind else _taken(tensors, "visual_projection.")
     with silent_transformers():
-        model, problems = getattr(transformers, kind).from_pretrained(
+        model, problems = of_kind.from_pretrained(
             None,
-            config=config,
+            config=_config_of(of_kind, theirs),
             state_dict=tensors,
             dtype=next(iter(tensors.values())).dtype,
-            attn_implementation="sdpa",
+            attn_implementation="sdpa" if of_kind._supports_sdpa else "eager",
             output_loading_info=True,
             **_pooler(kind, checkpoint.config, tensors),
         )
     _check(kind, problems, checkpoint.ledger.ignored)
-    return Reference(
-        name=f"transformers {transformers.__version__} {kind}",
-        model=model.eval(),
-        taps=_taps(model, _MODULES[model_type], checkpoint.config.depth),
-        run=run,
-        reads="output" if _gives_output(model) else "tokens",
-        **_in_float32(kind),
-    )
+    return _Projected(model, projection["visual_projection.weight"]) if projection else model
+
+
+def _taken(tensors: dict[str, Tensor], start: str) -> dict[str, Tensor]:
+    """What begins so, taken out of the others."""
+    return {name: tensors.pop(name) for name in list(tensors) if name.startswith(start)}
+
+
+class _Projected(nn.Module):
+    """An image tower with the projection of its larger model, as `get_image_features` has them."""
+
+    def __init__(self, tower: nn.Module, weight: Tensor) -> None:
+        super().__init__()
+        self.vision_model = tower
+        self.visual_projection = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
+        self.visual_projection.weight = nn.Parameter(weight)
+
+    def forward(self, pixel_values: Tensor) -> Any:
+        output = self.vision_model(pixel_values=pixel_values)
+        output["image_embeds"] = self.visual_projection(output.pooler_output)
+        return output
 
 
 def _in_float32(kind: str) -> dict[str, Any]:
@@ -126,18 +185,19 @@ def _without_code(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _config_of(kind: str, theirs: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration of one class: of an image tower, where another is of two towers."""
+def _config_of(kind: Any, theirs: Mapping[str, Any]) -> Any:
+    """The configuration of a class: of an image tower, where the file is about two towers."""
     # A CLIP of 2022 may have the older section, which then counts alone.
     vision = theirs.get("vision_config_dict") or theirs.get("vision_config")
     if vision is None:
-        return dict(theirs)
-    if "ForImageClassification" in kind:
+        said = dict(theirs)
+    elif "ForImageClassification" in kind.__name__:
         # Pooling by attention plays no part in it.
-        return {**theirs, "vision_config": {**vision, "vision_use_head": False}}
-    projected = kind.endswith("WithProjection")
-    own = {"projection_dim": theirs["num_labels"]} if projected else {}
-    return {**vision, **own, "model_type": theirs["model_type"] + _TOWER}
+        said = {**theirs, "vision_config": {**vision, "vision_use_head": False}}
+    else:
+        projected = "WithProjection" in kind.__name__
+        said = vision | ({"projection_dim": theirs["num_labels"]} if projected else {})
+    return kind.config_class(**{k: v for k, v in said.items() if k != "model_type"})
 
 
 def _config_from_ours(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -157,12 +217,12 @@ def _class_of(model_type: str, tensors: Collection[str]) -> str:
     classifiers = modeling_auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES
     if "cls_classifier.weight" in tensors:
         return "DeiTForImageClassificationWithTeacher"
-    if "visual_projection.weight" in tensors:
-        return "CLIPVisionModelWithProjection"
+    if "visual_projection.weight" in tensors and model_type in _WITH_PROJECTION:
+        return _WITH_PROJECTION[model_type]
     if "classifier.weight" in tensors:
         found = classifiers.get(model_type)
     else:
-        found = bare.get(model_type + _TOWER) or bare.get(model_type)
+        found = _MODULES[model_type].kind or bare.get(model_type + _TOWER) or bare.get(model_type)
     if not found:
         raise NotRepresentable(f"transformers has no class of {model_type} with a classifier.")
     return found if isinstance(found, str) else str(found[0])
@@ -171,7 +231,7 @@ def _class_of(model_type: str, tensors: Collection[str]) -> str:
 def _pooler(kind: str, config: ViTConfig, tensors: Collection[str]) -> dict[str, bool]:
     if kind in ("BeitModel", "Data2VecVisionModel"):
         return {"add_pooling_layer": config.pooling != "none"}
-    if kind in ("ViTModel", "DeiTModel", "IJepaModel"):
+    if kind in ("ViTModel", "DeiTModel", "IJepaModel", "DPTModel"):
         return {"add_pooling_layer": any(name.endswith("pooler.dense.weight") for name in tensors)}
     return {}
 
@@ -217,11 +277,10 @@ def _encoder(model: nn.Module, modules: Collection[str]) -> str:
     return next((f"{name}." for name in names if name in modules), "")
 
 
-def _gives_output(model: nn.Module) -> bool:
+def _gives_output(model: nn.Module, places: _Modules) -> bool:
     """Whether a class returns more than tokens."""
     heads = ("classifier", "cls_classifier", "visual_projection", "pooler", "head")
-    pooled = type(model).__name__ in _POOLED
-    return pooled or any(getattr(model, name, None) is not None for name in heads)
+    return places.pooled or any(getattr(model, name, None) is not None for name in heads)
 
 
 def run(model: nn.Module, images: Tensor) -> Tensor:
@@ -232,6 +291,12 @@ def run(model: nn.Module, images: Tensor) -> Tensor:
             tensor: Tensor = getattr(output, name)
             return tensor
     raise AssertionError(type(output))
+
+
+def _run_to_tokens(model: nn.Module, images: Tensor) -> Tensor:
+    """The tokens, whatever the class makes of them besides."""
+    tokens: Tensor = model(**_inputs(model, images)).last_hidden_state
+    return tokens
 
 
 def _inputs(model: nn.Module, images: Tensor) -> dict[str, Tensor]:

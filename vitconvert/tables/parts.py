@@ -1,0 +1,167 @@
+"""A ViT that is a part of a checkpoint, and the header in which it is looked for."""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from vitconvert.errors import NotRepresentable
+from vitconvert.tables.binding import Shape
+from vitconvert.tables.detection import Recognised, fitting, recognise
+from vitconvert.tables.table import Table
+from vitconvert.toml_files import LazyToml, tables_dir
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tower:
+    """Where a ViT may be in a larger model.
+
+    Attributes:
+        prefix: What stands before the names of its tensors; "" is the whole file.
+        section: Where config.json is about it, as a path of keys with dots; "" is all of that file,
+            None no part of it.
+        model: Whose tower it is, in words.
+    """
+
+    prefix: str
+    section: str | None = None
+    model: str = "a larger model"
+
+
+WHOLE = Tower(prefix="", section="", model="")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """The ViT among a checkpoint's tensors.
+
+    Attributes:
+        tower: Where it is.
+        names: What its dialect calls a tensor -> what the file calls it.
+        outside: The file's other tensors, and what they are.
+        left_out: Tensors that the user ignores, and why.
+        head: What the file calls the head, where its dialect calls it otherwise.
+        recognised: Its dialect.
+    """
+
+    tower: Tower = WHOLE
+    names: Mapping[str, str]
+    outside: Mapping[str, str] = field(default_factory=dict)
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    head: str = ""
+    recognised: Recognised
+
+    @property
+    def beside(self) -> Mapping[str, str]:
+        """What of the file its dialect knows nothing of, and why it plays no part."""
+        return {**self.recognised.wrappers_own, **self.outside, **self.left_out}
+
+    @property
+    def ignored(self) -> Mapping[str, str]:
+        """What of the file plays no part, and why."""
+        return {**self.recognised.binding.ignored, **self.beside}
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is the whole file, under the names of the file."""
+        return not self.beside and all(new == old for new, old in self.names.items())
+
+    def notes(self) -> tuple[str, ...]:
+        """Which part of the file this is, a sentence each."""
+        notes = []
+        if self.tower.prefix and not self.head:
+            prefix = self.tower.prefix.rstrip("./")
+            notes.append(f"the image tower under {prefix} ({self.tower.model}) was taken")
+        if self.head:
+            notes.append(
+                f"{self.head} is taken for the head, and to read what the head of a "
+                f"{self.recognised.table.title} reads; --set pooling=... states otherwise"
+            )
+        if count := len(self.left_out):
+            tensors = "1 tensor was" if count == 1 else f"{count} tensors were"
+            notes.append(f"{tensors} ignored as you asked: parity was not tested for them")
+        return tuple(notes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Header:
+    """What a ViT is looked for in.
+
+    Attributes:
+        shapes: Names and shapes from the checkpoint's header.
+        config: The `config.json` beside it.
+        tables: The dialects to try; None: all of `weights_map/`.
+        ignored: Tensors that are not among the shapes, and why.
+    """
+
+    shapes: Mapping[str, Shape]
+    config: Mapping[str, Any] = field(default_factory=dict)
+    tables: tuple[Table, ...] | None = None
+    ignored: Mapping[str, str] = field(default_factory=dict)
+
+    def inside(self, tower: Tower) -> dict[str, Shape]:
+        """The tensors of a tower, under its own names."""
+        start = tower.prefix
+        return {n[len(start) :]: s for n, s in self.shapes.items() if n.startswith(start)}
+
+    def config_of(self, tower: Tower) -> Mapping[str, Any]:
+        """What config.json says of a tower."""
+        return config_section(self.config, tower.section)
+
+    def fitting(self, shapes: Mapping[str, Shape], tower: Tower) -> Recognised | None:
+        """The one dialect that explains these tensors of a tower, or None."""
+        return fitting(shapes, self.tables, self.config_of(tower))
+
+    def nearest(self, shapes: Mapping[str, Shape], tower: Tower) -> Recognised:
+        """The dialect that explains most of them; UnknownDialect, if it explains few."""
+        return recognise(shapes, self.tables, self.config_of(tower))
+
+    def part(
+        self,
+        tower: Tower,
+        recognised: Recognised,
+        names: Mapping[str, str] | None = None,
+        head: str = "",
+    ) -> Part:
+        """A ViT that was found: by default, all that stands under the tower's prefix."""
+        names = names or {name: tower.prefix + name for name in self.inside(tower)}
+        used = set(names.values())
+        why = f"outside the image tower {tower.prefix.rstrip('./')}"
+        outside = {name: why for name in self.shapes if name not in used}
+        return Part(
+            tower=tower,
+            names=names,
+            outside=outside,
+            left_out=self.ignored,
+            head=head,
+            recognised=recognised,
+        )
+
+
+@functools.cache
+def sections() -> Mapping[str, Any]:
+    """`weights_map/towers.toml`."""
+    return LazyToml((tables_dir() / "towers.toml").read_text(encoding="utf-8"))
+
+
+def config_section(config: Mapping[str, Any], path: str | None) -> Mapping[str, Any]:
+    """The object at a dotted path of a config.json; empty if there is none."""
+    section: Any = config if path is not None else None
+    for step in path.split(".") if path else ():
+        section = section.get(step) if isinstance(section, Mapping) else None
+    return section if isinstance(section, Mapping) else {}
+
+
+def check_model(config: Mapping[str, Any]) -> None:
+    """Refuse a model that has a known ViT's tensors, and computes something else, by its name.
+
+    Raises:
+        NotRepresentable: config.json names such a model.
+    """
+    kind = config.get("model_type")
+    if isinstance(kind, str) and kind in (others := sections()["others"]):
+        raise NotRepresentable(
+            f"This is {others[kind]}.",
+            evidence={"config.json": f"model_type = {kind!r}"},
+            meaning="Its tensors have the names of a plain ViT's, and mean another function.",
+        )
