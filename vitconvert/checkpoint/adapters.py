@@ -1,7 +1,7 @@
 """Adapters: LoRA and DoRA as PEFT writes them, in a directory of their own or among a model's
 tensors. Only headers and adapter_config.json are read here."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -92,6 +92,21 @@ def separated(
     config = _config(located, options.lora_scale)
     adapter = _adapter(container, names, config, "within the file", saved=names.saved, files=())
     return container.renamed({**names.rest, **names.replaced}), adapter
+
+
+def check_merged(names: Iterable[str]) -> None:
+    """Refuse a state dict with an adapter that is not merged.
+
+    Raises:
+        TensorMismatch: It has one.
+    """
+    if found := read_names(names).low_rank:
+        raise TensorMismatch(
+            "The state dict holds an adapter that is not merged.",
+            evidence={"module": next(iter(found)), "modules": len(found)},
+            hint="give that of model.merge_and_unload() (PEFT), or the file to load_checkpoint "
+            "with lora_scale=.",
+        )
 
 
 def open_adapter(reference: object, scale: float | None) -> Adapter:
@@ -251,12 +266,13 @@ def _check_magnitude(
     file: str,
 ) -> None:
     if config.dora is not None and config.dora != (magnitude is not None):
-        found = "has a magnitude vector" if magnitude else "has no magnitude vector"
         raise ConflictingFact(
-            f"adapter_config.json says use_dora = {config.dora}, and a module {found}.".replace(
-                "True", "true"
-            ).replace("False", "false"),
-            evidence={"file": file, "module": module},
+            "adapter_config.json and the tensors of the adapter do not say the same of DoRA.",
+            evidence={
+                "file": file,
+                "adapter_config.json": f"use_dora = {str(config.dora).lower()}",
+                module: "has a magnitude vector" if magnitude else "has no magnitude vector",
+            },
             hint="the two are of different adapters; get both again.",
         )
     if magnitude and [n for n in shapes[magnitude] if n != 1] != [n for n in shape[:1] if n != 1]:

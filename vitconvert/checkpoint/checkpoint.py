@@ -53,7 +53,7 @@ class Checkpoint:
 
     @property
     def as_read(self) -> bool:
-        """Whether the tensors are still those of the file."""
+        """Whether the tensors are still those of the file, with the adapter that was merged."""
         return self.tensors is self.weights.tensors
 
     @property

@@ -52,9 +52,8 @@ class Merge:
         """What is done, as far as headers tell."""
         adapter = self.adapter
         scales = sorted({f"{one.scale:g}" for one in adapter.low_rank.values()}, key=float)
-        ranks = sorted(
-            {adapter.container.manifest[o.down].shape[0] for o in adapter.low_rank.values()}
-        )
+        manifest = adapter.container.manifest
+        ranks = sorted({manifest[one.down].shape[0] for one in adapter.low_rank.values()})
         used = [name for name in adapter.low_rank if name in self.placement.links]
         parts = [
             f"rank {' and '.join(map(str, ranks))}",
@@ -84,7 +83,7 @@ class Merge:
     @functools.cached_property
     def touched(self) -> frozenset[str]:
         """Canonical names of all tensors that are changed or replaced."""
-        return frozenset(link.ours for links in self._links.values() for link in links)
+        return frozenset(link.ours for links in self.placement.links.values() for link in links)
 
     @functools.cached_property
     def _links(self) -> Mapping[str, tuple[Link, ...]]:
@@ -101,6 +100,7 @@ class Merge:
     def _back(self) -> Plan:
         """From the adapter's layout, and what it leaves of the file, to the file."""
         laid = plan_overlay(self.base.plan, self._renamed(self._links))
+        ours = {link.ours for links in self._links.values() for link in links}
         back: dict[str, list[Link]] = defaultdict(list)
         touched = set()
         for name, links in self.base.recognised.binding.links.items():
@@ -109,7 +109,7 @@ class Merge:
                     self._check_zeros(name, link)
                     continue
                 back[link.theirs].append(link)
-                if name in self.touched:
+                if name in ours:
                     touched.add(link.theirs)
         return compose(laid, plan_back({key: back[key] for key in touched}, laid.sizes))
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitconvert.checkpoint.adapters import Adapter, separated
+from vitconvert.checkpoint.adapters import Adapter, check_merged, separated
 from vitconvert.checkpoint.checkpoint import Checkpoint
 from vitconvert.checkpoint.companions import Companions
 from vitconvert.checkpoint.merging import Merge, merge_into
@@ -225,6 +225,7 @@ def read_state_dict(
     """
     from vitconvert.conversion.materialise import materialise
 
+    check_merged(state_dict)
     shapes = {name: tuple(tensor.shape) for name, tensor in state_dict.items()}
     part = _part_of(shapes, {}, options, options.tables())
     recognised, binding = part.recognised, part.recognised.binding

@@ -141,9 +141,7 @@ class _Fields:
 
     def flag(self, name: str) -> bool:
         value = self.content.get(name)
-        if value not in (None, True, False) or (
-            isinstance(value, int | float) and value is not bool(value)
-        ):
+        if value is not None and not isinstance(value, bool):
             raise self._wrong(name, "true or false")
         return bool(value)
 

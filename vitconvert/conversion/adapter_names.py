@@ -5,7 +5,7 @@
     module.lora_down.weight, module.lora_up.weight      mmengine
     module.lora_embedding_A, module.lora_embedding_B    PEFT, of a table of embeddings
     module.lora_magnitude_vector                        PEFT, DoRA: the length of each output's row
-    module.modules_to_save.NAME.weight                  a whole module, trained in place of another's
+    module.modules_to_save.NAME.weight                  a whole module in place of another's
     module.base_layer.weight, module.original_layer.weight, module.original_module.weight
                                                         what they are for, in a file that has both
 

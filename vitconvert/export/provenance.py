@@ -71,6 +71,7 @@ def provenance(
             "sha256": {printable(name): digest for name, digest in sha256_in.items()},
             "verified": list(located.verified),
             "dialect": source.dialect,
+            "adapter": source.merge and printable(source.merge.adapter.name),
         },
         "target": target.table.name,
         "config": source.config.to_dict(),
@@ -119,7 +120,7 @@ def source_hashes(checkpoint: Checkpoint) -> Callable[[], Mapping[str, str]]:
         Waits for it, and gives file name -> sha256, or raises what went wrong.
     """
     known = checkpoint.located.sha256
-    if known:
+    if known and not checkpoint.merge:  # the files of an adapter are from elsewhere
         return lambda: known
     hashes: Future[Mapping[str, str]] = Future()
 
