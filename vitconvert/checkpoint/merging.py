@@ -6,8 +6,9 @@ the arithmetic of `low_rank` between them.
 """
 
 import functools
+import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -58,15 +59,15 @@ class Merge:
         parts = [
             f"rank {' and '.join(map(str, ranks))}",
             f"scale {' and '.join(scales)}",
-            f"{len(used)} modules",
+            _count(used, "module"),
         ]
         if saved := [name for name in adapter.saved if name in self.placement.links]:
-            parts.append(f"{len(saved)} tensors replaced: {', '.join(saved[:4])}")
+            parts.append(f"{_count(saved, 'tensor')} replaced: {', '.join(saved[:4])}")
         if self.placement.ignored:
             reasons = ", ".join(sorted(set(self.placement.ignored.values())))
-            parts.append(f"{len(self.placement.ignored)} tensors not of this model: {reasons}")
+            parts.append(f"{_count(self.placement.ignored, 'tensor')} not of it: {reasons}")
         if adapter.config.base:
-            parts.append(f"trained for {adapter.config.base}")
+            parts.append(f"trained for {_without_place(adapter.config.base)}")
         return f"merged the {adapter.kind} adapter {adapter.name}: {', '.join(parts)}"
 
     def measured(self) -> str:
@@ -231,6 +232,16 @@ class Merge:
         if name.startswith(_MERGED):
             return self.merged(name.removeprefix(_MERGED))
         return self.base.read(name)
+
+
+def _count(several: Sized, what: str) -> str:
+    return f"{len(several)} {what}{'' if len(several) == 1 else 's'}"
+
+
+def _without_place(base: str) -> str:
+    """A repository, or the last name of a path, which tells nothing of a machine."""
+    is_repository = re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", base)
+    return base if is_repository else re.split(r"[/\\]", base.rstrip("/\\"))[-1]
 
 
 def _error(after: "Tensor", before: "Tensor") -> float:

@@ -11,8 +11,8 @@ from vitconvert.config import ViTConfig
 from vitconvert.conversion.adapter_names import WEIGHTS
 from vitconvert.errors import AmbiguousDialect, TensorMismatch
 from vitconvert.tables.binding import Equation, Link, Shape, links_alone, solve
-from vitconvert.tables.candidates import likely_dialects
-from vitconvert.tables.canonical import expected_tensors
+from vitconvert.tables.candidates import family_of, likely_dialects
+from vitconvert.tables.canonical import canonical_tensors, expected_tensors, instances
 from vitconvert.tables.dialects import builtin_tables
 from vitconvert.tables.table import Table
 
@@ -98,7 +98,7 @@ def place(
         AmbiguousDialect: Two spellings of other ecosystems explain them in two ways.
     """
     tried: list[_Attempt] = []
-    for group in _groups(wanted, base, prefixes):
+    for group in _groups(wanted, config, base, prefixes):
         attempts = [_attempt(wanted, config, table, prefix, tower) for prefix, table in group]
         fitting = {attempt.meaning: attempt for attempt in reversed(attempts) if attempt.fits}
         if len(fitting) > 1:
@@ -117,9 +117,13 @@ def place(
 
 
 def _groups(
-    wanted: Mapping[str, Wanted], base: Table, prefixes: Sequence[str]
+    wanted: Mapping[str, Wanted], config: ViTConfig, base: Table, prefixes: Sequence[str]
 ) -> Iterator[list[tuple[str, Table]]]:
-    """Prefixes and tables to try together, the likeliest first."""
+    """Prefixes and tables to try together, the likeliest first.
+
+    Of the base's own ecosystem these are the spellings of its model alone: matrices of CLIP would
+    often fit a ViT.
+    """
     yield [(prefix, base) for prefix in prefixes]
     likely = [
         (prefix, builtin_tables()[name])
@@ -127,8 +131,23 @@ def _groups(
         for name in likely_dialects(_modules(wanted, prefix))
         if name != base.name
     ]
-    yield [(prefix, table) for prefix, table in likely if table.ecosystem == base.ecosystem]
-    yield [(prefix, table) for prefix, table in likely if table.ecosystem != base.ecosystem]
+    family = family_of(base.name)
+    yield [(prefix, table) for prefix, table in likely if family_of(table.name) == family]
+    yield [
+        (prefix, table)
+        for prefix, table in likely
+        if table.ecosystem != base.ecosystem and _may_be_of(table, config)
+    ]
+
+
+def _may_be_of(table: Table, config: ViTConfig) -> bool:
+    """Whether a model has all that a dialect requires, but for a head."""
+    has = instances(config)
+    names = canonical_tensors()
+    return all(
+        any(name in has or name.startswith(HEAD) or name not in names for name in group)
+        for group in table.requires
+    )
 
 
 def _modules(wanted: Iterable[str], prefix: str) -> list[str]:

@@ -86,6 +86,13 @@ def ecosystem_of(name: str) -> str:
     return next((match[1] for match in said if match), name)
 
 
+def family_of(name: str) -> str:
+    """The dialect that one extends in the end; those of one family are spellings of one model."""
+    while parent := _parent(name):
+        name = parent
+    return name
+
+
 def _with_ancestors(name: str) -> Iterator[str]:
     """The text of a table, then of those that it extends, nearest first."""
     while name:
