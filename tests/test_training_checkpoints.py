@@ -13,7 +13,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from tests.packages import timm
 from vitconvert import convert_state_dict, load_checkpoint
-from vitconvert.errors import UnknownDialect
+from vitconvert.errors import MissingFact
 
 HEADS = {"num_heads": 3}
 
@@ -59,6 +59,42 @@ def test_what_timm_saves_while_it_trains(tmp_path: Path) -> None:
     assert _same(load_checkpoint(path, overrides=HEADS, prefer="state_dict"), other)
 
 
+def _trained(name: str, folder: Path, sizes: dict[str, int] | None = None, **more: object) -> Path:
+    """As timm's training script saves a model that it made by its name."""
+    model = timm.create_model(name, num_classes=5, **sizes or {})
+    args = argparse.Namespace(model=name, lr=0.1)
+    torch.save({"epoch": 3, "state_dict": model.state_dict(), "args": args} | more, folder / "m.pt")
+    return folder / "m.pt"
+
+
+@pytest.mark.parametrize("arch", ["vit_tiny_patch16_224", "vit_tiny_patch16_224.augreg_in21k"])
+def test_timms_training_checkpoints_name_their_architecture(tmp_path: Path, arch: str) -> None:
+    file = _trained("vit_tiny_patch16_224", tmp_path, arch=arch)
+    checkpoint = load_checkpoint(file)
+    assert checkpoint.config.num_heads == 3
+    assert checkpoint.config.origins["num_heads"] == (
+        "assumed: arch beside the weights is vit_tiny_patch16_224; weights_map/architectures.toml"
+    )
+    assert "num_heads" in checkpoint.ledger.assumed
+    assert load_checkpoint(file, overrides={"num_heads": 6}).config.num_heads == 6
+    assert load_checkpoint(_trained("vit_tiny_patch16_224", tmp_path)).config.num_heads == 3
+
+
+def test_a_name_that_the_tensors_contradict_is_not_believed(tmp_path: Path) -> None:
+    sizes = {"depth": 1, "embed_dim": 36, "num_heads": 6}
+    file = _trained("vit_tiny_patch16_224", tmp_path, sizes, arch="vit_tiny_patch16_224")
+    with pytest.raises(MissingFact, match="num_heads"):
+        load_checkpoint(file)
+    read = load_checkpoint(file, overrides={"num_heads": 6})
+    assert any("was not believed" in note for note in read.ledger.notes)
+
+
+def test_a_training_checkpoint_of_an_unknown_name_says_nothing(tmp_path: Path) -> None:
+    file = _trained("vit_tiny_patch16_224", tmp_path, arch="my_vit", args=None)
+    with pytest.raises(MissingFact, match="num_heads"):
+        load_checkpoint(file)
+
+
 @pytest.mark.parametrize("suffix", ["pth", "safetensors"])
 def test_weights_that_torch_averaged(tmp_path: Path, suffix: str) -> None:
     model = _vit(0)
@@ -92,5 +128,10 @@ def test_what_lightning_saves_of_a_module_with_a_loss(tmp_path: Path) -> None:
     assert list(checkpoint.ledger.ignored) == ["criterion.weight"]
     training.projector = nn.Linear(5, 7)  # which nobody knows to be idle
     torch.save({"state_dict": training.state_dict()}, path)
-    with pytest.raises(UnknownDialect, match="No table"):
-        load_checkpoint(path, overrides=HEADS)
+    checkpoint = load_checkpoint(path, overrides=HEADS)
+    assert _same(checkpoint, training.net)
+    assert any("under net" in note for note in checkpoint.ledger.notes)
+    assert {n for n in checkpoint.ledger.ignored if "criterion" not in n} == {
+        "projector.weight",
+        "projector.bias",
+    }

@@ -9,6 +9,7 @@ from vitconvert.checkpoint.adapters import separated
 from vitconvert.checkpoint.companions import Companions
 from vitconvert.checkpoint.options import ReadOptions
 from vitconvert.checkpoint.reading import (
+    gather,
     narrowed,
     open_weights,
     prove,
@@ -17,7 +18,6 @@ from vitconvert.checkpoint.reading import (
     with_adapter,
 )
 from vitconvert.containers import TensorInfo
-from vitconvert.conversion.derivation import gather_facts
 from vitconvert.conversion.project_config import Facts
 from vitconvert.errors import VitConvertError
 from vitconvert.sources import Located
@@ -113,9 +113,8 @@ def inspect_located(located: Located, options: ReadOptions) -> Inspection:
         part = recognise_part(container, companions, options)
         container, companions = narrowed(container, companions, part)
         container, part, merge = with_adapter(container, companions, part, adapter, options)
-        recognised = part.recognised
-        statements = statements_on(companions, options)
-        gathered = gather_facts(recognised.binding, statements.facts(recognised.table))
+        statements = statements_on(companions, options, container)
+        gathered = gather(part, statements)
         facts, missing = gathered.facts, gathered.asked
         notes = (*gathered.notes, *notes)
         notes = (*notes, *part.notes(), *((merge.description,) if merge else ()))

@@ -56,11 +56,7 @@ class ReadOptions:
         for pattern in self.ignore:
             matching = fnmatch.filter(every, pattern)
             if not matching:
-                raise UsageError(
-                    f"No tensor is called {pattern!r}, which is to be ignored.",
-                    evidence={"like it": ", ".join(nearest(pattern, every, 3)) or every[0]},
-                    hint="patterns are of whole names, such as 'aux_head.*'.",
-                )
+                raise _names_nothing(pattern, every)
             found |= dict.fromkeys(matching, f"{IGNORED} ({pattern})")
         return found
 
@@ -74,6 +70,16 @@ class ReadOptions:
             return [read_table(Path(self.table))]
         dialect = self.dialect or written_as
         return find_tables(dialect) if dialect else None
+
+
+def _names_nothing(pattern: str, names: Iterable[str]) -> UsageError:
+    words = list(dict.fromkeys(name.split(".")[0] for name in names))
+    alike = nearest(pattern.split(".")[0], words, 3) or words[:3]
+    return UsageError(
+        f"No tensor is called {pattern!r}, which is to be ignored.",
+        evidence={"there are": ", ".join(f"{word}.*" for word in alike)},
+        hint="patterns are of whole names, such as 'aux_head.*'.",
+    )
 
 
 class ReadArguments(TypedDict, total=False):

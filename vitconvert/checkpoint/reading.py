@@ -55,8 +55,8 @@ def read_checkpoint(located: Located, options: ReadOptions | None = None) -> Che
     container, companions = narrowed(container, companions, part)
     container, part, merge = with_adapter(container, companions, part, adapter, options)
     recognised = part.recognised
-    statements = statements_on(companions, options)
-    gathered = gather_facts(recognised.binding, statements.facts(recognised.table))
+    statements = statements_on(companions, options, container)
+    gathered = gather(part, statements)
     config, ledger = prove(container, part, gathered, statements)
     weights = Weights(container=container, recognised=recognised, config=config)
     return Checkpoint(
@@ -158,10 +158,9 @@ def with_adapter(
     """
     if adapter is None:
         return container, part, None
-    recognised, statements = part.recognised, statements_on(companions, options)
-    gathered = gather_facts(recognised.binding, statements.facts(recognised.table))
-    config, _ = prove(container, part, gathered, statements)
-    base = Weights(container=container, recognised=recognised, config=config)
+    statements = statements_on(companions, options, container)
+    config, _ = prove(container, part, gather(part, statements), statements)
+    base = Weights(container=container, recognised=part.recognised, config=config)
     merge = merge_into(base, adapter, part)
     container = merge.container()
     shapes = {name: info.shape for name, info in container.manifest.items()}
@@ -170,7 +169,7 @@ def with_adapter(
     return container, replace(part, recognised=recognised), merge
 
 
-def statements_on(companions: Companions, options: ReadOptions) -> Statements:
+def statements_on(companions: Companions, options: ReadOptions, container: Container) -> Statements:
     """Everything that is stated about a checkpoint besides its tensors."""
     located = companions.located
     return Statements(
@@ -180,8 +179,25 @@ def statements_on(companions: Companions, options: ReadOptions) -> Statements:
         config_file=companions.name_of("config"),
         architecture=options.architecture,
         name=located.name,
+        trained=container.extras,
         file_name=located.weights.name if located.weights else "",
     )
+
+
+def gather(part: Part, statements: Statements) -> Gathered:
+    """What is known of the ViT.
+
+    Raises:
+        VitConvertError: As `Statements.facts`.
+    """
+    binding, table = part.recognised.binding, part.recognised.table
+    gathered = gather_facts(binding, statements.facts(table))
+    if not gathered.conflicts or not statements.trained:
+        return gathered
+    # A training script's name is of the model before arguments of the user's changed it.
+    untold = gather_facts(binding, replace(statements, trained={}).facts(table))
+    doubt = "the architecture that the training script names is not this one: it was not believed"
+    return untold if untold.conflicts else replace(untold, notes=(*untold.notes, doubt))
 
 
 def prove(

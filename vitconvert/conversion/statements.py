@@ -4,7 +4,7 @@ From the strongest: the user, a vitconvert.json, the project's own config.json, 
 that somebody names. The table's own defaults are weaker than all of them (see `derivation`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -39,6 +39,7 @@ class Statements:
         config_file: Where that lies, for messages.
         architecture: The name of an architecture that the user gives.
         name: The one that the reference gives, such as `timm:NAME`.
+        trained: What a training program wrote beside the weights: it may name an architecture.
         file_name: Of the weights; it may begin with an architecture's name.
     """
 
@@ -48,6 +49,7 @@ class Statements:
     config_file: str = "config.json"
     architecture: str | None = None
     name: str | None = None
+    trained: Mapping[str, object] = field(default_factory=dict)
     file_name: str = ""
 
     def facts(self, table: Table) -> Facts:
@@ -120,10 +122,22 @@ class Statements:
         name = self.architecture or self.name or look_up(self.config, key)
         if name:
             return state(_row(ecosystem, str(name)), f"architecture {name}")
-        guess = architecture_in(ecosystem, self.file_name)
-        if guess is None:
-            return {}
-        return state(_row(ecosystem, guess), f"assumed: the file name begins with {guess}; {FILE}")
+        for where, name in (
+            *_trained_as(self.trained),
+            ("the file name begins with", self.file_name),
+        ):
+            if guess := architecture_in(ecosystem, name):
+                return state(_row(ecosystem, guess), f"assumed: {where} {guess}; {FILE}")
+        return {}
+
+
+def _trained_as(trained: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    """The names that training scripts of timm and torchvision leave in a checkpoint."""
+    args = trained.get("args")
+    of_args = args.get("model") if isinstance(args, Mapping) else None
+    for where, name in (("arch", trained.get("arch")), ("args.model", of_args)):
+        if isinstance(name, str):
+            yield f"{where} beside the weights is", name
 
 
 def parse_fields(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -64,7 +64,8 @@ class Part:
     @property
     def is_whole(self) -> bool:
         """Whether it is the whole file, under the names of the file."""
-        return not self.beside and all(new == old for new, old in self.names.items())
+        same = all(new == old for new, old in self.names.items())
+        return same and not self.outside and not self.left_out
 
     def notes(self) -> tuple[str, ...]:
         """Which part of the file this is, a sentence each."""

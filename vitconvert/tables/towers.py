@@ -41,7 +41,7 @@ def find_part(header: Header, tower: str | None = None) -> Part:
         denied, own = error, None
     if own is not None:
         return own
-    found = [] if tower == "" else list(_towers(header))
+    found = [] if tower == "" else _towers(header)
     if denied is not None:
         found = [part for part in found if header.config_of(part.tower)]
     if any(part.recognised.binding.fits for part in found):
@@ -104,26 +104,26 @@ def _beginnings(header: Header, tower: str) -> list[str]:
     return list(dict.fromkeys(towers or nearest(tower, words, 4) or words))[:6]
 
 
-def _towers(header: Header) -> Iterator[Part]:
+def _towers(header: Header) -> list[Part]:
     """Every part of the file that looks like an image tower, even if it does not fit its dialect.
 
     Raises:
         UnknownDialect, NotRepresentable: config.json says that one is another model.
         AmbiguousDialect: Several dialects explain one.
     """
-    taken: list[str] = []
-    for tower in _candidates(header):
-        if any(inner.startswith(tower.prefix) for inner in taken):
+    found: dict[Tower, Part] = {}
+    candidates = list(_candidates(header))
+    for tower in sorted(candidates, key=lambda tower: -len(tower.prefix)):
+        if any(inner.prefix.startswith(tower.prefix) for inner in found):
             continue  # a tower was found deeper inside
         if part := _under(header, tower):
-            taken.append(tower.prefix)
-            yield part
+            found[tower] = part
+    return [found[tower] for tower in candidates if tower in found]
 
 
 def _candidates(header: Header) -> Iterator[Tower]:
     """Places of known towers, in the file or in what a wrapper's prefix stands before."""
-    common = common_prefix(header.shapes)
-    for start in dict.fromkeys(("", common)):
+    for start in dict.fromkeys(("", common_prefix(header.shapes))):
         for tower in _known().values():
             yield replace(tower, prefix=start + tower.prefix)
 

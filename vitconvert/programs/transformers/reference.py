@@ -103,7 +103,7 @@ def transformers_reference(checkpoint: Checkpoint) -> Reference:
         taps=_taps(model, places, checkpoint.config.depth),
         run=run if gives_output else _run_to_tokens,
         reads="output" if gives_output else "tokens",
-        **_in_float32(kind),
+        **_in_float32(kind, checkpoint.config),
     )
 
 
@@ -149,9 +149,11 @@ class _Projected(nn.Module):
         return output
 
 
-def _in_float32(kind: str) -> dict[str, Any]:
+def _in_float32(kind: str, config: ViTConfig) -> dict[str, Any]:
     """For classes that compute a part in float32, whatever the dtype of the weights."""
     rounded = {"DINOv3ViTModel": "rotary angles", "Aimv2VisionModel": "norms"}
+    if config.norm == "rms":
+        rounded["InternVLVisionModel"] = "norms"
     if kind not in rounded:
         return {}
     note = f"transformers computes the {rounded[kind]} in float32, so float64 was not compared"

@@ -1,0 +1,296 @@
+"""Larger models of transformers that hold a ViT, tiny and random, with the ViT inside them.
+
+What is expected of each is stated here from transformers' sources, not from weights_map/.
+"""
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from tests.packages import transformers as t
+from tests.small_models import randomise_calmly
+
+VISION = {
+    "hidden_size": 36,
+    "intermediate_size": 50,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "image_size": 24,
+    "patch_size": 8,
+}
+DEEP = VISION | {"num_hidden_layers": 11}  # block 10 comes after block 1 in no dictionary
+TEXT = {
+    "hidden_size": 20,
+    "intermediate_size": 30,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "vocab_size": 70,
+}
+LANGUAGE = TEXT | {"num_key_value_heads": 2, "pad_token_id": 0}
+HEADLESS = {"vision_use_head": False}
+DINOV2 = {k: v for k, v in VISION.items() if k != "intermediate_size"} | {"mlp_ratio": 2}
+STAGES = {"num_hidden_layers": 4, "out_indices": [1, 2, 3, 4], "reshape_hidden_states": False}
+NECK = {"neck_hidden_sizes": [4, 4, 8, 8], "fusion_hidden_size": 8}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """A larger model, where its ViT is in memory, and what must be found out about it."""
+
+    make: Callable[[], nn.Module]
+    tower: str
+    dialect: str
+    prefix: str  # in the names on disk
+    pooled: bool = False  # whether the class's pooled output is vitconvert's output
+    renamed: Mapping[str, str] = field(default_factory=dict)  # names of 5.x -> of 4.x, beginnings
+
+    def model(self) -> nn.Module:
+        torch.manual_seed(5)
+        return randomise_calmly(self.make())
+
+
+def save(model: nn.Module, folder: Path, *, disk: bool = True) -> Path:
+    """Write several shards, in the names on disk or in those in memory."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.save_pretrained(folder, save_original_format=disk, max_shard_size="60KB")
+    return folder
+
+
+def save_as_4(model: nn.Module, folder: Path, renamed: Mapping[str, str]) -> Path:
+    """Write one file, in the names of transformers 4."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.save_pretrained(folder)
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    for new, old in renamed.items():
+        tensors = {n.replace(new, old) if n.startswith(new) else n: t for n, t in tensors.items()}
+    save_file(tensors, file)
+    return folder
+
+
+def _vlm(name: str, vision: Any, language: Any, **more: Any) -> Callable[[], nn.Module]:
+    def make() -> nn.Module:
+        config = getattr(t, f"{name}Config")
+        kind = getattr(t, f"{name}ForConditionalGeneration")
+        return kind(config(vision_config=vision(), text_config=language(), **more))
+
+    return make
+
+
+def _clip(**more: Any) -> Any:
+    return t.CLIPVisionConfig(**VISION | more)
+
+
+def _siglip() -> Any:
+    return t.SiglipVisionConfig(**VISION, **HEADLESS)
+
+
+def _llama() -> Any:
+    return t.LlamaConfig(**LANGUAGE)
+
+
+def _two_towers(name: str, kind: str, vision: Any = VISION, **text: Any) -> Callable[[], nn.Module]:
+    def make() -> nn.Module:
+        config = getattr(t, f"{name}Config")
+        return getattr(t, kind)(
+            config(vision_config=vision, text_config=TEXT | text, projection_dim=20)
+        )
+
+    return make
+
+
+def _q_former(name: str, **more: Any) -> Callable[[], nn.Module]:
+    def make() -> nn.Module:
+        config = getattr(t, f"{name}Config")(
+            vision_config=VISION,
+            qformer_config={**TEXT, "encoder_hidden_size": 36, **more},
+            text_config=t.OPTConfig(**_OPT),
+        )
+        return getattr(t, f"{name}ForConditionalGeneration")(config)
+
+    return make
+
+
+_OPT = {k: v for k, v in TEXT.items() if k != "intermediate_size"}
+_OPT |= {"ffn_dim": 30, "word_embed_proj_dim": 20, "max_position_embeddings": 30}
+
+
+def _depth(name: str, backbone: Any, **more: Any) -> Callable[[], nn.Module]:
+    def make() -> nn.Module:
+        config = getattr(t, f"{name}Config")(backbone_config=backbone(), **NECK | more)
+        return getattr(t, f"{name}ForDepthEstimation")(config)
+
+    return make
+
+
+def _dinov2() -> Any:
+    return t.Dinov2Config(**DINOV2 | STAGES, apply_layernorm=True)
+
+
+def _beit() -> Any:
+    return t.BeitConfig(**VISION | STAGES, use_relative_position_bias=True, use_mean_pooling=False)
+
+
+def _dpt() -> nn.Module:
+    sizes = VISION | {"num_hidden_layers": 4}
+    return t.DPTForDepthEstimation(t.DPTConfig(**sizes, **NECK, backbone_out_indices=[0, 1, 2, 3]))
+
+
+def _trocr() -> nn.Module:
+    decoder = t.TrOCRConfig(
+        d_model=20,
+        decoder_layers=1,
+        decoder_attention_heads=2,
+        decoder_ffn_dim=30,
+        vocab_size=70,
+        cross_attention_hidden_size=36,
+    )
+    of_two = t.VisionEncoderDecoderConfig.from_encoder_decoder_configs
+    return t.VisionEncoderDecoderModel(of_two(t.ViTConfig(**DEEP), decoder))
+
+
+def _dual(vision: Any) -> Callable[[], nn.Module]:
+    def make() -> nn.Module:
+        of_two = t.VisionTextDualEncoderConfig.from_vision_text_configs
+        return t.VisionTextDualEncoderModel(of_two(vision(), t.BertConfig(**TEXT)))
+
+    return make
+
+
+def internvl(**more: Any) -> nn.Module:
+    vision = VISION | {"image_size": [24, 24], "patch_size": [8, 8]} | more
+    config = t.InternVLConfig(vision_config=vision, text_config=t.Qwen2Config(**LANGUAGE))
+    return t.InternVLForConditionalGeneration(config)
+
+
+def _colpali() -> nn.Module:
+    text = t.GemmaConfig(**LANGUAGE, head_dim=10)
+    vlm = t.PaliGemmaConfig(vision_config=_siglip(), text_config=text)
+    return t.ColPaliForRetrieval(t.ColPaliConfig(vlm_config=vlm))
+
+
+def _gemma(name: str = "Gemma") -> Any:
+    return getattr(t, f"{name}Config")(**LANGUAGE, head_dim=10)
+
+
+_VISION_MODEL_4 = {"vision_tower.": "vision_tower.vision_model."}
+_IN_VLM: dict[str, Any] = {
+    "tower": "model.vision_tower",
+    "prefix": "vision_tower.",
+    "renamed": _VISION_MODEL_4,
+}
+_LLAVA: dict[str, Any] = _IN_VLM | {"dialect": "hf_clip", "pooled": True}
+_PALI: dict[str, Any] = _IN_VLM | {"dialect": "hf_siglip"}
+_CLIP_LIKE: dict[str, Any] = {"tower": "", "prefix": "", "dialect": "hf_clip", "pooled": True}
+_BLIP: dict[str, Any] = {"tower": "vision_model", "prefix": "vision_model.", "dialect": "hf_blip"}
+
+FAMILIES: Mapping[str, Family] = {
+    "llava": Family(make=_vlm("Llava", _clip, _llama), **_LLAVA),
+    "llava with siglip": Family(make=_vlm("Llava", _siglip, _llama), **_PALI),
+    "llava_next": Family(make=_vlm("LlavaNext", _clip, _llama), **_LLAVA),
+    "vipllava": Family(make=_vlm("VipLlava", lambda: _clip(**DEEP), _llama), **_LLAVA),
+    "llava_onevision": Family(
+        make=_vlm("LlavaOnevision", _siglip, lambda: t.Qwen2Config(**LANGUAGE)), **_PALI
+    ),
+    "paligemma": Family(make=_vlm("PaliGemma", _siglip, _gemma), **_PALI),
+    "gemma3": Family(make=_vlm("Gemma3", _siglip, lambda: _gemma("Gemma3Text")), **_PALI),
+    "aya_vision": Family(
+        make=_vlm("AyaVision", _siglip, lambda: t.Cohere2Config(**LANGUAGE)), **_PALI
+    ),
+    "colpali": Family(
+        make=_colpali,
+        tower="vlm.vision_tower",
+        prefix="vlm.vision_tower.",
+        dialect="hf_siglip",
+        renamed={"vlm.vision_tower.": "vlm.vision_tower.vision_model."},
+    ),
+    "idefics3": Family(
+        make=_vlm("Idefics3", lambda: dict(VISION), _llama),
+        tower="model.vision_model",
+        prefix="model.vision_model.",
+        dialect="hf_siglip",
+    ),
+    "smolvlm": Family(
+        make=_vlm("SmolVLM", lambda: dict(VISION), _llama),
+        tower="model.vision_model",
+        prefix="model.vision_model.",
+        dialect="hf_siglip",
+    ),
+    "internvl": Family(
+        make=lambda: internvl(attention_bias=True),
+        tower="model.vision_tower",
+        prefix="vision_tower.",
+        dialect="hf_internvl",
+    ),
+    "internvl with rms norms": Family(
+        make=lambda: internvl(norm_type="rms_norm"),
+        tower="model.vision_tower",
+        prefix="vision_tower.",
+        dialect="hf_internvl",
+    ),
+    "internvl with a last norm": Family(
+        make=lambda: internvl(use_mean_pooling=False),
+        tower="model.vision_tower",
+        prefix="vision_tower.",
+        dialect="hf_internvl",
+    ),
+    "chinese_clip": Family(make=_two_towers("ChineseCLIP", "ChineseCLIPModel"), **_CLIP_LIKE),
+    "metaclip_2": Family(make=_two_towers("MetaClip2", "MetaClip2Model"), **_CLIP_LIKE),
+    "altclip": Family(make=_two_towers("AltCLIP", "AltCLIPModel", project_dim=20), **_CLIP_LIKE),
+    "owlvit": Family(
+        make=_two_towers("OwlViT", "OwlViTForObjectDetection"),
+        **_CLIP_LIKE | {"tower": "owlvit", "prefix": "owlvit."},
+    ),
+    "owlv2": Family(
+        make=_two_towers("Owlv2", "Owlv2ForObjectDetection"),
+        **_CLIP_LIKE | {"tower": "owlv2", "prefix": "owlv2."},
+    ),
+    "blip": Family(make=_two_towers("Blip", "BlipModel", encoder_hidden_size=36), **_BLIP),
+    "blip-2": Family(make=_q_former("Blip2"), **_BLIP),
+    "instructblip": Family(make=_q_former("InstructBlip", vocab_size=70), **_BLIP),
+    "depth_anything": Family(
+        make=_depth("DepthAnything", _dinov2, reassemble_hidden_size=36, head_hidden_size=4),
+        tower="backbone",
+        prefix="backbone.",
+        dialect="hf_dinov2",
+    ),
+    "prompt_depth_anything": Family(
+        make=_depth("PromptDepthAnything", _dinov2, reassemble_hidden_size=36, head_hidden_size=4),
+        tower="backbone",
+        prefix="backbone.",
+        dialect="hf_dinov2",
+    ),
+    "zoedepth": Family(
+        make=_depth("ZoeDepth", _beit, bottleneck_features=8, num_relative_features=8),
+        tower="backbone",
+        prefix="backbone.",
+        dialect="hf_beit",
+    ),
+    "dpt": Family(make=_dpt, tower="dpt", prefix="dpt.", dialect="hf_vit"),
+    "trocr": Family(
+        make=_trocr, tower="encoder", prefix="encoder.", dialect="hf_vit_pooler", pooled=True
+    ),
+    "vision-text dual encoder": Family(
+        make=_dual(lambda: t.ViTConfig(**VISION)),
+        tower="vision_model",
+        prefix="vision_model.",
+        dialect="hf_vit_pooler",
+        pooled=True,
+    ),
+    "vision-text dual encoder with clip": Family(
+        make=_dual(_clip),
+        tower="vision_model",
+        prefix="vision_model.",
+        dialect="hf_clip",
+        pooled=True,
+        renamed={"vision_model.": "vision_model.vision_model."},
+    ),
+}

@@ -1,0 +1,191 @@
+"""Heads that users put in place of a model's own, on modules of timm, torchvision, transformers."""
+
+import pytest
+import torch
+from torch import nn
+
+import vitconvert
+from tests.packages import timm, torchvision
+from tests.packages import transformers as t
+from tests.small_models import randomise
+from tests.towers.families import VISION
+from vitconvert.errors import TensorMismatch, UsageError
+
+IMAGES = torch.randn(2, 3, 24, 24, generator=torch.Generator().manual_seed(1))
+HEADS = {"num_heads": 3}
+
+
+def of_timm():
+    sizes = {"img_size": 24, "patch_size": 8, "embed_dim": 36, "depth": 11, "num_heads": 3}
+    return timm.models.VisionTransformer(**sizes, num_classes=4)
+
+
+def of_torchvision():
+    sizes = {"image_size": 24, "patch_size": 8, "num_layers": 2, "num_heads": 3}
+    return torchvision.models.VisionTransformer(**sizes, hidden_dim=36, mlp_dim=50, num_classes=4)
+
+
+def in_sequence(*layers):
+    return nn.Sequential(*layers)
+
+
+def linear():
+    return nn.Linear(36, 7)
+
+
+class Own(nn.Module):
+    """Somebody's own classifier: a ViT without a head, and layers of any names."""
+
+    def __init__(self, prefix, body, **layers):
+        super().__init__()
+        setattr(self, prefix, body)
+        for name, layer in layers.items():
+            setattr(self, name, layer)
+        self.parts = prefix, next(iter(layers))
+
+    def forward(self, images):
+        body, head = self.parts
+        features = getattr(self, body)(images)
+        if hasattr(features, "last_hidden_state"):
+            features = features.last_hidden_state[:, 0]
+        return getattr(self, head)(features)
+
+
+def headless_timm():
+    model = of_timm()
+    model.head = nn.Identity()
+    return model
+
+
+def headless_torchvision():
+    model = of_torchvision()
+    model.heads = nn.Identity()
+    return model
+
+
+def hf_vit():
+    return t.ViTModel(t.ViTConfig(**VISION, layer_norm_eps=1e-6), add_pooling_layer=False)
+
+
+def hf_dinov2():
+    sizes = {k: v for k, v in VISION.items() if k != "intermediate_size"} | {"mlp_ratio": 2}
+    return t.Dinov2Model(t.Dinov2Config(**sizes))
+
+
+def replaced(model, name, layer):
+    setattr(model, name, layer)
+    return model
+
+
+ONE_HEAD = {
+    "torchvision, heads": lambda: replaced(of_torchvision(), "heads", linear()),
+    "torchvision, heads.0": lambda: replaced(of_torchvision(), "heads", in_sequence(linear())),
+    "torchvision, heads.1": lambda: replaced(
+        of_torchvision(), "heads", in_sequence(nn.Dropout(), linear())
+    ),
+    "timm, head.1": lambda: replaced(of_timm(), "head", in_sequence(nn.Dropout(), linear())),
+    "timm, head.0": lambda: replaced(of_timm(), "head", in_sequence(linear())),
+    "timm, fc": lambda: replaced(headless_timm(), "fc", linear()),
+    "timm in backbone": lambda: Own("backbone", headless_timm(), classifier=linear()),
+    "timm in model": lambda: Own("model", headless_timm(), fc=linear()),
+    "timm in encoder": lambda: Own("encoder", headless_timm(), head=linear()),
+    "timm in vit": lambda: Own("vit", headless_timm(), classifier=linear()),
+    "torchvision in backbone": lambda: Own("backbone", headless_torchvision(), fc=linear()),
+    "hf vit in backbone": lambda: Own("backbone", hf_vit(), classifier=linear()),
+    "hf vit in encoder": lambda: Own("encoder", hf_vit(), fc=in_sequence(nn.Dropout(), linear())),
+    "hf dinov2 in model": lambda: Own("model", hf_dinov2(), classifier=linear()),
+}
+
+
+def saved(model, folder):
+    torch.save(model.state_dict(), folder / "best.pt")
+    return folder / "best.pt"
+
+
+@pytest.mark.parametrize("name", list(ONE_HEAD))
+@torch.no_grad()
+def test_one_linear_layer_is_the_head(name, tmp_path):
+    torch.manual_seed(5)
+    model = randomise(ONE_HEAD[name]())
+    if name == "timm, fc":
+        wanted = model.fc(model.forward_head(model.forward_features(IMAGES)))
+    else:
+        wanted = model(IMAGES)
+    stated = dict(HEADS, pooling="token") if "dinov2" in name else dict(HEADS)
+    if "hf vit" in name:
+        stated["norm_eps"] = 1e-6
+    checkpoint = vitconvert.load_checkpoint(saved(model, tmp_path), overrides=stated)
+    assert checkpoint.config.num_classes == 7
+    assert any("is taken for the head" in note for note in checkpoint.ledger.notes)
+    torch.testing.assert_close(
+        vitconvert.load_model(checkpoint)(IMAGES), wanted, rtol=2e-5, atol=2e-5
+    )
+
+
+SEVERAL = {
+    "timm, an MLP": (
+        lambda: replaced(of_timm(), "head", in_sequence(linear(), nn.ReLU(), nn.Linear(7, 5))),
+        "This ViT's head is no linear layer.",
+        ["head.*"],
+    ),
+    "torchvision, an MLP": (
+        lambda: replaced(of_torchvision(), "heads", in_sequence(linear(), nn.Linear(7, 5))),
+        "This ViT's head is no linear layer.",
+        ["heads.*"],
+    ),
+    "timm, two": (
+        lambda: replaced(of_timm(), "aux_head", linear()),
+        "This ViT has 2 heads.",
+        ["aux_head.*"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(SEVERAL))
+def test_other_heads_are_refused_with_the_step_that_works(name, tmp_path):
+    make, fact, ignore = SEVERAL[name]
+    file = saved(randomise(make()), tmp_path)
+    with pytest.raises(TensorMismatch) as error:
+        vitconvert.load_checkpoint(file, overrides=HEADS)
+    assert error.value.fact == fact and f"--ignore '{ignore[0]}'" in str(error.value)
+    read = vitconvert.load_checkpoint(file, overrides=HEADS, ignore=ignore)
+    reasons = {reason for reason in read.ledger.ignored.values() if "you ignored it" in reason}
+    assert reasons == {f"you ignored it ({ignore[0]})"}
+    assert read.config.num_classes == (4 if "two" in name else 0)
+    assert any("parity was not tested for them" in note for note in read.ledger.notes)
+
+
+def test_heads_beside_a_tower_are_refused_until_it_is_named(tmp_path):
+    layers = {"classifier": in_sequence(linear(), nn.ReLU(), nn.Linear(7, 5))}
+    file = saved(randomise(Own("backbone", headless_timm(), **layers)), tmp_path)
+    with pytest.raises(TensorMismatch) as error:
+        vitconvert.load_checkpoint(file, overrides=HEADS)
+    assert str(error.value) == (
+        "error: tensor-mismatch\n"
+        "  This ViT's head is no linear layer.\n"
+        "  head  classifier.0.weight, classifier.0.bias, classifier.2.weight, classifier.2.bias\n"
+        "  A ViT has one linear layer for its classes; no dialect has a place for more.\n"
+        "  hint: --tower backbone takes the ViT without it."
+    )
+    assert vitconvert.load_checkpoint(file, overrides=HEADS, tower="backbone").dialect == "timm"
+
+
+def test_a_body_that_is_incomplete_is_not_taken_with_any_head(tmp_path):
+    model = randomise(replaced(of_torchvision(), "heads", linear()))
+    tensors = model.state_dict()
+    del tensors["encoder.layers.encoder_layer_1.ln_1.weight"]
+    torch.save(tensors, tmp_path / "m.pt")
+    with pytest.raises(TensorMismatch, match="1 tensor of the file does not fit"):
+        vitconvert.load_checkpoint(tmp_path / "m.pt", overrides=HEADS)
+
+
+def test_a_pattern_that_names_nothing_is_told(tmp_path):
+    file = saved(randomise(of_timm()), tmp_path)
+    with pytest.raises(UsageError) as error:
+        vitconvert.load_checkpoint(file, ignore=["haed.*"])
+    assert str(error.value) == (
+        "error: usage\n"
+        "  No tensor is called 'haed.*', which is to be ignored.\n"
+        "  there are  head.*\n"
+        "  hint: patterns are of whole names, such as 'aux_head.*'."
+    )

@@ -1,0 +1,134 @@
+"""What is no tower, not one tower or not all of a tower is asked about or refused."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import vitconvert
+from tests.packages import transformers as t
+from tests.small_models import randomise_calmly, small_timm
+from tests.towers.families import FAMILIES, LANGUAGE, TEXT, VISION, internvl, save, save_as_4
+from vitconvert.errors import AmbiguousDialect, NotRepresentable, TensorMismatch, UsageError
+
+
+@pytest.fixture(scope="module")
+def llava(tmp_path_factory):
+    family = FAMILIES["llava"]
+    return save_as_4(family.model(), tmp_path_factory.mktemp("llava"), {})
+
+
+def test_a_tower_without_one_of_its_tensors_is_refused_by_its_name(llava, tmp_path):
+    tensors = load_file(llava / "model.safetensors")
+    del tensors["vision_tower.pre_layrnorm.weight"]
+    (tmp_path / "config.json").write_text((llava / "config.json").read_text())
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(TensorMismatch) as error:
+        vitconvert.load_checkpoint(tmp_path)
+    assert "norm_pre.weight" in str(error.value)
+    assert vitconvert.inspect(tmp_path).problem is not None
+
+
+def two_towers(tmp_path, *, broken=False):
+    """As Prismatic has them: DINOv2 and SigLIP by timm."""
+    first = small_timm(init_values=1e-5, num_classes=0).state_dict()
+    second = small_timm(class_token=False, global_pool="avg", num_classes=0).state_dict()
+    if broken:
+        del first["norm.weight"]
+    tensors = {f"vision_backbone.featurizer.{n}": v for n, v in first.items()}
+    tensors |= {f"vision_backbone.fused_featurizer.{n}": v for n, v in second.items()}
+    tensors["language_model.model.norm.weight"] = torch.ones(4)
+    save_file(tensors, tmp_path / "model.safetensors")
+    return tmp_path / "model.safetensors"
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_two_towers_are_a_question_even_if_one_is_incomplete(tmp_path, broken):
+    file = two_towers(tmp_path, broken=broken)
+    with pytest.raises(AmbiguousDialect) as error:
+        vitconvert.load_checkpoint(file)
+    assert str(error.value) == (
+        "error: ambiguous-dialect\n"
+        "  This file holds several ViTs.\n"
+        "  vision_backbone.featurizer.        timm, OpenVLA, Prismatic\n"
+        "  vision_backbone.fused_featurizer.  timm, OpenVLA\n"
+        "  hint: name one: --tower vision_backbone.featurizer (in Python, tower=)."
+    )
+
+
+def test_the_tower_that_is_named_is_taken(tmp_path):
+    file = two_towers(tmp_path)
+    stated = {"overrides": {"num_heads": 3, "image_size": "32x24"}}
+    first = vitconvert.load_checkpoint(file, tower="vision_backbone.featurizer", **stated)
+    second = vitconvert.load_checkpoint(file, tower="vision_backbone.fused_featurizer.", **stated)
+    assert first.config.layer_scale and not second.config.layer_scale
+    assert first.config.class_token and not second.config.class_token
+
+
+def test_a_prefix_that_nothing_has_is_told_with_those_that_are_there(llava):
+    with pytest.raises(UsageError) as error:
+        vitconvert.load_checkpoint(llava, tower="vision_towr")
+    assert str(error.value) == (
+        "error: usage\n"
+        "  No tensor begins with 'vision_towr.'.\n"
+        "  beginnings  vision_tower\n"
+        "  hint: --tower takes one of these, or any other that names begin with."
+    )
+
+
+def test_a_tower_of_another_function_is_refused_though_its_names_fit(llava, tmp_path):
+    config = json.loads((llava / "config.json").read_text())
+    config["vision_config"]["model_type"] = "mlcd_vision_model"
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "model.safetensors").symlink_to(llava / "model.safetensors")
+    with pytest.raises(vitconvert.VitConvertError) as error:
+        vitconvert.load_checkpoint(tmp_path)
+    assert "mlcd_vision_model" in str(error.value)
+
+
+def test_norms_of_whole_queries_are_refused(tmp_path):
+    folder = save(randomise_calmly(internvl(use_qk_norm=True)), tmp_path)
+    with pytest.raises(vitconvert.VitConvertError) as error:
+        vitconvert.load_checkpoint(folder)
+    assert "q_norm" in str(error.value)
+
+
+SMALL_TEXT = {k: v for k, v in LANGUAGE.items() if k in TEXT}
+VIDEO = VISION | {"num_frames": 2, "tubelet_size": 2}
+OTHERS = {
+    "YOLOS": lambda: t.YolosModel(t.YolosConfig(**VISION | {"image_size": [24, 24]})),
+    "ViLT": lambda: t.ViltModel(t.ViltConfig(**VISION, vocab_size=70)),
+    "MLCD": lambda: t.MLCDVisionModel(t.MLCDVisionConfig(**VISION | {"hidden_size": 48})),
+    "Pixio": lambda: t.PixioModel(t.PixioConfig(**VISION)),
+    "VideoMAE": lambda: t.VideoMAEModel(t.VideoMAEConfig(**VIDEO)),
+    "V-JEPA 2": lambda: t.VJEPA2Model(
+        t.VJEPA2Config(
+            hidden_size=48,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            crop_size=32,
+            pred_hidden_size=48,
+            pred_num_attention_heads=2,
+            pred_num_hidden_layers=1,
+        )
+    ),
+    "an audio spectrogram transformer": lambda: t.ASTModel(
+        t.ASTConfig(**VISION, max_length=32, num_mel_bins=16)
+    ),
+    "ViTPose": lambda: t.VitPoseForPoseEstimation(
+        t.VitPoseConfig(
+            backbone_config=t.VitPoseBackboneConfig(**VISION | {"image_size": [24, 24]}),
+            use_pretrained_backbone=False,
+        )
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(OTHERS))
+def test_models_of_similar_names_are_refused_by_their_own(name, tmp_path):
+    folder = save(OTHERS[name](), tmp_path)
+    with pytest.raises(NotRepresentable, match=f"This is {name}"):
+        vitconvert.load_checkpoint(folder)
+    problem = vitconvert.inspect(folder).problem
+    assert isinstance(problem, NotRepresentable) and problem.fact.startswith(f"This is {name}")
