@@ -6,7 +6,7 @@ from click.testing import CliRunner
 
 from tests.adapters.writing import saved
 from tests.huggingface.classes import LABELS, MLP, _case
-from vitconvert.cli import main as group
+from vitconvert.cli import vitconvert as group
 
 VIT = _case("ViTForImageClassification", "ViTConfig", "hf_vit", MLP, LABELS)
 
@@ -23,7 +23,7 @@ def test_from_a_base_and_an_adapter_to_one_model(tmp_path):
     done = run(group, ["hf", base, "--adapter", lora, "-o", out, "--json"])
     assert done.exit_code == 0
     assert json.loads((tmp_path / "merged" / "vitconvert.json").read_text())["command"] == (
-        "vitconvert hf base -o merged --json --adapter adapter"
+        "vitconvert hf base -o merged --adapter adapter --json"
     )
     assert run(group, ["diff", out, base, "--adapter-b", lora]).exit_code == 0
     assert run(group, ["diff", out, base]).exit_code == 3

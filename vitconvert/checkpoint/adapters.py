@@ -200,15 +200,7 @@ def _adapter(
         if bias := roles.get("up.bias"):
             biases[f"{module}.bias"] = bias, one.scale
             wanted.setdefault(f"{module}.bias", Wanted(shape=shapes[bias]))
-    if config.modules_to_save and not _has_any(saved, config.modules_to_save):
-        raise TensorMismatch(
-            "The adapter lacks the modules that it was trained with as a whole.",
-            evidence={
-                "file": container.path,
-                "adapter_config.json": f"modules_to_save = {', '.join(config.modules_to_save)}",
-            },
-            hint="it is incomplete; get it again.",
-        )
+    _check_saved(saved, config, container.path)
     return Adapter(
         container=container,
         files=files,
@@ -219,6 +211,18 @@ def _adapter(
         biases=biases,
         saved=saved,
     )
+
+
+def _check_saved(saved: Mapping[str, str], config: AdapterConfig, file: Path) -> None:
+    if config.modules_to_save and not _has_any(saved, config.modules_to_save):
+        raise TensorMismatch(
+            "The adapter lacks the modules that it was trained with as a whole.",
+            evidence={
+                "file": file,
+                "adapter_config.json": f"modules_to_save = {', '.join(config.modules_to_save)}",
+            },
+            hint="it is incomplete; get it again.",
+        )
 
 
 def _has_any(saved: Mapping[str, str], modules: tuple[str, ...]) -> bool:

@@ -102,14 +102,7 @@ def place(
         attempts = [_attempt(wanted, config, table, prefix, tower) for prefix, table in group]
         fitting = {attempt.meaning: attempt for attempt in reversed(attempts) if attempt.fits}
         if len(fitting) > 1:
-            raise AmbiguousDialect(
-                "Several dialects explain the names of this adapter, in different ways.",
-                evidence={
-                    "file": file,
-                    **{a.placement.table.name: a.placement.table.title for a in fitting.values()},
-                },
-                hint="merge it with PEFT (merge_and_unload), and convert what that wrote.",
-            )
+            raise _in_different_ways(fitting.values(), file)
         if fitting:
             return next(iter(fitting.values())).placement
         tried += attempts
@@ -241,6 +234,15 @@ def _why_unfit(
 
 def _reason_to_ignore(table: Table, key: str) -> str | None:
     return next((reason for t, reason in table.ignore if t.match(key) is not None), None)
+
+
+def _in_different_ways(fitting: Iterable[_Attempt], file: str) -> AmbiguousDialect:
+    tables = [attempt.placement.table for attempt in fitting]
+    return AmbiguousDialect(
+        "Several dialects explain the names of this adapter, in different ways.",
+        evidence={"file": file, **{table.name: table.title for table in tables}},
+        hint="merge it with PEFT (merge_and_unload), and convert what that wrote.",
+    )
 
 
 def _not_placed(best: _Attempt, count: int, base: Table, file: str) -> TensorMismatch:
