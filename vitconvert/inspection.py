@@ -7,6 +7,7 @@ from typing import Any
 
 from vitconvert.checkpoint.adapters import separated
 from vitconvert.checkpoint.companions import Companions
+from vitconvert.checkpoint.larger_model import what_is_read
 from vitconvert.checkpoint.options import ReadOptions
 from vitconvert.checkpoint.reading import (
     gather,
@@ -21,7 +22,7 @@ from vitconvert.containers import TensorInfo
 from vitconvert.conversion.project_config import Facts
 from vitconvert.errors import VitConvertError
 from vitconvert.sources import Located
-from vitconvert.tables.parts import Part
+from vitconvert.tables.parts import Part, Tower
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -34,7 +35,8 @@ class Inspection:
         wrapper: Keys that were unwrapped to reach the tensors.
         tensors: Name, dtype and shape of each tensor, in the order of the file.
         dialect: Name of the table that explains it, or None.
-        prefix: What was removed from the start of every key.
+        tower: Where in a larger model the ViT stands, or None.
+        prefix: What was removed from the start of every key of the ViT.
         facts: Fields of ViTConfig that are known: value and origin.
         missing: Fields that are unknown, and why.
         ignored: Tensors that are not used, and why.
@@ -47,6 +49,7 @@ class Inspection:
     wrapper: tuple[str, ...]
     tensors: Mapping[str, TensorInfo]
     dialect: str | None
+    tower: Tower | None
     prefix: str
     facts: Facts
     missing: Mapping[str, str]
@@ -81,6 +84,7 @@ class Inspection:
             "parameters": self.parameters,
             "bytes": self.nbytes,
             "dialect": self.dialect,
+            "tower": self.tower.to_dict() if self.tower else None,
             "prefix": self.prefix,
             "config": {k: {"value": v, "origin": o} for k, (v, o) in self.facts.items()},
             "missing": dict(self.missing),
@@ -117,7 +121,8 @@ def inspect_located(located: Located, options: ReadOptions) -> Inspection:
         gathered = gather(part, statements)
         facts, missing = gathered.facts, gathered.asked
         notes = (*gathered.notes, *notes)
-        notes = (*notes, *part.notes(), *((merge.description,) if merge else ()))
+        done = (merge.description,) if merge else ()
+        notes = (*notes, *part.notes(), *what_is_read(companions), *done)
         prove(container, part, gathered, statements)
     except VitConvertError as error:
         problem = error
@@ -127,6 +132,7 @@ def inspect_located(located: Located, options: ReadOptions) -> Inspection:
         wrapper=container.wrapper,
         tensors=whole.manifest,
         dialect=part.recognised.table.name if part else None,
+        tower=part.tower if part and part.tower.prefix else None,
         prefix=part.tower.prefix + part.recognised.prefix if part else "",
         facts=facts,
         missing=missing,

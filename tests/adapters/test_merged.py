@@ -103,6 +103,28 @@ def test_a_fused_qkv_and_a_convolution_of_timm(dora, tmp_path):
         assert relative(ours(images), theirs(images)) < TOLERANCE
 
 
+def test_a_head_for_other_classes_has_no_names_of_the_base(tmp_path):
+    folder, adapter, theirs = saved(
+        VIT.model(), tmp_path, target_modules=QV, modules_to_save=["classifier"]
+    )
+    tensors = load_file(folder / "model.safetensors")
+    tensors |= {"classifier.weight": torch.randn(9, 36), "classifier.bias": torch.randn(9)}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    config["id2label"] = {str(i): f"bird {i}" for i in range(9)}
+    config["label2id"] = {f"bird {i}": i for i in range(9)}
+    (folder / "config.json").write_text(json.dumps(config))
+    assert load_checkpoint(folder).labels[8] == "bird 8"
+    checkpoint = load_checkpoint(folder, adapter=adapter)
+    assert checkpoint.config.num_classes == 7
+    assert checkpoint.labels is None
+    images = torch.randn(2, 3, 24, 24)
+    with torch.no_grad():
+        ours = load_model(checkpoint)(images)
+        assert relative(ours, theirs(pixel_values=images).logits) < TOLERANCE
+    assert convert(checkpoint, output=tmp_path / "merged").parity.ok
+
+
 def _without_head(tensors):
     return {k.removeprefix("vit."): v for k, v in tensors.items() if "classifier" not in k}
 

@@ -86,6 +86,9 @@ CONFIGS = {
     "bit, even margins": bit(crop_size=47),
     "bit, a side that is null": bit(size={"shortest_edge": 57, "longest_edge": None}, crop_size=48),
     "bit, no resizing": bit(do_resize=False, crop_size=60),
+    "blip": {"image_processor_type": "BlipImageProcessor", "size": {"height": 40, "width": 48}},
+    "blip's defaults": {"image_processor_type": "BlipImageProcessor"},
+    "chinese clip": {"image_processor_type": "ChineseCLIPImageProcessor", "crop_size": 200},
     "siglip": {"image_processor_type": "SiglipImageProcessor", "size": [48, 48]},
     "beit": {"image_processor_type": "BeitImageProcessor", "size": 48},
     "beit, cropped": {

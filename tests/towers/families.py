@@ -55,11 +55,11 @@ class Family:
         return randomise_calmly(self.make())
 
 
-def save(model: nn.Module, folder: Path, *, disk: bool = True) -> Path:
+def save(model: nn.Module, folder: Path, *, disk: bool = True, shard: str = "60KB") -> Path:
     """Write several shards, in the names on disk or in those in memory."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model.save_pretrained(folder, save_original_format=disk, max_shard_size="60KB")
+        model.save_pretrained(folder, save_original_format=disk, max_shard_size=shard)
     return folder
 
 

@@ -15,6 +15,7 @@ from vitconvert.conversion.accounts import Ledger
 from vitconvert.labels import Labels, assumed_labels
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.sources import Located
+from vitconvert.tables.parts import Tower
 from vitconvert.tables.table import Table
 
 if TYPE_CHECKING:
@@ -75,6 +76,12 @@ class Checkpoint:
     def their_config(self) -> Mapping[str, Any]:
         """The project's own `config.json`, empty if there is none."""
         return self.companions.config
+
+    @property
+    def tower(self) -> Tower | None:
+        """Where in a larger model it stands; None for a checkpoint of a ViT alone."""
+        tower = self.weights.tower
+        return tower if tower.prefix else None
 
     @functools.cached_property
     def labels(self) -> Labels | None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from vitconvert.checkpoint.adapters import Adapter, check_merged, separated
 from vitconvert.checkpoint.checkpoint import Checkpoint
 from vitconvert.checkpoint.companions import Companions
+from vitconvert.checkpoint.larger_model import preprocessing_of, what_is_read
 from vitconvert.checkpoint.merging import Merge, merge_into
 from vitconvert.checkpoint.options import ReadOptions
 from vitconvert.checkpoint.unchanged import State, states_of
@@ -24,7 +25,6 @@ from vitconvert.conversion.statements import Statements, parse_fields
 from vitconvert.conversion.tensor_evidence import USER
 from vitconvert.errors import SourceError, UsageError
 from vitconvert.labels import Labels, stated_labels
-from vitconvert.preprocessing.stated import stated_preprocessing
 from vitconvert.sources import Located
 from vitconvert.tables.binding import Shape
 from vitconvert.tables.detection import recognise
@@ -54,16 +54,20 @@ def read_checkpoint(located: Located, options: ReadOptions | None = None) -> Che
     part = recognise_part(container, companions, options)
     container, companions = narrowed(container, companions, part)
     container, part, merge = with_adapter(container, companions, part, adapter, options)
-    recognised = part.recognised
     statements = statements_on(companions, options, container)
     gathered = gather(part, statements)
     config, ledger = prove(container, part, gathered, statements)
-    weights = Weights(container=container, recognised=recognised, config=config)
+    preprocessing, unknown = preprocessing_of(companions, part, config)
+    ledger = replace(ledger, notes=(*ledger.notes, *what_is_read(companions), *unknown))
+    weights = Weights(
+        container=container, recognised=part.recognised, config=config, tower=part.tower
+    )
+    other_classes = merge and merge.base.config.num_classes != config.num_classes
     return Checkpoint(
         tensors=weights.tensors,
         config=config,
-        preprocessing=stated_preprocessing(companions, recognised.table, config),
-        own_labels=_own_labels(companions, config.num_classes),
+        preprocessing=preprocessing,
+        own_labels=None if other_classes else _own_labels(companions, config.num_classes),
         ledger=ledger.with_changes([merge.description]) if merge else ledger,
         weights=weights,
         merge=merge,

@@ -9,6 +9,7 @@ from vitconvert.config import ViTConfig
 from vitconvert.containers import Container, TensorInfo
 from vitconvert.conversion.plan import Assembly, Plan, plan_reading
 from vitconvert.tables.detection import Recognised
+from vitconvert.tables.parts import WHOLE, Tower
 from vitconvert.tables.table import Table
 
 if TYPE_CHECKING:
@@ -23,11 +24,13 @@ class Weights:
         container: The open file.
         recognised: The dialect's table, matched to the header.
         config: The configuration that follows from the header and from what is stated.
+        tower: Where in a larger model the tensors stand.
     """
 
     container: Container
     recognised: Recognised
     config: ViTConfig
+    tower: Tower = WHOLE
 
     @property
     def table(self) -> Table:

@@ -84,7 +84,7 @@ def conversion_report(conversion: "Conversion") -> str:
         line(
             "tensors", f"{ledger.read} read, {len(ledger.used)} used, {len(ledger.ignored)} ignored"
         ),
-        *(line("  ignored", f"{name}: {why}") for name, why in ledger.ignored.items()),
+        *(line("  ignored", text) for text in ignored_lines(ledger.ignored)),
         *(line("note", note) for note in ledger.notes),
         *(line("changed", change) for change in ledger.changed),
         line("parity", *_lines(parity.summary() if parity else "not asked for")),
@@ -98,6 +98,25 @@ def conversion_report(conversion: "Conversion") -> str:
         line("output", f"{conversion.output} ({conversion.target_dialect})"),
     ]
     return "\n".join(lines)
+
+
+_FEW = 3  # names that are told one by one
+
+
+def ignored_lines(ignored: Mapping[str, str]) -> list[str]:
+    """Tensors that play no part, those of one reason together where they are many."""
+    reasons: dict[str, list[str]] = {}
+    for name, why in ignored.items():
+        reasons.setdefault(why, []).append(name)
+    return [
+        text
+        for why, names in reasons.items()
+        for text in (
+            [f"{name}: {why}" for name in names]
+            if len(names) <= _FEW
+            else [f"{len(names)} tensors, {names[0]} ... {names[-1]}: {why}"]
+        )
+    ]
 
 
 def push_report(
@@ -124,14 +143,16 @@ def inspection_report(inspection: "Inspection") -> str:
     ]
     missing = [f"{name:<22} {'?':<16} {why}" for name, why in inspection.missing.items()]
     wrapper = f", under {'.'.join(inspection.wrapper)}" if inspection.wrapper else ""
-    prefix = f", every key begins with {inspection.prefix}" if inspection.prefix else ""
+    own_prefix = inspection.prefix and not inspection.tower
+    prefix = f", every key begins with {inspection.prefix}" if own_prefix else ""
     lines = [
         source_line(inspection.located),
         line("format", inspection.format + wrapper + prefix),
         line("tensors", f"{len(inspection.tensors)}, {inspection.parameters:,} parameters, {size}"),
+        line("tower", str(inspection.tower)) if inspection.tower else "",
         line("dialect", inspection.dialect or "not recognised"),
         line("configuration", *known, *missing) if known or missing else "",
-        *(line("ignored", f"{name}: {why}") for name, why in inspection.ignored.items()),
+        *(line("ignored", text) for text in ignored_lines(inspection.ignored)),
         *(line("note", note) for note in inspection.notes),
         line("tree", *tensor_tree(inspection)),
         str(inspection.problem) if inspection.problem else "",

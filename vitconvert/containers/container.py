@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
@@ -102,17 +102,24 @@ class Container:
         return self.reader(name)
 
     def renamed(self, names: Mapping[str, str]) -> Self:
-        """Some of the tensors under other names.
+        """Some of the tensors under other names, and only the files that hold them.
 
         Args:
             names: The new name of each -> its name here.
         """
         return replace(
             self,
+            files=self._files_of(names.values()),
             manifest={new: self.manifest[old] for new, old in names.items()},
             places={new: self.places[old] for new, old in names.items() if old in self.places},
             reader=lambda new: self.reader(names[new]),
         )
+
+    def _files_of(self, names: Collection[str]) -> tuple[Path, ...]:
+        if not all(name in self.places for name in names):
+            return self.files
+        needed = {self.path, *(self.places[name].path for name in names)}
+        return tuple(file for file in self.files if file in needed)
 
     def close(self) -> None:
         """Release the file. Tensors already read stay valid; no more can be read."""

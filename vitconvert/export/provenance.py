@@ -72,6 +72,7 @@ def provenance(
             "verified": list(located.verified),
             "dialect": source.dialect,
             "adapter": source.merge and printable(source.merge.adapter.name),
+            "tower": source.tower and source.tower.to_dict(),
         },
         "target": target.table.name,
         "config": source.config.to_dict(),

@@ -54,6 +54,10 @@ _PROCESSORS = {
         crop_size=224,
     ),
     "BitImageProcessor": _CLIP_LIKE,
+    "BlipImageProcessor": _Processor(
+        mean_std=CLIP, resample=3, size={"height": 384, "width": 384}, convert_rgb=True
+    ),
+    "ChineseCLIPImageProcessor": _CLIP_LIKE,
     "CLIPImageProcessor": _CLIP_LIKE,
     "BeitImageProcessor": _Processor(mean_std=HALVES, resample=3, size=_SQUARE, crop_size=224),
     "SiglipImageProcessor": _Processor(
@@ -76,6 +80,9 @@ _MODEL_TYPES = {
     "dinov2": "BitImageProcessor",
     "dinov2_with_registers": "BitImageProcessor",
     "dinov3_vit": "DINOv3ViTImageProcessor",
+    "blip": "BlipImageProcessor",
+    "blip-2": "BlipImageProcessor",
+    "chinese_clip": "ChineseCLIPImageProcessor",
     "clip": "CLIPImageProcessor",
     "siglip": "SiglipImageProcessor",
     "siglip2": "Siglip2ImageProcessor",

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vitconvert.errors import NotRepresentable
@@ -26,6 +26,13 @@ class Tower:
     prefix: str
     section: str | None = None
     model: str = "a larger model"
+
+    def to_dict(self) -> dict[str, str | None]:
+        """For `vitconvert.json` and `--json`."""
+        return {"prefix": self.prefix, "section": self.section, "model": self.model}
+
+    def __str__(self) -> str:
+        return f"{self.prefix.rstrip('./')} ({self.model})"
 
 
 WHOLE = Tower(prefix="", section="", model="")
@@ -71,8 +78,7 @@ class Part:
         """Which part of the file this is, a sentence each."""
         notes = []
         if self.tower.prefix and not self.head:
-            prefix = self.tower.prefix.rstrip("./")
-            notes.append(f"the image tower under {prefix} ({self.tower.model}) was taken")
+            notes.append(f"the image tower under {self.tower} was taken")
         if self.head:
             notes.append(
                 f"{self.head} is taken for the head, and to read what the head of a "
@@ -117,6 +123,12 @@ class Header:
         """The dialect that explains most of them; UnknownDialect, if it explains few."""
         return recognise(shapes, self.tables, self.config_of(tower))
 
+    def _model(self, tower: Tower) -> str:
+        """Whose tower it is, by the file's own name where there is one."""
+        architectures = self.config.get("architectures")
+        named = architectures[0] if isinstance(architectures, list) and architectures else None
+        return named if tower.prefix and isinstance(named, str) else tower.model
+
     def part(
         self,
         tower: Tower,
@@ -130,7 +142,7 @@ class Header:
         why = f"outside the image tower {tower.prefix.rstrip('./')}"
         outside = {name: why for name in self.shapes if name not in used}
         return Part(
-            tower=tower,
+            tower=replace(tower, model=self._model(tower)),
             names=names,
             outside=outside,
             left_out=self.ignored,

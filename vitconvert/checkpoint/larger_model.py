@@ -1,0 +1,57 @@
+"""What the files of a larger model say of the ViT inside it, besides its configuration."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from vitconvert.checkpoint.companions import Companions
+from vitconvert.config import ViTConfig
+from vitconvert.errors import VitConvertError
+from vitconvert.preprocessing import Preprocessing
+from vitconvert.preprocessing.stated import stated_preprocessing
+from vitconvert.tables.parts import Part, sections
+
+
+def preprocessing_of(
+    companions: Companions, part: Part, config: ViTConfig
+) -> tuple[Preprocessing | None, tuple[str, ...]]:
+    """What turns a photograph into the ViT's input, and why it is unknown.
+
+    A larger model may cut photographs into tiles or pad them: that is no reason to refuse its ViT.
+
+    Raises:
+        MissingFact, ConflictingFact, NotRepresentable: The files are about the ViT alone, and what
+            they say of photographs cannot be read.
+    """
+    table = part.recognised.table
+    larger = part.tower.prefix or isinstance(companions.whole_config.get("vision_config"), Mapping)
+    try:
+        stated = stated_preprocessing(companions, table, config)
+    except VitConvertError as error:
+        if not larger:
+            raise
+        return None, (f"preprocessing is unknown: the larger model's is not read ({error.fact})",)
+    if larger and stated is not None and stated.image_size != config.image_size:
+        sizes = ["x".join(map(str, size)) for size in (stated.image_size, config.image_size)]
+        return None, (
+            f"preprocessing is unknown: the larger model's gives {sizes[0]} pixels, and the ViT "
+            f"reads {sizes[1]}",
+        )
+    return stated, ()
+
+
+def what_is_read(companions: Companions) -> tuple[str, ...]:
+    """Which layer of the ViT the larger model reads, where its config.json says so."""
+    whole = companions.whole_config
+    return tuple(_sentences(whole)) if whole else ()
+
+
+def _sentences(config: Mapping[str, Any]) -> Iterator[str]:
+    said = sections()["reads"]
+    layer = next((config[key] for key in said["layer"] if config.get(key) is not None), None)
+    numbers = layer if isinstance(layer, list) else [layer]
+    if not numbers or not all(type(number) is int for number in numbers):
+        return
+    layers = f"layer{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
+    chosen = (said["tokens"].get(str(config.get(key))) for key in said["chosen_by"])
+    tokens = next(filter(None, chosen), "")
+    yield f"the larger model reads {layers} of this ViT{tokens}; here is the ViT's own output"
