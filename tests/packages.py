@@ -25,6 +25,7 @@ class _Package:
 
 
 open_clip = _Package("open_clip")
+peft = _Package("peft")
 sklearn = _Package("sklearn")
 timm = _Package("timm")
 torchvision = _Package("torchvision")

@@ -90,7 +90,7 @@ def inspect(
     Args:
         source: A path or a reference, as for `load_model`.
         reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower,
-            ignore.
+            ignore, adapter, lora_scale.
 
     Raises:
         SourceError: The source leads to no file.
@@ -121,6 +121,9 @@ def load_checkpoint(source: Source, **reading: Unpack[ReadArguments]) -> Checkpo
         tower: What stands before the names of the tensors to take, in a file of a larger model,
             such as "vision_tower"; by default, the one image tower that is found.
         ignore: Patterns of names of tensors that play no part, such as ["aux_head.*"].
+        adapter: A LoRA or DoRA adapter of PEFT, a path or a reference, to merge into the model.
+        lora_scale: What the product of an adapter's two matrices is multiplied with, where no
+            adapter_config.json says it: lora_alpha / r.
 
     Raises:
         SourceError: The source leads to no file.
@@ -164,7 +167,7 @@ def load_model(
         fast: Build a `model.fast.FastViT`, for inference only: faster, and equal within rounding
             where the usual one is equal to the last bit.
         reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower,
-            ignore.
+            ignore, adapter, lora_scale.
 
     Raises:
         UsageError: There is no such device, or a change makes no sense for this model.
@@ -393,7 +396,7 @@ def convert(
         overwrite: Replace an earlier output. What vitconvert did not write is never replaced.
         command: The command that the record of the output names.
         reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower,
-            ignore.
+            ignore, adapter, lora_scale.
 
     Raises:
         NotRepresentable: The target cannot compute this function.
@@ -505,8 +508,8 @@ def verify(
         preprocess: With `images`, what a model of your own does with an image that Pillow opened,
             to a tensor (C, H, W); by default, it takes the preprocessing of the checkpoint.
         reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower,
-            ignore. With a model of your own, `dialect` and `table` are about the names of its
-            tensors, and the others about `against`.
+            ignore, adapter, lora_scale. With a model of your own, `dialect` and `table` are about
+            the names of its tensors, and the others about `against`.
 
     Raises:
         VitConvertError: A checkpoint cannot be loaded, as for `load_model`.
@@ -693,6 +696,10 @@ def diff(
     prefer_b: str | None = None,
     tower_a: str | None = None,
     tower_b: str | None = None,
+    adapter_a: str | PathLike[str] | Located | None = None,
+    adapter_b: str | PathLike[str] | Located | None = None,
+    lora_scale_a: float | None = None,
+    lora_scale_b: float | None = None,
     header: bool = False,
 ) -> "Difference":
     """Say how two checkpoints differ, tensor by tensor under common names.
@@ -702,9 +709,10 @@ def diff(
 
     Args:
         a, b: Paths or references, as for `load_model`.
-        dialect_a, overrides_a, architecture_a, table_a, prefer_a, tower_a: How to read a, as
-            for `load_checkpoint`.
-        dialect_b, overrides_b, architecture_b, table_b, prefer_b, tower_b: How to read b.
+        dialect_a, overrides_a, architecture_a, table_a, prefer_a, tower_a, adapter_a,
+            lora_scale_a: How to read a, as for `load_checkpoint`.
+        dialect_b, overrides_b, architecture_b, table_b, prefer_b, tower_b, adapter_b,
+            lora_scale_b: How to read b.
         header: Compare headers only; no weights are read.
 
     Raises:
@@ -722,6 +730,8 @@ def diff(
         table=table_a,
         prefer=prefer_a,
         tower=tower_a,
+        adapter=adapter_a,
+        lora_scale=lora_scale_a,
     )
     options_b = ReadOptions(
         dialect=dialect_b,
@@ -730,6 +740,8 @@ def diff(
         table=table_b,
         prefer=prefer_b,
         tower=tower_b,
+        adapter=adapter_b,
+        lora_scale=lora_scale_b,
     )
     located_a, located_b = locate(a, tower=tower_a), locate(b, tower=tower_b)
     return diff_located(located_a, located_b, options_a, options_b, header=header)

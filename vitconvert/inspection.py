@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from vitconvert.checkpoint.adapters import separated
 from vitconvert.checkpoint.companions import Companions
 from vitconvert.checkpoint.larger_model import what_is_read
 from vitconvert.checkpoint.options import ReadOptions
@@ -15,6 +16,7 @@ from vitconvert.checkpoint.reading import (
     prove,
     recognise_part,
     statements_on,
+    with_adapter,
 )
 from vitconvert.containers import TensorInfo
 from vitconvert.conversion.project_config import Facts
@@ -111,13 +113,16 @@ def inspect_located(located: Located, options: ReadOptions) -> Inspection:
     notes = container.notes
     problem: VitConvertError | None = None
     try:
+        container, adapter = separated(container, located, options)
         part = recognise_part(container, companions, options)
         container, companions = narrowed(container, companions, part)
+        container, part, merge = with_adapter(container, companions, part, adapter, options)
         statements = statements_on(companions, options, container)
         gathered = gather(part, statements)
         facts, missing = gathered.facts, gathered.asked
         notes = (*gathered.notes, *notes)
-        notes = (*notes, *part.notes(), *what_is_read(companions))
+        done = (merge.description,) if merge else ()
+        notes = (*notes, *part.notes(), *what_is_read(companions), *done)
         prove(container, part, gathered, statements)
     except VitConvertError as error:
         problem = error

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitconvert.checkpoint.companions import Companions
+from vitconvert.checkpoint.merging import Merge
 from vitconvert.checkpoint.unchanged import State
 from vitconvert.checkpoint.weights import Weights
 from vitconvert.config import ViTConfig
@@ -38,6 +39,7 @@ class Checkpoint:
         weights: The file of weights that it was read from.
         companions: The JSON files beside it.
         opened: What each file was like when it was opened; see `unchanged`.
+        merge: The adapter that was merged into the tensors of the file, or None.
     """
 
     tensors: Mapping[str, "torch.Tensor"]
@@ -48,10 +50,11 @@ class Checkpoint:
     weights: Weights
     companions: Companions
     opened: Mapping[Path, State]
+    merge: Merge | None = None
 
     @property
     def as_read(self) -> bool:
-        """Whether the tensors are still those of the file."""
+        """Whether the tensors are still those of the file, with the adapter that was merged."""
         return self.tensors is self.weights.tensors
 
     @property

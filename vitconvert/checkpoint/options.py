@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from vitconvert.errors import UsageError, nearest
+from vitconvert.sources import Located
 from vitconvert.tables.dialects import find_tables, read_table
 from vitconvert.tables.table import Table
 
@@ -28,6 +29,9 @@ class ReadOptions:
             if it has averaged ones too; by default the averaged ones.
         tower: What stands before the names of the tensors to take, in a file of a larger model,
             such as "vision_tower"; by default, the one tower that is found.
+        adapter: A LoRA or DoRA adapter of PEFT to merge: what `sources.locate` takes or returned.
+        lora_scale: What the product of its two matrices is multiplied with, where no
+            adapter_config.json says it: lora_alpha / r.
         ignore: Patterns of names of tensors that play no part, such as `["aux_head.*"]`.
     """
 
@@ -37,6 +41,8 @@ class ReadOptions:
     table: str | PathLike[str] | None = None
     prefer: str | None = None
     tower: str | None = None
+    adapter: str | PathLike[str] | Located | None = None
+    lora_scale: float | None = None
     ignore: Sequence[str] = ()
 
     def ignored(self, names: Iterable[str]) -> dict[str, str]:
@@ -85,4 +91,6 @@ class ReadArguments(TypedDict, total=False):
     table: str | PathLike[str] | None
     prefer: str | None
     tower: str | None
+    adapter: str | PathLike[str] | Located | None
+    lora_scale: float | None
     ignore: Sequence[str]

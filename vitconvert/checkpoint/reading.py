@@ -8,9 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vitconvert.checkpoint.adapters import Adapter, check_merged, separated
 from vitconvert.checkpoint.checkpoint import Checkpoint
 from vitconvert.checkpoint.companions import Companions
 from vitconvert.checkpoint.larger_model import preprocessing_of, what_is_read
+from vitconvert.checkpoint.merging import Merge, merge_into
 from vitconvert.checkpoint.options import ReadOptions
 from vitconvert.checkpoint.unchanged import State, states_of
 from vitconvert.checkpoint.weights import Weights
@@ -25,6 +27,7 @@ from vitconvert.errors import SourceError, UsageError
 from vitconvert.labels import Labels, stated_labels
 from vitconvert.sources import Located
 from vitconvert.tables.binding import Shape
+from vitconvert.tables.detection import recognise
 from vitconvert.tables.parts import Header, Part
 from vitconvert.tables.table import Table
 from vitconvert.tables.towers import find_part
@@ -47,9 +50,11 @@ def read_checkpoint(located: Located, options: ReadOptions | None = None) -> Che
     before = states_of(_may_be_read(located))
     container = open_weights(located, options)
     companions = Companions(located=located)
+    container, adapter = separated(container, located, options)
     part = recognise_part(container, companions, options)
     _check_fetched(located, part)
     container, companions = narrowed(container, companions, part)
+    container, part, merge = with_adapter(container, companions, part, adapter, options)
     statements = statements_on(companions, options, container)
     gathered = gather(part, statements)
     config, ledger = prove(container, part, gathered, statements)
@@ -58,13 +63,15 @@ def read_checkpoint(located: Located, options: ReadOptions | None = None) -> Che
     weights = Weights(
         container=container, recognised=part.recognised, config=config, tower=part.tower
     )
+    other_classes = merge and merge.base.config.num_classes != config.num_classes
     return Checkpoint(
         tensors=weights.tensors,
         config=config,
         preprocessing=preprocessing,
-        own_labels=_own_labels(companions, config.num_classes),
-        ledger=ledger,
+        own_labels=None if other_classes else _own_labels(companions, config.num_classes),
+        ledger=ledger.with_changes([merge.description]) if merge else ledger,
         weights=weights,
+        merge=merge,
         companions=companions,
         opened=_opened((*container.files, *located.companions), before),
     )
@@ -157,6 +164,31 @@ def narrowed(
     return container.renamed(part.names), replace(companions, section=part.tower.section)
 
 
+def with_adapter(
+    container: Container,
+    companions: Companions,
+    part: Part,
+    adapter: Adapter | None,
+    options: ReadOptions,
+) -> tuple[Container, Part, Merge | None]:
+    """The tensors as they are with an adapter, whose head may make another dialect of them.
+
+    Raises:
+        TensorMismatch: The adapter does not fit the model, or the model is not one without it.
+    """
+    if adapter is None:
+        return container, part, None
+    statements = statements_on(companions, options, container)
+    config, _ = prove(container, part, gather(part, statements), statements)
+    base = Weights(container=container, recognised=part.recognised, config=config)
+    merge = merge_into(base, adapter, part)
+    container = merge.container()
+    shapes = {name: info.shape for name, info in container.manifest.items()}
+    tables = options.tables(companions.own.get("target"))
+    recognised = recognise(shapes, tables, companions.config)
+    return container, replace(part, recognised=recognised), merge
+
+
 def statements_on(companions: Companions, options: ReadOptions, container: Container) -> Statements:
     """Everything that is stated about a checkpoint besides its tensors."""
     located = companions.located
@@ -229,6 +261,7 @@ def read_state_dict(
     """
     from vitconvert.conversion.materialise import materialise
 
+    check_merged(state_dict)
     shapes = {name: tuple(tensor.shape) for name, tensor in state_dict.items()}
     part = _part_of(shapes, {}, options, options.tables())
     recognised, binding = part.recognised, part.recognised.binding

@@ -139,6 +139,8 @@ def _as_typed(parameter: click.Parameter, value: Any) -> list[str]:
         values = [path.name for path in values]
     elif parameter.name == "token":
         values = ["..."]
+    elif parameter.name == "adapter":
+        values = [published(value)]
     return [word for value in values for word in (parameter.opts[0], printable(str(value)))]
 
 

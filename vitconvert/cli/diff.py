@@ -10,6 +10,7 @@ import click
 from vitconvert.cli.options import (
     fetching_options,
     locate_options,
+    parse_adapting,
     parse_settings,
     reading_options,
     reporting_options,
@@ -79,6 +80,7 @@ def _options_of(side: str) -> Callable[[Command], Command]:
         command = click.option(f"--architecture-{side}", help=only)(command)
         command = click.option(f"--prefer-{side}", metavar="KEY", help=only)(command)
         command = click.option(f"--tower-{side}", metavar="PREFIX", help=only)(command)
+        command = click.option(f"--adapter-{side}", metavar="DIR_OR_REPO", help=only)(command)
         path = click.Path(path_type=Path, dir_okay=False)
         command = click.option(f"--table-{side}", type=path, help=only)(command)
         return click.option(f"--dialect-{side}", help=only)(command)
@@ -91,7 +93,12 @@ def _reading(options: dict[str, Any], side: str) -> dict[str, Any]:
     names = ("dialect", "table", "architecture", "prefer", "tower")
     asked = {f"{name}_{side}": options[f"{name}_{side}"] or options[name] for name in names}
     settings = (*options["settings"], *options[f"settings_{side}"])
-    return {**asked, f"overrides_{side}": parse_settings(settings)}
+    adapting = parse_adapting(options, options[f"adapter_{side}"] or options["adapter"])
+    return {
+        **asked,
+        f"overrides_{side}": parse_settings(settings),
+        **{f"{name}_{side}": value for name, value in adapting.items()},
+    }
 
 
 def _report(difference: "Difference", *, verbose: bool) -> Iterator[str]:

@@ -55,6 +55,19 @@ _READING = (
         help="Leave tensors out, such as 'aux_head.*'. May be repeated.",
     ),
 )
+_ADAPTING = (
+    click.option(
+        "--adapter",
+        metavar="DIR_OR_REPO",
+        help="A LoRA or DoRA adapter of PEFT to merge into the model.",
+    ),
+    click.option(
+        "--lora-scale",
+        type=float,
+        metavar="NUMBER",
+        help="lora_alpha / r, where no adapter_config.json says it.",
+    ),
+)
 _CHANGING = (
     click.option("--image-size", help="Resample positions: 384 or 224x320 (height x width)."),
     click.option("--patch-size", help="Resize the patches, as in FlexiViT: 8 or 8x16."),
@@ -94,7 +107,7 @@ _JSON_LINES = (
 
 def reading_options(command: Command) -> Command:
     """Options on how to read a checkpoint."""
-    return apply_options(_READING, command)
+    return apply_options((*_READING, *_ADAPTING), command)
 
 
 def changing_options(command: Command) -> Command:
@@ -138,8 +151,21 @@ def parse_settings(settings: tuple[str, ...]) -> dict[str, str]:
 def parse_reading(options: dict[str, Any]) -> dict[str, Any]:
     """The reading options, as `vitconvert.load_checkpoint` takes them."""
     names = ("dialect", "architecture", "table", "prefer", "tower", "ignore")
-    overrides = parse_settings(options["settings"])
-    return {name: options[name] for name in names} | {"overrides": overrides}
+    return {
+        **{name: options[name] for name in names},
+        "overrides": parse_settings(options["settings"]),
+        **parse_adapting(options, options["adapter"]),
+    }
+
+
+def parse_adapting(options: dict[str, Any], adapter: str | None) -> dict[str, Any]:
+    """`--adapter`, located as the model is but for its revision, and `--lora-scale`."""
+    if adapter is None:
+        return {"adapter": None, "lora_scale": options["lora_scale"]}
+    from vitconvert.sources import locate
+
+    located = locate(adapter, **{**locate_options(options), "revision": None})
+    return {"adapter": located, "lora_scale": options["lora_scale"]}
 
 
 def locate_options(options: dict[str, Any]) -> dict[str, Any]:

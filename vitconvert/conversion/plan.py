@@ -115,6 +115,25 @@ def _inert(table: Table, config: ViTConfig) -> Iterable[Assembly]:
             yield Assembly(key.write({"i": i}, first), constant.axes, (), constant.numbers)
 
 
+def plan_back(links: Mapping[str, Iterable[Link]], sizes: Mapping[str, int]) -> Plan:
+    """From our names to tensors of theirs, by the links of each of these."""
+    assemblies = []
+    for key, found in links.items():
+        several = tuple(found)
+        pieces = tuple(map(_writing, several))
+        assemblies.append(Assembly(key, several[0].their_axes, pieces))
+    return Plan(tuple(assemblies), sizes)
+
+
+def plan_overlay(reading: Plan, links: Iterable[Link]) -> Plan:
+    """Our tensors as they are read, or none, with the parts of these links laid over them."""
+    made = {assembly.target: assembly for assembly in reading.assemblies}
+    for link in links:
+        below = made.get(link.ours) or Assembly(link.ours, link.our_axes, ())
+        made[link.ours] = replace(below, pieces=(*below.pieces, _reading(link)))
+    return replace(reading, assemblies=tuple(made.values()))
+
+
 def check_rows(table: Table, config: ViTConfig) -> None:
     """Make sure that a dialect has a row for each tensor that a model has.
 

@@ -59,6 +59,14 @@ def changed(checkpoint: Checkpoint, changes: Changes) -> Checkpoint:
     return checkpoint
 
 
+def with_effect_of_merge(checkpoint: Checkpoint) -> Checkpoint:
+    """The checkpoint with a line in its ledger on what merging an adapter did to the numbers."""
+    if checkpoint.merge is None:
+        return checkpoint
+    ledger = checkpoint.ledger.with_changes([checkpoint.merge.measured()])
+    return replace(checkpoint, ledger=ledger)
+
+
 def _resized(checkpoint: Checkpoint, changes: Changes) -> Checkpoint:
     from vitconvert.conversion.surgery import resize
 

@@ -150,6 +150,8 @@ def plan_checkpoint(
         check_source(output, checkpoint.sources)
     weights = checkpoint.weights
     source, altered = _after(checkpoint, changes) if changes else (checkpoint, {})
+    if checkpoint.merge:
+        altered = {**altered, **dict.fromkeys(checkpoint.merge.touched, "lossy")}
     target, gauges, passed_over = choose_gauged_target(to, describe(source), allow)
     for gauge in gauges:
         source, altered = _after_gauge(source, altered, gauge)

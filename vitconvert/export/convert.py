@@ -13,7 +13,7 @@ from vitconvert.containers import TensorInfo
 from vitconvert.conversion.accounts import Ledger
 from vitconvert.conversion.target import Target
 from vitconvert.export.card import write_card
-from vitconvert.export.changes import Changes, changed, gauged
+from vitconvert.export.changes import Changes, changed, gauged, with_effect_of_merge
 from vitconvert.export.provenance import provenance, source_hashes, weights_metadata
 from vitconvert.export.targets import OWN, choose_gauged_target, choose_target
 from vitconvert.export.weights import contents_for, parse_size, write_weights
@@ -100,7 +100,8 @@ def convert_checkpoint(
     max_bytes = parse_size(max_shard_size)
     sha256_in = source_hashes(checkpoint)
     parity = _verified(checkpoint) if verify else None
-    source = changed(checkpoint, changes) if changes else checkpoint
+    source = with_effect_of_merge(checkpoint)
+    source = changed(source, changes) if changes else source
     target, gauges, passed_over = choose_gauged_target(to, describe(source), allow)
     if gauges:
         source = gauged(source, gauges)

@@ -49,6 +49,7 @@ def provenance(
             "verified": list(located.verified),
             **({"fetched": str(located.fetched)} if located.fetched else {}),
             "dialect": source.dialect,
+            "adapter": source.merge and printable(source.merge.adapter.name),
             "tower": source.tower and source.tower.to_dict(),
         },
         "target": target.table.name,
@@ -98,7 +99,7 @@ def source_hashes(checkpoint: Checkpoint) -> Callable[[], Mapping[str, str]]:
         Waits for it, and gives file name -> sha256, or raises what went wrong.
     """
     known = checkpoint.located.sha256
-    if known:
+    if known and not checkpoint.merge:  # the files of an adapter are from elsewhere
         return lambda: known
     hashes: Future[Mapping[str, str]] = Future()
 

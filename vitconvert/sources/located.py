@@ -8,7 +8,8 @@ from typing import TypedDict
 CONFIGS = ("config.json", "open_clip_config.json")
 PREPROCESSORS = ("preprocessor_config.json", "processor_config.json")  # of transformers 4 and 5
 OWN = "vitconvert.json"
-COMPANIONS = (*CONFIGS, *PREPROCESSORS, OWN)
+ADAPTER = "adapter_config.json"  # of PEFT
+COMPANIONS = (*CONFIGS, *PREPROCESSORS, OWN, ADAPTER)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +56,7 @@ class Located:
         verified: File names whose content hash equals one that is published.
         fetched: Which tensors of the weights are here, if not all are: those under the prefix of
             its tower.
+        adapter: `adapter_config.json` beside them.
     """
 
     reference: str
@@ -69,11 +71,12 @@ class Located:
     sha256: Mapping[str, str]
     verified: tuple[str, ...]
     fetched: Fetched | None = None
+    adapter: Path | None = None
 
     @property
     def companions(self) -> tuple[Path, ...]:
         """The JSON files beside the weights."""
-        files = (self.config, self.preprocessor, self.own)
+        files = (self.config, self.preprocessor, self.own, self.adapter)
         return tuple(path for path in files if path is not None)
 
 
@@ -83,14 +86,16 @@ class Companions(TypedDict):
     config: Path | None
     preprocessor: Path | None
     own: Path | None
+    adapter: Path | None
 
 
 def beside(directory: Path) -> Companions:
-    """The `config`, `preprocessor` and `own` fields for weights in a directory."""
+    """The `config`, `preprocessor`, `own` and `adapter` fields for weights in a directory."""
     return {
         "config": _first(directory, CONFIGS),
         "preprocessor": _first(directory, PREPROCESSORS),
         "own": _first(directory, (OWN,)),
+        "adapter": _first(directory, (ADAPTER,)),
     }
 
 

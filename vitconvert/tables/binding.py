@@ -196,6 +196,26 @@ def bind(table: Table, shapes: Mapping[str, Shape]) -> Binding:
     return _Binder(table, shapes).binding()
 
 
+def links_alone(table: Table, shapes: Mapping[str, Shape]) -> dict[str, tuple[Link, ...]]:
+    """What each key alone is a part of, whether or not the other parts are there.
+
+    A key that no row of the table spells has no entry.
+    """
+    binder = _Binder(table, shapes)
+    found: dict[str, dict[tuple[str, int | None], Link]] = defaultdict(dict)
+    for key, shape in shapes.items():
+        for place, indices in binder.match(key):
+            if not place.has_rank(shape):
+                continue
+            alternative = place.row.alternatives[place.alternative]
+            for complete in binder.with_selected(place, indices, key):
+                one = instance(place.row.tensor, complete)
+                for link in links_of(alternative, one, {place.item: key}):
+                    if link.theirs:
+                        found[key].setdefault((one.name, link.our_step), link)
+    return {key: tuple(links.values()) for key, links in found.items()}
+
+
 def links_of(alternative: Alternative, one: Instance, keys: Mapping[int, str]) -> Iterator[Link]:
     """The links of one tensor of ours, spelled by `keys`: item number -> their key."""
     ours = one.axes
@@ -208,7 +228,7 @@ def links_of(alternative: Alternative, one: Instance, keys: Mapping[int, str]) -
             indices=one.indices,
             our_axes=ours,
             our_step=number if alternative.joined else None,
-            theirs=keys[number] if part else None,
+            theirs=keys.get(number) if part else None,
             their_axes=instantiate(part.axes, one.indices) if part and part.axes else default,
             their_step=_selected(part, one.indices),
         )

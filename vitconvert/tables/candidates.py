@@ -70,11 +70,13 @@ def _right_side(row: str, name: str) -> str:
         return row
     kind = row.rpartition(".")[2]
     for text in _with_ancestors(name):
-        for key in (row, row.removesuffix(kind) + "{p}"):
-            at = text.find(f'\n"{key}"')
-            if at >= 0:
-                line = text[at + len(key) + 3 :].partition("\n")[0]
-                return "".join(_QUOTED.findall(line)[:1])  # nothing, if it is set to false
+        said = [
+            "".join(_QUOTED.findall(text[at + len(key) + 3 :].partition("\n")[0])[:1])
+            for key in (row, row.removesuffix(kind) + "{p}")
+            if (at := text.find(f'\n"{key}"')) >= 0
+        ]
+        if said:  # nothing, if it is set to false and not said of both kinds
+            return max(said)
     return row
 
 
@@ -82,6 +84,13 @@ def ecosystem_of(name: str) -> str:
     """The ecosystem of a dialect."""
     said = (_ECOSYSTEM.search(text) for text in _with_ancestors(name))
     return next((match[1] for match in said if match), name)
+
+
+def family_of(name: str) -> str:
+    """The dialect that one extends in the end; those of one family are spellings of one model."""
+    while parent := _parent(name):
+        name = parent
+    return name
 
 
 def _with_ancestors(name: str) -> Iterator[str]:

@@ -63,6 +63,11 @@ def _known() -> Mapping[str, Tower]:
     return {prefix: Tower(prefix=prefix, **said) for prefix, said in sections()["towers"].items()}
 
 
+def tower_prefixes() -> tuple[str, ...]:
+    """What may stand before the names of a larger model's image tower."""
+    return tuple(_known())
+
+
 def _stated(header: Header, prefix: str) -> Part:
     """The tower that the user names.
 

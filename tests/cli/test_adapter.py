@@ -1,0 +1,35 @@
+"""`--adapter` on the command line: converted, planned, compared; its place is not recorded."""
+
+import json
+
+import pytest
+
+from tests.adapters.writing import saved
+from tests.huggingface.classes import LABELS, MLP, _case
+
+VIT = _case("ViTForImageClassification", "ViTConfig", "hf_vit", MLP, LABELS)
+
+
+@pytest.mark.filterwarnings("ignore")  # PEFT 0.21 calls what transformers 5.23 deprecates
+def test_from_a_base_and_an_adapter_to_one_model(run, tmp_path):
+    base, adapter, _ = saved(VIT.model(), tmp_path, target_modules=["q_proj"])
+    out = tmp_path / "merged"
+    planned = run("hf", base, "--adapter", adapter, "-o", out, "--dry-run", "--json")
+    kinds = {tensor["name"]: tensor["steps"] for tensor in json.loads(planned.out)["tensors"]}
+    assert kinds["vit.encoder.layer.1.attention.attention.query.weight"] == ["lossy"]
+    assert kinds["vit.encoder.layer.1.attention.attention.query.bias"] == ["rename"]
+    assert run("hf", base, "--adapter", adapter, "-o", out).code == 0
+    record = json.loads((out / "vitconvert.json").read_text())
+    assert record["command"] == "vitconvert hf base -o merged --adapter adapter"
+    assert run("diff", out, base, "--adapter-b", adapter).code == 0
+    assert run("diff", out, base).code == 3
+    assert run("verify", base, "--adapter", adapter).code == 0
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_adapter_alone_is_told_its_command(run, tmp_path):
+    _, adapter, _ = saved(VIT.model(), tmp_path, target_modules=["q_proj"])
+    answer = run("hf", adapter, "-o", tmp_path / "x")
+    assert answer.code == 1
+    assert f"hint: vitconvert hf BASE --adapter {adapter} merges the two" in answer.err
+    assert not (tmp_path / "x").exists()

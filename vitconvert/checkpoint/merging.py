@@ -1,0 +1,276 @@
+"""A model's file with an adapter merged into it, tensor by tensor, when they are read.
+
+The adapter's names and the file's are two spellings. Each tensor that the adapter changes is made
+of the file's in the adapter's own layout, merged there as PEFT does, and laid back: two plans, and
+the arithmetic of `low_rank` between them.
+"""
+
+import functools
+import re
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sized
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from vitconvert.checkpoint.adapters import Adapter
+from vitconvert.checkpoint.weights import Weights
+from vitconvert.containers import Container, TensorInfo
+from vitconvert.conversion.adapter_placement import HEAD, Placement, place
+from vitconvert.conversion.plan import Plan, compose, plan_back, plan_overlay
+from vitconvert.errors import TensorMismatch
+from vitconvert.tables.binding import Link, links_of
+from vitconvert.tables.canonical import instance
+from vitconvert.tables.detection import common_prefix
+from vitconvert.tables.parts import Part
+from vitconvert.tables.towers import tower_prefixes
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_MERGED = "adapter: "  # before the adapter's names in plans, where the file may have the same
+_KEPT = 4  # merged tensors: one for q, k and v may be read for three
+
+
+@dataclass(frozen=True, kw_only=True)
+class Merge:
+    """An adapter and its place in a file of weights.
+
+    Attributes:
+        base: The file, explained and proved.
+        adapter: What is merged into it.
+        placement: Where its tensors belong.
+        effects: Name of a tensor in the adapter -> its largest change and the error of rounding,
+            over its largest weight; as far as tensors were merged.
+    """
+
+    base: Weights
+    adapter: Adapter
+    placement: Placement
+    effects: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    @property
+    def description(self) -> str:
+        """What is done, as far as headers tell."""
+        adapter = self.adapter
+        scales = sorted({f"{one.scale:g}" for one in adapter.low_rank.values()}, key=float)
+        manifest = adapter.container.manifest
+        ranks = sorted({manifest[one.down].shape[0] for one in adapter.low_rank.values()})
+        used = [name for name in adapter.low_rank if name in self.placement.links]
+        parts = [
+            f"rank {' and '.join(map(str, ranks))}",
+            f"scale {' and '.join(scales)}",
+            _count(used, "module"),
+        ]
+        if saved := [name for name in adapter.saved if name in self.placement.links]:
+            parts.append(f"{_count(saved, 'tensor')} replaced: {', '.join(saved[:4])}")
+        if self.placement.ignored:
+            reasons = ", ".join(sorted(set(self.placement.ignored.values())))
+            parts.append(f"{_count(self.placement.ignored, 'tensor')} not of it: {reasons}")
+        if adapter.config.base:
+            parts.append(f"trained for {_without_place(adapter.config.base)}")
+        return f"merged the {adapter.kind} adapter {adapter.name}: {', '.join(parts)}"
+
+    def measured(self) -> str:
+        """What merging did to the numbers; reads all of the adapter."""
+        for name in self.placement.links:
+            self.merged(name)
+        change = max(change for change, _ in self.effects.values())
+        rounding = max(rounding for _, rounding in self.effects.values())
+        return (
+            f"the adapter changes a weight by up to {change:.1e} of the largest of its tensor; "
+            f"rounding once errs by up to {rounding:.1e}"
+        )
+
+    @functools.cached_property
+    def touched(self) -> frozenset[str]:
+        """Canonical names of all tensors that are changed or replaced."""
+        return frozenset(link.ours for links in self.placement.links.values() for link in links)
+
+    @functools.cached_property
+    def _links(self) -> Mapping[str, tuple[Link, ...]]:
+        """Name in the adapter -> its parts, without a head that replaces the file's."""
+        links = self.placement.links.items()
+        return {name: several for name, several in links if name not in self.placement.heads}
+
+    @functools.cached_property
+    def _there(self) -> Plan:
+        """From the file to the adapter's layout."""
+        return compose(self.base.plan, plan_back(self._links, self.base.plan.sizes))
+
+    @functools.cached_property
+    def _back(self) -> Plan:
+        """From the adapter's layout, and what it leaves of the file, to the file."""
+        laid = plan_overlay(self.base.plan, self._renamed(self._links))
+        ours = {link.ours for links in self._links.values() for link in links}
+        back: dict[str, list[Link]] = defaultdict(list)
+        touched = set()
+        for name, links in self.base.recognised.binding.links.items():
+            for link in links:
+                if link.theirs is None:
+                    self._check_zeros(name, link)
+                    continue
+                back[link.theirs].append(link)
+                if name in ours:
+                    touched.add(link.theirs)
+        return compose(laid, plan_back({key: back[key] for key in touched}, laid.sizes))
+
+    def _renamed(self, names: Iterable[str]) -> Iterator[Link]:
+        for name in names:
+            for link in self.placement.links[name]:
+                yield link._replace(theirs=_MERGED + name)
+
+    def _check_zeros(self, name: str, base: Link) -> None:
+        """Make sure that the file holds what an adapter gives numbers to."""
+        for key, links in self._links.items():
+            for link in links:
+                if link.ours == name and link.our_step in (None, base.our_step):
+                    raise TensorMismatch(
+                        "The adapter changes what the model's file has no tensor for.",
+                        evidence={"adapter": key, "model": f"{name}[{base.our_step}] is zero"},
+                        hint="is the adapter for another model?",
+                    )
+
+    @functools.cached_property
+    def merged(self) -> "Callable[[str], Tensor]":
+        """Gives a tensor by its name in the adapter, merged, in the adapter's layout."""
+        return functools.lru_cache(_KEPT)(self._merge)
+
+    def _merge(self, name: str) -> "Tensor":
+        import torch
+
+        from vitconvert.conversion.low_rank import merged, product
+        from vitconvert.conversion.materialise import materialise
+
+        adapter, read = self.adapter, self.adapter.container.read
+        if name in self.placement.heads:
+            saved = read(adapter.saved[name])
+            tensor = saved.to(getattr(torch, self._dtype_of_heads))
+            self.effects[name] = 1.0, _error(tensor, saved)
+            return tensor
+        (assembly,) = (a for a in self._there.assemblies if a.target == name)
+        weight = materialise(replace(self._there, assemblies=(assembly,)), self.base.read)[name]
+        before = weight
+        if name in adapter.saved:
+            weight = read(adapter.saved[name]).to(weight.dtype)
+        change = torch.zeros((), dtype=torch.float64)
+        magnitude = None
+        if one := adapter.low_rank.get(name):
+            change = product(read(one.down), read(one.up), one.scale, embedding=one.embedding)
+            magnitude = read(one.magnitude) if one.magnitude else None
+        if name in adapter.biases:
+            key, scale = adapter.biases[name]
+            change = scale * read(key).double()
+        done = merged(weight, change, magnitude)
+        self.effects[name] = _error(done.tensor, before), done.rounding
+        return done.tensor
+
+    @functools.cached_property
+    def _dtype_of_heads(self) -> str:
+        """The dtype of the file, in which a new head is stored too."""
+        manifest = self.base.container.manifest
+        floats = (info.dtype for info in manifest.values() if "float" in info.dtype)
+        return next(floats)
+
+    def container(self) -> Container:
+        """The file of weights as it is after the merge."""
+        base, prefix = self.base.container, self.base.recognised.prefix
+        gone = {
+            prefix + str(link.theirs)
+            for name, links in self.base.recognised.binding.links.items()
+            for link in links
+            if self.placement.heads and name.startswith(HEAD)
+        }
+        kept = {name: info for name, info in base.manifest.items() if name not in gone}
+        heads = {
+            prefix + plan.assemblies[0].target: TensorInfo(
+                dtype=self._dtype_of_heads, shape=plan.shape(plan.assemblies[0])
+            )
+            for plan in self._new_heads
+        }
+        return replace(
+            base,
+            files=(*base.files, *self.adapter.files),
+            manifest={**kept, **heads},
+            places={},
+            reader=self._read,
+        )
+
+    @functools.cached_property
+    def _new_heads(self) -> tuple[Plan, ...]:
+        """From the adapter to what the file would call each tensor of a new head."""
+        table = self.base.table
+        plans = []
+        for name in self.placement.heads:
+            (link, *_) = self.placement.links[name]
+            back = link
+            if self.placement.table.ecosystem != table.ecosystem:
+                row = table.row_of[link.ours].alternatives[0]
+                key = row.parts[0].key.write({}, table.first_texts(self.base.config))
+                (back,) = links_of(row, instance(link.tensor, link.indices), {0: key})
+            laid = plan_overlay(Plan((), self.placement.sizes), self._renamed([name]))
+            plans.append(compose(laid, plan_back({str(back.theirs): [back]}, laid.sizes)))
+        return tuple(plans)
+
+    @functools.cached_property
+    def _plans(self) -> Mapping[str, Plan]:
+        """How each tensor of the file is made that the merge changes."""
+        alone = {
+            assembly.target: replace(self._back, assemblies=(assembly,), constants={})
+            for assembly in self._back.assemblies
+        }
+        return {**alone, **{plan.assemblies[0].target: plan for plan in self._new_heads}}
+
+    def _read(self, key: str) -> "Tensor":
+        from vitconvert.conversion.materialise import materialise
+
+        short = key.removeprefix(self.base.recognised.prefix)
+        if short not in self._plans:
+            return self.base.container.read(key)
+        return materialise(self._plans[short], self._read_either)[short]
+
+    def _read_either(self, name: str) -> "Tensor":
+        if name.startswith(_MERGED):
+            return self.merged(name.removeprefix(_MERGED))
+        return self.base.read(name)
+
+
+def _count(several: Sized, what: str) -> str:
+    return f"{len(several)} {what}{'' if len(several) == 1 else 's'}"
+
+
+def _without_place(base: str) -> str:
+    """A repository, or the last name of a path, which tells nothing of a machine."""
+    is_repository = re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", base)
+    return base if is_repository else re.split(r"[/\\]", base.rstrip("/\\"))[-1]
+
+
+def _error(after: "Tensor", before: "Tensor") -> float:
+    """The largest difference, over the largest number before."""
+    largest = max(float(before.double().abs().max()), 1e-300)
+    return float((after.double() - before.double()).abs().max()) / largest
+
+
+def merge_into(base: Weights, adapter: Adapter, part: Part) -> Merge:
+    """Find the place of an adapter in a model's file.
+
+    Raises:
+        TensorMismatch, AmbiguousDialect: As `conversion.adapter_placement.place`.
+    """
+    placement = place(
+        adapter.wanted,
+        base.config,
+        base.table,
+        _prefixes(adapter.wanted, part),
+        tower=bool(part.tower.prefix),
+        file=str(adapter.container.path),
+    )
+    return Merge(base=base, adapter=adapter, placement=placement)
+
+
+def _prefixes(names: Collection[str], part: Part) -> list[str]:
+    """What may stand before the names of the image tower where the adapter was trained."""
+    tower = part.tower.prefix
+    inner = tower.removeprefix("model.")
+    known = ("", common_prefix(names), tower, inner, f"model.{inner}", *tower_prefixes())
+    there = [prefix for prefix in known if any(name.startswith(prefix) for name in names)]
+    return list(dict.fromkeys(there))
