@@ -113,7 +113,7 @@ def inspect_located(located: Located, options: ReadOptions) -> Inspection:
     try:
         part = recognise_part(container, companions, options)
         container, companions = narrowed(container, companions, part)
-        statements = statements_on(companions, options, container)
+        statements = statements_on(companions, options, container.extras)
         gathered = gather(part, statements)
         facts, missing = gathered.facts, gathered.asked
         notes = (*gathered.notes, *notes)

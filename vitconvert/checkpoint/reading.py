@@ -49,7 +49,7 @@ def read_checkpoint(located: Located, options: ReadOptions | None = None) -> Che
     companions = Companions(located=located)
     part = recognise_part(container, companions, options)
     container, companions = narrowed(container, companions, part)
-    statements = statements_on(companions, options, container)
+    statements = statements_on(companions, options, container.extras)
     gathered = gather(part, statements)
     config, ledger = prove(container, part, gathered, statements)
     preprocessing, unknown = preprocessing_of(companions, part, config)
@@ -141,8 +141,16 @@ def narrowed(
     return container.renamed(part.names), replace(companions, section=part.tower.section)
 
 
-def statements_on(companions: Companions, options: ReadOptions, container: Container) -> Statements:
-    """Everything that is stated about a checkpoint besides its tensors."""
+def statements_on(
+    companions: Companions, options: ReadOptions, beside: Mapping[str, object] | None = None
+) -> Statements:
+    """Everything that is stated about a checkpoint besides its tensors.
+
+    Args:
+        companions: The files beside it.
+        options: What the user states.
+        beside: What lay in the file beside the tensors.
+    """
     located = companions.located
     return Statements(
         user=options.overrides or {},
@@ -151,7 +159,7 @@ def statements_on(companions: Companions, options: ReadOptions, container: Conta
         config_file=companions.name_of("config"),
         architecture=options.architecture,
         name=located.name,
-        trained=container.extras,
+        trained=beside or {},
         file_name=located.weights.name if located.weights else "",
     )
 
