@@ -8,8 +8,9 @@ from tests.huggingface.classes import CLASSES
 from vitconvert import load_checkpoint
 from vitconvert.conversion.materialise import materialise
 from vitconvert.conversion.plan import plan_writing
+from vitconvert.tables.binding import bind
 from vitconvert.tables.detection import recognise
-from vitconvert.tables.dialects import builtin_tables
+from vitconvert.tables.dialects import builtin_tables, likely_tables
 
 # What a whole model puts before its encoder; a bare one is read with it as well as without.
 ENCODERS = ("dinov2.", "dinov2_with_registers.", "beit.", "data2vec_vision.", "vision_model.")
@@ -66,3 +67,12 @@ def test_what_older_releases_stored_and_never_read_is_ignored(old, name):
     state = {key: tuple(tensor.shape) for key, tensor in CLASSES[name].model().state_dict().items()}
     found = recognise(state | {old: (1, 10)})
     assert old in found.binding.ignored
+
+
+def test_screening_leaves_out_no_table_that_fits(case, save):
+    folder, _ = save(case)
+    with safe_open(folder / "model.safetensors", "np") as file:
+        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}
+    tables = [table for table in builtin_tables().values() if not table.named_only]
+    fitting = {table.name for table in tables if bind(table, shapes).fits}
+    assert fitting and fitting <= {table.name for table in likely_tables(shapes)}

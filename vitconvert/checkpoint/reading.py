@@ -55,7 +55,7 @@ def read_checkpoint(located: Located, options: ReadOptions | None = None) -> Che
     _check_fetched(located, part)
     container, companions = narrowed(container, companions, part)
     container, part, merge = with_adapter(container, companions, part, adapter, options)
-    statements = statements_on(companions, options, container)
+    statements = statements_on(companions, options, container.extras)
     gathered = gather(part, statements)
     config, ledger = prove(container, part, gathered, statements)
     preprocessing, unknown = preprocessing_of(companions, part, config)
@@ -178,7 +178,7 @@ def with_adapter(
     """
     if adapter is None:
         return container, part, None
-    statements = statements_on(companions, options, container)
+    statements = statements_on(companions, options, container.extras)
     config, _ = prove(container, part, gather(part, statements), statements)
     base = Weights(container=container, recognised=part.recognised, config=config)
     merge = merge_into(base, adapter, part)
@@ -189,8 +189,16 @@ def with_adapter(
     return container, replace(part, recognised=recognised), merge
 
 
-def statements_on(companions: Companions, options: ReadOptions, container: Container) -> Statements:
-    """Everything that is stated about a checkpoint besides its tensors."""
+def statements_on(
+    companions: Companions, options: ReadOptions, beside: Mapping[str, object] | None = None
+) -> Statements:
+    """Everything that is stated about a checkpoint besides its tensors.
+
+    Args:
+        companions: The files beside it.
+        options: What the user states.
+        beside: What lay in the file beside the tensors.
+    """
     located = companions.located
     return Statements(
         user=options.overrides or {},
@@ -199,7 +207,7 @@ def statements_on(companions: Companions, options: ReadOptions, container: Conta
         config_file=companions.name_of("config"),
         architecture=options.architecture,
         name=located.name,
-        trained=container.extras,
+        trained=beside or {},
         file_name=located.weights.name if located.weights else "",
     )
 

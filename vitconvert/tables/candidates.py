@@ -70,14 +70,17 @@ def _right_side(row: str, name: str) -> str:
         return row
     kind = row.rpartition(".")[2]
     for text in _with_ancestors(name):
-        said = [
-            "".join(_QUOTED.findall(text[at + len(key) + 3 :].partition("\n")[0])[:1])
-            for key in (row, row.removesuffix(kind) + "{p}")
-            if (at := text.find(f'\n"{key}"')) >= 0
-        ]
-        if said:  # nothing, if it is set to false and not said of both kinds
-            return max(said)
+        lines = [_line(text, key) for key in (row, row.removesuffix(kind) + "{p}")]
+        told = [line for line in lines if line is not None]
+        if told:  # nothing, if all are set to false
+            return "".join(_QUOTED.findall(" ".join(told))[:1])
     return row
+
+
+def _line(text: str, key: str) -> str | None:
+    """What a table says of a key, or None."""
+    at = text.find(f'\n"{key}"')
+    return text[at + len(key) + 3 :].partition("\n")[0] if at >= 0 else None
 
 
 def ecosystem_of(name: str) -> str:

@@ -61,7 +61,7 @@ def check_heads(header: Header) -> None:
     """
     heads = [name for name in header.shapes if _is_of_head(name)]
     body = {name: shape for name, shape in header.shapes.items() if name not in heads}
-    if heads and body and _one_that_fits(header, WHOLE, body):
+    if len(heads) > 2 and body and _one_that_fits(header, WHOLE, body):
         groups = dict.fromkeys(name.split(".")[0] for name in heads)
         options = " ".join(f"--ignore '{group}.*'" for group in groups)
         raise _no_linear_head(heads, options)
