@@ -72,7 +72,7 @@ def test_what_older_releases_stored_and_never_read_is_ignored(old, name):
 def test_screening_leaves_out_no_table_that_fits(case, save):
     folder, _ = save(case)
     with safe_open(folder / "model.safetensors", "np") as file:
-        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}
+        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (no mapping)
     tables = [table for table in builtin_tables().values() if not table.named_only]
     fitting = {table.name for table in tables if bind(table, shapes).fits}
     assert fitting and fitting <= {table.name for table in likely_tables(shapes)}
