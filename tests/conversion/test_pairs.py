@@ -196,6 +196,7 @@ def test_every_dialect_is_held_by_some_model():
         {**DINOV3, **SCALED, **GATED, **lucid, "rope_periods": True, "num_classes": 0},
         {**DINOV3, **SCALED, "rope_periods": True, "num_classes": 0},
         {**SCALED, "no_embed_class": True},
+        {**SCALED, "final_norm": False, "num_classes": 0},
         {**SCALED, **BEIT, **late},
         {**SCALED, **BEIT_BARE},
         {"rope": "mixed", **SCALED},

@@ -254,9 +254,9 @@ def test_without_resizing_only_images_of_the_size_fit(
             NotRepresentable,
             "error: not-representable\n"
             "  Images processed by ConvNextImageProcessor are not supported.\n"
-            "  supported  BeitImageProcessor, BitImageProcessor, CLIPImageProcessor, "
-            "DINOv3ViTImageProcessor, DeiTImageProcessor, Siglip2ImageProcessor, "
-            "SiglipImageProcessor, ViTImageProcessor",
+            "  supported  BeitImageProcessor, BitImageProcessor, BlipImageProcessor, "
+            "CLIPImageProcessor, ChineseCLIPImageProcessor, DINOv3ViTImageProcessor, "
+            "DeiTImageProcessor, Siglip2ImageProcessor, SiglipImageProcessor, ViTImageProcessor",
         ),
         (
             vit(size={"longest_edge": 99}),

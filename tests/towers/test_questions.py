@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 import vitconvert
 from tests.packages import transformers as t
 from tests.small_models import randomise_calmly, small_timm
-from tests.towers.families import FAMILIES, LANGUAGE, TEXT, VISION, internvl, save, save_as_4
+from tests.towers.families import FAMILIES, VISION, internvl, save, save_as_4
 from vitconvert.errors import AmbiguousDialect, NotRepresentable, TensorMismatch, UsageError
 
 
@@ -94,7 +94,18 @@ def test_norms_of_whole_queries_are_refused(tmp_path):
     assert "q_norm" in str(error.value)
 
 
-SMALL_TEXT = {k: v for k, v in LANGUAGE.items() if k in TEXT}
+def test_a_table_of_ones_own_may_identify_such_a_model(tmp_path):
+    folder = save(randomise_calmly(t.ViTModel(t.ViTConfig(**VISION))), tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text()) | {"model_type": "yolos"}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(NotRepresentable, match="This is YOLOS"):
+        vitconvert.load_checkpoint(folder)
+    table = tmp_path / "mine.toml"
+    identify = '[config_json.identify]\nmodel_type = "yolos"\n'
+    table.write_text(f'[dialect]\nextends = "hf_vit_pooler"\ntitle = "mine"\n{identify}')
+    assert vitconvert.load_checkpoint(folder, table=table).dialect == "mine"
+
+
 VIDEO = VISION | {"num_frames": 2, "tubelet_size": 2}
 OTHERS = {
     "YOLOS": lambda: t.YolosModel(t.YolosConfig(**VISION | {"image_size": [24, 24]})),

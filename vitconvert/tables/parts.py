@@ -7,7 +7,7 @@ from typing import Any
 
 from vitconvert.errors import NotRepresentable
 from vitconvert.tables.binding import Shape
-from vitconvert.tables.detection import Recognised, fitting, recognise
+from vitconvert.tables.detection import Recognised, fitting, identifies, recognise
 from vitconvert.tables.table import Table
 from vitconvert.toml_files import LazyToml, tables_dir
 
@@ -123,6 +123,25 @@ class Header:
         """The dialect that explains most of them; UnknownDialect, if it explains few."""
         return recognise(shapes, self.tables, self.config_of(tower))
 
+    def check_model(self, tower: Tower) -> None:
+        """Refuse a model that has a known ViT's tensors, and computes something else, by its name.
+
+        A table that the user gives may still identify it.
+
+        Raises:
+            NotRepresentable: config.json names such a model.
+        """
+        config = self.config_of(tower)
+        kind = config.get("model_type")
+        if not isinstance(kind, str) or kind not in (others := sections()["others"]):
+            return
+        if not any(identifies(table, config) for table in self.tables or ()):
+            raise NotRepresentable(
+                f"This is {others[kind]}.",
+                evidence={"config.json": f"model_type = {kind!r}"},
+                meaning="Its tensors have the names of a plain ViT's, and mean another function.",
+            )
+
     def _model(self, tower: Tower) -> str:
         """Whose tower it is, by the file's own name where there is one."""
         architectures = self.config.get("architectures")
@@ -163,18 +182,3 @@ def config_section(config: Mapping[str, Any], path: str | None) -> Mapping[str, 
     for step in path.split(".") if path else ():
         section = section.get(step) if isinstance(section, Mapping) else None
     return section if isinstance(section, Mapping) else {}
-
-
-def check_model(config: Mapping[str, Any]) -> None:
-    """Refuse a model that has a known ViT's tensors, and computes something else, by its name.
-
-    Raises:
-        NotRepresentable: config.json names such a model.
-    """
-    kind = config.get("model_type")
-    if isinstance(kind, str) and kind in (others := sections()["others"]):
-        raise NotRepresentable(
-            f"This is {others[kind]}.",
-            evidence={"config.json": f"model_type = {kind!r}"},
-            meaning="Its tensors have the names of a plain ViT's, and mean another function.",
-        )

@@ -13,7 +13,7 @@ from typing import Any
 from vitconvert.errors import AmbiguousDialect, UnknownDialect, UsageError, VitConvertError, nearest
 from vitconvert.tables.detection import common_prefix
 from vitconvert.tables.own_heads import check_heads, check_heads_beside, with_own_head
-from vitconvert.tables.parts import WHOLE, Header, Part, Tower, check_model, sections
+from vitconvert.tables.parts import WHOLE, Header, Part, Tower, sections
 
 
 def find_part(header: Header, tower: str | None = None) -> Part:
@@ -29,7 +29,7 @@ def find_part(header: Header, tower: str | None = None) -> Part:
         UnknownDialect, TensorMismatch: No table explains the tensors, nor those of any tower.
         NotRepresentable: config.json names a model that computes something else from them.
     """
-    check_model(header.config)
+    header.check_model(WHOLE)
     if tower:
         return _stated(header, tower)
     denied: UnknownDialect | None = None
@@ -86,7 +86,7 @@ def _stated(header: Header, prefix: str) -> Part:
             evidence={"beginnings": ", ".join(_beginnings(header, prefix))},
             hint="--tower takes one of these, or any other that names begin with.",
         )
-    check_model(header.config_of(tower))
+    header.check_model(tower)
     return header.part(tower, header.nearest(inside, tower))
 
 
@@ -140,7 +140,7 @@ def _under(header: Header, tower: Tower) -> Part | None:
             recognised = header.nearest(inside, tower)
     if recognised is None:
         return None
-    check_model(header.config_of(tower))
+    header.check_model(tower)
     return header.part(tower, recognised)
 
 
