@@ -57,7 +57,7 @@ _CHANGING = (
         "--allow",
         multiple=True,
         metavar="STEP",
-        help="Allow a step that keeps the function but changes bytes. May be repeated.",
+        help="Allow a step that the target needs; a refusal names those. May be repeated.",
     ),
 )
 _FETCHING = (

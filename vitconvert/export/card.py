@@ -77,7 +77,7 @@ def write_card(
         _section("Model", _table(_model(source, target, tensors))),
         _section("Origin", _block(_origin(source, sha256_in))),
         _section("Assumed, changed, ignored", _block(_accounts(source.ledger))),
-        _section("Proof", _block([*_proof(parity, opened), *photographs])),
+        _section("Proof", _block([*_proof(parity, source.ledger, opened), *photographs])),
         _section("Use", "\n\n".join(map(_example, examples))),
     ]
     (directory / "README.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
@@ -211,9 +211,12 @@ def _accounts(ledger: Ledger) -> _Rows:
     ]
 
 
-def _proof(parity: "ParityReport | None", opened: "Sequence[Opened]") -> _Rows:
+def _proof(parity: "ParityReport | None", ledger: Ledger, opened: "Sequence[Opened]") -> _Rows:
+    lossy = dict.fromkeys(effect["step"] for effect in ledger.measured)
+    other = "other outputs than the source's: {} is lossy, as measured above"
     return [
         ("parity", parity.summary() if parity else "not asked for"),
+        *(("after it", other.format(step)) for step in lossy),
         *(("opened by", program.summary()) for program in opened),
     ]
 

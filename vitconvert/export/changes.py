@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint import Checkpoint, build_model
 from vitconvert.errors import ParityFailed, UsageError
+from vitconvert.export.effects import with_effect
 from vitconvert.labels import Labels
 from vitconvert.preprocessing import Preprocessing
 
@@ -154,7 +155,7 @@ def _with_dtype(checkpoint: Checkpoint, dtype: "torch.dtype") -> Checkpoint:
 
 
 def gauged(checkpoint: Checkpoint, gauges: Sequence["Gauge"]) -> Checkpoint:
-    """The checkpoint after steps that keep its function, each checked by numbers.
+    """The checkpoint after steps that a target needs, each checked or measured by numbers.
 
     Raises:
         ParityFailed: A step is exact in real arithmetic, but not in floating point here.
@@ -166,6 +167,9 @@ def gauged(checkpoint: Checkpoint, gauges: Sequence["Gauge"]) -> Checkpoint:
         assert config is not None
         tensors = gauge.tensors(checkpoint.tensors, checkpoint.config)
         after = replace(checkpoint, tensors=tensors, config=config)
+        if gauge.lossy:
+            checkpoint = replace(after, ledger=with_effect(checkpoint, after, gauge))
+            continue
         effect = effect_on_logits(checkpoint, after)
         if not effect <= TOLERANCE:
             raise ParityFailed(
