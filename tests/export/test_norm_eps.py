@@ -18,9 +18,14 @@ HINT = (
 )
 
 
-@pytest.mark.parametrize("to", ["timm", "torchvision", "jeonsworld"])
-def test_an_ordinary_fine_tune_gets_the_eps_of_the_target(to, huggingface_directory, tmp_path):
-    source = huggingface_directory(num_hidden_layers=11)
+@pytest.mark.parametrize(
+    ("to", "activation"),
+    [*((to, "gelu") for to in ("timm", "torchvision", "jeonsworld")), ("jax", "gelu_pytorch_tanh")],
+)
+def test_an_ordinary_fine_tune_gets_the_eps_of_the_target(
+    to, activation, huggingface_directory, tmp_path
+):
+    source = huggingface_directory(num_hidden_layers=11, hidden_act=activation)
     with pytest.raises(NotRepresentable) as error:
         vitconvert.convert(source, to=to, output=tmp_path / "no")
     assert error.value.hint == HINT

@@ -2,13 +2,13 @@
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.gauges import GAUGES, NORM_EPS, Gauge, replace_norm_eps
 from vitconvert.conversion.target import Target, check_place
-from vitconvert.errors import NotRepresentable, UsageError
+from vitconvert.errors import NotRepresentable, OtherFunction, UsageError
 from vitconvert.programs import DescribedModel, program_of
 from vitconvert.tables.architectures import architectures
 from vitconvert.tables.canonical import instances
@@ -38,7 +38,7 @@ def choose_target(
         UsageError: `to` is neither an ecosystem nor a dialect.
     """
     refused: dict[str, str] = {}
-    errors = []
+    errors: dict[str, NotRepresentable] = {}
     for tables in _candidates(to, model.dialect, allow):
         unsure: list[Table] = []  # that are tried after all others
         for table in itertools.chain(tables, unsure):
@@ -49,16 +49,36 @@ def choose_target(
                 target = program_of(table).fit(table, model)
             except NotRepresentable as error:
                 refused[table.name] = error.in_one_line()
-                errors.append(error)
+                errors[table.name] = error
                 continue
             rest = () if table in unsure else unsure
             return target, refused | {table.name: _UNSURE for table in rest}
     if len(errors) == 1:
-        raise errors[0]
-    raise NotRepresentable(
-        f"No dialect of {to!r} computes the function of these weights.",
-        details=[f"{name}: {why}" for name, why in refused.items()],
+        raise next(iter(errors.values()))
+    raise _none_of_them(to, errors)
+
+
+def _none_of_them(to: str, errors: Mapping[str, NotRepresentable]) -> NotRepresentable:
+    """Led by the dialect that comes nearest: it has a place for all tensors, or the least to say.
+
+    The others are in the details.
+    """
+    reasons = {name: f"{name}: {error.in_one_line()}" for name, error in errors.items()}
+    nearest = min(
+        reasons,
+        key=lambda name: (not isinstance(errors[name], OtherFunction), len(reasons[name])),
+        default=None,
     )
+    evidence = {"nearest": reasons[nearest]} if nearest else {}
+    if len(reasons) > 1:
+        evidence["others"] = f"{len(reasons) - 1}; -v lists them (in Python, details)"
+    refusal = NotRepresentable(
+        f"No dialect of {to!r} computes the function of these weights.",
+        evidence=evidence,
+        details=list(reasons.values()),
+    )
+    refusal.folded = True
+    return refusal
 
 
 def _leaves_out(table: Table, config: ViTConfig) -> bool:
@@ -91,8 +111,10 @@ def choose_gauged_target(
             if found := _fitting(to, model, gauges, allow):
                 target, passed_over = found
                 return target, (*gauges, *_for_zeros(target, model, allow)), passed_over
-        error.hint = _offer(to, model) or error.hint
-        error.meaning = f"Targets that hold it as it is: {', '.join(_fitting_ecosystems(model))}."
+        error.steps, offer = _offer(to, model) or ((), None)
+        error.hint = offer or error.hint
+        error.holders = tuple(_fitting_ecosystems(model))
+        error.meaning = f"Targets that hold it as it is: {', '.join(error.holders)}."
         raise
 
 
@@ -109,8 +131,8 @@ def _check_known(to: str, allow: Sequence[str]) -> None:
         )
 
 
-def _offer(to: str, model: DescribedModel) -> str | None:
-    """All steps that together would help, if any do."""
+def _offer(to: str, model: DescribedModel) -> tuple[tuple[str, ...], str] | None:
+    """All steps that together would help, if any do, and what is to be said of them."""
     exact = [name for name, gauge in GAUGES.items() if not gauge.free]
     lossy = _lossy_steps(to, model, [NORM_EPS])
     for steps in ((), *((step,) for step in lossy)):
@@ -124,16 +146,17 @@ def _offer(to: str, model: DescribedModel) -> str | None:
 
 def _hint(
     target: Target, gauges: Sequence[Gauge], modules: Sequence[str], model: DescribedModel
-) -> str:
+) -> tuple[tuple[str, ...], str]:
     zeroing = [gauge.name for gauge in _for_zeros(target, model, tuple(GAUGES))]
-    steps = [gauge.name for gauge in gauges if not gauge.free]
-    names = " ".join(f"--allow {step}" for step in (*steps, *modules, *zeroing))
+    allowed = [gauge.name for gauge in gauges if not gauge.free]
+    steps = (*allowed, *modules, *zeroing)
+    names = " ".join(f"--allow {step}" for step in steps)
     # Headers do not tell whether what the target leaves out is zero.
     condition = "".join(f"; {step} only if the bias of the keys is not zero" for step in zeroing)
     if lossy := [gauge.change for gauge in gauges if gauge.lossy]:
         changes = f"it is lossy ({', '.join(lossy)}), and its effect on the outputs is measured"
-        return f"{names} makes it fit; {changes}{condition}."
-    return f"{names} makes it fit, with the same function and other bytes{condition}."
+        return steps, f"{names} makes it fit; {changes}{condition}."
+    return steps, f"{names} makes it fit, with the same function and other bytes{condition}."
 
 
 def _lossy_steps(to: str, model: DescribedModel, allow: Sequence[str]) -> list[Gauge]:
