@@ -16,6 +16,7 @@ from vitconvert.cli.options import (
     changing_options,
     fetching_options,
     locate_options,
+    parse_classes,
     parse_dtype,
     parse_reading,
     reading_options,
@@ -206,10 +207,9 @@ def _reading(source: str, options: dict[str, Any]) -> dict[str, Any]:
 
 def _changes(options: dict[str, Any]) -> dict[str, Any]:
     names = ("image_size", "patch_size", "in_channels", "num_classes")
-    classes = options["classes"]
     return {
         **{name: options[name] for name in names},
-        "classes": [name.strip() for name in classes.split(",")] if classes is not None else None,
+        "classes": parse_classes(options["classes"]),
         "dtype": parse_dtype(options["dtype"]),
     }
 

@@ -1,5 +1,6 @@
 """Requested changes to a model on its way, and their effect on the logits."""
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -139,9 +140,17 @@ def _index(name: int | str, labels: Labels | None) -> int:
         raise UsageError(
             f"No class is called {name!r}.",
             evidence={"classes": ", ".join((labels or ())[:5]) or "have no names"},
-            hint="name classes by their index.",
+            hint=_hint_on_class(name, labels or ()),
         )
     return labels.index(name)
+
+
+def _hint_on_class(name: str, labels: Sequence[str]) -> str:
+    whole = next((label for label in labels if name in label.split(", ")), None)
+    if whole is None:
+        return "name classes by their index."
+    quoted = shlex.quote(f'"{whole}"')
+    return f"the whole name is {whole!r}: --classes {quoted}, where the inner quotes keep commas."
 
 
 def _with_dtype(checkpoint: Checkpoint, dtype: "torch.dtype") -> Checkpoint:
