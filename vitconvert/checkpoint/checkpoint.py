@@ -73,6 +73,12 @@ class Checkpoint:
         """The project's own `config.json`, empty if there is none."""
         return self.companions.config
 
+    @property
+    def random(self) -> bool:
+        """Whether the weights are random, or were converted from such by vitconvert."""
+        before = self.companions.own.get("source")
+        return self.located.random or (isinstance(before, dict) and bool(before.get("random")))
+
     @functools.cached_property
     def labels(self) -> Labels | None:
         """Names of the classes, assumed if the checkpoint itself has none; None if unknown."""

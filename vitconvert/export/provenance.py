@@ -48,6 +48,7 @@ def provenance(
             "sha256": {printable(name): digest for name, digest in sha256_in.items()},
             "verified": list(located.verified),
             "dialect": source.dialect,
+            "random": source.random,
         },
         "target": target.table.name,
         "config": source.config.to_dict(),

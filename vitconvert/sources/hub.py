@@ -288,6 +288,7 @@ def _located(reference: str, name: str | None, client: _Client, files: _Files) -
         reference=reference,
         weights=weights,
         **beside(weights.parent),
+        random=False,
         name=name,
         repo=client.repo,
         revision=files.snapshot.commit,

@@ -26,6 +26,7 @@ class Located:
         url: The address of an https download.
         sha256: File name to the hash that was computed here; empty for local files.
         verified: File names whose content hash equals one that is published.
+        random: Whether the weights are random, made here, and nothing was learned.
     """
 
     reference: str
@@ -39,6 +40,7 @@ class Located:
     url: str | None
     sha256: Mapping[str, str]
     verified: tuple[str, ...]
+    random: bool = False
 
     @property
     def companions(self) -> tuple[Path, ...]:
