@@ -388,8 +388,9 @@ def convert(
         in_channels: Adapt to images of this many channels, as timm adapts a first convolution.
         num_classes: A new head of zeros for this many classes; 0 removes the head.
         classes: Keep these classes of the head, by index or name, in this order.
-        allow: Names of steps that keep the function but change the bytes, if the target needs
-            them; the error of a refusal names those that would help.
+        allow: Names of steps that the target may need: they keep the function but change the
+            bytes, or are lossy and measured ("norm-eps"). The error of a refusal names those that
+            would help.
         max_shard_size: Split safetensors into files of at most this size ("5GB"), with an index.
         verify: Compare with the source's own implementation, in float64 too if any bit differs in
             float32, and with the programs that the output is for.

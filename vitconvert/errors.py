@@ -15,6 +15,7 @@
       ConflictingFact           1  a stated fact contradicts the tensors
       InputMismatch             1  images of the wrong size, type or channel count
       NotRepresentable          5  the target cannot compute this function
+        OtherFunction           5  it has a place for every tensor, and computes otherwise
       ParityFailed              3  the numbers disagree
       UploadError               1  an output does not get to the Hub
       OutputExists              1  nothing is overwritten without being told to
@@ -55,6 +56,8 @@ class VitConvertError(Exception):
 
     code: ClassVar[str] = "error"
     exit_code: ClassVar[int] = 1
+    # Whether messages leave out the details, of which the evidence has the one that matters.
+    folded = False
 
     def __init__(
         self,
@@ -73,10 +76,15 @@ class VitConvertError(Exception):
         super().__init__(fact)
 
     def __str__(self) -> str:
-        """The whole message, as the command line prints it."""
-        return "\n".join([f"error: {self.code}", *(f"  {line}" for line in self._body())])
+        """The message, as the command line prints it; `details` has all of them."""
+        return self.text()
 
-    def _body(self) -> list[str]:
+    def text(self, *, verbose: bool = False) -> str:
+        """The message, with all details if it is verbose."""
+        lines = self._body(unfolded=verbose or not self.folded)
+        return "\n".join([f"error: {self.code}", *(f"  {line}" for line in lines)])
+
+    def _body(self, *, unfolded: bool) -> list[str]:
         width = max((len(key) for key in self.evidence), default=0) + 2
         lines = [printable(self.fact)]
         for key, value in self.evidence.items():
@@ -84,7 +92,7 @@ class VitConvertError(Exception):
             # A line that somebody else's text begins stays indented: it is none of ours.
             lines += [f"{printable(key):<{width}}{printable(first)}"]
             lines += [f"  {printable(line.removeprefix('    '))}" for line in rest]
-        lines += map(printable, self.details)
+        lines += map(printable, self.details if unfolded else ())
         lines += [printable(self.meaning)] if self.meaning else []
         lines += [f"hint: {printable(self.hint)}"] if self.hint else []
         return lines
@@ -193,15 +201,26 @@ class InputMismatch(VitConvertError, ValueError):
 
 
 class NotRepresentable(VitConvertError):
-    """The target cannot compute this function."""
+    """The target cannot compute this function.
+
+    Attributes:
+        steps: Names of the steps that together make it fit, each allowed by `--allow STEP`.
+        holders: Ecosystems that hold the function as it is.
+    """
 
     code = "not-representable"
     exit_code = 5
+    steps: tuple[str, ...] = ()
+    holders: tuple[str, ...] = ()
 
     def in_one_line(self) -> str:
         """Why it cannot, for a list of such reasons."""
         evidence = (f"{key} {value}" for key, value in self.evidence.items() if key != "table")
         return "; ".join(self.details) or "; ".join((self.fact.rstrip("."), *evidence))
+
+
+class OtherFunction(NotRepresentable):
+    """The target has a place for every tensor, and computes something else with them."""
 
 
 class ParityFailed(VitConvertError):

@@ -558,3 +558,25 @@ def test_the_token_is_never_shown(hub, run, output, caplog):
         answer = run("push", output, "me/vit", "--token", hub.token)
     assert answer.code == 0
     assert hub.token not in answer.out + answer.err + caplog.text
+
+
+def test_random_weights_are_called_so_and_published_on_demand_alone(hub, run, tmp_path):
+    out, again = tmp_path / "out", tmp_path / "again"
+    code, _, err = run("timm", "test_vit", "--no-pretrained", "-o", out, "--no-verify")
+    assert code == 0, err
+    vitconvert.convert(out, to="hf", output=again, allow=["norm-eps"], verify=False)
+    for made in (out, again):  # what is random stays so
+        assert "\n**Its weights are random: nothing was learned" in (made / "README.md").read_text()
+        for flags in ([], ["--dry-run"]):
+            code, _, err = run("push", made, "me/random", *flags)
+            assert code == 1
+            assert err.splitlines()[1] == "  These weights are random: nothing was learned."
+            assert "--force" in err
+    assert "me/random" not in hub.commits
+    assert run("push", again, "me/random", "--force").code == 0
+    assert "model.safetensors" in hub.commits["me/random"][hub.branches["me/random"]["main"]]
+
+
+def test_learned_weights_are_not_called_random(output):
+    assert "random" not in (output / "README.md").read_text()
+    assert json.loads((output / "vitconvert.json").read_text())["source"]["random"] is False

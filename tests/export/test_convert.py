@@ -129,10 +129,14 @@ def test_targets_that_compute_another_function_are_refused_by_name(timm_director
     assert str(caught.value) == (
         "error: not-representable\n"
         "  No dialect of 'jax' computes the function of these weights.\n"
-        "  google_jax: activation: the weights need gelu, and there it is gelu_tanh\n"
-        "  google_jax_linen: activation: the weights need gelu, and there it is gelu_tanh\n"
+        "  nearest  google_jax: activation: the weights need gelu, and there it is gelu_tanh\n"
+        "  others   1; -v lists them (in Python, details)\n"
         "  Targets that hold it as it is: hf, jeonsworld, mae, openclip, timm, torchvision, vit."
     )
+    reason = "activation: the weights need gelu, and there it is gelu_tanh"
+    names = ("google_jax", "google_jax_linen")
+    assert caught.value.details == tuple(f"{name}: {reason}" for name in names)
+    assert f"\n  google_jax_linen: {reason}\n" in caught.value.text(verbose=True)
     assert caught.value.exit_code == 5
     assert not (tmp_path / "out").exists()
 

@@ -240,7 +240,8 @@ def test_a_checkpoint_that_does_not_say_is_refused() -> None:
         "error: missing-fact\n"
         "  Nothing says how this checkpoint's images are prepared.\n"
         f"  dialect  {checkpoint.dialect}\n"
-        "  hint: put its preprocessor_config.json, or timm's config.json, beside the weights."
+        "  hint: put its preprocessor_config.json, or timm's config.json, beside the weights, or "
+        "state it: --preprocessor FILE, or --mean and --std (in Python, preprocessing)."
     )
 
 

@@ -103,7 +103,15 @@ def test_built_in_tables_lie_in_weights_map():
     folder = Path(str(tables_dir()))
     assert folder.name == "weights_map"
     names = {file.stem for file in folder.glob("*.toml")}
-    others = {"canonical", "prefixes", "downloads", "architectures", "translations", "towers"}
+    others = {
+        "canonical",
+        "prefixes",
+        "downloads",
+        "architectures",
+        "translations",
+        "towers",
+        "others",
+    }
     assert names - set(builtin_tables()) == others
 
 

@@ -83,6 +83,12 @@ class Checkpoint:
         tower = self.weights.tower
         return tower if tower.prefix else None
 
+    @property
+    def random(self) -> bool:
+        """Whether the weights are random, or were converted from such by vitconvert."""
+        before = self.companions.own.get("source")
+        return self.located.random or (isinstance(before, dict) and bool(before.get("random")))
+
     @functools.cached_property
     def labels(self) -> Labels | None:
         """Names of the classes, assumed if the checkpoint itself has none; None if unknown."""

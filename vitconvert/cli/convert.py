@@ -3,9 +3,11 @@
 import os
 import shlex
 import tempfile
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,6 +16,7 @@ from vitconvert.cli.options import (
     changing_options,
     fetching_options,
     locate_options,
+    parse_classes,
     parse_dtype,
     parse_reading,
     reading_options,
@@ -57,7 +60,12 @@ def command(source: str, help_text: str) -> click.Command:
     )
     @click.option("--verify/--no-verify", default=True, help="Compare logits; on by default.")
     @click.option("--dry-run", is_flag=True, help="Say what would be done, and write nothing.")
-    @click.option("-v", "--verbose", is_flag=True, help="With --dry-run: list every tensor.")
+    @click.option(
+        "-v",
+        "--verbose",
+        is_flag=True,
+        help="List every tensor (--dry-run), and every dialect that refuses the model.",
+    )
     @click.option("--force", is_flag=True, help="Replace an earlier output.")
     @reading_options
     @fetching_options
@@ -87,7 +95,7 @@ def _convert(source: str, options: dict[str, Any]) -> int:
         "max_shard_size": options["max_shard_size"],
         "output": output,
     }
-    with ExitStack() as stack:
+    with ExitStack() as stack, _naming_the_command():
         located = _locate(source, options, stack)
         if options["dry_run"]:
             return print_plan(located, arguments, options)
@@ -107,6 +115,22 @@ def _convert(source: str, options: dict[str, Any]) -> int:
     return 0
 
 
+@contextmanager
+def _naming_the_command() -> Iterator[None]:
+    """Within the block, a refusal of the target ends with the command that works."""
+    from vitconvert.errors import NotRepresentable
+
+    try:
+        yield
+    except NotRepresentable as error:
+        others = [name for name in error.holders if name != "vit"] or list(error.holders)
+        if error.steps:
+            error.evidence["command"] = _typed_again(allow=error.steps)
+        elif others:
+            error.evidence["command"] = _typed_again(to=others[0])
+        raise
+
+
 def _target(options: dict[str, Any]) -> str:
     to: str = options["to"]
     if options["scan"] and to != "big_vision":
@@ -116,32 +140,52 @@ def _target(options: dict[str, Any]) -> str:
 
 def _command_line() -> str:
     """The command as it is recorded, without token and local directories: it may be published."""
+    return _typed(_publishable)
+
+
+def _typed_again(**instead: Any) -> str:
+    """The command of this run, with other values for some options."""
+    return _typed(lambda parameter, value: "..." if parameter.name == "token" else value, instead)
+
+
+def _typed(
+    shown: Callable[[click.Parameter, Any], Any], instead: Mapping[str, Any] = MappingProxyType({})
+) -> str:
     context = click.get_current_context()
     words = ["vitconvert", str(context.info_name)]
     for parameter in context.command.params:
         name = str(parameter.name)
-        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
-            words += _as_typed(parameter, context.params[name])
+        typed = context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+        if typed or name in instead:
+            words += _as_typed(parameter, shown(parameter, instead.get(name, context.params[name])))
     return shlex.join(words)
 
 
 def _as_typed(parameter: click.Parameter, value: Any) -> list[str]:
-    """The words of an option or an argument on the command line, fit to be published."""
+    """The words of an option or an argument on the command line."""
+    if isinstance(parameter, click.Argument):
+        return [str(value)]
+    if value is True or value is False:
+        return [(parameter.opts if value else parameter.secondary_opts)[0]]
+    values = value if parameter.multiple else [value]
+    return [word for each in values for word in (parameter.opts[0], str(each))]
+
+
+def _publishable(parameter: click.Parameter, value: Any) -> Any:
     from vitconvert.errors import printable
     from vitconvert.sources.references import published
 
     if isinstance(parameter, click.Argument):
-        return [published(value)]
-    if value is True or value is False:
-        return [(parameter.opts if value else parameter.secondary_opts)[0]]
-    values = value if parameter.multiple else [value]
+        return published(value)
+    if isinstance(value, bool):
+        return value
+    if parameter.multiple:
+        return [printable(str(each)) for each in value]
     if isinstance(parameter.type, click.Path):
-        values = [path.name for path in values]
-    elif parameter.name == "token":
-        values = ["..."]
-    elif parameter.name == "adapter":
-        values = [published(value)]
-    return [word for value in values for word in (parameter.opts[0], printable(str(value)))]
+        return value.name
+    if parameter.name == "adapter":
+        return published(value)
+    return "..." if parameter.name == "token" else printable(str(value))
 
 
 def _locate(source: str, options: dict[str, Any], stack: ExitStack) -> "Located":
@@ -165,10 +209,9 @@ def _reading(source: str, options: dict[str, Any]) -> dict[str, Any]:
 
 def _changes(options: dict[str, Any]) -> dict[str, Any]:
     names = ("image_size", "patch_size", "in_channels", "num_classes")
-    classes = options["classes"]
     return {
         **{name: options[name] for name in names},
-        "classes": [name.strip() for name in classes.split(",")] if classes is not None else None,
+        "classes": parse_classes(options["classes"]),
         "dtype": parse_dtype(options["dtype"]),
     }
 

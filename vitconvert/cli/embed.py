@@ -56,12 +56,13 @@ def _embed(options: dict[str, Any]) -> int:
     output, failures = options["output"], FailureCount()
     if output:
         check_output(output, overwrite=options["force"])
+    checkpoint = named_checkpoint(options)
     embeddings = embed(
-        named_checkpoint(options),
+        checkpoint,
         named_images(options),
         tokens=options["tokens"],
         projected=options["projected"],
-        **shared_arguments(options),
+        **shared_arguments(options, checkpoint),
     )
     results = reported(embeddings, options, failures, printing=output is None)
     if output:

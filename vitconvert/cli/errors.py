@@ -15,11 +15,12 @@ INTERRUPTED = 130
 def run(command: click.Command, arguments: list[str]) -> int:
     """Run a command and return its exit code; a user's mistake is a message, never a traceback."""
     as_json = "--json" in arguments
+    verbose = not {"-v", "--verbose"}.isdisjoint(arguments)
     try:
         code = command.main(arguments, prog_name="vitconvert", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except VitConvertError as error:
-        return _report(error, as_json)
+        return _report(error, as_json, verbose=verbose)
     except click.exceptions.Abort:
         click.echo("interrupted", err=True)
         return INTERRUPTED
@@ -36,12 +37,12 @@ def run(command: click.Command, arguments: list[str]) -> int:
         return _report(_refused_by_system(error), as_json)
 
 
-def _report(error: VitConvertError, as_json: bool) -> int:
+def _report(error: VitConvertError, as_json: bool, *, verbose: bool = False) -> int:
     if as_json:
         # One line, because verbs may have printed lines of JSON before.
         click.echo(json.dumps({"ok": False, "error": error.to_dict()}))
     else:
-        click.echo(str(error), err=True)
+        click.echo(error.text(verbose=verbose), err=True)
     return error.exit_code
 
 

@@ -75,13 +75,18 @@ _CHANGING = (
     click.option(
         "--num-classes", type=int, help="A new head of zeros for this many classes; 0 removes it."
     ),
-    click.option("--classes", help="Keep these classes of the head: 3,7,tabby (index or name)."),
+    click.option(
+        "--classes",
+        multiple=True,
+        help="Keep these classes of the head: 3,7,tabby (index or name). Quote a name that has "
+        "commas: '3,\"tench, Tinca tinca\"'. May be repeated.",
+    ),
     dtype_option("Cast the weights."),
     click.option(
         "--allow",
         multiple=True,
         metavar="STEP",
-        help="Allow a step that keeps the function but changes bytes. May be repeated.",
+        help="Allow a step that the target needs; a refusal names those. May be repeated.",
     ),
 )
 _FETCHING = (
@@ -146,6 +151,19 @@ def parse_settings(settings: tuple[str, ...]) -> dict[str, str]:
             raise click.BadParameter(f"{setting!r} is not FIELD=VALUE.", param_hint="--set")
         parsed[field.strip()] = value.strip()
     return parsed
+
+
+def parse_classes(options: tuple[str, ...]) -> list[str] | None:
+    """`--classes`, as `vitconvert.convert` takes it: fields of CSV, where quotes keep commas."""
+    import csv
+
+    if not options:
+        return None
+    try:
+        rows = [next(csv.reader([text], skipinitialspace=True), []) for text in options]
+    except csv.Error as error:
+        raise click.BadParameter(f"{error}.", param_hint="--classes") from None
+    return [name.strip() for row in rows for name in row or [""]]
 
 
 def parse_reading(options: dict[str, Any]) -> dict[str, Any]:

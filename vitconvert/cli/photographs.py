@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -19,15 +20,18 @@ from vitconvert.cli.options import (
     parse_reading,
     reading_options,
 )
+from vitconvert.cli.report import tell
 
 if TYPE_CHECKING:
     from vitconvert.checkpoint import Checkpoint
     from vitconvert.inference.embed import Embedding
     from vitconvert.inference.predict import Prediction
+    from vitconvert.preprocessing import Preprocessing
 
     Result = TypeVar("Result", Prediction, Embedding)
 
 STDIN = "-"
+_FILE = click.Path(path_type=Path, dir_okay=False)
 
 _PHOTOGRAPHS = (
     click.argument("model"),
@@ -47,6 +51,18 @@ _PHOTOGRAPHS = (
         help="How many images to compute at once.",
     ),
     click.option("--device", default="cpu", show_default=True, help="Where to compute."),
+    click.option("--mean", metavar="NUMBERS", help="Of pixels from 0 to 1: 0.5 or 0.48,0.46,0.41."),
+    click.option("--std", metavar="NUMBERS", help="Likewise, their standard deviation."),
+    click.option(
+        "--crop",
+        type=click.FloatRange(0, 1, min_open=True),
+        help="The share of the resized image that is kept, such as 0.875.",
+    ),
+    click.option(
+        "--preprocessor",
+        type=_FILE,
+        help="A preprocessor_config.json, or timm's config.json, to be used for the images.",
+    ),
     dtype_option("Compute in it: bfloat16 is faster if the processor has it, but less precise."),
     click.option(
         "--fast/--no-fast",
@@ -77,10 +93,42 @@ def named_checkpoint(options: dict[str, Any]) -> "Checkpoint":
     return load_checkpoint(located, **parse_reading(options))
 
 
-def shared_arguments(options: dict[str, Any]) -> dict[str, Any]:
+def shared_arguments(options: dict[str, Any], checkpoint: "Checkpoint") -> dict[str, Any]:
     """The arguments that `vitconvert.predict` and `vitconvert.embed` share."""
     names = ("batch_size", "recursive", "fast", "fast_preprocessing", "device")
-    return {name: options[name] for name in names} | {"dtype": parse_dtype(options["dtype"])}
+    return {
+        **{name: options[name] for name in names},
+        "dtype": parse_dtype(options["dtype"]),
+        "preprocessing": _stated(options, checkpoint),
+    }
+
+
+def _stated(options: dict[str, Any], checkpoint: "Checkpoint") -> "Preprocessing | None":
+    """What the options say of photographs, which is told on stderr; None if they say nothing."""
+    from vitconvert.inference.stating import StatedPixels
+
+    stated = StatedPixels(
+        mean=_numbers(options, "mean"),
+        std=_numbers(options, "std"),
+        crop=options["crop"],
+        preprocessor=options["preprocessor"],
+    )
+    if not stated:
+        return None
+    found = stated.applied_to(checkpoint.preprocessing, checkpoint.config)
+    if not options["quiet"]:
+        tell(f"preprocessing: {found.origin}", err=True)
+    return found
+
+
+def _numbers(options: dict[str, Any], name: str) -> list[float] | None:
+    if options[name] is None:
+        return None
+    try:
+        return [float(number) for number in options[name].split(",")]
+    except ValueError:
+        wanted = "is no number, nor several with commas between them."
+        raise click.BadParameter(f"{options[name]!r} {wanted}", param_hint=f"--{name}") from None
 
 
 def named_images(options: dict[str, Any]) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """`vitconvert predict MODEL IMAGE...`."""
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -39,6 +40,11 @@ def command(name: str, help_text: str) -> click.Command:
         type=click.IntRange(min=1),
         help="How many classes to print for each image.",
     )
+    @click.option(
+        "--labels",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="Names of the classes: a line each, or JSON (a list, or a config.json's id2label).",
+    )
     @photograph_options
     def predict(**options: Any) -> int:
         return _predict(options)
@@ -48,18 +54,25 @@ def command(name: str, help_text: str) -> click.Command:
 
 def _predict(options: dict[str, Any]) -> int:
     from vitconvert.api import predict
+    from vitconvert.inference.stating import labels_in
 
     checkpoint = named_checkpoint(options)
     failures = FailureCount()
+    labels = checkpoint.labels
+    if options["labels"]:
+        labels = labels_in(options["labels"], checkpoint.config.num_classes)
     predictions = predict(
-        checkpoint, named_images(options), topk=options["topk"], **shared_arguments(options)
+        checkpoint,
+        named_images(options),
+        topk=options["topk"],
+        labels=labels,
+        **shared_arguments(options, checkpoint),
     )
     for prediction in reported(predictions, options, failures, printing=True):
         if options["as_json"]:
             click.echo(json.dumps(prediction.to_dict()))
         elif not prediction.error:
             click.echo(_lines(prediction, quiet=options["quiet"]))
-    labels = checkpoint.labels
     if labels and labels.assumed and not options["quiet"]:
         click.echo(f"labels assumed: {labels.origin}", err=True)
     return failures.exit_code

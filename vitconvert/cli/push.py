@@ -21,6 +21,7 @@ def command(name: str, help_text: str) -> click.Command:
     @click.option("-m", "--message", help="The commit message.")
     @click.option("--token", help="A token that may write; default: `hf auth login`.")
     @click.option("--dry-run", is_flag=True, help="Check and list the files, and send nothing.")
+    @click.option("--force", is_flag=True, help="Publish random weights too.")
     @reporting_options
     def push(**options: Any) -> int:
         return _push(**options)
@@ -29,18 +30,25 @@ def command(name: str, help_text: str) -> click.Command:
 
 
 def _push(
-    directory: Path, repo: str, *, dry_run: bool, as_json: bool, quiet: bool, **options: Any
+    directory: Path,
+    repo: str,
+    *,
+    dry_run: bool,
+    as_json: bool,
+    quiet: bool,
+    force: bool,
+    **options: Any,
 ) -> int:
     from vitconvert.export.push import files_to_push, push, sizes
 
     if dry_run:
-        files = sizes(files_to_push(directory))
+        files = sizes(files_to_push(directory, force=force))
         if as_json:
             print_json({"ok": True, "repo": repo, "dry_run": True, "files": files})
         else:
             tell(push_report(files, quiet=quiet))
         return 0
-    pushed = push(directory, repo, quiet=quiet or as_json, **options)
+    pushed = push(directory, repo, quiet=quiet or as_json, force=force, **options)
     if as_json:
         print_json({"ok": True, **pushed.to_dict()})
     elif quiet:

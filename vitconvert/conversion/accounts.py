@@ -23,6 +23,7 @@ class Ledger:
     assumed: Mapping[str, str] = field(default_factory=dict)  # field -> "value (from where)"
     notes: tuple[str, ...] = ()  # where a config file and the tensors differ, and the like
     changed: tuple[str, ...] = ()  # changes that were asked for, in order
+    measured: tuple[Mapping[str, Any], ...] = ()  # what lossy steps did to the outputs
 
     def __str__(self) -> str:
         return (
@@ -46,6 +47,7 @@ class Ledger:
             "assumed": dict(self.assumed),
             "notes": list(self.notes),
             "changed": list(self.changed),
+            "measured": [dict(effect) for effect in self.measured],
         }
 
 

@@ -1,7 +1,7 @@
-"""Steps that keep the function and change the bytes: named, allowed by the user, certified.
+"""Steps that a target needs: named, allowed by the user, certified or measured.
 
-Each is exact in real arithmetic and says why. What rounding makes of it is measured by whoever
-takes the step.
+Each is exact in real arithmetic and says why, but for those that are lossy and say so. What
+rounding or the step itself makes of the numbers is measured by whoever takes it.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,6 +28,7 @@ class Gauge:
         tensors: The tensors after it.
         free: Whether it leaves every number as it is, so that nobody need allow it.
         zero: Tensors that it leaves out, which are refused where they are not zero.
+        lossy: Whether the function is another one after it, so that the change is told in numbers.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Gauge:
     tensors: Callable[[Tensors, ViTConfig], Tensors]
     free: bool = False
     zero: tuple[str, ...] = ()
+    lossy: bool = False
 
 
 def _without_class_position(config: ViTConfig) -> ViTConfig | None:
@@ -266,3 +268,21 @@ GAUGES: Mapping[str, Gauge] = {
     )
 }
 """Every step, by name."""
+
+NORM_EPS = "norm-eps"
+
+
+def replace_norm_eps(eps: float) -> Gauge:
+    """The lossy step to norms with another eps: x / sqrt(var + eps) for every var."""
+
+    def with_eps(config: ViTConfig) -> ViTConfig | None:
+        return config.replace(norm_eps=eps) if config.norm_eps != eps else None
+
+    return Gauge(
+        name=NORM_EPS,
+        change=f"the eps of all norms became {eps:g}",
+        alters=(),
+        config=with_eps,
+        tensors=lambda tensors, _: tensors,
+        lossy=True,
+    )

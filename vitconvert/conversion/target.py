@@ -12,7 +12,7 @@ from vitconvert.config import ViTConfig
 from vitconvert.conversion.derivation import derive_config, state, strongest
 from vitconvert.conversion.plan import Plan, check_rows, plan_writing
 from vitconvert.conversion.project_config import Facts, facts_from_config
-from vitconvert.errors import ConflictingFact, MissingFact, NotRepresentable
+from vitconvert.errors import ConflictingFact, MissingFact, NotRepresentable, OtherFunction
 from vitconvert.tables.binding import Binding, bind
 from vitconvert.tables.canonical import instances
 from vitconvert.tables.table import Table
@@ -131,7 +131,7 @@ def _require_same_function(table: Table, config: ViTConfig, read_back: ViTConfig
         if wanted.get(name) != found.get(name)
     ]
     if differences:
-        raise NotRepresentable(
+        raise OtherFunction(
             f"{table.title} computes another function of these weights.",
             evidence={"table": table.file},
             details=differences,

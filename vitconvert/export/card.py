@@ -36,6 +36,7 @@ _LICENSES = (
 )
 _LICENSE = re.compile(r"[a-z0-9][a-z0-9.-]*")
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # of batch norms
+_RANDOM = "**Its weights are random: nothing was learned, and its answers mean nothing.**\n"
 _Rows = Sequence[tuple[str, str]]
 
 
@@ -73,11 +74,12 @@ def write_card(
         _metadata(source, target),
         f"# `{_plain(_name(located))}`\n\n"
         f"A Vision Transformer in the layout of {target.table.title}, written by vitconvert "
-        f"{VERSION}.\n`vitconvert.json` tells everything below, and more, to programs.",
+        f"{VERSION}.\n{_RANDOM if source.random else ''}"
+        "`vitconvert.json` tells everything below, and more, to programs.",
         _section("Model", _table(_model(source, target, tensors))),
         _section("Origin", _block(_origin(source, sha256_in))),
         _section("Assumed, changed, ignored", _block(_accounts(source.ledger))),
-        _section("Proof", _block([*_proof(parity, opened), *photographs])),
+        _section("Proof", _block([*_proof(parity, source.ledger, opened), *photographs])),
         _section("Use", "\n\n".join(map(_example, examples))),
     ]
     (directory / "README.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
@@ -213,9 +215,12 @@ def _accounts(ledger: Ledger) -> _Rows:
     ]
 
 
-def _proof(parity: "ParityReport | None", opened: "Sequence[Opened]") -> _Rows:
+def _proof(parity: "ParityReport | None", ledger: Ledger, opened: "Sequence[Opened]") -> _Rows:
+    lossy = dict.fromkeys(effect["step"] for effect in ledger.measured)
+    other = "other outputs than the source's: {} is lossy, as measured above"
     return [
         ("parity", parity.summary() if parity else "not asked for"),
+        *(("after it", other.format(step)) for step in lossy),
         *(("opened by", program.summary()) for program in opened),
     ]
 

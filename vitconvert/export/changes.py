@@ -1,11 +1,13 @@
 """Requested changes to a model on its way, and their effect on the logits."""
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint import Checkpoint, build_model
 from vitconvert.errors import ParityFailed, UsageError
+from vitconvert.export.effects import with_effect
 from vitconvert.labels import Labels
 from vitconvert.preprocessing import Preprocessing
 
@@ -146,9 +148,17 @@ def _index(name: int | str, labels: Labels | None) -> int:
         raise UsageError(
             f"No class is called {name!r}.",
             evidence={"classes": ", ".join((labels or ())[:5]) or "have no names"},
-            hint="name classes by their index.",
+            hint=_hint_on_class(name, labels or ()),
         )
     return labels.index(name)
+
+
+def _hint_on_class(name: str, labels: Sequence[str]) -> str:
+    whole = next((label for label in labels if name in label.split(", ")), None)
+    if whole is None:
+        return "name classes by their index."
+    quoted = shlex.quote(f'"{whole}"')
+    return f"the whole name is {whole!r}: --classes {quoted}, where the inner quotes keep commas."
 
 
 def _with_dtype(checkpoint: Checkpoint, dtype: "torch.dtype") -> Checkpoint:
@@ -162,7 +172,7 @@ def _with_dtype(checkpoint: Checkpoint, dtype: "torch.dtype") -> Checkpoint:
 
 
 def gauged(checkpoint: Checkpoint, gauges: Sequence["Gauge"]) -> Checkpoint:
-    """The checkpoint after steps that keep its function, each checked by numbers.
+    """The checkpoint after steps that a target needs, each checked or measured by numbers.
 
     Raises:
         ParityFailed: A step is exact in real arithmetic, but not in floating point here.
@@ -174,6 +184,9 @@ def gauged(checkpoint: Checkpoint, gauges: Sequence["Gauge"]) -> Checkpoint:
         assert config is not None
         tensors = gauge.tensors(checkpoint.tensors, checkpoint.config)
         after = replace(checkpoint, tensors=tensors, config=config)
+        if gauge.lossy:
+            checkpoint = replace(after, ledger=with_effect(checkpoint, after, gauge))
+            continue
         effect = effect_on_logits(checkpoint, after)
         if not effect <= TOLERANCE:
             raise ParityFailed(

@@ -51,6 +51,7 @@ def provenance(
             "dialect": source.dialect,
             "adapter": source.merge and printable(source.merge.adapter.name),
             "tower": source.tower and source.tower.to_dict(),
+            "random": source.random,
         },
         "target": target.table.name,
         "config": source.config.to_dict(),

@@ -45,15 +45,15 @@ class Pushed:
         return asdict(self)
 
 
-def files_to_push(directory: Path) -> dict[str, Path]:
+def files_to_push(directory: Path, *, force: bool = False) -> dict[str, Path]:
     """The files of an output that go to the Hub: all but those whose path has a dot in front.
 
     Raises:
         UploadError: The directory is no output of vitconvert, or not all of one, or holds links,
-            or weights that vitconvert did not write.
+            or weights that vitconvert did not write, or random ones without `force`.
         IntegrityError: Weights are not those that were written.
     """
-    record = _record(directory)
+    record = _record(directory, force=force)
     paths = {path.relative_to(directory).as_posix(): path for path in directory.rglob("*")}
     shown = {name: paths[name] for name in sorted(paths) if not _is_hidden(name)}
     if links := [name for name, path in shown.items() if path.is_symlink()]:
@@ -94,6 +94,7 @@ def push(
     message: str | None = None,
     token: str | None = None,
     quiet: bool = False,
+    force: bool = False,
 ) -> Pushed:
     """Publish an output as a model of the Hub, which is created if it is not there.
 
@@ -108,6 +109,7 @@ def push(
         message: Of the commit.
         token: By default, the one of `hf auth login`.
         quiet: Show no progress.
+        force: Publish random weights too.
 
     Raises:
         UploadError: The directory is not fit to be published, or the Hub does not take it.
@@ -120,7 +122,7 @@ def push(
         raise UsageError(
             "A pull request is to main: --create-pr and --revision exclude each other."
         )
-    files = files_to_push(directory)
+    files = files_to_push(directory, force=force)
     if not (token or get_token()):
         raise UploadError(
             "The Hub takes no files without a token.",
@@ -164,7 +166,7 @@ def sizes(files: Mapping[str, Path]) -> dict[str, int]:
     return {name: path.stat().st_size for name, path in files.items()}
 
 
-def _record(directory: Path) -> dict[str, str]:
+def _record(directory: Path, *, force: bool) -> dict[str, str]:
     """File of weights -> the sha256 with which it was written."""
     if not os.path.isdir(directory):  # noqa: PTH112 (no error for a name that is too long)
         raise UploadError(f"There is no directory {directory}.")
@@ -177,14 +179,21 @@ def _record(directory: Path) -> dict[str, str]:
             hint="`vitconvert file DIR` makes one of any checkpoint.",
         )
     try:
-        record = read_object(path).get("sha256")
+        written = read_object(path)
     except CorruptFile:
-        record = None
+        written = {}
+    record, source = written.get("sha256"), written.get("source")
     if not isinstance(record, dict) or not record or not all(map(_is_text, record.items())):
         raise UploadError(
             f"{RECORD} does not tell which weights were written.",
             evidence={"file": path},
             hint="convert again, to another directory.",
+        )
+    if isinstance(source, dict) and source.get("random") and not force:
+        raise UploadError(
+            "These weights are random: nothing was learned.",
+            evidence={"directory": directory},
+            hint="--force publishes them all the same; their card says what they are.",
         )
     return record
 

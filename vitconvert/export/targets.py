@@ -1,14 +1,16 @@
 """What `--to` means for a model: the dialect that holds it, and the steps to get there."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from vitconvert.config import ViTConfig
-from vitconvert.conversion.gauges import GAUGES, Gauge
+from vitconvert.conversion.gauges import GAUGES, NORM_EPS, Gauge, replace_norm_eps
 from vitconvert.conversion.target import Target, check_place
-from vitconvert.errors import NotRepresentable, UsageError
+from vitconvert.errors import NotRepresentable, OtherFunction, UsageError
 from vitconvert.programs import DescribedModel, program_of
+from vitconvert.tables.architectures import architectures
 from vitconvert.tables.canonical import instances
 from vitconvert.tables.dialects import builtin_tables, find_tables
 from vitconvert.tables.table import Table
@@ -36,7 +38,7 @@ def choose_target(
         UsageError: `to` is neither an ecosystem nor a dialect.
     """
     refused: dict[str, str] = {}
-    errors = []
+    errors: dict[str, NotRepresentable] = {}
     for tables in _candidates(to, model.dialect, allow):
         unsure: list[Table] = []  # that are tried after all others
         for table in itertools.chain(tables, unsure):
@@ -47,16 +49,36 @@ def choose_target(
                 target = program_of(table).fit(table, model)
             except NotRepresentable as error:
                 refused[table.name] = error.in_one_line()
-                errors.append(error)
+                errors[table.name] = error
                 continue
             rest = () if table in unsure else unsure
             return target, refused | {table.name: _UNSURE for table in rest}
     if len(errors) == 1:
-        raise errors[0]
-    raise NotRepresentable(
-        f"No dialect of {to!r} computes the function of these weights.",
-        details=[f"{name}: {why}" for name, why in refused.items()],
+        raise next(iter(errors.values()))
+    raise _none_of_them(to, errors)
+
+
+def _none_of_them(to: str, errors: Mapping[str, NotRepresentable]) -> NotRepresentable:
+    """Led by the dialect that comes nearest: it has a place for all tensors, or the least to say.
+
+    The others are in the details.
+    """
+    reasons = {name: f"{name}: {error.in_one_line()}" for name, error in errors.items()}
+    nearest = min(
+        reasons,
+        key=lambda name: (not isinstance(errors[name], OtherFunction), len(reasons[name])),
+        default=None,
     )
+    evidence = {"nearest": reasons[nearest]} if nearest else {}
+    if len(reasons) > 1:
+        evidence["others"] = f"{len(reasons) - 1}; -v lists them (in Python, details)"
+    refusal = NotRepresentable(
+        f"No dialect of {to!r} computes the function of these weights.",
+        evidence=evidence,
+        details=list(reasons.values()),
+    )
+    refusal.folded = True
+    return refusal
 
 
 def _leaves_out(table: Table, config: ViTConfig) -> bool:
@@ -85,12 +107,14 @@ def choose_gauged_target(
         target, passed_over = choose_target(to, model, allow)
         return target, _for_zeros(target, model, allow), passed_over
     except NotRepresentable as error:
-        for gauges in _combinations(allow):
+        for gauges in _combinations(allow, _lossy_steps(to, model, allow)):
             if found := _fitting(to, model, gauges, allow):
                 target, passed_over = found
                 return target, (*gauges, *_for_zeros(target, model, allow)), passed_over
-        error.hint = _offer(to, model) or error.hint
-        error.meaning = f"Targets that hold it as it is: {', '.join(_fitting_ecosystems(model))}."
+        error.steps, offer = _offer(to, model) or ((), None)
+        error.hint = offer or error.hint
+        error.holders = tuple(_fitting_ecosystems(model))
+        error.meaning = f"Targets that hold it as it is: {', '.join(error.holders)}."
         raise
 
 
@@ -100,29 +124,54 @@ def _fitting_ecosystems(model: DescribedModel) -> list[str]:
 
 
 def _check_known(to: str, allow: Sequence[str]) -> None:
-    known = (*GAUGES, *_adapted_modules(to))
+    known = (*GAUGES, NORM_EPS, *_adapted_modules(to))
     if unknown := [name for name in allow if name not in known]:
         raise UsageError(
             f"There is no step {unknown[0]!r} to allow.", evidence={"steps": ", ".join(known)}
         )
 
 
-def _offer(to: str, model: DescribedModel) -> str | None:
-    """All steps that together would help, if any do."""
-    for modules in dict.fromkeys(((), _adapted_modules(to))):
-        for gauges in _combinations(name for name, gauge in GAUGES.items() if not gauge.free):
-            if (gauges or modules) and (found := _fitting(to, model, gauges, modules)):
-                zeroing = [gauge.name for gauge in _for_zeros(found[0], model, tuple(GAUGES))]
-                steps = [gauge.name for gauge in gauges if not gauge.free]
-                return _hint([*steps, *modules, *zeroing], zeroing)
+def _offer(to: str, model: DescribedModel) -> tuple[tuple[str, ...], str] | None:
+    """All steps that together would help, if any do, and what is to be said of them."""
+    exact = [name for name, gauge in GAUGES.items() if not gauge.free]
+    lossy = _lossy_steps(to, model, [NORM_EPS])
+    for steps in ((), *((step,) for step in lossy)):
+        for modules in dict.fromkeys(((), _adapted_modules(to))):
+            for more in _combinations(exact):
+                gauges = (*steps, *more)
+                if (gauges or modules) and (found := _fitting(to, model, gauges, modules)):
+                    return _hint(found[0], gauges, modules, model)
     return None
 
 
-def _hint(steps: Sequence[str], zeroing: Sequence[str]) -> str:
+def _hint(
+    target: Target, gauges: Sequence[Gauge], modules: Sequence[str], model: DescribedModel
+) -> tuple[tuple[str, ...], str]:
+    zeroing = [gauge.name for gauge in _for_zeros(target, model, tuple(GAUGES))]
+    allowed = [gauge.name for gauge in gauges if not gauge.free]
+    steps = (*allowed, *modules, *zeroing)
     names = " ".join(f"--allow {step}" for step in steps)
     # Headers do not tell whether what the target leaves out is zero.
     condition = "".join(f"; {step} only if the bias of the keys is not zero" for step in zeroing)
-    return f"{names} makes it fit, with the same function and other bytes{condition}."
+    if lossy := [gauge.change for gauge in gauges if gauge.lossy]:
+        changes = f"it is lossy ({', '.join(lossy)}), and its effect on the outputs is measured"
+        return steps, f"{names} makes it fit; {changes}{condition}."
+    return steps, f"{names} makes it fit, with the same function and other bytes{condition}."
+
+
+def _lossy_steps(to: str, model: DescribedModel, allow: Sequence[str]) -> list[Gauge]:
+    """The step to each eps that models of the target have, the nearest first."""
+    if NORM_EPS not in allow:
+        return []
+    ours = model.config.norm_eps
+    found: set[float] = set()
+    for table in itertools.chain(*_candidates(to, model.dialect, allow)):
+        if table.name in architectures():
+            rows = architectures()[table.name].stating("norm_eps")
+            found |= {row["norm_eps"] for row in rows.values()}
+        found |= {default.value for default in table.defaults if default.name == "norm_eps"}
+    nearest = sorted(found - {ours}, key=lambda eps: (abs(math.log(eps / ours)), eps))
+    return [replace_norm_eps(eps) for eps in nearest]
 
 
 def _adapted_modules(to: str) -> tuple[str, ...]:
@@ -131,14 +180,19 @@ def _adapted_modules(to: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(table.allowed_as for table in tables if table.allowed_as))
 
 
-def _combinations(names: Iterable[str]) -> Iterator[tuple[Gauge, ...]]:
-    """No step, one or two, since no dialect needs more; each also with as many that are free."""
+def _combinations(names: Iterable[str], lossy: Sequence[Gauge] = ()) -> Iterator[tuple[Gauge, ...]]:
+    """No step, one or two, since no dialect needs more; each also with as many that are free.
+
+    After all of them, each comes behind a step that is lossy.
+    """
     gauges = [GAUGES[name] for name in names if name in GAUGES]
     free = [gauge for gauge in GAUGES.values() if gauge.free]
-    for count in (0, 1, 2):
-        for steps in itertools.permutations(gauges, count):
-            for more in (0, 1, 2):
-                yield from ((*steps, *some) for some in itertools.combinations(free, more))
+    for first in ((), *((step,) for step in lossy)):
+        for count in (0, 1, 2):
+            for steps in itertools.permutations(gauges, count):
+                for more in (0, 1, 2):
+                    for some in itertools.combinations(free, more):
+                        yield (*first, *steps, *some)
 
 
 def _fitting(

@@ -38,7 +38,8 @@ def _preprocessing_of(checkpoint: Checkpoint) -> Preprocessing:
         raise MissingFact(
             "Nothing says how this checkpoint's images are prepared.",
             evidence={"dialect": checkpoint.dialect},
-            hint="put its preprocessor_config.json, or timm's config.json, beside the weights.",
+            hint="put its preprocessor_config.json, or timm's config.json, beside the weights, or "
+            "state it: --preprocessor FILE, or --mean and --std (in Python, preprocessing).",
         )
     return checkpoint.preprocessing
 

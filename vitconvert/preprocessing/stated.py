@@ -37,6 +37,9 @@ def stated_preprocessing(files: Files, table: Table, config: ViTConfig) -> Prepr
         table: The dialect; its `[preprocessing]` is the weakest statement.
         config: The model's configuration.
 
+    What was unknown when vitconvert wrote the files stays so, unless somebody stated it since: the
+    defaults of the dialect that they are in now were never the model's.
+
     Raises:
         MissingFact, ConflictingFact, NotRepresentable: As the reader of each project's file. The
             error names the file.
@@ -53,15 +56,18 @@ def stated_preprocessing(files: Files, table: Table, config: ViTConfig) -> Prepr
                 model_type=files.config.get("model_type"),
                 image_size=config.image_size,
             )
+    unknown = "preprocessing" in files.own
     if isinstance(cfg := files.config.get("pretrained_cfg"), dict):
-        if config.in_channels == 1 and not all(cfg.get(name) for name in ("mean", "std")):
-            return None  # timm's own are those of red, green and blue
+        if (unknown or config.in_channels == 1) and not all(
+            cfg.get(name) for name in ("mean", "std")
+        ):
+            return None  # timm's own are those of ImageNet's red, green and blue
         with _naming(files, "config"):
             return Preprocessing.from_timm(cfg)
     if isinstance(cfg := files.config.get("preprocess_cfg"), dict):
         with _naming(files, "config"):
             return Preprocessing.from_openclip(cfg, image_size=config.image_size)
-    return _of_dialect(table, config)
+    return None if unknown else _of_dialect(table, config)
 
 
 def _of_dialect(table: Table, config: ViTConfig) -> Preprocessing | None:

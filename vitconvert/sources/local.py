@@ -11,6 +11,7 @@ def locate_path(reference: str, path: Path) -> Located:
         reference=reference,
         weights=path,
         **beside(path if path.is_dir() else path.parent),
+        random=False,
         name=None,
         repo=None,
         revision=None,

@@ -57,6 +57,7 @@ class Located:
         fetched: Which tensors of the weights are here, if not all are: those under the prefix of
             its tower.
         adapter: `adapter_config.json` beside them.
+        random: Whether the weights are random, made here, and nothing was learned.
     """
 
     reference: str
@@ -72,6 +73,7 @@ class Located:
     verified: tuple[str, ...]
     fetched: Fetched | None = None
     adapter: Path | None = None
+    random: bool = False
 
     @property
     def companions(self) -> tuple[Path, ...]:

@@ -55,7 +55,8 @@ def random_timm(name: str, directory: Path) -> Located:
     model = timm.create_model(bare, pretrained=False)
     save_for_hf(model, str(directory), safe_serialization=True)
     located = locate_path(str(directory), directory)
-    return replace(located, reference=f"timm:{bare}, random weights", name=bare)
+    reference = f"timm:{bare}, random weights"
+    return replace(located, reference=reference, name=bare, random=True)
 
 
 def _unknown_architecture(architecture: str) -> SourceError:

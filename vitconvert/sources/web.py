@@ -62,6 +62,7 @@ def locate_address(
         reference=reference,
         weights=target,
         **beside(folder),
+        random=False,
         name=name,
         repo=None,
         revision=None,

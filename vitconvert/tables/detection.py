@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from vitconvert.errors import AmbiguousDialect, TensorMismatch, UnknownDialect
 from vitconvert.tables.binding import Binding, Shape, bind
 from vitconvert.tables.dialects import builtin_tables, likely_tables
+from vitconvert.tables.others import refuse_quantised, seems_to_be
 from vitconvert.tables.table import Table
 from vitconvert.wrappers import prefixes, why_beside
 
@@ -190,6 +191,8 @@ def identifies(table: Table, their_config: Mapping[str, object]) -> bool:
 
 
 def _nearest(bindings: Sequence[_Attempt], count: int) -> _Attempt:
+    shapes = bindings[0][1].shapes if bindings else {}
+    refuse_quantised(shapes)
     prefix, nearest = max(
         bindings,
         key=lambda attempt: (
@@ -207,6 +210,12 @@ def _nearest(bindings: Sequence[_Attempt], count: int) -> _Attempt:
     if nearest.explained:
         table = nearest.table
         evidence["nearest"] = f"{table.name} ({table.title}), which explains {nearest.explained}"
+    if seems := seems_to_be(shapes):
+        raise UnknownDialect(
+            f"This seems to be {seems}, which is no Vision Transformer that vitconvert knows.",
+            evidence={**evidence, "unexplained": _some(left)},
+            hint="name a checkpoint of a ViT; `vitconvert list` shows what is known.",
+        )
     raise UnknownDialect(
         "No table of weights_map/ explains these tensors.",
         evidence={**evidence, "unexplained": _some(left)},

@@ -11,7 +11,10 @@ from vitconvert.errors import SourceError, TableError
 from vitconvert.toml_files import LazyToml, tables_dir
 
 # Files of weights_map/ that are not dialects.
-_OTHERS = ("canonical", "prefixes", "downloads", "architectures", "translations", "towers")
+_OTHERS = (
+    *("canonical", "prefixes", "downloads", "architectures", "translations", "towers"),
+    "others",
+)
 # What a table says of itself alone.
 _NOT_INHERITED = ("requires", "named_only", "historic", "layouts", "allowed_as", "install")
 

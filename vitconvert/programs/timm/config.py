@@ -12,7 +12,7 @@ from typing import Any
 from vitconvert.config import ViTConfig, field_names
 from vitconvert.conversion.project_config import written_besides
 from vitconvert.conversion.target import check_place
-from vitconvert.errors import NotRepresentable
+from vitconvert.errors import NotRepresentable, OtherFunction
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.programs.program import DescribedModel
 from vitconvert.programs.timm.architectures import fitting_architecture, with_defaults
@@ -204,7 +204,7 @@ def _architecture(config: ViTConfig, preferred: str | None) -> str:
     fitting = {name: row for name, row in rows.items() if _has_fixed_parts(row, config)}
     if not fitting:
         fixed = {field: getattr(config, field) for field in _FIXED_BY_NAME}
-        raise NotRepresentable(
+        raise OtherFunction(
             "timm has no architecture with these fixed parts.",
             evidence={field: value for field, value in fixed.items() if value},
             meaning="timm's config.json cannot state them; they come with an architecture's name.",

@@ -1,0 +1,67 @@
+"""A refusal begins with the nearest dialect, and names the command that works."""
+
+import json
+import shlex
+
+import pytest
+
+from tests.export.conftest import huggingface_directory, timm_directory
+
+__all__ = ["huggingface_directory", "timm_directory"]  # fixtures
+
+
+def _lines(err):
+    """What stands beside the titles of a message."""
+    return dict(line.strip().partition("  ")[::2] for line in err.splitlines()[2:])
+
+
+def _command(err):
+    found = next(line for line in err.splitlines() if line.strip().startswith("command"))
+    program, *arguments = shlex.split(found.strip().removeprefix("command"))
+    assert program == "vitconvert"
+    return arguments
+
+
+def test_the_command_of_a_refusal_works(run, huggingface_directory, tmp_path):
+    source = huggingface_directory()
+    code, _, err = run("hf", source, "--to", "timm", "-o", tmp_path / "a name", "--no-verify")
+    assert code == 5
+    assert err.splitlines()[:2] == [
+        "error: not-representable",
+        "  No dialect of 'timm' computes the function of these weights.",
+    ]
+    nearest = err.splitlines()[2]
+    assert nearest.split(maxsplit=1) == [
+        "nearest",
+        "timm: timm has no architecture with these fixed parts; norm_eps 1e-12",
+    ]
+    assert len(err.splitlines()) == 7
+    arguments = _command(err)
+    assert " ".join(arguments).count("--allow norm-eps") == 1
+    code, _, err = run(*arguments)
+    assert code == 0, err
+    assert (tmp_path / "a name" / "config.json").is_file()
+
+
+def test_a_target_that_no_step_reaches_gets_the_command_of_another(run, timm_directory, tmp_path):
+    source = timm_directory(depth=1, img_size=32)
+    out = tmp_path / "out"
+    code, _, err = run("timm", source, "--to", "jax", "-o", out, "--token", "hf_secret")
+    assert code == 5
+    assert "hf_secret" not in err
+    arguments = _command(err)
+    assert arguments[arguments.index("--to") + 1] == "hf"
+    assert run(*arguments, "--no-verify").code == 0
+
+
+@pytest.mark.parametrize("flag", ["-v", "--verbose"])
+def test_every_dialect_that_refuses_is_listed_when_asked_for(
+    flag, run, huggingface_directory, tmp_path
+):
+    arguments = ("hf", huggingface_directory(), "--to", "timm", "-o", tmp_path / "out")
+    brief, verbose = run(*arguments), run(*arguments, flag)
+    assert "timm_eva: " not in brief.err
+    assert "  timm_eva: " in verbose.err
+    details = json.loads(run(*arguments, "--json").out)["error"]["details"]
+    assert len(details) == 1 + int(_lines(brief.err)["others"].strip().split(";")[0])
+    assert all(f"  {detail}\n" in verbose.err for detail in details)

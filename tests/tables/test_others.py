@@ -1,0 +1,155 @@
+"""What is no ViT is called by its name, and so are quantised weights."""
+
+import pytest
+import torch
+
+from tests.conversion.header import hf
+from tests.conversion.header import timm as timm_header
+from tests.packages import timm, torchvision, transformers
+from vitconvert.errors import TensorMismatch, UnknownDialect
+from vitconvert.tables.detection import recognise
+from vitconvert.tables.dialects import builtin_tables
+from vitconvert.tables.others import seems_to_be
+
+
+def _shapes(make):
+    with torch.device("meta"):
+        model = make()
+    return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+
+
+def _said(shapes):
+    with pytest.raises(UnknownDialect) as error:
+        recognise(shapes)
+    assert "--table" not in error.value.hint
+    return error.value.fact.removeprefix("This seems to be ").partition(", which")[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("resnet18", "a ResNet"),
+        ("resnet50d", "a ResNet"),
+        ("convnext_atto", "a ConvNeXt of timm"),
+        ("convnextv2_atto", "a ConvNeXt V2 of timm"),
+        ("swin_tiny_patch4_window7_224", "a Swin Transformer"),
+        ("swinv2_tiny_window8_256", "a Swin Transformer"),
+        ("efficientnet_b0", "an EfficientNet or MobileNet of timm"),
+        ("mobilenetv3_small_050", "an EfficientNet or MobileNet of timm"),
+        ("regnetx_002", "a RegNet of timm"),
+        ("densenet121", "a DenseNet"),
+        ("vgg11", "a VGG of timm"),
+        ("inception_v3", "a convolutional network"),
+    ],
+)
+def test_models_of_timm(name, said):
+    assert _said(_shapes(lambda: timm.create_model(name))) == said
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("resnet18", "a ResNet"),
+        ("convnext_tiny", "a ConvNeXt of torchvision"),
+        ("swin_t", "a Swin Transformer of torchvision"),
+        ("efficientnet_b0", "an EfficientNet of torchvision"),
+        ("mobilenet_v2", "a MobileNet of torchvision"),
+        ("alexnet", "a VGG or AlexNet"),
+        ("googlenet", "a convolutional network"),
+    ],
+)
+def test_models_of_torchvision(name, said):
+    options = {"init_weights": False} if name == "googlenet" else {}
+    make = getattr(torchvision.models, name)
+    assert _said(_shapes(lambda: make(**options))) == said
+
+
+SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 50}
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "sizes"),
+    [
+        ("BertModel", "a text model of BERT's kind", SMALL),
+        ("RobertaForMaskedLM", "a text model of BERT's kind", SMALL),
+        ("DistilBertModel", "a DistilBERT", {}),
+        ("GPT2LMHeadModel", "a text model of GPT-2's kind", {}),
+        ("LlamaForCausalLM", "a text model of LLaMA's kind", SMALL),
+        ("Qwen2ForCausalLM", "a text model of LLaMA's kind", SMALL),
+        ("OPTForCausalLM", "a text model of OPT's kind", SMALL),
+        ("T5ForConditionalGeneration", "a text model of T5's kind", {}),
+        ("GPTNeoXForCausalLM", "a GPT-NeoX", SMALL),
+        ("SwinModel", "a Swin Transformer of transformers 5", {}),
+        ("ResNetModel", "a ResNet of transformers", {}),
+        ("ConvNextModel", "a ConvNeXt of transformers", {}),
+    ],
+)
+def test_models_of_transformers(name, said, sizes):
+    make = getattr(transformers, name)
+    assert _said(_shapes(lambda: make(make.config_class(**sizes)))) == said
+
+
+def test_a_diffusion_model():
+    conv = {"conv1": (64, 64, 3, 3)}
+    shapes = {f"{part}.resnets.0.{n}.weight": s for part in _BLOCKS for n, s in conv.items()}
+    assert _said(shapes) == "a U-Net of diffusers"
+
+
+_BLOCKS = ("down_blocks.0", "down_blocks.1", "mid_block", "up_blocks.0")
+
+
+def test_no_table_of_ours_has_what_marks_another_model():
+    """A ViT under names that nobody knows is not called something else."""
+    for shapes in (timm_header(), hf()):
+        assert seems_to_be(shapes) is None
+        with pytest.raises(UnknownDialect) as error:
+            recognise({f"some.thing.{name}.x": shape for name, shape in shapes.items()})
+        assert error.value.fact.startswith("No table")
+    assert "others" not in builtin_tables()
+
+
+_LINEAR = "vit.encoder.layer.0.attention.attention.query"
+
+
+@pytest.mark.parametrize(
+    ("more", "program"),
+    [
+        (
+            {"{}.SCB": (30,), "{}.weight_format": ()},
+            "bitsandbytes, 8 bit",
+        ),
+        (
+            {
+                "{}.weight.absmax": (15,),
+                "{}.weight.quant_map": (16,),
+                "{}.weight.quant_state.bitsandbytes__nf4": (70,),
+            },
+            "bitsandbytes, 4 bit (nf4)",
+        ),
+        (
+            {
+                "{}._weight_qdata": (30, 30),
+                "{}._weight_scale": (30, 1),
+                "{}._weight_zero_point": (30, 1),
+            },
+            "torchao, whole numbers of 8 bit",
+        ),
+        (
+            {"{}.qweight": (4, 30), "{}.qzeros": (1, 4), "{}.scales": (1, 30), "{}.g_idx": (30,)},
+            "GPTQ",
+        ),
+        ({"{}.qweight": (30, 4), "{}.qzeros": (1, 4), "{}.scales": (1, 30)}, "AWQ"),
+    ],
+    ids=str,
+)
+def test_quantised_weights_are_called_by_their_name(more, program):
+    """The names are those that save_pretrained of transformers 5.23 wrote."""
+    shapes = hf()
+    if "SCB" not in str(more) and "absmax" not in str(more):
+        del shapes[f"{_LINEAR}.weight"]
+    shapes |= {name.format(_LINEAR): shape for name, shape in more.items()}
+    with pytest.raises(TensorMismatch) as error:
+        recognise(shapes)
+    assert error.value.fact == f"These weights are quantised: {program}."
+    assert error.value.evidence["seen by"].startswith(_LINEAR)
+    assert error.value.hint == "convert the checkpoint that it was quantised from."

@@ -1,0 +1,64 @@
+"""What a checkpoint seems to be that no table can explain: `weights_map/others.toml`."""
+
+import functools
+from collections.abc import Mapping, Sequence
+
+from vitconvert.errors import TensorMismatch
+from vitconvert.tables.binding import Shape
+from vitconvert.tables.templates import skeleton_of
+from vitconvert.toml_files import LazyToml, tables_dir
+
+_KERNEL_AXES = 4  # of a convolution's weights: out, in, height, width
+_MANY = 8  # kernels; the stem of a hybrid ViT has fewer than half of its matrices
+
+
+@functools.cache
+def _sections() -> Mapping[str, Mapping[str, list[str]]]:
+    return LazyToml((tables_dir() / "others.toml").read_text(encoding="utf-8"))
+
+
+def refuse_quantised(shapes: Mapping[str, Shape]) -> None:
+    """Refuse weights that are not the numbers that a model computes with.
+
+    Raises:
+        TensorMismatch: The names are those of a program that quantises.
+    """
+    program = _first_fitting("quantised", shapes)
+    if program is None:
+        return
+    marks = [key for key in shapes if _ends(key, _sections()["quantised"][program][:1])]
+    more = f" and {len(marks) - 1} more" if len(marks) > 1 else ""
+    raise TensorMismatch(
+        f"These weights are quantised: {program}.",
+        evidence={"seen by": f"{marks[0]}{more}"},
+        meaning="They are whole numbers, and become weights by the scales beside them.",
+        hint="convert the checkpoint that it was quantised from.",
+    )
+
+
+def seems_to_be(shapes: Mapping[str, Shape]) -> str | None:
+    """In words, a model of another kind that has such tensors; None if nothing known has."""
+    if model := _first_fitting("models", shapes):
+        return model
+    kernels = sum(len(shape) == _KERNEL_AXES for shape in shapes.values())
+    matrices = sum(len(shape) in (2, 3) for shape in shapes.values())
+    batch_norms = any(key.endswith("running_mean") for key in shapes)
+    return "a convolutional network" if batch_norms and kernels > max(_MANY, matrices) else None
+
+
+def _first_fitting(section: str, shapes: Mapping[str, Shape]) -> str | None:
+    skeletons = {skeleton_of(key) for key in shapes}
+    ends = {end for key in skeletons for end in _every_end(key)}
+    for name, marks in _sections()[section].items():
+        if all(skeleton_of(mark) in ends for mark in marks):
+            return name
+    return None
+
+
+def _every_end(key: str) -> list[str]:
+    words = key.split(".")
+    return [".".join(words[at:]) for at in range(len(words))]
+
+
+def _ends(key: str, marks: Sequence[str]) -> bool:
+    return any(skeleton_of(mark) in _every_end(skeleton_of(key)) for mark in marks)
