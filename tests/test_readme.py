@@ -172,7 +172,7 @@ def test_commands(number, workplace, capsys):
 
 
 def test_commands_that_need_a_network_at_least_parse(capsys):
-    assert len(_commands(online=True)) == 6
+    assert len(_commands(online=True)) == 7
     for command in _commands(online=True):
         with pytest.raises(SystemExit) as exit_:
             main([command[0], "--help"])
