@@ -8,7 +8,7 @@ from dataclasses import replace
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.gauges import GAUGES, NORM_EPS, Gauge, replace_norm_eps
 from vitconvert.conversion.target import Target, check_place
-from vitconvert.errors import NotRepresentable, OtherFunction, UsageError
+from vitconvert.errors import NotRepresentable, OtherFunction, OtherKind, UsageError
 from vitconvert.programs import DescribedModel, program_of
 from vitconvert.tables.architectures import architectures
 from vitconvert.tables.canonical import instances
@@ -59,14 +59,14 @@ def choose_target(
 
 
 def _none_of_them(to: str | Table, errors: Mapping[str, NotRepresentable]) -> NotRepresentable:
-    """Led by the dialect that comes nearest: it has a place for all tensors, or the least to say.
+    """Led by the dialect that comes nearest; the others are in the details.
 
-    The others are in the details.
+    It has a place for all tensors, or its models are at least of this kind, or the least is said.
     """
     reasons = {name: f"{name}: {error.in_one_line()}" for name, error in errors.items()}
     nearest = min(
         reasons,
-        key=lambda name: (not isinstance(errors[name], OtherFunction), len(reasons[name])),
+        key=lambda name: (_distance(errors[name]), len(reasons[name])),
         default=None,
     )
     evidence = {"nearest": reasons[nearest]} if nearest else {}
@@ -79,6 +79,10 @@ def _none_of_them(to: str | Table, errors: Mapping[str, NotRepresentable]) -> No
     )
     refusal.folded = True
     return refusal
+
+
+def _distance(error: NotRepresentable) -> int:
+    return 0 if isinstance(error, OtherFunction) else 2 if isinstance(error, OtherKind) else 1
 
 
 def _leaves_out(table: Table, config: ViTConfig) -> bool:
