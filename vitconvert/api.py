@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from vitconvert.parity.golden import Golden
     from vitconvert.parity.photographs import Photographs
     from vitconvert.parity.report import ParityReport
+    from vitconvert.tables.table import Table
 
 __all__ = [
     "AuditReport",
@@ -347,9 +348,10 @@ def plan_conversion(
         classes=classes,
         dtype=dtype,
     )
+    target, reading = _target(to, reading)
     return plan_checkpoint(
         load_checkpoint(source, **reading),
-        to=to,
+        to=target,
         changes=changes,
         allow=allow,
         max_shard_size=max_shard_size,
@@ -380,7 +382,8 @@ def convert(
     Args:
         source: A path or a reference, as for `load_model`.
         to: An ecosystem, a dialect, or `vit`: a directory that vitconvert loads, and timm or
-            transformers too if they can compute the function.
+            transformers too if they can compute the function. The name of `table` ("team" of
+            team.toml) makes that table the target, and the source is read without it.
         output: The directory to write. It appears complete or not at all.
         dtype: Cast the weights.
         image_size: Resample the positions to this size.
@@ -418,9 +421,10 @@ def convert(
         classes=classes,
         dtype=dtype,
     )
+    target, reading = _target(to, reading)
     return convert_checkpoint(
         load_checkpoint(source, **reading),
-        to=to,
+        to=target,
         output=Path(output),
         changes=changes,
         allow=allow,
@@ -437,6 +441,7 @@ def convert_state_dict(
     to: str,
     dialect: str | None = None,
     overrides: Mapping[str, Any] | None = None,
+    table: str | PathLike[str] | None = None,
 ) -> "dict[str, torch.Tensor]":
     """Convert a state dict in memory to the names and layouts of another dialect.
 
@@ -445,6 +450,8 @@ def convert_state_dict(
         to: An ecosystem or dialect; `vit` gives vitconvert's own names.
         dialect: Of the state dict; by default, the one table that explains every key.
         overrides: Fields of ViTConfig that the tensors do not show.
+        table: A TOML file with one more dialect: the target, if `to` is its name ("team" of
+            team.toml), or else that of the state dict.
 
     Raises:
         NotRepresentable: The target cannot compute this function.
@@ -453,8 +460,19 @@ def convert_state_dict(
     from vitconvert.checkpoint.reading import read_state_dict
     from vitconvert.export.convert import respell
 
-    options = ReadOptions(dialect=dialect, overrides=overrides)
-    return respell(*read_state_dict(state_dict, options), to)
+    reading = ReadArguments(dialect=dialect, overrides=overrides, table=table)
+    target, reading = _target(to, reading)
+    return respell(*read_state_dict(state_dict, ReadOptions(**reading)), target)
+
+
+def _target(to: str, reading: ReadArguments) -> "tuple[str | Table, ReadArguments]":
+    """A table of the user's as the target, if `to` is its name, and how to read the source then."""
+    from vitconvert.tables.dialects import is_of, read_table
+
+    file = reading.get("table")
+    if file is None or not is_of(to, file):
+        return to, reading
+    return read_table(Path(file)), {**reading, "table": None}
 
 
 def verify(

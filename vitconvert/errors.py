@@ -16,6 +16,7 @@
       InputMismatch             1  images of the wrong size, type or channel count
       NotRepresentable          5  the target cannot compute this function
         OtherFunction           5  it has a place for every tensor, and computes otherwise
+        OtherKind               5  none of its models is of this kind
       ParityFailed              3  the numbers disagree
       UploadError               1  an output does not get to the Hub
       OutputExists              1  nothing is overwritten without being told to
@@ -221,6 +222,10 @@ class NotRepresentable(VitConvertError):
 
 class OtherFunction(NotRepresentable):
     """The target has a place for every tensor, and computes something else with them."""
+
+
+class OtherKind(NotRepresentable):
+    """The target has no models with such a part, whatever their tensors are called."""
 
 
 class ParityFailed(VitConvertError):

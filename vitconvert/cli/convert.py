@@ -203,7 +203,10 @@ def _locate(source: str, options: dict[str, Any], stack: ExitStack) -> "Located"
 
 
 def _reading(source: str, options: dict[str, Any]) -> dict[str, Any]:
-    dialect = options["dialect"] or (None if options["table"] else _ecosystem_of(source))
+    from vitconvert.tables.dialects import is_of
+
+    reads_by_table = options["table"] and not is_of(options["to"], options["table"])
+    dialect = options["dialect"] or (None if reads_by_table else _ecosystem_of(source))
     return parse_reading(options) | {"dialect": dialect}
 
 

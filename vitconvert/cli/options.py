@@ -28,7 +28,7 @@ _READING = (
     click.option(
         "--table",
         type=click.Path(path_type=Path, dir_okay=False),
-        help="A TOML file with a dialect of your own.",
+        help="A TOML file with a dialect of your own. A conversion --to its name writes it.",
     ),
     click.option("--architecture", help="Name of the architecture, if the file does not show it."),
     click.option(

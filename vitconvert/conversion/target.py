@@ -12,7 +12,13 @@ from vitconvert.config import ViTConfig
 from vitconvert.conversion.derivation import derive_config, state, strongest
 from vitconvert.conversion.plan import Plan, check_rows, plan_writing
 from vitconvert.conversion.project_config import Facts, facts_from_config
-from vitconvert.errors import ConflictingFact, MissingFact, NotRepresentable, OtherFunction
+from vitconvert.errors import (
+    ConflictingFact,
+    MissingFact,
+    NotRepresentable,
+    OtherFunction,
+    OtherKind,
+)
 from vitconvert.tables.binding import Binding, bind
 from vitconvert.tables.canonical import instances
 from vitconvert.tables.table import Table
@@ -110,7 +116,7 @@ def _read_back(binding: Binding, stated: Facts) -> ViTConfig:
 
 def _require_properties(table: Table, config: ViTConfig) -> None:
     if broken := [text for always in table.only if (text := always.broken_by(config))]:
-        raise NotRepresentable(
+        raise OtherKind(
             f"{table.title} has no such models.",
             evidence={"table": table.file},
             details=broken,

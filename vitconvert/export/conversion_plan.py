@@ -21,6 +21,7 @@ from vitconvert.export.whole_directory import check_source
 from vitconvert.programs import program_of
 from vitconvert.sources import Located
 from vitconvert.tables.canonical import expected_shapes, expected_tensors
+from vitconvert.tables.table import Table
 
 if TYPE_CHECKING:
     import torch
@@ -138,7 +139,7 @@ class ConversionPlan:
 def plan_checkpoint(
     checkpoint: Checkpoint,
     *,
-    to: str,
+    to: str | Table,
     changes: Changes | None = None,
     allow: Sequence[str] = (),
     max_shard_size: int | str | None = None,

@@ -21,6 +21,7 @@ from vitconvert.export.whole_directory import check_source, whole_directory
 from vitconvert.export.written import RECORD
 from vitconvert.programs import DescribedModel, program_of
 from vitconvert.sources import Located
+from vitconvert.tables.table import Table
 
 if TYPE_CHECKING:
     import torch
@@ -86,7 +87,7 @@ class Conversion:
 def convert_checkpoint(
     checkpoint: Checkpoint,
     *,
-    to: str,
+    to: str | Table,
     output: Path,
     changes: Changes | None = None,
     allow: Sequence[str] = (),
@@ -143,7 +144,7 @@ def convert_checkpoint(
 
 
 def respell(
-    tensors: "Mapping[str, torch.Tensor]", config: ViTConfig, to: str
+    tensors: "Mapping[str, torch.Tensor]", config: ViTConfig, to: str | Table
 ) -> "dict[str, torch.Tensor]":
     """Canonical tensors under the names of another dialect; `vit` keeps ours.
 

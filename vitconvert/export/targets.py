@@ -8,7 +8,7 @@ from dataclasses import replace
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.gauges import GAUGES, NORM_EPS, Gauge, replace_norm_eps
 from vitconvert.conversion.target import Target, check_place
-from vitconvert.errors import NotRepresentable, OtherFunction, UsageError
+from vitconvert.errors import NotRepresentable, OtherFunction, OtherKind, UsageError
 from vitconvert.programs import DescribedModel, program_of
 from vitconvert.tables.architectures import architectures
 from vitconvert.tables.canonical import instances
@@ -20,12 +20,12 @@ _UNSURE = "leaves out a part that is not known to be zero"
 
 
 def choose_target(
-    to: str, model: DescribedModel, allow: Sequence[str] = ()
+    to: str | Table, model: DescribedModel, allow: Sequence[str] = ()
 ) -> tuple[Target, dict[str, str]]:
     """The dialect that `to` means for this model.
 
     Args:
-        to: An ecosystem, a dialect or `vit`.
+        to: An ecosystem, a dialect, `vit`, or a table of somebody's own.
         model: The model.
         allow: Changed classes (`allowed_as` of their table) that may open it, by name.
 
@@ -58,27 +58,31 @@ def choose_target(
     raise _none_of_them(to, errors)
 
 
-def _none_of_them(to: str, errors: Mapping[str, NotRepresentable]) -> NotRepresentable:
-    """Led by the dialect that comes nearest: it has a place for all tensors, or the least to say.
+def _none_of_them(to: str | Table, errors: Mapping[str, NotRepresentable]) -> NotRepresentable:
+    """Led by the dialect that comes nearest; the others are in the details.
 
-    The others are in the details.
+    It has a place for all tensors, or its models are at least of this kind, or the least is said.
     """
     reasons = {name: f"{name}: {error.in_one_line()}" for name, error in errors.items()}
     nearest = min(
         reasons,
-        key=lambda name: (not isinstance(errors[name], OtherFunction), len(reasons[name])),
+        key=lambda name: (_distance(errors[name]), len(reasons[name])),
         default=None,
     )
     evidence = {"nearest": reasons[nearest]} if nearest else {}
     if len(reasons) > 1:
         evidence["others"] = f"{len(reasons) - 1}; -v lists them (in Python, details)"
     refusal = NotRepresentable(
-        f"No dialect of {to!r} computes the function of these weights.",
+        f"No dialect of {_name(to)!r} computes the function of these weights.",
         evidence=evidence,
         details=list(reasons.values()),
     )
     refusal.folded = True
     return refusal
+
+
+def _distance(error: NotRepresentable) -> int:
+    return 0 if isinstance(error, OtherFunction) else 2 if isinstance(error, OtherKind) else 1
 
 
 def _leaves_out(table: Table, config: ViTConfig) -> bool:
@@ -91,7 +95,7 @@ def _leaves_out(table: Table, config: ViTConfig) -> bool:
 
 
 def choose_gauged_target(
-    to: str, model: DescribedModel, allow: Sequence[str]
+    to: str | Table, model: DescribedModel, allow: Sequence[str]
 ) -> tuple[Target, tuple[Gauge, ...], dict[str, str]]:
     """As `choose_target`, after as few of the allowed steps as make the function fit.
 
@@ -123,7 +127,7 @@ def _fitting_ecosystems(model: DescribedModel) -> list[str]:
     return sorted({table.ecosystem for table in held if not table.allowed_as})
 
 
-def _check_known(to: str, allow: Sequence[str]) -> None:
+def _check_known(to: str | Table, allow: Sequence[str]) -> None:
     known = (*GAUGES, NORM_EPS, *_adapted_modules(to))
     if unknown := [name for name in allow if name not in known]:
         raise UsageError(
@@ -131,7 +135,7 @@ def _check_known(to: str, allow: Sequence[str]) -> None:
         )
 
 
-def _offer(to: str, model: DescribedModel) -> tuple[tuple[str, ...], str] | None:
+def _offer(to: str | Table, model: DescribedModel) -> tuple[tuple[str, ...], str] | None:
     """All steps that together would help, if any do, and what is to be said of them."""
     exact = [name for name, gauge in GAUGES.items() if not gauge.free]
     lossy = _lossy_steps(to, model, [NORM_EPS])
@@ -159,7 +163,7 @@ def _hint(
     return steps, f"{names} makes it fit, with the same function and other bytes{condition}."
 
 
-def _lossy_steps(to: str, model: DescribedModel, allow: Sequence[str]) -> list[Gauge]:
+def _lossy_steps(to: str | Table, model: DescribedModel, allow: Sequence[str]) -> list[Gauge]:
     """The step to each eps that models of the target have, the nearest first."""
     if NORM_EPS not in allow:
         return []
@@ -174,8 +178,10 @@ def _lossy_steps(to: str, model: DescribedModel, allow: Sequence[str]) -> list[G
     return [replace_norm_eps(eps) for eps in nearest]
 
 
-def _adapted_modules(to: str) -> tuple[str, ...]:
+def _adapted_modules(to: str | Table) -> tuple[str, ...]:
     """Changed classes of the ecosystem, by the names that they are allowed as."""
+    if isinstance(to, Table):
+        return ()
     tables = itertools.chain(*(find_tables(layout) for layout in _layouts(to)))
     return tuple(dict.fromkeys(table.allowed_as for table in tables if table.allowed_as))
 
@@ -196,7 +202,7 @@ def _combinations(names: Iterable[str], lossy: Sequence[Gauge] = ()) -> Iterator
 
 
 def _fitting(
-    to: str, model: DescribedModel, gauges: tuple[Gauge, ...], allow: Sequence[str]
+    to: str | Table, model: DescribedModel, gauges: tuple[Gauge, ...], allow: Sequence[str]
 ) -> tuple[Target, dict[str, str]] | None:
     config = model.config
     for gauge in gauges:
@@ -217,8 +223,10 @@ def _for_zeros(target: Target, model: DescribedModel, allow: Sequence[str]) -> t
     return (gauge,) if fits else ()
 
 
-def _candidates(to: str, dialect: str | None, allow: Sequence[str]) -> list[list[Table]]:
+def _candidates(to: str | Table, dialect: str | None, allow: Sequence[str]) -> list[list[Table]]:
     """The tables of each layout that may be written, the one that was read first."""
+    if isinstance(to, Table):
+        return [[to]]
     return [
         sorted(
             (t for t in find_tables(layout) if t.name == to or _may_be_chosen(t, allow)),
@@ -226,6 +234,10 @@ def _candidates(to: str, dialect: str | None, allow: Sequence[str]) -> list[list
         )
         for layout in _layouts(to)
     ]
+
+
+def _name(to: str | Table) -> str:
+    return to if isinstance(to, str) else to.name
 
 
 def _layouts(to: str) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from vitconvert.formats import written_formats
 from vitconvert.programs.agreement import TOLERANCE, relative_difference
 from vitconvert.programs.program import Opener, build_reference, program_of
 from vitconvert.sources import locate
+from vitconvert.tables.dialects import builtin_tables
 from vitconvert.tables.table import Table
 
 if TYPE_CHECKING:
@@ -127,7 +128,8 @@ def open_output(directory: Path, table: Table, model: "ViT") -> tuple[Opened, ..
 
 
 def _open_as_their_project(directory: Path, table: Table, model: "ViT") -> tuple[Opened, ...]:
-    options = ReadOptions(dialect=table.name, overrides=_stated(model.config))
+    own = None if builtin_tables().get(table.name) is table else table.file
+    options = ReadOptions(dialect=table.name, table=own, overrides=_stated(model.config))
     written = read_checkpoint(locate(directory), options)
     with written.weights.container as container:
         reader = open_plainly(directory, table, container)

@@ -4,6 +4,7 @@ import functools
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from os import PathLike
 from pathlib import Path
 
 from vitconvert.errors import TableError, UsageError, nearest, printable
@@ -104,6 +105,11 @@ def find_tables(name: str) -> list[Table]:
         evidence={"dialects": ", ".join(ecosystems)},
         hint=f"did you mean {' or '.join(near)}?" if near else "`vitconvert list` describes them.",
     )
+
+
+def is_of(name: str, file: str | PathLike[str] | None) -> bool:
+    """Whether a file has the dialect of this name: it is called so, but for its suffix."""
+    return file is not None and printable(stem_of(Path(file))) == name
 
 
 def read_table(file: Path) -> Table:
