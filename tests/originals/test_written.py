@@ -287,7 +287,8 @@ def test_timm_has_one_argument_for_biases_that_dinov2_has_apart(without, swiglu,
             overrides=STATED,
             verify=False,
         )
-    assert "timm: proj_bias == mlp_bias is always True there, and False here" in str(error.value)
+    fact = "timm: proj_bias == mlp_bias is always True there, and False here"
+    assert any(line.startswith(fact) for line in error.value.details)
     assert vitconvert.load_checkpoint(tmp_path / "source.pt", overrides=STATED).ledger
 
 

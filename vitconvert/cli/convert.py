@@ -182,7 +182,7 @@ def _publishable(parameter: click.Parameter, value: Any) -> Any:
     if parameter.multiple:
         return [printable(str(each)) for each in value]
     if isinstance(parameter.type, click.Path):
-        return value.name
+        return printable(value.name)
     if parameter.name == "adapter":
         return published(value)
     return "..." if parameter.name == "token" else printable(str(value))
