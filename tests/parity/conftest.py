@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from tests.packages import timm
+from tests.parity.team import TABLE, TeamViT
 from tests.small_models import randomise
 
 
@@ -19,6 +20,20 @@ def seed() -> None:
 @pytest.fixture(name="randomise")
 def _randomise() -> Callable[[nn.Module], nn.Module]:
     return randomise
+
+
+@pytest.fixture
+def table(tmp_path):
+    """What a made-up team's tensors mean."""
+    path = tmp_path / "team.toml"
+    path.write_text(TABLE)
+    return path
+
+
+@pytest.fixture
+def weights(randomise):
+    """What the team trained."""
+    return randomise(TeamViT()).state_dict()
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from tests.parity.team import TABLE, TeamViT
 from tests.parity.test_own_models import BUGS, STATED, team
 from vitconvert.api import load_checkpoint, load_model, record_golden, verify
 from vitconvert.containers import open_container, write_safetensors
@@ -20,18 +19,6 @@ from vitconvert.parity import golden as golden_module
 from vitconvert.parity.sketch import NUMBERS, sketch
 
 KEY = "vitconvert.golden"
-
-
-@pytest.fixture
-def table(tmp_path):
-    path = tmp_path / "team.toml"
-    path.write_text(TABLE)
-    return path
-
-
-@pytest.fixture
-def weights(randomise):
-    return randomise(TeamViT()).state_dict()
 
 
 @pytest.fixture

@@ -4,23 +4,11 @@ import pytest
 import torch
 
 from tests.packages import timm
-from tests.parity.team import TABLE, TeamViT
+from tests.parity.team import TeamViT
 from vitconvert.api import load_checkpoint, verify
 from vitconvert.errors import SourceError, UsageError
 
 STATED = {"num_heads": 3, "image_size": (32, 24), "patch_size": (8, 8)}
-
-
-@pytest.fixture
-def table(tmp_path):
-    path = tmp_path / "team.toml"
-    path.write_text(TABLE)
-    return path
-
-
-@pytest.fixture
-def weights(randomise):
-    return randomise(TeamViT()).state_dict()
 
 
 @pytest.fixture
