@@ -263,6 +263,13 @@ class UsageError(VitConvertError):
 _LONGEST_WORD = 200
 
 
+def some(names: Iterable[str], most: int = 3) -> str:
+    """The first names of a list, and how many follow."""
+    names = list(names)
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
 def nearest(word: str, known: Iterable[str], count: int = 1) -> list[str]:
     """What somebody may have meant, the likeliest first; for hints."""
     if len(word) > _LONGEST_WORD:  # each comparison takes as long as both words together

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from vitconvert.config import ViTConfig
-from vitconvert.errors import NotRepresentable
+from vitconvert.errors import NotRepresentable, some
 from vitconvert.tables.axes import Axes
 from vitconvert.tables.binding import Binding, Link, links_of
 from vitconvert.tables.canonical import expected_tensors, instances
@@ -144,13 +144,9 @@ def check_rows(table: Table, config: ViTConfig) -> None:
     if names := [one.name for several in missing for one in several]:
         raise NotRepresentable(
             f"{table.title} has no place for {len(names)} tensors of this model.",
-            evidence={"table": table.file, "tensors": _some(names)},
+            evidence={"table": table.file, "tensors": some(names)},
             hint="choose a target that has the feature; `vitconvert list` shows them.",
         )
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if names[3:] else "")
 
 
 def _links_for(table: Table, config: ViTConfig) -> Iterator[Link]:

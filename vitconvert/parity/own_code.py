@@ -10,8 +10,7 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 from vitconvert.checkpoint import Checkpoint
-from vitconvert.errors import UsageError, nearest
-from vitconvert.parity.trial import some
+from vitconvert.errors import UsageError, nearest, some
 
 _EXAMPLE = "team.models:build_vit"
 

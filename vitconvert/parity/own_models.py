@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from vitconvert.checkpoint import Checkpoint, ReadOptions, build_model
-from vitconvert.errors import NotRepresentable, UsageError
+from vitconvert.errors import NotRepresentable, UsageError, some
 from vitconvert.model import ViT
 from vitconvert.parity.comparison import DTYPES, in_order
 from vitconvert.parity.diagnosis import UNKNOWN
@@ -36,7 +36,7 @@ from vitconvert.parity.photographs import (
     of_own_models,
 )
 from vitconvert.parity.report import ParityReport
-from vitconvert.parity.trial import NOISE, Trial, run, some, try_out
+from vitconvert.parity.trial import NOISE, Trial, run, try_out
 from vitconvert.parity.untested import unseen_of_models
 from vitconvert.parity.verification import check_arguments, sampled_images, verify_checkpoint
 from vitconvert.programs.agreement import TOLERANCE

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from vitconvert.checkpoint import Checkpoint, ReadOptions, build_model
 from vitconvert.config import ViTConfig
-from vitconvert.errors import UsageError
+from vitconvert.errors import UsageError, some
 from vitconvert.model import ViT
 from vitconvert.parity.comparison import Part, in_order
 from vitconvert.parity.fingerprints import fingerprint
@@ -21,7 +21,7 @@ from vitconvert.parity.matching import (
 )
 from vitconvert.parity.own_models import Model, own_function
 from vitconvert.parity.report import ParityReport
-from vitconvert.parity.trial import NOISE, some, try_out
+from vitconvert.parity.trial import NOISE, try_out
 from vitconvert.parity.untested import unseen_of_models
 from vitconvert.parity.verification import check_arguments
 from vitconvert.programs.agreement import TOLERANCE

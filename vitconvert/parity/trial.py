@@ -11,13 +11,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vitconvert.errors import UsageError
+from vitconvert.errors import UsageError, some
 from vitconvert.parity.comparison import DTYPES, Pairs, Part, compare_in
 from vitconvert.parity.implementations import Implementation, Run
 from vitconvert.programs.taps import OUTPUT
 
 NOISE = "noise"  # the kind of images that everything must run on
-_SHOWN = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,10 +157,3 @@ def match_outputs(
 
 def _shapes(outputs: Mapping[str, Tensor]) -> str:
     return ", ".join(f"{name} {tuple(output.shape)}" for name, output in outputs.items())
-
-
-def some(names: Iterable[str]) -> str:
-    """The first names of a list, and how many follow."""
-    names = list(names)
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more

@@ -10,8 +10,7 @@ from torch import nn
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.conversion.tensor_evidence import USER, show
-from vitconvert.errors import printable
-from vitconvert.parity.trial import some
+from vitconvert.errors import printable, some
 from vitconvert.programs.reference import Reference
 from vitconvert.tables.binding import NO_ELEMENTS
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from vitconvert.errors import AmbiguousDialect, TensorMismatch, UnknownDialect
+from vitconvert.errors import AmbiguousDialect, TensorMismatch, UnknownDialect, some
 from vitconvert.tables.binding import Binding, Shape, bind
 from vitconvert.tables.dialects import builtin_tables, likely_tables
 from vitconvert.tables.others import refuse_quantised, seems_to_be
@@ -120,7 +120,7 @@ def _check_not_empty(shapes: Mapping[str, Shape]) -> None:
     if len(empty) > _MEANT * len(shapes):
         raise TensorMismatch(
             f"{len(empty)} of {len(shapes)} tensors have no elements.",
-            evidence={"empty": _some(empty)},
+            evidence={"empty": some(empty, 4)},
             meaning="DeepSpeed leaves them so at stage 3 of ZeRO: each process keeps its own part.",
             hint="the zero_to_fp32.py that DeepSpeed puts beside its checkpoints gathers them.",
         )
@@ -213,12 +213,12 @@ def _nearest(bindings: Sequence[_Attempt], count: int) -> _Attempt:
     if seems := seems_to_be(shapes):
         raise UnknownDialect(
             f"This seems to be {seems}, which is no Vision Transformer that vitconvert knows.",
-            evidence={**evidence, "unexplained": _some(left)},
+            evidence={**evidence, "unexplained": some(left, 4)},
             hint="name a checkpoint of a ViT; `vitconvert list` shows what is known.",
         )
     raise UnknownDialect(
         "No table of weights_map/ explains these tensors.",
-        evidence={**evidence, "unexplained": _some(left)},
+        evidence={**evidence, "unexplained": some(left, 4)},
         hint="`vitconvert list` shows the dialects; --table FILE.toml adds one.",
     )
 
@@ -230,8 +230,3 @@ def _ambiguous(bindings: Sequence[Binding]) -> AmbiguousDialect:
         evidence={b.table.name: b.table.title for b in bindings},
         hint=f"name the one it was written by: --dialect {names[0]}.",
     )
-
-
-def _some(keys: Sequence[str], limit: int = 4) -> str:
-    shown = ", ".join(keys[:limit])
-    return shown + (f" and {len(keys) - limit} more" if len(keys) > limit else "")

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping
 
-from vitconvert.errors import TensorMismatch, VitConvertError
+from vitconvert.errors import TensorMismatch, VitConvertError, some
 from vitconvert.tables.binding import Shape
 from vitconvert.tables.detection import Recognised
 from vitconvert.tables.parts import WHOLE, Header, Part, Tower, sections
@@ -90,13 +90,8 @@ def _no_linear_head(names: list[str], step: str) -> TensorMismatch:
     several = len(groups) > 1
     return TensorMismatch(
         f"This ViT has {len(groups)} heads." if several else "This ViT's head is no linear layer.",
-        evidence={"heads" if several else "head": _some(names)},
+        evidence={"heads" if several else "head": some(names, 6)},
         meaning="A ViT has one linear layer for its classes; no dialect has a place for more.",
         hint=f"{step} takes the ViT without {'them' if several else 'it'}"
         + (f"; --ignore '{groups[-1]}.*' leaves {groups[0]} alone." if several else "."),
     )
-
-
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - 6} more" if len(names) > 6 else ""
-    return ", ".join(names[:6]) + more
