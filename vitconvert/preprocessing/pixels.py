@@ -147,10 +147,26 @@ def shrink(image: Image.Image, at_least: int, *, upright: bool) -> Size:
     """
     with _decoding(_path_of(image)):
         width, height = image.size
-        orientation = image.getexif().get(ExifTags.Base.Orientation, 1) if upright else 1
+        orientation = _orientation(image, upright=upright)
         if orientation == 1 or width % 8 == height % 8 == 0:
             image.draft(None, (at_least, at_least))
         return (width, height) if orientation > _LAST_UNTURNED else (height, width)
+
+
+def size_of(image: Image.Image, *, upright: bool) -> Size:
+    """Of an open image, once it is turned `upright`; its pixels are not read.
+
+    Raises:
+        CorruptFile: What says how it is turned is damaged.
+    """
+    with _decoding(_path_of(image)):
+        turned = _orientation(image, upright=upright) > _LAST_UNTURNED
+        return image.size if turned else (image.height, image.width)
+
+
+def _orientation(image: Image.Image, *, upright: bool) -> int:
+    stated = image.getexif().get(ExifTags.Base.Orientation, 1) if upright else 1
+    return int(stated) if stated in range(1, 9) else 1  # as `exif_transpose`, whatever it is
 
 
 @contextmanager
@@ -307,7 +323,7 @@ def _interval(
     """Where the middle `part` of `whole` resized pixels begins and ends in the image."""
     # 1, 2, 4 or 8. The decoder rounds sizes up: the last pixel may stand for less than a pixel.
     shrunk = round(source / available)
-    start = _crop_offset(whole - part, backend)
+    start = middle(whole, part, backend)
     to_image = source / whole / shrunk
     return start * to_image, min((start + part) * to_image, available)
 
@@ -365,19 +381,18 @@ def centred(pixels: Pixels, size: Size, *, fill: tuple[int, ...], backend: Backe
     if larger != source:
         canvas = np.empty((channels, *larger), pixels.dtype)
         canvas[:] = np.array(fill, pixels.dtype).reshape(-1, 1, 1)
-        top, left = (
-            (whole - part + backend.pad_first) // 2
-            for whole, part in zip(larger, source, strict=True)
-        )
+        top, left = (max(0, -middle(*pair, backend)) for pair in zip(source, size, strict=True))
         canvas[:, top : top + source[0], left : left + source[1]] = pixels
         pixels = canvas
-    top, left = (
-        _crop_offset(whole - part, backend) for whole, part in zip(larger, size, strict=True)
-    )
+    top, left = (max(0, middle(*pair, backend)) for pair in zip(source, size, strict=True))
     return pixels[:, top : top + size[0], left : left + size[1]]
 
 
-def _crop_offset(surplus: int, backend: Backend) -> int:
+def middle(whole: int, part: int, backend: Backend) -> int:
+    """Where the middle `part` of `whole` pixels begins; negative where it is padded."""
+    surplus = whole - part
+    if surplus < 0:
+        return -((backend.pad_first - surplus) // 2)
     # Python's round takes k + 1/2 to the even neighbour, so a surplus of 3 gives 2 and 5 gives 2.
     return round(surplus / 2) if backend.crop_rounding == "even" else surplus // 2
 
