@@ -30,7 +30,10 @@ STEPS = {
     "border": {"resize": "border", "resize_size": (48, 60), "crop": True},
     "padded": {"resize": "shortest", "resize_size": (33, 33), "crop": True},
     "patches": {
-        **{"resize": "patches", "resize_size": None, "patch_size": 6, "max_patches": 80},
+        "resize": "patches",
+        "resize_size": None,
+        "patch_size": 6,
+        "max_patches": 80,
         "image_size": None,
     },
     "none": {"resize": "none", "resize_size": None, "crop": True},

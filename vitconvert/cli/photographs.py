@@ -1,11 +1,11 @@
-"""What `predict` and `embed` share."""
+"""What `predict`, `embed` and `attention` share."""
 
 import os
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
@@ -24,16 +24,21 @@ from vitconvert.cli.report import tell
 
 if TYPE_CHECKING:
     from vitconvert.checkpoint import Checkpoint
-    from vitconvert.inference.embed import Embedding
-    from vitconvert.inference.predict import Prediction
+    from vitconvert.errors import VitConvertError
     from vitconvert.preprocessing import Preprocessing
 
-    Result = TypeVar("Result", Prediction, Embedding)
+    class _Answer(Protocol):
+        """What is found of a photograph, or why nothing is."""
+
+        @property
+        def error(self) -> VitConvertError | None: ...
+
+    Result = TypeVar("Result", bound=_Answer)
 
 STDIN = "-"
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
-_PHOTOGRAPHS = (
+_IMAGES = (
     click.argument("model"),
     click.argument("images", nargs=-1, required=True),
     click.option("-r", "--recursive", is_flag=True, help="Search subfolders too."),
@@ -42,13 +47,6 @@ _PHOTOGRAPHS = (
         "--null",
         is_flag=True,
         help="Paths on stdin end with NUL, as from `find -print0`.",
-    ),
-    click.option(
-        "--batch-size",
-        default=8,
-        show_default=True,
-        type=click.IntRange(min=1),
-        help="How many images to compute at once.",
     ),
     click.option("--device", default="cpu", show_default=True, help="Where to compute."),
     click.option("--mean", metavar="NUMBERS", help="Of pixels from 0 to 1: 0.5 or 0.48,0.46,0.41."),
@@ -62,6 +60,15 @@ _PHOTOGRAPHS = (
         "--preprocessor",
         type=_FILE,
         help="A preprocessor_config.json, or timm's config.json, to be used for the images.",
+    ),
+)
+_COMPUTING = (
+    click.option(
+        "--batch-size",
+        default=8,
+        show_default=True,
+        type=click.IntRange(min=1),
+        help="How many images to compute at once.",
     ),
     dtype_option("Compute in it: bfloat16 is faster if the processor has it, but less precise."),
     click.option(
@@ -78,10 +85,15 @@ _PHOTOGRAPHS = (
 )
 
 
-def photograph_options(command: Command) -> Command:
-    """The arguments and options that both verbs have."""
+def image_options(command: Command) -> Command:
+    """The arguments and options that all verbs for photographs have."""
     rest = reading_options(fetching_options(json_line_options(command)))
-    return apply_options(_PHOTOGRAPHS, rest)
+    return apply_options(_IMAGES, rest)
+
+
+def photograph_options(command: Command) -> Command:
+    """Likewise, and how the model computes."""
+    return image_options(apply_options(_COMPUTING, command))
 
 
 def named_checkpoint(options: dict[str, Any]) -> "Checkpoint":
@@ -99,11 +111,13 @@ def shared_arguments(options: dict[str, Any], checkpoint: "Checkpoint") -> dict[
     return {
         **{name: options[name] for name in names},
         "dtype": parse_dtype(options["dtype"]),
-        "preprocessing": _stated(options, checkpoint),
+        "preprocessing": stated_preprocessing(options, checkpoint),
     }
 
 
-def _stated(options: dict[str, Any], checkpoint: "Checkpoint") -> "Preprocessing | None":
+def stated_preprocessing(
+    options: dict[str, Any], checkpoint: "Checkpoint"
+) -> "Preprocessing | None":
     """What the options say of photographs, which is told on stderr; None if they say nothing."""
     from vitconvert.inference.stating import StatedPixels
 

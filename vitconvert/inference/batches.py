@@ -66,7 +66,7 @@ def run_in_batches(
     """
 
     def prepare(image: Path | Image.Image) -> Output:
-        return _prepare(image, preprocessing, fast=fast_preprocessing)
+        return prepare_image(image, preprocessing, fast=fast_preprocessing)
 
     def compute_batch(batch: list[Output]) -> list[Output]:
         return _compute_batch(model, compute, batch)
@@ -163,7 +163,10 @@ def _run_concurrently(
         torch.set_num_threads(allowed)
 
 
-def _prepare(image: Path | Image.Image, preprocessing: Preprocessing, *, fast: bool) -> Output:
+def prepare_image(
+    image: Path | Image.Image, preprocessing: Preprocessing, *, fast: bool = False
+) -> Output:
+    """An image's path, None for an open image; and what the model reads of it, or the reason."""
     path = None if isinstance(image, Image.Image) else image
     try:
         if path is not None and os.path.isdir(path):  # noqa: PTH112 (never an error)

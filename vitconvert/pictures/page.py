@@ -1,0 +1,169 @@
+"""One page that needs nothing else: photographs, and what each of their patches attends to."""
+
+import base64
+import html
+import io
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any, ClassVar
+
+from PIL import Image
+
+from vitconvert.errors import UsageError, printable
+from vitconvert.pictures.colours import palette
+from vitconvert.pictures.features import FeatureMaps
+from vitconvert.pictures.maps import AttentionMaps
+from vitconvert.pictures.packing import packed
+from vitconvert.pictures.photograph import Photograph
+
+_LONGEST = 768  # pixels of a photograph in the page
+_STILL = 320  # pixels of a picture in a notebook
+_MOST_OF_ALL = 64_000_000  # characters of all maps of a page: a browser holds them several times
+_SMALL = 2**16  # pixels below which PNG keeps all of them
+
+_PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy"
+content="default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'">
+<meta name="viewport" content="width=device-width">
+<title>{title}</title><style>
+{style}</style></head><body>
+{body}
+<script type="application/json" id="data">{data}</script><script>
+{script}</script></body></html>
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """One photograph as one model sees it.
+
+    Attributes:
+        maps: What the model attends to.
+        features: Of the same photograph and model; without them, the page does not show any.
+        model: Its name, where several are compared.
+    """
+
+    maps: AttentionMaps
+    features: FeatureMaps | None = None
+    model: str = ""
+    error: ClassVar[None] = None
+
+
+def page(
+    views: Iterable[View], *, heads: Sequence[int] | None = None, title: str = "Attention"
+) -> str:
+    """The page; views of the same file stand together, and a patch is clicked in all of them.
+
+    Args:
+        views: In the order in which they are shown; each is packed as it comes.
+        heads: Which to show besides the mean over all; by default every one.
+        title: Its heading.
+
+    Raises:
+        UsageError: A view has too many maps for a page, or not these heads; or there are too many
+            views.
+        VitConvertError: A photograph can no longer be read.
+    """
+    content = _content(views, heads)
+    return _PAGE.format(
+        title=html.escape(printable(title)),
+        style=_shipped("page.css"),
+        body=_shipped("page.html").format(title=html.escape(printable(title))),
+        data=json.dumps(content).replace("<", "\\u003c"),  # which could end the script
+        script=_shipped("page.js"),
+    )
+
+
+def _content(views: Iterable[View], heads: Sequence[int] | None) -> dict[str, Any]:
+    """What the script of the page reads."""
+    shown: list[Photograph] = []
+    placed: list[dict[str, Any]] = []
+    for view in views:
+        photograph = view.maps.photograph
+        number = next((i for i, other in enumerate(shown) if _is_same(other, photograph)), None)
+        if number is None:
+            number = len(shown)
+            shown.append(photograph)
+        one = packed(view.maps, view.features, heads)
+        place = {"photograph": number, "model": printable(view.model), "box": _shares(photograph)}
+        placed.append(place | one)
+        if sum(len(each["data"]) for each in placed) > _MOST_OF_ALL:
+            raise UsageError(
+                "These are too many photographs for one page.",
+                evidence={"photographs": f"more than {len(shown) - 1}"},
+                hint="show fewer, or fewer maps of each: --layers last, --heads mean.",
+            )
+    return {
+        "palette": base64.b64encode(palette().tobytes()).decode("ascii"),
+        "photographs": [_pictured(photograph) for photograph in shown],
+        "views": placed,
+    }
+
+
+def framed(text: str) -> str:
+    """A page within a notebook."""
+    return (
+        '<iframe sandbox="allow-scripts" style="width: 100%; height: 44rem; border: 0" '
+        f'srcdoc="{html.escape(text)}"></iframe>'
+    )
+
+
+def stills(pictures: Mapping[str, Image.Image]) -> str:
+    """Pictures side by side within a notebook, each with its name."""
+    figures = "".join(
+        f'<figure style="margin: 0 1rem 0 0"><img src="{_data_uri(_within(picture, _STILL))}" '
+        f'style="width: {_STILL}px; image-rendering: {_rendering(picture)}">'
+        f"<figcaption>{html.escape(printable(name))}</figcaption></figure>"
+        for name, picture in pictures.items()
+    )
+    return f'<div style="display: flex; flex-wrap: wrap">{figures}</div>'
+
+
+def _is_same(one: Photograph, other: Photograph) -> bool:
+    same_file = one.path is not None and one.path == other.path
+    return (same_file or one.source is other.source) and (
+        one.placement.photograph == other.placement.photograph
+    )
+
+
+def _shares(photograph: Photograph) -> list[float]:
+    """Top, left, bottom and right of the patches, as shares of the photograph's sides."""
+    height, width = photograph.placement.photograph
+    top, left, bottom, right = photograph.placement.box
+    return [top / height, left / width, bottom / height, right / width]
+
+
+def _pictured(photograph: Photograph) -> dict[str, Any]:
+    picture = photograph.picture()
+    return {
+        "name": printable(str(photograph.path or "in memory")),
+        "width": picture.width,
+        "height": picture.height,
+        "picture": _data_uri(_within(picture, _LONGEST)),
+    }
+
+
+def _within(picture: Image.Image, longest: int) -> Image.Image:
+    if max(picture.size) <= longest:
+        return picture
+    scale = longest / max(picture.size)
+    size = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
+    return picture.resize(size, Image.Resampling.BILINEAR)
+
+
+def _rendering(picture: Image.Image) -> str:
+    return "pixelated" if picture.width < _STILL // 2 else "auto"
+
+
+def _data_uri(picture: Image.Image) -> str:
+    small = picture.width * picture.height <= _SMALL
+    file = io.BytesIO()
+    picture.save(file, "PNG" if small else "JPEG", **({} if small else {"quality": 85}))
+    encoded = base64.b64encode(file.getvalue()).decode("ascii")
+    return f"data:image/{'png' if small else 'jpeg'};base64,{encoded}"
+
+
+def _shipped(name: str) -> str:
+    return files("vitconvert.pictures").joinpath(name).read_text(encoding="utf-8")
