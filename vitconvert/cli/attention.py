@@ -97,13 +97,13 @@ def _attention(options: dict[str, Any]) -> int:
     failures = FailureCount()
     views = _views(options, choice, everything=page)
     seen = reported(views, options, failures, printing=output is None)
-    good = (view for view in seen if not view.error)
+    good = _readable(seen, as_json=options["as_json"])
     first = next(good, None)
     if first is None:
         if output:
             tell(f"There are no maps, so {output} is not written.", err=True)
         return failures.exit_code
-    _write(output, chain([first], good), choice, options)  # type: ignore[arg-type]
+    _write(output, chain([first], good), choice, options)
     if output and not options["quiet"]:
         tell(f"written: {output}", err=True)
     return failures.exit_code
@@ -143,12 +143,24 @@ def _write(
             pass
     elif output.suffix.lower() in (".html", ".htm"):
         heads = choice.heads if options["heads"] else None
-        write_page(output, told, heads, title=f"Attention of {_shown(options['model'])}")
+        title = f"Attention of {_shown(options['model'])}"
+        write_page(output, told, heads, query=choice.query, title=title)
     elif is_picture(output):
         write_sheet(output, told, choice)
     else:
         with whole_directory(output, overwrite=options["force"]) as directory:
             write_pictures(directory, told, choice)
+
+
+def _readable(seen: "Iterable[View | Unseen]", *, as_json: bool) -> "Iterator[View]":
+    """The photographs that were read; in JSON, the others are told of too."""
+    from vitconvert.pictures.photograph import Unseen
+
+    for view in seen:
+        if not isinstance(view, Unseen):
+            yield view
+        elif as_json:
+            click.echo(json.dumps(view.to_dict()))
 
 
 def _told(views: "Iterable[View]", choice: "Choice", options: dict[str, Any]) -> "Iterator[View]":

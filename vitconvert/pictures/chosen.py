@@ -10,9 +10,7 @@ from vitconvert.errors import UsageError
 from vitconvert.pictures.features import FeatureMaps
 from vitconvert.pictures.maps import ROLLOUT, AttentionMaps, Layer
 from vitconvert.pictures.page import View
-from vitconvert.pictures.tokens import POOLING, Query
-
-_PATCH = "patch:"
+from vitconvert.pictures.tokens import PATCH, POOLING, Query, query_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +56,7 @@ class Choice:
         return cls(
             layers=1 if layers is None else kept,
             heads=None if chosen is None else tuple(chosen),
-            query=query,
+            query=None if query is None else query_name(query, ""),
             rollout=rollout,
             raw=raw,
         )
@@ -102,10 +100,9 @@ class Choice:
             )
         if view.features is not None:
             norms = view.features.to_dict()["norms"]
-            yield (
-                f"  norms of patches: median {norms['median']:.4g}, largest {norms['largest']:.4g}, "
-                f"{len(norms['outliers'])} above 3 times the median"
-            )
+            many = f"{len(norms['outliers'])} above 3 times the median"
+            lengths = f"median {norms['median']:.4g}, largest {norms['largest']:.4g}"
+            yield f"  norms of patches: {lengths}, {many}"
 
     def _maps(self, maps: AttentionMaps) -> Iterator[tuple[Layer, int | None]]:
         if self.rollout:
@@ -141,7 +138,7 @@ class Choice:
         yield Shown(title="components", draw=_feature(features, "components", None, self))
         yield Shown(title="norms", draw=_feature(features, "norms", None, self))
         patch = self.query
-        if isinstance(patch, str) and patch.startswith(_PATCH):
+        if isinstance(patch, str) and patch.startswith(PATCH):
             title = f"similarity, {patch}"
             yield Shown(title=title, draw=_feature(features, "similarity", patch, self))
 

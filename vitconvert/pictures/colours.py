@@ -1,4 +1,4 @@
-"""Colours for numbers: from black over violet, red and orange to white, even for the eye.
+"""Colours for numbers: from black over violet, red and orange to pale yellow, even for the eye.
 
 The path is drawn in OKLab (Björn Ottosson, 2020, https://bottosson.github.io/posts/oklab/), where
 distances are about as large as they look: lightness grows evenly, so that the picture stays right
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 _FINE = 4096  # points of the path that the colours are chosen from
 _DARK, _PALE = 0.13, 0.96  # lightness
 _HUES = (285.0, 460.0)  # degrees: from violet over red and orange to yellow
-_CHROMA = 0.17  # in the middle; none at the ends, where no colours are so dark or so pale
+_CHROMA = 0.17  # in the middle; less at the ends, where sRGB has less
 
 # OKLab to cubic roots of cone responses, and these responses to linear sRGB.
 _TO_ROOTS = np.array(
@@ -46,7 +46,7 @@ def palette() -> NDArray[np.uint8]:
 
 def _path() -> NDArray[np.float64]:
     t = np.linspace(0, 1, _FINE)
-    chroma = _CHROMA * np.sin(np.pi * t) ** 0.75
+    chroma = _CHROMA * np.sin(np.pi * (0.02 + 0.9 * t)) ** 0.75
     hue = np.radians(_HUES[0] + (_HUES[1] - _HUES[0]) * t)
     light = _DARK + (_PALE - _DARK) * t
     return np.stack([light, chroma * np.cos(hue), chroma * np.sin(hue)], axis=-1)

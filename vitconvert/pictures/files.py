@@ -13,6 +13,7 @@ from vitconvert.errors import OutputExists, UsageError
 from vitconvert.pictures.chosen import Choice
 from vitconvert.pictures.page import View, page
 from vitconvert.pictures.sheet import panel, sheet
+from vitconvert.pictures.tokens import Query
 from vitconvert.sources.located import OWN
 from vitconvert.version import VERSION
 
@@ -54,14 +55,14 @@ def check_file(path: Path, *, overwrite: bool) -> None:
 
 
 def write_page(
-    path: Path, views: Iterable[View], heads: Sequence[int] | None, *, title: str
+    path: Path, views: Iterable[View], heads: Sequence[int] | None, *, query: Query, title: str
 ) -> None:
     """Write a page, whole or not at all.
 
     Raises:
         VitConvertError: As for `page`.
     """
-    text = page(views, heads=heads, title=title)
+    text = page(views, heads=heads, query=query, title=title)
     with whole_file(path) as file:
         file.write(text.encode())
 

@@ -125,8 +125,8 @@ class AttentionMaps:
     ) -> Image.Image:
         """A map in colours over the photograph, at the photograph's own size.
 
-        The smallest number of the map is black, the largest white, over violet, red and orange.
-        What was cropped away is dark.
+        The smallest number of the map is black, the largest pale yellow, and violet, red and
+        orange lie between. What was cropped away is dark.
 
         Args:
             layer, head, query: As for `weights`.

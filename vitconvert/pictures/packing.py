@@ -22,6 +22,7 @@ from torch import Tensor
 from vitconvert.errors import UsageError
 from vitconvert.pictures.features import FeatureMaps, component_pixels
 from vitconvert.pictures.maps import ROLLOUT, AttentionMaps
+from vitconvert.pictures.tokens import PATCH, Query, tokens_of
 
 MOST_CHARACTERS = 4_500_000  # of base64 for one photograph and model; a page has 5 MB then
 LEVELS = (256, 128, 64, 32, 16)
@@ -83,6 +84,7 @@ def packed(
     maps: AttentionMaps,
     features: FeatureMaps | None = None,
     heads: Sequence[int] | None = None,
+    query: Query = None,
     *,
     most: int = MOST_CHARACTERS,
 ) -> dict[str, Any]:
@@ -102,7 +104,7 @@ def packed(
     found: dict[str, Any] = {
         "grid": list(maps.grid),
         "prefix": list(maps.prefix),
-        "query": maps.query(),
+        "query": _first_query(maps, query),
         "levels": levels,
         "planes": [[p.what, p.layer, p.head, len(p.rows)] for p in planes],
         "data": data,
@@ -111,6 +113,16 @@ def packed(
         pixels = component_pixels(features).tobytes()
         found["components"] = base64.b64encode(pixels).decode("ascii")
     return found
+
+
+def _first_query(maps: AttentionMaps, query: Query) -> str | list[int]:
+    """A name, or the row and column of a patch."""
+    name = maps.query(query)
+    if name.startswith(PATCH):
+        (token,) = tokens_of(name, maps.prefix, maps.grid)
+        return list(divmod(token - len(maps.prefix), maps.grid[1]))
+    maps.weights(ROLLOUT, None, name)  # which refuses a token that there is not
+    return name
 
 
 def _fitting(

@@ -57,6 +57,7 @@ function queryOf(view) {
   const known = view.prefix.includes(state.token) || state.token === "mean" ||
     (state.token === "pooling" && view.poolHeads.length)
   const token = known ? state.token : view.query
+  if (Array.isArray(token)) return token
   const single = state.what !== "similarity" || view.prefix.includes(token)
   return single ? token : view.grid.map((side) => Math.floor(side / 2))
 }
@@ -321,8 +322,8 @@ async function start() {
   for (let i = 0; i < 256; i += 1) scale.data.set([...palette.subarray(3 * i, 3 * i + 3), 255], 4 * i)
   element("scale").getContext("2d").putImageData(scale, 0, 0)
   content.views.forEach(build)
-  state.token = content.views[0].query
-  element("token").value = state.token
+  const first = content.views[0].query
+  if (!Array.isArray(first)) state.token = element("token").value = first
   set("layer", "layer", Number(element("layer").max))
   set("head", "head", 0)
   document.addEventListener("keydown", pressed)

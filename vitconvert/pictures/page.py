@@ -17,6 +17,7 @@ from vitconvert.pictures.features import FeatureMaps
 from vitconvert.pictures.maps import AttentionMaps
 from vitconvert.pictures.packing import packed
 from vitconvert.pictures.photograph import Photograph
+from vitconvert.pictures.tokens import Query
 
 _LONGEST = 768  # pixels of a photograph in the page
 _STILL = 320  # pixels of a picture in a notebook
@@ -52,21 +53,26 @@ class View:
 
 
 def page(
-    views: Iterable[View], *, heads: Sequence[int] | None = None, title: str = "Attention"
+    views: Iterable[View],
+    *,
+    heads: Sequence[int] | None = None,
+    query: Query = None,
+    title: str = "Attention",
 ) -> str:
     """The page; views of the same file stand together, and a patch is clicked in all of them.
 
     Args:
         views: In the order in which they are shown; each is packed as it comes.
         heads: Which to show besides the mean over all; by default every one.
+        query: What attends at first; a click takes another.
         title: Its heading.
 
     Raises:
-        UsageError: A view has too many maps for a page, or not these heads; or there are too many
-            views.
+        UsageError: A view has too many maps for a page, or not these heads or this query; or there
+            are too many views.
         VitConvertError: A photograph can no longer be read.
     """
-    content = _content(views, heads)
+    content = _content(views, heads, query)
     return _PAGE.format(
         title=html.escape(printable(title)),
         style=_shipped("page.css"),
@@ -76,7 +82,7 @@ def page(
     )
 
 
-def _content(views: Iterable[View], heads: Sequence[int] | None) -> dict[str, Any]:
+def _content(views: Iterable[View], heads: Sequence[int] | None, query: Query) -> dict[str, Any]:
     """What the script of the page reads."""
     shown: list[Photograph] = []
     placed: list[dict[str, Any]] = []
@@ -86,7 +92,7 @@ def _content(views: Iterable[View], heads: Sequence[int] | None) -> dict[str, An
         if number is None:
             number = len(shown)
             shown.append(photograph)
-        one = packed(view.maps, view.features, heads)
+        one = packed(view.maps, view.features, heads, query)
         place = {"photograph": number, "model": printable(view.model), "box": _shares(photograph)}
         placed.append(place | one)
         if sum(len(each["data"]) for each in placed) > _MOST_OF_ALL:

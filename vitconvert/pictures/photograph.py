@@ -3,6 +3,7 @@
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 from torch import Tensor
@@ -71,6 +72,11 @@ class Unseen:
 
     path: Path | None
     error: VitConvertError
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON types."""
+        path = None if self.path is None else str(self.path)
+        return {"path": path, "error": self.error.to_dict()}
 
 
 def read_photograph(

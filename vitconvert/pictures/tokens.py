@@ -3,8 +3,7 @@
 from vitconvert.config import ViTConfig
 from vitconvert.errors import UsageError
 
-CLASS, POOLING, MEAN = "class", "pooling", "mean"
-_PATCH = "patch:"
+CLASS, POOLING, MEAN, PATCH = "class", "pooling", "mean", "patch:"
 
 Query = str | tuple[int, int] | None
 
@@ -27,7 +26,7 @@ def query_name(query: Query, default: str) -> str:
     if query is None:
         return default
     if not isinstance(query, str):
-        return f"{_PATCH}{query[0]},{query[1]}"
+        return f"{PATCH}{query[0]},{query[1]}"
     return query.strip().lower().replace(" ", ":", 1)
 
 
@@ -43,8 +42,8 @@ def tokens_of(name: str, prefix: tuple[str, ...], grid: tuple[int, int]) -> list
         return list(range(first, first + rows * columns))
     if name in prefix:
         return [prefix.index(name)]
-    if name.startswith(_PATCH):
-        place = [part.strip() for part in name.removeprefix(_PATCH).split(",")]
+    if name.startswith(PATCH):
+        place = [part.strip() for part in name.removeprefix(PATCH).split(",")]
         if len(place) == 2 and all(part.isdecimal() and len(part) < 6 for part in place):
             row, column = map(int, place)
             if row < rows and column < columns:
