@@ -232,7 +232,7 @@ def _mapped(
     )
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def _read(model: ViT, source: Path | Image.Image, preprocessing: Preprocessing) -> _Read | Unseen:
     try:
         photograph, image = read_photograph(source, preprocessing, model.config)

@@ -250,7 +250,7 @@ def _maps(
         return Unseen(path=None if isinstance(source, Image.Image) else source, error=error)
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def attention_of(
     model: ViT, photograph: Photograph, image: Tensor, kept: Sequence[int]
 ) -> AttentionMaps:

@@ -27,7 +27,8 @@ def query_name(query: Query, default: str) -> str:
         return default
     if not isinstance(query, str):
         return f"{PATCH}{query[0]},{query[1]}"
-    return query.strip().lower().replace(" ", ":", 1)
+    word, _, rest = query.strip().lower().replace(" ", ":", 1).partition(":")
+    return f"{word}:{''.join(rest.lstrip(':').split())}" if rest else word
 
 
 def tokens_of(name: str, prefix: tuple[str, ...], grid: tuple[int, int]) -> list[int]:
