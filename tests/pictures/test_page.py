@@ -142,6 +142,10 @@ def test_keys_and_sliders_choose_blocks_heads_and_queries(small, noise, shown):
         for key in keys:
             browser.press(key)
         assert alike(watched.colours(maps.grid), maps.map(**asked)), (keys, watched.said)
+        least, most = re.search(r"patches from (\S+) to ([^;]+);", watched.said).groups()
+        told = maps.to_dict(**asked)
+        assert float(least) == pytest.approx(told["smallest"], rel=0.1)
+        assert float(most) == pytest.approx(told["largest"], rel=0.1)
     browser.press("ArrowRight", shift=True)  # from the middle, 2, 1
     assert alike(watched.colours(maps.grid), maps.map(1, None, (2, 2)))
     browser.press("ArrowUp", shift=True)
@@ -241,12 +245,12 @@ def test_names_of_others_stay_text(small, noise, shown, tmp_path):
     folder.mkdir()
     path = folder / EVIL.replace("/", "_")
     noise.save(path)
-    view = viewed(small(), path, name="<b>bold</b>")
+    view = viewed(small(), path, name="<b>bold</b></script><script>alert(1)</script>")
     browser = shown([view], title="<i>" + EVIL)
     assert browser.run("document.querySelectorAll('#views img').length") == 1
     assert browser.run("document.querySelectorAll('b, i').length") == 0
     name = browser.run("document.querySelector('.name').textContent")
-    assert name.endswith("onerror=alert(1)>\\u202e\\x1b[2J.png · <b>bold</b>")
+    assert name.endswith("onerror=alert(1)>\\u202e\\x1b[2J.png · " + view.model)
     assert browser.run("document.title").startswith("<i></script><img src=x")
 
 
