@@ -80,13 +80,11 @@ def test_one_colour_means_the_same_in_all_photographs():
 
 def test_a_threshold_and_no_background():
     tokens = [tokens for tokens, _ in scenes()]
-    if not coloured_components(tokens)[0].above:
-        tokens = [-each for each in tokens]
     counts = [
         sum(int(mask.sum()) for mask in coloured_components(tokens, threshold)[2])
-        for threshold in (0.97, 0.9, 0.5)
+        for threshold in (0.99, 0.9)
     ]
-    assert 0 < counts[0] < counts[1] < counts[2]
+    assert 0 < counts[0] < counts[1]
     basis, colours, every = coloured_components(tokens, background=False)
     assert basis.threshold is None and all(mask.all() for mask in every)
     assert (torch.stack(colours) > 0).float().mean() > 0.99
@@ -118,9 +116,9 @@ def test_otsu_separates_best():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["DINOv2 with registers", "DINOv3", "SigLIP"])
+@pytest.mark.parametrize("name", ["DINOv2, registers", "DINOv3", "SigLIP"])
 def test_tokens_and_norms_are_huggingfaces(name, save, noise):
-    folder, theirs = save(next(CLASSES[n] for n in CLASSES if n.startswith(name)))
+    folder, theirs = save(CLASSES[name])
     ours = load_model(folder)
     [found] = feature_maps(ours, noise, squashed(ours.config))
     given = inputs(theirs, squashed(ours.config)(noise)[None])

@@ -19,15 +19,9 @@ DISTILLED = Case(
     arguments=SIZES | MLP | LABELS | {"num_hidden_layers": 11},
     dialect="hf_deit",
 )
-CASES = {
-    "distilled, deep": DISTILLED,
-    **{
-        name: CLASSES[name]
-        for name in CLASSES
-        if name.startswith(("DINOv2 with registers", "DINOv3", "BEiT", "SigLIP", "CLIP", "AIMv2"))
-        and "2" not in name[6:9]
-    },
-}
+NAMES = ("DINOv2, registers", "DINOv3", "DINOv3, SwiGLU, no bias", "BEiT", "BEiT, shared", "CLIP")
+NAMES += ("Data2Vec", "SigLIP", "SigLIP, classes", "SigLIP 2", "AIMv2, pooled")
+CASES = {"distilled, deep": DISTILLED, **{name: CLASSES[name] for name in NAMES}}
 
 
 def maps_of(model, photograph, **options):
