@@ -439,28 +439,24 @@ def convert_state_dict(
     state_dict: "Mapping[str, torch.Tensor]",
     *,
     to: str,
-    dialect: str | None = None,
-    overrides: Mapping[str, Any] | None = None,
-    table: str | PathLike[str] | None = None,
+    **reading: Unpack[ReadArguments],
 ) -> "dict[str, torch.Tensor]":
     """Convert a state dict in memory to the names and layouts of another dialect.
 
     Args:
         state_dict: Tensors by name. They are not changed; the result may share their memory.
-        to: An ecosystem or dialect; `vit` gives vitconvert's own names.
-        dialect: Of the state dict; by default, the one table that explains every key.
-        overrides: Fields of ViTConfig that the tensors do not show.
-        table: A TOML file with one more dialect: the target, if `to` is its name ("team" of
-            team.toml), or else that of the state dict.
+        to: An ecosystem or dialect; `vit` gives vitconvert's own names. The name of `table`
+            ("team" of team.toml) makes that table the target.
+        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, tower, ignore,
+            adapter, lora_scale. An adapter is merged on the CPU.
 
     Raises:
         NotRepresentable: The target cannot compute this function.
         VitConvertError: One of the errors of `load_checkpoint`.
     """
-    from vitconvert.checkpoint.reading import read_state_dict
+    from vitconvert.checkpoint.state_dict import read_state_dict
     from vitconvert.export.convert import respell
 
-    reading = ReadArguments(dialect=dialect, overrides=overrides, table=table)
     target, reading = _target(to, reading)
     return respell(*read_state_dict(state_dict, ReadOptions(**reading)), target)
 

@@ -74,6 +74,19 @@ def test_merged_as_peft_merges(variant, tmp_path):
     assert base > 0.02  # the adapter does something
 
 
+def test_layers_that_are_said_to_be_transposed_are_not_in_peft_either(tmp_path):
+    folder, adapter, _ = saved(VIT.model(), tmp_path, target_modules=["fc1", "fc2"])
+    file = adapter / "adapter_config.json"
+    said = {**json.loads(file.read_text()), "fan_in_fan_out": True}
+    file.write_text(json.dumps(said))
+    base = transformers.AutoModelForImageClassification.from_pretrained(folder)
+    theirs = peft.PeftModel.from_pretrained(base, adapter)
+    assert theirs.peft_config["default"].fan_in_fan_out is False  # it warns, and corrects itself
+    merged, base = _differences(folder, adapter, theirs.merge_and_unload().eval())
+    assert merged < TOLERANCE
+    assert base > 0.02
+
+
 def _timm(**arguments):
     torch.manual_seed(3)
     model = timm.create_model("vit_tiny_patch16_224", **{**SMALL_TIMM, "img_size": 32, **arguments})

@@ -1,7 +1,7 @@
 """Adapters: LoRA and DoRA as PEFT writes them, in a directory of their own or among a model's
 tensors. Only headers and adapter_config.json are read here."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,24 +89,9 @@ def separated(
             evidence={"file": container.path, "holds": next(iter(names.low_rank)) + ".lora..."},
             hint="convert the model with its own first, then merge the other.",
         )
-    config = _config(located, options.lora_scale)
+    config = _config(located, container, options.lora_scale)
     adapter = _adapter(container, names, config, "within the file", saved=names.saved, files=())
     return container.renamed({**names.rest, **names.replaced}), adapter
-
-
-def check_merged(names: Iterable[str]) -> None:
-    """Refuse a state dict with an adapter that is not merged.
-
-    Raises:
-        TensorMismatch: It has one.
-    """
-    if found := read_names(names).low_rank:
-        raise TensorMismatch(
-            "The state dict holds an adapter that is not merged.",
-            evidence={"module": next(iter(found)), "modules": len(found)},
-            hint="give that of model.merge_and_unload() (PEFT), or the file to load_checkpoint "
-            "with lora_scale=.",
-        )
 
 
 def open_adapter(reference: object, scale: float | None) -> Adapter:
@@ -119,8 +104,8 @@ def open_adapter(reference: object, scale: float | None) -> Adapter:
     if located.weights is None:
         raise SourceError(f"{located.reference} has no weights.")
     path = weights_in(located.weights) if located.weights.is_dir() else located.weights
-    config = _config(located, scale)
     container = open_container(path)
+    config = _config(located, container, scale)
     names = read_names(container.manifest)
     if not names.low_rank and not names.saved:
         raise TensorMismatch(
@@ -139,12 +124,12 @@ def _is_adapter(located: Located, container: Container) -> bool:
     return located.adapter is not None and container.path.name.startswith("adapter_model")
 
 
-def _config(located: Located, scale: float | None) -> AdapterConfig:
+def _config(located: Located, container: Container, scale: float | None) -> AdapterConfig:
     if located.adapter is None:
         if scale is None:
             raise MissingFact(
                 "Nothing says by what the low-rank matrices are to be multiplied.",
-                evidence={"file": located.weights, "missing": "adapter_config.json beside it"},
+                evidence={"file": container.path, "missing": "adapter_config.json beside it"},
                 meaning="The scale is lora_alpha / r in the program that trained them.",
                 hint="--lora-scale NUMBER (in Python, lora_scale=) states it.",
             )
@@ -171,7 +156,9 @@ def _alone(container: Container, located: Located) -> TensorMismatch:
             "its base": base or "not named by it",
             "tensors": len(container.manifest),
         },
-        hint=f"vitconvert hf {base or 'BASE'} --adapter {located.reference} merges the two "
+        hint="give the state dict of the model, and adapter= the directory of the adapter."
+        if located.weights is None
+        else f"vitconvert hf {base or 'BASE'} --adapter {located.reference} merges the two "
         "(in Python, adapter=).",
     )
 

@@ -4,11 +4,11 @@ Only headers and the JSON files beside them are read.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from vitconvert.checkpoint.adapters import Adapter, check_merged, separated
+from vitconvert.checkpoint.adapters import Adapter, separated
 from vitconvert.checkpoint.checkpoint import Checkpoint
 from vitconvert.checkpoint.companions import Companions
 from vitconvert.checkpoint.larger_model import preprocessing_of, what_is_read
@@ -19,10 +19,8 @@ from vitconvert.checkpoint.weights import Weights
 from vitconvert.config import ViTConfig
 from vitconvert.containers import Container, open_container, weights_in
 from vitconvert.conversion.accounts import Ledger, check_accounts, check_dtypes, open_ledger
-from vitconvert.conversion.derivation import Gathered, derive_config, gather_facts, state
-from vitconvert.conversion.plan import plan_reading
-from vitconvert.conversion.statements import Statements, parse_fields
-from vitconvert.conversion.tensor_evidence import USER
+from vitconvert.conversion.derivation import Gathered, gather_facts
+from vitconvert.conversion.statements import Statements
 from vitconvert.errors import SourceError, UsageError
 from vitconvert.labels import Labels, stated_labels
 from vitconvert.sources import Located
@@ -31,9 +29,6 @@ from vitconvert.tables.detection import recognise
 from vitconvert.tables.parts import Header, Part
 from vitconvert.tables.table import Table
 from vitconvert.tables.towers import find_part
-
-if TYPE_CHECKING:
-    import torch
 
 
 def read_checkpoint(located: Located, options: ReadOptions | None = None) -> Checkpoint:
@@ -48,7 +43,42 @@ def read_checkpoint(located: Located, options: ReadOptions | None = None) -> Che
     """
     options = options or ReadOptions()
     before = states_of(_may_be_read(located))
-    container = open_weights(located, options)
+    read = explained(open_weights(located, options), located, options)
+    companions, merge, config = read.companions, read.merge, read.weights.config
+    preprocessing, unknown = preprocessing_of(companions, read.part, config)
+    notes = (*read.ledger.notes, *what_is_read(companions), *unknown)
+    ledger = replace(read.ledger, notes=notes)
+    other_classes = merge and merge.base.config.num_classes != config.num_classes
+    return Checkpoint(
+        tensors=read.weights.tensors,
+        config=config,
+        preprocessing=preprocessing,
+        own_labels=None if other_classes else _own_labels(companions, config.num_classes),
+        ledger=ledger.with_changes([merge.description]) if merge else ledger,
+        weights=read.weights,
+        merge=merge,
+        companions=companions,
+        opened=_opened((*read.weights.container.files, *located.companions), before),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explained:
+    """Weights whose header is proved, and what was found on the way."""
+
+    weights: Weights
+    ledger: Ledger
+    merge: Merge | None
+    part: Part
+    companions: Companions
+
+
+def explained(container: Container, located: Located, options: ReadOptions) -> Explained:
+    """Recognise the tensors, weigh statements, prove.
+
+    Raises:
+        VitConvertError: As `read_checkpoint`.
+    """
     companions = Companions(located=located)
     container, adapter = separated(container, located, options)
     part = recognise_part(container, companions, options)
@@ -58,23 +88,10 @@ def read_checkpoint(located: Located, options: ReadOptions | None = None) -> Che
     statements = statements_on(companions, options, container.extras)
     gathered = gather(part, statements)
     config, ledger = prove(container, part, gathered, statements)
-    preprocessing, unknown = preprocessing_of(companions, part, config)
-    ledger = replace(ledger, notes=(*ledger.notes, *what_is_read(companions), *unknown))
     weights = Weights(
         container=container, recognised=part.recognised, config=config, tower=part.tower
     )
-    other_classes = merge and merge.base.config.num_classes != config.num_classes
-    return Checkpoint(
-        tensors=weights.tensors,
-        config=config,
-        preprocessing=preprocessing,
-        own_labels=None if other_classes else _own_labels(companions, config.num_classes),
-        ledger=ledger.with_changes([merge.description]) if merge else ledger,
-        weights=weights,
-        merge=merge,
-        companions=companions,
-        opened=_opened((*container.files, *located.companions), before),
-    )
+    return Explained(weights=weights, ledger=ledger, merge=merge, part=part, companions=companions)
 
 
 def _check_fetched(located: Located, part: Part) -> None:
@@ -254,28 +271,3 @@ def _own_labels(companions: Companions, num_classes: int) -> Labels | None:
     stated = stated_labels(num_classes, names, descriptions=config.get("label_descriptions"))
     kept = companions.own.get("labels")  # most projects' own files cannot hold them
     return stated or stated_labels(num_classes, kept, origin="vitconvert.json")
-
-
-_PLACE = "a state dict"
-
-
-def read_state_dict(
-    state_dict: "Mapping[str, torch.Tensor]", options: ReadOptions
-) -> "tuple[dict[str, torch.Tensor], ViTConfig]":
-    """The tensors of a state dict under canonical names, and their configuration.
-
-    Raises:
-        VitConvertError: One of the errors of `vitconvert.load_checkpoint`.
-    """
-    from vitconvert.conversion.materialise import materialise
-
-    check_merged(state_dict)
-    shapes = {name: tuple(tensor.shape) for name, tensor in state_dict.items()}
-    part = _part_of(shapes, {}, options, options.tables())
-    recognised, binding = part.recognised, part.recognised.binding
-    config, _ = derive_config(binding, state(parse_fields(options.overrides or {}), USER))
-    check_accounts(binding, config, _PLACE)
-    theirs = {key: state_dict[part.names[recognised.prefix + key]] for key in binding.shapes}
-    dtypes = {key: str(tensor.dtype).removeprefix("torch.") for key, tensor in theirs.items()}
-    check_dtypes(binding, dtypes, _PLACE)
-    return materialise(plan_reading(binding, config), theirs.__getitem__), config
