@@ -117,7 +117,7 @@ def inspect_located(located: Located, options: ReadOptions) -> Inspection:
         part = recognise_part(container, companions, options)
         container, companions = narrowed(container, companions, part)
         container, part, merge = with_adapter(container, companions, part, adapter, options)
-        statements = statements_on(companions, options, container.extras)
+        statements = statements_on(part, companions, options, container.extras)
         gathered = gather(part, statements)
         facts, missing = gathered.facts, gathered.asked
         notes = (*gathered.notes, *notes)

@@ -5,14 +5,16 @@ from typing import Any
 
 from vitconvert.checkpoint.companions import Companions
 from vitconvert.config import ViTConfig
+from vitconvert.conversion.statements import Statements
 from vitconvert.errors import VitConvertError
 from vitconvert.preprocessing import Preprocessing
-from vitconvert.preprocessing.stated import stated_preprocessing
+from vitconvert.preprocessing.stated import preprocessing_of_name, stated_preprocessing
 from vitconvert.tables.parts import Part, sections
+from vitconvert.tables.table import Table
 
 
 def preprocessing_of(
-    companions: Companions, part: Part, config: ViTConfig
+    companions: Companions, part: Part, config: ViTConfig, said: Statements
 ) -> tuple[Preprocessing | None, tuple[str, ...]]:
     """What turns a photograph into the ViT's input, and why it is unknown.
 
@@ -36,7 +38,19 @@ def preprocessing_of(
             f"preprocessing is unknown: the larger model's gives {sizes[0]} pixels, and the ViT "
             f"reads {sizes[1]}",
         )
+    if stated is None and (said.architecture or "preprocessing" not in companions.own):
+        return _of_name(table, config, said)
     return stated, ()
+
+
+def _of_name(
+    table: Table, config: ViTConfig, said: Statements
+) -> tuple[Preprocessing | None, tuple[str, ...]]:
+    """What the project does with photographs for an architecture of this name."""
+    for name in said.names(table):
+        if found := preprocessing_of_name(table, name, config, arguments=said.arguments):
+            return found, (f"preprocessing is {found.origin}, as nothing else says it",)
+    return None, ()
 
 
 def what_is_read(companions: Companions) -> tuple[str, ...]:

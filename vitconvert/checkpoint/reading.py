@@ -45,7 +45,7 @@ def read_checkpoint(located: Located, options: ReadOptions | None = None) -> Che
     before = states_of(_may_be_read(located))
     read = explained(open_weights(located, options), located, options)
     companions, merge, config = read.companions, read.merge, read.weights.config
-    preprocessing, unknown = preprocessing_of(companions, read.part, config)
+    preprocessing, unknown = preprocessing_of(companions, read.part, config, read.statements)
     notes = (*read.ledger.notes, *what_is_read(companions), *unknown)
     ledger = replace(read.ledger, notes=notes)
     other_classes = merge and merge.base.config.num_classes != config.num_classes
@@ -71,6 +71,7 @@ class Explained:
     merge: Merge | None
     part: Part
     companions: Companions
+    statements: Statements
 
 
 def explained(container: Container, located: Located, options: ReadOptions) -> Explained:
@@ -85,13 +86,20 @@ def explained(container: Container, located: Located, options: ReadOptions) -> E
     _check_fetched(located, part)
     container, companions = narrowed(container, companions, part)
     container, part, merge = with_adapter(container, companions, part, adapter, options)
-    statements = statements_on(companions, options, container.extras)
+    statements = statements_on(part, companions, options, container.extras)
     gathered = gather(part, statements)
     config, ledger = prove(container, part, gathered, statements)
     weights = Weights(
         container=container, recognised=part.recognised, config=config, tower=part.tower
     )
-    return Explained(weights=weights, ledger=ledger, merge=merge, part=part, companions=companions)
+    return Explained(
+        weights=weights,
+        ledger=ledger,
+        merge=merge,
+        part=part,
+        companions=companions,
+        statements=statements,
+    )
 
 
 def _check_fetched(located: Located, part: Part) -> None:
@@ -195,7 +203,7 @@ def with_adapter(
     """
     if adapter is None:
         return container, part, None
-    statements = statements_on(companions, options, container.extras)
+    statements = statements_on(part, companions, options, container.extras)
     config, _ = prove(container, part, gather(part, statements), statements)
     base = Weights(container=container, recognised=part.recognised, config=config)
     merge = merge_into(base, adapter, part)
@@ -207,17 +215,25 @@ def with_adapter(
 
 
 def statements_on(
-    companions: Companions, options: ReadOptions, beside: Mapping[str, object] | None = None
+    part: Part,
+    companions: Companions,
+    options: ReadOptions,
+    beside: Mapping[str, object] | None = None,
 ) -> Statements:
-    """Everything that is stated about a checkpoint besides its tensors.
+    """Everything that is stated about a ViT besides its tensors.
 
     Args:
+        part: Its tensors. A training script's name is of the model before arguments of the user's
+            changed it: it is left out where they contradict it.
         companions: The files beside it.
         options: What the user states.
         beside: What lay in the file beside the tensors.
+
+    Raises:
+        VitConvertError: As `Statements.facts`.
     """
     located = companions.located
-    return Statements(
+    said = Statements(
         user=options.overrides or {},
         own=companions.own.get("config", {}),
         config=companions.config,
@@ -227,6 +243,17 @@ def statements_on(
         trained=beside or {},
         file_name=located.weights.name if located.weights else "",
     )
+    return replace(said, trained={}, doubts=(_DOUBT,)) if _contradicted(part, said) else said
+
+
+_DOUBT = "the architecture that the training script names is not this one: it was not believed"
+
+
+def _contradicted(part: Part, said: Statements) -> bool:
+    """Whether the tensors contradict what is said, and do not without a training script."""
+    if not said.trained or not gather(part, said).conflicts:
+        return False
+    return not gather(part, replace(said, trained={})).conflicts
 
 
 def gather(part: Part, statements: Statements) -> Gathered:
@@ -235,14 +262,9 @@ def gather(part: Part, statements: Statements) -> Gathered:
     Raises:
         VitConvertError: As `Statements.facts`.
     """
-    binding, table = part.recognised.binding, part.recognised.table
-    gathered = gather_facts(binding, statements.facts(table))
-    if not gathered.conflicts or not statements.trained:
-        return gathered
-    # A training script's name is of the model before arguments of the user's changed it.
-    untold = gather_facts(binding, replace(statements, trained={}).facts(table))
-    doubt = "the architecture that the training script names is not this one: it was not believed"
-    return untold if untold.conflicts else replace(untold, notes=(*untold.notes, doubt))
+    recognised = part.recognised
+    gathered = gather_facts(recognised.binding, statements.facts(recognised.table))
+    return replace(gathered, notes=(*gathered.notes, *statements.doubts))
 
 
 def prove(

@@ -87,7 +87,7 @@ def parse_adapter_config(content: Mapping[str, Any], file: str) -> AdapterConfig
     """
     reader = _Fields(content, file)
     _check_method(reader)
-    # Read, but without effect: PEFT sets it aside for nn.Linear, and a ViT has no transposed layers.
+    # Read, but without effect: PEFT sets it aside for nn.Linear.
     reader.flag("fan_in_fan_out")
     return AdapterConfig(
         rank=reader.number("r", int),
