@@ -699,23 +699,10 @@ def diff(
     a: str | PathLike[str] | Located,
     b: str | PathLike[str] | Located,
     *,
-    dialect_a: str | None = None,
-    dialect_b: str | None = None,
-    overrides_a: Mapping[str, Any] | None = None,
-    overrides_b: Mapping[str, Any] | None = None,
-    architecture_a: str | None = None,
-    architecture_b: str | None = None,
-    table_a: str | PathLike[str] | None = None,
-    table_b: str | PathLike[str] | None = None,
-    prefer_a: str | None = None,
-    prefer_b: str | None = None,
-    tower_a: str | None = None,
-    tower_b: str | None = None,
-    adapter_a: str | PathLike[str] | Located | None = None,
-    adapter_b: str | PathLike[str] | Located | None = None,
-    lora_scale_a: float | None = None,
-    lora_scale_b: float | None = None,
+    reading_a: ReadArguments | None = None,
+    reading_b: ReadArguments | None = None,
     header: bool = False,
+    **reading: Unpack[ReadArguments],
 ) -> "Difference":
     """Say how two checkpoints differ, tensor by tensor under common names.
 
@@ -724,11 +711,11 @@ def diff(
 
     Args:
         a, b: Paths or references, as for `load_model`.
-        dialect_a, overrides_a, architecture_a, table_a, prefer_a, tower_a, adapter_a,
-            lora_scale_a: How to read a, as for `load_checkpoint`.
-        dialect_b, overrides_b, architecture_b, table_b, prefer_b, tower_b, adapter_b,
-            lora_scale_b: How to read b.
+        reading_a, reading_b: How to read one of them, such as `{"overrides": {"num_heads": 3}}`;
+            each comes before what is said for both.
         header: Compare headers only; no weights are read.
+        reading: For both, as for `load_checkpoint`: dialect, overrides, architecture, table,
+            prefer, tower, ignore, adapter, lora_scale.
 
     Raises:
         SourceError: A source leads to no file.
@@ -738,28 +725,12 @@ def diff(
     """
     from vitconvert.difference import diff_located
 
-    options_a = ReadOptions(
-        dialect=dialect_a,
-        overrides=overrides_a,
-        architecture=architecture_a,
-        table=table_a,
-        prefer=prefer_a,
-        tower=tower_a,
-        adapter=adapter_a,
-        lora_scale=lora_scale_a,
-    )
-    options_b = ReadOptions(
-        dialect=dialect_b,
-        overrides=overrides_b,
-        architecture=architecture_b,
-        table=table_b,
-        prefer=prefer_b,
-        tower=tower_b,
-        adapter=adapter_b,
-        lora_scale=lora_scale_b,
-    )
-    located_a, located_b = locate(a, tower=tower_a), locate(b, tower=tower_b)
-    return diff_located(located_a, located_b, options_a, options_b, header=header)
+    said_a: ReadArguments = {**reading, **(reading_a or {})}
+    said_b: ReadArguments = {**reading, **(reading_b or {})}
+    located_a = locate(a, tower=said_a.get("tower"))
+    located_b = locate(b, tower=said_b.get("tower"))
+    options = ReadOptions(**said_a), ReadOptions(**said_b)
+    return diff_located(located_a, located_b, *options, header=header)
 
 
 def build_lucidrains(source: Source | ViTConfig) -> "nn.Module":

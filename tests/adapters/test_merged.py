@@ -234,7 +234,7 @@ def test_converted_with_its_proof(tmp_path):
     merged, effect = done.ledger.changed
     assert merged.startswith("merged the LoRA adapter adapter: rank 4, scale 2, 4 modules")
     assert "rounding once errs by up to" in effect
-    assert diff(tmp_path / "merged", folder, adapter_b=adapter).equal
+    assert diff(tmp_path / "merged", folder, reading_b={"adapter": adapter}).equal
     assert not diff(tmp_path / "merged", folder).equal
     record = (tmp_path / "merged" / "vitconvert.json").read_text()
     assert "adapter_model.safetensors" in record

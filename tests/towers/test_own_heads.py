@@ -186,6 +186,7 @@ def test_a_pattern_that_names_nothing_is_told(tmp_path):
     assert str(error.value) == (
         "error: usage\n"
         "  No tensor is called 'haed.*', which is to be ignored.\n"
+        f"  file       {file}\n"
         "  there are  head.*\n"
         "  hint: patterns are of whole names, such as 'aux_head.*'."
     )

@@ -45,8 +45,8 @@ class ReadOptions:
     lora_scale: float | None = None
     ignore: Sequence[str] = ()
 
-    def ignored(self, names: Iterable[str]) -> dict[str, str]:
-        """Which of these tensors `ignore` names, and the reason.
+    def ignored(self, names: Iterable[str], file: object) -> dict[str, str]:
+        """Which of a file's tensors `ignore` names, and the reason.
 
         Raises:
             UsageError: A pattern names none.
@@ -56,7 +56,7 @@ class ReadOptions:
         for pattern in self.ignore:
             matching = fnmatch.filter(every, pattern)
             if not matching:
-                raise _names_nothing(pattern, every)
+                raise _names_nothing(pattern, every, file)
             found |= dict.fromkeys(matching, f"{IGNORED} ({pattern})")
         return found
 
@@ -72,12 +72,12 @@ class ReadOptions:
         return find_tables(dialect) if dialect else None
 
 
-def _names_nothing(pattern: str, names: Iterable[str]) -> UsageError:
+def _names_nothing(pattern: str, names: Iterable[str], file: object) -> UsageError:
     words = list(dict.fromkeys(name.split(".")[0] for name in names))
     alike = nearest(pattern.split(".")[0], words, 3) or words[:3]
     return UsageError(
         f"No tensor is called {pattern!r}, which is to be ignored.",
-        evidence={"there are": ", ".join(f"{word}.*" for word in alike)},
+        evidence={"file": file, "there are": ", ".join(f"{word}.*" for word in alike)},
         hint="patterns are of whole names, such as 'aux_head.*'.",
     )
 

@@ -6,7 +6,6 @@ Only headers and the JSON files beside them are read.
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from vitconvert.checkpoint.adapters import Adapter, separated
 from vitconvert.checkpoint.checkpoint import Checkpoint
@@ -24,10 +23,8 @@ from vitconvert.conversion.statements import Statements
 from vitconvert.errors import SourceError, UsageError
 from vitconvert.labels import Labels, stated_labels
 from vitconvert.sources import Located
-from vitconvert.tables.binding import Shape
 from vitconvert.tables.detection import recognise
 from vitconvert.tables.parts import Header, Part
-from vitconvert.tables.table import Table
 from vitconvert.tables.towers import find_part
 
 
@@ -161,19 +158,10 @@ def recognise_part(container: Container, companions: Companions, options: ReadOp
     """The ViT in a file; vitconvert.json names its dialect in a directory that vitconvert wrote."""
     shapes = {name: info.shape for name, info in container.manifest.items()}
     tables = options.tables(companions.own.get("target"))
-    return _part_of(shapes, companions.config, options, tables)
-
-
-def _part_of(
-    shapes: Mapping[str, Shape],
-    config: Mapping[str, Any],
-    options: ReadOptions,
-    tables: list[Table] | None,
-) -> Part:
-    ignored = options.ignored(shapes)
+    ignored = options.ignored(shapes, container.path)
     header = Header(
         shapes={name: shape for name, shape in shapes.items() if name not in ignored},
-        config=config,
+        config=companions.config,
         tables=None if tables is None else tuple(tables),
         ignored=ignored,
     )
