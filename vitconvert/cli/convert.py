@@ -125,9 +125,12 @@ def _naming_the_command() -> Iterator[None]:
     except NotRepresentable as error:
         others = [name for name in error.holders if name != "vit"] or list(error.holders)
         if error.steps:
-            error.evidence["command"] = _typed_again(allow=error.steps)
+            command = _typed_again(allow=error.steps)
         elif others:
-            error.evidence["command"] = _typed_again(to=others[0])
+            command = _typed_again(to=others[0])
+        else:
+            raise
+        error.evidence = {"command": command, **error.evidence}
         raise
 
 
