@@ -20,7 +20,7 @@ from vitconvert.containers import Container, open_container, weights_in
 from vitconvert.conversion.accounts import Ledger, check_accounts, check_dtypes, open_ledger
 from vitconvert.conversion.derivation import Gathered, gather_facts
 from vitconvert.conversion.statements import Statements
-from vitconvert.errors import SourceError, UsageError
+from vitconvert.errors import MissingFact, SourceError, UsageError, some
 from vitconvert.labels import Labels, stated_labels
 from vitconvert.sources import Located
 from vitconvert.tables.detection import recognise
@@ -264,7 +264,13 @@ def prove(
         MissingFact, ConflictingFact, TensorMismatch: That is not so.
         NotRepresentable: The project's class computes another function from the tensors.
     """
-    config, recognised = gathered.config(), part.recognised
+    recognised = part.recognised
+    try:
+        config = gathered.config()
+    except MissingFact as error:
+        if left := recognised.binding.unexplained:  # of which an answer makes nothing
+            error.evidence["left over"] = some(left)
+        raise
     check_accounts(recognised.binding, config, str(container.path))
     manifest, prefix = container.manifest, recognised.prefix
     dtypes = {key: manifest[prefix + key].dtype for key in recognised.binding.shapes}

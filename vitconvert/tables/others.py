@@ -36,8 +36,17 @@ def refuse_quantised(shapes: Mapping[str, Shape]) -> None:
     )
 
 
-def seems_to_be(shapes: Mapping[str, Shape]) -> str | None:
-    """In words, a model of another kind that has such tensors; None if nothing known has."""
+def seems_to_be(shapes: Mapping[str, Shape], *, alike: bool = False) -> str | None:
+    """In words, a model of another kind that has such tensors; None if nothing known has.
+
+    Args:
+        shapes: Of a checkpoint that no table explains.
+        alike: Whether a table explains most of it: only models with a ViT's names and more count.
+    """
+    if model := _first_fitting("alike", shapes):
+        return model
+    if alike:
+        return None
     if model := _first_fitting("models", shapes):
         return model
     kernels = sum(len(shape) == _KERNEL_AXES for shape in shapes.values())
