@@ -100,7 +100,7 @@ SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "v
         ("GPTNeoXForCausalLM", "a GPT-NeoX", SMALL),
         ("WhisperModel", "a speech model of Whisper's kind", {"encoder_layers": 1}),
         ("Wav2Vec2Model", "a speech model of wav2vec 2.0's kind", SMALL),
-        ("SegformerModel", "a SegFormer", {}),
+        ("SegformerModel", "a SegFormer of transformers 5", {}),
         ("SwinModel", "a Swin Transformer of transformers 5", {}),
         ("ResNetModel", "a ResNet of transformers", {}),
         ("ConvNextModel", "a ConvNeXt of transformers", {}),
