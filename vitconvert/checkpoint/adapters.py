@@ -2,8 +2,9 @@
 tensors. Only headers and adapter_config.json are read here."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from vitconvert.checkpoint.options import ReadOptions
 from vitconvert.containers import Container, open_container, weights_in
@@ -20,6 +21,12 @@ from vitconvert.errors import (
     UsageError,
 )
 from vitconvert.sources import Located, locate
+
+T = TypeVar("T")
+
+# In training as in merging, PEFT 0.21 adds the change of MultiheadAttention's out_proj twice: for
+# that of the whole layer, and for out_proj's own (tuners/lora/layer.py, MultiheadAttention.merge).
+_TIMES_INSIDE = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +69,20 @@ class Adapter:
         """What it is called."""
         dora = any(one.magnitude for one in self.low_rank.values())
         return "DoRA" if dora else "rsLoRA" if self.config.rslora else "LoRA"
+
+    def renamed(self, names: Mapping[str, str]) -> "Adapter":
+        """The same, where some of the model's tensors have other names: old -> new."""
+
+        def spelled(by_name: Mapping[str, T]) -> dict[str, T]:
+            return {names.get(name, name): value for name, value in by_name.items()}
+
+        return replace(
+            self,
+            wanted=spelled(self.wanted),
+            low_rank=spelled(self.low_rank),
+            biases=spelled(self.biases),
+            saved=spelled(self.saved),
+        )
 
 
 def separated(
@@ -183,6 +204,8 @@ def _adapter(
     for module, roles in names.low_rank.items():
         weight = f"{module}.weight"
         one, shape = _low_rank(module, roles, shapes, config, str(container.path))
+        if module in names.inside:
+            one = replace(one, scale=one.scale * _TIMES_INSIDE)
         low_rank[weight], wanted[weight] = one, Wanted(shape=shape)
         if bias := roles.get("up.bias"):
             biases[f"{module}.bias"] = bias, one.scale
