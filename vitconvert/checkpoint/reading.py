@@ -87,7 +87,11 @@ def explained(container: Container, located: Located, options: ReadOptions) -> E
     gathered = gather(part, statements)
     config, ledger = prove(container, part, gathered, statements)
     weights = Weights(
-        container=container, recognised=part.recognised, config=config, tower=part.tower
+        container=container,
+        recognised=part.recognised,
+        config=config,
+        tower=part.tower,
+        head=part.head,
     )
     return Explained(
         weights=weights,
