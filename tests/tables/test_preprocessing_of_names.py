@@ -2,6 +2,7 @@
 
 import argparse
 
+import pytest
 import torch
 
 from tests.packages import timm
@@ -51,6 +52,13 @@ def test_arguments_of_the_training_come_first(tmp_path):
     assert not found.differences(_timms(NAME, **own))
     assert found.mean == (0.1, 0.2, 0.3)
     assert found.origin.endswith("mean, crop_pct by the arguments of the training")
+
+
+@pytest.mark.parametrize("own", [{"mean": "x"}, {"crop_pct": -1}, {"interpolation": "random"}])
+def test_arguments_that_say_nothing_of_use_are_no_reason_to_refuse_the_weights(own, tmp_path):
+    read = load_checkpoint(_saved(tmp_path, args=argparse.Namespace(model=NAME, **own)))
+    assert read.preprocessing is None
+    assert any("the training's is not read" in note for note in read.ledger.notes)
 
 
 def test_a_name_that_the_user_states(tmp_path):

@@ -48,7 +48,11 @@ def _of_name(
 ) -> tuple[Preprocessing | None, tuple[str, ...]]:
     """What the project does with photographs for an architecture of this name."""
     for name in said.names(table):
-        if found := preprocessing_of_name(table, name, config, arguments=said.arguments):
+        try:
+            found = preprocessing_of_name(table, name, config, arguments=said.arguments)
+        except VitConvertError as error:  # of arguments, which the tensors do without
+            return None, (f"preprocessing is unknown: the training's is not read ({error.fact})",)
+        if found:
             return found, (f"preprocessing is {found.origin}, as nothing else says it",)
     return None, ()
 

@@ -91,8 +91,8 @@ def _doubtful(origin: str, checkpoint: Checkpoint) -> bool:
 def own_head(checkpoint: Checkpoint) -> Iterator[str]:
     """What is taken for the head by its name: what it reads was assumed on both sides."""
     if head := checkpoint.weights.head:
-        pooling = f"pooling {checkpoint.config.pooling}"
-        yield f"{printable(head)} reads what the reference's head does ({pooling}): by its name only"
+        read = f"what the reference's head does (pooling {checkpoint.config.pooling})"
+        yield f"{printable(head)} reads {read}: by its name only"
 
 
 def ignored_tensors(checkpoint: Checkpoint) -> Iterator[str]:
