@@ -10,6 +10,7 @@ from vitconvert.checkpoint.companions import Companions
 from vitconvert.checkpoint.larger_model import what_is_read
 from vitconvert.checkpoint.options import ReadOptions
 from vitconvert.checkpoint.reading import (
+    believed,
     gather,
     narrowed,
     open_weights,
@@ -117,7 +118,7 @@ def inspect_located(located: Located, options: ReadOptions) -> Inspection:
         part = recognise_part(container, companions, options)
         container, companions = narrowed(container, companions, part)
         container, part, merge = with_adapter(container, companions, part, adapter, options)
-        statements = statements_on(part, companions, options, container.extras)
+        statements = believed(part, statements_on(companions, options, container.extras))
         gathered = gather(part, statements)
         facts, missing = gathered.facts, gathered.asked
         notes = (*gathered.notes, *notes)

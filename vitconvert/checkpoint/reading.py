@@ -83,7 +83,7 @@ def explained(container: Container, located: Located, options: ReadOptions) -> E
     _check_fetched(located, part)
     container, companions = narrowed(container, companions, part)
     container, part, merge = with_adapter(container, companions, part, adapter, options)
-    statements = statements_on(part, companions, options, container.extras)
+    statements = believed(part, statements_on(companions, options, container.extras))
     gathered = gather(part, statements)
     config, ledger = prove(container, part, gathered, statements)
     weights = Weights(
@@ -195,7 +195,7 @@ def with_adapter(
     """
     if adapter is None:
         return container, part, None
-    statements = statements_on(part, companions, options, container.extras)
+    statements = believed(part, statements_on(companions, options, container.extras))
     config, _ = prove(container, part, gather(part, statements), statements)
     base = Weights(container=container, recognised=part.recognised, config=config)
     merge = merge_into(base, adapter, part)
@@ -207,25 +207,17 @@ def with_adapter(
 
 
 def statements_on(
-    part: Part,
-    companions: Companions,
-    options: ReadOptions,
-    beside: Mapping[str, object] | None = None,
+    companions: Companions, options: ReadOptions, beside: Mapping[str, object] | None = None
 ) -> Statements:
-    """Everything that is stated about a ViT besides its tensors.
+    """Everything that is stated about a checkpoint besides its tensors.
 
     Args:
-        part: Its tensors. A training script's name is of the model before arguments of the user's
-            changed it: it is left out where they contradict it.
         companions: The files beside it.
         options: What the user states.
         beside: What lay in the file beside the tensors.
-
-    Raises:
-        VitConvertError: As `Statements.facts`.
     """
     located = companions.located
-    said = Statements(
+    return Statements(
         user=options.overrides or {},
         own=companions.own.get("config", {}),
         config=companions.config,
@@ -235,17 +227,23 @@ def statements_on(
         trained=beside or {},
         file_name=located.weights.name if located.weights else "",
     )
-    return replace(said, trained={}, doubts=(_DOUBT,)) if _contradicted(part, said) else said
 
 
 _DOUBT = "the architecture that the training script names is not this one: it was not believed"
 
 
-def _contradicted(part: Part, said: Statements) -> bool:
-    """Whether the tensors contradict what is said, and do not without a training script."""
+def believed(part: Part, said: Statements) -> Statements:
+    """What is said, without a training script's name that the tensors contradict.
+
+    It is of the model before arguments of the user's changed it.
+
+    Raises:
+        VitConvertError: As `Statements.facts`.
+    """
     if not said.trained or not gather(part, said).conflicts:
-        return False
-    return not gather(part, replace(said, trained={})).conflicts
+        return said
+    untold = replace(said, trained={})
+    return said if gather(part, untold).conflicts else replace(untold, doubts=(_DOUBT,))
 
 
 def gather(part: Part, statements: Statements) -> Gathered:
