@@ -3,11 +3,12 @@
 import functools
 from collections.abc import Mapping, Sequence
 
-from vitconvert.errors import TensorMismatch
+from vitconvert.errors import Quantised
 from vitconvert.tables.binding import Shape
 from vitconvert.tables.templates import skeleton_of
 from vitconvert.toml_files import LazyToml, tables_dir
 
+_COMPUTED = "computed"  # the section of quantised weights that `--dtype` computes
 _KERNEL_AXES = 4  # of a convolution's weights: out, in, height, width
 _MANY = 8  # kernels; the stem of a hybrid ViT has fewer than half of its matrices
 
@@ -21,19 +22,26 @@ def refuse_quantised(shapes: Mapping[str, Shape]) -> None:
     """Refuse weights that are not the numbers that a model computes with.
 
     Raises:
-        TensorMismatch: The names are those of a program that quantises.
+        Quantised: The names are those of a program that quantises.
     """
-    program = _first_fitting("quantised", shapes)
-    if program is None:
+    section = next((s for s in (_COMPUTED, "quantised") if _first_fitting(s, shapes)), None)
+    if section is None:
         return
-    marks = [key for key in shapes if _ends(key, _sections()["quantised"][program][:1])]
+    program = _first_fitting(section, shapes)
+    assert program is not None
+    marks = [key for key in shapes if _ends(key, _sections()[section][program][:1])]
     more = f" and {len(marks) - 1} more" if len(marks) > 1 else ""
-    raise TensorMismatch(
+    error = Quantised(
         f"These weights are quantised: {program}.",
         evidence={"seen by": f"{marks[0]}{more}"},
         meaning="They are whole numbers, and become weights by the scales beside them.",
-        hint="convert the checkpoint that it was quantised from.",
+        hint="--dtype float32 (in Python, dequantise='float32') computes these weights; those "
+        "before quantising are in the checkpoint that it was made from."
+        if section == _COMPUTED
+        else "convert the checkpoint that it was quantised from.",
     )
+    error.computable = section == _COMPUTED
+    raise error
 
 
 def seems_to_be(shapes: Mapping[str, Shape]) -> str | None:

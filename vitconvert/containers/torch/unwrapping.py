@@ -67,6 +67,11 @@ def _kind(name: str, of: type[StandIn] = StandIn) -> type[StandIn]:
     return type(name, (of,), {})
 
 
+def stand_in(name: str) -> StandIn:
+    """What stands for an object of a class, whatever it was made of."""
+    return _kind(name.rpartition(".")[2])()
+
+
 _NUMPY = ("numpy._core.multiarray", "numpy.core.multiarray")  # since numpy 2, and before
 _PATHLIB = ("pathlib", "pathlib._local")  # the latter in Python 3.13
 _PATHS = ("PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath")
