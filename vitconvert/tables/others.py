@@ -1,7 +1,7 @@
 """What a checkpoint seems to be that no table can explain: `weights_map/others.toml`."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from vitconvert.errors import Quantised
 from vitconvert.tables.binding import Shape
@@ -24,11 +24,9 @@ def refuse_quantised(shapes: Mapping[str, Shape]) -> None:
     Raises:
         Quantised: The names are those of a program that quantises.
     """
-    section = next((s for s in (_COMPUTED, "quantised") if _first_fitting(s, shapes)), None)
-    if section is None:
+    section, program = _quantised(shapes)
+    if program is None:
         return
-    program = _first_fitting(section, shapes)
-    assert program is not None
     marks = [key for key in shapes if _ends(key, _sections()[section][program][:1])]
     more = f" and {len(marks) - 1} more" if len(marks) > 1 else ""
     error = Quantised(
@@ -44,6 +42,16 @@ def refuse_quantised(shapes: Mapping[str, Shape]) -> None:
     raise error
 
 
+def quantised_by(names: Collection[str]) -> str | None:
+    """The program whose quantised weights are among these tensors, in words; None if none are."""
+    return _quantised(names)[1]
+
+
+def _quantised(names: Collection[str]) -> tuple[str, str | None]:
+    computed = _first_fitting(_COMPUTED, names)
+    return (_COMPUTED, computed) if computed else ("quantised", _first_fitting("quantised", names))
+
+
 def seems_to_be(shapes: Mapping[str, Shape]) -> str | None:
     """In words, a model of another kind that has such tensors; None if nothing known has."""
     if model := _first_fitting("models", shapes):
@@ -54,8 +62,8 @@ def seems_to_be(shapes: Mapping[str, Shape]) -> str | None:
     return "a convolutional network" if batch_norms and kernels > max(_MANY, matrices) else None
 
 
-def _first_fitting(section: str, shapes: Mapping[str, Shape]) -> str | None:
-    skeletons = {skeleton_of(key) for key in shapes}
+def _first_fitting(section: str, names: Collection[str]) -> str | None:
+    skeletons = {skeleton_of(name) for name in names}
     ends = {end for key in skeletons for end in _every_end(key)}
     for name, marks in _sections()[section].items():
         if all(skeleton_of(mark) in ends for mark in marks):

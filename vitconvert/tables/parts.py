@@ -8,6 +8,7 @@ from typing import Any
 from vitconvert.errors import NotRepresentable
 from vitconvert.tables.binding import Shape
 from vitconvert.tables.detection import Recognised, fitting, identifies, recognise
+from vitconvert.tables.others import quantised_by
 from vitconvert.tables.table import Table
 from vitconvert.toml_files import LazyToml, tables_dir
 
@@ -79,6 +80,8 @@ class Part:
         notes = []
         if self.tower.prefix and not self.head:
             notes.append(f"the image tower under {self.tower} was taken")
+        if self.tower.prefix and (program := quantised_by(self.outside)):
+            notes.append(f"outside of it lie quantised weights ({program}), which are not read")
         if self.head:
             notes.append(
                 f"{self.head} is taken for the head, and to read what the head of a "
