@@ -91,7 +91,7 @@ def inspect(
     Args:
         source: A path or a reference, as for `load_model`.
         reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower,
-            ignore, adapter, lora_scale, dequantise.
+            ignore, adapter, lora_scale, rescue, dequantise.
 
     Raises:
         SourceError: The source leads to no file.
@@ -125,6 +125,8 @@ def load_checkpoint(source: Source, **reading: Unpack[ReadArguments]) -> Checkpo
         adapter: A LoRA or DoRA adapter of PEFT, a path or a reference, to merge into the model.
         lora_scale: What the product of an adapter's two matrices is multiplied with, where no
             adapter_config.json says it: lora_alpha / r.
+        rescue: Of a whole model, as torch.save(model, path) writes it, read the tensors as data.
+            Nothing is run, and whether the model computes what their names say is not known.
         dequantise: Compute the weights of a quantised file (bitsandbytes, torchao) in this:
             "float32" or "bfloat16".
 
@@ -171,7 +173,7 @@ def load_model(
         fast: Build a `model.fast.FastViT`, for inference only: faster, and equal within rounding
             where the usual one is equal to the last bit.
         reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower,
-            ignore, adapter, lora_scale, dequantise.
+            ignore, adapter, lora_scale, rescue, dequantise.
 
     Raises:
         UsageError: There is no such device, or a change makes no sense for this model.
@@ -403,7 +405,7 @@ def convert(
         overwrite: Replace an earlier output. What vitconvert did not write is never replaced.
         command: The command that the record of the output names.
         reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower,
-            ignore, adapter, lora_scale, dequantise.
+            ignore, adapter, lora_scale, rescue, dequantise.
 
     Raises:
         NotRepresentable: The target cannot compute this function.
@@ -530,8 +532,8 @@ def verify(
         preprocess: With `images`, what a model of your own does with an image that Pillow opened,
             to a tensor (C, H, W); by default, it takes the preprocessing of the checkpoint.
         reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower,
-            ignore, adapter, lora_scale, dequantise. With a model of your own, `dialect` and `table`
-            are about the names of its tensors, and the others about `against`.
+            ignore, adapter, lora_scale, rescue, dequantise. With a model of your own, `dialect` and
+            `table` are about the names of its tensors, and the others about `against`.
 
     Raises:
         VitConvertError: A checkpoint cannot be loaded, as for `load_model`.
@@ -722,7 +724,9 @@ def diff(
     adapter_b: str | PathLike[str] | Located | None = None,
     lora_scale_a: float | None = None,
     lora_scale_b: float | None = None,
+    rescue_a: bool = False,
     dequantise_a: str | None = None,
+    rescue_b: bool = False,
     dequantise_b: str | None = None,
     header: bool = False,
 ) -> "Difference":
@@ -734,9 +738,9 @@ def diff(
     Args:
         a, b: Paths or references, as for `load_model`.
         dialect_a, overrides_a, architecture_a, table_a, prefer_a, tower_a, adapter_a,
-            lora_scale_a, dequantise_a: How to read a, as for `load_checkpoint`.
+            lora_scale_a, rescue_a, dequantise_a: How to read a, as for `load_checkpoint`.
         dialect_b, overrides_b, architecture_b, table_b, prefer_b, tower_b, adapter_b,
-            lora_scale_b, dequantise_b: How to read b.
+            lora_scale_b, rescue_b, dequantise_b: How to read b.
         header: Compare headers only; no weights are read.
 
     Raises:
@@ -756,6 +760,7 @@ def diff(
         tower=tower_a,
         adapter=adapter_a,
         lora_scale=lora_scale_a,
+        rescue=rescue_a,
         dequantise=dequantise_a,
     )
     options_b = ReadOptions(
@@ -767,6 +772,7 @@ def diff(
         tower=tower_b,
         adapter=adapter_b,
         lora_scale=lora_scale_b,
+        rescue=rescue_b,
         dequantise=dequantise_b,
     )
     located_a, located_b = locate(a, tower=tower_a), locate(b, tower=tower_b)

@@ -148,10 +148,15 @@ class CorruptFile(VitConvertError):
 
 
 class UnsafeFile(VitConvertError):
-    """Reading a file would run code or exhaust memory."""
+    """Reading a file would run code or exhaust memory.
+
+    Attributes:
+        rescuable: Whether its tensors can be read as data, without what would run.
+    """
 
     code = "unsafe-file"
     exit_code = 4
+    rescuable: bool = False
 
 
 class TableError(VitConvertError):

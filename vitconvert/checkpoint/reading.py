@@ -114,7 +114,9 @@ def open_weights(located: Located, options: ReadOptions) -> Container:
         UsageError: It has no weights under the preferred key.
     """
     prefer = options.prefer
-    container = open_container(_path(located), prefer=(prefer,) if prefer else ())
+    container = open_container(
+        _path(located), prefer=(prefer,) if prefer else (), rescue=options.rescue
+    )
     if prefer and prefer not in container.wrapper:
         raise UsageError(
             f"The checkpoint has no weights under {prefer!r}.",

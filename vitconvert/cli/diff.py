@@ -100,6 +100,7 @@ def _reading(options: dict[str, Any], side: str) -> dict[str, Any]:
     return {
         **asked,
         f"overrides_{side}": parse_settings(settings),
+        f"rescue_{side}": options["rescue"],
         f"dequantise_{side}": parse_dequantise(options),
         **{f"{name}_{side}": value for name, value in adapting.items()},
     }

@@ -54,6 +54,11 @@ _READING = (
         metavar="PATTERN",
         help="Leave tensors out, such as 'aux_head.*'. May be repeated.",
     ),
+    click.option(
+        "--rescue",
+        is_flag=True,
+        help="Of a whole model that torch.save wrote, take the tensors as data; runs nothing.",
+    ),
 )
 _COMPUTING = click.option(
     "--dtype",
@@ -178,7 +183,7 @@ def parse_classes(options: tuple[str, ...]) -> list[str] | None:
 
 def parse_reading(options: dict[str, Any]) -> dict[str, Any]:
     """The reading options, as `vitconvert.load_checkpoint` takes them."""
-    names = ("dialect", "architecture", "table", "prefer", "tower", "ignore")
+    names = ("dialect", "architecture", "table", "prefer", "tower", "ignore", "rescue")
     return {
         **{name: options[name] for name in names},
         "overrides": parse_settings(options["settings"]),
