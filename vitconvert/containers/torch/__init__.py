@@ -42,10 +42,10 @@ def open_file(path: Path, members: Mapping[str, Member], prefer: tuple[str, ...]
         with suppress(VitConvertError), _open(path, members, prefer, rescue=True) as rescued:
             error.rescuable = True
             error.hint = (
-                f"--rescue (in Python, rescue=True) takes the {len(rescued.manifest)} tensors as "
-                "data and runs nothing; whether the model computes what their names say is not "
-                "known then. Where you trust the file, the program that wrote it knows: "
-                "torch.save(model.state_dict(), path)."
+                "--rescue (in Python, rescue=True) takes its tensors as data "
+                f"({len(rescued.manifest)} of them) and runs nothing; what the classes do with "
+                "them stays unknown. Where you trust the file, the program that wrote it can save "
+                "them alone: torch.save(model.state_dict(), path)."
             )
         raise
 

@@ -17,7 +17,7 @@ from vitconvert.containers.container import Container
 from vitconvert.containers.mapped_file import MappedFile
 from vitconvert.containers.torch.pickle_reader import StrangePickle
 from vitconvert.containers.torch.reading import CheckpointReader, container_of, refusal
-from vitconvert.containers.torch.rescue import RescueReader, described
+from vitconvert.containers.torch.rescue import RescueReader, described, not_rescued
 from vitconvert.containers.zip_archive import Member, member_bytes
 from vitconvert.errors import CorruptFile
 
@@ -54,7 +54,8 @@ def open_checkpoint(
     try:
         value, notes = described(reader, pickled)
     except StrangePickle as error:
-        raise refusal(path, pickled, error) from error
+        refused = not_rescued(path, error) if rescue else refusal(path, pickled, error)
+        raise refused from error
     prefix = folder + "data/"
     storages = {
         name.removeprefix(prefix): member

@@ -23,7 +23,7 @@ from vitconvert.containers.torch.pickle_reader import (
     StrangePickle,
 )
 from vitconvert.containers.torch.reading import CheckpointReader, container_of, refusal
-from vitconvert.containers.torch.rescue import RescueReader, described
+from vitconvert.containers.torch.rescue import RescueReader, described, not_rescued
 from vitconvert.containers.zip_archive import Member
 from vitconvert.errors import CorruptFile
 
@@ -92,6 +92,8 @@ def open_legacy(path: Path, *, prefer: tuple[str, ...] = (), rescue: bool = Fals
             value, notes = described(reader, pickles)
             keys = CheckpointReader().read(pickles)
         except StrangePickle as error:
+            if rescue:
+                raise not_rescued(path, error) from error
             file.seek(begin)
             raise refusal(path, cast(IO[bytes], _Pickles(file)), error) from error
         place = file.tell()

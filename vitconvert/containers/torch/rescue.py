@@ -11,17 +11,19 @@ Source: torch/nn/modules/module.py, torch 1.0 to 2.15.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import IO, Any
 
 from vitconvert.containers.torch.pickle_reader import Global, OddTensor, StoredTensor, StrangePickle
 from vitconvert.containers.torch.reading import CheckpointReader
 from vitconvert.containers.torch.unwrapping import MaybeWeight
-from vitconvert.errors import some
+from vitconvert.errors import CorruptFile, some
 
 _PARTS = ("_modules", "_parameters", "_buffers")
+_TENSORS = ("torch._utils._rebuild", "torch._tensor._rebuild")
 _NOT_SAVED = "_non_persistent_buffers_set"
 _DEEPEST = 32  # modules in one another; an honest model has 10
-_MOST_STEPS = 10**6
+_MOST_STEPS = 10**5  # of values and modules; a large model has 2000
 _LONGEST = 200  # letters of a class's name
 
 
@@ -62,9 +64,11 @@ class RescueReader(CheckpointReader):
             return self._opaque(called)
         try:
             return super().described(called, arguments)
-        except StrangePickle as error:
-            # A tensor of another class, or with attributes that are not plain data.
-            return OddTensor(f"cannot be rebuilt without its class: {error}.")
+        except StrangePickle:
+            if not called.name.startswith(_TENSORS):
+                return self._opaque(called)
+            # One of another class, or with attributes that are not plain data.
+            return OddTensor("is a tensor of a class whose code would be needed to rebuild it.")
 
     def made(self, named: Global) -> object:
         """An object without attributes yet."""
@@ -137,7 +141,7 @@ class Rescue:
         self._count(depth)
         if id(value) in self.done:
             return self.done[id(value)]
-        found = value
+        self.done[id(value)] = found = value  # where it holds itself, as callbacks do
         if isinstance(value, Opaque) and value.is_module:
             self.modules.append(value.name)
             found = dict(self._state_dict(value, "", depth))
@@ -189,11 +193,13 @@ class Rescue:
         """
         if not passed:
             return ()
-        taken = some(dict.fromkeys(self.modules)) or "what stands beside them"
+        objects = f"{sum(passed.values())} objects of {len(passed)} classes and functions"
+        if not self.modules:
+            return (f"rescued: {objects} beside the tensors were not made ({some(passed)})",)
         hooks = f"; {self.hooks} of their hooks were passed over" if self.hooks else ""
         return (
-            f"rescued: the tensors of {taken}, read as data; {sum(passed.values())} objects of "
-            f"{len(passed)} classes and functions were not made ({some(passed)}){hooks}",
+            f"rescued: the tensors of {some(dict.fromkeys(self.modules))}, read as data; "
+            f"{objects} were not made ({some(passed)}){hooks}",
             "rescued: the code of these classes was not read, so that the model computes what its "
             "tensors' names say is taken from the names alone",
         )
@@ -210,6 +216,16 @@ def described(reader: CheckpointReader, data: bytes | IO[bytes]) -> tuple[object
         return value, ()
     rescue = Rescue()
     return rescue.plain(value), rescue.notes(reader.passed)
+
+
+def not_rescued(path: Path, error: StrangePickle) -> CorruptFile:
+    """The error for a pickle whose tensors are not known without its classes."""
+    return CorruptFile(
+        "The tensors of this file cannot be read as data.",
+        evidence={"file": path, "reason": str(error)[:160]},
+        hint="where you trust the file, load it with the program that wrote it and save the "
+        "tensors alone: torch.save(model.state_dict(), path).",
+    )
 
 
 def _named_items(value: object) -> dict[str, object]:

@@ -306,7 +306,7 @@ class _Unwrapping:
         named = isinstance(level, dict) and any(
             isinstance(key, str) and _is_tensor(inner) for key, inner in level.items()
         )
-        kind = type(value).__name__
+        kind = repr(value) if isinstance(value, StandIn) else type(value).__name__
         return f"{kind} with {count} {'named ' * named}tensor{'s' * (count != 1)}"
 
 
