@@ -122,7 +122,7 @@ def inspect_located(located: Located, options: ReadOptions) -> Inspection:
         facts, missing = gathered.facts, gathered.asked
         notes = (*gathered.notes, *notes)
         done = (merge.description,) if merge else ()
-        notes = (*notes, *part.notes(), *what_is_read(companions), *done)
+        notes = (*notes, *part.notes(), *what_is_read(companions, part), *done)
         prove(container, part, gathered, statements)
     except VitConvertError as error:
         problem = error

@@ -21,11 +21,13 @@ class Tower:
         section: Where config.json is about it, as a path of keys with dots; "" is all of that file,
             None no part of it.
         model: Whose tower it is, in words.
+        reads: What the larger model reads of it, in words, where no config.json says so.
     """
 
     prefix: str
     section: str | None = None
     model: str = "a larger model"
+    reads: str = ""
 
     def to_dict(self) -> dict[str, str | None]:
         """For `vitconvert.json` and `--json`."""
