@@ -79,6 +79,7 @@ class Inspection:
         """For `--json`."""
         return {
             "source": self.located.reference,
+            "fetched": str(self.located.fetched) if self.located.fetched else None,
             "format": self.format,
             "wrapper": list(self.wrapper),
             "parameters": self.parameters,
