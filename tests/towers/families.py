@@ -236,6 +236,12 @@ FAMILIES: Mapping[str, Family] = {
         prefix="vision_tower.",
         dialect="hf_internvl",
     ),
+    "internvl with norms of whole queries": Family(  # as the 6B tower
+        make=lambda: internvl(norm_type="rms_norm", use_qk_norm=True),
+        tower="model.vision_tower",
+        prefix="vision_tower.",
+        dialect="hf_internvl",
+    ),
     "internvl with a last norm": Family(
         make=lambda: internvl(use_mean_pooling=False),
         tower="model.vision_tower",

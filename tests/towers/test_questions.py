@@ -87,11 +87,16 @@ def test_a_tower_of_another_function_is_refused_though_its_names_fit(llava, tmp_
     assert "mlcd_vision_model" in str(error.value)
 
 
-def test_norms_of_whole_queries_are_refused(tmp_path):
-    folder = save(randomise_calmly(internvl(use_qk_norm=True)), tmp_path)
+def test_norms_of_whole_queries_are_of_the_blocks_kind(tmp_path):
+    """transformers always makes RMS norms with an eps of 1e-6 of them; all released ones are so."""
+    folder = save(randomise_calmly(internvl(use_qk_norm=True)), tmp_path / "layer")
     with pytest.raises(vitconvert.VitConvertError) as error:
         vitconvert.load_checkpoint(folder)
-    assert "q_norm" in str(error.value)
+    assert "q_whole_norm.bias" in str(error.value)
+    other = internvl(use_qk_norm=True, norm_type="rms_norm", layer_norm_eps=1e-5)
+    with pytest.raises(NotRepresentable, match="norm_eps") as error:
+        vitconvert.load_checkpoint(save(randomise_calmly(other), tmp_path / "eps"))
+    assert "InternVLVisionAttention norms q and k with this eps" in str(error.value)
 
 
 def test_a_table_of_ones_own_may_identify_such_a_model(tmp_path):

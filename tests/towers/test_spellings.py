@@ -12,8 +12,8 @@ from tests.originals.spelling import SIZES, dino_head, dinov2, dinov3, filled, p
 from tests.packages import timm
 from tests.packages import transformers as t
 from tests.small_models import randomise_calmly
-from tests.towers.families import VISION, internvl
-from vitconvert.errors import AmbiguousDialect, MissingFact
+from tests.towers.families import VISION, internvl, save
+from vitconvert.errors import AmbiguousDialect, MissingFact, NotRepresentable
 
 STATED = {"num_heads": 3, "activation": "quick_gelu"}
 LANGUAGE_MODEL = filled(
@@ -248,6 +248,8 @@ _INTERNVL = {
     "layernorm_before": "norm1",
     "layernorm_after": "norm2",
     "attention.projection_layer": "attn.proj",
+    "attention.q_norm": "attn.q_norm",
+    "attention.k_norm": "attn.k_norm",
     "lambda_": "ls",
 }
 
@@ -267,11 +269,14 @@ def internvit(model):
     return tensors
 
 
-@pytest.mark.parametrize("norm", ["layer_norm", "rms_norm"])
+@pytest.mark.parametrize(
+    ("norm", "normed"), [("layer_norm", False), ("rms_norm", False), ("rms_norm", True)]
+)
 @pytest.mark.parametrize("prefix", ["", "vision_model."])
 @torch.no_grad()
-def test_internvit_in_its_own_names(tmp_path, prefix, norm):
-    model = randomise_calmly(internvl(attention_bias=True, norm_type=norm)).model.vision_tower
+def test_internvit_in_its_own_names(tmp_path, prefix, norm, normed):
+    more = {"norm_type": norm, "use_qk_norm": normed, "attention_bias": not normed}
+    model = randomise_calmly(internvl(**more)).model.vision_tower
     beside = prefixed("language_model.", LANGUAGE_MODEL) if prefix else {}
     save_file(prefixed(prefix, internvit(model)) | beside, tmp_path / "model.safetensors")
     config = VISION | {"model_type": "intern_vit_6b", "norm_type": norm, "layer_norm_eps": 1e-6}
@@ -282,3 +287,14 @@ def test_internvit_in_its_own_names(tmp_path, prefix, norm):
     tokens = model(IMAGES).last_hidden_state
     check_tokens(checkpoint, tokens)
     assert torch.equal(vitconvert.load_model(checkpoint)(IMAGES), tokens[:, 0])
+
+
+def test_norms_of_whole_queries_fit_our_own_files_alone(tmp_path):
+    model = internvl(norm_type="rms_norm", use_qk_norm=True, num_hidden_layers=11)
+    folder = save(randomise_calmly(model), tmp_path / "internvl")
+    with pytest.raises(NotRepresentable, match="Targets that hold it as it is: vit"):
+        vitconvert.convert(folder, to="timm", output=tmp_path / "timm")
+    done = vitconvert.convert(folder, output=tmp_path / "out")
+    assert done.parity is not None and done.parity.ok
+    assert vitconvert.load_checkpoint(tmp_path / "out").config.whole_qk_norm
+    assert vitconvert.diff(folder, tmp_path / "out").equal
