@@ -9,14 +9,13 @@ from safetensors.torch import load_file, save_file
 import vitconvert
 from tests.packages import transformers as t
 from tests.small_models import randomise_calmly, small_timm
-from tests.towers.families import FAMILIES, VISION, internvl, save, save_as_4
+from tests.towers.families import FAMILIES, VISION, internvl, save
 from vitconvert.errors import AmbiguousDialect, NotRepresentable, TensorMismatch, UsageError
 
 
 @pytest.fixture(scope="module")
 def llava(tmp_path_factory):
-    family = FAMILIES["llava"]
-    return save_as_4(family.model(), tmp_path_factory.mktemp("llava"), {})
+    return save(FAMILIES["llava"].model(), tmp_path_factory.mktemp("llava"), shard="1GB")
 
 
 def test_a_tower_without_one_of_its_tensors_is_refused_by_its_name(llava, tmp_path):
