@@ -12,7 +12,7 @@ from tests.cli.conftest import run
 from tests.hub_server import HubServer, use_hub
 from tests.packages import transformers
 from tests.small_models import randomise
-from vitconvert.api import convert, inspect, load_checkpoint, load_model, verify
+from vitconvert.api import convert, diff, inspect, load_checkpoint, load_model, verify
 from vitconvert.errors import IntegrityError, OfflineError, SourceError, VitConvertError
 from vitconvert.sources import hub_ranges, locate
 
@@ -141,7 +141,9 @@ def test_what_was_downloaded_whole_is_not_fetched_in_part(hub, published, monkey
     assert not [r for r in hub.requests if r.path.endswith(".safetensors")]
 
 
-def test_the_proof_and_the_record(hub, tmp_path):
+def test_the_proof_and_the_record(hub, published, tmp_path):
+    whole = sum(path.stat().st_size for path in published.glob("*.safetensors"))
+    assert diff(f"hf-hub:{REPO}", published).equal and moved(hub) < 0.2 * whole
     assert verify(f"hf-hub:{REPO}").ok
     convert(f"hf-hub:{REPO}", to="hf", output=tmp_path / "tower", verify=False)
     record = json.loads((tmp_path / "tower" / "vitconvert.json").read_text())
