@@ -9,8 +9,14 @@ from safetensors.torch import load_file, save_file
 import vitconvert
 from tests.packages import transformers as t
 from tests.small_models import randomise_calmly, small_timm
-from tests.towers.families import FAMILIES, VISION, internvl, save
-from vitconvert.errors import AmbiguousDialect, NotRepresentable, TensorMismatch, UsageError
+from tests.towers.families import FAMILIES, LANGUAGE, VISION, internvl, save
+from vitconvert.errors import (
+    AmbiguousDialect,
+    NotRepresentable,
+    TensorMismatch,
+    UnknownDialect,
+    UsageError,
+)
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +114,23 @@ def test_a_table_of_ones_own_may_identify_such_a_model(tmp_path):
     identify = '[config_json.identify]\nmodel_type = "yolos"\n'
     table.write_text(f'[dialect]\nextends = "hf_vit_pooler"\ntitle = "mine"\n{identify}')
     assert vitconvert.load_checkpoint(folder, table=table).dialect == "mine"
+
+
+def test_a_tower_under_a_prefix_that_nobody_knows_can_be_named(tmp_path):
+    """Video-LLaVA has two CLIPs, under prefixes of its own."""
+    vision, text = t.CLIPVisionConfig(**VISION), t.LlamaConfig(**LANGUAGE)
+    config = t.VideoLlavaConfig(vision_config=vision, text_config=text)
+    model = randomise_calmly(t.VideoLlavaForConditionalGeneration(config))
+    folder = save(model, tmp_path)
+    with pytest.raises(UnknownDialect, match="LLaMA's kind beside something that reads") as error:
+        vitconvert.load_checkpoint(folder)
+    assert "--tower PREFIX" in error.value.hint
+    images = torch.randn(2, 3, 24, 24)
+    for tower in ("image_tower", "video_tower"):
+        ours = vitconvert.load_model(folder, tower=tower)
+        with torch.no_grad():
+            theirs = model.model.get_submodule(tower)(images).pooler_output
+            assert torch.equal(ours(images), theirs)
 
 
 VIDEO = VISION | {"num_frames": 2, "tubelet_size": 2}

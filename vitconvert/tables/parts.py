@@ -8,6 +8,7 @@ from typing import Any
 from vitconvert.errors import NotRepresentable
 from vitconvert.tables.binding import Shape
 from vitconvert.tables.detection import Recognised, fitting, identifies, recognise
+from vitconvert.tables.others import look_alike
 from vitconvert.tables.table import Table
 from vitconvert.toml_files import LazyToml, tables_dir
 
@@ -135,11 +136,10 @@ class Header:
         """
         config = self.config_of(tower)
         kind = config.get("model_type")
-        if not isinstance(kind, str) or kind not in (others := sections()["others"]):
-            return
-        if not any(identifies(table, config) for table in self.tables or ()):
+        other = look_alike(kind)
+        if other and not any(identifies(table, config) for table in self.tables or ()):
             raise NotRepresentable(
-                f"This is {others[kind]}.",
+                f"This is {other}.",
                 evidence={"config.json": f"model_type = {kind!r}"},
                 meaning="Its tensors have the names of a plain ViT's, and mean another function.",
             )
