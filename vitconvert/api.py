@@ -447,6 +447,7 @@ def convert_state_dict(
     dialect: str | None = None,
     overrides: Mapping[str, Any] | None = None,
     table: str | PathLike[str] | None = None,
+    tower: str | None = None,
 ) -> "dict[str, torch.Tensor]":
     """Convert a state dict in memory to the names and layouts of another dialect.
 
@@ -457,6 +458,8 @@ def convert_state_dict(
         overrides: Fields of ViTConfig that the tensors do not show.
         table: A TOML file with one more dialect: the target, if `to` is its name ("team" of
             team.toml), or else that of the state dict.
+        tower: What stands before the names of the ViT in a larger model's, as for
+            `load_checkpoint`.
 
     Raises:
         NotRepresentable: The target cannot compute this function.
@@ -465,7 +468,7 @@ def convert_state_dict(
     from vitconvert.checkpoint.reading import read_state_dict
     from vitconvert.export.convert import respell
 
-    reading = ReadArguments(dialect=dialect, overrides=overrides, table=table)
+    reading = ReadArguments(dialect=dialect, overrides=overrides, table=table, tower=tower)
     target, reading = _target(to, reading)
     return respell(*read_state_dict(state_dict, ReadOptions(**reading)), target)
 
@@ -611,7 +614,7 @@ def record_golden(
         seed, batch: Which images, and how many of each kind.
         tolerance: Of the proof, as for `verify`.
         overwrite: Replace an earlier golden file, and nothing else.
-        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer.
+        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower.
 
     Raises:
         ParityFailed: vitconvert's ViT does not compute what the checkpoint's project computes;
@@ -692,7 +695,7 @@ def audit(
         seed, batch: Which images of noise and photographs, and how many of each.
         without: What to leave out: "bfloat16", "float16", "fast", "compiled" (which takes most of
             the time) or "onnxruntime".
-        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer.
+        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower.
 
     Raises:
         VitConvertError: The checkpoint cannot be loaded, as for `load_model`.

@@ -79,6 +79,7 @@ class Inspection:
         """For `--json`."""
         return {
             "source": self.located.reference,
+            "fetched": str(self.located.fetched) if self.located.fetched else None,
             "format": self.format,
             "wrapper": list(self.wrapper),
             "parameters": self.parameters,
@@ -123,7 +124,7 @@ def inspect_located(located: Located, options: ReadOptions) -> Inspection:
         notes = (*gathered.notes, *notes)
         done = [quantised.description(part.names)] if quantised else []
         done += [merge.description] if merge else []
-        notes = (*notes, *part.notes(), *what_is_read(companions), *filter(None, done))
+        notes = (*notes, *part.notes(), *what_is_read(companions, part), *filter(None, done))
         prove(container, part, gathered, statements)
     except VitConvertError as error:
         problem = error

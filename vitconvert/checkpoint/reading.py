@@ -59,7 +59,7 @@ def read_checkpoint(located: Located, options: ReadOptions | None = None) -> Che
     gathered = gather(part, statements)
     config, ledger = prove(container, part, gathered, statements)
     preprocessing, unknown = preprocessing_of(companions, part, config)
-    ledger = replace(ledger, notes=(*ledger.notes, *what_is_read(companions), *unknown))
+    ledger = replace(ledger, notes=(*ledger.notes, *what_is_read(companions, part), *unknown))
     weights = Weights(
         container=container, recognised=part.recognised, config=config, tower=part.tower
     )
