@@ -91,7 +91,7 @@ def inspect(
     Args:
         source: A path or a reference, as for `load_model`.
         reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower,
-            ignore, adapter, lora_scale.
+            ignore, adapter, lora_scale, rescue, dequantise.
 
     Raises:
         SourceError: The source leads to no file.
@@ -125,6 +125,10 @@ def load_checkpoint(source: Source, **reading: Unpack[ReadArguments]) -> Checkpo
         adapter: A LoRA or DoRA adapter of PEFT, a path or a reference, to merge into the model.
         lora_scale: What the product of an adapter's two matrices is multiplied with, where no
             adapter_config.json says it: lora_alpha / r.
+        rescue: Of a whole model, as torch.save(model, path) writes it, read the tensors as data.
+            Nothing is run, and whether the model computes what their names say is not known.
+        dequantise: Compute the weights of a quantised file (bitsandbytes, torchao) in this:
+            "float32" or "bfloat16".
 
     Raises:
         SourceError: The source leads to no file.
@@ -163,12 +167,13 @@ def load_model(
         in_channels: Adapt to images of this many channels, as timm adapts a first convolution.
         num_classes: Replace the head by a new one of this size (0: none).
         dtype: Cast the weights; by default, half-precision weights become float32, which is exact
-            and what their projects compute in on a CPU, and others are not cast.
+            and what their projects compute in on a CPU, and others are not cast. Those of a
+            quantised file are computed in it.
         device: Where the model goes.
         fast: Build a `model.fast.FastViT`, for inference only: faster, and equal within rounding
             where the usual one is equal to the last bit.
         reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower,
-            ignore, adapter, lora_scale.
+            ignore, adapter, lora_scale, rescue, dequantise.
 
     Raises:
         UsageError: There is no such device, or a change makes no sense for this model.
@@ -179,7 +184,7 @@ def load_model(
         >>> logits = model(images)                        # doctest: +SKIP
     """
     return build_model(
-        load_checkpoint(source, **reading),
+        load_checkpoint(source, **_computed_in(dtype, reading)),
         image_size=image_size,
         patch_size=patch_size,
         in_channels=in_channels,
@@ -238,7 +243,7 @@ def predict(
     from vitconvert.inference.photographs import ready
     from vitconvert.inference.predict import predict as predict_with
 
-    opened = _checkpoint_or_model(model)
+    opened = _checkpoint_or_model(model, dtype)
     if isinstance(opened, Checkpoint):
         labels = labels or opened.labels
     built, prepared = ready(opened, preprocessing, fast=fast, dtype=dtype, device=device)
@@ -287,7 +292,7 @@ def embed(
     from vitconvert.inference.photographs import ready
 
     built, prepared = ready(
-        _checkpoint_or_model(model),
+        _checkpoint_or_model(model, dtype),
         preprocessing,
         # Without its head, a fast model computes nothing but the features.
         num_classes=None if projected else 0,
@@ -348,7 +353,7 @@ def plan_conversion(
         classes=classes,
         dtype=dtype,
     )
-    target, reading = _target(to, reading)
+    target, reading = _target(to, _computed_in(dtype, reading))
     return plan_checkpoint(
         load_checkpoint(source, **reading),
         to=target,
@@ -400,7 +405,7 @@ def convert(
         overwrite: Replace an earlier output. What vitconvert did not write is never replaced.
         command: The command that the record of the output names.
         reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower,
-            ignore, adapter, lora_scale.
+            ignore, adapter, lora_scale, rescue, dequantise.
 
     Raises:
         NotRepresentable: The target cannot compute this function.
@@ -421,7 +426,7 @@ def convert(
         classes=classes,
         dtype=dtype,
     )
-    target, reading = _target(to, reading)
+    target, reading = _target(to, _computed_in(dtype, reading))
     return convert_checkpoint(
         load_checkpoint(source, **reading),
         to=target,
@@ -448,7 +453,7 @@ def convert_state_dict(
         to: An ecosystem or dialect; `vit` gives vitconvert's own names. The name of `table`
             ("team" of team.toml) makes that table the target.
         reading: As for `load_checkpoint`: dialect, overrides, architecture, table, tower, ignore,
-            adapter, lora_scale. An adapter is merged on the CPU.
+            adapter, lora_scale, dequantise. An adapter is merged on the CPU.
 
     Raises:
         NotRepresentable: The target cannot compute this function.
@@ -523,8 +528,8 @@ def verify(
         preprocess: With `images`, what a model of your own does with an image that Pillow opened,
             to a tensor (C, H, W); by default, it takes the preprocessing of the checkpoint.
         reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower,
-            ignore, adapter, lora_scale. With a model of your own, `dialect` and `table` are about
-            the names of its tensors, and the others about `against`.
+            ignore, adapter, lora_scale, rescue, dequantise. With a model of your own, `dialect` and
+            `table` are about the names of its tensors, and the others about `against`.
 
     Raises:
         VitConvertError: A checkpoint cannot be loaded, as for `load_model`.
@@ -602,7 +607,7 @@ def record_golden(
         seed, batch: Which images, and how many of each kind.
         tolerance: Of the proof, as for `verify`.
         overwrite: Replace an earlier golden file, and nothing else.
-        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer.
+        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower.
 
     Raises:
         ParityFailed: vitconvert's ViT does not compute what the checkpoint's project computes;
@@ -683,7 +688,7 @@ def audit(
         seed, batch: Which images of noise and photographs, and how many of each.
         without: What to leave out: "bfloat16", "float16", "fast", "compiled" (which takes most of
             the time) or "onnxruntime".
-        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer.
+        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower.
 
     Raises:
         VitConvertError: The checkpoint cannot be loaded, as for `load_model`.
@@ -715,7 +720,7 @@ def diff(
             each comes before what is said for both.
         header: Compare headers only; no weights are read.
         reading: For both, as for `load_checkpoint`: dialect, overrides, architecture, table,
-            prefer, tower, ignore, adapter, lora_scale.
+            prefer, tower, ignore, adapter, lora_scale, rescue, dequantise.
 
     Raises:
         SourceError: A source leads to no file.
@@ -763,8 +768,17 @@ def build_lucidrains(source: Source | ViTConfig) -> "nn.Module":
     return build_vit_pytorch(source if isinstance(source, ViTConfig) else load_checkpoint(source))
 
 
-def _checkpoint_or_model(model: "ViT | Source") -> "ViT | Checkpoint":
-    return load_checkpoint(model) if isinstance(model, str | PathLike | Located) else model
+def _checkpoint_or_model(model: "ViT | Source", dtype: "torch.dtype | None") -> "ViT | Checkpoint":
+    if not isinstance(model, str | PathLike | Located):
+        return model
+    return load_checkpoint(model, **_computed_in(dtype, {}))
+
+
+def _computed_in(dtype: "torch.dtype | None", reading: ReadArguments) -> ReadArguments:
+    """How to read a checkpoint whose weights are cast: quantised ones are computed in that."""
+    if dtype is None or reading.get("dequantise"):
+        return reading
+    return {**reading, "dequantise": str(dtype).removeprefix("torch.")}
 
 
 # Classes of results, which nobody needs before a function has returned one; ViT needs torch.

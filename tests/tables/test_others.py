@@ -192,4 +192,7 @@ def test_quantised_weights_are_called_by_their_name(more, program):
         recognise(shapes)
     assert error.value.fact == f"These weights are quantised: {program}."
     assert error.value.evidence["seen by"].startswith(_LINEAR)
-    assert error.value.hint == "convert the checkpoint that it was quantised from."
+    computable = program not in ("GPTQ", "AWQ")
+    assert error.value.computable == computable
+    command = "--dtype float32 (in Python, dequantise='float32') computes these weights"
+    assert error.value.hint.startswith(command if computable else "convert the checkpoint")

@@ -13,6 +13,7 @@ from vitconvert.checkpoint.companions import Companions
 from vitconvert.checkpoint.larger_model import preprocessing_of, what_is_read
 from vitconvert.checkpoint.merging import Merge, merge_into
 from vitconvert.checkpoint.options import ReadOptions
+from vitconvert.checkpoint.quantised import Dequantised, dequantised
 from vitconvert.checkpoint.unchanged import State, states_of
 from vitconvert.checkpoint.weights import Weights
 from vitconvert.config import ViTConfig
@@ -20,7 +21,7 @@ from vitconvert.containers import Container, open_container, weights_in
 from vitconvert.conversion.accounts import Ledger, check_accounts, check_dtypes, open_ledger
 from vitconvert.conversion.derivation import Gathered, gather_facts
 from vitconvert.conversion.statements import Statements
-from vitconvert.errors import MissingFact, SourceError, UsageError, some
+from vitconvert.errors import MissingFact, Quantised, SourceError, UsageError, some
 from vitconvert.labels import Labels, stated_labels
 from vitconvert.sources import Located
 from vitconvert.tables.detection import recognise
@@ -43,15 +44,14 @@ def read_checkpoint(located: Located, options: ReadOptions | None = None) -> Che
     read = explained(open_weights(located, options), located, options)
     companions, merge, config = read.companions, read.merge, read.weights.config
     preprocessing, unknown = preprocessing_of(companions, read.part, config, read.statements)
-    notes = (*read.ledger.notes, *what_is_read(companions), *unknown)
-    ledger = replace(read.ledger, notes=notes)
+    notes = (*read.ledger.notes, *what_is_read(companions, read.part), *unknown)
     other_classes = merge and merge.base.config.num_classes != config.num_classes
     return Checkpoint(
         tensors=read.weights.tensors,
         config=config,
         preprocessing=preprocessing,
         own_labels=None if other_classes else _own_labels(companions, config.num_classes),
-        ledger=ledger.with_changes([merge.description]) if merge else ledger,
+        ledger=replace(read.ledger, notes=notes),
         weights=read.weights,
         merge=merge,
         companions=companions,
@@ -79,13 +79,15 @@ def explained(container: Container, located: Located, options: ReadOptions) -> E
     """
     companions = Companions(located=located)
     container, adapter = separated(container, located, options)
-    part = recognise_part(container, companions, options)
+    container, part, quantised = computed_part(container, companions, options)
     _check_fetched(located, part)
     container, companions = narrowed(container, companions, part)
     container, part, merge = with_adapter(container, companions, part, adapter, options)
     statements = believed(part, statements_on(companions, options, container.extras))
     gathered = gather(part, statements)
     config, ledger = prove(container, part, gathered, statements)
+    done = [quantised.description(part.names)] if quantised else []
+    done += [merge.description] if merge else []
     weights = Weights(
         container=container,
         recognised=part.recognised,
@@ -95,7 +97,7 @@ def explained(container: Container, located: Located, options: ReadOptions) -> E
     )
     return Explained(
         weights=weights,
-        ledger=ledger,
+        ledger=ledger.with_changes(filter(None, done)),
         merge=merge,
         part=part,
         companions=companions,
@@ -138,7 +140,9 @@ def open_weights(located: Located, options: ReadOptions) -> Container:
         UsageError: It has no weights under the preferred key.
     """
     prefer = options.prefer
-    container = open_container(_path(located), prefer=(prefer,) if prefer else ())
+    container = open_container(
+        _path(located), prefer=(prefer,) if prefer else (), rescue=options.rescue
+    )
     if prefer and prefer not in container.wrapper:
         raise UsageError(
             f"The checkpoint has no weights under {prefer!r}.",
@@ -170,6 +174,26 @@ def recognise_part(container: Container, companions: Companions, options: ReadOp
         ignored=ignored,
     )
     return find_part(header, options.tower)
+
+
+def computed_part(
+    container: Container, companions: Companions, options: ReadOptions
+) -> tuple[Container, Part, Dequantised | None]:
+    """The ViT in a file, among the weights that quantised ones stand for if that is asked for.
+
+    Raises:
+        Quantised: They are, and it is not asked for.
+        VitConvertError: As `recognise_part` and `quantised.dequantised`.
+    """
+    try:
+        return container, recognise_part(container, companions, options), None
+    except Quantised as error:
+        # Of a header alone, what says how weights are packed is not here.
+        if options.dequantise is None or companions.located.fetched or not error.computable:
+            raise
+        computed = dequantised(container, options.dequantise)
+    container = computed.container
+    return container, recognise_part(container, companions, options), computed
 
 
 def narrowed(

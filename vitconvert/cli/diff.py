@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vitconvert.cli.options import (
+    computing_option,
     fetching_options,
     locate_options,
     parse_reading,
@@ -37,6 +38,7 @@ def command(name: str, help_text: str) -> click.Command:
     @click.argument("b")
     @click.option("--header", is_flag=True, help="Compare headers only; reads no weights.")
     @click.option("-v", "--verbose", is_flag=True, help="List every tensor that differs.")
+    @computing_option
     @reading_options
     @reading_options_of("a")
     @reading_options_of("b")

@@ -48,6 +48,10 @@ _READING: Mapping[str, dict[str, Any]] = {
         "metavar": "PATTERN",
         "help": "Leave tensors out, such as 'aux_head.*'. May be repeated.",
     },
+    "--rescue": {
+        "is_flag": True,
+        "help": "Of a whole model that torch.save wrote, take the tensors as data; runs nothing.",
+    },
     "--adapter": {
         "metavar": "DIR_OR_REPO",
         "help": "A LoRA or DoRA adapter of PEFT to merge into the model.",
@@ -58,6 +62,11 @@ _READING: Mapping[str, dict[str, Any]] = {
         "help": "lora_alpha / r, where no adapter_config.json says it.",
     },
 }
+_COMPUTING = click.option(
+    "--dtype",
+    type=click.Choice(["float32", "bfloat16"]),
+    help="Compute the weights of a quantised file in this.",
+)
 _CHANGING = (
     click.option("--image-size", help="Resample positions: 384 or 224x320 (height x width)."),
     click.option("--patch-size", help="Resize the patches, as in FlexiViT: 8 or 8x16."),
@@ -114,6 +123,11 @@ def reading_options_of(side: str) -> Callable[[Command], Command]:
         click.option(f"{flag}-{side}", **said | only) for flag, said in _READING.items()
     )
     return lambda command: apply_options(options, command)
+
+
+def computing_option(command: Command) -> Command:
+    """`--dtype` of verbs that cast no weights: what quantised ones are computed in."""
+    return _COMPUTING(command)
 
 
 def changing_options(command: Command) -> Command:
@@ -179,6 +193,7 @@ def parse_reading(options: dict[str, Any], side: str | None = None) -> dict[str,
         own = options[f"{name}_{side}"]
         said[name] = (*said[name], *own) if isinstance(own, tuple) else own or said[name]
     said["overrides"] = parse_settings(said.pop("set"))
+    said["dequantise"] = None if options["dtype"] == "keep" else options["dtype"]
     if said["adapter"]:
         from vitconvert.sources import locate
 
