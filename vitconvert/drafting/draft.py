@@ -11,13 +11,12 @@ from vitconvert.checkpoint.reading import open_weights
 from vitconvert.config import ViTConfig
 from vitconvert.containers import Container
 from vitconvert.drafting.draft_text import draft_text, parse_draft
-from vitconvert.drafting.entries import Entry, entries_of
+from vitconvert.drafting.entries import Entry, entries_of, no_part
 from vitconvert.drafting.facts import facts_of
-from vitconvert.drafting.knowledge import knowledge
-from vitconvert.drafting.matching import Match, Matching, stems_of
+from vitconvert.drafting.matching import Match, Matching, Stem, stems_of
 from vitconvert.drafting.reference import Reference
 from vitconvert.drafting.rows import DraftRow, rows_of
-from vitconvert.drafting.slots import slots_of
+from vitconvert.drafting.slots import sizes_of, slots_of
 from vitconvert.drafting.values import Values
 from vitconvert.errors import ConflictingFact, UsageError, VitConvertError, some
 from vitconvert.sources import Located
@@ -28,6 +27,7 @@ from vitconvert.tables.detection import common_prefix
 from vitconvert.tables.others import refuse_quantised
 from vitconvert.wrappers import why_beside
 
+_TAKEN = "other tensors took the places that it fits"
 _ENOUGH = 0.5  # of the tensors: with fewer equal ones, the weights are not taken for the same
 
 
@@ -109,15 +109,20 @@ def draft_located(located: Located, reference: Reference, options: ReadOptions) 
     shapes, prefix = _shapes(container, options)
     refuse_quantised(shapes)
     names = entries_of(shapes, reference.config.depth)
-    matches, values, told = _matches(names.entries, container, prefix, reference)
+    matches, fitting, values, told = _matches(names.entries, container, prefix, reference)
     source = published(located.reference)
     if not any(match.slot.looped for match in matches):
         raise _not_like(source, reference, shapes)
     rows, left = rows_of(matches, values)
     used = {key for match in matches for key in match.entry.keys}
-    unmatched = {k: "nothing of the reference is like it" for k in shapes if k not in used}
+    taken = {key for entry in fitting for key in entry.keys} - used
+    unmatched = {
+        key: _TAKEN if key in taken else "nothing of the reference is like it"
+        for key in shapes
+        if key not in used
+    }
     left = {**unmatched, **names.left, **left}
-    ignored = {key: why for key in left if (why := _no_part(key))}
+    ignored = {key: why for key in left if (why := no_part(key))}
     left = {key: why for key, why in left.items() if key not in ignored}
     unfilled = _unfilled(reference.config, rows)
     facts = facts_of(reference.config, rows, ignored, shapes)
@@ -150,13 +155,13 @@ def _shapes(container: Container, options: ReadOptions) -> tuple[dict[str, Shape
 
 def _matches(
     entries: Sequence[Entry], container: Container, prefix: str, reference: Reference
-) -> tuple[list[Match], Values | None, str]:
-    """What is what, with the values if they are the reference's, and how many of them are."""
+) -> tuple[list[Match], list[Entry], Values | None, str]:
+    """What is what, and what might be; the values if they are the reference's, and how many are."""
     slots, _ = slots_of(reference.config)
-    sizes = reference.config.axes()
+    sizes = sizes_of(reference.config)
     if reference.tensors is None:
         stems = stems_of(entries, slots, sizes, None)
-        return Matching(stems, by_values=False).matches(), None, "none to compare"
+        return *_decided(stems, by_values=False), None, "none to compare"
 
     def read(key: str) -> Any:
         return container.read(prefix + key)
@@ -167,9 +172,14 @@ def _matches(
     equal = sum(stem.valued for stem in fitting)
     told = f"{equal} of {len(fitting)} modules that fit have the reference's"
     if equal > _ENOUGH * len(fitting):
-        return Matching(stems, by_values=True).matches(), values, told
+        return *_decided(stems, by_values=True), values, told
     stems = stems_of(entries, slots, sizes, None)
-    return Matching(stems, by_values=False).matches(), None, f"{told}: other weights"
+    return *_decided(stems, by_values=False), None, f"{told}: other weights"
+
+
+def _decided(stems: Sequence[Stem], *, by_values: bool) -> tuple[list[Match], list[Entry]]:
+    fitting = [entry for stem in stems if stem.options for entry in stem.entries.values()]
+    return Matching(stems, by_values=by_values).matches(), fitting
 
 
 def _not_like(source: str, reference: Reference, shapes: Mapping[str, Shape]) -> UsageError:
@@ -186,13 +196,6 @@ def _not_like(source: str, reference: Reference, shapes: Mapping[str, Shape]) ->
         },
         hint="--like names a ViT of the same depth and width; `vitconvert inspect` shows shapes.",
     )
-
-
-def _no_part(key: str) -> str:
-    """Why a tensor plays no part, by the end of its name."""
-    endings: Mapping[str, str] = knowledge()["no_part"]
-    name = key.replace("/", ".")
-    return next((why for end, why in endings.items() if f".{name}".endswith(f".{end}")), "")
 
 
 def _unfilled(config: ViTConfig, rows: Sequence[DraftRow]) -> tuple[str, ...]:

@@ -111,9 +111,18 @@ def _as_stacked(entry: Entry, depth: int) -> Entry:
 def _why_left(key: str) -> str:
     if _UNSPELLABLE.search(key):
         return "the language of tables cannot spell this name"
+    if why := no_part(key):
+        return why
     if has(words_of(key), knowledge()["elsewhere"]["words"]):
         return "its name is of another part than the ViT"
     return ""
+
+
+def no_part(key: str) -> str:
+    """Why a tensor plays no part, by the end of its name, or nothing."""
+    endings: Mapping[str, str] = knowledge()["no_part"]
+    name = key.replace("/", ".")
+    return next((why for end, why in endings.items() if f".{name}".endswith(f".{end}")), "")
 
 
 def _patterns(shapes: Mapping[str, Shape]) -> dict[tuple[str, str], dict[int, str]]:

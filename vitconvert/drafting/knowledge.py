@@ -51,6 +51,13 @@ def _in_group(words: frozenset[str], module: str, name: str) -> int:
     return (named + 1 if named else 0) + (1 if has(words, group["kind"]) else 0)
 
 
+@functools.cache
+def order_of(module: str) -> int:
+    """Where a module comes among those of its group: the first is mostly the first in a file."""
+    groups = knowledge()["names"]
+    return min((list(groups[name]).index(module) for name in groups_of(module)), default=0)
+
+
 def speaks_against(words: frozenset[str], module: str) -> str:
     """The module that a name speaks for rather than for this one, or nothing."""
     for name in groups_of(module):

@@ -5,7 +5,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from vitconvert.drafting.entries import Entry
-from vitconvert.drafting.knowledge import has, knowledge, other_kind, score, speaks_against
+from vitconvert.drafting.knowledge import (
+    has,
+    knowledge,
+    order_of,
+    other_kind,
+    score,
+    speaks_against,
+)
 from vitconvert.drafting.slots import Layout, Slot, by_module, layouts_of
 from vitconvert.drafting.values import Values
 
@@ -163,8 +170,8 @@ class Matching:
 
     def matches(self) -> list[Match]:
         """Everything that can be said."""
-        steps = (self._by_values, self._by_shape, self._by_name, self._by_number, self._by_order)
-        while any(step() for step in steps):
+        sure = (self._by_values, self._by_shape, self._by_name, self._by_number, self._by_side)
+        while any(step() for step in (*sure, self._by_order)):
             pass
         return _with_layouts(self.found)
 
@@ -239,19 +246,40 @@ class Matching:
                 return self._settle(ordered[1], second, reason, certain=True)
         return False
 
+    def _by_side(self) -> bool:
+        """What would have to lie on its other side than all matrices of its name is dropped."""
+        lies = _orientations(self.found)
+        for stem in self.open:
+            other = {
+                module
+                for module, of_kind in stem.options.items()
+                for kind, (slot, layouts) in of_kind.items()
+                if (turned := _side(stem.entries[kind], slot, lies)) is not None
+                and all(layout.turned(slot.axes) != turned for layout in layouts)
+            }
+            if other and other != stem.options.keys():
+                stem.drop(other)
+                return True
+        return False
+
     def _by_order(self) -> bool:
         """A guess: what comes first in the file is what comes first in a block of ours."""
-        for stem in sorted(self.open, key=lambda stem: stem.place):
+        for stem in sorted(self.open, key=self._least_doubtful):
             if not stem.options:
                 continue
             best = max(score(self._own_words[stem.text], m) for m in stem.options)
             kept = [m for m in stem.options if score(self._own_words[stem.text], m) == best]
+            kept.sort(key=order_of)
             rivals = self._rivals(stem, kept[0])
             reason = "no more than the order in the file speaks for it"
             if rivals:
                 reason = f"the order in the file; {rivals[0].text} may be it as well"
             return self._settle(stem, kept[0], reason, certain=False)
         return False
+
+    def _least_doubtful(self, stem: Stem) -> tuple[int, int]:
+        words = self._own_words[stem.text]
+        return -max((score(words, m) for m in stem.options), default=0), stem.place
 
     def _rivals(self, stem: Stem, module: str) -> list[Stem]:
         """Others that may be in the place."""
@@ -334,6 +362,16 @@ def _orientations(found: Sequence[tuple[Stem, str, str, bool]]) -> Mapping[str, 
     return lies
 
 
+def _side(entry: Entry, slot: Slot, lies: Mapping[str, set[bool]]) -> bool | None:
+    """Whether a matrix is turned, as others of its name are and that name is known for, or None."""
+    known = lies.get(entry.leaf, set())
+    for turned, way in ((False, "ours"), (True, "turned")):
+        named = entry.leaf in knowledge()["orientation"][way]
+        if named and known == {turned} and len(slot.axes.dims) == 2:
+            return turned
+    return None
+
+
 def _layout(
     entry: Entry,
     slot: Slot,
@@ -349,12 +387,11 @@ def _layout(
         return first, f"{first.differing[0]} is of another size than the reference's"
     if len(usual) == 1:
         return first, "" if valued or not first.rare else "a rare layout"
+    turned = _side(entry, slot, lies)
+    kept = [layout for layout in usual if layout.turned(slot.axes) == turned]
+    if len(kept) == 1:
+        return kept[0], ""
     known = lies.get(entry.leaf, set()) if len(slot.axes.dims) == 2 else set()
-    for turned, way in ((False, "ours"), (True, "turned")):
-        if known == {turned} and entry.leaf in knowledge()["orientation"][way]:
-            kept = [layout for layout in usual if layout.turned(slot.axes) == turned]
-            if len(kept) == 1:
-                return kept[0], ""
     if len(known) == 1:
         usual = [x for x in usual if x.turned(slot.axes) in known] or usual
     others = " or ".join(str(layout.axes) for layout in usual[1:])

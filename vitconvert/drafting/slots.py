@@ -1,5 +1,6 @@
 """The places that a known ViT has for tensors, and the layouts in which others keep them."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from vitconvert.tables.canonical import instances
 
 # Fine-tuning changes these: the head's classes, and the size of the images.
 _MAY_DIFFER = frozenset({"label", "position"})
+PREFIX = "prefix positions"  # among the sizes: those of no patch
 
 
 @dataclass(frozen=True)
@@ -73,8 +75,8 @@ class Layout:
     differing: tuple[str, ...] = ()
 
     def turned(self, ours: Axes) -> bool:
-        """Whether the axes come in another order than ours."""
-        return self.axes.names != ours.names
+        """Whether it begins with another dimension than ours."""
+        return self.axes.names[:1] != () and self.axes.names[0] not in ours.dims[0].axes
 
 
 def slots_of(config: ViTConfig) -> tuple[list[Slot], list[str]]:
@@ -131,6 +133,11 @@ def _joined(axis: str, axes: Axes) -> Axes:
     return Axes((Dim((axis, *first.axes)), *others))
 
 
+def sizes_of(config: ViTConfig) -> dict[str, int]:
+    """The length of every axis, and under PREFIX how many positions are of no patch."""
+    return {**config.axes(), PREFIX: config.num_prefix_positions}
+
+
 def layouts_of(slot: Slot, shape: Shape, sizes: Mapping[str, int]) -> list[Layout]:
     """The layouts in which a tensor of this shape may be what the slot is, the usual first."""
     usual = knowledge()["layouts"].get(str(slot.axes), [str(slot.axes)])
@@ -150,8 +157,15 @@ def _differing(axes: Axes, shape: Shape, sizes: Mapping[str, int]) -> tuple[str,
         return ()
     pairs = zip(axes.dims, shape, strict=True)
     others = [dim.axes for dim, size in pairs if dim.size(sizes) != size]
-    plain = len(others) == 1 and len(others[0]) == 1 and others[0][0] in _MAY_DIFFER
-    return others[0] if plain else ()
+    if len(others) != 1 or len(others[0]) != 1 or others[0][0] not in _MAY_DIFFER:
+        return ()
+    if others[0] == ("position",):  # of another size of images, which are square
+        (count,) = (
+            size for dim, size in zip(axes.dims, shape, strict=True) if dim.axes == others[0]
+        )
+        patches = count - sizes[PREFIX]
+        return others[0] if patches > 0 and math.isqrt(patches) ** 2 == patches else ()
+    return others[0]
 
 
 def by_module(slots: Sequence[Slot]) -> dict[str, dict[str, Slot]]:
