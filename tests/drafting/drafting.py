@@ -11,6 +11,8 @@ from vitconvert import ViTConfig
 from vitconvert.drafting.draft_text import draft_text, parse_draft
 from vitconvert.drafting.facts import row_as_certain
 from vitconvert.tables.binding import bind
+from vitconvert.tables.canonical import canonical_tensors
+from vitconvert.tables.detection import common_prefix
 from vitconvert.tables.table import table_of
 from vitconvert.tables.table_reader import TableReader
 
@@ -38,9 +40,8 @@ def draft(folder: Path, spelling: Spelling, *, same: bool, **changes):
     others = tensors if same else weights(spelling, config, seed=1)
     like = reference(folder, config, others)
     file = spelled(folder, spelling, config, tensors)
-    return vitconvert.draft_table(
-        file, like=like, output=folder / "team.toml", overwrite=True
-    ), file
+    table = folder / "team.toml"
+    return vitconvert.draft_table(file, like=like, output=table, ignore=spelling.ignore), file
 
 
 def wrong_rows(found, spelling: Spelling, shapes) -> list[str]:
@@ -52,9 +53,11 @@ def wrong_rows(found, spelling: Spelling, shapes) -> list[str]:
     }
     wanted = _links(table_of(TableReader("truth", "truth", truth)), shapes)
     believed = [row_as_certain(row) for row in found.rows]
-    ours = _links(parse_draft(draft_text("x", "y", believed, {}, {}, (), {})), shapes)
-    names = {name for name in ours if ours[name] != wanted.get(name)}
-    return [row.name for row in found.rows if names & _expanded(row.name)]
+    prefix = common_prefix(shapes)  # a table does without it
+    inside = {name[len(prefix) :]: shape for name, shape in shapes.items()}
+    ours = _links(parse_draft(draft_text("x", "y", believed, {}, {}, (), {})), inside, prefix)
+    wrong = {name for name in canonical_tensors() if ours.get(name) != wanted.get(name)}
+    return [row.name for row in found.rows if wrong & _expanded(row.name)]
 
 
 def missed_rows(found, spelling: Spelling) -> set[str]:
@@ -66,12 +69,16 @@ def _expanded(name: str) -> set[str]:
     return {name.replace("{p}", kind) for kind in ("weight", "bias")}
 
 
-def _links(table, shapes):
+def _links(table, shapes, prefix=""):
     """Canonical name, of all blocks -> what it is made of."""
     found: dict[str, set[object]] = {}
     for links in bind(table, shapes).links.values():
         for link in links:
-            said = (str(sorted(link.indices.items())), link.our_step, link.theirs)
+            said = (
+                str(sorted(link.indices.items())),
+                link.our_step,
+                link.theirs and prefix + link.theirs,
+            )
             layout = _atoms(link) if link.theirs else ()
             found.setdefault(link.tensor.text, set()).add((*said, layout, link.their_step))
     return found

@@ -7,17 +7,20 @@ the package makes of it.
 """
 
 import re
+import tomllib
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from tests.parity.team import TABLE
 from tests.small_models import small_config
 from vitconvert.config import ViTConfig
 from vitconvert.tables.axes import Axes
 from vitconvert.tables.canonical import canonical_tensors, expected_shapes, instances
 from vitconvert.tables.expressions import Part, parse_expression
+from vitconvert.tables.templates import Index
 
 # Sizes of which no two are equal by chance.
 SIZES: dict[str, Any] = {"image_size": (40, 40), "patch_size": (8, 8), "in_channels": 3}
@@ -34,6 +37,7 @@ class Spelling:
         words: As in a table.
         beside: Names and shapes of tensors that are no ViT's, or that no row can spell.
         unspelled: Ours that the language of tables cannot spell for these names.
+        ignore: Patterns of what is beside.
     """
 
     rows: dict[str, str]
@@ -41,6 +45,7 @@ class Spelling:
     words: dict[str, tuple[str, ...]] = field(default_factory=dict)
     beside: dict[str, tuple[int, ...]] = field(default_factory=dict)
     unspelled: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
 
     def vit(self, **changes: Any) -> ViTConfig:
         """A small model of theirs."""
@@ -80,7 +85,11 @@ class Spelling:
                     key = item.key.write(one.indices)
                     if chosen:
                         steps = selected.setdefault(key, (layout, chosen.axis, {}))[2]
-                        steps[chosen.step] = tensor
+                        step = chosen.step
+                        number = (
+                            step.write(one.indices[step.name]) if isinstance(step, Index) else step
+                        )
+                        steps[number] = tensor
                     else:
                         found[key] = tensor.reshape(layout.shape(sizes)).contiguous()
         for key, (layout, axis, steps) in selected.items():
@@ -267,6 +276,7 @@ SPELLINGS: dict[str, Spelling] = {
             head.weight = visual.proj : feature label
         """),
         beside={"logit_scale": (), "text_projection": (36, 36), "transformer.text.ln": (36,)},
+        ignore=("text_projection", "transformer.text.*"),
     ),
     # 9: RADIO; its first tokens are rows of one array, which no row can spell
     "radio": Spelling(
@@ -411,6 +421,130 @@ SPELLINGS: dict[str, Spelling] = {
             norm.{p} = v.post_ln.{p}
         """),
         beside={"mm.0.weight": (80, 36), "mm.0.bias": (80,)},
+        ignore=("mm.*",),
+    ),
+}
+
+# The made-up team of tests/parity, whose words nobody has.
+_TEAM = tomllib.loads(TABLE)
+SPELLINGS["team"] = Spelling(
+    rows={
+        name: text.replace("{attn}", "layers.{i}.attention").replace("{part}", "layers.{i}")
+        for name, text in _TEAM["rows"].items()
+    }
+)
+
+# formats2.md 1.6 and 2, PyTorch's own encoder, and what people make.
+_BARE = {"norm": "rms", "norm_bias": False, "norm_eps": 1e-5, "class_token": False}
+_BARE |= {"pooling": "none", "num_classes": 0, "patch_bias": False, "pre_norm": True}
+_BARE |= {"final_norm": False, "qkv_bias": False, "proj_bias": False, "mlp_bias": False}
+_BARE |= {"position_embedding": "none", "rope": "axial"}
+SPELLINGS |= {
+    "pixtral": Spelling(
+        config={**_SWIGLU, **_BARE},
+        rows=_rows("""
+            patch_embed.proj.weight = vision_tower.patch_conv.weight
+            norm_pre.weight = vision_tower.ln_pre.weight
+            blocks.{i}.norm1.weight = {at}.attention_norm.weight
+            blocks.{i}.attn.qkv.weight = cat({at}.attention.q_proj.weight, {at}.attention.k_proj.weight, {at}.attention.v_proj.weight)
+            blocks.{i}.attn.proj.weight = {at}.attention.o_proj.weight
+            blocks.{i}.norm2.weight = {at}.ffn_norm.weight
+            blocks.{i}.mlp.fc1_g.weight = {at}.feed_forward.gate_proj.weight
+            blocks.{i}.mlp.fc1.weight = {at}.feed_forward.up_proj.weight
+            blocks.{i}.mlp.fc2.weight = {at}.feed_forward.down_proj.weight
+        """),
+        words={"at": ("vision_tower.transformer.layers.{i}",)},
+    ),
+    "mmseg": Spelling(
+        config={"num_classes": 0},
+        rows=_rows("""
+            cls_token = backbone.cls_token
+            pos_embed = backbone.pos_embed
+            patch_embed.proj.{p} = backbone.patch_embed.projection.{p}
+            blocks.{i}.norm1.{p} = backbone.layers.{i}.ln1.{p}
+            blocks.{i}.attn.qkv.weight = backbone.layers.{i}.attn.attn.in_proj_weight
+            blocks.{i}.attn.qkv.bias = backbone.layers.{i}.attn.attn.in_proj_bias
+            blocks.{i}.attn.proj.{p} = backbone.layers.{i}.attn.attn.out_proj.{p}
+            blocks.{i}.norm2.{p} = backbone.layers.{i}.ln2.{p}
+            blocks.{i}.mlp.fc1.{p} = backbone.layers.{i}.ffn.layers.0.0.{p}
+            blocks.{i}.mlp.fc2.{p} = backbone.layers.{i}.ffn.layers.1.{p}
+            norm.{p} = backbone.ln1.{p}
+        """),
+        beside={"decode_head.conv_seg.weight": (9, 36, 1, 1), "decode_head.conv_seg.bias": (9,)}
+        | {"auxiliary_head.x.weight": (36, 36)},
+        ignore=("decode_head.*", "auxiliary_head.*"),
+    ),
+    "torch_encoder": Spelling(
+        rows=_rows("""
+            cls_token = tok
+            pos_embed = pe : position width
+            patch_embed.proj.{p} = to_patches.{p}
+            blocks.{i}.norm1.{p} = enc.layers.{i}.norm1.{p}
+            blocks.{i}.attn.qkv.weight = enc.layers.{i}.self_attn.in_proj_weight
+            blocks.{i}.attn.qkv.bias = enc.layers.{i}.self_attn.in_proj_bias
+            blocks.{i}.attn.proj.{p} = enc.layers.{i}.self_attn.out_proj.{p}
+            blocks.{i}.norm2.{p} = enc.layers.{i}.norm2.{p}
+            blocks.{i}.mlp.fc1.{p} = enc.layers.{i}.linear1.{p}
+            blocks.{i}.mlp.fc2.{p} = enc.layers.{i}.linear2.{p}
+            norm.{p} = enc.norm.{p}
+            head.{p} = out.{p}
+        """),
+    ),
+    "nested": Spelling(
+        rows=_rows("""
+            cls_token = net.cls
+            pos_embed = net.pos
+            patch_embed.proj.{p} = net.embed.1.{p}
+            blocks.{i}.norm1.{p} = net.body.{i}.0.fn.0.{p}
+            blocks.{i}.attn.qkv.{p} = net.body.{i}.0.fn.1.all.{p}
+            blocks.{i}.attn.proj.{p} = net.body.{i}.0.fn.1.fc.{p}
+            blocks.{i}.norm2.{p} = net.body.{i}.1.fn.0.{p}
+            blocks.{i}.mlp.fc1.{p} = net.body.{i}.1.fn.1.{p}
+            blocks.{i}.mlp.fc2.{p} = net.body.{i}.1.fn.3.{p}
+            norm.{p} = net.head.0.{p}
+            head.{p} = net.head.1.{p}
+        """),
+    ),
+    "alternating": Spelling(
+        rows=_rows("""
+            cls_token = cls
+            pos_embed = position
+            patch_embed.proj.{p} = patchify.{p}
+            blocks.{i}.norm1.{p} = seq.{2*i}.ln.{p}
+            blocks.{i}.attn.qkv.{p} = cat(seq.{2*i}.to_queries.{p}, seq.{2*i}.to_keys.{p}, seq.{2*i}.to_values.{p})
+            blocks.{i}.attn.proj.{p} = seq.{2*i}.unify.{p}
+            blocks.{i}.norm2.{p} = seq.{2*i+1}.ln.{p}
+            blocks.{i}.mlp.fc1.{p} = seq.{2*i+1}.expand.{p}
+            blocks.{i}.mlp.fc2.{p} = seq.{2*i+1}.contract.{p}
+            norm.{p} = ln_out.{p}
+            head.{p} = cls_head.{p}
+        """),
+    ),
+    # blocks stacked in one array, as big_vision's scan has them
+    "stacked": Spelling(
+        rows=_rows("""
+            cls_token = params/cls
+            pos_embed = params/posemb
+            patch_embed.proj.weight = params/stem/kernel : y x channel width
+            patch_embed.proj.bias = params/stem/bias
+            blocks.{i}.norm1.weight = params/blocks/ln_attn/scale[layer={i}] : layer width
+            blocks.{i}.norm1.bias = params/blocks/ln_attn/bias[layer={i}] : layer width
+            blocks.{i}.attn.qkv.weight = cat({at}/query/kernel[layer={i}] : layer width head dim, {at}/key/kernel[layer={i}] : layer width head dim, {at}/value/kernel[layer={i}] : layer width head dim)
+            blocks.{i}.attn.qkv.bias = cat({at}/query/bias[layer={i}] : layer head dim, {at}/key/bias[layer={i}] : layer head dim, {at}/value/bias[layer={i}] : layer head dim)
+            blocks.{i}.attn.proj.weight = {at}/out/kernel[layer={i}] : layer head dim width
+            blocks.{i}.attn.proj.bias = {at}/out/bias[layer={i}] : layer width
+            blocks.{i}.norm2.weight = params/blocks/ln_ffn/scale[layer={i}] : layer width
+            blocks.{i}.norm2.bias = params/blocks/ln_ffn/bias[layer={i}] : layer width
+            blocks.{i}.mlp.fc1.weight = params/blocks/ffn/up/kernel[layer={i}] : layer width hidden
+            blocks.{i}.mlp.fc1.bias = params/blocks/ffn/up/bias[layer={i}] : layer hidden
+            blocks.{i}.mlp.fc2.weight = params/blocks/ffn/down/kernel[layer={i}] : layer hidden width
+            blocks.{i}.mlp.fc2.bias = params/blocks/ffn/down/bias[layer={i}] : layer width
+            norm.weight = params/final_ln/scale
+            norm.bias = params/final_ln/bias
+            head.weight = params/logits/kernel : feature label
+            head.bias = params/logits/bias
+        """),
+        words={"at": ("params/blocks/att",)},
     ),
 }
 

@@ -15,7 +15,7 @@ from vitconvert.tables.table_reader import TableReader
 from vitconvert.version import VERSION
 
 MARK = "# A draft of a table, by vitconvert"  # how a file that may be replaced begins
-_BLOCK = re.compile(r"[^\s(),|:=\[\]]*?\{(?:2\*)?i(?:\+[0-9]+)?\}")
+_BLOCK = re.compile(r"[^\s(),|:=\[\]]+?\{(?:2\*)?i(?:\+[0-9]+)?\}")
 _ENOUGH = 3  # rows that have the same beginning: it becomes a word
 _FIRST = ("blocks.{i}.mlp.fc1.weight", "blocks.{i}.attn.qkv.weight", "blocks.{i}.norm1.weight")
 

@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from vitconvert.drafting.knowledge import has, knowledge, words_of
@@ -138,9 +138,12 @@ def _loops(shapes: Mapping[str, Shape], depth: int) -> dict[str, tuple[str, tupl
     """Name -> its text with {i} and the names in all blocks; the first number that counts."""
     found: dict[str, tuple[int, str, tuple[str, ...]]] = {}
     starts: dict[str, int] = defaultdict(int)
-    for (before, after), numbers in _patterns(shapes).items():
-        index = _index(sorted(numbers), depth)
-        keys = tuple(numbers[n] for n in sorted(numbers))
+    counts = (
+        (p, names, c) for p, names in _patterns(shapes).items() for c in _counts(names, depth)
+    )
+    for (before, after), names, numbers in counts:
+        index = _index(numbers, depth)
+        keys = tuple(names[n] for n in numbers)
         if not index or len({shapes[key] for key in keys}) > 1:
             continue
         starts[before] += 1
@@ -152,6 +155,12 @@ def _loops(shapes: Mapping[str, Shape], depth: int) -> dict[str, tuple[str, tupl
         most = len(max(starts, key=lambda before: starts[before]))
         found = {key: loop for key, loop in found.items() if loop[0] == most}
     return {key: (text, keys) for key, (_, text, keys) in found.items()}
+
+
+def _counts(numbers: Iterable[int], depth: int) -> list[list[int]]:
+    """Numbers that may count the blocks: all, or every second, where parts of them alternate."""
+    every = sorted(numbers)
+    return [every[::2], every[1::2]] if len(every) == 2 * depth > 2 else [every]
 
 
 def _index(numbers: list[int], depth: int) -> str:

@@ -1,11 +1,13 @@
 """Which tensor of theirs is which of ours: what is certain, then what is a guess."""
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from vitconvert.drafting.entries import Entry
 from vitconvert.drafting.knowledge import (
+    groups_of,
     has,
     knowledge,
     order_of,
@@ -189,13 +191,13 @@ class Matching:
 
     def _doubt(self, stem: Stem, module: str) -> str:
         """Why what would be certain is not, or nothing."""
-        if self.by_values and not stem.valued:
-            return "its values are not the reference's"
+        if self.by_values:
+            return "" if stem.valued else "its values are not the reference's"
         if other := speaks_against(stem.words, module):
             return f"the only place of its shape, but its name sounds like {other}"
         first = self._first[stem.text]
         taken = (slot for of_kind in first.values() for slot, _ in of_kind.values())
-        if not stem.valued and self.guessed & set(taken):
+        if self.guessed & set(taken):
             return "what else it may be is a guess"
         return ""
 
@@ -292,9 +294,19 @@ class Matching:
         scores = {module: score(words, module) for module in stem.options}
         best = max(scores.values(), default=0)
         named = [module for module, points in scores.items() if points == best]
-        return named[0] if best >= _NAMED and len(named) == 1 else ""
+        if best < _NAMED or len(named) > 1:
+            return ""
+        # Words of one group say nothing against a matrix that is in another.
+        groups = set(groups_of(named[0]))
+        matrices = [
+            module
+            for module, of_kind in stem.options.items()
+            if any(slot.is_distinct for slot, _ in of_kind.values())
+        ]
+        return named[0] if all(groups & set(groups_of(m)) for m in matrices) else ""
 
 
+_NUMBER = re.compile(r"([0-9]+)")
 _NAMED = 2  # of `score`: a word of the place itself, not only of its kind
 # Modules of one shape, of which the first is applied first.
 _PAIRS = (("blocks.{i}.norm1", "blocks.{i}.norm2"), ("blocks.{i}.ls1", "blocks.{i}.ls2"))
@@ -309,11 +321,14 @@ def _own_words(stem: Stem, stems: Sequence[Stem]) -> frozenset[str]:
 
 def _by_their_number(stems: Sequence[Stem]) -> list[Stem]:
     """Two modules in the order of the one number in which their names differ, or none."""
-    only = [stem.words - stems[1 - n].words for n, stem in enumerate(stems)]
-    if all(len(words) == 1 and all(word.isdecimal() for word in words) for words in only):
-        numbers = [int(next(iter(words))) for words in only]
-        return [stem for _, stem in sorted(zip(numbers, stems, strict=True), key=lambda x: x[0])]
-    return []
+    pieces = [_NUMBER.split(next(iter(stem.entries.values())).keys[0]) for stem in stems]
+    first, second = pieces
+    if first[::2] != second[::2]:
+        return []
+    pairs = [(int(a), int(b)) for a, b in zip(first[1::2], second[1::2], strict=True) if a != b]
+    if len(pairs) != 1:
+        return []
+    return [*stems] if pairs[0][0] < pairs[0][1] else [*reversed(stems)]
 
 
 def _excluded(slots: Sequence[Slot], other: Stem) -> Iterator[Slot]:
