@@ -24,10 +24,12 @@ class _Package:
         return getattr(package, name)
 
 
+bitsandbytes = _Package("bitsandbytes")
 open_clip = _Package("open_clip")
 peft = _Package("peft")
 sklearn = _Package("sklearn")
 timm = _Package("timm")
+torchao = _Package("torchao")
 torchvision = _Package("torchvision")
 transformers = _Package("transformers")
 vit_pytorch = _Package("vit_pytorch")

@@ -94,7 +94,7 @@ def inspect(
     Args:
         source: A path or a reference, as for `load_model`.
         reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower,
-            ignore, adapter, lora_scale.
+            ignore, adapter, lora_scale, rescue, dequantise.
 
     Raises:
         SourceError: The source leads to no file.
@@ -128,6 +128,10 @@ def load_checkpoint(source: Source, **reading: Unpack[ReadArguments]) -> Checkpo
         adapter: A LoRA or DoRA adapter of PEFT, a path or a reference, to merge into the model.
         lora_scale: What the product of an adapter's two matrices is multiplied with, where no
             adapter_config.json says it: lora_alpha / r.
+        rescue: Of a whole model, as torch.save(model, path) writes it, read the tensors as data.
+            Nothing is run, and whether the model computes what their names say is not known.
+        dequantise: Compute the weights of a quantised file (bitsandbytes, torchao) in this:
+            "float32" or "bfloat16".
 
     Raises:
         SourceError: The source leads to no file.
@@ -166,12 +170,13 @@ def load_model(
         in_channels: Adapt to images of this many channels, as timm adapts a first convolution.
         num_classes: Replace the head by a new one of this size (0: none).
         dtype: Cast the weights; by default, half-precision weights become float32, which is exact
-            and what their projects compute in on a CPU, and others are not cast.
+            and what their projects compute in on a CPU, and others are not cast. Those of a
+            quantised file are computed in it.
         device: Where the model goes.
         fast: Build a `model.fast.FastViT`, for inference only: faster, and equal within rounding
             where the usual one is equal to the last bit.
         reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower,
-            ignore, adapter, lora_scale.
+            ignore, adapter, lora_scale, rescue, dequantise.
 
     Raises:
         UsageError: There is no such device, or a change makes no sense for this model.
@@ -182,7 +187,7 @@ def load_model(
         >>> logits = model(images)                        # doctest: +SKIP
     """
     return build_model(
-        load_checkpoint(source, **reading),
+        load_checkpoint(source, **_computed_in(dtype, reading)),
         image_size=image_size,
         patch_size=patch_size,
         in_channels=in_channels,
@@ -241,7 +246,7 @@ def predict(
     from vitconvert.inference.photographs import ready
     from vitconvert.inference.predict import predict as predict_with
 
-    opened = _checkpoint_or_model(model)
+    opened = _checkpoint_or_model(model, dtype)
     if isinstance(opened, Checkpoint):
         labels = labels or opened.labels
     built, prepared = ready(opened, preprocessing, fast=fast, dtype=dtype, device=device)
@@ -290,7 +295,7 @@ def embed(
     from vitconvert.inference.photographs import ready
 
     built, prepared = ready(
-        _checkpoint_or_model(model),
+        _checkpoint_or_model(model, dtype),
         preprocessing,
         # Without its head, a fast model computes nothing but the features.
         num_classes=None if projected else 0,
@@ -351,7 +356,7 @@ def plan_conversion(
         classes=classes,
         dtype=dtype,
     )
-    target, reading = _target(to, reading)
+    target, reading = _target(to, _computed_in(dtype, reading))
     return plan_checkpoint(
         load_checkpoint(source, **reading),
         to=target,
@@ -403,7 +408,7 @@ def convert(
         overwrite: Replace an earlier output. What vitconvert did not write is never replaced.
         command: The command that the record of the output names.
         reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower,
-            ignore, adapter, lora_scale.
+            ignore, adapter, lora_scale, rescue, dequantise.
 
     Raises:
         NotRepresentable: The target cannot compute this function.
@@ -424,7 +429,7 @@ def convert(
         classes=classes,
         dtype=dtype,
     )
-    target, reading = _target(to, reading)
+    target, reading = _target(to, _computed_in(dtype, reading))
     return convert_checkpoint(
         load_checkpoint(source, **reading),
         to=target,
@@ -445,6 +450,7 @@ def convert_state_dict(
     dialect: str | None = None,
     overrides: Mapping[str, Any] | None = None,
     table: str | PathLike[str] | None = None,
+    tower: str | None = None,
 ) -> "dict[str, torch.Tensor]":
     """Convert a state dict in memory to the names and layouts of another dialect.
 
@@ -455,6 +461,8 @@ def convert_state_dict(
         overrides: Fields of ViTConfig that the tensors do not show.
         table: A TOML file with one more dialect: the target, if `to` is its name ("team" of
             team.toml), or else that of the state dict.
+        tower: What stands before the names of the ViT in a larger model's, as for
+            `load_checkpoint`.
 
     Raises:
         NotRepresentable: The target cannot compute this function.
@@ -463,7 +471,7 @@ def convert_state_dict(
     from vitconvert.checkpoint.reading import read_state_dict
     from vitconvert.export.convert import respell
 
-    reading = ReadArguments(dialect=dialect, overrides=overrides, table=table)
+    reading = ReadArguments(dialect=dialect, overrides=overrides, table=table, tower=tower)
     target, reading = _target(to, reading)
     return respell(*read_state_dict(state_dict, ReadOptions(**reading)), target)
 
@@ -530,8 +538,8 @@ def verify(
         preprocess: With `images`, what a model of your own does with an image that Pillow opened,
             to a tensor (C, H, W); by default, it takes the preprocessing of the checkpoint.
         reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower,
-            ignore, adapter, lora_scale. With a model of your own, `dialect` and `table` are about
-            the names of its tensors, and the others about `against`.
+            ignore, adapter, lora_scale, rescue, dequantise. With a model of your own, `dialect` and
+            `table` are about the names of its tensors, and the others about `against`.
 
     Raises:
         VitConvertError: A checkpoint cannot be loaded, as for `load_model`.
@@ -609,7 +617,7 @@ def record_golden(
         seed, batch: Which images, and how many of each kind.
         tolerance: Of the proof, as for `verify`.
         overwrite: Replace an earlier golden file, and nothing else.
-        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer.
+        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower.
 
     Raises:
         ParityFailed: vitconvert's ViT does not compute what the checkpoint's project computes;
@@ -690,7 +698,7 @@ def audit(
         seed, batch: Which images of noise and photographs, and how many of each.
         without: What to leave out: "bfloat16", "float16", "fast", "compiled" (which takes most of
             the time) or "onnxruntime".
-        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer.
+        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower.
 
     Raises:
         VitConvertError: The checkpoint cannot be loaded, as for `load_model`.
@@ -722,6 +730,10 @@ def diff(
     adapter_b: str | PathLike[str] | Located | None = None,
     lora_scale_a: float | None = None,
     lora_scale_b: float | None = None,
+    rescue_a: bool = False,
+    dequantise_a: str | None = None,
+    rescue_b: bool = False,
+    dequantise_b: str | None = None,
     header: bool = False,
 ) -> "Difference":
     """Say how two checkpoints differ, tensor by tensor under common names.
@@ -732,9 +744,9 @@ def diff(
     Args:
         a, b: Paths or references, as for `load_model`.
         dialect_a, overrides_a, architecture_a, table_a, prefer_a, tower_a, adapter_a,
-            lora_scale_a: How to read a, as for `load_checkpoint`.
+            lora_scale_a, rescue_a, dequantise_a: How to read a, as for `load_checkpoint`.
         dialect_b, overrides_b, architecture_b, table_b, prefer_b, tower_b, adapter_b,
-            lora_scale_b: How to read b.
+            lora_scale_b, rescue_b, dequantise_b: How to read b.
         header: Compare headers only; no weights are read.
 
     Raises:
@@ -754,6 +766,8 @@ def diff(
         tower=tower_a,
         adapter=adapter_a,
         lora_scale=lora_scale_a,
+        rescue=rescue_a,
+        dequantise=dequantise_a,
     )
     options_b = ReadOptions(
         dialect=dialect_b,
@@ -764,6 +778,8 @@ def diff(
         tower=tower_b,
         adapter=adapter_b,
         lora_scale=lora_scale_b,
+        rescue=rescue_b,
+        dequantise=dequantise_b,
     )
     located_a, located_b = locate(a, tower=tower_a), locate(b, tower=tower_b)
     return diff_located(located_a, located_b, options_a, options_b, header=header)
@@ -845,8 +861,17 @@ def build_lucidrains(source: Source | ViTConfig) -> "nn.Module":
     return build_vit_pytorch(source if isinstance(source, ViTConfig) else load_checkpoint(source))
 
 
-def _checkpoint_or_model(model: "ViT | Source") -> "ViT | Checkpoint":
-    return load_checkpoint(model) if isinstance(model, str | PathLike | Located) else model
+def _checkpoint_or_model(model: "ViT | Source", dtype: "torch.dtype | None") -> "ViT | Checkpoint":
+    if not isinstance(model, str | PathLike | Located):
+        return model
+    return load_checkpoint(model, **_computed_in(dtype, {}))
+
+
+def _computed_in(dtype: "torch.dtype | None", reading: ReadArguments) -> ReadArguments:
+    """How to read a checkpoint whose weights are cast: quantised ones are computed in that."""
+    if dtype is None or reading.get("dequantise"):
+        return reading
+    return {**reading, "dequantise": str(dtype).removeprefix("torch.")}
 
 
 # Classes of results, which nobody needs before a function has returned one; ViT needs torch.

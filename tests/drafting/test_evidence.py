@@ -1,6 +1,7 @@
 """What a draft believes, and what it does not: values before names, names before order."""
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -244,3 +245,26 @@ def test_a_bias_that_is_left_out_has_to_be_zero(tmp_path):
     tensors["blocks.3.attn.qkv.bias"][40] = 0.5
     found = vitconvert.draft_table(file, like=reference(tmp_path, config, tensors))
     assert [row.name for row in found.guesses] == ["blocks.{i}.attn.qkv.bias"]
+
+
+def test_error_a_file_of_too_many_names(tmp_path):
+    def more(tensors):
+        words = map("".join, product("abcdefghijk", repeat=3))
+        return tensors | {f"{word}.x": torch.ones(36) for word in words}
+
+    with pytest.raises(UsageError, match="too many names to draft a table for"):
+        _drafted(tmp_path, "mlx_image", more)
+    assert not (tmp_path / "team.toml").exists()
+
+
+def test_names_of_thousands_of_numbers_take_no_time(tmp_path):
+    long = "1." * 50_000
+
+    def more(tensors):
+        whole = {"counts": torch.ones(36, dtype=torch.int64)}
+        return tensors | {f"{long}{n}": torch.ones(36) for n in range(20)} | whole
+
+    found, _, _ = _drafted(tmp_path, "mlx_image", more)
+    assert len(found.left) == 21
+    assert len(found.certain) == 12
+    assert len(found.text) < 100_000

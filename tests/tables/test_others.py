@@ -7,6 +7,7 @@ from tests.conversion.header import hf
 from tests.conversion.header import timm as timm_header
 from tests.packages import timm, torchvision, transformers
 from vitconvert.errors import TensorMismatch, UnknownDialect
+from vitconvert.tables import others
 from vitconvert.tables.detection import recognise
 from vitconvert.tables.dialects import builtin_tables
 from vitconvert.tables.others import seems_to_be
@@ -152,4 +153,13 @@ def test_quantised_weights_are_called_by_their_name(more, program):
         recognise(shapes)
     assert error.value.fact == f"These weights are quantised: {program}."
     assert error.value.evidence["seen by"].startswith(_LINEAR)
-    assert error.value.hint == "convert the checkpoint that it was quantised from."
+    computable = program not in ("GPTQ", "AWQ")
+    assert error.value.computable == computable
+    command = "--dtype float32 (in Python, dequantise='float32') computes these weights"
+    assert error.value.hint.startswith(command if computable else "convert the checkpoint")
+
+
+def test_no_mark_is_longer_than_what_is_looked_at():
+    sections = (marks for section in others._sections().values() for marks in section.values())
+    words = [mark.count(".") + 1 for marks in sections for mark in marks]
+    assert max(words) <= others._MOST_WORDS

@@ -1,6 +1,6 @@
 """What the files of a larger model say of the ViT inside it, besides its configuration."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from vitconvert.checkpoint.companions import Companions
@@ -39,19 +39,19 @@ def preprocessing_of(
     return stated, ()
 
 
-def what_is_read(companions: Companions) -> tuple[str, ...]:
-    """Which layer of the ViT the larger model reads, where its config.json says so."""
-    whole = companions.whole_config
-    return tuple(_sentences(whole)) if whole else ()
+def what_is_read(companions: Companions, part: Part) -> tuple[str, ...]:
+    """What the larger model reads of the ViT, by its config.json or else by its code."""
+    read = _stated(companions.whole_config) or part.tower.reads
+    return (f"the larger model reads {read}; here is the ViT's own output",) if read else ()
 
 
-def _sentences(config: Mapping[str, Any]) -> Iterator[str]:
+def _stated(config: Mapping[str, Any]) -> str:
+    """The layer that config.json names, and which of its tokens."""
     said = sections()["reads"]
     layer = next((config[key] for key in said["layer"] if config.get(key) is not None), None)
     numbers = layer if isinstance(layer, list) else [layer]
     if not numbers or not all(type(number) is int for number in numbers):
-        return
+        return ""
     layers = f"layer{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
     chosen = (said["tokens"].get(str(config.get(key))) for key in said["chosen_by"])
-    tokens = next(filter(None, chosen), "")
-    yield f"the larger model reads {layers} of this ViT{tokens}; here is the ViT's own output"
+    return f"{layers} of this ViT{next(filter(None, chosen), '')}"

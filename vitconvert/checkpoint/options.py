@@ -33,6 +33,8 @@ class ReadOptions:
         lora_scale: What the product of its two matrices is multiplied with, where no
             adapter_config.json says it: lora_alpha / r.
         ignore: Patterns of names of tensors that play no part, such as `["aux_head.*"]`.
+        rescue: Of a whole model that torch.save wrote, read the tensors as data; nothing is run.
+        dequantise: Compute the weights of a quantised file in this: "float32" or "bfloat16".
     """
 
     dialect: str | None = None
@@ -44,6 +46,8 @@ class ReadOptions:
     adapter: str | PathLike[str] | Located | None = None
     lora_scale: float | None = None
     ignore: Sequence[str] = ()
+    rescue: bool = False
+    dequantise: str | None = None
 
     def ignored(self, names: Iterable[str]) -> dict[str, str]:
         """Which of these tensors `ignore` names, and the reason.
@@ -94,3 +98,5 @@ class ReadArguments(TypedDict, total=False):
     adapter: str | PathLike[str] | Located | None
     lora_scale: float | None
     ignore: Sequence[str]
+    rescue: bool
+    dequantise: str | None

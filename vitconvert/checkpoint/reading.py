@@ -14,6 +14,7 @@ from vitconvert.checkpoint.companions import Companions
 from vitconvert.checkpoint.larger_model import preprocessing_of, what_is_read
 from vitconvert.checkpoint.merging import Merge, merge_into
 from vitconvert.checkpoint.options import ReadOptions
+from vitconvert.checkpoint.quantised import Dequantised, dequantised
 from vitconvert.checkpoint.unchanged import State, states_of
 from vitconvert.checkpoint.weights import Weights
 from vitconvert.config import ViTConfig
@@ -23,7 +24,7 @@ from vitconvert.conversion.derivation import Gathered, derive_config, gather_fac
 from vitconvert.conversion.plan import plan_reading
 from vitconvert.conversion.statements import Statements, parse_fields
 from vitconvert.conversion.tensor_evidence import USER
-from vitconvert.errors import SourceError, UsageError
+from vitconvert.errors import Quantised, SourceError, UsageError
 from vitconvert.labels import Labels, stated_labels
 from vitconvert.sources import Located
 from vitconvert.tables.binding import Shape
@@ -48,10 +49,9 @@ def read_checkpoint(located: Located, options: ReadOptions | None = None) -> Che
     """
     options = options or ReadOptions()
     before = states_of(_may_be_read(located))
-    container = open_weights(located, options)
-    companions = Companions(located=located)
+    container, companions = open_weights(located, options), Companions(located=located)
     container, adapter = separated(container, located, options)
-    part = recognise_part(container, companions, options)
+    container, part, quantised = computed_part(container, companions, options)
     _check_fetched(located, part)
     container, companions = narrowed(container, companions, part)
     container, part, merge = with_adapter(container, companions, part, adapter, options)
@@ -59,17 +59,19 @@ def read_checkpoint(located: Located, options: ReadOptions | None = None) -> Che
     gathered = gather(part, statements)
     config, ledger = prove(container, part, gathered, statements)
     preprocessing, unknown = preprocessing_of(companions, part, config)
-    ledger = replace(ledger, notes=(*ledger.notes, *what_is_read(companions), *unknown))
+    ledger = replace(ledger, notes=(*ledger.notes, *what_is_read(companions, part), *unknown))
     weights = Weights(
         container=container, recognised=part.recognised, config=config, tower=part.tower
     )
+    done = [quantised.description(part.names)] if quantised else []
+    done += [merge.description] if merge else []
     other_classes = merge and merge.base.config.num_classes != config.num_classes
     return Checkpoint(
         tensors=weights.tensors,
         config=config,
         preprocessing=preprocessing,
         own_labels=None if other_classes else _own_labels(companions, config.num_classes),
-        ledger=ledger.with_changes([merge.description]) if merge else ledger,
+        ledger=ledger.with_changes(filter(None, done)),
         weights=weights,
         merge=merge,
         companions=companions,
@@ -112,7 +114,9 @@ def open_weights(located: Located, options: ReadOptions) -> Container:
         UsageError: It has no weights under the preferred key.
     """
     prefer = options.prefer
-    container = open_container(_path(located), prefer=(prefer,) if prefer else ())
+    container = open_container(
+        _path(located), prefer=(prefer,) if prefer else (), rescue=options.rescue
+    )
     if prefer and prefer not in container.wrapper:
         raise UsageError(
             f"The checkpoint has no weights under {prefer!r}.",
@@ -137,6 +141,26 @@ def recognise_part(container: Container, companions: Companions, options: ReadOp
     shapes = {name: info.shape for name, info in container.manifest.items()}
     tables = options.tables(companions.own.get("target"))
     return _part_of(shapes, companions.config, options, tables)
+
+
+def computed_part(
+    container: Container, companions: Companions, options: ReadOptions
+) -> tuple[Container, Part, Dequantised | None]:
+    """The ViT in a file, among the weights that quantised ones stand for if that is asked for.
+
+    Raises:
+        Quantised: They are, and it is not asked for.
+        VitConvertError: As `recognise_part` and `quantised.dequantised`.
+    """
+    try:
+        return container, recognise_part(container, companions, options), None
+    except Quantised as error:
+        # Of a header alone, what says how weights are packed is not here.
+        if options.dequantise is None or companions.located.fetched or not error.computable:
+            raise
+        computed = dequantised(container, options.dequantise)
+    container = computed.container
+    return container, recognise_part(container, companions, options), computed
 
 
 def _part_of(

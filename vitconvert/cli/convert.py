@@ -117,11 +117,19 @@ def _convert(source: str, options: dict[str, Any]) -> int:
 
 @contextmanager
 def _naming_the_command() -> Iterator[None]:
-    """Within the block, a refusal of the target ends with the command that works."""
-    from vitconvert.errors import NotRepresentable
+    """Within the block, a refusal ends with the command that works."""
+    from vitconvert.errors import NotRepresentable, Quantised, UnsafeFile
 
     try:
         yield
+    except UnsafeFile as error:
+        if error.rescuable:
+            error.evidence["command"] = _typed_again(rescue=True)
+        raise
+    except Quantised as error:
+        if error.computable:
+            error.evidence["command"] = _typed_again(dtype="float32")
+        raise
     except NotRepresentable as error:
         others = [name for name in error.holders if name != "vit"] or list(error.holders)
         if error.steps:

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from vitconvert.cli.options import (
+    computing_option,
     fetching_options,
     locate_options,
     parse_adapting,
+    parse_dequantise,
     parse_settings,
     reading_options,
     reporting_options,
@@ -40,6 +42,7 @@ def command(name: str, help_text: str) -> click.Command:
     @click.argument("b")
     @click.option("--header", is_flag=True, help="Compare headers only; reads no weights.")
     @click.option("-v", "--verbose", is_flag=True, help="List every tensor that differs.")
+    @computing_option
     @reading_options
     @_options_of("a")
     @_options_of("b")
@@ -97,6 +100,8 @@ def _reading(options: dict[str, Any], side: str) -> dict[str, Any]:
     return {
         **asked,
         f"overrides_{side}": parse_settings(settings),
+        f"rescue_{side}": options["rescue"],
+        f"dequantise_{side}": parse_dequantise(options),
         **{f"{name}_{side}": value for name, value in adapting.items()},
     }
 

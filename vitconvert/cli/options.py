@@ -54,6 +54,16 @@ _READING = (
         metavar="PATTERN",
         help="Leave tensors out, such as 'aux_head.*'. May be repeated.",
     ),
+    click.option(
+        "--rescue",
+        is_flag=True,
+        help="Of a whole model that torch.save wrote, take the tensors as data; runs nothing.",
+    ),
+)
+_COMPUTING = click.option(
+    "--dtype",
+    type=click.Choice(["float32", "bfloat16"]),
+    help="Compute the weights of a quantised file in this.",
 )
 _ADAPTING = (
     click.option(
@@ -115,6 +125,11 @@ def reading_options(command: Command) -> Command:
     return apply_options((*_READING, *_ADAPTING), command)
 
 
+def computing_option(command: Command) -> Command:
+    """`--dtype` of verbs that cast no weights: what quantised ones are computed in."""
+    return _COMPUTING(command)
+
+
 def changing_options(command: Command) -> Command:
     """Options on how to change the model."""
     return apply_options(_CHANGING, command)
@@ -168,12 +183,19 @@ def parse_classes(options: tuple[str, ...]) -> list[str] | None:
 
 def parse_reading(options: dict[str, Any]) -> dict[str, Any]:
     """The reading options, as `vitconvert.load_checkpoint` takes them."""
-    names = ("dialect", "architecture", "table", "prefer", "tower", "ignore")
+    names = ("dialect", "architecture", "table", "prefer", "tower", "ignore", "rescue")
     return {
         **{name: options[name] for name in names},
         "overrides": parse_settings(options["settings"]),
+        "dequantise": parse_dequantise(options),
         **parse_adapting(options, options["adapter"]),
     }
+
+
+def parse_dequantise(options: dict[str, Any]) -> str | None:
+    """`--dtype`, as far as it is about quantised weights."""
+    dtype: str | None = options["dtype"]
+    return None if dtype == "keep" else dtype
 
 
 def parse_adapting(options: dict[str, Any], adapter: str | None) -> dict[str, Any]:

@@ -80,7 +80,8 @@ def _key_bias_cancels(config: ViTConfig) -> bool:
     A rotary embedding turns it by the position, a norm of q and k rescales it, and heads that are
     differences have two softmaxes, for each of which it holds.
     """
-    return config.joined_qkv and config.qkv_bias and config.rope == "none" and not config.qk_norm
+    normed = config.qk_norm or config.whole_qk_norm
+    return config.joined_qkv and config.qkv_bias and config.rope == "none" and not normed
 
 
 def _drop_key_bias(tensors: Tensors, config: ViTConfig) -> Tensors:

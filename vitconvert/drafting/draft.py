@@ -13,10 +13,11 @@ from vitconvert.containers import Container
 from vitconvert.drafting.draft_text import draft_text, parse_draft
 from vitconvert.drafting.entries import Entry, entries_of, no_part
 from vitconvert.drafting.facts import facts_of
-from vitconvert.drafting.matching import Match, Matching, Stem, stems_of
+from vitconvert.drafting.matching import Match, Matching
 from vitconvert.drafting.reference import Reference
 from vitconvert.drafting.rows import DraftRow, rows_of
 from vitconvert.drafting.slots import sizes_of, slots_of
+from vitconvert.drafting.stems import Stem, stems_of
 from vitconvert.drafting.values import Values
 from vitconvert.errors import ConflictingFact, UsageError, VitConvertError, some
 from vitconvert.sources import Located
@@ -27,7 +28,9 @@ from vitconvert.tables.detection import common_prefix
 from vitconvert.tables.others import refuse_quantised
 from vitconvert.wrappers import why_beside
 
+_MOST = 1000  # names, those of blocks counted once
 _TAKEN = "other tensors took the places that it fits"
+_UNLIKE = "nothing of the reference is like it"
 _ENOUGH = 0.5  # of the tensors: with fewer equal ones, the weights are not taken for the same
 
 
@@ -108,22 +111,16 @@ def draft_located(located: Located, reference: Reference, options: ReadOptions) 
     container = open_weights(located, options)
     shapes, prefix = _shapes(container, options)
     refuse_quantised(shapes)
-    names = entries_of(shapes, reference.config.depth)
-    matches, fitting, values, told = _matches(names.entries, container, prefix, reference)
+    names = entries_of(_of_floats(shapes, container, prefix), reference.config.depth)
+    _check_count(names.entries)
+    found = _find(names.entries, container, prefix, reference)
     source = published(located.reference)
-    if not any(match.slot.looped for match in matches):
+    if not any(match.slot.looped for match in found.matches):
         raise _not_like(source, reference, shapes)
-    rows, left = rows_of(matches, values)
-    used = {key for match in matches for key in match.entry.keys}
-    taken = {key for entry in fitting for key in entry.keys} - used
-    unmatched = {
-        key: _TAKEN if key in taken else "nothing of the reference is like it"
-        for key in shapes
-        if key not in used
-    }
-    left = {**unmatched, **names.left, **left}
-    ignored = {key: why for key in left if (why := no_part(key))}
-    left = {key: why for key, why in left.items() if key not in ignored}
+    rows, parts = rows_of(found.matches, found.values)
+    unused = {**found.unused(shapes), **names.left, **parts}
+    ignored = {key: why for key in unused if (why := no_part(key))}
+    left = {key: why for key, why in unused.items() if key not in ignored}
     unfilled = _unfilled(reference.config, rows)
     facts = facts_of(reference.config, rows, ignored, shapes)
     text = draft_text(source, reference.name, rows, ignored, left, unfilled, facts)
@@ -135,10 +132,52 @@ def draft_located(located: Located, reference: Reference, options: ReadOptions) 
         left=left,
         unfilled=unfilled,
         config=facts,
-        values=told,
+        values=found.told,
         problem=_problem(text, shapes, reference.config),
         text=text,
     )
+
+
+def _of_floats(shapes: Mapping[str, Shape], container: Container, prefix: str) -> dict[str, Shape]:
+    """Those that may be weights: whole numbers are none."""
+    kinds = {key: container.manifest[prefix + key].dtype for key in shapes}
+    return {k: s for k, s in shapes.items() if kinds[k].startswith(("float", "bfloat"))}
+
+
+def _check_count(entries: Sequence[Entry]) -> None:
+    """Refuse a file that would take long: each name is compared with every other."""
+    if len(entries) > _MOST:
+        raise UsageError(
+            "The file has too many names to draft a table for.",
+            evidence={
+                "names": f"{len(entries)}, those of blocks counted once; {_MOST} at most",
+                "such as": some(entry.text for entry in entries),
+            },
+            hint="--ignore PATTERN leaves those out that are no ViT's.",
+        )
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What is what.
+
+    Attributes:
+        matches: Of each tensor that has a place.
+        fitting: Everything that has the shape of one.
+        values: Those of both sides, if the reference has the same weights.
+        told: How many are equal, or why none were compared.
+    """
+
+    matches: Sequence[Match]
+    fitting: Sequence[Entry]
+    values: Values | None
+    told: str
+
+    def unused(self, shapes: Mapping[str, Shape]) -> dict[str, str]:
+        """Names of tensors that have no place, and why."""
+        used = {key for match in self.matches for key in match.entry.keys}
+        fitting = {key for entry in self.fitting for key in entry.keys}
+        return {k: _TAKEN if k in fitting else _UNLIKE for k in shapes if k not in used}
 
 
 def _shapes(container: Container, options: ReadOptions) -> tuple[dict[str, Shape], str]:
@@ -153,33 +192,32 @@ def _shapes(container: Container, options: ReadOptions) -> tuple[dict[str, Shape
     return {name[len(prefix) :]: shape for name, shape in shapes.items()}, prefix
 
 
-def _matches(
+def _find(
     entries: Sequence[Entry], container: Container, prefix: str, reference: Reference
-) -> tuple[list[Match], list[Entry], Values | None, str]:
-    """What is what, and what might be; the values if they are the reference's, and how many are."""
-    slots, _ = slots_of(reference.config)
+) -> _Found:
+    slots = slots_of(reference.config)
     sizes = sizes_of(reference.config)
-    if reference.tensors is None:
-        stems = stems_of(entries, slots, sizes, None)
-        return *_decided(stems, by_values=False), None, "none to compare"
+    told = "none to compare"
+    if reference.tensors is not None:
 
-    def read(key: str) -> Any:
-        return container.read(prefix + key)
+        def read(key: str) -> Any:
+            return container.read(prefix + key)
 
-    values = Values(theirs=read, ours=reference.tensors, sizes=sizes)
-    stems = stems_of(entries, slots, sizes, values)
-    fitting = [stem for stem in stems if stem.options]
-    equal = sum(stem.valued for stem in fitting)
-    told = f"{equal} of {len(fitting)} modules that fit have the reference's"
-    if equal > _ENOUGH * len(fitting):
-        return *_decided(stems, by_values=True), values, told
-    stems = stems_of(entries, slots, sizes, None)
-    return *_decided(stems, by_values=False), None, f"{told}: other weights"
+        values = Values(theirs=read, ours=reference.tensors, sizes=sizes)
+        stems = stems_of(entries, slots, sizes, values)
+        fitting = [stem for stem in stems if stem.options]
+        equal = sum(stem.valued for stem in fitting)
+        told = f"{equal} of {len(fitting)} modules that fit have the reference's"
+        if equal > _ENOUGH * len(fitting):
+            return _decided(stems, values, told)
+        told += ": other weights"
+    return _decided(stems_of(entries, slots, sizes, None), None, told)
 
 
-def _decided(stems: Sequence[Stem], *, by_values: bool) -> tuple[list[Match], list[Entry]]:
+def _decided(stems: Sequence[Stem], values: Values | None, told: str) -> _Found:
     fitting = [entry for stem in stems if stem.options for entry in stem.entries.values()]
-    return Matching(stems, by_values=by_values).matches(), fitting
+    matches = Matching(stems, by_values=values is not None).matches()
+    return _Found(matches, fitting, values, told)
 
 
 def _not_like(source: str, reference: Reference, shapes: Mapping[str, Shape]) -> UsageError:

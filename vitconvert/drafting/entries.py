@@ -16,6 +16,7 @@ SIGNS = {":": "colon", "(": "open", ")": "close", "|": "bar", "=": "equals", ","
 SIGNS |= {"[": "left", "]": "right", " ": "blank"}
 TO_WORDS = str.maketrans({sign: f"{{{word}}}" for sign, word in SIGNS.items()})
 _UNSPELLABLE = re.compile(r"[{}*\x00-\x1f\x7f-\x9f\ud800-\udfff]|[^\S ]|\A(?:zeros|cat)\Z")
+_LONGEST = 500  # letters of a name; each of its numbers may count, which takes its square
 _MANY = 3  # names that count as far, and not to the depth, are of another part
 
 
@@ -109,7 +110,7 @@ def _as_stacked(entry: Entry, depth: int) -> Entry:
 
 
 def _why_left(key: str) -> str:
-    if _UNSPELLABLE.search(key):
+    if len(key) > _LONGEST or _UNSPELLABLE.search(key):
         return "the language of tables cannot spell this name"
     if why := no_part(key):
         return why

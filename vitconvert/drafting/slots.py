@@ -79,22 +79,16 @@ class Layout:
         return self.axes.names[:1] != () and self.axes.names[0] not in ours.dims[0].axes
 
 
-def slots_of(config: ViTConfig) -> tuple[list[Slot], list[str]]:
-    """What tensors of theirs may be, and names of ours that are not drafted.
-
-    Not drafted are tensors that are counted by more than the block.
-    """
+def slots_of(config: ViTConfig) -> list[Slot]:
+    """What tensors of theirs may be; none of ours that is counted by more than the block."""
     found: list[Slot] = []
-    beyond: list[str] = []
     whole: dict[str, Axes] = {}
     for name, several in instances(config).items():
         indices = tuple(several[0].indices) if several else ()
-        if indices not in ((), ("i",)):
-            beyond.append(name)
-        elif several:
+        if several and indices in ((), ("i",)):
             whole[name] = several[0].axes
             found += _of_tensor(name, several[0].axes, bool(indices))
-    return [*found, *_packed(whole)], beyond
+    return [*found, *_packed(whole)]
 
 
 def _of_tensor(name: str, axes: Axes, looped: bool) -> Iterator[Slot]:

@@ -211,10 +211,11 @@ def _nearest(bindings: Sequence[_Attempt], count: int) -> _Attempt:
         table = nearest.table
         evidence["nearest"] = f"{table.name} ({table.title}), which explains {nearest.explained}"
     if seems := seems_to_be(shapes):
+        what, step = seems
         raise UnknownDialect(
-            f"This seems to be {seems}, which is no Vision Transformer that vitconvert knows.",
+            f"This seems to be {what}, which is no Vision Transformer that vitconvert knows.",
             evidence={**evidence, "unexplained": some(left, 4)},
-            hint="name a checkpoint of a ViT; `vitconvert list` shows what is known.",
+            hint=step,
         )
     raise UnknownDialect(
         "No table of weights_map/ explains these tensors.",
