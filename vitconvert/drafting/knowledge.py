@@ -9,8 +9,6 @@ from vitconvert.toml_files import LazyToml, tables_dir
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
-Said = frozenset[str]  # words that a name has, all of which one entry of the file asks for
-
 
 @functools.cache
 def knowledge() -> Mapping[str, Any]:
