@@ -77,6 +77,24 @@ def test_values_show_a_rare_layout(tmp_path):
     assert all(torch.equal(loaded[name], tensor) for name, tensor in tensors.items())
 
 
+def test_a_constant_bias_lies_as_its_weight(tmp_path):
+    def by_heads(tensors):
+        return _by_heads(tensors) | {k: v for k, v in tensors.items() if not v.any()}
+
+    spelling = SPELLINGS["mmpretrain"]
+    config = spelling.vit()
+    tensors = {k: v * 0 if k.endswith("bias") else v for k, v in weights(spelling, config).items()}
+    like = reference(tmp_path, config, tensors)
+    file = spelled(tmp_path, spelling, config, tensors)
+    found = vitconvert.draft_table(file, like=like)
+    assert _row(found, QKV).certain
+    assert _row(found, QKV).spelling == "backbone.layers.{i}.attn.qkv.{p}"
+    save_file({k: v.contiguous() for k, v in by_heads(load_file(file)).items()}, file)
+    found = vitconvert.draft_table(file, like=like)
+    assert found.problem is None
+    assert _row(found, "blocks.{i}.attn.qkv.bias").spelling.endswith(" : (head qkv dim)")
+
+
 def _mixed_rows(tensors):
     """An order of rows that no layout has."""
     return {k: v.flip(0) if ".qkv." in k else v for k, v in tensors.items()}

@@ -232,10 +232,12 @@ def _with_layouts(found: Sequence[tuple[Stem, str, str, bool]]) -> list[Match]:
     lies = _orientations(found)
     matches = []
     for stem, module, reason, certain in found:
-        for kind, (slot, layouts) in stem.options[module].items():
+        for kind, (slot, several) in stem.options[module].items():
             entry = stem.entries[kind]
-            layout, doubt = _layout(entry, slot, layouts, lies, valued=stem.valued)
-            doubt = doubt or _joining(entry, slot, valued=stem.valued)
+            layouts = _as_beside(several, [one for _, one in stem.options[module].values()])
+            shown = stem.valued and len(layouts) == 1  # numbers that are all alike show nothing
+            layout, doubt = _layout(entry, slot, layouts, lies, shown=shown)
+            doubt = doubt or _joining(entry, slot, shown=shown)
             doubt = doubt if certain else ""
             matches.append(
                 Match(
@@ -247,6 +249,18 @@ def _with_layouts(found: Sequence[tuple[Stem, str, str, bool]]) -> list[Match]:
                 )
             )
     return matches
+
+
+def _as_beside(layouts: Sequence[Layout], beside: Sequence[Sequence[Layout]]) -> Sequence[Layout]:
+    """Of several layouts, those in the order of the one that a bias's weight has."""
+    orders = [other[0].axes.names for other in beside if len(other) == 1]
+    kept = [
+        layout
+        for layout in layouts
+        for order in orders
+        if layout.axes.names == tuple(axis for axis in order if axis in layout.axes.names)
+    ]
+    return kept if kept and len(layouts) > 1 else layouts
 
 
 def _orientations(found: Sequence[tuple[Stem, str, str, bool]]) -> Mapping[str, set[bool]]:
@@ -276,15 +290,15 @@ def _layout(
     layouts: Sequence[Layout],
     lies: Mapping[str, set[bool]],
     *,
-    valued: bool,
+    shown: bool,
 ) -> tuple[Layout, str]:
     """The layout, and why it is a guess, or nothing."""
-    usual = [layout for layout in layouts if valued or not layout.rare] or list(layouts)
+    usual = [layout for layout in layouts if shown or not layout.rare] or list(layouts)
     first = usual[0]
     if first.differing and not score(entry.words, slot.module):
         return first, f"{first.differing[0]} is of another size than the reference's"
     if len(usual) == 1:
-        return first, "" if valued or not first.rare else "a rare layout"
+        return first, "" if shown or not first.rare else "a rare layout"
     turned = _side(entry, slot, lies)
     kept = [layout for layout in usual if layout.turned(slot.axes) == turned]
     if len(kept) == 1:
@@ -296,10 +310,10 @@ def _layout(
     return usual[0], f"its shape fits {others or first.axes} as well"
 
 
-def _joining(entry: Entry, slot: Slot, *, valued: bool) -> str:
+def _joining(entry: Entry, slot: Slot, *, shown: bool) -> str:
     """Why the order within a matrix that joins several is a guess, or nothing."""
     joins = slot.axes.names and slot.axes.names[0] in ("qkv", "kv", "gate")
-    if valued or not joins:
+    if shown or not joins:
         return ""
     if has(entry.words, knowledge()["joined"].get(slot.module, [])):
         return ""
