@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from vitconvert.difference import Difference
+    from vitconvert.drafting.draft import Draft
     from vitconvert.export.conversion_plan import ConversionPlan
     from vitconvert.export.convert import Conversion
     from vitconvert.inference.embed import Embedding
@@ -50,6 +51,7 @@ __all__ = [
     "Conversion",
     "ConversionPlan",
     "Difference",
+    "Draft",
     "Golden",
     "Inspection",
     "Ledger",
@@ -63,6 +65,7 @@ __all__ = [
     "convert",
     "convert_state_dict",
     "diff",
+    "draft_table",
     "embed",
     "inspect",
     "load_checkpoint",
@@ -738,6 +741,52 @@ def diff(
     return diff_located(located_a, located_b, *options, header=header)
 
 
+def draft_table(
+    source: str | PathLike[str] | Located,
+    *,
+    like: Source,
+    output: str | PathLike[str] | None = None,
+    prefer: str | None = None,
+    ignore: Sequence[str] = (),
+    overwrite: bool = False,
+) -> "Draft":
+    """Draft a table for the names of a file that nobody knows, by a ViT that is known.
+
+    Rows follow from shapes, words in names and, where the reference has the same weights, equal
+    values. What is certain are rows that can be used at once (`load_model(source, table=output)`),
+    guesses are commented out with the reason, and what is left is listed. What no tensor shows
+    (activation, eps, heads, ...) is taken from the reference.
+
+    Args:
+        source: A path or a reference, as for `load_model`.
+        like: A ViT of the same depth and width: the name of an architecture of timm
+            (`vit_base_patch16_224`: no weights are needed), or what `load_model` takes.
+        output: The table to write, NAME.toml; by default, none is written.
+        prefer, ignore: As for `load_checkpoint`.
+        overwrite: Replace an earlier draft, and nothing else.
+
+    Raises:
+        UsageError: Nothing in the file is like the reference, or the output's name is no table's.
+        OutputExists: The output is there, and `overwrite` is false or it is no draft.
+        VitConvertError: The reference cannot be read, as for `load_checkpoint`.
+
+    Example:
+        >>> draft = draft_table("team.pth", like="vit_base_patch16_224")   # doctest: +SKIP
+        >>> print(draft.text)                                             # doctest: +SKIP
+    """
+    from vitconvert.drafting.draft import draft_located
+    from vitconvert.drafting.draft_file import check_draft_output, write_draft
+    from vitconvert.drafting.reference import read_reference
+
+    if output is not None:  # before anything is downloaded
+        check_draft_output(Path(output), overwrite=overwrite)
+    options = ReadOptions(prefer=prefer, ignore=ignore)
+    draft = draft_located(locate(source), read_reference(like), options)
+    if output is not None:
+        write_draft(draft.text, Path(output))
+    return draft
+
+
 def build_lucidrains(source: Source | ViTConfig) -> "nn.Module":
     """Build the installed vit-pytorch's ViT or SimpleViT for a checkpoint, and load it strictly.
 
@@ -787,6 +836,7 @@ _LATE = {
     "Conversion": "vitconvert.export.convert",
     "ConversionPlan": "vitconvert.export.conversion_plan",
     "Difference": "vitconvert.difference",
+    "Draft": "vitconvert.drafting.draft",
     "Golden": "vitconvert.parity.golden",
     "Inspection": "vitconvert.inspection",
     "ParityReport": "vitconvert.parity.report",

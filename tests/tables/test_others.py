@@ -8,6 +8,7 @@ from tests.conversion.header import timm as timm_header
 from tests.packages import timm, torchvision, transformers
 from vitconvert.api import inspect
 from vitconvert.errors import MissingFact, TensorMismatch, UnknownDialect
+from vitconvert.tables import others
 from vitconvert.tables.detection import recognise
 from vitconvert.tables.dialects import builtin_tables, read_table
 from vitconvert.tables.others import seems_to_be
@@ -196,3 +197,9 @@ def test_quantised_weights_are_called_by_their_name(more, program):
     assert error.value.computable == computable
     command = "--dtype float32 (in Python, dequantise='float32') computes these weights"
     assert error.value.hint.startswith(command if computable else "convert the checkpoint")
+
+
+def test_no_mark_is_longer_than_what_is_looked_at():
+    sections = (marks for section in others._sections().values() for marks in section.values())
+    words = [mark.count(".") + 1 for marks in sections for mark in marks]
+    assert max(words) <= others._MOST_WORDS

@@ -99,8 +99,12 @@ def _first_fitting(section: str, names: Collection[str]) -> str | None:
     return None
 
 
+_MOST_WORDS = 12  # of a mark; a name of thousands has as many ends, and the file would take long
+
+
 def _every_end(key: str) -> list[str]:
-    words = key.split(".")
+    """What a name ends with, in whole words: everything that a mark can be."""
+    words = key.split(".")[-_MOST_WORDS:]
     return [".".join(words[at:]) for at in range(len(words))]
 
 
