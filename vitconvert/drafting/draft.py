@@ -182,7 +182,7 @@ class _Found:
 
 def _shapes(container: Container, options: ReadOptions) -> tuple[dict[str, Shape], str]:
     """What a table is drafted for, and the prefix of a wrapper that was taken off."""
-    ignored = options.ignored(container.manifest)
+    ignored = options.ignored(container.manifest, container.path)
     shapes = {
         name: info.shape
         for name, info in container.manifest.items()
