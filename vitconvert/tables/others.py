@@ -23,8 +23,10 @@ def _sections() -> Mapping[str, Any]:
 
 def look_alike(model_type: object) -> str | None:
     """In words, the model that this type of config.json is, if its tensors look like a ViT's."""
+    if not isinstance(model_type, str):
+        return None
     known: Mapping[str, str] = _sections()["look_alikes"]
-    return known.get(model_type) if isinstance(model_type, str) else None
+    return known.get(model_type)
 
 
 def refuse_quantised(shapes: Mapping[str, Shape]) -> None:
