@@ -33,6 +33,7 @@ VERBS = {
     "predict": ("predict", "Classify images."),
     "embed": ("embed", "Compute the features of images."),
     "attention": ("attention", "Show what a model attends to in images."),
+    "table": ("table", "Draft a table for a spelling that nobody knows, by a ViT that is known."),
     "push": ("push", "Publish a converted model on the Hugging Face Hub."),
     "list": ("listing", "List dialects and named architectures."),
 }
