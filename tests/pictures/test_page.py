@@ -17,7 +17,8 @@ from vitconvert.pictures.colours import palette
 from vitconvert.pictures.features import feature_maps
 from vitconvert.pictures.maps import AttentionMaps, attention_maps
 from vitconvert.pictures.packing import packed
-from vitconvert.pictures.page import View, framed, page
+from vitconvert.pictures.page import framed, page
+from vitconvert.pictures.view import View
 
 EVIL = "</script><img src=x onerror=alert(1)>\u202e\x1b[2J.png"
 
@@ -37,7 +38,7 @@ def shown(browser, tmp_path):
 
     def show(views, **options):
         file = tmp_path / "page.html"
-        file.write_text(page(views, **options), encoding="utf-8")
+        file.write_text(page((v.panel() for v in views), **options), encoding="utf-8")
         browser.open(file)
         browser.run("document.getElementById('opacity').value = 100")
         browser.run("document.getElementById('opacity').dispatchEvent(new Event('input'))")
@@ -255,7 +256,7 @@ def test_names_of_others_stay_text(small, noise, shown, tmp_path):
 
 
 def bytes_of_a_page(maps, photograph):
-    text = page([View(maps=dataclasses.replace(maps, photograph=photograph))])
+    text = page([View(maps=dataclasses.replace(maps, photograph=photograph)).panel()])
     data = json.loads(re.search(r'id="data">(.*?)</script>', text).group(1))
     return len(text.encode()), data["views"][0]
 
@@ -287,23 +288,29 @@ def test_base_at_224_has_less_than_five_megabytes(small, sharp, levels):
     assert len(view["planes"]) == 12 * 13 + 1
 
 
-def test_error_too_much_for_a_page(small, noise):
+def test_error_too_much_for_a_page(small, noise, monkeypatch):
     maps = viewed(small(), noise).maps
-    whole = packed(maps)
+    planes = list(maps.planes())
+    whole = packed(planes, 1)
     assert whole["levels"] == 256
-    assert packed(maps, most=len(whole["data"]) - 1)["levels"] == 128
+    assert packed(planes, 1, most=len(whole["data"]) - 1)["levels"] == 128
     with pytest.raises(UsageError, match="The maps are too many for a page"):
-        packed(maps, most=100)
+        packed(planes, 1, most=100)
     with pytest.raises(UsageError, match="There is no head 3"):
-        packed(maps, heads=[3])
+        View(maps=maps).panel([3])
     with pytest.raises(UsageError, match="The model has no token 'patch:9,9'"):
-        packed(maps, query=(9, 9))
+        View(maps=maps).panel(None, (9, 9))
+    panel = View(maps=maps).panel()
+    monkeypatch.setattr("vitconvert.pictures.page._MOST_OF_ALL", len(whole["data"]))
+    assert page([panel])
+    with pytest.raises(UsageError, match="too many photographs for one page"):
+        page([panel, panel])
 
 
 def test_a_page_begins_with_the_query_that_was_asked_for(small, noise):
-    maps = viewed(small(), noise).maps
-    assert packed(maps, query="patch:3,1")["query"] == [3, 1]
-    assert packed(maps, query="mean")["query"] == "mean"
+    view = viewed(small(), noise)
+    assert view.panel(None, "patch:3,1").query == (3, 1)
+    assert view.panel(None, "mean").query == "mean"
 
 
 def test_in_a_notebook_it_is_a_frame_of_its_own(small, noise):

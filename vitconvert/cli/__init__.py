@@ -103,5 +103,5 @@ def _collect_rarely(arguments: Sequence[str]) -> None:
     """
     gc.set_threshold(100_000, 50, 100)
     # Not for other verbs: packages that they import complain on stderr if garbage is left.
-    if arguments[:1] in (["predict"], ["embed"]):
+    if arguments[:1] in (["predict"], ["embed"], ["attention"]):
         atexit.register(gc.freeze)

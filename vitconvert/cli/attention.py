@@ -23,9 +23,11 @@ from vitconvert.errors import UsageError, printable
 if TYPE_CHECKING:
     from vitconvert.checkpoint import Checkpoint
     from vitconvert.pictures.chosen import Choice
-    from vitconvert.pictures.page import View
     from vitconvert.pictures.photograph import Unseen
+    from vitconvert.pictures.view import View
     from vitconvert.preprocessing import Preprocessing
+
+_DTYPE = "float32"  # what maps are computed in
 
 _HELP = """{summary}
 
@@ -179,7 +181,7 @@ def _views(
     """Each photograph as each model sees it."""
     from vitconvert.inference.images import find_images
 
-    checkpoint = named_checkpoint(options)
+    checkpoint = named_checkpoint({**options, "dtype": _DTYPE})
     found = list(find_images(named_images(options), recursive=options["recursive"]))
     layers = None if everything and not options["layers"] else choice.layers
     models = [(checkpoint, stated_preprocessing(options, checkpoint), options["model"])]
@@ -200,7 +202,7 @@ def _seen(
     from vitconvert.api import attention_maps, feature_maps
     from vitconvert.pictures.features import FeatureMaps
     from vitconvert.pictures.maps import AttentionMaps
-    from vitconvert.pictures.page import View
+    from vitconvert.pictures.view import View
 
     shared: dict[str, Any] = {"preprocessing": preprocessing, "device": options["device"]}
     found = attention_maps(checkpoint, images, layers=layers, **shared)
@@ -221,7 +223,8 @@ def _against(options: dict[str, Any]) -> "Checkpoint":
     from vitconvert.api import load_checkpoint
     from vitconvert.sources import locate
 
-    return load_checkpoint(locate(options["against"], **{**locate_options(options), "tower": None}))
+    located = locate(options["against"], **{**locate_options(options), "tower": None})
+    return load_checkpoint(located, dequantise=_DTYPE)
 
 
 def _foreground(options: dict[str, Any]) -> dict[str, Any]:

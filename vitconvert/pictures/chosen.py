@@ -9,8 +9,8 @@ from PIL import Image
 from vitconvert.errors import UsageError
 from vitconvert.pictures.features import FeatureMaps
 from vitconvert.pictures.maps import ROLLOUT, AttentionMaps, Layer
-from vitconvert.pictures.page import View
 from vitconvert.pictures.tokens import PATCH, POOLING, Query, query_name
+from vitconvert.pictures.view import View
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,8 @@ from vitconvert.inference.images import ImageSource, find_images
 from vitconvert.model import ViT
 from vitconvert.pictures.components import Basis, coloured_components
 from vitconvert.pictures.overlay import coloured, overlaid, raw_colours, raw_map
+from vitconvert.pictures.packing import Plane
+from vitconvert.pictures.page import stills
 from vitconvert.pictures.photograph import Photograph, Unseen, read_photograph
 from vitconvert.pictures.tokens import Query, prefix_names, query_name, tokens_of
 from vitconvert.preprocessing import Preprocessing
@@ -146,6 +148,12 @@ class FeatureMaps:
             },
         }
 
+    def planes(self) -> Iterator[Plane]:
+        """Similarity and norms for a page."""
+        unit = F.normalize(self.tokens, dim=-1)
+        yield Plane(what="similarity", rows=unit @ unit.T)
+        yield Plane(what="norms", rows=self.norms[None])
+
     def _values(self, kind: str, query: Query) -> Tensor:
         if kind == "norms":
             return self.patch_norms
@@ -154,8 +162,6 @@ class FeatureMaps:
         raise UsageError(f"There is no picture of {kind!r}.", evidence={"known": ", ".join(KINDS)})
 
     def _repr_html_(self) -> str:
-        from vitconvert.pictures.page import stills
-
         row, column = (side // 2 for side in self.grid)
         return stills(
             {

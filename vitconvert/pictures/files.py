@@ -11,9 +11,10 @@ from PIL import Image
 from vitconvert.containers.whole_file import require_possible, whole_file
 from vitconvert.errors import OutputExists, UsageError
 from vitconvert.pictures.chosen import Choice
-from vitconvert.pictures.page import View, page
+from vitconvert.pictures.page import page
 from vitconvert.pictures.sheet import panel, sheet
 from vitconvert.pictures.tokens import Query
+from vitconvert.pictures.view import View
 from vitconvert.sources.located import OWN
 from vitconvert.version import VERSION
 
@@ -62,7 +63,7 @@ def write_page(
     Raises:
         VitConvertError: As for `page`.
     """
-    text = page(views, heads=heads, query=query, title=title)
+    text = page((view.panel(heads, query) for view in views), title=title)
     with whole_file(path) as file:
         file.write(text.encode())
 

@@ -19,8 +19,11 @@ from vitconvert.inference.images import ImageSource, find_images
 from vitconvert.model import ViT
 from vitconvert.model.selection import chosen_layers
 from vitconvert.pictures.overlay import coloured, overlaid, raw_map
+from vitconvert.pictures.packing import Plane, planes_by_head
+from vitconvert.pictures.page import Panel, framed, page
 from vitconvert.pictures.photograph import Photograph, Unseen, read_photograph
 from vitconvert.pictures.tokens import (
+    PATCH,
     POOLING,
     Query,
     default_query,
@@ -159,15 +162,45 @@ class AttentionMaps:
             "prefix": self.prefix_shares(layer, head, query),
         }
 
+    def planes(self, heads: Sequence[int] | None = None) -> Iterator[Plane]:
+        """All maps for a page: the mean over heads, and these heads (None: every one).
+
+        Raises:
+            UsageError: The model has not all of these heads.
+        """
+        for layer, attention in self.attention.items():
+            yield from planes_by_head("attention", layer, attention, heads)
+        flow = self.flow
+        if self.pooling is not None:
+            flow = torch.cat([flow, self.pooling.mean(0, keepdim=True) @ flow])
+            yield from planes_by_head(POOLING, 0, self.pooling[:, None], None)
+        yield Plane(what=ROLLOUT, rows=flow)
+
+    def first_query(self, query: Query = None) -> str | tuple[int, int]:
+        """A query by name, or by row and column if it is a patch.
+
+        Raises:
+            UsageError: The model has no such token.
+        """
+        name = self.query(query)
+        self.weights(ROLLOUT, None, name)  # which refuses what there is not
+        if not name.startswith(PATCH):
+            return name
+        (token,) = tokens_of(name, self.prefix, self.grid)
+        row, column = divmod(token - len(self.prefix), self.grid[1])
+        return row, column
+
     def to_html(self) -> str:
         """A page that needs nothing else: hover or click a patch and see what it attends to."""
-        from vitconvert.pictures.page import View, page
-
-        return page([View(maps=self)])
+        panel = Panel(
+            photograph=self.photograph,
+            prefix=self.prefix,
+            planes=list(self.planes()),
+            query=self.first_query(),
+        )
+        return page([panel])
 
     def _repr_html_(self) -> str:
-        from vitconvert.pictures.page import framed
-
         return framed(self.to_html())
 
     def _repr_png_(self) -> bytes:

@@ -14,14 +14,10 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
 from vitconvert.errors import UsageError
-from vitconvert.pictures.features import FeatureMaps, component_pixels
-from vitconvert.pictures.maps import ROLLOUT, AttentionMaps
-from vitconvert.pictures.tokens import PATCH, Query, tokens_of
 
 MOST_CHARACTERS = 4_500_000  # of base64 for one photograph and model; a page has 5 MB then
 _MOST_NUMBERS = 2**26  # a browser holds them, too
@@ -46,30 +42,14 @@ class Plane:
     rows: Tensor
 
 
-def planes_of(
-    maps: AttentionMaps, features: FeatureMaps | None, heads: Sequence[int] | None
-) -> Iterator[Plane]:
-    """All that a page shows of a photograph; the mean over heads is always among it.
-
-    Raises:
-        UsageError: The model has not all of these heads.
-    """
-    for layer, attention in maps.attention.items():
-        yield from _by_head("attention", layer, attention, heads)
-    flow = maps.flow
-    if maps.pooling is not None:
-        flow = torch.cat([flow, maps.pooling.mean(0, keepdim=True) @ flow])
-        yield from _by_head("pooling", 0, maps.pooling[:, None], None)
-    yield Plane(what=ROLLOUT, rows=flow)
-    if features is not None:
-        unit = F.normalize(features.tokens, dim=-1)
-        yield Plane(what="similarity", rows=unit @ unit.T)
-        yield Plane(what="norms", rows=features.norms[None])
-
-
-def _by_head(
+def planes_by_head(
     what: str, layer: int, attention: Tensor, heads: Sequence[int] | None
 ) -> Iterator[Plane]:
+    """The mean over heads, and the heads that are asked for, of attention (H, rows, N).
+
+    Raises:
+        UsageError: There are not all of these heads.
+    """
     yield Plane(what=what, layer=layer, rows=attention.mean(0))
     chosen = range(len(attention)) if heads is None else heads
     if absent := [head for head in chosen if not 0 <= head < len(attention)]:
@@ -80,55 +60,32 @@ def _by_head(
         yield Plane(what=what, layer=layer, head=head, rows=attention[head])
 
 
-def packed(
-    maps: AttentionMaps,
-    features: FeatureMaps | None = None,
-    heads: Sequence[int] | None = None,
-    query: Query = None,
-    *,
-    most: int = MOST_CHARACTERS,
-) -> dict[str, Any]:
-    """Maps as JSON types: what each plane is, and all numbers deflated, in base64.
+def packed(planes: Sequence[Plane], prefix: int, *, most: int = MOST_CHARACTERS) -> dict[str, Any]:
+    """Planes as JSON types: what each is, and all numbers deflated, in base64.
 
     The numbers are, one array after another: the smallest and the largest patch of each row, (R,)
     float32 each; what each row gives to the prefix tokens, (R, prefix) float32; the levels of the
     patches, (R, P) uint8. All are little-endian.
 
+    Args:
+        planes: All of the same tokens.
+        prefix: How many of these stand before the patches.
+        most: Characters of base64.
+
     Raises:
-        UsageError: They do not fit into `most` characters, with 16 levels either.
+        UsageError: They do not fit, with 16 levels either.
     """
-    planes = list(planes_of(maps, features, heads))
     count = sum(len(plane.rows) for plane in planes)
-    if count * planes[0].rows.shape[1] > _MOST_NUMBERS:
-        raise _too_many(count, maps.grid)
+    patches = planes[0].rows.shape[1] - prefix
+    if count * patches > _MOST_NUMBERS:
+        raise _too_many(count, patches)
     rows = torch.cat([plane.rows for plane in planes]).float().numpy()
-    prefix = len(maps.prefix)
     fitting = _fitting(rows[:, :prefix], rows[:, prefix:], most)
     if fitting is None:
-        raise _too_many(count, maps.grid)
+        raise _too_many(count, patches)
     levels, data = fitting
-    found: dict[str, Any] = {
-        "grid": list(maps.grid),
-        "prefix": list(maps.prefix),
-        "query": _first_query(maps, query),
-        "levels": levels,
-        "planes": [[p.what, p.layer, p.head, len(p.rows)] for p in planes],
-        "data": data,
-    }
-    if features is not None:
-        pixels = component_pixels(features).tobytes()
-        found["components"] = base64.b64encode(pixels).decode("ascii")
-    return found
-
-
-def _first_query(maps: AttentionMaps, query: Query) -> str | list[int]:
-    """A name, or the row and column of a patch."""
-    name = maps.query(query)
-    if name.startswith(PATCH):
-        (token,) = tokens_of(name, maps.prefix, maps.grid)
-        return list(divmod(token - len(maps.prefix), maps.grid[1]))
-    maps.weights(ROLLOUT, None, name)  # which refuses a token that there is not
-    return name
+    named = [[p.what, p.layer, p.head, len(p.rows)] for p in planes]
+    return {"levels": levels, "planes": named, "data": data}
 
 
 def _fitting(
@@ -149,9 +106,9 @@ def _fitting(
     return None
 
 
-def _too_many(maps: int, grid: tuple[int, int]) -> UsageError:
+def _too_many(maps: int, patches: int) -> UsageError:
     return UsageError(
         "The maps are too many for a page.",
-        evidence={"maps": maps, "patches of each": f"{grid[0]}x{grid[1]}"},
+        evidence={"maps": maps, "patches of each": patches},
         hint="show fewer blocks or heads: --layers last, --heads mean (in Python, layers=1).",
     )

@@ -7,17 +7,14 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any, ClassVar
+from typing import Any
 
 from PIL import Image
 
 from vitconvert.errors import UsageError, printable
 from vitconvert.pictures.colours import palette
-from vitconvert.pictures.features import FeatureMaps
-from vitconvert.pictures.maps import AttentionMaps
-from vitconvert.pictures.packing import packed
+from vitconvert.pictures.packing import Plane, packed
 from vitconvert.pictures.photograph import Photograph
-from vitconvert.pictures.tokens import Query
 
 _LONGEST = 768  # pixels of a photograph in the page
 _STILL = 320  # pixels of a picture in a notebook
@@ -37,64 +34,57 @@ content="default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-sr
 
 
 @dataclass(frozen=True, kw_only=True)
-class View:
-    """One photograph as one model sees it.
+class Panel:
+    """One photograph as one model sees it, for a page.
 
     Attributes:
-        maps: What the model attends to.
-        features: Of the same photograph and model; without them, the page does not show any.
+        photograph: What the model saw.
+        prefix: Names of the tokens before the patches.
+        planes: What to show of them.
+        query: What attends at first: a name, or the row and column of a patch.
+        components: The colours of the patches, (rows * columns * 3) bytes; b"": none.
         model: Its name, where several are compared.
     """
 
-    maps: AttentionMaps
-    features: FeatureMaps | None = None
+    photograph: Photograph
+    prefix: tuple[str, ...]
+    planes: Sequence[Plane]
+    query: str | tuple[int, int]
+    components: bytes = b""
     model: str = ""
-    error: ClassVar[None] = None
 
 
-def page(
-    views: Iterable[View],
-    *,
-    heads: Sequence[int] | None = None,
-    query: Query = None,
-    title: str = "Attention",
-) -> str:
-    """The page; views of the same file stand together, and a patch is clicked in all of them.
+def page(panels: Iterable[Panel], *, title: str = "Attention") -> str:
+    """The page; those of the same photograph are clicked together.
 
     Args:
-        views: In the order in which they are shown; each is packed as it comes.
-        heads: Which to show besides the mean over all; by default every one.
-        query: What attends at first; a click takes another.
-        title: Its heading.
+        panels: In the order in which they are shown; each is packed as it comes.
+        title: The heading.
 
     Raises:
-        UsageError: A view has too many maps for a page, or not these heads or this query; or there
-            are too many views.
+        UsageError: A panel has too many maps for a page, or there are too many panels.
         VitConvertError: A photograph can no longer be read.
     """
-    content = _content(views, heads, query)
     return _PAGE.format(
         title=html.escape(printable(title)),
         style=_shipped("page.css"),
         body=_shipped("page.html").format(title=html.escape(printable(title))),
-        data=json.dumps(content).replace("<", "\\u003c"),  # which could end the script
+        data=json.dumps(_content(panels)).replace("<", "\\u003c"),  # which could end the script
         script=_shipped("page.js"),
     )
 
 
-def _content(views: Iterable[View], heads: Sequence[int] | None, query: Query) -> dict[str, Any]:
+def _content(panels: Iterable[Panel]) -> dict[str, Any]:
     """What the script of the page reads."""
     shown: list[Photograph] = []
     placed: list[dict[str, Any]] = []
-    for view in views:
-        photograph = view.maps.photograph
+    for panel in panels:
+        photograph = panel.photograph
         number = next((i for i, other in enumerate(shown) if _is_same(other, photograph)), None)
         if number is None:
             number = len(shown)
             shown.append(photograph)
-        one = packed(view.maps, view.features, heads, query)
-        place = {"photograph": number, "model": printable(view.model), "box": _shares(photograph)}
-        placed.append(place | one)
+        placed.append({"photograph": number, **_placed(panel)})
         if sum(len(each["data"]) for each in placed) > _MOST_OF_ALL:
             raise UsageError(
                 "These are too many photographs for one page.",
@@ -102,10 +92,28 @@ def _content(views: Iterable[View], heads: Sequence[int] | None, query: Query) -
                 hint="show fewer, or fewer maps of each: --layers last, --heads mean.",
             )
     return {
-        "palette": base64.b64encode(palette().tobytes()).decode("ascii"),
+        "palette": _base64(palette().tobytes()),
         "photographs": [_pictured(photograph) for photograph in shown],
         "views": placed,
     }
+
+
+def _placed(panel: Panel) -> dict[str, Any]:
+    found = {
+        "model": printable(panel.model),
+        "box": _shares(panel.photograph),
+        "grid": panel.photograph.grid,
+        "prefix": panel.prefix,
+        "query": panel.query,
+        **packed(panel.planes, len(panel.prefix)),
+    }
+    if panel.components:
+        found["components"] = _base64(panel.components)
+    return found
+
+
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode("ascii")
 
 
 def framed(text: str) -> str:
@@ -167,8 +175,7 @@ def _data_uri(picture: Image.Image) -> str:
     small = picture.width * picture.height <= _SMALL
     file = io.BytesIO()
     picture.save(file, "PNG" if small else "JPEG", **({} if small else {"quality": 85}))
-    encoded = base64.b64encode(file.getvalue()).decode("ascii")
-    return f"data:image/{'png' if small else 'jpeg'};base64,{encoded}"
+    return f"data:image/{'png' if small else 'jpeg'};base64,{_base64(file.getvalue())}"
 
 
 def _shipped(name: str) -> str:
