@@ -4,6 +4,7 @@ import glob
 import os
 import re
 from collections.abc import Iterable, Iterator
+from operator import attrgetter
 from os import PathLike
 from pathlib import Path
 
@@ -83,13 +84,14 @@ def _images_in(folder: Path, *, recursive: bool, seen: _Seen | None = None) -> I
     seen = set() if seen is None else seen
     if not _is_new(folder, seen):
         return
-    for path in sorted(folder.iterdir()):
-        if path.name.startswith("."):
-            continue
-        if path.is_dir():
+    with os.scandir(folder) as entries:  # which knows folders from files without asking for each
+        visible = [entry for entry in entries if not entry.name.startswith(".")]
+    for entry in sorted(visible, key=attrgetter("name")):
+        if entry.is_dir():
+            path = Path(entry.path)
             yield from _images_in(path, recursive=recursive, seen=seen) if recursive else ()
-        elif path.suffix.lower() in SUFFIXES:
-            yield path
+        elif entry.name.lower().endswith(SUFFIXES):
+            yield Path(entry.path)
 
 
 def _is_new(folder: Path, seen: _Seen) -> bool:
