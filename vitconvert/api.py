@@ -203,6 +203,7 @@ def predict(
     fast_preprocessing: bool = False,
     dtype: "torch.dtype | None" = None,
     device: "torch.device | str" = "cpu",
+    threads: int | None = None,
 ) -> "Iterator[Prediction]":
     """The most likely classes of each image, in the order of the images, as they come.
 
@@ -223,6 +224,7 @@ def predict(
         dtype: Compute in it; by default, as `load_model` does. bfloat16 takes half the time on a
             CPU that has it, and logits differ by 1 to 2 % of the largest.
         device: Where the model goes.
+        threads: How many decode images; by default, one for each processor.
 
     Raises:
         VitConvertError: One of the errors of `load_checkpoint`.
@@ -251,6 +253,7 @@ def predict(
         batch_size=batch_size,
         recursive=recursive,
         fast_preprocessing=fast_preprocessing,
+        threads=threads,
     )
 
 
@@ -267,6 +270,7 @@ def embed(
     fast_preprocessing: bool = False,
     dtype: "torch.dtype | None" = None,
     device: "torch.device | str" = "cpu",
+    threads: int | None = None,
 ) -> "Iterator[Embedding]":
     """The features of each image, in the order of the images, as they come.
 
@@ -304,6 +308,7 @@ def embed(
         batch_size=batch_size,
         recursive=recursive,
         fast_preprocessing=fast_preprocessing,
+        threads=threads,
     )
 
 

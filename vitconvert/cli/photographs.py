@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -34,8 +34,8 @@ STDIN = "-"
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 _PHOTOGRAPHS = (
-    click.argument("model"),
-    click.argument("images", nargs=-1, required=True),
+    click.argument("model", required=False),  # not for --check
+    click.argument("images", nargs=-1),
     click.option("-r", "--recursive", is_flag=True, help="Search subfolders too."),
     click.option(
         "-0",
@@ -49,6 +49,11 @@ _PHOTOGRAPHS = (
         show_default=True,
         type=click.IntRange(min=1),
         help="How many images to compute at once.",
+    ),
+    click.option(
+        "--threads",
+        type=click.IntRange(min=1),
+        help="How many decode images, and how many torch takes; default: all processors.",
     ),
     click.option("--device", default="cpu", show_default=True, help="Where to compute."),
     click.option("--mean", metavar="NUMBERS", help="Of pixels from 0 to 1: 0.5 or 0.48,0.46,0.41."),
@@ -95,15 +100,28 @@ def named_checkpoint(options: dict[str, Any]) -> "Checkpoint":
 
 def shared_arguments(options: dict[str, Any], checkpoint: "Checkpoint") -> dict[str, Any]:
     """The arguments that `vitconvert.predict` and `vitconvert.embed` share."""
-    names = ("batch_size", "recursive", "fast", "fast_preprocessing", "device")
+    if options["threads"]:
+        import torch
+
+        torch.set_num_threads(options["threads"])
+    names = ("batch_size", "recursive", "fast", "fast_preprocessing", "device", "threads")
     return {
         **{name: options[name] for name in names},
         "dtype": parse_dtype(options["dtype"]),
-        "preprocessing": _stated(options, checkpoint),
+        "preprocessing": parse_preprocessing(options, lambda: checkpoint),
     }
 
 
-def _stated(options: dict[str, Any], checkpoint: "Checkpoint") -> "Preprocessing | None":
+def require_arguments(options: dict[str, Any]) -> None:
+    """MODEL and IMAGES are missing only where nothing is computed."""
+    for name in ("model", "images"):
+        if not options[name]:
+            raise click.UsageError(f"Missing argument '{name.upper()}'.")
+
+
+def parse_preprocessing(
+    options: dict[str, Any], checkpoint: "Callable[[], Checkpoint]"
+) -> "Preprocessing | None":
     """What the options say of photographs, which is told on stderr; None if they say nothing."""
     from vitconvert.inference.stating import StatedPixels
 
@@ -115,7 +133,8 @@ def _stated(options: dict[str, Any], checkpoint: "Checkpoint") -> "Preprocessing
     )
     if not stated:
         return None
-    found = stated.applied_to(checkpoint.preprocessing, checkpoint.config)
+    known = checkpoint()
+    found = stated.applied_to(known.preprocessing, known.config)
     if not options["quiet"]:
         tell(f"preprocessing: {found.origin}", err=True)
     return found
@@ -135,12 +154,14 @@ def named_images(options: dict[str, Any]) -> Iterator[str]:
     """IMAGES, where `-` is replaced by the paths on stdin."""
     for image in options["images"]:
         if image == STDIN:
-            yield from _listed(b"\0" if options["null"] else b"\n")
+            yield from listed_on_stdin(options)
         else:
             yield image
 
 
-def _listed(separator: bytes) -> Iterator[str]:
+def listed_on_stdin(options: dict[str, Any]) -> Iterator[str]:
+    """The paths on stdin."""
+    separator = b"\0" if options["null"] else b"\n"
     lines: Iterable[bytes] = sys.stdin.buffer
     if separator != b"\n":
         lines = sys.stdin.buffer.read().split(separator)

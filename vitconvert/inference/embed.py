@@ -41,6 +41,7 @@ def embed(
     batch_size: int = 8,
     recursive: bool = False,
     fast_preprocessing: bool = False,
+    threads: int | None = None,
 ) -> Iterator[Embedding]:
     """The features of each image, in the order of the images, one at a time.
 
@@ -69,6 +70,7 @@ def embed(
         projected=projected,
         batch_size=batch_size,
         fast_preprocessing=fast_preprocessing,
+        threads=threads,
     )
 
 
@@ -83,11 +85,7 @@ def embed_pictures(
     fast_preprocessing: bool = False,
     threads: int | None = None,
 ) -> Iterator[Embedding]:
-    """As `embed`, for images that are found already: one answer for each, in order.
-
-    Args:
-        threads: How many decode; by default, one for each processor.
-    """
+    """As `embed`, for images that are found already: one answer for each, in order."""
     check_batches(model, preprocessing, batch_size)
     if projected:
         _check_projection(model, tokens=tokens)

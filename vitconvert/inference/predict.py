@@ -52,6 +52,7 @@ def predict(
     batch_size: int = 8,
     recursive: bool = False,
     fast_preprocessing: bool = False,
+    threads: int | None = None,
 ) -> Iterator[Prediction]:
     """The likeliest classes of each image, in the order of the images, one at a time.
 
@@ -67,6 +68,7 @@ def predict(
         batch_size: How many images the model reads at once.
         recursive: Look into subfolders too.
         fast_preprocessing: See `Preprocessing`.
+        threads: How many decode; by default, one for each processor.
 
     Raises:
         UsageError: `topk` or `batch_size` is below 1.
@@ -81,6 +83,7 @@ def predict(
         labels=labels,
         batch_size=batch_size,
         fast_preprocessing=fast_preprocessing,
+        threads=threads,
     )
 
 
@@ -95,11 +98,7 @@ def predict_pictures(
     fast_preprocessing: bool = False,
     threads: int | None = None,
 ) -> Iterator[Prediction]:
-    """As `predict`, for images that are found already: one answer for each, in order.
-
-    Args:
-        threads: How many decode; by default, one for each processor.
-    """
+    """As `predict`, for images that are found already: one answer for each, in order."""
     check_batches(model, preprocessing, batch_size)
     _check(model.config, topk=topk, labels=labels)
     outputs = run_in_batches(

@@ -1,0 +1,182 @@
+"""Images in tar archives, as WebDataset has them: files of one name belong together.
+
+A sample is what stands together under one name up to the first dot: `0001.jpg`, `0001.cls`. Its
+image has one of the suffixes of images; the others can go along as text.
+Source: github.com/webdataset/webdataset, "The WebDataset Format".
+"""
+
+import bz2
+import gzip
+import lzma
+import tarfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+from vitconvert.errors import CorruptFile, IntegrityError, VitConvertError
+from vitconvert.inference.images import SUFFIXES
+from vitconvert.scale.places import bounded, opened, state_of
+from vitconvert.scale.units import Item, Unit
+
+_MOST_TEXT = 2**20  # bytes of a file that goes along
+_DAMAGE = (tarfile.TarError, EOFError, OSError, ValueError, zlib.error, lzma.LZMAError)
+
+
+@dataclass
+class _Sample:
+    """Images of one name, where they begin, and the text beside them."""
+
+    name: str
+    offset: int
+    images: list[tuple[str, bytes | VitConvertError]] = field(default_factory=list)
+    texts: dict[str, str] = field(default_factory=dict)
+
+
+def split(file: str, rows: int) -> Iterator[tuple[int, int, bool]]:
+    """Where in an archive units begin, how many images each has, and whether the tar ends early.
+
+    Raises:
+        CorruptFile: It is no tar archive.
+    """
+    begin, count, ends_early = 0, 0, False
+    for sample in _samples(file, 0, kept=(), contents=False):
+        if not sample.images:
+            ends_early = sample.name == _CUT
+            continue
+        if count and count + len(sample.images) > rows:
+            yield begin, count, False
+            begin, count = sample.offset, 0
+        count += len(sample.images)
+    if count or ends_early:
+        yield begin, count + ends_early, ends_early
+
+
+def read(unit: Unit, kept: Iterable[str] = ()) -> Iterator[Item]:
+    """The images of a unit, in order, each with the files beside it that are kept.
+
+    Raises:
+        IntegrityError: The archive is another than when the plan was made.
+    """
+    if state_of(unit.file) != unit.state:
+        raise IntegrityError(
+            "The archive changed after the plan was made.",
+            evidence={"archive": unit.file},
+            hint="a new output, or the archive as it was.",
+        )
+    left = unit.rows - unit.ends_early
+    for sample in _samples(unit.file, unit.begin, tuple(kept), contents=True):
+        for name, picture in sample.images[:left]:
+            yield Item(f"{unit.file}/{name}", picture, sample.texts)
+            left -= 1
+        if not left:
+            break
+    for number in range(left + unit.ends_early):
+        yield Item(f"{unit.file}#{number}", _cut(unit.file))
+
+
+_CUT = "\0"  # stands for what is missing at the end: no file of an archive is called so
+
+
+def _cut(file: str) -> CorruptFile:
+    return CorruptFile("The archive ends early.", evidence={"archive": file})
+
+
+def _samples(file: str, begin: int, kept: tuple[str, ...], *, contents: bool) -> Iterator[_Sample]:
+    """Samples from a place on; the last is called `_CUT` if the archive ends early."""
+    sample = None
+    with _opened(file, begin) as archive:
+        for member in _members(archive):
+            if not member.isfile():
+                continue
+            folder, _, base = member.name.rpartition("/")
+            name = f"{folder}/{base.partition('.')[0]}"
+            if sample is None or sample.name != name:
+                if sample:
+                    yield sample
+                sample = _Sample(name, member.offset)
+            _add(sample, archive, member, kept, contents=contents)
+        if sample:
+            yield sample
+        if not _is_whole(archive):
+            yield _Sample(_CUT, 0)
+
+
+def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """Its members, up to where it is damaged."""
+    while True:
+        try:
+            member = archive.next()
+        except _DAMAGE:
+            return
+        if member is None:
+            return
+        archive.members.clear()  # type: ignore[attr-defined]  # it would keep all
+        yield member
+
+
+def _is_whole(archive: tarfile.TarFile) -> bool:
+    """Whether a block of zeros stands where its members end."""
+    try:
+        archive.fileobj.seek(archive.offset)
+        return archive.fileobj.read(512) == bytes(512)
+    except _DAMAGE:
+        return False
+
+
+def _add(
+    sample: _Sample,
+    archive: tarfile.TarFile,
+    member: tarfile.TarInfo,
+    kept: tuple[str, ...],
+    *,
+    contents: bool,
+) -> None:
+    kind = member.name.rpartition("/")[2].partition(".")[2]
+    if member.name.lower().endswith(SUFFIXES):
+        picture: bytes | VitConvertError = b""
+        if contents:
+            picture = _content(archive, member)
+        sample.images.append((member.name, picture))
+    elif contents and kind in kept and member.size <= _MOST_TEXT:
+        content = _content(archive, member)
+        if isinstance(content, bytes):
+            sample.texts[kind] = content.decode("utf-8", errors="replace").strip()
+
+
+def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes | VitConvertError:
+    try:
+        file = archive.extractfile(member)
+        content = bounded(file.read, member.name) if file else b""
+    except VitConvertError as error:
+        return error
+    except _DAMAGE:
+        return _cut(member.name)
+    return content if len(content) == member.size else _cut(member.name)
+
+
+@contextmanager
+def _opened(file: str, begin: int) -> Iterator[tarfile.TarFile]:
+    """An archive from a place on, where a member begins; of a compressed one, when unpacked."""
+    with ExitStack() as held:
+        stream: IO[bytes] = held.enter_context(opened(file))
+        for suffix, unpacked in _COMPRESSIONS.items():
+            if file.lower().endswith(suffix):
+                stream = held.enter_context(unpacked(stream))
+        try:
+            stream.seek(begin)
+            archive = held.enter_context(tarfile.open(fileobj=stream, mode="r:"))
+        except _DAMAGE as error:
+            raise CorruptFile(
+                "This is no tar archive, or a damaged one.",
+                evidence={"archive": file, "why": error},
+            ) from None
+        yield archive
+
+
+_COMPRESSIONS: dict[str | tuple[str, ...], Callable[[Any], Any]] = {
+    (".gz", ".tgz"): gzip.open,
+    ".bz2": bz2.open,
+    ".xz": lzma.open,
+}
