@@ -20,6 +20,7 @@ from vitconvert.cli.options import (
 from vitconvert.cli.photographs import STDIN, listed_on_stdin, parse_preprocessing
 from vitconvert.cli.report import tell
 from vitconvert.errors import UsageError, printable
+from vitconvert.scale import require_extra
 
 if TYPE_CHECKING:
     from vitconvert.scale.embedder import Task
@@ -72,6 +73,7 @@ def is_directory(output: str, suffixes: tuple[str, ...]) -> bool:
 
 def report_check(options: dict[str, Any]) -> int:
     """Read an output whole, and say what is wrong with it."""
+    require_extra("pyarrow", "scale")
     from vitconvert.scale.checking import check
 
     report = check(options["check"])
@@ -88,6 +90,7 @@ def report_check(options: dict[str, Any]) -> int:
 
 def compute_shards(options: dict[str, Any], computed: str, **task: Any) -> int:
     """Compute what the output lacks; 1 if images failed, or shards were given up."""
+    require_extra("pyarrow", "scale")
     work, sources, how = _task(options, computed, **task), _sources(options), _how(options)
     output = str(options["output"])
     if options["plan"]:
