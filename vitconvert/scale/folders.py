@@ -103,11 +103,11 @@ class LocalFolder:
             _locked(scratch / "output.lock", shared=not alone),
             _locked(scratch / f"{run}.lock", shared=False),
         ):
-            stale = scratch.iterdir() if alone else [scratch / run]
-            for path in stale:
+            for path in scratch.iterdir() if alone else [scratch / run]:
                 if path.is_dir():
                     shutil.rmtree(path)
             yield LocalFolder(self.path, f"{SCRATCH}/{run}")
+            shutil.rmtree(scratch / run, ignore_errors=True)  # what workers that died left
 
 
 @contextmanager

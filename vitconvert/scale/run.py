@@ -1,7 +1,7 @@
 """A run: the plan is made or found again, and what is missing is computed, unit after unit."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from vitconvert.scale.events import Event, Notify, Totals
 from vitconvert.scale.folders import Folder, LocalFolder, folder_at
 from vitconvert.scale.identity import check_same
 from vitconvert.scale.plan import PLAN, Plan, Sources, make_plan, read_plan
-from vitconvert.scale.shard import STORES, data_folder, failures, write_shard
+from vitconvert.scale.shard import OF_ONE_UNIT, STORES, data_folder, failures, write_shard
 from vitconvert.scale.units import Unit
 
 ENGINES = ("local", "ray")
@@ -85,8 +85,12 @@ def run(task: Task, sources: Sources, output: str, options: RunOptions, notify: 
                 known_failed=known_failed,
             )
         )
-        engine = _engine(options)
-        engine(folder, plan, pending, loaded, options, totals)
+        if options.engine == "ray":
+            from vitconvert.scale.ray_engine import compute_with_ray
+
+            compute_with_ray(folder, plan, pending, task, options, totals)
+        else:
+            _compute_here(folder, plan, pending, loaded, options.store, totals)
         records.write_records(folder, plan)
     finished = totals.finished(known, known_failed)
     notify(finished)
@@ -126,33 +130,27 @@ def prepared(
         yield held, plan
 
 
-def compute_here(
+def _compute_here(
     folder: Folder,
     plan: Plan,
     pending: Sequence[Unit],
     loaded: LoadedTask,
-    options: RunOptions,
+    store: str,
     totals: Totals,
 ) -> None:
     """The engine "local": units one after the other, in this process."""
     for unit in pending:
-        report = write_shard(
-            folder, plan, unit, loaded, store=options.store, progress=totals.images
-        )
-        totals.shard(report)
+        try:
+            report = write_shard(folder, plan, unit, loaded, store=store, progress=totals.images)
+        except OF_ONE_UNIT as error:
+            totals.abandoned(unit, error.fact)
+        else:
+            totals.shard(report)
 
 
 def _load(task: Task, options: RunOptions) -> LoadedTask:
     """The model; where workers have the accelerators, this process needs but its identity."""
     return (dataclasses.replace(task, device="cpu") if options.engine == "ray" else task).load()
-
-
-def _engine(options: RunOptions) -> Callable[..., None]:
-    if options.engine == "local":
-        return compute_here
-    from vitconvert.scale.ray_engine import compute_with_ray
-
-    return compute_with_ray
 
 
 def _pending(

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from vitconvert.errors import CorruptFile, SourceError
 from vitconvert.inference.batches import Picture
 from vitconvert.scale.embedder import LoadedTask
 from vitconvert.scale.folders import Folder
@@ -32,6 +33,8 @@ FAILED = pa.schema(
 )
 _MOST_ROWS, _MOST_NUMBERS = 4096, 2**23  # of a group of rows, which is in memory
 STORES = {"float32": pa.float32(), "float16": pa.float16()}
+
+OF_ONE_UNIT = (SourceError, CorruptFile)  # its archive is gone, changed or damaged: others are not
 
 Progress = Callable[[int, int], None]  # how many more images, and how many of them failed
 
