@@ -7,22 +7,32 @@ plan/plan.json              the rest; written last: without it there is no plan
 
 import dataclasses
 import hashlib
+import io
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from vitconvert.errors import ConflictingFact, SourceError, UsageError, some
+import pyarrow as pa
+
+from vitconvert.errors import ConflictingFact, CorruptFile, SourceError, UsageError, some
+from vitconvert.inference.images import SUFFIXES
 from vitconvert.scale import files, parquet, tars
 from vitconvert.scale.folders import Folder, read_json, write_json
 from vitconvert.scale.known import KnownKeys
-from vitconvert.scale.places import PARQUETS, TARS, Found, absolute, find, is_url
-from vitconvert.scale.units import Item, Unit
+from vitconvert.scale.places import PARQUETS, TARS, Found, absolute, find, lowered
+from vitconvert.scale.units import Item, Unit, encoded, text
 
 PLAN = "plan/plan.json"
 LISTED = "-"  # stands for names on stdin
 _VERSION = 1
+_LISTS = re.compile(r"units-\d{3,}\.jsonl|files-\d{6,}\.parquet")
+_PARTS = re.compile(r"part-\d{6,}-of-\d{6,}\.parquet")
+_TAKEN = ("key", "features", "indices", "scores", "labels")  # columns of our own
+_MOST_PLACES = 20  # that are listed in each shard; of more, a hash is
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +65,9 @@ class Sources:
                 state.update(_line(name))
             listed = state.hexdigest()
         places = [f"{LISTED} {listed}" if name == LISTED else absolute(name) for name in self.given]
+        if len(places) > _MOST_PLACES:
+            names = hashlib.sha256(b"".join(map(_line, places))).hexdigest()
+            places = [f"{len(places)} places {names}"]
         return {
             "sources": places,
             "recursive": self.recursive,
@@ -70,13 +83,15 @@ class Plan:
     Attributes:
         identity: What must be the same when a run goes on.
         columns: What goes along with each row: name -> the type, as Arrow writes it.
-        image_columns: The column of images of each Parquet file.
+        kept: What a column that goes along is called in the source -> its name in `columns`.
+        image_column: The column of images of Parquet files.
         lists: How many lists of units there are: 1, and 1 for each --append.
         units: In order.
     """
 
     identity: Mapping[str, Any]
     columns: Mapping[str, str] = field(default_factory=dict)
+    kept: Mapping[str, str] = field(default_factory=dict)
     image_column: str | None = None
     lists: int = 1
     units: Sequence[Unit] = ()
@@ -90,14 +105,13 @@ class Plan:
         """The images of a unit, in order.
 
         Raises:
-            SourceError, IntegrityError: Its archive is gone, or another.
+            SourceError, CorruptFile: Its archive is gone, or another.
         """
-        kept = [name for name in self.columns if name != "class"]
         match unit.kind:
             case "tar":
-                return tars.read(unit, kept)
+                return tars.read(unit, self.kept)
             case "parquet":
-                return parquet.read(unit, str(self.image_column), kept)
+                return parquet.read(unit, str(self.image_column), self.kept)
             case _:
                 return files.read(folder, unit)
 
@@ -107,21 +121,50 @@ def read_plan(folder: Folder) -> Plan | None:
 
     Raises:
         ConflictingFact: Another version of vitconvert made it.
+        CorruptFile: Nobody did, or somebody changed it.
     """
     if "plan.json" not in folder.names("plan"):
         return None
     stated = read_json(folder, PLAN)
-    if stated.pop("version") != _VERSION:
+    if stated.pop("version", None) != _VERSION:
         raise ConflictingFact(
             "Another version of vitconvert made this output.",
             evidence={"output": folder},
             hint="use that version, or a new output.",
         )
-    units: list[Unit] = []
-    for number in range(stated["lists"]):
+    try:
+        plan = Plan(**stated, units=list(_listed_units(folder, stated["lists"])))
+        _require_ours(plan)
+    except (ValueError, TypeError, LookupError, AttributeError, OSError, RecursionError) as error:
+        raise CorruptFile(
+            "The plan of this output is damaged, or is none of ours.",
+            evidence={"output": folder, "why": f"{type(error).__name__}: {error}"},
+            hint="name a new output with -o.",
+        ) from None
+    return plan
+
+
+def _listed_units(folder: Folder, lists: int) -> Iterator[Unit]:
+    for number in range(lists):
         with folder.open(_list_name(number)) as lines:
-            units += (_unit(json.loads(line)) for line in lines.read().splitlines())
-    return Plan(**stated, units=units)
+            yield from (_unit(json.loads(line)) for line in io.TextIOWrapper(lines, "utf-8"))
+
+
+def _require_ours(plan: Plan) -> None:
+    """What a plan says becomes names of files: whoever changed it must not choose others."""
+    for number, unit in enumerate(plan.units):
+        ours = unit.number == number and _PARTS.fullmatch(unit.part) and unit.rows > 0
+        if unit.kind == "files":
+            ours = ours and unit.file == f"plan/files-{number:06d}.parquet"
+        ours = ours and unit.begin >= 0 and isinstance(unit.file, str)
+        if not ours or unit.kind not in ("files", "tar", "parquet"):
+            raise ValueError(f"unit {number} makes no sense")
+    for kind in plan.columns.values():
+        pa.type_for_alias(kind)
+    if not set(plan.kept.values()) <= plan.columns.keys():
+        raise ValueError("columns make no sense")
+    if not isinstance(plan.identity["computed"]["what"], str):
+        raise ValueError("nothing is computed")
 
 
 def make_plan(
@@ -149,7 +192,7 @@ def make_plan(
         UsageError, CorruptFile: An archive cannot be read, or not without a word more.
     """
     if before is None:
-        for name in folder.names("plan"):  # of one that was not finished
+        for name in filter(is_of_a_plan, folder.names("plan")):  # of one that was not finished
             folder.remove(f"plan/{name}")
     making = _Making(folder, sources, shard_rows, before)
     units = list(making.units())
@@ -171,7 +214,8 @@ def make_plan(
         identity=before.identity
         if before
         else {**identity, "source": sources.description(making.listed_hash)},
-        columns=making.columns(),
+        columns=before.columns if before else making.columns(),
+        kept=making.kept,
         image_column=making.image_column,
         lists=lists + 1,
         units=[*old, *named],
@@ -195,7 +239,9 @@ class _Making:
         self.number = len(before.units) if before else 0
         self.image_column = before.image_column if before else sources.image_column
         self.grouped = False
-        self.kept: dict[str, str] = {}
+        self._types: dict[str, str] = {}  # of columns of the source
+        if before:
+            self._types = {name: before.columns[kept] for name, kept in before.kept.items()}
         self._hash = hashlib.sha256()
         self._known = KnownKeys(folder, before) if before else None
 
@@ -204,21 +250,32 @@ class _Making:
         """Of the names on stdin."""
         return self._hash.hexdigest()
 
+    @property
+    def kept(self) -> Mapping[str, str]:
+        """What columns of the source are called here; names that are taken are changed."""
+        if self.before:
+            return self.before.kept
+        kept: dict[str, str] = {}
+        for name in self.sources.keep:
+            column = text(name)
+            while column in (*_TAKEN, "class" if self.grouped else "", *kept.values()):
+                column = f"source_{column}"
+            kept.setdefault(name, column)
+        return kept
+
     def columns(self) -> dict[str, str]:
         """What goes along with each row."""
-        if self.before:
-            return dict(self.before.columns)
-        kept = {name: self.kept.get(name, "string") for name in self.sources.keep}
+        kept = {column: self._types.get(name, "string") for name, column in self.kept.items()}
         return {**({"class": "string"} if self.grouped else {}), **kept}
 
     def units(self) -> Iterator[Unit]:
         """Units, in the order of the sources; files that stand alone are gathered."""
         waiting: list[Found] = []
         for found in self._found():
-            lowered = found.name.partition("?")[0].lower()
-            if lowered.endswith(TARS):
+            name = lowered(found.name)
+            if name.endswith(TARS):
                 yield from self._tar(found)
-            elif lowered.endswith(PARQUETS):
+            elif name.endswith(PARQUETS):
                 yield from self._parquet(found)
             else:
                 self.grouped |= found.group is not None
@@ -230,19 +287,30 @@ class _Making:
             yield self._files(waiting)
 
     def _found(self) -> Iterator[Found]:
-        found = find(self._names(), recursive=self.sources.recursive)
+        found = (found for name in self.sources.given for found in self._at(name))
         return self._known.new(found) if self._known else found
 
-    def _names(self) -> Iterator[str]:
-        for name in self.sources.given:
-            if name != LISTED:
-                yield absolute(name) if is_url(name) else name
-                continue
-            for listed in self.sources.listed:
-                self._hash.update(_line(listed))
-                yield listed
+    def _at(self, source: str) -> Iterator[Found]:
+        recursive = self.sources.recursive
+        if source == LISTED:
+            yield from find(self._listed(), recursive=recursive)
+            return
+        for found in find([source], recursive=recursive):
+            _require_somewhere(source, found)
+            yield found
+
+    def _listed(self) -> Iterator[str]:
+        for name in self.sources.listed:
+            self._hash.update(_line(name))
+            yield name
 
     def _files(self, found: list[Found]) -> Unit:
+        if self.sources.keep:
+            raise UsageError(
+                "Files of their own have no columns that could go along.",
+                evidence={"keep": ", ".join(self.sources.keep), "file": found[0].name},
+                hint="leave out --keep; with --recursive, sub-folders become the column class.",
+            )
         name = f"plan/files-{self.number:06d}.parquet"
         files.write_list(self.folder, name, found)
         return self._next(rows=len(found), kind="files", file=name, base=os.getcwd())  # noqa: PTH109
@@ -274,10 +342,10 @@ class _Making:
 
     def _check_types(self, file: str, kept: dict[str, str]) -> None:
         for name, kind in kept.items():
-            if self.kept.setdefault(name, kind) != kind:
+            if self._types.setdefault(name, kind) != kind:
                 raise UsageError(
                     f"The column {name!r} has another type in another file.",
-                    evidence={"file": file, "type": kind, "before": self.kept[name]},
+                    evidence={"file": file, "type": kind, "before": self._types[name]},
                 )
 
     def _next(self, **fields: Any) -> Unit:
@@ -286,8 +354,29 @@ class _Making:
         return unit
 
 
+def _require_somewhere(source: str, found: Found) -> None:
+    """A source that leads nowhere is a mistake to be mended before there is a plan."""
+    nowhere = found.state is None or (found.name == str(Path(source)) and Path(source).is_dir())
+    if nowhere and not lowered(found.name).endswith(SUFFIXES):
+        raise SourceError(
+            "There are no images here.",
+            evidence={"source": source},
+            hint="--recursive (in Python, recursive=True) looks into sub-folders too.",
+        )
+
+
+def is_of_a_plan(name: str) -> bool:
+    """Whether a file in the folder plan/ may be ours."""
+    return name == "plan.json" or bool(_LISTS.fullmatch(name))
+
+
+def what_goes_along(source: Mapping[str, Any]) -> dict[str, Any]:
+    """What must be the same of sources that are added."""
+    return {name: source.get(name) for name in ("keep", "image column")}
+
+
 def _line(name: str) -> bytes:
-    return os.fsencode(name) + b"\0"
+    return encoded(name) + b"\0"
 
 
 def _list_name(number: int) -> str:
