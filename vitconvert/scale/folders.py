@@ -135,8 +135,10 @@ class LocalFolder:
             for name in filter(_RUNS.fullmatch, os.listdir(scratch)):  # noqa: PTH208
                 if alone or name == run:
                     _sweep(scratch / name)
-            yield LocalFolder(self.path, f"{SCRATCH}/{run}")
-            _sweep(scratch / run)  # what workers that died left
+            try:
+                yield LocalFolder(self.path, f"{SCRATCH}/{run}")
+            finally:
+                _sweep(scratch / run)  # and what workers that died left in it
 
 
 def _sweep(scratch: Path) -> None:

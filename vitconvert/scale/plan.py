@@ -7,7 +7,6 @@ plan/plan.json              the rest; written last: without it there is no plan
 
 import dataclasses
 import hashlib
-import io
 import json
 import os
 import re
@@ -147,7 +146,7 @@ def read_plan(folder: Folder) -> Plan | None:
 def _listed_units(folder: Folder, lists: int) -> Iterator[Unit]:
     for number in range(lists):
         with folder.open(_list_name(number)) as lines:
-            yield from (_unit(json.loads(line)) for line in io.TextIOWrapper(lines, "utf-8"))
+            yield from (_unit(json.loads(line)) for line in lines.read().splitlines())
 
 
 def _require_ours(plan: Plan) -> None:
