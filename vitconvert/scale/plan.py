@@ -6,6 +6,7 @@ plan/plan.json              the rest; written last: without it there is no plan
 """
 
 import dataclasses
+import glob
 import hashlib
 import json
 import os
@@ -356,7 +357,8 @@ class _Making:
 def _require_somewhere(source: str, found: Found) -> None:
     """A source that leads nowhere is a mistake to be mended before there is a plan."""
     nowhere = found.state is None or (found.name == str(Path(source)) and Path(source).is_dir())
-    if nowhere and not lowered(found.name).endswith(SUFFIXES):
+    names_an_image = lowered(source).endswith(SUFFIXES) and not glob.has_magic(source)
+    if nowhere and not names_an_image:
         raise SourceError(
             "There are no images here.",
             evidence={"source": source},
