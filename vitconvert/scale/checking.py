@@ -73,7 +73,7 @@ def check(output: str) -> CheckReport:
             continue
         try:
             found = _Contents(folder, data, unit, has_failures=unit.part in failures)
-        except (pa.ArrowException, OSError, ValueError, LookupError, TypeError) as error:
+        except (pa.ArrowException, OSError, ValueError, LookupError, AttributeError) as error:
             why = str(error).split("\n", 1)[0]
             problems.append(f"{unit.part} cannot be read: {why}")
             continue
@@ -107,7 +107,8 @@ class _Contents:
         with folder.open(f"{data}/{unit.part}") as file:
             parquet = pq.ParquetFile(file, page_checksum_verification=True)
             self.columns = parquet.schema_arrow.remove_metadata()
-            self.identity = json.loads(parquet.metadata.metadata[FOOTER])["identity"]
+            footer = json.loads((parquet.metadata.metadata or {}).get(FOOTER, b"{}"))
+            self.identity = footer.get("identity")
             for batch in parquet.iter_batches(4096):
                 batch.validate(full=True)
                 self.keys += batch.column("key").to_pylist()
