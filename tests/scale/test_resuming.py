@@ -88,9 +88,7 @@ def test_what_decides_the_numbers_of_a_model(tmp_path):
         "computed what": {"computed": "tokens"},
         "computed dtype": {"dtype": torch.bfloat16},
         "preprocessing fast": {"fast_preprocessing": True},
-        "preprocessing mean": {
-            "preprocessing": dataclasses.replace(preprocessing, mean=(0.3, 0.5, 0.5))
-        },
+        "preprocessing mean": {"preprocessing": other},
     }
     for named, changes in differing.items():
         with pytest.raises(ConflictingFact) as caught:
@@ -104,12 +102,10 @@ def test_what_decides_the_numbers_of_a_model(tmp_path):
 def test_two_spellings_of_one_model_are_one(tmp_path):
     import vitconvert
 
-    for to in ("timm", "transformers"):
+    for to in ("timm", "hf_vit"):
         vitconvert.convert(DIGITS, to=to, output=tmp_path / to, verify=False)
     preprocessing = vitconvert.load_checkpoint(DIGITS).preprocessing
-    tasks = [
-        Task(model=tmp_path / to, preprocessing=preprocessing) for to in ("timm", "transformers")
-    ]
+    tasks = [Task(model=tmp_path / to, preprocessing=preprocessing) for to in ("timm", "hf_vit")]
     assert of_a_model(tmp_path / "output", tasks[0]).images == 10
     assert of_a_model(tmp_path / "output", tasks[1]).known == 10
 
