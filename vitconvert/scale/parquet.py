@@ -171,7 +171,7 @@ def _declared(schema: pa.Schema) -> list[str]:
     try:
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
         found = [name for name, what in features.items() if what.get("_type") == "Image"]
-    except (KeyError, ValueError, TypeError, AttributeError):
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
         return []
     return [name for name in found if name in schema.names]
 
