@@ -2,8 +2,6 @@
 
 import pytest
 
-pytest.importorskip("pyarrow")
-
 
 @pytest.fixture
 def whole():

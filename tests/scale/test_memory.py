@@ -49,7 +49,8 @@ def test_memory_does_not_grow_with_the_number_of_shards(tmp_path):
 
 def test_names_are_planned_as_they_come(tmp_path):
     from vitconvert.scale.folders import LocalFolder
-    from vitconvert.scale.plan import Sources, make_plan
+    from vitconvert.scale.plan import Sources
+    from vitconvert.scale.planning import make_plan
 
     def work(count):
         folder = LocalFolder(tmp_path / str(count))

@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +11,8 @@ from vitconvert.errors import IntegrityError
 from vitconvert.scale import files
 from vitconvert.scale.folders import Folder
 from vitconvert.scale.places import Found, absolute
+from vitconvert.scale.plan import Plan
 from vitconvert.scale.units import encoded
-
-if TYPE_CHECKING:
-    from vitconvert.scale.plan import Plan
 
 _AT_ONCE = 4096  # names that are looked up together
 
@@ -28,7 +25,7 @@ class KnownKeys:
         plan: Whose files are known.
     """
 
-    def __init__(self, folder: Folder, plan: "Plan") -> None:
+    def __init__(self, folder: Folder, plan: Plan) -> None:
         self._archives = {unit.file: unit.state for unit in plan.units if unit.kind != "files"}
         lists = [unit for unit in plan.units if unit.kind == "files"]
         hashes = [_hashes(files.places(folder, unit)) for unit in lists]

@@ -15,10 +15,10 @@ from vitconvert.scale.plan import (
     Plan,
     Sources,
     is_of_a_plan,
-    make_plan,
     read_plan,
     what_goes_along,
 )
+from vitconvert.scale.planning import make_plan
 from vitconvert.scale.shard import OF_ONE_UNIT, STORES, data_folder, failures, write_shard
 from vitconvert.scale.units import Unit
 
