@@ -157,6 +157,18 @@ def test_parts_of_a_plan_at_once(tmp_path, whole):
     assert whole(output).rows == 14
 
 
+def test_what_runs_left_that_were_killed_is_removed(tmp_path):
+    images, output = write_folder(tmp_path / "images", contents(6)), tmp_path / "output"
+    embed_null(output, images)
+    for run in ("all", "only-1-of-2", "only-2-of-2"):
+        (output / "tmp" / run).mkdir()
+        (output / "tmp" / run / ".vitconvert-1.part").touch()
+    embed_null(output, images, only=(1, 2))
+    assert sorted(left_over(output)) == [".vitconvert-1.part"] * 2 + ["all", "only-2-of-2"]
+    embed_null(output, images)
+    assert left_over(output) == []
+
+
 def test_what_somebody_else_has_is_left(tmp_path):
     images, output = write_folder(tmp_path / "images", contents(6)), tmp_path / "output"
     (output / "tmp" / "precious").mkdir(parents=True)

@@ -114,16 +114,14 @@ def _samples(
 
 def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
     """Its members, up to where it is damaged."""
-    place = -1
     while True:
         try:
             member = archive.next()
         except _DAMAGE:
             return
         # A negative size would lead back, for ever (CVE-2025-8194).
-        if member is None or member.offset <= place or archive.offset <= member.offset:
+        if member is None or archive.offset <= member.offset:
             return
-        place = member.offset
         archive.members.clear()  # type: ignore[attr-defined]  # it would keep all
         yield member
 
