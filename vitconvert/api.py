@@ -8,7 +8,7 @@ the work; torch is imported by the first function that needs it.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
-from os import PathLike
+from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -23,6 +23,7 @@ from vitconvert.config import ViTConfig
 from vitconvert.conversion.accounts import Ledger
 from vitconvert.errors import UsageError, VitConvertError
 from vitconvert.preprocessing import Preprocessing
+from vitconvert.scale import require_extra
 from vitconvert.sources import Located, locate
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
     from vitconvert.pictures.features import FeatureMaps
     from vitconvert.pictures.maps import AttentionMaps
     from vitconvert.pictures.photograph import Unseen
+    from vitconvert.scale.embedder import Embedder
+    from vitconvert.scale.events import Event
     from vitconvert.tables.table import Table
 
 __all__ = [
@@ -56,6 +59,7 @@ __all__ = [
     "ConversionPlan",
     "Difference",
     "Draft",
+    "Embedder",
     "FeatureMaps",
     "Golden",
     "Inspection",
@@ -73,6 +77,7 @@ __all__ = [
     "diff",
     "draft_table",
     "embed",
+    "embed_dataset",
     "feature_maps",
     "inspect",
     "load_checkpoint",
@@ -218,6 +223,7 @@ def predict(
     fast_preprocessing: bool = False,
     dtype: "torch.dtype | None" = None,
     device: "torch.device | str" = "cpu",
+    threads: int | None = None,
 ) -> "Iterator[Prediction]":
     """The most likely classes of each image, in the order of the images, as they come.
 
@@ -238,6 +244,7 @@ def predict(
         dtype: Compute in it; by default, as `load_model` does. bfloat16 takes half the time on a
             CPU that has it, and logits differ by 1 to 2 % of the largest.
         device: Where the model goes.
+        threads: How many decode images; by default, one for each processor.
 
     Raises:
         VitConvertError: One of the errors of `load_checkpoint`.
@@ -266,6 +273,7 @@ def predict(
         batch_size=batch_size,
         recursive=recursive,
         fast_preprocessing=fast_preprocessing,
+        threads=threads,
     )
 
 
@@ -282,6 +290,7 @@ def embed(
     fast_preprocessing: bool = False,
     dtype: "torch.dtype | None" = None,
     device: "torch.device | str" = "cpu",
+    threads: int | None = None,
 ) -> "Iterator[Embedding]":
     """The features of each image, in the order of the images, as they come.
 
@@ -319,6 +328,7 @@ def embed(
         batch_size=batch_size,
         recursive=recursive,
         fast_preprocessing=fast_preprocessing,
+        threads=threads,
     )
 
 
@@ -397,6 +407,90 @@ def feature_maps(
         background=background,
         recursive=recursive,
     )
+
+
+def embed_dataset(
+    model: str | PathLike[str] | Located,
+    source: "str | PathLike[str] | Iterable[str | PathLike[str]]",
+    output: str | PathLike[str],
+    preprocessing: Preprocessing | None = None,
+    *,
+    computed: str = "features",
+    recursive: bool = False,
+    keep: Sequence[str] = (),
+    image_column: str | None = None,
+    labels: Sequence[str] | None = None,
+    topk: int = 5,
+    batch_size: int = 8,
+    threads: int | None = None,
+    fast: bool = True,
+    fast_preprocessing: bool = False,
+    dtype: "torch.dtype | None" = None,
+    device: str = "cpu",
+    notify: "Callable[[Event], None]" = lambda _event: None,
+    reading: ReadArguments | None = None,
+    **how: Any,
+) -> "Event":
+    """Compute the features, or the classes, of any number of images, as Parquet in a directory.
+
+    A run that was interrupted goes on: what `output` has is kept, and what it lacks is computed.
+    Each file of it, a shard, appears whole or not at all. Memory does not grow with the number of
+    images. Needs the extra `scale` (pyarrow); the engine "ray" the extra `ray`.
+
+    Args:
+        model: A path or a reference, as for `load_model`.
+        source: One or several of: a folder, a file, a pattern, a tar of WebDataset, a Parquet file
+            with images (of Hugging Face datasets), a URL of pyarrow such as s3://bucket/photos.
+        output: A directory, or a URL of an object store.
+        preprocessing: By default, the checkpoint's own.
+        computed: "features", "tokens" or "projected", as for `embed`, or "classes".
+        recursive: Search subfolders too; the first of them becomes the column "class".
+        keep: Columns of Parquet sources, or files of WebDataset samples, that go along.
+        image_column: Of Parquet sources, if it is not clear.
+        labels, topk: Of classes, as for `predict`.
+        batch_size, fast, fast_preprocessing, dtype, device: As for `embed`.
+        threads: How many decode, and how many torch takes; by default, all processors.
+        notify: Is told what happens; see `scale.events.Event`.
+        reading: As for `load_checkpoint`.
+        how: `shard_rows`, `store`, `append`, `only`, `max_errors`, `engine`, `workers`,
+            `cpus_per_worker`, `gpus_per_worker` and `address`: see `scale.run.RunOptions`.
+
+    Returns:
+        How many images were computed, and how many failed.
+
+    Raises:
+        MissingPackage: pyarrow, or ray, is not installed.
+        ConflictingFact: `output` has features of another model, preprocessing or source.
+        OutputExists: Another run writes there, or it is no output of this function.
+        VitConvertError: One of the errors of `embed`.
+    """
+    require_extra("pyarrow", "scale")
+    from vitconvert.scale.embedder import Task
+    from vitconvert.scale.plan import Sources
+    from vitconvert.scale.run import RunOptions, run
+
+    task = Task(
+        model=model,
+        computed=computed,
+        reading=ReadOptions(**(reading or {})),
+        preprocessing=preprocessing,
+        topk=topk,
+        labels=labels,
+        dtype=dtype,
+        fast=fast,
+        fast_preprocessing=fast_preprocessing,
+        device=device,
+        batch_size=batch_size,
+        threads=threads,
+    )
+    given = [source] if isinstance(source, str | PathLike) else source
+    sources = Sources(
+        given=[fspath(place) for place in given],
+        recursive=recursive,
+        keep=keep,
+        image_column=image_column,
+    )
+    return run(task, sources, fspath(output), RunOptions(**how), notify)
 
 
 def plan_conversion(
@@ -934,6 +1028,7 @@ _LATE = {
     "ConversionPlan": "vitconvert.export.conversion_plan",
     "Difference": "vitconvert.difference",
     "Draft": "vitconvert.drafting.draft",
+    "Embedder": "vitconvert.scale.embedder",
     "FeatureMaps": "vitconvert.pictures.features",
     "Golden": "vitconvert.parity.golden",
     "Inspection": "vitconvert.inspection",

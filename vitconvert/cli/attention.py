@@ -14,8 +14,8 @@ from vitconvert.cli.photographs import (
     image_options,
     named_checkpoint,
     named_images,
+    parse_preprocessing,
     reported,
-    stated_preprocessing,
 )
 from vitconvert.cli.report import tell
 from vitconvert.errors import UsageError, printable
@@ -184,7 +184,7 @@ def _views(
     checkpoint = named_checkpoint({**options, "dtype": _DTYPE})
     found = list(find_images(named_images(options), recursive=options["recursive"]))
     layers = None if everything and not options["layers"] else choice.layers
-    models = [(checkpoint, stated_preprocessing(options, checkpoint), options["model"])]
+    models = [(checkpoint, parse_preprocessing(options, lambda: checkpoint), options["model"])]
     if options["against"]:
         models.append((_against(options), None, options["against"]))
     streams = [_seen(options, found, layers, *model) for model in models]

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -38,9 +38,15 @@ if TYPE_CHECKING:
 STDIN = "-"
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
-_IMAGES = (
+_ARGUMENTS = (
     click.argument("model"),
     click.argument("images", nargs=-1, required=True),
+)
+_LATER_ARGUMENTS = (
+    click.argument("model", required=False),  # not for --check
+    click.argument("images", nargs=-1),
+)
+_IMAGES = (
     click.option("-r", "--recursive", is_flag=True, help="Search subfolders too."),
     click.option(
         "-0",
@@ -70,6 +76,11 @@ _COMPUTING = (
         type=click.IntRange(min=1),
         help="How many images to compute at once.",
     ),
+    click.option(
+        "--threads",
+        type=click.IntRange(min=1),
+        help="How many decode images, and how many torch takes; default: all processors.",
+    ),
     dtype_option("Compute in it: bfloat16 is faster if the processor has it, but less precise."),
     click.option(
         "--fast/--no-fast",
@@ -86,14 +97,15 @@ _COMPUTING = (
 
 
 def image_options(command: Command) -> Command:
-    """The arguments and options that all verbs for photographs have."""
+    """The arguments and options of all that is about photographs."""
     rest = reading_options(fetching_options(json_line_options(command)))
-    return apply_options(_IMAGES, rest)
+    return apply_options((*_ARGUMENTS, *_IMAGES), rest)
 
 
 def photograph_options(command: Command) -> Command:
-    """Likewise, and how the model computes."""
-    return image_options(apply_options(_COMPUTING, command))
+    """Likewise, and how the model computes; `require_arguments` looks for the arguments."""
+    rest = reading_options(fetching_options(json_line_options(command)))
+    return apply_options((*_LATER_ARGUMENTS, *_IMAGES, *_COMPUTING), rest)
 
 
 def named_checkpoint(options: dict[str, Any]) -> "Checkpoint":
@@ -107,16 +119,27 @@ def named_checkpoint(options: dict[str, Any]) -> "Checkpoint":
 
 def shared_arguments(options: dict[str, Any], checkpoint: "Checkpoint") -> dict[str, Any]:
     """The arguments that `vitconvert.predict` and `vitconvert.embed` share."""
-    names = ("batch_size", "recursive", "fast", "fast_preprocessing", "device")
+    if options["threads"]:
+        import torch
+
+        torch.set_num_threads(options["threads"])
+    names = ("batch_size", "recursive", "fast", "fast_preprocessing", "device", "threads")
     return {
         **{name: options[name] for name in names},
         "dtype": parse_dtype(options["dtype"]),
-        "preprocessing": stated_preprocessing(options, checkpoint),
+        "preprocessing": parse_preprocessing(options, lambda: checkpoint),
     }
 
 
-def stated_preprocessing(
-    options: dict[str, Any], checkpoint: "Checkpoint"
+def require_arguments(options: dict[str, Any]) -> None:
+    """MODEL and IMAGES are missing only where nothing is computed."""
+    for name in ("model", "images"):
+        if not options[name]:
+            raise click.UsageError(f"Missing argument '{name.upper()}'.")
+
+
+def parse_preprocessing(
+    options: dict[str, Any], checkpoint: "Callable[[], Checkpoint]"
 ) -> "Preprocessing | None":
     """What the options say of photographs, which is told on stderr; None if they say nothing."""
     from vitconvert.inference.stating import StatedPixels
@@ -129,7 +152,8 @@ def stated_preprocessing(
     )
     if not stated:
         return None
-    found = stated.applied_to(checkpoint.preprocessing, checkpoint.config)
+    known = checkpoint()
+    found = stated.applied_to(known.preprocessing, known.config)
     if not options["quiet"]:
         tell(f"preprocessing: {found.origin}", err=True)
     return found
@@ -149,12 +173,14 @@ def named_images(options: dict[str, Any]) -> Iterator[str]:
     """IMAGES, where `-` is replaced by the paths on stdin."""
     for image in options["images"]:
         if image == STDIN:
-            yield from _listed(b"\0" if options["null"] else b"\n")
+            yield from listed_on_stdin(options)
         else:
             yield image
 
 
-def _listed(separator: bytes) -> Iterator[str]:
+def listed_on_stdin(options: dict[str, Any]) -> Iterator[str]:
+    """The paths on stdin."""
+    separator = b"\0" if options["null"] else b"\n"
     lines: Iterable[bytes] = sys.stdin.buffer
     if separator != b"\n":
         lines = sys.stdin.buffer.read().split(separator)

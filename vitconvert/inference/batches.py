@@ -21,7 +21,10 @@ from vitconvert.preprocessing.values import size_text
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-# An image's path, None for an open image; and its tensor, or the reason why there is none.
+# A file, an open image, the content of a file, what reads that, or the reason why there is none.
+Picture = Path | Image.Image | bytes | Callable[[], bytes] | VitConvertError
+
+# The path of a file, None for other images; and its tensor, or the reason why there is none.
 Output = tuple[Path | None, Tensor | VitConvertError]
 
 _MAX_CONCURRENT_BATCHES = 8  # each has activations of its own
@@ -52,20 +55,22 @@ def check_batches(model: ViT, preprocessing: Preprocessing, batch_size: int) -> 
 def run_in_batches(
     model: ViT,
     compute: Callable[[Tensor], Tensor],
-    images: Iterable[Path | Image.Image],
+    images: Iterable[Picture],
     preprocessing: Preprocessing,
     *,
     batch_size: int,
     fast_preprocessing: bool,
+    threads: int | None = None,
 ) -> Iterator[Output]:
     """For each image, in order, its row of `compute(batch)`: float32, on the CPU.
 
     An image that cannot be read, or does not fit, gives an error instead, and the rest goes on.
     Memory holds one batch of prepared images more than those that are computed, and as many open
-    images as there are processors.
+    images as there are threads: as processors, if `threads` does not say how many.
     """
+    threads = threads or processors()
 
-    def prepare(image: Path | Image.Image) -> Output:
+    def prepare(image: Picture) -> Output:
         return prepare_image(image, preprocessing, fast=fast_preprocessing)
 
     def compute_batch(batch: list[Output]) -> list[Output]:
@@ -81,7 +86,9 @@ def run_in_batches(
             _split(images, batch_size),
         )
     else:
-        prepared = map_with_prefetch(prepare, images, prefetch=batch_size + processors())
+        prepared = map_with_prefetch(
+            prepare, images, prefetch=batch_size + threads, threads=threads
+        )
         computed = map(compute_batch, _split(prepared, batch_size))
     for batch in computed:
         yield from batch
@@ -148,8 +155,8 @@ def _may_run_concurrently(model: ViT) -> bool:
 
 
 def _run_concurrently(
-    function: Callable[[list[Path | Image.Image]], list[Output]],
-    batches: Iterable[list[Path | Image.Image]],
+    function: Callable[[list[Picture]], list[Output]],
+    batches: Iterable[list[Picture]],
 ) -> Iterator[list[Output]]:
     allowed = torch.get_num_threads()
     workers = min(allowed, _MAX_CONCURRENT_BATCHES)
@@ -163,11 +170,11 @@ def _run_concurrently(
         torch.set_num_threads(allowed)
 
 
-def prepare_image(
-    image: Path | Image.Image, preprocessing: Preprocessing, *, fast: bool = False
-) -> Output:
+def prepare_image(image: Picture, preprocessing: Preprocessing, *, fast: bool = False) -> Output:
     """An image's path, None for an open image; and what the model reads of it, or the reason."""
-    path = None if isinstance(image, Image.Image) else image
+    path = image if isinstance(image, Path) else None
+    if isinstance(image, VitConvertError):
+        return None, image
     try:
         if path is not None and os.path.isdir(path):  # noqa: PTH112 (never an error)
             raise SourceError(
@@ -175,6 +182,8 @@ def prepare_image(
                 evidence={"image": path},
                 hint="--recursive (in Python, recursive=True) looks into subfolders too.",
             )
+        if callable(image) and not isinstance(image, Image.Image):
+            image = image()
         return path, preprocessing(image, fast=fast)
     except VitConvertError as error:
         if path is not None:

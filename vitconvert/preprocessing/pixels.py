@@ -7,6 +7,7 @@ the resizing runs on a Pillow image or on a tensor, where an odd crop falls, whe
 Letters: C channels, H height, W width. Sizes are (height, width).
 """
 
+import io
 import math
 import platform
 import stat
@@ -41,6 +42,7 @@ _one_large_image = threading.Lock()
 # result, as in Pillow's own `thumbnail`.
 MARGIN = 2
 
+_IN_MEMORY = Path("in memory")  # what an image without a file is called
 _LAST_UNTURNED = 4  # EXIF orientations 5 to 8 exchange rows and columns
 
 # Pillow 13 raises the first four for damaged files of fourteen formats; decompressors and struct
@@ -58,19 +60,19 @@ _DECODING_ERRORS = (
 )
 
 
-def open_image(path: Path) -> Image.Image:
-    """Open an image file; its pixels are read when they are asked for.
+def open_image(file: Path | bytes) -> Image.Image:
+    """Open an image file, or its content; its pixels are read when they are asked for.
 
     Raises:
         SourceError: There is no such file, or it may not be read.
         CorruptFile: It is not an image, or it is damaged.
         UnsafeFile: It declares more pixels than Pillow's limit, or is a program.
     """
+    path = file if isinstance(file, Path) else _IN_MEMORY
     with _decoding(path):
-        mode = path.stat().st_mode
-        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # a pipe would let us wait for ever
-            raise SourceError("This is not a regular file.", evidence={"image": path})
-        image = Image.open(path)
+        if isinstance(file, Path):
+            _require_regular(file)
+        image = Image.open(file if isinstance(file, Path) else io.BytesIO(file))
     if image.format == "EPS":
         image.close()
         raise UnsafeFile(
@@ -79,6 +81,12 @@ def open_image(path: Path) -> Image.Image:
             hint="save it as PNG.",
         )
     return image
+
+
+def _require_regular(path: Path) -> None:
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # a pipe would let us wait for ever
+        raise SourceError("This is not a regular file.", evidence={"image": path})
 
 
 def load(image: Image.Image) -> None:
@@ -134,7 +142,8 @@ def _bytes_per_pixel(mode: str, backend: Backend, transparency: str) -> int:
 
 
 def _path_of(image: Image.Image) -> Path:
-    return Path(getattr(image, "filename", "") or "in memory")
+    filename = getattr(image, "filename", "")
+    return Path(filename) if filename else _IN_MEMORY
 
 
 def shrink(image: Image.Image, at_least: int, *, upright: bool) -> Size:

@@ -17,9 +17,9 @@ _PLAIN_MODES = ("L", "RGB")  # converting them before or after resizing gives th
 
 
 def transformed(
-    image: Image.Image | Path, steps: Steps, *, fast: bool = False
+    image: Image.Image | Path | bytes, steps: Steps, *, fast: bool = False
 ) -> NDArray[np.float32]:
-    """The image, open or a file, as the model reads it: (C, H, W).
+    """The image, open, a file or the content of one, as the model reads it: (C, H, W).
 
     Raises:
         SourceError, CorruptFile: The file cannot be read, or not as an image.
