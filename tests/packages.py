@@ -26,6 +26,7 @@ class _Package:
 
 open_clip = _Package("open_clip")
 peft = _Package("peft")
+ray = _Package("ray")
 sklearn = _Package("sklearn")
 timm = _Package("timm")
 torchvision = _Package("torchvision")
