@@ -1,4 +1,4 @@
-"""`Embedder`: a model in any pipeline. It gives what `vitconvert.embed` gives, and travels light."""
+"""`Embedder`: a model in any pipeline, that gives what `embed` gives, and travels light."""
 
 import multiprocessing
 import pickle
