@@ -83,6 +83,20 @@ _PHOTOGRAPHS = (
 )
 
 
+# Headings of the help; the verbs add theirs.
+GROUPS = {
+    "Images": (
+        *("recursive", "null", "mean", "std", "crop", "preprocessor", "fast_preprocessing"),
+    ),
+    "Computing": ("device", "dtype", "batch_size", "threads", "fast"),
+    "The model's files": (
+        *("dialect", "table", "architecture", "settings", "prefer", "tower", "ignore"),
+        *("adapter", "lora_scale"),
+    ),
+    "Downloads, and others": ("revision", "token", "cache_dir", "offline"),
+}
+
+
 def photograph_options(command: Command) -> Command:
     """The arguments and options that both verbs have."""
     rest = reading_options(fetching_options(json_line_options(command)))
