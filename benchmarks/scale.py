@@ -45,7 +45,7 @@ class NullModel:
 
     def features(self, pictures: Any) -> Iterator[Embedding]:
         """A row for each."""
-        for path, row in zip(pictures, cycle(self._rows)):  # noqa: B905 (rows have no end)
+        for path, row in zip(pictures, cycle(self._rows)):
             yield Embedding(path=path, features=row)
 
 

@@ -19,6 +19,7 @@ import pytest
 
 from tests.cli.conftest import run
 from tests.packages import ray
+from tests.scale import test_documents
 from vitconvert.demo.demonstration import DIGITS
 from vitconvert.errors import SourceError
 from vitconvert.scale import embedder, ray_engine
@@ -88,14 +89,14 @@ RAY = ("--engine", "ray", "--threads", 1)
 
 
 def a_part_of_the_plan_is_as_the_local_engine_computes_it(run, monkeypatch):
-    Path("photos/0a.png").write_text("meow")
-    everything = ("embed", "model", "photos", "--shard-rows", 2, "-q")
+    Path("samples/0a.png").write_text("meow")
+    everything = ("embed", "model", "samples", "--shard-rows", 2, "-q")
     assert run(*everything, "-o", "by-ray", "--plan").code == 0
     assert run(*everything, "-o", "by-ray", "--only", "1/2", *RAY).code == 1
     assert check("by-ray").shards == 3
     assert run(*everything, "-o", "by-ray", *RAY, "--workers", 1).code == 1
     assert run(*everything, "-o", "here").code == 1
-    Path("photos/0a.png").unlink()
+    Path("samples/0a.png").unlink()
     assert check("by-ray").whole and check("by-ray").failed == 1
     found, wanted = rows(Path("by-ray")), rows(Path("here"))
     assert found.keys() == wanted.keys() and len(found) == 10
@@ -116,7 +117,7 @@ def a_shard_is_redone_or_given_up_while_others_finish(run, monkeypatch):
 
     deadly = task_that(at_load=lambda: time.sleep(3), at_image=die)
     monkeypatch.setattr(embedder, "Task", deadly)
-    everything = ("embed", "model", "photos", "-o", "deadly", "--shard-rows", 2)
+    everything = ("embed", "model", "samples", "-o", "deadly", "--shard-rows", 2)
     code, _, err = run(*everything, *RAY)
     assert code == 1 and unlucky.exists()
     assert "shard 1 was given up: its worker died 3 times" in err
@@ -138,7 +139,7 @@ def processors_that_others_hold_are_an_error(run, monkeypatch):
 
     holders = [ray.remote(num_cpus=1)(Holder).remote() for _ in range(2)]
     ray.get([holder.there.remote() for holder in holders])
-    code, out, err = run("embed", "model", "photos", "-o", "starved", *RAY)
+    code, out, err = run("embed", "model", "samples", "-o", "starved", *RAY)
     assert (code, out) == (2, "")
     assert "  No worker got its processors within 2 seconds.\n" in err
     assert "  a worker  1 CPUs, 0 GPUs\n  free      0 CPUs, 0 GPUs\n" in err
@@ -147,7 +148,7 @@ def processors_that_others_hold_are_an_error(run, monkeypatch):
 
 
 def a_worker_that_fits_nowhere_is_an_error(run, monkeypatch):
-    code, out, err = run("embed", "model", "photos", "-o", "x", *RAY, "--cpus-per-worker", 3)
+    code, out, err = run("embed", "model", "samples", "-o", "x", *RAY, "--cpus-per-worker", 3)
     assert (code, out) == (2, "")
     assert "  The cluster has no room for a worker.\n" in err
     assert "  the cluster  2 CPUs, 0 GPUs\n" in err
@@ -167,7 +168,7 @@ def an_interrupt_frees_the_workers(run, monkeypatch):
 
     monkeypatch.setattr(embedder, "Task", task_that(at_image=hang))
     threading.Thread(target=interrupt).start()
-    code, _, err = run("embed", "model", "photos", "-o", "stopped", *RAY, "--workers", 1)
+    code, _, err = run("embed", "model", "samples", "-o", "stopped", *RAY, "--workers", 1)
     assert code == 130
     assert err.endswith(
         "finished shards are kept: the same command goes on with the others.\n\ninterrupted\n"
@@ -179,17 +180,29 @@ def an_error_of_a_worker_ends_the_run(run, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(embedder, "Task", task_that(at_image=fill))
-    code, out, err = run("embed", "model", "photos", "-o", "full", *RAY, "--workers", 1)
+    code, out, err = run("embed", "model", "samples", "-o", "full", *RAY, "--workers", 1)
     assert (code, out) == (1, "")
     assert "  The operating system refused: No space left on device.\n" in err
     assert check("full").shards == 0
 
 
+def commands_and_the_pipeline_of_the_document(run, monkeypatch):
+    for command in test_documents.COMMANDS:
+        if "ray" in command:
+            assert run(*command).code == 0
+    scope = {}
+    exec(compile(test_documents.block_of("ray"), "ray", "exec"), scope)
+    found = {Path(row["path"]).name: row["features"] for row in scope["embedded"].take_all()}
+    wanted = dict(zip(("one.jpg", "two.png"), scope["rows"], strict=True))
+    assert all(abs(found[name] - wanted[name]).max() < 1e-4 for name in wanted)
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
 def test_a_cluster(run, tmp_path, monkeypatch, subtests):
+    test_documents.make_workplace(tmp_path)
     shutil.copytree(DIGITS, tmp_path / "model")
-    shutil.copytree(IMAGES, tmp_path / "photos")
+    shutil.copytree(IMAGES, tmp_path / "samples")
     monkeypatch.chdir(tmp_path)  # relative names lead there in workers too
     for scenario in (
         a_part_of_the_plan_is_as_the_local_engine_computes_it,
@@ -198,6 +211,7 @@ def test_a_cluster(run, tmp_path, monkeypatch, subtests):
         a_worker_that_fits_nowhere_is_an_error,
         an_interrupt_frees_the_workers,
         an_error_of_a_worker_ends_the_run,
+        commands_and_the_pipeline_of_the_document,
     ):
         with subtests.test(scenario.__name__), pytest.MonkeyPatch.context() as patched:
             start = time.monotonic()

@@ -1,6 +1,7 @@
 """What is computed of each image, and by which model; and the model, once it is loaded."""
 
 import dataclasses
+import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -210,6 +211,8 @@ class Embedder:
     ) -> None:
         if computed == "classes":
             raise UsageError("An Embedder has no classes.", hint="vitconvert.predict has.")
+        if isinstance(model, str | PathLike) and os.path.exists(model):  # noqa: PTH110
+            model = Path(model).absolute()  # processes elsewhere may start in another directory
         self.task = Task(
             model=model,
             computed=computed,
