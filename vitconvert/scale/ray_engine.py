@@ -40,12 +40,9 @@ def compute_with_ray(
     """Compute units on the workers of a cluster, or of this machine.
 
     Raises:
-        MissingPackage: ray is not installed.
         UsageError: The cluster has no worker's processors or GPUs.
         SourceError: There is no cluster at the address.
     """
-    require_extra("ray", "ray")
-    _check_devices(task, options)
     if not pending:
         return
     threads = task.threads or max(1, int(options.cpus_per_worker))
@@ -60,8 +57,14 @@ def compute_with_ray(
         _Pool(work, pending, options, totals).run()
 
 
-def _check_devices(task: Task, options: "RunOptions") -> None:
-    """Workers do not wait for GPUs that they would not use, nor use any that Ray did not give."""
+def check_workers(task: Task, options: "RunOptions") -> None:
+    """Check, before any work is done, that there can be workers for it.
+
+    Raises:
+        MissingPackage: ray is not installed.
+        UsageError: They would wait for GPUs that they do not use, or use what Ray does not give.
+    """
+    require_extra("ray", "ray")
     given = options.gpus_per_worker > 0
     if given == (task.device != "cpu"):
         return

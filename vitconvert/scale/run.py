@@ -72,6 +72,10 @@ def run(task: Task, sources: Sources, output: str, options: RunOptions, notify: 
         TooManyFailures: More images failed than are allowed; finished shards are kept.
         VitConvertError: One of the errors of `Task.load` and `make_plan`.
     """
+    if options.engine == "ray":
+        from vitconvert.scale.ray_engine import check_workers, compute_with_ray
+
+        check_workers(task, options)
     loaded = _load(task, options)
     with prepared(sources, output, options, loaded) as (folder, plan):
         pending, known, known_failed = _pending(folder, plan, options, task.computed)
@@ -86,8 +90,6 @@ def run(task: Task, sources: Sources, output: str, options: RunOptions, notify: 
             )
         )
         if options.engine == "ray":
-            from vitconvert.scale.ray_engine import compute_with_ray
-
             compute_with_ray(folder, plan, pending, task, options, totals)
         else:
             _compute_here(folder, plan, pending, loaded, options.store, totals)
