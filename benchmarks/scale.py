@@ -24,8 +24,9 @@ from benchmarks.predicting import make_photographs
 from vitconvert.inference.embed import Embedding
 from vitconvert.scale.embedder import Task
 from vitconvert.scale.events import Event
+from vitconvert.scale.options import RunOptions
 from vitconvert.scale.plan import Sources
-from vitconvert.scale.run import RunOptions, run
+from vitconvert.scale.run import run
 
 ROOT = Path(__file__).parent.parent
 ARCHITECTURE = "vit_tiny_patch16_224"

@@ -91,14 +91,14 @@ RAY = ("--engine", "ray", "--threads", 1)
 def a_part_of_the_plan_is_as_the_local_engine_computes_it(run, monkeypatch):
     Path("samples/0a.png").write_text("meow")
     everything = ("embed", "model", "samples", "--shard-rows", 2, "-q")
-    assert run(*everything, "-o", "by-ray", "--plan").code == 0
-    assert run(*everything, "-o", "by-ray", "--only", "1/2", *RAY).code == 1
-    assert check("by-ray").shards == 3
-    assert run(*everything, "-o", "by-ray", *RAY, "--workers", 1).code == 1
+    assert run(*everything, "-o", "ours", "--plan").code == 0
+    assert run(*everything, "-o", "ours", "--only", "1/2", *RAY).code == 1
+    assert check("ours").shards == 3
+    assert run(*everything, "-o", "ours", *RAY, "--workers", 1).code == 1
     assert run(*everything, "-o", "here").code == 1
     Path("samples/0a.png").unlink()
-    assert check("by-ray").whole and check("by-ray").failed == 1
-    found, wanted = rows(Path("by-ray")), rows(Path("here"))
+    assert check("ours").whole and check("ours").failed == 1
+    found, wanted = rows(Path("ours")), rows(Path("here"))
     assert found.keys() == wanted.keys() and len(found) == 10
     largest = max(abs(row).max() for row in wanted.values())
     assert max(abs(found[key] - wanted[key]).max() for key in wanted) < 1e-5 * largest

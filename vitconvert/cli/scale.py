@@ -26,8 +26,8 @@ from vitconvert.scale import require_extra
 if TYPE_CHECKING:
     from vitconvert.scale.embedder import Task
     from vitconvert.scale.events import Event
+    from vitconvert.scale.options import RunOptions
     from vitconvert.scale.plan import Sources
-    from vitconvert.scale.run import RunOptions
 
 _SECONDS = 10  # between lines of progress where there is no terminal
 
@@ -195,7 +195,7 @@ def _sources(options: dict[str, Any]) -> "Sources":
 
 
 def _how(options: dict[str, Any]) -> "RunOptions":
-    from vitconvert.scale.run import RunOptions
+    from vitconvert.scale.options import RunOptions
 
     names = ("shard_rows", "append", "max_errors", "engine", "address", "workers")
     return RunOptions(

@@ -11,19 +11,17 @@ import socket
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vitconvert.errors import SourceError, UsageError, VitConvertError
 from vitconvert.scale import require_extra
 from vitconvert.scale.embedder import LoadedTask, Task
 from vitconvert.scale.events import Totals
 from vitconvert.scale.folders import Folder
+from vitconvert.scale.options import RunOptions
 from vitconvert.scale.plan import Plan
 from vitconvert.scale.shard import OF_ONE_UNIT, ShardReport, write_shard
 from vitconvert.scale.units import Unit
-
-if TYPE_CHECKING:
-    from vitconvert.scale.run import RunOptions
 
 _TRIES = 3  # of a shard whose workers die
 _PATIENCE = 30  # seconds until the first worker has its processors
@@ -34,7 +32,7 @@ def compute_with_ray(
     plan: Plan,
     pending: Sequence[Unit],
     task: Task,
-    options: "RunOptions",
+    options: RunOptions,
     totals: Totals,
 ) -> None:
     """Compute units on the workers of a cluster, or of this machine.
@@ -57,7 +55,7 @@ def compute_with_ray(
         _Pool(work, pending, options, totals).run()
 
 
-def check_workers(task: Task, options: "RunOptions") -> None:
+def check_workers(task: Task, options: RunOptions) -> None:
     """Check, before any work is done, that there can be workers for it.
 
     Raises:
@@ -175,7 +173,7 @@ class _Pool:
     """Workers, and the units that they have, or that wait for one."""
 
     def __init__(
-        self, work: _Work, pending: Sequence[Unit], options: "RunOptions", totals: Totals
+        self, work: _Work, pending: Sequence[Unit], options: RunOptions, totals: Totals
     ) -> None:
         import ray
 
@@ -291,7 +289,7 @@ class _Pool:
             self._start()
 
 
-def _workers(options: "RunOptions") -> int:
+def _workers(options: RunOptions) -> int:
     """As many workers as are asked for, some of which may wait for processors, or as many as fit.
 
     Raises:
@@ -313,7 +311,7 @@ def _workers(options: "RunOptions") -> int:
     return options.workers or most
 
 
-def _needs(options: "RunOptions") -> str:
+def _needs(options: RunOptions) -> str:
     return f"{options.cpus_per_worker:g} CPUs, {options.gpus_per_worker:g} GPUs"
 
 
