@@ -6,6 +6,7 @@ The figures of one machine are measured; those of nodes are arithmetic, with wha
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -58,6 +59,14 @@ class NullTask(Task):
         return NullModel(self)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Whole:
+    """A process from start to end: seconds, and processors' seconds."""
+
+    wall: float
+    processor: float
+
+
 @dataclass
 class Watch:
     """When what happened in a run."""
@@ -108,7 +117,7 @@ def main() -> None:
         }
         found |= measure_ray(rows, folder)
         found["workers"] = measure_workers(model, photographs, folder)
-    print(json.dumps(found) if options.json else as_markdown(found, options))
+    print(json.dumps(found, default=vars) if options.json else as_markdown(found, options))
 
 
 def _options() -> argparse.Namespace:
@@ -133,23 +142,29 @@ def _write_model(folder: Path) -> Path:
 
 def measure_whole(
     model: Path, photographs: Path, folder: Path, rounds: int
-) -> dict[str, list[float]]:
+) -> dict[str, list[Whole]]:
     """Whole processes, in turn: one file that is written at the end, and shards."""
     rows = len(list(photographs.iterdir()))
     outputs = {NPZ: ["x.npz"], ONE_SHARD: ["x/"]}
     outputs[MANY_SHARDS] = ["y/", "--shard-rows", str(-(-rows // 8))]
-    seconds: dict[str, list[float]] = {title: [] for title in outputs}
+    found: dict[str, list[Whole]] = {title: [] for title in outputs}
     for number in range(rounds):
         place = folder / f"round-{number}"
         place.mkdir()
         for title, output in outputs.items():
             arguments = ["embed", str(model), str(photographs), "-q", "-o", *output]
-            start = time.perf_counter()
+            start, before = time.perf_counter(), _of_children()
             command = [sys.executable, "-m", "vitconvert", *arguments]
             environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
             subprocess.run(command, cwd=place, env=environment, check=True)
-            seconds[title].append(time.perf_counter() - start)
-    return seconds
+            wall = time.perf_counter() - start
+            found[title].append(Whole(wall=wall, processor=_of_children() - before))
+    return found
+
+
+def _of_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def measure_machinery(rows: Path, output: Path) -> float:
@@ -275,11 +290,8 @@ def as_markdown(found: dict[str, Any], options: argparse.Namespace) -> str:
         f"Median (smallest..largest) of {options.rounds}; ratios are taken within each round.",
         "",
         table(
-            ["output", "s", "against npz"],
-            (
-                [title, spread(seconds), spread(ratios(seconds, whole[NPZ]))]
-                for title, seconds in whole.items()
-            ),
+            ["output", "s", "against npz", "processors' s", "against npz"],
+            ([title, *_against(runs, whole[NPZ])] for title, runs in whole.items()),
         ),
         "",
         f"Without a model, {options.rows:,} rows of {WIDTH} float32: "
@@ -302,6 +314,13 @@ def as_markdown(found: dict[str, Any], options: argparse.Namespace) -> str:
         f"Command: `{command_line('scale')}`",
     ]
     return "\n".join(lines)
+
+
+def _against(runs: list[Whole], npz: list[Whole]) -> Iterator[str]:
+    for name in ("wall", "processor"):
+        ours, theirs = ([getattr(run, name) for run in some] for some in (runs, npz))
+        yield spread(ours)
+        yield spread(ratios(ours, theirs))
 
 
 def _arithmetic(found: dict[str, Any]) -> Sequence[str]:
