@@ -1,15 +1,9 @@
-"""The benchmark of embedding at scale runs and prints what the README shows."""
-
-import subprocess
-import sys
-from pathlib import Path
+"""The benchmark of embedding at scale: its arithmetic, and that it measures something."""
 
 import pytest
 
-from benchmarks.scale import MANY_SHARDS, NPZ, ONE_SHARD, Cluster
-from tests.benchmarks.test_loading import cells
-
-ROOT = Path(__file__).parents[2]
+from benchmarks.scale import Cluster, measure_machinery
+from vitconvert.scale.checking import check
 
 
 def test_the_slowest_part_limits_a_cluster():
@@ -23,12 +17,8 @@ def test_the_slowest_part_limits_a_cluster():
     assert one.driver == pytest.approx(16_000 / 65_536 * 0.002)
 
 
-@pytest.mark.slow
-def test_tables_have_every_output_and_every_engine(monkeypatch):
-    options = ["--rounds", "1", "--images", "100", "--rows", "800", "--no-ray"]
-    command = [sys.executable, "-m", "benchmarks.scale", *options]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    rows = cells(done.stdout)
-    assert [row[0] for row in rows if len(row) == 5][2:] == [NPZ, ONE_SHARD, MANY_SHARDS]
-    assert [row[0] for row in rows if len(row) == 8][2:] == ["1", "8", "100"]
+def test_the_machinery_is_measured_without_a_model(tmp_path):
+    for number in range(9):
+        (tmp_path / f"{number}.jpg").touch()
+    assert 0 < measure_machinery(tmp_path, tmp_path / "out") < 1
+    assert check(str(tmp_path / "out")).whole
