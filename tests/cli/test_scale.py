@@ -200,13 +200,16 @@ def test_lines_that_are_written_stay_after_an_interrupt(workplace):
     with started("embed", DIGITS, "-", "-o", output, *alone, stdin=subprocess.PIPE) as process:
         process.stdin.write("photos/0.png\n" * 20)
         process.stdin.flush()
-        while not output.exists() or output.read_text().count("\n") < 10:
+        text = ""
+        while text.count("\n") < 15:
             assert process.poll() is None, process.stderr.read()
+            text = output.read_text() if output.exists() else ""
+            assert not text or text.endswith("\n")  # each line at once
         process.send_signal(signal.SIGINT)
         assert process.communicate() == ("", "\ninterrupted\n")
     assert process.returncode == 130
     lines = output.read_text().splitlines()
-    assert len(lines) >= 10
+    assert len(lines) >= 15
     assert all(len(json.loads(line)["features"]) for line in lines)
 
 
