@@ -15,7 +15,7 @@ from tests import packages
 HERE = Path(__file__).parent
 HEAVY = {name for name, value in vars(packages).items() if isinstance(value, packages._Package)}
 # Scripts, which a test imports when it runs.
-SCRIPTS = {HERE / "tables" / "make_architectures.py"}
+SCRIPTS = {HERE / "tables" / f"make_{name}.py" for name in ("architectures", "preprocessing")}
 
 
 def imported(path):

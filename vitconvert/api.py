@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from vitconvert.difference import Difference
+    from vitconvert.drafting.draft import Draft
     from vitconvert.export.conversion_plan import ConversionPlan
     from vitconvert.export.convert import Conversion
     from vitconvert.inference.embed import Embedding
@@ -53,6 +54,7 @@ __all__ = [
     "Conversion",
     "ConversionPlan",
     "Difference",
+    "Draft",
     "Embedder",
     "Golden",
     "Inspection",
@@ -67,6 +69,7 @@ __all__ = [
     "convert",
     "convert_state_dict",
     "diff",
+    "draft_table",
     "embed",
     "embed_dataset",
     "inspect",
@@ -96,7 +99,7 @@ def inspect(
     Args:
         source: A path or a reference, as for `load_model`.
         reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower,
-            ignore, adapter, lora_scale.
+            ignore, adapter, lora_scale, rescue, dequantise.
 
     Raises:
         SourceError: The source leads to no file.
@@ -130,6 +133,10 @@ def load_checkpoint(source: Source, **reading: Unpack[ReadArguments]) -> Checkpo
         adapter: A LoRA or DoRA adapter of PEFT, a path or a reference, to merge into the model.
         lora_scale: What the product of an adapter's two matrices is multiplied with, where no
             adapter_config.json says it: lora_alpha / r.
+        rescue: Of a whole model, as torch.save(model, path) writes it, read the tensors as data.
+            Nothing is run, and whether the model computes what their names say is not known.
+        dequantise: Compute the weights of a quantised file (bitsandbytes, torchao) in this:
+            "float32" or "bfloat16".
 
     Raises:
         SourceError: The source leads to no file.
@@ -168,12 +175,13 @@ def load_model(
         in_channels: Adapt to images of this many channels, as timm adapts a first convolution.
         num_classes: Replace the head by a new one of this size (0: none).
         dtype: Cast the weights; by default, half-precision weights become float32, which is exact
-            and what their projects compute in on a CPU, and others are not cast.
+            and what their projects compute in on a CPU, and others are not cast. Those of a
+            quantised file are computed in it.
         device: Where the model goes.
         fast: Build a `model.fast.FastViT`, for inference only: faster, and equal within rounding
             where the usual one is equal to the last bit.
         reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower,
-            ignore, adapter, lora_scale.
+            ignore, adapter, lora_scale, rescue, dequantise.
 
     Raises:
         UsageError: There is no such device, or a change makes no sense for this model.
@@ -184,7 +192,7 @@ def load_model(
         >>> logits = model(images)                        # doctest: +SKIP
     """
     return build_model(
-        load_checkpoint(source, **reading),
+        load_checkpoint(source, **_computed_in(dtype, reading)),
         image_size=image_size,
         patch_size=patch_size,
         in_channels=in_channels,
@@ -245,7 +253,7 @@ def predict(
     from vitconvert.inference.photographs import ready
     from vitconvert.inference.predict import predict as predict_with
 
-    opened = _checkpoint_or_model(model)
+    opened = _checkpoint_or_model(model, dtype)
     if isinstance(opened, Checkpoint):
         labels = labels or opened.labels
     built, prepared = ready(opened, preprocessing, fast=fast, dtype=dtype, device=device)
@@ -296,7 +304,7 @@ def embed(
     from vitconvert.inference.photographs import ready
 
     built, prepared = ready(
-        _checkpoint_or_model(model),
+        _checkpoint_or_model(model, dtype),
         preprocessing,
         # Without its head, a fast model computes nothing but the features.
         num_classes=None if projected else 0,
@@ -443,7 +451,7 @@ def plan_conversion(
         classes=classes,
         dtype=dtype,
     )
-    target, reading = _target(to, reading)
+    target, reading = _target(to, _computed_in(dtype, reading))
     return plan_checkpoint(
         load_checkpoint(source, **reading),
         to=target,
@@ -495,7 +503,7 @@ def convert(
         overwrite: Replace an earlier output. What vitconvert did not write is never replaced.
         command: The command that the record of the output names.
         reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower,
-            ignore, adapter, lora_scale.
+            ignore, adapter, lora_scale, rescue, dequantise.
 
     Raises:
         NotRepresentable: The target cannot compute this function.
@@ -516,7 +524,7 @@ def convert(
         classes=classes,
         dtype=dtype,
     )
-    target, reading = _target(to, reading)
+    target, reading = _target(to, _computed_in(dtype, reading))
     return convert_checkpoint(
         load_checkpoint(source, **reading),
         to=target,
@@ -534,28 +542,24 @@ def convert_state_dict(
     state_dict: "Mapping[str, torch.Tensor]",
     *,
     to: str,
-    dialect: str | None = None,
-    overrides: Mapping[str, Any] | None = None,
-    table: str | PathLike[str] | None = None,
+    **reading: Unpack[ReadArguments],
 ) -> "dict[str, torch.Tensor]":
     """Convert a state dict in memory to the names and layouts of another dialect.
 
     Args:
         state_dict: Tensors by name. They are not changed; the result may share their memory.
-        to: An ecosystem or dialect; `vit` gives vitconvert's own names.
-        dialect: Of the state dict; by default, the one table that explains every key.
-        overrides: Fields of ViTConfig that the tensors do not show.
-        table: A TOML file with one more dialect: the target, if `to` is its name ("team" of
-            team.toml), or else that of the state dict.
+        to: An ecosystem or dialect; `vit` gives vitconvert's own names. The name of `table`
+            ("team" of team.toml) makes that table the target.
+        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, tower, ignore,
+            adapter, lora_scale, dequantise. An adapter is merged on the CPU.
 
     Raises:
         NotRepresentable: The target cannot compute this function.
         VitConvertError: One of the errors of `load_checkpoint`.
     """
-    from vitconvert.checkpoint.reading import read_state_dict
+    from vitconvert.checkpoint.state_dict import read_state_dict
     from vitconvert.export.convert import respell
 
-    reading = ReadArguments(dialect=dialect, overrides=overrides, table=table)
     target, reading = _target(to, reading)
     return respell(*read_state_dict(state_dict, ReadOptions(**reading)), target)
 
@@ -622,8 +626,8 @@ def verify(
         preprocess: With `images`, what a model of your own does with an image that Pillow opened,
             to a tensor (C, H, W); by default, it takes the preprocessing of the checkpoint.
         reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower,
-            ignore, adapter, lora_scale. With a model of your own, `dialect` and `table` are about
-            the names of its tensors, and the others about `against`.
+            ignore, adapter, lora_scale, rescue, dequantise. With a model of your own, `dialect` and
+            `table` are about the names of its tensors, and the others about `against`.
 
     Raises:
         VitConvertError: A checkpoint cannot be loaded, as for `load_model`.
@@ -701,7 +705,7 @@ def record_golden(
         seed, batch: Which images, and how many of each kind.
         tolerance: Of the proof, as for `verify`.
         overwrite: Replace an earlier golden file, and nothing else.
-        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer.
+        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower.
 
     Raises:
         ParityFailed: vitconvert's ViT does not compute what the checkpoint's project computes;
@@ -782,7 +786,7 @@ def audit(
         seed, batch: Which images of noise and photographs, and how many of each.
         without: What to leave out: "bfloat16", "float16", "fast", "compiled" (which takes most of
             the time) or "onnxruntime".
-        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer.
+        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower.
 
     Raises:
         VitConvertError: The checkpoint cannot be loaded, as for `load_model`.
@@ -798,23 +802,10 @@ def diff(
     a: str | PathLike[str] | Located,
     b: str | PathLike[str] | Located,
     *,
-    dialect_a: str | None = None,
-    dialect_b: str | None = None,
-    overrides_a: Mapping[str, Any] | None = None,
-    overrides_b: Mapping[str, Any] | None = None,
-    architecture_a: str | None = None,
-    architecture_b: str | None = None,
-    table_a: str | PathLike[str] | None = None,
-    table_b: str | PathLike[str] | None = None,
-    prefer_a: str | None = None,
-    prefer_b: str | None = None,
-    tower_a: str | None = None,
-    tower_b: str | None = None,
-    adapter_a: str | PathLike[str] | Located | None = None,
-    adapter_b: str | PathLike[str] | Located | None = None,
-    lora_scale_a: float | None = None,
-    lora_scale_b: float | None = None,
+    reading_a: ReadArguments | None = None,
+    reading_b: ReadArguments | None = None,
     header: bool = False,
+    **reading: Unpack[ReadArguments],
 ) -> "Difference":
     """Say how two checkpoints differ, tensor by tensor under common names.
 
@@ -823,11 +814,11 @@ def diff(
 
     Args:
         a, b: Paths or references, as for `load_model`.
-        dialect_a, overrides_a, architecture_a, table_a, prefer_a, tower_a, adapter_a,
-            lora_scale_a: How to read a, as for `load_checkpoint`.
-        dialect_b, overrides_b, architecture_b, table_b, prefer_b, tower_b, adapter_b,
-            lora_scale_b: How to read b.
+        reading_a, reading_b: How to read one of them, such as `{"overrides": {"num_heads": 3}}`;
+            each comes before what is said for both.
         header: Compare headers only; no weights are read.
+        reading: For both, as for `load_checkpoint`: dialect, overrides, architecture, table,
+            prefer, tower, ignore, adapter, lora_scale, rescue, dequantise.
 
     Raises:
         SourceError: A source leads to no file.
@@ -837,28 +828,58 @@ def diff(
     """
     from vitconvert.difference import diff_located
 
-    options_a = ReadOptions(
-        dialect=dialect_a,
-        overrides=overrides_a,
-        architecture=architecture_a,
-        table=table_a,
-        prefer=prefer_a,
-        tower=tower_a,
-        adapter=adapter_a,
-        lora_scale=lora_scale_a,
-    )
-    options_b = ReadOptions(
-        dialect=dialect_b,
-        overrides=overrides_b,
-        architecture=architecture_b,
-        table=table_b,
-        prefer=prefer_b,
-        tower=tower_b,
-        adapter=adapter_b,
-        lora_scale=lora_scale_b,
-    )
-    located_a, located_b = locate(a, tower=tower_a), locate(b, tower=tower_b)
-    return diff_located(located_a, located_b, options_a, options_b, header=header)
+    said_a: ReadArguments = {**reading, **(reading_a or {})}
+    said_b: ReadArguments = {**reading, **(reading_b or {})}
+    located_a = locate(a, tower=said_a.get("tower"))
+    located_b = locate(b, tower=said_b.get("tower"))
+    options = ReadOptions(**said_a), ReadOptions(**said_b)
+    return diff_located(located_a, located_b, *options, header=header)
+
+
+def draft_table(
+    source: str | PathLike[str] | Located,
+    *,
+    like: Source,
+    output: str | PathLike[str] | None = None,
+    prefer: str | None = None,
+    ignore: Sequence[str] = (),
+    overwrite: bool = False,
+) -> "Draft":
+    """Draft a table for the names of a file that nobody knows, by a ViT that is known.
+
+    Rows follow from shapes, words in names and, where the reference has the same weights, equal
+    values. What is certain are rows that can be used at once (`load_model(source, table=output)`),
+    guesses are commented out with the reason, and what is left is listed. What no tensor shows
+    (activation, eps, heads, ...) is taken from the reference.
+
+    Args:
+        source: A path or a reference, as for `load_model`.
+        like: A ViT of the same depth and width: the name of an architecture of timm
+            (`vit_base_patch16_224`: no weights are needed), or what `load_model` takes.
+        output: The table to write, NAME.toml; by default, none is written.
+        prefer, ignore: As for `load_checkpoint`.
+        overwrite: Replace an earlier draft, and nothing else.
+
+    Raises:
+        UsageError: Nothing in the file is like the reference, or the output's name is no table's.
+        OutputExists: The output is there, and `overwrite` is false or it is no draft.
+        VitConvertError: The reference cannot be read, as for `load_checkpoint`.
+
+    Example:
+        >>> draft = draft_table("team.pth", like="vit_base_patch16_224")   # doctest: +SKIP
+        >>> print(draft.text)                                             # doctest: +SKIP
+    """
+    from vitconvert.drafting.draft import draft_located
+    from vitconvert.drafting.draft_file import check_draft_output, write_draft
+    from vitconvert.drafting.reference import read_reference
+
+    if output is not None:  # before anything is downloaded
+        check_draft_output(Path(output), overwrite=overwrite)
+    options = ReadOptions(prefer=prefer, ignore=ignore)
+    draft = draft_located(locate(source), read_reference(like), options)
+    if output is not None:
+        write_draft(draft.text, Path(output))
+    return draft
 
 
 def build_lucidrains(source: Source | ViTConfig) -> "nn.Module":
@@ -891,8 +912,17 @@ def build_lucidrains(source: Source | ViTConfig) -> "nn.Module":
     return build_vit_pytorch(source if isinstance(source, ViTConfig) else load_checkpoint(source))
 
 
-def _checkpoint_or_model(model: "ViT | Source") -> "ViT | Checkpoint":
-    return load_checkpoint(model) if isinstance(model, str | PathLike | Located) else model
+def _checkpoint_or_model(model: "ViT | Source", dtype: "torch.dtype | None") -> "ViT | Checkpoint":
+    if not isinstance(model, str | PathLike | Located):
+        return model
+    return load_checkpoint(model, **_computed_in(dtype, {}))
+
+
+def _computed_in(dtype: "torch.dtype | None", reading: ReadArguments) -> ReadArguments:
+    """How to read a checkpoint whose weights are cast: quantised ones are computed in that."""
+    if dtype is None or reading.get("dequantise"):
+        return reading
+    return {**reading, "dequantise": str(dtype).removeprefix("torch.")}
 
 
 # Classes of results, which nobody needs before a function has returned one; ViT needs torch.
@@ -901,6 +931,7 @@ _LATE = {
     "Conversion": "vitconvert.export.convert",
     "ConversionPlan": "vitconvert.export.conversion_plan",
     "Difference": "vitconvert.difference",
+    "Draft": "vitconvert.drafting.draft",
     "Embedder": "vitconvert.scale.embedder",
     "Golden": "vitconvert.parity.golden",
     "Inspection": "vitconvert.inspection",

@@ -90,7 +90,7 @@ GROUPS = {
     ),
     "Computing": ("device", "dtype", "batch_size", "threads", "fast"),
     "The model's files": (
-        *("dialect", "table", "architecture", "settings", "prefer", "tower", "ignore"),
+        *("dialect", "table", "architecture", "set", "prefer", "tower", "ignore", "rescue"),
         *("adapter", "lora_scale"),
     ),
     "Downloads, and others": ("revision", "token", "cache_dir", "offline"),

@@ -282,7 +282,7 @@ class ViT(nn.Module):
         obstacles = {
             "an output projection is missing": not self.config.attention_proj,
             "a block has several attentions": self.config.parallel_branches,
-            "a norm spans all heads": self.config.attention_norm,
+            "a norm spans all heads": self.config.attention_norm or self.config.whole_qk_norm,
             "the blocks share a table of relative positions": (
                 self.config.shared_relative_positions
             ),

@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from vitconvert.errors import MissingFact
+from vitconvert.errors import MissingFact, VitConvertError
 from vitconvert.scale.folders import Folder, folder_at
 from vitconvert.scale.plan import Plan, read_plan
 from vitconvert.scale.shard import FOOTER, data_folder
-from vitconvert.scale.units import Unit
+from vitconvert.scale.units import Unit, text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ def check(output: str) -> CheckReport:
     """Read an output whole: the checksums of its pages, its numbers, and each key of the plan.
 
     The keys of files are compared with the plan; of archives, only how many there are, and that
-    none is there twice.
+    none is there twice that is there once in the archive.
 
     Raises:
         MissingFact: There is no plan.
@@ -66,18 +66,23 @@ def check(output: str) -> CheckReport:
     problems = [f"{data}/{name} is not in the plan" for name in sorted(_strange(there, plan))]
     problems += [f"failed/{name} is not in the plan" for name in sorted(_strange(failures, plan))]
     rows = failed = 0
+    columns: pa.Schema | None = None
     for unit in plan.units:
         if unit.part not in there:
             problems.append(f"{data}/{unit.part} is missing")
             continue
         try:
             found = _Contents(folder, data, unit, has_failures=unit.part in failures)
-        except (pa.ArrowException, OSError, ValueError, LookupError, TypeError) as error:
-            problems.append(f"{unit.part} cannot be read: {error}")
+        except (pa.ArrowException, OSError, ValueError, LookupError, AttributeError) as error:
+            why = str(error).split("\n", 1)[0]
+            problems.append(f"{unit.part} cannot be read: {why}")
             continue
         rows += len(found.keys)
         failed += len(found.failed)
         problems += [f"{unit.part}: {what}" for what in found.problems(folder, plan)]
+        columns = found.columns if columns is None else columns
+        if found.columns != columns:
+            problems.append(f"{unit.part}: its columns are not those of the others")
     return CheckReport(
         images=plan.rows,
         rows=rows,
@@ -101,33 +106,40 @@ class _Contents:
         self.finite = True
         with folder.open(f"{data}/{unit.part}") as file:
             parquet = pq.ParquetFile(file, page_checksum_verification=True)
-            self.footer = json.loads(parquet.metadata.metadata[FOOTER])
+            self.columns = parquet.schema_arrow.remove_metadata()
+            footer = json.loads((parquet.metadata.metadata or {}).get(FOOTER, b"{}"))
+            self.identity = footer.get("identity")
             for batch in parquet.iter_batches(4096):
+                batch.validate(full=True)
                 self.keys += batch.column("key").to_pylist()
                 self.finite &= _finite(batch)
         self.failed: list[str] = []
         if has_failures:
             with folder.open(f"failed/{unit.part}") as file:
-                self.failed = pq.read_table(file).column("key").to_pylist()
+                table = pq.read_table(file, page_checksum_verification=True)
+                self.failed = table.column("key").to_pylist()
 
     def problems(self, folder: Folder, plan: Plan) -> Iterator[str]:
         """What is wrong with it."""
         unit = self.unit
-        if self.footer["identity"] != plan.identity:
+        if self.identity != plan.identity:
             yield "it is of another model, or of another plan"
         if not self.finite:
             yield "numbers are not finite"
         counted = len(self.keys) + len(self.failed)
         if counted != unit.rows:
             yield f"{counted} images, and {unit.rows} in the plan"
-        elif unit.kind == "files":
-            from vitconvert.scale import files
+        elif unit.kind == "files" or len({*self.keys, *self.failed}) != counted:
+            yield from self._other_keys(folder, plan)
 
-            planned = files.keys(folder, unit).to_pylist()
+    def _other_keys(self, folder: Folder, plan: Plan) -> Iterator[str]:
+        try:
+            planned = [text(item.key) for item in plan.items(folder, self.unit)]
+        except VitConvertError as error:
+            yield f"its keys cannot be compared: {error.fact}"
+        else:
             if sorted(planned) != sorted([*self.keys, *self.failed]):
-                yield "its keys are not those of the plan"
-        elif len({*self.keys, *self.failed}) != counted:
-            yield "keys are there twice"
+                yield "its keys are not those of the plan, each as often as there"
 
 
 def _finite(batch: pa.RecordBatch) -> bool:

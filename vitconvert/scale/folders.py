@@ -8,21 +8,31 @@ tmp/                 what is being written, and locks
 import io
 import json
 import os
-import shutil
+import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, Protocol
+from urllib.parse import unquote, urlsplit
 
-from vitconvert.containers.whole_file import sync_names, whole_file
-from vitconvert.errors import OutputExists, SourceError, UsageError
+from vitconvert.containers.whole_file import require_possible, sync_names, whole_file
+from vitconvert.errors import CorruptFile, OutputExists, SourceError, UsageError
 
 SCRATCH = "tmp"
+_RUNS = re.compile(r"all|only-\d+-of-\d+")
 
 
 class Folder(Protocol):
     """Files by names such as "plan/plan.json"."""
+
+    def entries(self) -> list[str]:
+        """Names of what is in it, sorted: files and folders; none if it is not there.
+
+        Raises:
+            UsageError: It is a file.
+        """
 
     def names(self, inner: str) -> list[str]:
         """Names of the files in a folder of it, sorted; none if there is no such folder."""
@@ -42,6 +52,8 @@ class Folder(Protocol):
 
 def folder_at(place: str) -> Folder:
     """The folder that a path or a URL such as s3://bucket/features names."""
+    if place.startswith("file://"):
+        return LocalFolder(path=Path(unquote(urlsplit(place).path)))
     return RemoteFolder(url=place) if "://" in place else LocalFolder(path=Path(place))
 
 
@@ -60,12 +72,21 @@ class LocalFolder:
     def __str__(self) -> str:
         return str(self.path)
 
+    def entries(self) -> list[str]:
+        """Names of what is in it, sorted; none if it is not there."""
+        require_possible(self.path)
+        if self.path.exists() and not self.path.is_dir():
+            raise UsageError(
+                "The output is a file, not a directory.", evidence={"output": self.path}
+            )
+        return sorted(os.listdir(self.path)) if self.path.exists() else []  # noqa: PTH208
+
     def names(self, inner: str) -> list[str]:
         """Names of the files in a folder of it, sorted; none if there is no such folder."""
         try:
             with os.scandir(self.path / inner) as entries:
                 return sorted(entry.name for entry in entries if entry.is_file())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
 
     @contextmanager
@@ -96,18 +117,36 @@ class LocalFolder:
 
         Raises:
             OutputExists: Another run is on.
+            UsageError: Nothing can be written there.
         """
         scratch = self.path / SCRATCH
-        scratch.mkdir(parents=True, exist_ok=True)
+        try:
+            scratch.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(
+                "The output cannot be written.",
+                evidence={"output": self.path, "reason": error.strerror},
+                hint="-o names another.",
+            ) from None
         with (
             _locked(scratch / "output.lock", shared=not alone),
             _locked(scratch / f"{run}.lock", shared=False),
         ):
-            for path in scratch.iterdir() if alone else [scratch / run]:
-                if path.is_dir():
-                    shutil.rmtree(path)
-            yield LocalFolder(self.path, f"{SCRATCH}/{run}")
-            shutil.rmtree(scratch / run, ignore_errors=True)  # what workers that died left
+            for name in filter(_RUNS.fullmatch, os.listdir(scratch)):  # noqa: PTH208
+                if alone or name == run:
+                    _sweep(scratch / name)
+            try:
+                yield LocalFolder(self.path, f"{SCRATCH}/{run}")
+            finally:
+                _sweep(scratch / run)  # and what workers that died left in it
+
+
+def _sweep(scratch: Path) -> None:
+    """Remove files of ours that were not finished, and nothing of anybody else's."""
+    for path in scratch.glob(".vitconvert-*.part"):
+        path.unlink(missing_ok=True)
+    with suppress(OSError):
+        scratch.rmdir()
 
 
 @contextmanager
@@ -141,6 +180,14 @@ class RemoteFolder:
 
     def __str__(self) -> str:
         return self.url
+
+    def entries(self) -> list[str]:
+        """Names of what is in it, sorted; none if it is not there."""
+        from pyarrow.fs import FileSelector
+
+        system, path = filesystem(self.url)
+        found = system.get_file_info(FileSelector(path, allow_not_found=True))
+        return sorted(info.base_name for info in found)
 
     def names(self, inner: str) -> list[str]:
         """Names of the files in a folder of it, sorted; none if there is no such folder."""
@@ -184,6 +231,7 @@ class RemoteFolder:
         return system, f"{path}/{inner}"
 
 
+@lru_cache(maxsize=8)  # each is a connection
 def filesystem(url: str) -> tuple[Any, str]:
     """pyarrow's filesystem for a URL, and the path in it.
 
@@ -208,9 +256,21 @@ def filesystem(url: str) -> tuple[Any, str]:
 
 
 def read_json(folder: Folder, name: str) -> dict[str, Any]:
-    """The object that a JSON file of ours holds."""
-    with folder.open(name) as file:
-        found: dict[str, Any] = json.loads(file.read())
+    """The object that a JSON file of ours holds.
+
+    Raises:
+        CorruptFile: Somebody changed it to something else.
+    """
+    try:
+        with folder.open(name) as file:
+            found = json.loads(file.read())
+        if not isinstance(found, dict):
+            raise ValueError("no object")
+    except (ValueError, RecursionError) as error:
+        raise CorruptFile(
+            "This is no JSON file of ours.",
+            evidence={"output": folder, "file": name, "why": error},
+        ) from None
     return found
 
 

@@ -1,18 +1,19 @@
 """Images inside Parquet files, as Hugging Face datasets keep them: a column of bytes."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from vitconvert.errors import CorruptFile, IntegrityError, UsageError
-from vitconvert.scale.places import opened, state_of
+from vitconvert.errors import CorruptFile, UsageError, VitConvertError, some
+from vitconvert.scale.places import MOST_BYTES, check_state, opened, too_large
 from vitconvert.scale.units import Item, Unit
 
-_ROWS = 64  # read at a time: a photograph may have megabytes
+_ROWS = 16  # read at a time: a photograph may have megabytes
 
 
 def split(file: str, rows: int) -> Iterator[tuple[int, int]]:
@@ -22,7 +23,7 @@ def split(file: str, rows: int) -> Iterator[tuple[int, int]]:
         CorruptFile: It is no Parquet file.
     """
     with _opened(file) as parquet:
-        total = parquet.metadata.num_rows
+        total: int = parquet.metadata.num_rows
     for begin in range(0, total, rows):
         yield begin, min(rows, total - begin)
 
@@ -33,8 +34,7 @@ def image_column(file: str, named: str | None) -> str:
     Raises:
         UsageError: There is none, or several are.
     """
-    with _opened(file) as parquet:
-        schema = parquet.schema_arrow
+    schema = _schema(file)
     declared = _declared(schema)
     candidates = declared or [field.name for field in schema if _holds_bytes(field.type)]
     if named is not None and named in schema.names and _holds_bytes(schema.field(named).type):
@@ -56,8 +56,7 @@ def kept_types(file: str, names: Iterable[str]) -> dict[str, str]:
     Raises:
         UsageError: There is no such column, or it has parts.
     """
-    with _opened(file) as parquet:
-        schema = parquet.schema_arrow
+    schema = _schema(file)
     missing = [name for name in names if name not in schema.names]
     if missing:
         raise UsageError(
@@ -68,64 +67,80 @@ def kept_types(file: str, names: Iterable[str]) -> dict[str, str]:
 
 
 def _alias(field: pa.Field, file: str) -> str:
+    # A column of few different values becomes one of values.
+    kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
     try:
-        pa.type_for_alias(str(field.type))
+        pa.type_for_alias(str(kind))
     except ValueError:
         raise UsageError(
             f"The column {field.name!r} cannot go along: it holds no simple values.",
             evidence={"file": file, "type": field.type},
         ) from None
-    return str(field.type)
+    return str(kind)
 
 
-def read(unit: Unit, column: str, kept: Iterable[str] = ()) -> Iterator[Item]:
+def _schema(file: str) -> pa.Schema:
+    with _opened(file) as parquet:
+        schema = parquet.schema_arrow
+    twice = [name for name, count in Counter(schema.names).items() if count > 1]
+    if twice:
+        raise CorruptFile(
+            f"Several columns are called {twice[0]!r}.",
+            evidence={"file": file, "columns": some(schema.names, 9)},
+        )
+    return schema
+
+
+def read(unit: Unit, column: str, kept: Mapping[str, str]) -> Iterator[Item]:
     """The images of a unit, in order; those of a damaged part are errors.
 
+    Args:
+        unit: Of a Parquet file.
+        column: That holds the images.
+        kept: Columns that go along -> what they are called there.
+
     Raises:
-        IntegrityError: The file is another than when the plan was made.
+        SourceError: The file is gone, another than when the plan was made, or cannot be read.
     """
-    if state_of(unit.file) != unit.state:
-        raise IntegrityError(
-            "The file changed after the plan was made.",
-            evidence={"file": unit.file},
-            hint="a new output, or the file as it was.",
-        )
-    number = unit.begin
+    check_state(unit.file, unit.state)
     end = unit.begin + unit.rows
     with _opened(unit.file) as parquet:
         for group, first in _groups(parquet, unit.begin, end):
             number = max(first, unit.begin)
             last = min(first + parquet.metadata.row_group(group).num_rows, end)
-            for item in _group(parquet, group, first, unit, column, tuple(kept)):
-                yield item
+            rows = _rows(parquet, group, [column, *kept], number - first, last - first)
+            for values in rows:
+                key = f"{unit.file}#{number}"
+                along = dict(zip(kept.values(), values[1:], strict=True))
+                yield Item(key, _picture(values[0], key), along)
                 number += 1
             for missing in range(number, last):
                 yield Item(f"{unit.file}#{missing}", _damaged(unit.file))
 
 
-def _group(
-    parquet: pq.ParquetFile,
-    group: int,
-    first: int,
-    unit: Unit,
-    column: str,
-    kept: tuple[str, ...],
-) -> Iterator[Item]:
-    """The images of one group of rows that a unit has, up to where the group is damaged."""
-    number = first
-    batches = parquet.iter_batches(_ROWS, row_groups=[group], columns=[column, *kept])
-    while True:
+def _rows(
+    parquet: pq.ParquetFile, group: int, columns: list[str], begin: int, end: int
+) -> Iterator[tuple[pa.Scalar, ...]]:
+    """The rows of a group from one to another, up to where the group is damaged."""
+    number = 0
+    batches = parquet.iter_batches(_ROWS, row_groups=[group], columns=columns)
+    while number < end:
         try:
             batch = next(batches, None)
-        except (pa.ArrowException, OSError):
+            if batch is not None:
+                batch.validate(full=True)  # offsets, and that text is text
+        except (pa.ArrowException, OSError, ValueError):
             return
         if batch is None:
             return
-        for row in batch.to_pylist():
-            if unit.begin <= number < unit.begin + unit.rows:
-                key = f"{unit.file}#{number}"
-                yield Item(key, _picture(row[column], key), {name: row[name] for name in kept})
-            number += 1
+        skipped = max(0, begin - number)
+        some_rows = batch.slice(skipped, max(0, end - number - skipped))
+        yield from zip(*(_values(some_rows.column(name)) for name in columns), strict=True)
+        number += batch.num_rows
+
+
+def _values(column: pa.Array) -> pa.Array:
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
 def _groups(parquet: pq.ParquetFile, begin: int, end: int) -> Iterator[tuple[int, int]]:
@@ -138,10 +153,11 @@ def _groups(parquet: pq.ParquetFile, begin: int, end: int) -> Iterator[tuple[int
         first += rows
 
 
-def _picture(value: Any, key: str) -> bytes | CorruptFile:
-    content = value.get("bytes") if isinstance(value, dict) else value
-    if isinstance(content, bytes):
-        return content
+def _picture(value: Any, key: str) -> bytes | VitConvertError:
+    inner = value["bytes"] if value.is_valid and pa.types.is_struct(value.type) else value
+    if inner.is_valid:
+        content: bytes = inner.as_py()
+        return content if len(content) <= MOST_BYTES else too_large(key)
     # A path beside the bytes is somebody else's word, and no reason to open a file of ours.
     return CorruptFile("The row has no bytes of an image.", evidence={"image": key})
 
@@ -155,15 +171,19 @@ def _declared(schema: pa.Schema) -> list[str]:
     try:
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
         found = [name for name, what in features.items() if what.get("_type") == "Image"]
-    except (KeyError, ValueError, TypeError, AttributeError):
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
         return []
     return [name for name in found if name in schema.names]
 
 
 def _holds_bytes(kind: Any) -> bool:
     if pa.types.is_struct(kind):
-        names = [kind.field(i).name for i in range(kind.num_fields)]
-        return "bytes" in names and _holds_bytes(kind.field("bytes").type)
+        inner = [kind.field(i).type for i in kind.get_all_field_indices("bytes")]
+        return len(inner) == 1 and _is_bytes(inner[0])
+    return _is_bytes(kind)
+
+
+def _is_bytes(kind: Any) -> bool:
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
@@ -171,10 +191,21 @@ def _holds_bytes(kind: Any) -> bool:
 def _opened(file: str) -> Iterator[pq.ParquetFile]:
     with opened(file) as stream:
         try:
-            parquet = pq.ParquetFile(stream)
-        except (pa.ArrowException, OSError) as error:
+            parquet = pq.ParquetFile(stream, page_checksum_verification=True)
+            # Images have bytes; numbers of rows are but what the file says.
+            _require(parquet.metadata.num_rows <= stream.size(), "more rows than bytes")
+            groups = range(parquet.metadata.num_row_groups)
+            sizes = [parquet.metadata.row_group(group).num_rows for group in groups]
+            _require(min(sizes, default=0) >= 0, "less than no rows")
+            _require(sum(sizes) == parquet.metadata.num_rows, "other numbers of rows in its parts")
+        except (pa.ArrowException, OSError, ValueError) as error:
             raise CorruptFile(
                 "This is no Parquet file, or a damaged one.",
                 evidence={"file": file, "why": error},
             ) from None
         yield parquet
+
+
+def _require(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise ValueError(otherwise)

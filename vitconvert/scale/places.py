@@ -1,12 +1,12 @@
 """Files of the input, here or behind a URL: which there are, what they are like, their bytes."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from vitconvert.errors import SourceError, UnsafeFile
+from vitconvert.errors import IntegrityError, SourceError, UnsafeFile
 from vitconvert.inference.batches import Picture
 from vitconvert.inference.images import SUFFIXES, find_images
 from vitconvert.scale.folders import filesystem
@@ -15,8 +15,8 @@ TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 PARQUETS = (".parquet",)
 _EVERY = (*SUFFIXES, *TARS, *PARQUETS)
 
-# Of an image that is read whole: what the largest photographs have, many times over.
-MOST_BYTES = 2**28
+# Of an image that is read whole: more than the largest photographs have. Some twenty are in memory.
+MOST_BYTES = 2**27
 
 
 class Found(NamedTuple):
@@ -36,6 +36,11 @@ class Found(NamedTuple):
 def is_url(source: str) -> bool:
     """Whether this names a place of an object store."""
     return "://" in source
+
+
+def lowered(name: str) -> str:
+    """A name whose end tells the kind of file: a URL's without what follows a question mark."""
+    return (name.partition("?")[0] if is_url(name) else name).lower()
 
 
 def absolute(name: str) -> str:
@@ -99,7 +104,7 @@ def state_of(name: str) -> tuple[int, int] | None:
     return status.st_size, status.st_mtime_ns
 
 
-def opened(name: str) -> IO[bytes]:
+def opened(name: str) -> "Reading":
     """A file to read, in any order.
 
     Raises:
@@ -107,15 +112,78 @@ def opened(name: str) -> IO[bytes]:
     """
     try:
         if not is_url(name):
-            return Path(name).open("rb")
+            return Reading(Path(name).open("rb"), name)
         system, path = _filesystem_of(name)
-        file: IO[bytes] = system.open_input_file(path)
-        return file
-    except OSError as error:
+        return Reading(system.open_input_file(path), name)
+    except (OSError, ValueError) as error:
         raise SourceError(
             "The file cannot be opened.",
-            evidence={"file": name, "why": error.strerror or error},
+            evidence={"file": name, "why": getattr(error, "strerror", None) or error},
         ) from None
+
+
+class Reading:
+    """An open file, whose troubles with the disk or the network are told from damage.
+
+    What reads archives takes an OSError for a damaged archive, and damage is recorded for good.
+
+    Args:
+        file: Where it is read.
+        name: What it is called.
+    """
+
+    def __init__(self, file: IO[bytes], name: str) -> None:
+        self._file = file
+        self._name = name
+
+    def read(self, size: int = -1) -> bytes:
+        """The next bytes.
+
+        Raises:
+            SourceError: The disk, or the store, does not give them.
+        """
+        try:
+            return self._file.read(size)
+        except OSError as error:
+            raise SourceError(
+                "The file cannot be read.",
+                evidence={"file": self._name, "why": error.strerror or error},
+            ) from None
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Go to a place."""
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        """Where it is."""
+        return self._file.tell()
+
+    def size(self) -> int:
+        """How many bytes it has."""
+        here, end = self.tell(), self.seek(0, os.SEEK_END)
+        self.seek(here)
+        return end
+
+    def readable(self) -> bool:
+        """It is, as programs that read files of Python ask."""
+        return True
+
+    seekable = readable
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is closed."""
+        return self._file.closed
+
+    def close(self) -> None:
+        """Read no more."""
+        self._file.close()
+
+    def __enter__(self) -> "Reading":
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
 
 
 def picture(name: str) -> Picture:
@@ -125,28 +193,36 @@ def picture(name: str) -> Picture:
 
 def _content(name: str) -> bytes:
     with opened(name) as file:
-        return bounded(file.read, name)
+        content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise too_large(name)
+    return content
 
 
-def bounded(read: Callable[[int], bytes], name: str) -> bytes:
-    """What `read` gives, unless it is too much for an image.
+def too_large(name: str) -> UnsafeFile:
+    """That nothing of this size is read for an image."""
+    return UnsafeFile(
+        "The file is too large for an image.",
+        evidence={"image": name, "limit": f"{MOST_BYTES:,} bytes"},
+    )
+
+
+def check_state(name: str, planned: tuple[int, int] | None) -> None:
+    """Check that an archive is still the one that was planned.
 
     Raises:
-        UnsafeFile: It is.
-        SourceError: The system, or the store, refuses.
+        SourceError: It is gone.
+        IntegrityError: It is another.
     """
-    try:
-        content = read(MOST_BYTES + 1)
-    except OSError as error:
-        raise SourceError(
-            "The file cannot be read.", evidence={"image": name, "why": error}
-        ) from None
-    if len(content) > MOST_BYTES:
-        raise UnsafeFile(
-            "The file is too large for an image.",
-            evidence={"image": name, "limit": f"{MOST_BYTES:,} bytes"},
+    now = state_of(name)
+    if now is None:
+        raise SourceError("The archive is gone.", evidence={"archive": name})
+    if now != planned:
+        raise IntegrityError(
+            "The archive changed after the plan was made.",
+            evidence={"archive": name},
+            hint="a new output, or the archive as it was.",
         )
-    return content
 
 
 @lru_cache(maxsize=1)

@@ -4,14 +4,15 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from vitconvert.errors import MissingFact, OutputExists, UsageError, some
+from vitconvert.errors import MissingFact, OutputExists, some
 from vitconvert.scale import records
 from vitconvert.scale.embedder import LoadedTask, Task
 from vitconvert.scale.events import Event, Notify, Totals
-from vitconvert.scale.folders import Folder, LocalFolder, folder_at
+from vitconvert.scale.folders import SCRATCH, Folder, folder_at
 from vitconvert.scale.identity import check_same
 from vitconvert.scale.options import RunOptions
-from vitconvert.scale.plan import PLAN, Plan, Sources, make_plan, read_plan
+from vitconvert.scale.plan import Plan, Sources, is_of_a_plan, read_plan, what_goes_along
+from vitconvert.scale.planning import make_plan
 from vitconvert.scale.shard import OF_ONE_UNIT, data_folder, failures, write_shard
 from vitconvert.scale.units import Unit
 
@@ -40,6 +41,7 @@ def run(task: Task, sources: Sources, output: str, options: RunOptions, notify: 
     loaded = _load(task, options)
     with prepared(sources, output, options, loaded) as (folder, plan):
         pending, known, known_failed = _pending(folder, plan, options, task.computed)
+        records.write_records(folder, plan)  # so that an interrupted run can be read, too
         totals = Totals(notify, options.max_errors)
         notify(
             Event(
@@ -84,7 +86,10 @@ def prepared(
         if plan is None:
             plan = make_plan(held, sources, identity=identity, shard_rows=options.shard_rows)
         elif options.append:
-            check_same({**plan.identity, "source": None}, {**identity, "source": None})
+            check_same(
+                {**plan.identity, "source": what_goes_along(plan.identity["source"])},
+                {**identity, "source": what_goes_along(sources.description(listed=""))},
+            )
             plan = make_plan(
                 held, sources, identity=identity, shard_rows=options.shard_rows, before=plan
             )
@@ -129,16 +134,15 @@ def _pending(
 
 
 def _require_ours(folder: Folder) -> None:
-    if not isinstance(folder, LocalFolder):
+    entries, planned = folder.entries(), folder.names("plan")
+    if "plan.json" in planned:
         return
-    path = folder.path
-    if path.exists() and not path.is_dir():
-        raise UsageError("The output is a file, not a directory.", evidence={"output": path})
-    found = {entry.name for entry in path.iterdir()} if path.exists() else set()
-    if found - {"plan", "tmp"} and not (path / PLAN).is_file():
+    strange = [name for name in entries if name not in ("plan", SCRATCH)]
+    strange += [f"plan/{name}" for name in planned if not is_of_a_plan(name)]
+    if strange:
         raise OutputExists(
             "There are files in the output that are no features of vitconvert.",
-            evidence={"output": path, "files": some(sorted(found))},
+            evidence={"output": folder, "files": some(strange)},
             hint="name another output with -o.",
         )
 

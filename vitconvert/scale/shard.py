@@ -16,12 +16,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from vitconvert.errors import CorruptFile, SourceError
+from vitconvert.errors import CorruptFile, NotRepresentable, SourceError, VitConvertError
 from vitconvert.inference.batches import Picture
 from vitconvert.scale.embedder import LoadedTask
 from vitconvert.scale.folders import Folder
 from vitconvert.scale.plan import Plan
-from vitconvert.scale.units import Item, Unit, reason
+from vitconvert.scale.units import Item, Unit, reason, text
 
 if TYPE_CHECKING:
     from vitconvert.inference.embed import Embedding
@@ -32,6 +32,7 @@ FAILED = pa.schema(
     [pa.field(name, pa.string(), nullable=False) for name in ("key", "code", "message")]
 )
 _MOST_ROWS, _MOST_NUMBERS = 4096, 2**23  # of a group of rows, which is in memory
+_MOST_FLOAT16 = 65520  # from there on, numbers are rounded to infinity
 STORES = {"float32": pa.float32(), "float16": pa.float16()}
 
 OF_ONE_UNIT = (SourceError, CorruptFile)  # its archive is gone, changed or damaged: others are not
@@ -76,14 +77,12 @@ def write_shard(
         SourceError, IntegrityError: The unit's archive is gone, or another.
     """
     failed_name = f"failed/{unit.part}"
-    folder.remove(failed_name)  # of an earlier try, that may have failed where this one does not
     name = f"{data_folder(loaded.task.computed)}/{unit.part}"
     with folder.writing(name) as file:
         group = min(_MOST_ROWS, max(1, _MOST_NUMBERS // math.prod(loaded.shape)))
         shard = _Shard(file, schema(plan, loaded, store), _encodings(store, loaded), group)
         for item, answer in _answers(plan.items(folder, unit), loaded):
-            shard.add(item, answer)
-            progress(1, int(answer.error is not None))
+            progress(1, int(not shard.add(item, answer)))
         report = ShardReport(
             number=unit.number,
             rows=shard.rows,
@@ -93,6 +92,8 @@ def write_shard(
         shard.close({**vars(report), "identity": plan.identity, "shape": loaded.shape})
         if shard.failures:
             _write_failures(folder, failed_name, shard.failures)
+        else:
+            folder.remove(failed_name)  # of an earlier try, which was not finished
     return report
 
 
@@ -177,16 +178,27 @@ class _Shard:
             **self.encodings,
         )
 
-    def add(self, item: Item, answer: "Embedding | Prediction") -> None:
-        """Add the answer for an image, or why there is none."""
+    def add(self, item: Item, answer: "Embedding | Prediction") -> bool:
+        """Add the answer for an image, or why there is none; says whether there is one."""
         self.changed += item.changed
-        if answer.error is not None:
-            self.failures.append((item.key, answer.error.code, reason(answer.error)))
-            return
+        error = answer.error or self._misfit(answer)
+        if error is not None:
+            self.failures.append((item.key, error.code, reason(error)))
+            return False
         self.rows += 1
         self._waiting.append((item, answer))
         if len(self._waiting) == self.group:
             self._write()
+        return True
+
+    def _misfit(self, answer: Any) -> VitConvertError | None:
+        """Why these features cannot be stored, if they cannot: larger numbers become infinite."""
+        if "features" not in self.schema.names:
+            return None
+        kind = self.schema.field("features").type.value_type
+        if kind != pa.float16() or np.abs(answer.features.numpy()).max() < _MOST_FLOAT16:
+            return None
+        return NotRepresentable("float16 does not hold numbers of this size: store float32.")
 
     def close(self, footer: Mapping[str, Any]) -> None:
         """Write the rest, and what the shard is."""
@@ -204,7 +216,7 @@ class _Shard:
     def _column(self, column: pa.Field, items: list[Item], answers: list[Any]) -> pa.Array:
         match column.name:
             case "key":
-                return pa.array([item.key for item in items], pa.string())
+                return pa.array([text(item.key) for item in items], pa.string())
             case "features":
                 return _fixed(column.type, [answer.features.numpy() for answer in answers])
             case "indices":
@@ -225,6 +237,7 @@ def _fixed(kind: pa.DataType, rows: list[Any]) -> pa.Array:
 
 
 def _write_failures(folder: Folder, name: str, failures: list[tuple[str, str, str]]) -> None:
-    columns = [list(column) for column in zip(*failures, strict=True)]
+    columns = [[text(value) for value in column] for column in zip(*failures, strict=True)]
     with folder.writing(name) as file:
-        pq.write_table(pa.table(columns, schema=FAILED), file, compression="zstd")
+        table = pa.table(columns, schema=FAILED)
+        pq.write_table(table, file, compression="zstd", write_page_checksum=True)

@@ -1,7 +1,8 @@
 """Images in tar archives, as WebDataset has them: files of one name belong together.
 
 A sample is what stands together under one name up to the first dot: `0001.jpg`, `0001.cls`. Its
-image has one of the suffixes of images; the others can go along as text.
+image has one of the suffixes of images; the others can go along as text. Names that begin with a
+dot are left out.
 Source: github.com/webdataset/webdataset, "The WebDataset Format".
 """
 
@@ -10,18 +11,23 @@ import gzip
 import lzma
 import tarfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import IO, Any
 
-from vitconvert.errors import CorruptFile, IntegrityError, VitConvertError
+from vitconvert.errors import CorruptFile, VitConvertError
 from vitconvert.inference.images import SUFFIXES
-from vitconvert.scale.places import bounded, opened, state_of
+from vitconvert.scale.places import MOST_BYTES, check_state, lowered, opened, too_large
 from vitconvert.scale.units import Item, Unit
 
-_MOST_TEXT = 2**20  # bytes of a file that goes along
-_DAMAGE = (tarfile.TarError, EOFError, OSError, ValueError, zlib.error, lzma.LZMAError)
+_MOST_TEXT = 2**20  # bytes of a file that goes along, and of what stands before a file
+_MOST_IMAGES = 16  # of a sample, which is in memory; the next belong to another
+# What tarfile raises on one; numbers of 88 bits overflow, and headers before headers recurse.
+_DAMAGE = (
+    *(tarfile.TarError, EOFError, OSError, ValueError, zlib.error, lzma.LZMAError),
+    *(OverflowError, RecursionError),
+)
 
 
 @dataclass
@@ -41,7 +47,7 @@ def split(file: str, rows: int) -> Iterator[tuple[int, int, bool]]:
         CorruptFile: It is no tar archive.
     """
     begin, count, ends_early = 0, 0, False
-    for sample in _samples(file, 0, kept=(), contents=False):
+    for sample in _samples(file, 0, kept={}, contents=False):
         if not sample.images:
             ends_early = sample.name == _CUT
             continue
@@ -53,20 +59,19 @@ def split(file: str, rows: int) -> Iterator[tuple[int, int, bool]]:
         yield begin, count + ends_early, ends_early
 
 
-def read(unit: Unit, kept: Iterable[str] = ()) -> Iterator[Item]:
+def read(unit: Unit, kept: Mapping[str, str]) -> Iterator[Item]:
     """The images of a unit, in order, each with the files beside it that are kept.
 
+    Args:
+        unit: Of a tar.
+        kept: Suffixes of files that go along -> the columns that they become.
+
     Raises:
-        IntegrityError: The archive is another than when the plan was made.
+        SourceError: The archive is gone, another than when the plan was made, or cannot be read.
     """
-    if state_of(unit.file) != unit.state:
-        raise IntegrityError(
-            "The archive changed after the plan was made.",
-            evidence={"archive": unit.file},
-            hint="a new output, or the archive as it was.",
-        )
+    check_state(unit.file, unit.state)
     left = unit.rows - unit.ends_early
-    for sample in _samples(unit.file, unit.begin, tuple(kept), contents=True):
+    for sample in _samples(unit.file, unit.begin, kept, contents=True):
         for name, picture in sample.images[:left]:
             yield Item(f"{unit.file}/{name}", picture, sample.texts)
             left -= 1
@@ -83,7 +88,9 @@ def _cut(file: str) -> CorruptFile:
     return CorruptFile("The archive ends early.", evidence={"archive": file})
 
 
-def _samples(file: str, begin: int, kept: tuple[str, ...], *, contents: bool) -> Iterator[_Sample]:
+def _samples(
+    file: str, begin: int, kept: Mapping[str, str], *, contents: bool
+) -> Iterator[_Sample]:
     """Samples from a place on; the last is called `_CUT` if the archive ends early."""
     sample = None
     with _opened(file, begin) as archive:
@@ -91,8 +98,10 @@ def _samples(file: str, begin: int, kept: tuple[str, ...], *, contents: bool) ->
             if not member.isfile():
                 continue
             folder, _, base = member.name.rpartition("/")
+            if base.startswith("."):
+                continue
             name = f"{folder}/{base.partition('.')[0]}"
-            if sample is None or sample.name != name:
+            if sample is None or sample.name != name or len(sample.images) == _MOST_IMAGES:
                 if sample:
                     yield sample
                 sample = _Sample(name, member.offset)
@@ -110,7 +119,8 @@ def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
             member = archive.next()
         except _DAMAGE:
             return
-        if member is None:
+        # A negative size would lead back, for ever (CVE-2025-8194).
+        if member is None or archive.offset <= member.offset:
             return
         archive.members.clear()  # type: ignore[attr-defined]  # it would keep all
         yield member
@@ -129,11 +139,11 @@ def _add(
     sample: _Sample,
     archive: tarfile.TarFile,
     member: tarfile.TarInfo,
-    kept: tuple[str, ...],
+    kept: Mapping[str, str],
     *,
     contents: bool,
 ) -> None:
-    kind = member.name.rpartition("/")[2].partition(".")[2]
+    kind = member.name.rpartition("/")[2].partition(".")[2].lower()
     if member.name.lower().endswith(SUFFIXES):
         picture: bytes | VitConvertError = b""
         if contents:
@@ -142,31 +152,53 @@ def _add(
     elif contents and kind in kept and member.size <= _MOST_TEXT:
         content = _content(archive, member)
         if isinstance(content, bytes):
-            sample.texts[kind] = content.decode("utf-8", errors="replace").strip()
+            sample.texts[kept[kind]] = content.decode("utf-8", errors="replace").strip()
 
 
 def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes | VitConvertError:
+    if member.size > MOST_BYTES:
+        return too_large(member.name)
+    if member.issparse():  # a few bytes may stand for any number of zeros
+        return CorruptFile("The image has holes.", evidence={"image": member.name})
+    file: _Bounded = archive.fileobj  # type: ignore[assignment]
     try:
-        file = archive.extractfile(member)
-        content = bounded(file.read, member.name) if file else b""
-    except VitConvertError as error:
-        return error
+        file.seek(member.offset_data)
+        content = file.read(member.size, most=MOST_BYTES)
     except _DAMAGE:
         return _cut(member.name)
     return content if len(content) == member.size else _cut(member.name)
+
+
+class _Bounded:
+    """A file of which no more is read at a time than headers have.
+
+    Before a file, there may be headers of any declared size, which tarfile reads whole; of a
+    compressed archive, its own size does not bound them.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.seek, self.tell = file.seek, file.tell
+
+    def read(self, size: int, *, most: int = _MOST_TEXT) -> bytes:
+        """The next bytes."""
+        if not 0 <= size <= most:
+            raise tarfile.ReadError("too much before a file")
+        return self._file.read(size)
 
 
 @contextmanager
 def _opened(file: str, begin: int) -> Iterator[tarfile.TarFile]:
     """An archive from a place on, where a member begins; of a compressed one, when unpacked."""
     with ExitStack() as held:
-        stream: IO[bytes] = held.enter_context(opened(file))
+        stream: Any = held.enter_context(opened(file))
         for suffix, unpacked in _COMPRESSIONS.items():
-            if file.lower().endswith(suffix):
+            if lowered(file).endswith(suffix):
                 stream = held.enter_context(unpacked(stream))
         try:
             stream.seek(begin)
-            archive = held.enter_context(tarfile.open(fileobj=stream, mode="r:"))
+            bounded: Any = _Bounded(stream)
+            archive = held.enter_context(tarfile.open(fileobj=bounded, mode="r:"))
         except _DAMAGE as error:
             raise CorruptFile(
                 "This is no tar archive, or a damaged one.",

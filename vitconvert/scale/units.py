@@ -52,6 +52,21 @@ class Item:
     changed: bool = False
 
 
+def encoded(name: str) -> bytes:
+    """A name as bytes, whatever it is made of: names of files need not be text."""
+    return name.encode("utf-8", "surrogatepass")
+
+
+def decoded(name: bytes) -> str:
+    """What `encoded` was given."""
+    return name.decode("utf-8", "surrogatepass")
+
+
+def text(name: str) -> str:
+    r"""A name as a column of text can hold it: what is no text becomes an escape, \udcff."""
+    return name.encode("utf-8", "backslashreplace").decode()
+
+
 def reason(error: VitConvertError) -> str:
     """Why there are no features of an image, in a line."""
     evidence = (f"{key} {value}" for key, value in error.evidence.items() if key != "image")
