@@ -27,6 +27,7 @@ class _Package:
 bitsandbytes = _Package("bitsandbytes")
 open_clip = _Package("open_clip")
 peft = _Package("peft")
+ray = _Package("ray")
 sklearn = _Package("sklearn")
 timm = _Package("timm")
 torchao = _Package("torchao")

@@ -453,7 +453,7 @@ def embed_dataset(
         notify: Is told what happens; see `scale.events.Event`.
         reading: As for `load_checkpoint`.
         how: `shard_rows`, `store`, `append`, `only`, `max_errors`, `engine`, `workers`,
-            `cpus_per_worker`, `gpus_per_worker` and `address`: see `scale.run.RunOptions`.
+            `cpus_per_worker`, `gpus_per_worker` and `address`: see `scale.options.RunOptions`.
 
     Returns:
         How many images were computed, and how many failed.
@@ -466,8 +466,9 @@ def embed_dataset(
     """
     require_extra("pyarrow", "scale")
     from vitconvert.scale.embedder import Task
+    from vitconvert.scale.options import RunOptions
     from vitconvert.scale.plan import Sources
-    from vitconvert.scale.run import RunOptions, run
+    from vitconvert.scale.run import run
 
     task = Task(
         model=model,

@@ -69,7 +69,8 @@ def test_other_names_in_a_list_are_refused(tmp_path):
 
 def of_a_model(output, task):
     from tests.scale.null_model import Sources
-    from vitconvert.scale.run import RunOptions, run
+    from vitconvert.scale.options import RunOptions
+    from vitconvert.scale.run import run
 
     samples = Sources(given=[str(DIGITS / "samples")])
     return run(task, samples, str(output), RunOptions(shard_rows=4), lambda _event: None)

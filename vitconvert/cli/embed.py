@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from vitconvert.cli import photographs, scale
+from vitconvert.cli.options import GroupedCommand
 from vitconvert.cli.photographs import (
     FailureCount,
     named_checkpoint,
@@ -16,7 +18,13 @@ from vitconvert.cli.photographs import (
     shared_arguments,
 )
 from vitconvert.cli.report import tell
-from vitconvert.cli.scale import compute_shards, is_directory, report_check, scale_options
+from vitconvert.cli.scale import (
+    compute_shards,
+    is_directory,
+    report_check,
+    require_directory,
+    scale_options,
+)
 from vitconvert.errors import UsageError
 
 _HELP = """{summary}
@@ -31,11 +39,23 @@ then also be tars of WebDataset, Parquet files with images, and URLs such as s3:
 same command goes on after an interruption.
 """
 
+_GROUPS = {
+    "What comes out": ("output", "tokens", "projected", "force", "as_json", "quiet"),
+    **scale.GROUPS,
+    **photographs.GROUPS,
+}
+
 
 def command(name: str, help_text: str) -> click.Command:
     """The command."""
 
-    @click.command(name, help=_HELP.format(summary=help_text), short_help=help_text)
+    @click.command(
+        name,
+        cls=GroupedCommand,
+        groups=_GROUPS,
+        help=_HELP.format(summary=help_text),
+        short_help=help_text,
+    )
     @click.option(
         "-o",
         "--output",
@@ -47,13 +67,13 @@ def command(name: str, help_text: str) -> click.Command:
         is_flag=True,
         help="CLIP's projection of the pooled features, for comparison with texts.",
     )
-    @click.option("--force", is_flag=True, help="Replace the output if it exists; no directory.")
+    @click.option("--force", is_flag=True, help="Replace a file that is there already.")
     @click.option(
         "--store",
         type=click.Choice(["float32", "float16"]),
         default="float32",
         show_default=True,
-        help="Numbers in a directory.",
+        help="Numbers of features.",
     )
     @scale_options
     @photograph_options
@@ -72,6 +92,7 @@ def _embed(options: dict[str, Any]) -> int:
     require_arguments(options)
     if options["output"] and is_directory(options["output"], SUFFIXES):
         return compute_shards(options, _computed(options))
+    require_directory(options["output"])
     output, failures = Path(options["output"] or ""), FailureCount()
     if options["output"]:
         check_output(output, overwrite=options["force"])

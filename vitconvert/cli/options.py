@@ -1,15 +1,50 @@
 """Options that several verbs share."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 if TYPE_CHECKING:
     import torch
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class GroupedCommand(click.Command):
+    """A command whose help lists its options under headings.
+
+    Args:
+        groups: Heading -> names of parameters; what no heading has stands under the last.
+        arguments: As of a `click.Command`.
+    """
+
+    def __init__(self, groups: Mapping[str, Sequence[str]], **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.groups = groups
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List them."""
+        options = [p for p in self.get_params(ctx) if isinstance(p, click.Option)]
+        records = {option.name: option.get_help_record(ctx) for option in options}
+        listed = {name for names in self.groups.values() for name in names}
+        rest = [name for name in records if name not in listed]
+        last = list(self.groups)[-1]
+        for heading, names in self.groups.items():
+            shown = [*names, *(rest if heading == last else ())]
+            with formatter.section(heading):
+                formatter.write_dl([record for name in shown if (record := records.get(name))])
+
+
+def given_options(names: Iterable[str]) -> Iterator[str]:
+    """Those of the options that were typed, as they were declared: "--shard-rows"."""
+    context = click.get_current_context()
+    declared = {parameter.name: parameter.opts for parameter in context.command.params}
+    for name in names:
+        if name in declared and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            yield declared[name][-1]
 
 
 def dtype_option(help_text: str) -> Callable[[Command], Command]:
@@ -103,7 +138,10 @@ _REPORTING = (
 )
 _JSON_LINES = (
     click.option(
-        "--json", "as_json", is_flag=True, help="Print a line of JSON for each image as it comes."
+        "--json",
+        "as_json",
+        is_flag=True,
+        help="Print a line of JSON for each image, or, with a directory, for what happens.",
     ),
     _QUIET,
 )

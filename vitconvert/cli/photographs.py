@@ -96,6 +96,20 @@ _COMPUTING = (
 )
 
 
+# Headings of the help; the verbs add theirs.
+GROUPS = {
+    "Images": (
+        *("recursive", "null", "mean", "std", "crop", "preprocessor", "fast_preprocessing"),
+    ),
+    "Computing": ("device", "dtype", "batch_size", "threads", "fast"),
+    "The model's files": (
+        *("dialect", "table", "architecture", "set", "prefer", "tower", "ignore", "rescue"),
+        *("adapter", "lora_scale"),
+    ),
+    "Downloads, and others": ("revision", "token", "cache_dir", "offline"),
+}
+
+
 def image_options(command: Command) -> Command:
     """The arguments and options of all that is about photographs."""
     rest = reading_options(fetching_options(json_line_options(command)))

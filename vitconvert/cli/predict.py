@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from vitconvert.cli import photographs, scale
+from vitconvert.cli.options import GroupedCommand
 from vitconvert.cli.photographs import (
     FailureCount,
     named_checkpoint,
@@ -15,7 +17,13 @@ from vitconvert.cli.photographs import (
     require_arguments,
     shared_arguments,
 )
-from vitconvert.cli.scale import compute_shards, is_directory, report_check, scale_options
+from vitconvert.cli.scale import (
+    compute_shards,
+    is_directory,
+    report_check,
+    require_directory,
+    scale_options,
+)
 from vitconvert.errors import UsageError, printable
 
 if TYPE_CHECKING:
@@ -30,11 +38,23 @@ then 1.
 With -o, the answers become Parquet files in a directory, for any number of images, as of `embed`.
 """
 
+_GROUPS = {
+    "What comes out": ("topk", "labels", "output", "as_json", "quiet"),
+    **scale.GROUPS,
+    **photographs.GROUPS,
+}
+
 
 def command(name: str, help_text: str) -> click.Command:
     """The command."""
 
-    @click.command(name, help=_HELP.format(summary=help_text), short_help=help_text)
+    @click.command(
+        name,
+        cls=GroupedCommand,
+        groups=_GROUPS,
+        help=_HELP.format(summary=help_text),
+        short_help=help_text,
+    )
     @click.option(
         "--top",
         "--topk",
@@ -67,6 +87,7 @@ def _predict(options: dict[str, Any]) -> int:
     require_arguments(options)
     if options["output"]:
         return _into_directory(options)
+    require_directory(None)
     checkpoint = named_checkpoint(options)
     failures = FailureCount()
     labels = checkpoint.labels

@@ -13,6 +13,7 @@ import click
 from vitconvert.cli.options import (
     Command,
     apply_options,
+    given_options,
     locate_options,
     parse_dtype,
     parse_reading,
@@ -25,8 +26,8 @@ from vitconvert.scale import require_extra
 if TYPE_CHECKING:
     from vitconvert.scale.embedder import Task
     from vitconvert.scale.events import Event
+    from vitconvert.scale.options import RunOptions
     from vitconvert.scale.plan import Sources
-    from vitconvert.scale.run import RunOptions
 
 _SECONDS = 10  # between lines of progress where there is no terminal
 
@@ -52,11 +53,36 @@ _SCALE = (
         show_default=True,
         help="This process, or workers of Ray.",
     ),
-    click.option("--address", help="Of a Ray cluster; default: one on this machine."),
-    click.option("--workers", type=click.IntRange(min=1), help="Of Ray; default: as many as fit."),
-    click.option("--cpus-per-worker", type=float, default=1, show_default=True),
-    click.option("--gpus-per-worker", type=float, default=0, show_default=True),
+    click.option(
+        "--address",
+        metavar="HOST:PORT",
+        help="Of a cluster; default: $RAY_ADDRESS, the one of this machine, or a new one on it.",
+    ),
+    click.option("--workers", type=click.IntRange(min=1), help="How many; default: all that fit."),
+    click.option(
+        "--cpus-per-worker",
+        type=click.FloatRange(min=0),
+        default=1,
+        show_default=True,
+        help="Processors that Ray reserves, and threads if --threads says nothing.",
+    ),
+    click.option(
+        "--gpus-per-worker",
+        type=click.FloatRange(min=0),
+        default=0,
+        show_default=True,
+        help="GPUs that Ray reserves, for --device cuda.",
+    ),
 )
+_OF_SHARDS = (
+    *("shard_rows", "store", "keep", "image_column"),
+    *("plan", "append", "only", "max_errors", "check"),
+)
+_OF_RAY = ("address", "workers", "cpus_per_worker", "gpus_per_worker")
+GROUPS = {
+    "Any number of images, into a directory of Parquet files": _OF_SHARDS,
+    "Workers for that": ("engine", *_OF_RAY),
+}
 
 
 def scale_options(command: Command) -> Command:
@@ -69,6 +95,20 @@ def is_directory(output: str, suffixes: tuple[str, ...]) -> bool:
     if "://" in output or output.endswith("/") or Path(output).is_dir():
         return True
     return not output.endswith(suffixes) and not Path(output).suffix
+
+
+def require_directory(output: str | None) -> None:
+    """Options for a directory are not ignored where there is none.
+
+    Raises:
+        UsageError: One of them was typed.
+    """
+    for option in given_options((*_OF_SHARDS, "engine", *_OF_RAY)):
+        raise UsageError(
+            f"{option} is for a directory of Parquet files.",
+            evidence={"output": output or "stdout"},
+            hint="-o features/ names one.",
+        )
 
 
 def report_check(options: dict[str, Any]) -> int:
@@ -91,6 +131,7 @@ def report_check(options: dict[str, Any]) -> int:
 def compute_shards(options: dict[str, Any], computed: str, **task: Any) -> int:
     """Compute what the output lacks; 1 if images failed, or shards were given up."""
     require_extra("pyarrow", "scale")
+    _check_options(options)
     work, sources, how = _task(options, computed, **task), _sources(options), _how(options)
     output = str(options["output"])
     if options["plan"]:
@@ -101,9 +142,23 @@ def compute_shards(options: dict[str, Any], computed: str, **task: Any) -> int:
     try:
         finished = run(work, sources, output, how, shown)
     except KeyboardInterrupt:
+        shown.close()
         tell("finished shards are kept: the same command goes on with the others.", err=True)
         raise
+    finally:
+        shown.close()
     return 1 if finished.failed or finished.known_failed or finished.abandoned else 0
+
+
+def _check_options(options: dict[str, Any]) -> None:
+    for option in given_options(["force"]):
+        raise UsageError(
+            f"{option} replaces a file; a directory goes on where it was.",
+            evidence={"output": options["output"]},
+            hint="remove the directory, or name another with -o.",
+        )
+    for option in given_options(_OF_RAY) if options["engine"] != "ray" else ():
+        raise UsageError(f"{option} is for --engine ray.")
 
 
 def _task(options: dict[str, Any], computed: str, **task: Any) -> "Task":
@@ -140,7 +195,7 @@ def _sources(options: dict[str, Any]) -> "Sources":
 
 
 def _how(options: dict[str, Any]) -> "RunOptions":
-    from vitconvert.scale.run import RunOptions
+    from vitconvert.scale.options import RunOptions
 
     names = ("shard_rows", "append", "max_errors", "engine", "address", "workers")
     return RunOptions(
@@ -181,15 +236,30 @@ def _plan(
     return 0
 
 
-def _shown(options: dict[str, Any]) -> "Callable[[Event], None]":
+def _shown(options: dict[str, Any]) -> "_Quiet":
     if options["as_json"]:
         return _JsonLines()
     if options["quiet"]:
-        return lambda _event: None
+        return _Quiet()
     return _Bar() if sys.stderr.isatty() else _Lines()
 
 
-class _JsonLines:
+class _Quiet:
+    """Tells only of what went wrong."""
+
+    def __call__(self, event: "Event") -> None:
+        """Tell of it, if it is worth telling."""
+        match event.what:
+            case "shard" | "abandoned":
+                _tell_of_shard(event, lambda text: tell(text, err=True))
+            case "finished" if event.failed or event.abandoned:
+                tell(_summary(event), err=True)
+
+    def close(self) -> None:
+        """There are no more events, whatever happened."""
+
+
+class _JsonLines(_Quiet):
     """A line of JSON for each event; images are told of once a second at most."""
 
     def __init__(self) -> None:
@@ -203,17 +273,20 @@ class _JsonLines:
             self._failed += event.failed
             if time.monotonic() - self._told < 1:
                 return
-        if self._images:
-            told = {"what": "images", "images": self._images, "failed": self._failed}
-            click.echo(json.dumps(told))
-            self._images = self._failed = 0
         self._told = time.monotonic()
+        if self._images:
+            _print({"what": "images", "images": self._images, "failed": self._failed})
+            self._images = self._failed = 0
         if event.what != "images":
-            click.echo(json.dumps(event.to_dict()))
+            _print(event.to_dict())
 
 
-class _Bar:
+class _Bar(_Quiet):
     """A bar on a terminal: images, rate, time left, failures."""
+
+    def __init__(self) -> None:
+        self._bar: Any = None
+        self._failed = 0
 
     def __call__(self, event: "Event") -> None:
         """Show it."""
@@ -222,20 +295,24 @@ class _Bar:
         if event.what == "planned":
             total = event.images + event.known
             self._bar = tqdm(total=total, initial=event.known, unit="image", leave=False)
-            self._failed = 0
         elif event.what == "images":
             self._bar.update(event.images)
             if event.failed:
                 self._failed += event.failed
                 self._bar.set_postfix(failed=self._failed)
         elif event.what == "finished":
-            self._bar.close()
+            self.close()
             tell(_summary(event), err=True)
         else:
-            _tell_of_shard(event, self._bar.write)
+            _tell_of_shard(event, lambda text: self._bar.write(text, file=sys.stderr))
+
+    def close(self) -> None:
+        """Remove the bar."""
+        if self._bar is not None:
+            self._bar.close()
 
 
-class _Lines:
+class _Lines(_Quiet):
     """A line now and then, where nothing can be drawn over."""
 
     def __init__(self) -> None:
@@ -271,6 +348,11 @@ def _tell_of_shard(event: "Event", say: Callable[[str], Any]) -> None:
         say(f"shard {event.number} was given up: {printable(event.message or '')}")
     elif event.changed:
         say(f"shard {event.number}: {event.changed} files changed after the plan was made")
+
+
+def _print(told: dict[str, Any]) -> None:
+    click.echo(json.dumps(told))
+    sys.stdout.flush()  # a pipe would keep it for later
 
 
 def _summary(event: "Event") -> str:

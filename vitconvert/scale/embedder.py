@@ -1,11 +1,15 @@
 """What is computed of each image, and by which model; and the model, once it is loaded."""
 
 import dataclasses
+import os
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from PIL import Image
 
 from vitconvert.checkpoint import Checkpoint, ReadOptions, read_checkpoint
 from vitconvert.errors import UsageError, VitConvertError
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
     from vitconvert.inference.predict import Prediction
     from vitconvert.model import ViT
 
+_LOADING = threading.Lock()  # threads that share an Embedder share its model
 COMPUTED = ("features", "tokens", "projected", "classes")
 
 
@@ -206,6 +211,8 @@ class Embedder:
     ) -> None:
         if computed == "classes":
             raise UsageError("An Embedder has no classes.", hint="vitconvert.predict has.")
+        if isinstance(model, str | PathLike) and os.path.exists(model):  # noqa: PTH110
+            model = Path(model).absolute()  # processes elsewhere may start in another directory
         self.task = Task(
             model=model,
             computed=computed,
@@ -226,9 +233,10 @@ class Embedder:
     @property
     def loaded(self) -> LoadedTask:
         """The model, which is loaded when it is first asked for."""
-        if self._loaded is None:
-            self._loaded = self.task.load()
-        return self._loaded
+        with _LOADING:
+            if self._loaded is None:
+                self._loaded = self.task.load()
+            return self._loaded
 
     @property
     def width(self) -> int:
@@ -252,17 +260,37 @@ class Embedder:
 
         Args:
             images: Paths, contents of files, open images, or functions that give contents.
+
+        Raises:
+            UsageError: `images` is one image, and not several.
         """
-        pictures = (Path(image) if isinstance(image, str) else image for image in images)
-        for embedding in self.loaded.features(pictures):
-            if embedding.error is not None:
-                yield embedding.error
-            else:
-                assert embedding.features is not None
-                yield embedding.features.numpy()
+        if isinstance(images, str | bytes | PathLike):
+            raise UsageError("An Embedder takes several images.", hint="[image] is a list of one.")
+        return (_features(found) for found in self.loaded.features(map(_picture, images)))
 
     def __call__(
         self, images: "Sequence[Picture | str]"
     ) -> "list[NDArray[np.float32] | VitConvertError]":
         """The same for a batch: one row for each image, in order; errors are values."""
         return list(self.stream(images))
+
+
+def _picture(image: object) -> Picture:
+    if isinstance(image, str | PathLike):
+        return Path(image)
+    if isinstance(image, bytearray | memoryview):
+        return bytes(image)
+    if isinstance(image, bytes | Image.Image | VitConvertError) or callable(image):
+        return image
+    return UsageError(
+        "This is no image.",
+        evidence={"type": type(image).__name__},
+        hint="a path, the content of a file, or an open image of Pillow.",
+    )
+
+
+def _features(embedding: "Embedding") -> "NDArray[np.float32] | VitConvertError":
+    if embedding.error is not None:
+        return embedding.error
+    assert embedding.features is not None
+    return embedding.features.numpy()

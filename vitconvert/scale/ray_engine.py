@@ -10,20 +10,18 @@ import os
 import socket
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager, suppress
+from typing import Any
 
 from vitconvert.errors import SourceError, UsageError, VitConvertError
 from vitconvert.scale import require_extra
 from vitconvert.scale.embedder import LoadedTask, Task
 from vitconvert.scale.events import Totals
 from vitconvert.scale.folders import Folder
+from vitconvert.scale.options import RunOptions
 from vitconvert.scale.plan import Plan
 from vitconvert.scale.shard import OF_ONE_UNIT, ShardReport, write_shard
 from vitconvert.scale.units import Unit
-
-if TYPE_CHECKING:
-    from vitconvert.scale.run import RunOptions
 
 _TRIES = 3  # of a shard whose workers die
 _PATIENCE = 30  # seconds until the first worker has its processors
@@ -34,23 +32,45 @@ def compute_with_ray(
     plan: Plan,
     pending: Sequence[Unit],
     task: Task,
-    options: "RunOptions",
+    options: RunOptions,
     totals: Totals,
 ) -> None:
     """Compute units on the workers of a cluster, or of this machine.
 
     Raises:
-        MissingPackage: ray is not installed.
         UsageError: The cluster has no worker's processors or GPUs.
         SourceError: There is no cluster at the address.
     """
-    require_extra("ray", "ray")
     if not pending:
         return
+    threads = task.threads or max(1, int(options.cpus_per_worker))
+    work = _Work(
+        folder=folder,
+        plan=dataclasses.replace(plan, units=()),
+        task=dataclasses.replace(task, threads=threads),
+        store=options.store,
+        base=os.getcwd(),  # noqa: PTH109
+    )
     with _cluster(options.address):
-        threads = task.threads or max(1, int(options.cpus_per_worker))
-        work = _Work(folder, dataclasses.replace(plan, units=()), task, threads, options)
-        _Pool(work, pending, totals).run()
+        _Pool(work, pending, options, totals).run()
+
+
+def check_workers(task: Task, options: RunOptions) -> None:
+    """Check, before any work is done, that there can be workers for it.
+
+    Raises:
+        MissingPackage: ray is not installed.
+        UsageError: They would wait for GPUs that they do not use, or use what Ray does not give.
+    """
+    require_extra("ray", "ray")
+    given = options.gpus_per_worker > 0
+    if given == (task.device != "cpu"):
+        return
+    raise UsageError(
+        "The workers' GPUs and the device do not fit together.",
+        evidence={"GPUs of a worker": f"{options.gpus_per_worker:g}", "device": task.device},
+        hint="--device cuda uses them." if given else "--gpus-per-worker 1 asks for one.",
+    )
 
 
 @contextmanager
@@ -96,57 +116,73 @@ def _no_cluster(address: str | None, error: Exception) -> SourceError:
     )
 
 
-class _Worker:
-    """What runs in a process of Ray: a model, loaded once."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Work:
+    """What every worker is told.
 
-    def __init__(self, work: "_Work") -> None:
-        self._work = work
-        self._loaded: LoadedTask | None = None
+    Attributes:
+        folder: Of the output.
+        plan: Without its units.
+        task: With the threads of a worker.
+        store: Numbers of features.
+        base: The directory that relative names start from.
+    """
 
-    def alive(self) -> bool:
-        """That this process has its processors."""
-        return True
+    folder: Folder
+    plan: Plan
+    task: Task
+    store: str
+    base: str
 
-    def compute(self, unit: Unit) -> ShardReport | VitConvertError:
+    def load(self) -> LoadedTask:
+        """The model, in the process of a worker."""
+        with suppress(FileNotFoundError):  # on this machine; absolute names and URLs remain
+            os.chdir(self.base)
+        return self.task.load()
+
+    def compute(self, unit: Unit, loaded: LoadedTask) -> ShardReport | VitConvertError:
         """Compute a unit; an error that is about it alone is a value."""
-        work = self._work
-        if self._loaded is None:
-            self._loaded = dataclasses.replace(work.task, threads=work.threads).load()
         try:
-            return write_shard(work.folder, work.plan, unit, self._loaded, store=work.options.store)
+            return write_shard(self.folder, self.plan, unit, loaded, store=self.store)
         except OF_ONE_UNIT as error:
             return error
 
 
-@dataclasses.dataclass(frozen=True)
-class _Work:
-    """What every worker is told once."""
+def _worker_class() -> type:
+    """What runs in a process of Ray: a model, loaded once.
 
-    folder: Folder
-    plan: Plan  # without its units
-    task: Task
-    threads: int
-    options: "RunOptions"
+    The class stands in a function, so that Ray sends its code and not its name: a worker says that
+    it is there before it imports torch, which can take a minute on a machine that has just begun.
+    """
 
-    def worker(self) -> Any:
-        """A new worker, that waits for its processors."""
-        import ray
+    class Worker:
+        def __init__(self) -> None:
+            self.loaded: Any = None
 
-        options = self.options
-        remote: Any = ray.remote(
-            num_cpus=options.cpus_per_worker, num_gpus=options.gpus_per_worker, max_restarts=0
-        )
-        return remote(_Worker).remote(self)
+        def alive(self) -> None:
+            """It is, if it answers: this process has its processors."""
+
+        def compute(self, work: "_Work", unit: "Unit") -> "ShardReport | VitConvertError":
+            self.loaded = self.loaded or work.load()
+            return work.compute(unit, self.loaded)
+
+    return Worker
 
 
 class _Pool:
     """Workers, and the units that they have, or that wait for one."""
 
-    def __init__(self, work: _Work, pending: Sequence[Unit], totals: Totals) -> None:
-        self._work = work
+    def __init__(
+        self, work: _Work, pending: Sequence[Unit], options: RunOptions, totals: Totals
+    ) -> None:
+        import ray
+
+        self._work = ray.put(work)
+        self._options = options
         self._totals = totals
         self._waiting = deque(pending)
-        self._deaths: Counter[int] = Counter()
+        self._deaths: Counter[int] = Counter()  # of a unit's workers
+        self._stillborn = 0
         self._busy: dict[Any, tuple[Any, Unit]] = {}  # what a worker will answer -> it, and what of
         self._starting: dict[Any, Any] = {}  # what says that a worker is there -> it
 
@@ -154,36 +190,73 @@ class _Pool:
         """Compute all."""
         import ray
 
-        for _ in range(min(_workers(self._work.options), len(self._waiting))):
-            self._start()
-        self._require_one()
-        while self._busy or self._waiting:
-            answers = [*self._busy, *self._starting]
-            for answer in ray.wait(answers, num_returns=1)[0]:
-                if answer in self._starting:
-                    self._give_unit(self._starting.pop(answer))
-                else:
-                    self._take(answer)
+        try:
+            for _ in range(min(_workers(self._options), len(self._waiting))):
+                self._start()
+            while self._busy or self._waiting:
+                for answer in self._answers():
+                    if answer in self._starting:
+                        self._welcome(answer)
+                    else:
+                        self._take(answer)
+        finally:
+            for worker in [
+                *self._starting.values(),
+                *(worker for worker, _ in self._busy.values()),
+            ]:
+                ray.kill(worker)
 
     def _start(self) -> None:
-        worker = self._work.worker()
-        self._starting[worker.alive.remote()] = worker
-
-    def _require_one(self) -> None:
         import ray
 
-        ready, _ = ray.wait(list(self._starting), num_returns=1, timeout=_PATIENCE)
+        options = self._options
+        remote: Any = ray.remote(
+            num_cpus=options.cpus_per_worker, num_gpus=options.gpus_per_worker, max_restarts=0
+        )
+        worker = remote(_worker_class()).remote()
+        self._starting[worker.alive.remote()] = worker
+
+    def _answers(self) -> list[Any]:
+        """What can be taken next. Workers may compute for hours, but not wait for processors."""
+        import ray
+
+        awaited = [*self._busy, *self._starting]
+        timeout = None if self._busy else _PATIENCE
+        ready: list[Any] = ray.wait(awaited, num_returns=1, timeout=timeout)[0]
         if not ready:
             raise UsageError(
                 f"No worker got its processors within {_PATIENCE} seconds.",
-                evidence={"a worker": _needs(self._work.options), "free": _free()},
+                evidence={"a worker": _needs(self._options), "free": _free()},
                 hint="wait for other jobs, or ask for less: --cpus-per-worker, --gpus-per-worker.",
             )
+        return ready
+
+    def _welcome(self, answer: Any) -> None:
+        """A worker has its processors; or it is dead before it had any work."""
+        import ray
+
+        worker = self._starting.pop(answer)
+        try:
+            ray.get(answer)
+        except ray.exceptions.RayError as error:
+            self._stillborn += 1
+            if self._stillborn == _TRIES:
+                raise VitConvertError(
+                    "Workers of Ray end as soon as they start.",
+                    evidence={"why": _first_line(error)},
+                ) from None
+            self._start()
+        else:
+            self._give_unit(worker)
 
     def _give_unit(self, worker: Any) -> None:
+        import ray
+
         if self._waiting:
             unit = self._waiting.popleft()
-            self._busy[worker.compute.remote(unit)] = worker, unit
+            self._busy[worker.compute.remote(self._work, unit)] = worker, unit
+        else:
+            ray.kill(worker)  # others may have its processors
 
     def _take(self, answer: Any) -> None:
         """What a worker answers; or it is dead, and another takes its place."""
@@ -193,9 +266,11 @@ class _Pool:
         try:
             report = ray.get(answer)
         except ray.exceptions.RayTaskError as error:
+            ray.kill(worker)
             raise error.cause or error from None
         except ray.exceptions.RayError as error:  # of the worker, its node or its memory
-            self._bury(unit, str(error).strip().split("\n")[0])
+            ray.kill(worker)  # it may only be out of reach
+            self._bury(unit, _first_line(error))
             return
         if isinstance(report, VitConvertError):
             self._totals.abandoned(unit, report.fact)
@@ -214,8 +289,8 @@ class _Pool:
             self._start()
 
 
-def _workers(options: "RunOptions") -> int:
-    """How many workers fit into the cluster, or are asked for.
+def _workers(options: RunOptions) -> int:
+    """As many workers as are asked for, some of which may wait for processors, or as many as fit.
 
     Raises:
         UsageError: None fits.
@@ -233,10 +308,10 @@ def _workers(options: "RunOptions") -> int:
             evidence={"a worker": _needs(options), "the cluster": _resources(total)},
             hint="ask for less: --cpus-per-worker, --gpus-per-worker.",
         )
-    return min(options.workers or most, most)
+    return options.workers or most
 
 
-def _needs(options: "RunOptions") -> str:
+def _needs(options: RunOptions) -> str:
     return f"{options.cpus_per_worker:g} CPUs, {options.gpus_per_worker:g} GPUs"
 
 
@@ -248,3 +323,7 @@ def _free() -> str:
 
 def _resources(found: Any) -> str:
     return f"{found.get('CPU', 0):g} CPUs, {found.get('GPU', 0):g} GPUs"
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0]

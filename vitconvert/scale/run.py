@@ -3,63 +3,18 @@
 import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
-from vitconvert.errors import MissingFact, OutputExists, UsageError, some
+from vitconvert.errors import MissingFact, OutputExists, some
 from vitconvert.scale import records
 from vitconvert.scale.embedder import LoadedTask, Task
 from vitconvert.scale.events import Event, Notify, Totals
 from vitconvert.scale.folders import SCRATCH, Folder, folder_at
 from vitconvert.scale.identity import check_same
-from vitconvert.scale.plan import (
-    Plan,
-    Sources,
-    is_of_a_plan,
-    read_plan,
-    what_goes_along,
-)
+from vitconvert.scale.options import RunOptions
+from vitconvert.scale.plan import Plan, Sources, is_of_a_plan, read_plan, what_goes_along
 from vitconvert.scale.planning import make_plan
-from vitconvert.scale.shard import OF_ONE_UNIT, STORES, data_folder, failures, write_shard
+from vitconvert.scale.shard import OF_ONE_UNIT, data_folder, failures, write_shard
 from vitconvert.scale.units import Unit
-
-ENGINES = ("local", "ray")
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunOptions:
-    """How a run goes.
-
-    Attributes:
-        shard_rows: Images of a shard, at most.
-        store: Numbers of features: "float32" or "float16".
-        append: Whether images that the plan does not have are added to it.
-        only: (k, n): compute the k-th of n parts of the units, from 1, and no others.
-        max_errors: How many images may fail before the run ends; None: all.
-        engine: "local": this process. "ray": workers of Ray.
-        workers, cpus_per_worker, gpus_per_worker, address: Of Ray.
-    """
-
-    shard_rows: int = 65536
-    store: str = "float32"
-    append: bool = False
-    only: tuple[int, int] | None = None
-    max_errors: int | None = None
-    engine: str = "local"
-    workers: int | None = None
-    cpus_per_worker: float = 1
-    gpus_per_worker: float = 0
-    address: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.shard_rows < 1:
-            raise UsageError(f"shard_rows = {self.shard_rows} must be at least 1.")
-        for value, known in ((self.store, STORES), (self.engine, ENGINES)):
-            if value not in known:
-                raise UsageError(f"{value!r} is none of {', '.join(known)}.")
-        if self.only and not 1 <= self.only[0] <= self.only[1]:
-            raise UsageError("--only K/N needs 1 <= K <= N.")
-        if self.only and self.append:
-            raise UsageError("A part of the units is computed, or images are added: not both.")
 
 
 def run(task: Task, sources: Sources, output: str, options: RunOptions, notify: Notify) -> Event:
@@ -79,6 +34,10 @@ def run(task: Task, sources: Sources, output: str, options: RunOptions, notify: 
         TooManyFailures: More images failed than are allowed; finished shards are kept.
         VitConvertError: One of the errors of `Task.load` and `make_plan`.
     """
+    if options.engine == "ray":
+        from vitconvert.scale.ray_engine import check_workers, compute_with_ray
+
+        check_workers(task, options)
     loaded = _load(task, options)
     with prepared(sources, output, options, loaded) as (folder, plan):
         pending, known, known_failed = _pending(folder, plan, options, task.computed)
@@ -94,8 +53,6 @@ def run(task: Task, sources: Sources, output: str, options: RunOptions, notify: 
             )
         )
         if options.engine == "ray":
-            from vitconvert.scale.ray_engine import compute_with_ray
-
             compute_with_ray(folder, plan, pending, task, options, totals)
         else:
             _compute_here(folder, plan, pending, loaded, options.store, totals)
