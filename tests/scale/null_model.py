@@ -12,8 +12,8 @@ import torch
 from vitconvert.errors import CorruptFile, SourceError, VitConvertError
 from vitconvert.inference.embed import Embedding
 from vitconvert.scale.events import Event
-from vitconvert.scale.plan import Sources
 from vitconvert.scale.options import RunOptions
+from vitconvert.scale.plan import Sources
 from vitconvert.scale.run import run
 
 AHEAD = 3  # images that are taken before the first has its answer, as threads take them
