@@ -51,10 +51,16 @@ class Folder(Protocol):
 
 
 def folder_at(place: str) -> Folder:
-    """The folder that a path or a URL such as s3://bucket/features names."""
-    if place.startswith("file://"):
-        return LocalFolder(path=Path(unquote(urlsplit(place).path)))
-    return RemoteFolder(url=place) if "://" in place else LocalFolder(path=Path(place))
+    """The folder that a path or a URL such as s3://bucket/features names.
+
+    Raises:
+        UsageError: There can be no such path.
+    """
+    if "://" in place and not place.startswith("file://"):
+        return RemoteFolder(url=place)
+    path = Path(unquote(urlsplit(place).path) if "://" in place else place)
+    require_possible(path)
+    return LocalFolder(path=path)
 
 
 @dataclass(frozen=True)
