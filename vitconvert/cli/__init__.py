@@ -32,6 +32,7 @@ VERBS = {
     "golden": ("golden", "Record what a checkpoint computes, for comparisons anywhere."),
     "predict": ("predict", "Classify images."),
     "embed": ("embed", "Compute the features of images."),
+    "export": ("export", "Write a file for ONNX Runtime, OpenVINO or torch.export."),
     "push": ("push", "Publish a converted model on the Hugging Face Hub."),
     "list": ("listing", "List dialects and named architectures."),
 }
