@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from vitconvert.export.conversion_plan import ConversionPlan
     from vitconvert.export.convert import Conversion
     from vitconvert.export.runtime_file import Exported
+    from vitconvert.inference.batches import Engine
     from vitconvert.inference.embed import Embedding
     from vitconvert.inference.images import ImageSource
     from vitconvert.inference.predict import Prediction
@@ -206,6 +207,8 @@ def predict(
     fast_preprocessing: bool = False,
     dtype: "torch.dtype | None" = None,
     device: "torch.device | str" = "cpu",
+    runtime: str = "torch",
+    tell: Callable[[str], None] | None = None,
 ) -> "Iterator[Prediction]":
     """The most likely classes of each image, in the order of the images, as they come.
 
@@ -226,9 +229,14 @@ def predict(
         dtype: Compute in it; by default, as `load_model` does. bfloat16 takes half the time on a
             CPU that has it, and logits differ by 1 to 2 % of the largest.
         device: Where the model goes.
+        runtime: "torch", "onnxruntime" or "openvino", which compute a file that is exported once,
+            checked, and kept in the cache; or "auto": what is installed and was measured to be the
+            fastest here. It needs a checkpoint, `fast`, float32 and the CPU.
+        tell: Called with a sentence before a runtime does what takes seconds.
 
     Raises:
         VitConvertError: One of the errors of `load_checkpoint`.
+        MissingPackage: The runtime is not installed.
         MissingFact: Nothing says how images are prepared.
         InputMismatch: The preprocessing makes other images than the model reads.
         ConflictingFact: The model has no head, or not as many classes as there are labels.
@@ -241,10 +249,12 @@ def predict(
     from vitconvert.inference.photographs import ready
     from vitconvert.inference.predict import predict as predict_with
 
+    _check_runtime(runtime, fast=fast, dtype=dtype, device=device)
     opened = _checkpoint_or_model(model)
     if isinstance(opened, Checkpoint):
         labels = labels or opened.labels
     built, prepared = ready(opened, preprocessing, fast=fast, dtype=dtype, device=device)
+    engine = _engine(opened, runtime, built, kind="logits", tell=tell)
     return predict_with(
         built,
         images,
@@ -254,6 +264,7 @@ def predict(
         batch_size=batch_size,
         recursive=recursive,
         fast_preprocessing=fast_preprocessing,
+        engine=engine,
     )
 
 
@@ -270,6 +281,8 @@ def embed(
     fast_preprocessing: bool = False,
     dtype: "torch.dtype | None" = None,
     device: "torch.device | str" = "cpu",
+    runtime: str = "torch",
+    tell: Callable[[str], None] | None = None,
 ) -> "Iterator[Embedding]":
     """The features of each image, in the order of the images, as they come.
 
@@ -289,8 +302,10 @@ def embed(
     from vitconvert.inference.embed import embed as embed_with
     from vitconvert.inference.photographs import ready
 
+    _check_runtime(runtime, fast=fast, dtype=dtype, device=device)
+    opened = _checkpoint_or_model(model)
     built, prepared = ready(
-        _checkpoint_or_model(model),
+        opened,
         preprocessing,
         # Without its head, a fast model computes nothing but the features.
         num_classes=None if projected else 0,
@@ -298,6 +313,8 @@ def embed(
         dtype=dtype,
         device=device,
     )
+    kind = "logits" if projected else "tokens" if tokens else "features"
+    engine = _engine(opened, runtime, built, kind=kind, tell=tell)
     return embed_with(
         built,
         images,
@@ -307,6 +324,7 @@ def embed(
         batch_size=batch_size,
         recursive=recursive,
         fast_preprocessing=fast_preprocessing,
+        engine=engine,
     )
 
 
@@ -882,6 +900,31 @@ def build_lucidrains(source: Source | ViTConfig) -> "nn.Module":
 
 def _checkpoint_or_model(model: "ViT | Source") -> "ViT | Checkpoint":
     return load_checkpoint(model) if isinstance(model, str | PathLike | Located) else model
+
+
+def _check_runtime(name: str, **asked: Any) -> None:
+    if name != "torch":
+        from vitconvert.export.engines import check_runtime
+
+        check_runtime(name, **asked)
+
+
+def _engine(
+    source: "ViT | Checkpoint",
+    runtime: str,
+    model: "ViT",
+    *,
+    kind: str,
+    tell: Callable[[str], None] | None,
+) -> "Engine | None":
+    """What computes in the place of a model that was built of a checkpoint; None: nothing."""
+    if runtime == "torch":
+        return None
+    if not isinstance(source, Checkpoint):
+        raise UsageError(f"runtime={runtime!r} needs a checkpoint, and not a model.")
+    from vitconvert.export.fastest import chosen
+
+    return chosen(source, runtime, model, kind=kind, tell=tell or (lambda _: None))
 
 
 # Classes of results, which nobody needs before a function has returned one; ViT needs torch.

@@ -101,6 +101,7 @@ def _collect_rarely(arguments: Sequence[str]) -> None:
     takes 0.5 of the 1.7 seconds of a process that does nothing else (Python 3.11, torch 2.15).
     """
     gc.set_threshold(100_000, 50, 100)
-    # Not for other verbs: packages that they import complain on stderr if garbage is left.
-    if arguments[:1] in (["predict"], ["embed"]):
+    # Packages of other verbs, and of other runtimes, complain on stderr if garbage is left.
+    others = any(argument.startswith("--runtime") for argument in arguments)
+    if arguments[:1] in (["predict"], ["embed"]) and not others:
         atexit.register(gc.freeze)

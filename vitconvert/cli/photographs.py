@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -51,6 +52,13 @@ _PHOTOGRAPHS = (
         help="How many images to compute at once.",
     ),
     click.option("--device", default="cpu", show_default=True, help="Where to compute."),
+    click.option(
+        "--runtime",
+        default="torch",
+        show_default=True,
+        help="torch; onnxruntime or openvino, for which the model is exported once, checked and "
+        "kept; or auto: what was measured to be the fastest here.",
+    ),
     click.option("--mean", metavar="NUMBERS", help="Of pixels from 0 to 1: 0.5 or 0.48,0.46,0.41."),
     click.option("--std", metavar="NUMBERS", help="Likewise, their standard deviation."),
     click.option(
@@ -95,8 +103,9 @@ def named_checkpoint(options: dict[str, Any]) -> "Checkpoint":
 
 def shared_arguments(options: dict[str, Any], checkpoint: "Checkpoint") -> dict[str, Any]:
     """The arguments that `vitconvert.predict` and `vitconvert.embed` share."""
-    names = ("batch_size", "recursive", "fast", "fast_preprocessing", "device")
+    names = ("batch_size", "recursive", "fast", "fast_preprocessing", "device", "runtime")
     return {
+        "tell": None if options["quiet"] else partial(tell, err=True),
         **{name: options[name] for name in names},
         "dtype": parse_dtype(options["dtype"]),
         "preprocessing": _stated(options, checkpoint),

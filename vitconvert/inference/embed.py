@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from vitconvert.errors import ConflictingFact, UsageError, VitConvertError
-from vitconvert.inference.batches import check_batches, run_in_batches
+from vitconvert.inference.batches import Engine, check_batches, run_in_batches
 from vitconvert.inference.images import ImageSource, find_images
 from vitconvert.model import ViT
 from vitconvert.preprocessing import Preprocessing
@@ -41,6 +41,7 @@ def embed(
     batch_size: int = 8,
     recursive: bool = False,
     fast_preprocessing: bool = False,
+    engine: Engine | None = None,
 ) -> Iterator[Embedding]:
     """The features of each image, in the order of the images, one at a time.
 
@@ -78,6 +79,7 @@ def embed(
         preprocessing,
         batch_size=batch_size,
         fast_preprocessing=fast_preprocessing,
+        engine=engine,
     )
     return (_embedding(path, features) for path, features in outputs)
 

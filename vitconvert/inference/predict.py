@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vitconvert.config import ViTConfig
 from vitconvert.errors import ConflictingFact, UsageError, VitConvertError
-from vitconvert.inference.batches import check_batches, run_in_batches
+from vitconvert.inference.batches import Engine, check_batches, run_in_batches
 from vitconvert.inference.images import ImageSource, find_images
 from vitconvert.model import ViT
 from vitconvert.preprocessing import Preprocessing
@@ -52,6 +52,7 @@ def predict(
     batch_size: int = 8,
     recursive: bool = False,
     fast_preprocessing: bool = False,
+    engine: Engine | None = None,
 ) -> Iterator[Prediction]:
     """The likeliest classes of each image, in the order of the images, one at a time.
 
@@ -67,6 +68,7 @@ def predict(
         batch_size: How many images the model reads at once.
         recursive: Look into subfolders too.
         fast_preprocessing: See `Preprocessing`.
+        engine: What computes in the place of the model.
 
     Raises:
         UsageError: `topk` or `batch_size` is below 1.
@@ -82,6 +84,7 @@ def predict(
         preprocessing,
         batch_size=batch_size,
         fast_preprocessing=fast_preprocessing,
+        engine=engine,
     )
     return (_prediction(path, logits, topk=topk, labels=labels) for path, logits in outputs)
 

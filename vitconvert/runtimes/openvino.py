@@ -66,13 +66,19 @@ class OpenVino(Runtime):
             "INFERENCE_PRECISION_HINT": "f32",
         }
         compiled = openvino.Core().compile_model(str(path), "CPU", hints)
-        local = threading.local()
+        local, first = threading.local(), threading.Lock()
 
-        def run(images: "Tensor") -> "Tensor":
-            if not hasattr(local, "request"):
-                local.request = compiled.create_infer_request()
+        def infer(images: "Tensor") -> "Tensor":
             result = local.request.infer({0: images.numpy()}, share_inputs=True)
             return torch.from_numpy(result[0])
+
+        def run(images: "Tensor") -> "Tensor":
+            if hasattr(local, "request"):
+                return infer(images)
+            # Two threads whose first calls meet wait for one another for ever (OpenVINO 2026.4).
+            with first:
+                local.request = compiled.create_infer_request()
+                return infer(images)
 
         return run
 
