@@ -76,13 +76,16 @@ def traced(graph: Graph) -> torch.export.ExportedProgram:
     # Not of one image: torch would take a size of 1 for a fact of the model.
     shapes = None if batch else ({0: torch.export.Dim("batch", min=1)},)
     try:
-        return torch.export.export(graph, (graph.example(batch or 2),), dynamic_shapes=shapes)
+        program = torch.export.export(graph, (graph.example(batch or 2),), dynamic_shapes=shapes)
     except Exception as error:  # exporters raise anything
         raise NotRepresentable(
             "torch cannot export this model.",
             evidence={"raised": f"{type(error).__name__}: {str(error).strip()[:300]}"},
             hint="--batch-size N fixes the batch size, which may help.",
         ) from error
+    for node in program.graph.nodes:  # which files and lines of this machine made it
+        node.meta.pop("stack_trace", None)
+    return program
 
 
 def _in_levels(pixels: Preprocessing) -> tuple[list[float], list[float]]:
