@@ -20,6 +20,7 @@ SAMPLES = DIGITS / "samples"
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(fastest, "busy", lambda: 0)
     for runtime in (RUNTIMES[name] for name in FORMATS.values()):
         for package in runtime.packages:
             pytest.importorskip(package)
@@ -102,31 +103,38 @@ def test_other_weights_and_outputs_have_other_files(cache):
 
 @pytest.fixture
 def measured(monkeypatch):
-    """Speeds by runtime and threads, in the place of measurements; who was opened for use."""
+    """Rates by runtime and threads, in the place of measurements; who was opened."""
     seen = []
 
     def make(rates):
-        def measure(self, folder, name, batch, threads, streams):
+        def opened(self, folder, name, threads, streams):
             seen.append((name, threads))
-            return Speed(runtime=name, threads=threads, opening=0.1, rate=rates[name, threads])
+            return Counted(self.answer, rates[name, threads])
 
-        def open_(self, folder, name, threads, streams):
-            seen.append(f"{name} with {threads}")
-            return self.answer
-
-        monkeypatch.setattr(fastest.Fastest, "_measure", measure)
-        monkeypatch.setattr(fastest.Fastest, "_open", open_)
+        monkeypatch.setattr(fastest.Fastest, "_open", opened)
+        monkeypatch.setattr(fastest, "engine_of", lambda *arguments, **options: None)
+        monkeypatch.setattr(fastest, "calls_per_second", lambda run, images, streams: run.rate)
         return seen
 
     return make
+
+
+class Counted:
+    """An answer that is said to be so fast."""
+
+    def __init__(self, answer, rate):
+        self.answer, self.rate = answer, rate
+
+    def __call__(self, images):
+        return self.answer(images)
 
 
 @pytest.mark.parametrize(
     ("rates", "chosen"),
     [
         ({TORCH: 30.0, "onnxruntime": 20.0, "openvino": 10.0}, []),
-        ({TORCH: 10.0, "onnxruntime": 30.0, "openvino": 20.0}, ["onnxruntime with 1"]),
-        ({TORCH: 10.0, "onnxruntime": 20.0, "openvino": 30.0}, ["openvino with 1"]),
+        ({TORCH: 10.0, "onnxruntime": 30.0, "openvino": 20.0}, [("onnxruntime", 1)]),
+        ({TORCH: 10.0, "onnxruntime": 20.0, "openvino": 30.0}, [("openvino", 1)]),
     ],
 )
 def test_the_fastest_is_measured_once_and_taken(rates, chosen, measured, cache, told):
@@ -160,7 +168,7 @@ def test_opening_counts_for_few_images(measured, told, monkeypatch):
     logits("auto", told, batch_size=10)
     assert seen == []
     logits("auto", told, batch_size=4)
-    assert seen == ["onnxruntime with 1"]
+    assert seen == [("onnxruntime", 1)]
 
 
 SLOW_TO_OPEN = Speed(runtime="onnxruntime", threads=1, opening=0.5, rate=200.0)
@@ -174,8 +182,8 @@ def test_where_others_compute_fewer_threads_are_tried(measured, told, monkeypatc
     choice = fastest.chosen(
         vitconvert.load_checkpoint(DIGITS), "auto", model, kind="logits", tell=told.append
     )
-    assert choice.ready(images=None, batch=1, threads=3, streams=1) is model
-    assert seen == [*rates, "torch with 2"]
+    assert choice.ready(images=None, batch=1, threads=3, streams=1).answer is model
+    assert seen == [*rates, (TORCH, 2)]
 
 
 def test_a_runtime_that_cannot_is_no_candidate(told, monkeypatch):

@@ -1,8 +1,8 @@
 """`--runtime auto`: what is installed and was faster here, measured once and kept.
 
 Speeds depend on the model, the machine, the threads, the batch and on who else computes, so each
-such case is measured by itself: a third of a second for each runtime, and for fewer threads too
-where others keep processors busy, because the threads of one runtime wait for one another then.
+such case is measured by itself: half a second for each runtime, and for fewer threads too where
+others keep processors busy, because the threads of one runtime wait for one another then.
 """
 
 import json
@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ from vitconvert.model.fast import FastLinear
 from vitconvert.runtimes import RUNTIMES
 from vitconvert.runtimes.runtime import Run
 
-_SECONDS = 0.3  # that each candidate computes
+_ROUNDS, _SECONDS = 5, 0.1  # in each of which each candidate computes, or once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,30 +96,38 @@ class Fastest:
     def _measured(
         self, folder: Path, found: list[str], batch: int, threads: int, streams: int
     ) -> list[Speed]:
+        """Each candidate in turn, round after round: others may begin to compute meanwhile."""
         counts = {threads, *([max(1, threads - busy())] if streams == 1 else [])}
-        return [
-            speed
-            for name in (TORCH, *found)
-            for count in sorted(counts)
-            if (speed := self._measure(folder, name, batch, count, streams))
-        ]
-
-    def _measure(
-        self, folder: Path, name: str, batch: int, threads: int, streams: int
-    ) -> Speed | None:
         config = self.model.config
         images = torch.zeros(batch, config.in_channels, *config.image_size)
+        ready = {
+            (name, count): candidate
+            for name in (TORCH, *found)
+            for count in sorted(counts)
+            if (candidate := self._candidate(folder, name, count, streams))
+        }
+        rates: dict[tuple[str, int], list[float]] = {case: [] for case in ready}
+        for _ in range(_ROUNDS):
+            for case, (run, _) in ready.items():
+                rates[case].append(batch * calls_per_second(run, images, streams))
+        return [
+            Speed(runtime=name, threads=count, opening=opening, rate=median(rates[name, count]))
+            for (name, count), (_, opening) in ready.items()
+        ]
+
+    def _candidate(
+        self, folder: Path, name: str, threads: int, streams: int
+    ) -> tuple[Run, float] | None:
+        """One of them, open, and the seconds that this took; None if it cannot compute this."""
         try:
             if name != TORCH:
                 engine_of(self.checkpoint, name, kind=self.kind, tell=self.tell, folder=folder)
             start = time.perf_counter()
             run = self._open(folder, name, threads, streams)
-            opening = time.perf_counter() - start
-            rate = batch * calls_per_second(run, images, streams)
-        except VitConvertError as error:  # of this model, this runtime is no candidate
+        except VitConvertError as error:
             self.tell(f"{name} is left out: {error.fact}")
             return None
-        return Speed(runtime=name, threads=threads, opening=opening, rate=rate)
+        return run, time.perf_counter() - start
 
     def _open(self, folder: Path, name: str, threads: int, streams: int) -> Run:
         if name == TORCH:
@@ -143,7 +152,7 @@ def calls_per_second(run: Run, images: Tensor, streams: int) -> float:
         return count
 
     with torch.inference_mode(), ThreadPoolExecutor(streams) as pool:
-        list(pool.map(call, [0.0] * 2 * streams))  # memory, and threads, that the first calls want
+        list(pool.map(call, [0.0] * streams))  # memory and threads that first calls want
         start = time.perf_counter()
         calls = sum(pool.map(call, [start + _SECONDS] * streams))
         return calls / (time.perf_counter() - start)
