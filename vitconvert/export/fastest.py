@@ -7,8 +7,6 @@ others keep processors busy, because the threads of one runtime wait for one ano
 
 import json
 import os
-import platform
-import re
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +24,7 @@ from vitconvert.containers.whole_file import whole_file
 from vitconvert.documents import read_object
 from vitconvert.errors import VitConvertError
 from vitconvert.export.engines import AUTO, FORMATS, TORCH, Engine, Tell, engine_of, folder_of
+from vitconvert.machine import busy, processor
 from vitconvert.model import ViT
 from vitconvert.model.fast import FastLinear
 from vitconvert.runtimes import RUNTIMES
@@ -136,11 +135,6 @@ class Fastest:
         return engine.ready(images=None, batch=1, threads=threads, streams=streams)
 
 
-def busy() -> int:
-    """How many processors others kept busy in the last minute, where the system tells."""
-    return round(os.getloadavg()[0]) if hasattr(os, "getloadavg") else 0
-
-
 def calls_per_second(run: Run, images: Tensor, streams: int) -> float:
     """How often a function answers while so many threads call it without a pause."""
 
@@ -190,18 +184,9 @@ def _case(found: list[str], *, batch: int, threads: int, streams: int) -> str:
     others = min(busy(), os.cpu_count() or 1)
     versions = " ".join(RUNTIMES[FORMATS[name]].version for name in found)
     return (
-        f"{_processor()}, {os.cpu_count()} processors, {others} busy; torch {torch.__version__} "
+        f"{processor()}, {os.cpu_count()} processors, {others} busy; torch {torch.__version__} "
         f"{versions}; batch {batch}, threads {threads}, streams {streams}"
     )
-
-
-def _processor() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return platform.processor()
-    found = re.search(r"^model name\s*: (.+)$", text, re.MULTILINE)
-    return found[1] if found else platform.machine()
 
 
 def _read(path: Path, case: str) -> list[Speed]:

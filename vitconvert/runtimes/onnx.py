@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitconvert.errors import NotRepresentable, UsageError
+from vitconvert.machine import busy
 from vitconvert.runtimes.runtime import Run, Runtime
 
 if TYPE_CHECKING:
@@ -74,6 +75,8 @@ class OnnxRuntime(Runtime):
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = max(1, threads // streams)
         options.log_severity_level = 3
+        if busy():  # threads that spin while they wait take the processor from those they wait for
+            options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         session = onnxruntime.InferenceSession(
             str(path), options, providers=["CPUExecutionProvider"]
         )
