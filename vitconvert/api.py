@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from vitconvert.drafting.draft import Draft
     from vitconvert.export.conversion_plan import ConversionPlan
     from vitconvert.export.convert import Conversion
+    from vitconvert.export.runtime_file import Exported
+    from vitconvert.inference.batches import Engine
     from vitconvert.inference.embed import Embedding
     from vitconvert.inference.images import ImageSource
     from vitconvert.inference.predict import Prediction
@@ -60,6 +62,7 @@ __all__ = [
     "Difference",
     "Draft",
     "Embedder",
+    "Exported",
     "FeatureMaps",
     "Golden",
     "Inspection",
@@ -78,6 +81,7 @@ __all__ = [
     "draft_table",
     "embed",
     "embed_dataset",
+    "export_model",
     "feature_maps",
     "inspect",
     "load_checkpoint",
@@ -224,6 +228,8 @@ def predict(
     dtype: "torch.dtype | None" = None,
     device: "torch.device | str" = "cpu",
     threads: int | None = None,
+    runtime: str = "torch",
+    tell: Callable[[str], None] | None = None,
 ) -> "Iterator[Prediction]":
     """The most likely classes of each image, in the order of the images, as they come.
 
@@ -245,9 +251,14 @@ def predict(
             CPU that has it, and logits differ by 1 to 2 % of the largest.
         device: Where the model goes.
         threads: How many decode images; by default, one for each processor.
+        runtime: "torch", "onnxruntime" or "openvino", which compute a file that is exported once,
+            checked, and kept in the cache; or "auto": what is installed and was measured to be the
+            fastest here. It needs a checkpoint, `fast`, float32 and the CPU.
+        tell: Called with a sentence before a runtime does what takes seconds.
 
     Raises:
         VitConvertError: One of the errors of `load_checkpoint`.
+        MissingPackage: The runtime is not installed.
         MissingFact: Nothing says how images are prepared.
         InputMismatch: The preprocessing makes other images than the model reads.
         ConflictingFact: The model has no head, or not as many classes as there are labels.
@@ -260,10 +271,12 @@ def predict(
     from vitconvert.inference.photographs import ready
     from vitconvert.inference.predict import predict as predict_with
 
+    _check_runtime(runtime, fast=fast, dtype=dtype, device=device)
     opened = _checkpoint_or_model(model, dtype)
     if isinstance(opened, Checkpoint):
         labels = labels or opened.labels
     built, prepared = ready(opened, preprocessing, fast=fast, dtype=dtype, device=device)
+    engine = _engine(opened, runtime, built, kind="logits", tell=tell)
     return predict_with(
         built,
         images,
@@ -274,6 +287,7 @@ def predict(
         recursive=recursive,
         fast_preprocessing=fast_preprocessing,
         threads=threads,
+        engine=engine,
     )
 
 
@@ -291,6 +305,8 @@ def embed(
     dtype: "torch.dtype | None" = None,
     device: "torch.device | str" = "cpu",
     threads: int | None = None,
+    runtime: str = "torch",
+    tell: Callable[[str], None] | None = None,
 ) -> "Iterator[Embedding]":
     """The features of each image, in the order of the images, as they come.
 
@@ -310,8 +326,10 @@ def embed(
     from vitconvert.inference.embed import embed as embed_with
     from vitconvert.inference.photographs import ready
 
+    _check_runtime(runtime, fast=fast, dtype=dtype, device=device)
+    opened = _checkpoint_or_model(model, dtype)
     built, prepared = ready(
-        _checkpoint_or_model(model, dtype),
+        opened,
         preprocessing,
         # Without its head, a fast model computes nothing but the features.
         num_classes=None if projected else 0,
@@ -319,6 +337,8 @@ def embed(
         dtype=dtype,
         device=device,
     )
+    kind = "logits" if projected else "tokens" if tokens else "features"
+    engine = _engine(opened, runtime, built, kind=kind, tell=tell)
     return embed_with(
         built,
         images,
@@ -329,6 +349,7 @@ def embed(
         recursive=recursive,
         fast_preprocessing=fast_preprocessing,
         threads=threads,
+        engine=engine,
     )
 
 
@@ -618,6 +639,87 @@ def convert(
         max_shard_size=max_shard_size,
         verify=verify,
         overwrite=overwrite,
+        command=command,
+    )
+
+
+def export_model(
+    source: Source,
+    output: str | PathLike[str],
+    *,
+    to: str,
+    kind: str | None = None,
+    softmax: bool = False,
+    with_preprocessing: bool = False,
+    batch_size: int | None = None,
+    dtype: str = "float32",
+    int8: bool = False,
+    opset: int | None = None,
+    images: "ImageSource | Iterable[ImageSource] | None" = None,
+    verify: bool = True,
+    overwrite: bool = False,
+    command: str | None = None,
+    **reading: Unpack[ReadArguments],
+) -> "Exported":
+    """Write a checkpoint as a file that other programs run, checked in the real runtime.
+
+    The file's metadata have the names of the classes, the preprocessing, hashes of the source and
+    where it came from, as vitconvert.json has them.
+
+    Args:
+        source: A path or a reference, as for `load_model`.
+        output: The file, NAME.onnx, NAME.pt2 or NAME.xml (OpenVINO, with NAME.bin beside it). ONNX
+            with more than 1.9 GB of weights has them beside it too, in NAME.onnx.data.
+        to: "onnx", "pt2" (torch.export) or "openvino".
+        kind: What it computes: "logits" (features, if there is no head), "features" (what the head
+            reads) or "tokens" (all of them, after the last norm).
+        softmax: Give probabilities instead of logits.
+        with_preprocessing: Take uint8 images (B, height, width, C), already resized and cropped,
+            and normalise them within; otherwise, float32 images (B, C, height, width).
+        batch_size: The one size of batches; by default, any.
+        dtype: Of the weights and the arithmetic, "float32" or "float16"; images and output stay
+            float32. What float16 is too small for is in the notes of the result.
+        int8: Round the weights of an ONNX file to 8 bits, and activations as it runs.
+        opset: Version of ONNX's operators; by default, torch's choice.
+        images: Photographs on which the file is compared too, such as for `predict`.
+        verify: Compare with vitconvert's own model in float32, on noise and a photograph, for one
+            image and for three at once, within rounding (1 % of the largest output in float16; in
+            int8, the difference is told, and only nonsense refused).
+        overwrite: Replace an earlier export. What vitconvert did not write is never replaced.
+        command: The command that the metadata name.
+        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower,
+            ignore, adapter, lora_scale.
+
+    Raises:
+        MissingPackage: The runtime is not installed.
+        NotRepresentable: torch, or the runtime, cannot export this model.
+        ParityFailed: The runtime computes something else; nothing is written.
+        OutputExists: The output is there, and `overwrite` is false, or it is somebody else's.
+        UsageError, ConflictingFact, MissingFact: The model has no such output.
+        VitConvertError: One of the errors of `load_checkpoint`.
+    """
+    from vitconvert.export.runtime_choice import Wanted, check_export
+    from vitconvert.inference.images import find_images
+
+    wanted = Wanted(
+        to=to,
+        output=kind,
+        softmax=softmax,
+        with_preprocessing=with_preprocessing,
+        batch_size=batch_size,
+        dtype=dtype,
+        int8=int8,
+        opset=opset,
+    )
+    check_export(Path(output), wanted, overwrite=overwrite)  # before anything is downloaded
+    from vitconvert.export.runtime_file import export_checkpoint
+
+    return export_checkpoint(
+        load_checkpoint(source, **reading),
+        Path(output),
+        wanted,
+        photographs=None if images is None else find_images(images),
+        verify=verify,
         command=command,
     )
 
@@ -1021,6 +1123,31 @@ def _computed_in(dtype: "torch.dtype | None", reading: ReadArguments) -> ReadArg
     return {**reading, "dequantise": str(dtype).removeprefix("torch.")}
 
 
+def _check_runtime(name: str, **asked: Any) -> None:
+    if name != "torch":
+        from vitconvert.export.engines import check_runtime
+
+        check_runtime(name, **asked)
+
+
+def _engine(
+    source: "ViT | Checkpoint",
+    runtime: str,
+    model: "ViT",
+    *,
+    kind: str,
+    tell: Callable[[str], None] | None,
+) -> "Engine | None":
+    """What computes in the place of a model that was built of a checkpoint; None: nothing."""
+    if runtime == "torch":
+        return None
+    if not isinstance(source, Checkpoint):
+        raise UsageError(f"runtime={runtime!r} needs a checkpoint, and not a model.")
+    from vitconvert.export.fastest import chosen
+
+    return chosen(source, runtime, model, kind=kind, tell=tell or (lambda _: None))
+
+
 # Classes of results, which nobody needs before a function has returned one; ViT needs torch.
 _LATE = {
     "AttentionMaps": "vitconvert.pictures.maps",
@@ -1031,6 +1158,7 @@ _LATE = {
     "Draft": "vitconvert.drafting.draft",
     "Embedder": "vitconvert.scale.embedder",
     "FeatureMaps": "vitconvert.pictures.features",
+    "Exported": "vitconvert.export.runtime_file",
     "Golden": "vitconvert.parity.golden",
     "Inspection": "vitconvert.inspection",
     "ParityReport": "vitconvert.parity.report",

@@ -1,5 +1,6 @@
 import io
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,6 +12,7 @@ import torch
 from PIL import Image
 
 from vitconvert.api import load_checkpoint, load_model, predict
+from vitconvert.cli import main
 from vitconvert.demo.demonstration import DIGITS
 from vitconvert.preprocessing.pixels import open_image
 
@@ -177,3 +179,27 @@ def test_no_other_project_is_imported():
     assert prediction == f"{IMAGE}\t3"
     foreign = {"timm", "torchvision", "transformers", "huggingface_hub", "safetensors"}
     assert not foreign & set(eval(modules))
+
+
+@pytest.mark.parametrize(
+    ("verb", "others", "asked", "policy"),
+    [
+        ("predict", 2, None, "passive"),
+        ("embed", 1, "active", "active"),
+        ("predict", 0, None, None),
+        ("verify", 2, None, None),
+    ],
+)
+def test_threads_sleep_while_they_wait_where_others_compute(
+    verb, others, asked, policy, monkeypatch
+):
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    if asked:
+        monkeypatch.setenv("OMP_WAIT_POLICY", asked)
+    monkeypatch.setattr("vitconvert.machine.busy", lambda: others)
+    monkeypatch.setattr("vitconvert.cli._collect_rarely", lambda arguments: None)
+    monkeypatch.setattr("vitconvert.cli.run", lambda command, arguments: 0)
+    monkeypatch.setattr(sys, "argv", ["vitconvert", verb])
+    with pytest.raises(SystemExit):
+        main()
+    assert os.environ.get("OMP_WAIT_POLICY") == policy

@@ -7,6 +7,7 @@ answers at once.
 import atexit
 import gc
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -34,6 +35,7 @@ VERBS = {
     "embed": ("embed", "Compute the features of images."),
     "attention": ("attention", "Show what a model attends to in images."),
     "table": ("table", "Draft a table for a spelling that nobody knows, by a ViT that is known."),
+    "export": ("export", "Write a file for ONNX Runtime, OpenVINO or torch.export."),
     "push": ("push", "Publish a converted model on the Hugging Face Hub."),
     "list": ("listing", "List dialects and named architectures."),
 }
@@ -92,6 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if arguments is None:
         arguments = sys.argv[1:]
         _collect_rarely(arguments)
+        _wait_asleep(arguments)
     sys.exit(run(vitconvert, list(arguments)))
 
 
@@ -102,6 +105,22 @@ def _collect_rarely(arguments: Sequence[str]) -> None:
     takes 0.5 of the 1.7 seconds of a process that does nothing else (Python 3.11, torch 2.15).
     """
     gc.set_threshold(100_000, 50, 100)
-    # Not for other verbs: packages that they import complain on stderr if garbage is left.
-    if arguments[:1] in (["predict"], ["embed"], ["attention"]):
+    # Packages of other verbs, and of other runtimes, complain on stderr if garbage is left.
+    others = any(argument.startswith("--runtime") for argument in arguments)
+    if arguments[:1] in (["predict"], ["embed"], ["attention"]) and not others:
         atexit.register(gc.freeze)
+
+
+def _wait_asleep(arguments: Sequence[str]) -> None:
+    """Where others compute, let torch's threads sleep while they wait for one another.
+
+    By default they spin (OpenMP 5.2, OMP_WAIT_POLICY), and so keep the thread that they wait for
+    from its processor: on two processors that five others wanted, a tiny ViT classified 2 images
+    a second, and 45 with this. torch reads the variable when it is imported.
+    """
+    if arguments[:1] not in (["predict"], ["embed"]):
+        return
+    from vitconvert.machine import busy
+
+    if busy():
+        os.environ.setdefault("OMP_WAIT_POLICY", "passive")

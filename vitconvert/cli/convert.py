@@ -1,13 +1,11 @@
 """`vitconvert SOURCE MODEL`: convert, verify, write, report."""
 
 import os
-import shlex
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -24,6 +22,7 @@ from vitconvert.cli.options import (
 )
 from vitconvert.cli.plan import print_plan
 from vitconvert.cli.report import conversion_report, print_json, tell
+from vitconvert.cli.typed_command import command_line, typed_again
 from vitconvert.sources.references import looks_like_path
 
 if TYPE_CHECKING:
@@ -104,7 +103,7 @@ def _convert(source: str, options: dict[str, Any]) -> int:
             **arguments,
             verify=options["verify"],
             overwrite=options["force"],
-            command=_command_line(),
+            command=command_line(),
         )
     if options["as_json"]:
         print_json({"ok": True, **conversion.to_dict()})
@@ -124,17 +123,17 @@ def _naming_the_command(source: str) -> Iterator[None]:
         yield
     except UnsafeFile as error:
         if error.rescuable:
-            error.evidence["command"] = _typed_again(rescue=True)
+            error.evidence["command"] = typed_again(rescue=True)
         raise
     except Quantised as error:
         if error.computable:
-            error.evidence["command"] = _typed_again(dtype="float32")
+            error.evidence["command"] = typed_again(dtype="float32")
         raise
     except NotRepresentable as error:
         if error.steps:
-            command = _typed_again(allow=error.steps)
+            command = typed_again(allow=error.steps)
         elif error.holders:
-            command = _typed_again(to=_usual_among(error.holders, source))
+            command = typed_again(to=_usual_among(error.holders, source))
         else:
             raise
         error.evidence = {"command": command, **error.evidence}
@@ -152,56 +151,6 @@ def _target(options: dict[str, Any]) -> str:
     if options["scan"] and to != "big_vision":
         raise click.BadParameter(f"{to} has no stacked blocks.", param_hint="--scan")
     return "big_vision_scan" if options["scan"] else to
-
-
-def _command_line() -> str:
-    """The command as it is recorded, without token and local directories: it may be published."""
-    return _typed(_publishable)
-
-
-def _typed_again(**instead: Any) -> str:
-    """The command of this run, with other values for some options."""
-    return _typed(lambda parameter, value: "..." if parameter.name == "token" else value, instead)
-
-
-def _typed(
-    shown: Callable[[click.Parameter, Any], Any], instead: Mapping[str, Any] = MappingProxyType({})
-) -> str:
-    context = click.get_current_context()
-    words = ["vitconvert", str(context.info_name)]
-    for parameter in context.command.params:
-        name = str(parameter.name)
-        typed = context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
-        if typed or name in instead:
-            words += _as_typed(parameter, shown(parameter, instead.get(name, context.params[name])))
-    return shlex.join(words)
-
-
-def _as_typed(parameter: click.Parameter, value: Any) -> list[str]:
-    """The words of an option or an argument on the command line."""
-    if isinstance(parameter, click.Argument):
-        return [str(value)]
-    if value is True or value is False:
-        return [(parameter.opts if value else parameter.secondary_opts)[0]]
-    values = value if parameter.multiple else [value]
-    return [word for each in values for word in (parameter.opts[0], str(each))]
-
-
-def _publishable(parameter: click.Parameter, value: Any) -> Any:
-    from vitconvert.errors import printable
-    from vitconvert.sources.references import published
-
-    if isinstance(parameter, click.Argument):
-        return published(value)
-    if isinstance(value, bool):
-        return value
-    if parameter.multiple:
-        return [printable(str(each)) for each in value]
-    if isinstance(parameter.type, click.Path):
-        return printable(value.name)
-    if parameter.name == "adapter":
-        return published(value)
-    return "..." if parameter.name == "token" else printable(str(value))
 
 
 def _locate(source: str, options: dict[str, Any], stack: ExitStack) -> "Located":

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -83,6 +84,13 @@ _COMPUTING = (
     ),
     dtype_option("Compute in it: bfloat16 is faster if the processor has it, but less precise."),
     click.option(
+        "--runtime",
+        default="torch",
+        show_default=True,
+        help="torch; onnxruntime or openvino, for which the model is exported once, checked and "
+        "kept; or auto: what was measured to be the fastest here.",
+    ),
+    click.option(
         "--fast/--no-fast",
         default=True,
         show_default=True,
@@ -101,7 +109,7 @@ GROUPS = {
     "Images": (
         *("recursive", "null", "mean", "std", "crop", "preprocessor", "fast_preprocessing"),
     ),
-    "Computing": ("device", "dtype", "batch_size", "threads", "fast"),
+    "Computing": ("device", "dtype", "batch_size", "threads", "runtime", "fast"),
     "The model's files": (
         *("dialect", "table", "architecture", "set", "prefer", "tower", "ignore", "rescue"),
         *("adapter", "lora_scale"),
@@ -137,8 +145,17 @@ def shared_arguments(options: dict[str, Any], checkpoint: "Checkpoint") -> dict[
         import torch
 
         torch.set_num_threads(options["threads"])
-    names = ("batch_size", "recursive", "fast", "fast_preprocessing", "device", "threads")
+    names = (
+        "batch_size",
+        "recursive",
+        "fast",
+        "fast_preprocessing",
+        "device",
+        "threads",
+        "runtime",
+    )
     return {
+        "tell": None if options["quiet"] else partial(tell, err=True),
         **{name: options[name] for name in names},
         "dtype": parse_dtype(options["dtype"]),
         "preprocessing": parse_preprocessing(options, lambda: checkpoint),

@@ -159,6 +159,11 @@ def _check_options(options: dict[str, Any]) -> None:
             evidence={"output": options["output"]},
             hint="remove the directory, or name another with -o.",
         )
+    if options["runtime"] != "torch":
+        raise UsageError(
+            f"--runtime {options['runtime']} is for one file of features, not for a directory.",
+            hint="leave it out: torch computes a directory.",
+        )
     for option in given_options(_OF_RAY) if options["engine"] != "ray" else ():
         raise UsageError(f"{option} is for --engine ray.")
 

@@ -35,24 +35,10 @@ def provenance(
 
     It goes to the Hub with the weights, so it tells of no place on this machine.
     """
-    located = source.located
     return {
         "vitconvert": VERSION,
         "command": command,
-        "source": {
-            "reference": published(located.reference),
-            "name": located.name and published(located.name),
-            "repo": located.repo,
-            "revision": located.revision,
-            "url": located.url and published(located.url),
-            "sha256": {printable(name): digest for name, digest in sha256_in.items()},
-            "verified": list(located.verified),
-            **({"fetched": str(located.fetched)} if located.fetched else {}),
-            "dialect": source.dialect,
-            "adapter": source.merge and printable(source.merge.adapter.name),
-            "tower": source.tower and source.tower.to_dict(),
-            "random": source.random,
-        },
+        "source": source_record(source, sha256_in),
         "target": target.table.name,
         "config": source.config.to_dict(),
         "origins": dict(source.config.origins),
@@ -64,6 +50,25 @@ def provenance(
         "opened_by": [consumer.to_dict() for consumer in opened],
         "sha256": dict(sha256_out),
         "files": sorted(files),
+    }
+
+
+def source_record(source: Checkpoint, sha256: Mapping[str, str]) -> dict[str, Any]:
+    """Where a checkpoint came from; `sha256` has the hashes of its files."""
+    located = source.located
+    return {
+        "reference": published(located.reference),
+        "name": located.name and published(located.name),
+        "repo": located.repo,
+        "revision": located.revision,
+        "url": located.url and published(located.url),
+        "sha256": {printable(name): digest for name, digest in sha256.items()},
+        "verified": list(located.verified),
+        **({"fetched": str(located.fetched)} if located.fetched else {}),
+        "dialect": source.dialect,
+        "adapter": source.merge and printable(source.merge.adapter.name),
+        "tower": source.tower and source.tower.to_dict(),
+        "random": source.random,
     }
 
 

@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 from PIL import Image
@@ -28,6 +28,24 @@ Picture = Path | Image.Image | bytes | Callable[[], bytes] | VitConvertError
 Output = tuple[Path | None, Tensor | VitConvertError]
 
 _MAX_CONCURRENT_BATCHES = 8  # each has activations of its own
+
+Compute = Callable[[Tensor], Tensor]
+
+
+class Engine(Protocol):
+    """What may compute in the place of a model of torch's."""
+
+    def ready(
+        self, *, images: int | None, batch: int, threads: int, streams: int
+    ) -> Compute | None:
+        """A function of float32 images on the CPU; None where the model is better.
+
+        Args:
+            images: How many there are; None: more than `batch`.
+            batch: How many it gets at once, at most.
+            threads: How many it may use.
+            streams: How many threads call it at once.
+        """
 
 
 def check_batches(model: ViT, preprocessing: Preprocessing, batch_size: int) -> None:
@@ -54,13 +72,14 @@ def check_batches(model: ViT, preprocessing: Preprocessing, batch_size: int) -> 
 
 def run_in_batches(
     model: ViT,
-    compute: Callable[[Tensor], Tensor],
+    compute: Compute,
     images: Iterable[Picture],
     preprocessing: Preprocessing,
     *,
     batch_size: int,
     fast_preprocessing: bool,
     threads: int | None = None,
+    engine: Engine | None = None,
 ) -> Iterator[Output]:
     """For each image, in order, its row of `compute(batch)`: float32, on the CPU.
 
@@ -80,8 +99,18 @@ def run_in_batches(
     images = iter(images)
     first = list(islice(images, batch_size + 1))
     images = chain(first, images)
+    count = None if len(first) > batch_size else len(first)
+    concurrent = count is None and _may_run_concurrently(model)
+    if engine:
+        ready = engine.ready(
+            images=count,
+            batch=batch_size,
+            threads=torch.get_num_threads(),
+            streams=_workers() if concurrent else 1,
+        )
+        compute = ready or compute
     computed: Iterable[list[Output]]
-    if len(first) > batch_size and _may_run_concurrently(model):
+    if concurrent:
         computed = _run_concurrently(
             lambda batch: compute_batch([prepare(image) for image in batch]),
             _split(images, batch_size),
@@ -177,12 +206,17 @@ def _on_gpu(model: ViT) -> bool:
     return next(model.parameters()).device.type == "cuda"
 
 
+def _workers() -> int:
+    """How many batches are computed at once."""
+    return min(torch.get_num_threads(), _MAX_CONCURRENT_BATCHES)
+
+
 def _run_concurrently(
     function: Callable[[list[Picture]], list[Output]],
     batches: Iterable[list[Picture]],
 ) -> Iterator[list[Output]]:
     allowed = torch.get_num_threads()
-    workers = min(allowed, _MAX_CONCURRENT_BATCHES)
+    workers = _workers()
     # It holds for the thread that calls it, and for threads that start later.
     initializer = partial(torch.set_num_threads, allowed // workers)
     try:

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from vitconvert.errors import ConflictingFact, UsageError, VitConvertError
-from vitconvert.inference.batches import Picture, check_batches, run_in_batches
+from vitconvert.inference.batches import Engine, Picture, check_batches, run_in_batches
 from vitconvert.inference.images import ImageSource, find_images
 from vitconvert.model import ViT
 from vitconvert.preprocessing import Preprocessing
@@ -42,6 +42,7 @@ def embed(
     recursive: bool = False,
     fast_preprocessing: bool = False,
     threads: int | None = None,
+    engine: Engine | None = None,
 ) -> Iterator[Embedding]:
     """The features of each image, in the order of the images, one at a time.
 
@@ -71,6 +72,7 @@ def embed(
         batch_size=batch_size,
         fast_preprocessing=fast_preprocessing,
         threads=threads,
+        engine=engine,
     )
 
 
@@ -84,6 +86,7 @@ def embed_pictures(
     batch_size: int = 8,
     fast_preprocessing: bool = False,
     threads: int | None = None,
+    engine: Engine | None = None,
 ) -> Iterator[Embedding]:
     """As `embed`, for images that are found already: one answer for each, in order."""
     check_batches(model, preprocessing, batch_size)
@@ -104,6 +107,7 @@ def embed_pictures(
         batch_size=batch_size,
         fast_preprocessing=fast_preprocessing,
         threads=threads,
+        engine=engine,
     )
     return (_embedding(path, features) for path, features in outputs)
 

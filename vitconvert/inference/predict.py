@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vitconvert.config import ViTConfig
 from vitconvert.errors import ConflictingFact, UsageError, VitConvertError
-from vitconvert.inference.batches import Picture, check_batches, run_in_batches
+from vitconvert.inference.batches import Engine, Picture, check_batches, run_in_batches
 from vitconvert.inference.images import ImageSource, find_images
 from vitconvert.model import ViT
 from vitconvert.preprocessing import Preprocessing
@@ -53,6 +53,7 @@ def predict(
     recursive: bool = False,
     fast_preprocessing: bool = False,
     threads: int | None = None,
+    engine: Engine | None = None,
 ) -> Iterator[Prediction]:
     """The likeliest classes of each image, in the order of the images, one at a time.
 
@@ -69,6 +70,7 @@ def predict(
         recursive: Look into subfolders too.
         fast_preprocessing: See `Preprocessing`.
         threads: How many decode; by default, one for each processor.
+        engine: What computes in the place of the model.
 
     Raises:
         UsageError: `topk` or `batch_size` is below 1.
@@ -84,6 +86,7 @@ def predict(
         batch_size=batch_size,
         fast_preprocessing=fast_preprocessing,
         threads=threads,
+        engine=engine,
     )
 
 
@@ -97,6 +100,7 @@ def predict_pictures(
     batch_size: int = 8,
     fast_preprocessing: bool = False,
     threads: int | None = None,
+    engine: Engine | None = None,
 ) -> Iterator[Prediction]:
     """As `predict`, for images that are found already: one answer for each, in order."""
     check_batches(model, preprocessing, batch_size)
@@ -109,6 +113,7 @@ def predict_pictures(
         batch_size=batch_size,
         fast_preprocessing=fast_preprocessing,
         threads=threads,
+        engine=engine,
     )
     return (_prediction(path, logits, topk=topk, labels=labels) for path, logits in outputs)
 

@@ -6,19 +6,18 @@ Nothing outside is needed: float64 of vitconvert's own model is the reference, o
 import math
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitconvert.checkpoint import Checkpoint, build_model
 from vitconvert.errors import UsageError
 from vitconvert.model import ViT
 from vitconvert.parity.audit_report import AuditReport, LayerAudit, OutputAudit
 from vitconvert.parity.implementations import of_vit
+from vitconvert.parity.peaks import Peak, peaks_of, unfit
 from vitconvert.parity.runtimes import RUNTIMES, Prepare, missing_packages
 from vitconvert.parity.verification import sampled_images
 from vitconvert.programs.agreement import largest
@@ -89,10 +88,10 @@ def _check(batch: int, without: Sequence[str]) -> None:
 
 def _layered(
     checkpoint: Checkpoint, images: Batches, tallies: "dict[str, _Tally]", skipped: dict[str, str]
-) -> "tuple[_Peak, list[Tensor]]":
+) -> "tuple[Peak, list[Tensor]]":
     """Run float64 and each arithmetic of our own model; the largest value and float64's outputs."""
     model = build_model(checkpoint, dtype=torch.float64)
-    peak, exact = _Peak(), []
+    peak, exact = Peak(), []
     for kind, x in images:
         with peak.watching(model):
             theirs = _layers(model, x)
@@ -162,12 +161,8 @@ def _reason(error: Exception) -> str:
 
 def _unfit(checkpoint: Checkpoint, measured: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """The weights that are finite, but not in an arithmetic's dtype."""
-    peaks = {name: largest(tensor) for name, tensor in checkpoint.tensors.items()}
-    limits = {name: torch.finfo(_dtype(name)).max for name in measured}
-    found = {
-        arithmetic: tuple(name for name, value in peaks.items() if limit < value < math.inf)
-        for arithmetic, limit in limits.items()
-    }
+    peaks = peaks_of(checkpoint.tensors)
+    found = {name: unfit(peaks, _dtype(name)) for name in measured}
     return {arithmetic: names for arithmetic, names in found.items() if names}
 
 
@@ -237,31 +232,6 @@ class _Tally:
                 infinite=gap.infinite,
                 nan=gap.nan,
             )
-
-
-@dataclass
-class _Peak:
-    """The largest magnitude of the outputs of a model's modules."""
-
-    value: float = 0.0
-    module: str = ""
-
-    @contextmanager
-    def watching(self, model: nn.Module) -> Iterator[None]:
-        """Look at each output inside."""
-        handles = [
-            module.register_forward_hook(partial(self._look, name))
-            for name, module in model.named_modules()
-        ]
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
-
-    def _look(self, name: str, _: nn.Module, __: object, output: object) -> None:
-        if isinstance(output, Tensor) and (value := largest(output)) > self.value:
-            self.value, self.module = value, name or "the whole model"
 
 
 def _batches(checkpoint: Checkpoint, *, seed: int, batch: int) -> Batches:

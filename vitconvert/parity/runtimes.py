@@ -1,6 +1,5 @@
 """Other programs that run a model of ours: they show its outputs, and none of its layers."""
 
-import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,17 +7,18 @@ import torch
 from torch import Tensor
 
 from vitconvert.model import ViT
+from vitconvert.runtimes import RUNTIMES as FORMATS
+from vitconvert.runtimes.graph import Graph, Shape, traced
+from vitconvert.runtimes.runtime import Run
 
-Run = Callable[[Tensor], Tensor]
 Prepare = Callable[[ViT, Tensor, Path], Run]  # a model, images like those to come, an empty folder
 
-_PACKAGES = {"onnxruntime": ("onnxruntime", "onnx", "onnxscript")}
+_FORMATS = {"onnxruntime": FORMATS["onnx"]}
 
 
 def missing_packages(runtime: str) -> list[str]:
     """The packages that a runtime needs and that are not installed."""
-    wanted = _PACKAGES.get(runtime, ())
-    return [package for package in wanted if importlib.util.find_spec(package) is None]
+    return _FORMATS[runtime].missing() if runtime in _FORMATS else []
 
 
 def _compiled(model: ViT, _: Tensor, __: Path) -> Run:
@@ -29,15 +29,10 @@ def _compiled(model: ViT, _: Tensor, __: Path) -> Run:
 
 def _onnxruntime(model: ViT, images: Tensor, folder: Path) -> Run:
     """The model as torch exports it, on ONNX Runtime's CPU provider in one thread."""
-    import onnxruntime
-
     path = folder / "model.onnx"
-    torch.onnx.export(model, (images,), str(path), dynamo=True, verbose=False)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.log_severity_level = 1, 3
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    name = session.get_inputs()[0].name
-    return lambda x: torch.from_numpy(session.run(None, {name: x.numpy()})[0])
+    program = traced(Graph(model, Shape(batch=len(images))))
+    FORMATS["onnx"].write(program, path, metadata={})
+    return FORMATS["onnx"].open(path, threads=1)
 
 
 RUNTIMES: dict[str, Prepare] = {"compiled": _compiled, "onnxruntime": _onnxruntime}

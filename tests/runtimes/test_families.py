@@ -1,0 +1,82 @@
+"""Every kind of ViT computes the same in other runtimes, for one image and for three."""
+
+import pytest
+import torch
+
+from tests.model.test_families_equal_to_timm import FAMILIES, SMALL
+from tests.small_models import randomise, small_config
+from vitconvert.config import ViTConfig
+from vitconvert.export.runtime_file import quiet
+from vitconvert.model import FastViT, ViT
+from vitconvert.parity.exported import Expected, compare_exported
+from vitconvert.programs.agreement import TOLERANCE
+from vitconvert.runtimes import RUNTIMES
+from vitconvert.runtimes.graph import Graph, Shape, traced
+
+# One of each kind of structure; tests/coverage has all families.
+KINDS = (
+    *("vit_giant_patch14_reg4_dinov2", "aimv2_large_patch14_224", "eva02_base_patch16_clip_224"),
+    *("beit_base_patch16_224", "eva02_enormous_patch14_clip_224", "vit_small_patch16_rope_224"),
+    *("vit_pe_core_base_patch16_224", "vit_small_patch16_rope_mixed_ape_224"),
+    *("vit_7b_patch16_dinov3", "vit_base_patch16_rpn_224", "vit_small_patch16_18x2_224"),
+    *("vit_base_patch16_xp_224", "vit_pwee_patch16_reg1_gap_256", "vit_dpwee_patch16_reg1_gap_256"),
+    *("vit_base_patch16_sapiens2", "deit_tiny_distilled_patch16_224"),
+)
+OTHERS = {
+    "resnet": {"stem": True, "stem_depths": (1,), "stem_style": "timm", "patch_size": (1, 1)},
+    "mobileclip": {"stem": True, "stem_style": "mobileclip", "patch_size": (1, 1)},
+    "mae": {"position_embedding": "sincos2d_mae", "embed_dim": 48, "head_dim": 16},
+    "pixels normed": {"patch_pre_norm": True, "patch_norm": True},
+    "tokens": {"pooling": "none"},
+    "token and mean": {"pooling": "token_avg", "activation": "quick_gelu"},
+}
+
+
+def config_of(kind):
+    if kind in OTHERS:
+        return small_config(**(OTHERS[kind] | {"depth": 1}))
+    patch, fields = FAMILIES[kind]
+    fields = fields | ({"kv_heads": (2,)} if "kv_heads" in fields else {})
+    sizes = {"image_size": (4 * patch, 3 * patch), "patch_size": (patch, patch), "depth": 1}
+    return ViTConfig(**(SMALL | sizes | fields))
+
+
+def compared(config, to, folder, **shape):
+    """How far the runtime is from the usual model, on noise and a photograph."""
+    torch.manual_seed(6)
+    model = randomise(ViT(config))
+    fast = FastViT(config, device="meta")
+    fast.load_state_dict(model.state_dict(), assign=True)
+    runtime, path = RUNTIMES[to], folder / f"model{RUNTIMES[to].suffix}"
+    for package in runtime.packages:
+        pytest.importorskip(package)
+    with quiet():
+        runtime.write(traced(Graph(fast, Shape(**shape))), path, metadata={})
+        run = runtime.open(path, threads=1)
+        return compare_exported(run, Expected(model, Shape(**shape)), None, tolerance=TOLERANCE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [*KINDS, *OTHERS])
+def test_onnx_runtime(kind, tmp_path):
+    found = compared(config_of(kind), "onnx", tmp_path)
+    assert [comparison.images for comparison in found] == [
+        *("noise, 1 at once", "photograph, 1 at once"),
+        *("noise, 3 at once", "photograph, 3 at once"),
+    ]
+    assert all(comparison.ok for comparison in found), found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("to", ["openvino", "pt2"])
+@pytest.mark.parametrize("kind", ["beit_base_patch16_224", "vit_base_patch16_sapiens2"])
+def test_other_runtimes(to, kind, tmp_path):
+    assert all(found.ok for found in compared(config_of(kind), to, tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("to", RUNTIMES)
+def test_tokens_of_a_deep_model(to, tmp_path):
+    found = compared(small_config(depth=11), to, tmp_path, output="tokens", batch=2)
+    assert [comparison.output for comparison in found] == ["tokens"] * 2
+    assert all(comparison.ok for comparison in found)

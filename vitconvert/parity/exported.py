@@ -1,0 +1,183 @@
+"""What a file computes in the runtime that it is for, against vitconvert's own model."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from vitconvert.errors import VitConvertError
+from vitconvert.model import ViT
+from vitconvert.parity.differences import Comparison, compare_outputs
+from vitconvert.parity.inputs import sample_images
+from vitconvert.parity.verification import normalisation
+from vitconvert.preprocessing import Preprocessing
+from vitconvert.preprocessing.pixels import normalised
+from vitconvert.runtimes.graph import Shape
+from vitconvert.runtimes.runtime import Run
+
+BATCHES = (1, 3)  # a runtime may mix the images of a batch, or have a size built in
+_AT_ONCE = 8  # photographs, where any number is allowed
+_Photograph = Path | Image.Image
+
+
+class Expected:
+    """What vitconvert's own model gives for the images that an exported graph takes.
+
+    The path to each output, and the arithmetic with pixels, are others than in the graph.
+    """
+
+    def __init__(self, model: ViT, shape: Shape) -> None:
+        self.model, self.shape = model, shape
+
+    @torch.no_grad()
+    def __call__(self, images: Tensor) -> Tensor:
+        """Float32 or uint8 images, as the graph takes them, to its output."""
+        pixels, model = self.shape.pixels, self.model
+        x = images if pixels is None else _normalised(images, pixels)
+        if self.shape.output == "logits":
+            logits: Tensor = model(x)
+            return logits.softmax(-1) if self.shape.softmax else logits
+        tokens = model.forward_features(x)
+        pooled = self.shape.output == "features"
+        return model.forward_head(tokens, pre_logits=True) if pooled else tokens
+
+    def images(
+        self, preprocessing: Preprocessing | None, *, batch: int, seed: int
+    ) -> Mapping[str, Tensor]:
+        """Noise and a photograph, as the graph takes them."""
+        config = self.model.config
+        usual = normalisation(preprocessing, config.in_channels)
+        usual = usual if self.shape.pixels is None else {"mean": (0.0,), "std": (1.0,)}
+        arrays = sample_images(
+            batch=batch, channels=config.in_channels, size=config.image_size, seed=seed, **usual
+        )
+        images = {kind: torch.from_numpy(array).float() for kind, array in arrays.items()}
+        if self.shape.pixels is None:
+            return images
+        images["noise"] = 0.5 + images["noise"] / 4
+        return {kind: _levels(x) for kind, x in images.items()}
+
+    def photograph(self, image: _Photograph, preprocessing: Preprocessing) -> Tensor:
+        """A photograph, resized and cropped, as the graph takes it."""
+        x = preprocessing(image)
+        if self.shape.pixels is None:
+            return x[None]
+        mean, std = (
+            torch.tensor(v).view(-1, 1, 1) for v in (preprocessing.mean, preprocessing.std)
+        )
+        return _levels(((x * std + mean) / (255 * (preprocessing.rescale_factor or 1)))[None])
+
+
+def compare_exported(
+    run: Run,
+    expected: Expected,
+    preprocessing: Preprocessing | None,
+    *,
+    tolerance: float,
+    dtype: str = "float32",
+    seed: int = 0,
+) -> tuple[Comparison, ...]:
+    """Run a file on noise and a photograph, one and three at once, or as many as it takes.
+
+    Args:
+        run: The file in its runtime.
+        expected: The same by vitconvert's own model.
+        preprocessing: How a photograph is normalised.
+        tolerance: The relative difference that is allowed.
+        dtype: Of the file's weights.
+        seed: Of the images.
+    """
+    batches = (expected.shape.batch,) if expected.shape.batch else BATCHES
+    return tuple(
+        compare_outputs(
+            run(images),
+            expected(images),
+            images=f"{kind}, {batch} at once",
+            dtype=dtype,
+            tolerance=tolerance,
+            output=expected.shape.output,
+        )
+        for batch in batches
+        for kind, images in expected.images(preprocessing, batch=batch, seed=seed).items()
+    )
+
+
+def agreement(
+    run: Run,
+    expected: Expected,
+    preprocessing: Preprocessing,
+    photographs: Iterable[_Photograph],
+    *,
+    dtype: str,
+    tolerance: float,
+) -> tuple[Comparison | None, int]:
+    """Compare on somebody's photographs, all of them.
+
+    Returns:
+        The comparison, None where no photograph could be read; and how many could not.
+    """
+    seen = _Read(expected, preprocessing)
+    pairs = [
+        (run(x)[:count], expected(x)[:count])
+        for x, count in _batches(seen.each(photographs), expected.shape.batch)
+    ]
+    if not pairs:
+        return None, seen.failed
+    ours, theirs = (torch.cat(outputs) for outputs in zip(*pairs, strict=True))
+    return (
+        compare_outputs(
+            ours,
+            theirs,
+            images="photographs",
+            dtype=dtype,
+            tolerance=tolerance,
+            output=expected.shape.output,
+        ),
+        seen.failed,
+    )
+
+
+class _Read:
+    """Photographs that can be read, and how many cannot."""
+
+    def __init__(self, expected: Expected, preprocessing: Preprocessing) -> None:
+        self.expected, self.preprocessing = expected, preprocessing
+        self.failed = 0
+
+    def each(self, photographs: Iterable[_Photograph]) -> Iterator[Tensor]:
+        for photograph in photographs:
+            try:
+                yield self.expected.photograph(photograph, self.preprocessing)
+            except VitConvertError:
+                self.failed += 1
+
+
+def _batches(images: Iterator[Tensor], size: int | None) -> Iterator[tuple[Tensor, int]]:
+    """Batches and how many images are in each; one of a fixed size is filled up with its last."""
+    while batch := list(islice(images, size or _AT_ONCE)):
+        missing = max(0, (size or 0) - len(batch))
+        yield torch.cat([*batch, *batch[-1:] * missing]), len(batch)
+
+
+def _normalised(images: Tensor, pixels: Preprocessing) -> Tensor:
+    array = normalised(
+        images.permute(0, 3, 1, 2).numpy(),
+        mean=pixels.mean,
+        std=pixels.std,
+        factor=pixels.rescale_factor,
+        numbers="double",
+    )
+    return torch.from_numpy(array)
+
+
+def _levels(images: Tensor) -> Tensor:
+    """(B, C, H, W) from 0 to 1, to (B, H, W, C) uint8."""
+    return (255 * images).round().clamp(0, 255).byte().permute(0, 2, 3, 1).contiguous()
+
+
+def worst(comparisons: Sequence[Comparison]) -> Comparison:
+    """The one that is farthest apart."""
+    return max(comparisons, key=lambda comparison: comparison.relative)

@@ -1,0 +1,109 @@
+"""OpenVINO's intermediate representation: an .xml of operations, and a .bin of weights beside it.
+
+Source: https://docs.openvino.ai/2025/documentation/openvino-ir-format.html
+"""
+
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vitconvert.errors import NotRepresentable
+from vitconvert.runtimes.runtime import Run, Runtime
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.export import ExportedProgram
+
+_SECTION = "vitconvert"  # of the model's rt_info
+
+
+class OpenVino(Runtime):
+    """OpenVINO on the CPU."""
+
+    name, suffix, extra = "OpenVINO", ".xml", "openvino"
+    packages = ("openvino",)
+
+    def write(
+        self,
+        program: "ExportedProgram",
+        path: Path,
+        *,
+        metadata: Mapping[str, str],
+        opset: int | None = None,
+    ) -> None:
+        """As `Runtime.write`.
+
+        Raises:
+            NotRepresentable: OpenVINO does not know one of the model's operators.
+        """
+        import openvino
+
+        try:
+            model = openvino.convert_model(program)
+        except Exception as error:  # its converter raises anything
+            raise NotRepresentable(
+                "OpenVINO cannot convert this model.",
+                evidence={"raised": f"{type(error).__name__}: {str(error).strip()[:300]}"},
+            ) from error
+        # The converter forgets the sizes that are no batch size.
+        model.reshape([_size(side) for side in _input_shape(program)])
+        for port, name in ((model.inputs[0], "images"), (model.outputs[0], "output")):
+            port.get_tensor().set_names({name})
+        for key, value in metadata.items():
+            model.set_rt_info(value, [_SECTION, key])
+        openvino.save_model(model, path, compress_to_fp16=False)
+
+    def open(self, path: Path, *, threads: int, streams: int = 1) -> Run:
+        """As `Runtime.open`; each thread gets a request of its own, which is no other's."""
+        import openvino
+        import torch
+
+        hints = {
+            "INFERENCE_NUM_THREADS": threads,
+            "NUM_STREAMS": streams,
+            # Without the hint it computes in bfloat16 wherever the processor can.
+            "INFERENCE_PRECISION_HINT": "f32",
+        }
+        compiled = openvino.Core().compile_model(str(path), "CPU", hints)
+        local, first = threading.local(), threading.Lock()
+
+        def infer(images: "Tensor") -> "Tensor":
+            result = local.request.infer({0: images.numpy()}, share_inputs=True)
+            return torch.from_numpy(result[0])
+
+        def run(images: "Tensor") -> "Tensor":
+            if hasattr(local, "request"):
+                return infer(images)
+            # Two threads whose first calls meet wait for one another for ever (OpenVINO 2026.4).
+            with first:
+                local.request = compiled.create_infer_request()
+                return infer(images)
+
+        return run
+
+    def companions(self, path: Path) -> tuple[Path, ...]:
+        """Where the weights are."""
+        return (path.with_suffix(".bin"),)
+
+    def metadata(self, path: Path) -> Mapping[str, str]:
+        """The section of the model's rt_info that is ours."""
+        import openvino
+
+        model = openvino.Core().read_model(str(path))
+        if not model.has_rt_info([_SECTION]):
+            return {}
+        keys = model.get_rt_info([_SECTION]).value.keys()
+        return {key: model.get_rt_info([_SECTION, key]).value for key in keys}
+
+
+def _input_shape(program: "ExportedProgram") -> "Sequence[Any]":
+    (name,) = program.graph_signature.user_inputs
+    (node,) = (node for node in program.graph.nodes if node.name == name)
+    shape: Sequence[Any] = node.meta["val"].shape
+    return shape
+
+
+def _size(side: Any) -> int:
+    """A number, or -1 for one of torch's symbols."""
+    return side if isinstance(side, int) else -1

@@ -1,0 +1,88 @@
+"""What is asked of each runtime: to write a file, to run it, and to say what is in one."""
+
+import importlib.util
+from collections.abc import Callable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from vitconvert.errors import MissingPackage
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.export import ExportedProgram
+
+Run = Callable[["Tensor"], "Tensor"]  # images to the output of a graph
+
+
+class Runtime:
+    """A file format, and the program that computes what is in it.
+
+    Attributes:
+        name: Of the program, for people.
+        suffix: Of the file's name.
+        packages: Of Python, that writing and running needs.
+        extra: The extra of vitconvert that installs them; "" if there are none.
+        has_opset: Whether files have a version of ONNX's operators.
+    """
+
+    name: ClassVar[str]
+    suffix: ClassVar[str]
+    packages: ClassVar[tuple[str, ...]] = ()
+    extra: ClassVar[str] = ""
+    has_opset: ClassVar[bool] = False
+
+    def write(
+        self,
+        program: "ExportedProgram",
+        path: Path,
+        *,
+        metadata: Mapping[str, str],
+        opset: int | None = None,
+    ) -> None:
+        """Write a traced model, perhaps with files beside it whose names begin as this one's."""
+        raise NotImplementedError
+
+    def open(self, path: Path, *, threads: int, streams: int = 1) -> Run:
+        """What is written there, ready to compute in float32 on the CPU.
+
+        Args:
+            path: The file.
+            threads: Of all computations together.
+            streams: How many threads call it at once; each computes with its share of `threads`.
+        """
+        raise NotImplementedError
+
+    def metadata(self, path: Path) -> Mapping[str, str]:
+        """What the file says of itself; whatever is raised means that it is no such file."""
+        raise NotImplementedError
+
+    def companions(self, path: Path) -> tuple[Path, ...]:
+        """Files that may be written beside this one."""
+        return ()
+
+    @property
+    def version(self) -> str:
+        """Name and version of the program that runs it."""
+        package = self.packages[0] if self.packages else "torch"
+        try:
+            return f"{self.name} {version(package)}"
+        except PackageNotFoundError:
+            return self.name
+
+    def missing(self) -> list[str]:
+        """Packages that are not installed."""
+        return [name for name in self.packages if importlib.util.find_spec(name) is None]
+
+    def require(self) -> None:
+        """Refuse to go on without the packages.
+
+        Raises:
+            MissingPackage: Some are not installed.
+        """
+        if missing := self.missing():
+            raise MissingPackage(
+                f"{self.name} needs packages that are not installed.",
+                evidence={"missing": ", ".join(missing)},
+                hint=f"pip install 'vitconvert[{self.extra}]', or pip install {' '.join(missing)}",
+            )
