@@ -100,10 +100,9 @@ def _cell(origin: Origin, to: str) -> str:
             conversion = _convert(origin, to, steps)
             break
         except NotRepresentable as error:
-            offered = re.findall(r"--allow (\S+)", error.hint or "")
-            if set(offered) <= set(steps):
+            if set(error.steps) <= set(steps):
                 return f"no: {_obstacles(error)}"
-            steps = tuple(dict.fromkeys((*steps, *offered)))
+            steps = tuple(dict.fromkeys((*steps, *error.steps)))
     opened = _opened(origin, conversion)
     if not conversion.ledger.changed:
         _require_same_bytes(origin, conversion)

@@ -24,10 +24,22 @@ class _Package:
         return getattr(package, name)
 
 
+bitsandbytes = _Package("bitsandbytes")
 open_clip = _Package("open_clip")
 peft = _Package("peft")
+ray = _Package("ray")
 sklearn = _Package("sklearn")
 timm = _Package("timm")
+torchao = _Package("torchao")
 torchvision = _Package("torchvision")
 transformers = _Package("transformers")
 vit_pytorch = _Package("vit_pytorch")
+
+
+def without_noise(stderr: str) -> str:
+    """What a program said, without what torch 2.15 logs of torchao's classes.
+
+    transformers imports torchao wherever it is installed.
+    """
+    lines = stderr.splitlines(keepends=True)
+    return "".join(line for line in lines if "torch/utils/_pytree.py" not in line)

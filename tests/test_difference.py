@@ -151,7 +151,9 @@ def test_a_fact_that_is_missing_on_one_side(google, read_by_timm, saved, tmp_pat
     assert found.naming == "raw"
     assert found.b.problem.code == "missing-fact"
     assert found.equal
-    told = vitconvert.diff(google, bare, overrides_b={"num_heads": 3, "activation": "gelu_tanh"})
+    told = vitconvert.diff(
+        google, bare, reading_b={"overrides": {"num_heads": 3, "activation": "gelu_tanh"}}
+    )
     assert told.naming == "canonical"
     assert told.equal
 
@@ -161,7 +163,7 @@ def test_what_plays_no_part_is_listed(google, read_by_timm, tmp_path):
     np.savez(tmp_path / "with_step.npz", **theirs)
     table = tmp_path / "mine.toml"
     table.write_text('[dialect]\nextends = "google_jax"\n[ignore]\n"opt/*" = "of the training"\n')
-    found = vitconvert.diff(google, tmp_path / "with_step.npz", table_b=table)
+    found = vitconvert.diff(google, tmp_path / "with_step.npz", reading_b={"table": table})
     assert found.b.ignored == {"opt/step": "of the training"}
     assert found.equal
 
@@ -207,6 +209,6 @@ def test_errors_of_the_user_are_no_differences(google, tmp_path):
     with pytest.raises(SourceError):
         vitconvert.diff(google, tmp_path / "nowhere")
     with pytest.raises(UsageError):
-        vitconvert.diff(google, google, dialect_b="nonsense")
+        vitconvert.diff(google, google, reading_b={"dialect": "nonsense"})
     with pytest.raises(UsageError):
-        vitconvert.diff(google, google, overrides_a={"num_head": 3})
+        vitconvert.diff(google, google, reading_a={"overrides": {"num_head": 3}})

@@ -1,6 +1,11 @@
-"""Reading the tests is cheap: what they compare with is imported by those that run."""
+"""Reading the tests is cheap: what they compare with is imported by those that run.
+
+So is importing vitconvert, which says by itself what an extra lacks.
+"""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +15,7 @@ from tests import packages
 HERE = Path(__file__).parent
 HEAVY = {name for name, value in vars(packages).items() if isinstance(value, packages._Package)}
 # Scripts, which a test imports when it runs.
-SCRIPTS = {HERE / "tables" / "make_architectures.py"}
+SCRIPTS = {HERE / "tables" / f"make_{name}.py" for name in ("architectures", "preprocessing")}
 
 
 def imported(path):
@@ -37,3 +42,51 @@ def test_a_package_is_imported_by_its_first_use():
         packages.timm.no_such_module  # noqa: B018
     with pytest.raises(AttributeError):
         packages.timm.__wrapped__  # noqa: B018
+
+
+SCALE = """
+import sys
+for name in {missing!r}:
+    sys.modules[name] = None  # as if it were not installed: `import` fails, and so does find_spec
+import vitconvert, vitconvert.cli.embed, vitconvert.cli.predict, vitconvert.scale
+vitconvert.embed_dataset, vitconvert.Embedder
+print(sorted({{"pyarrow", "ray"}} & {{name for name, module in sys.modules.items() if module}}))
+from vitconvert.cli import main
+main({arguments!r})
+"""
+
+
+def without(missing, *arguments):
+    """What the command line says where packages are missing, after it said what it had imported."""
+    code = SCALE.format(missing=missing, arguments=list(arguments))
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=HERE.parent)
+    assert done.stdout == "[]\n"
+    return done.returncode, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", ["embed", "predict"])
+def test_error_shards_need_pyarrow_and_nothing_else_does(verb, tmp_path):
+    model, image = "vitconvert/demo/digits", "vitconvert/demo/digits/samples/1.png"
+    told = (
+        "error: missing-package\n"
+        "  pyarrow is not installed.\n"
+        "  hint: pip install 'vitconvert[scale]'\n"
+    )
+    output = tmp_path / "features"
+    assert without(["pyarrow"], verb, model, image, "-o", str(output)) == (1, told)
+    assert without(["pyarrow"], verb, "--check", str(output)) == (1, told)
+    assert not output.exists()
+
+
+@pytest.mark.slow
+def test_error_the_engine_ray_needs_ray(tmp_path):
+    model, image = "vitconvert/demo/digits", "vitconvert/demo/digits/samples/1.png"
+    where = ("-o", str(tmp_path / "features"), "--engine", "ray")
+    code, told = without(["ray"], "embed", model, image, *where)
+    assert code == 1
+    assert told.endswith(
+        "error: missing-package\n  ray is not installed.\n  hint: pip install 'vitconvert[ray]'\n"
+    )
+    assert not (tmp_path / "features").exists()

@@ -27,6 +27,8 @@ DOCUMENTS = (
     "benchmarks/README.md",
     "tests/coverage/README.md",
     "vitconvert/README.md",
+    "vitconvert/runtimes/README.md",
+    "vitconvert/scale/README.md",
     "vitconvert/testing/README.md",
     "weights_map/CONVERSIONS.md",
     "weights_map/README.md",
@@ -51,7 +53,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.save(_jeonsworld(), folder / "checkpoint.bin")
     torch.save(drawn(meta_vit() | mae_decoder()), folder / "mae.pth")
     torch.save(_lucidrains(), folder / "vit.pt")
-    torch.save(_own_head(), folder / "best.pt")
+    torch.save(_own_head().state_dict(), folder / "best.pt")
+    torch.save(_own_head(dropout=False), folder / "whole.pt")
     _team(folder)
     pixels = np.random.default_rng(0).integers(0, 256, (300, 400, 3), dtype=np.uint8)
     (folder / "photos").mkdir()
@@ -68,12 +71,13 @@ def workplace(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     return tmp_path
 
 
-def _own_head() -> dict[str, torch.Tensor]:
-    """A timm model whose head was replaced by dropout and a linear layer."""
+def _own_head(*, dropout: bool = True) -> torch.nn.Module:
+    """A timm model whose head was replaced by a linear layer, behind dropout or alone."""
     sizes = {"img_size": 32, "embed_dim": 48, "depth": 2, "num_heads": 12, "num_classes": 7}
     model = timm.create_model("vit_tiny_patch16_224", **sizes)
-    model.head = torch.nn.Sequential(torch.nn.Dropout(), torch.nn.Linear(48, 5))
-    return model.state_dict()
+    linear = torch.nn.Linear(48, 5)
+    model.head = torch.nn.Sequential(torch.nn.Dropout(), linear) if dropout else linear
+    return model
 
 
 def _jeonsworld() -> dict[str, torch.Tensor]:
@@ -133,9 +137,9 @@ def _sections(document: Path) -> list[str]:
 
 
 def test_the_readme_leads_to_every_document():
-    assert {link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", TEXT)} == {
-        document for document in DOCUMENTS if document != "README.md"
-    }
+    pictures = re.findall(r"!\[[^]]*\]\(([^)\s]+)\)", TEXT)
+    links = {link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", TEXT)}
+    assert links - set(pictures) == {document for document in DOCUMENTS if document != "README.md"}
 
 
 def test_python_examples(workplace):
@@ -172,7 +176,7 @@ def test_commands(number, workplace, capsys):
 
 
 def test_commands_that_need_a_network_at_least_parse(capsys):
-    assert len(_commands(online=True)) == 7
+    assert len(_commands(online=True)) == 8
     for command in _commands(online=True):
         with pytest.raises(SystemExit) as exit_:
             main([command[0], "--help"])

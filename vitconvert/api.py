@@ -8,7 +8,7 @@ the work; torch is imported by the first function that needs it.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
-from os import PathLike
+from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -23,6 +23,7 @@ from vitconvert.config import ViTConfig
 from vitconvert.conversion.accounts import Ledger
 from vitconvert.errors import UsageError, VitConvertError
 from vitconvert.preprocessing import Preprocessing
+from vitconvert.scale import require_extra
 from vitconvert.sources import Located, locate
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from vitconvert.difference import Difference
+    from vitconvert.drafting.draft import Draft
     from vitconvert.export.conversion_plan import ConversionPlan
     from vitconvert.export.convert import Conversion
     from vitconvert.export.runtime_file import Exported
@@ -44,15 +46,24 @@ if TYPE_CHECKING:
     from vitconvert.parity.golden import Golden
     from vitconvert.parity.photographs import Photographs
     from vitconvert.parity.report import ParityReport
+    from vitconvert.pictures.features import FeatureMaps
+    from vitconvert.pictures.maps import AttentionMaps
+    from vitconvert.pictures.photograph import Unseen
+    from vitconvert.scale.embedder import Embedder
+    from vitconvert.scale.events import Event
     from vitconvert.tables.table import Table
 
 __all__ = [
+    "AttentionMaps",
     "AuditReport",
     "Checkpoint",
     "Conversion",
     "ConversionPlan",
     "Difference",
+    "Draft",
+    "Embedder",
     "Exported",
+    "FeatureMaps",
     "Golden",
     "Inspection",
     "Ledger",
@@ -61,13 +72,17 @@ __all__ = [
     "ViT",
     "ViTConfig",
     "VitConvertError",
+    "attention_maps",
     "audit",
     "build_lucidrains",
     "convert",
     "convert_state_dict",
     "diff",
+    "draft_table",
     "embed",
+    "embed_dataset",
     "export_model",
+    "feature_maps",
     "inspect",
     "load_checkpoint",
     "load_model",
@@ -95,7 +110,7 @@ def inspect(
     Args:
         source: A path or a reference, as for `load_model`.
         reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower,
-            ignore, adapter, lora_scale.
+            ignore, adapter, lora_scale, rescue, dequantise.
 
     Raises:
         SourceError: The source leads to no file.
@@ -129,6 +144,10 @@ def load_checkpoint(source: Source, **reading: Unpack[ReadArguments]) -> Checkpo
         adapter: A LoRA or DoRA adapter of PEFT, a path or a reference, to merge into the model.
         lora_scale: What the product of an adapter's two matrices is multiplied with, where no
             adapter_config.json says it: lora_alpha / r.
+        rescue: Of a whole model, as torch.save(model, path) writes it, read the tensors as data.
+            Nothing is run, and whether the model computes what their names say is not known.
+        dequantise: Compute the weights of a quantised file (bitsandbytes, torchao) in this:
+            "float32" or "bfloat16".
 
     Raises:
         SourceError: The source leads to no file.
@@ -167,12 +186,13 @@ def load_model(
         in_channels: Adapt to images of this many channels, as timm adapts a first convolution.
         num_classes: Replace the head by a new one of this size (0: none).
         dtype: Cast the weights; by default, half-precision weights become float32, which is exact
-            and what their projects compute in on a CPU, and others are not cast.
+            and what their projects compute in on a CPU, and others are not cast. Those of a
+            quantised file are computed in it.
         device: Where the model goes.
         fast: Build a `model.fast.FastViT`, for inference only: faster, and equal within rounding
             where the usual one is equal to the last bit.
         reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower,
-            ignore, adapter, lora_scale.
+            ignore, adapter, lora_scale, rescue, dequantise.
 
     Raises:
         UsageError: There is no such device, or a change makes no sense for this model.
@@ -183,7 +203,7 @@ def load_model(
         >>> logits = model(images)                        # doctest: +SKIP
     """
     return build_model(
-        load_checkpoint(source, **reading),
+        load_checkpoint(source, **_computed_in(dtype, reading)),
         image_size=image_size,
         patch_size=patch_size,
         in_channels=in_channels,
@@ -209,6 +229,7 @@ def predict(
     device: "torch.device | str" = "cpu",
     runtime: str = "torch",
     tell: Callable[[str], None] | None = None,
+    threads: int | None = None,
 ) -> "Iterator[Prediction]":
     """The most likely classes of each image, in the order of the images, as they come.
 
@@ -233,6 +254,7 @@ def predict(
             checked, and kept in the cache; or "auto": what is installed and was measured to be the
             fastest here. It needs a checkpoint, `fast`, float32 and the CPU.
         tell: Called with a sentence before a runtime does what takes seconds.
+        threads: How many decode images; by default, one for each processor.
 
     Raises:
         VitConvertError: One of the errors of `load_checkpoint`.
@@ -250,7 +272,7 @@ def predict(
     from vitconvert.inference.predict import predict as predict_with
 
     _check_runtime(runtime, fast=fast, dtype=dtype, device=device)
-    opened = _checkpoint_or_model(model)
+    opened = _checkpoint_or_model(model, dtype)
     if isinstance(opened, Checkpoint):
         labels = labels or opened.labels
     built, prepared = ready(opened, preprocessing, fast=fast, dtype=dtype, device=device)
@@ -265,6 +287,7 @@ def predict(
         recursive=recursive,
         fast_preprocessing=fast_preprocessing,
         engine=engine,
+        threads=threads,
     )
 
 
@@ -283,6 +306,7 @@ def embed(
     device: "torch.device | str" = "cpu",
     runtime: str = "torch",
     tell: Callable[[str], None] | None = None,
+    threads: int | None = None,
 ) -> "Iterator[Embedding]":
     """The features of each image, in the order of the images, as they come.
 
@@ -303,7 +327,7 @@ def embed(
     from vitconvert.inference.photographs import ready
 
     _check_runtime(runtime, fast=fast, dtype=dtype, device=device)
-    opened = _checkpoint_or_model(model)
+    opened = _checkpoint_or_model(model, dtype)
     built, prepared = ready(
         opened,
         preprocessing,
@@ -325,7 +349,170 @@ def embed(
         recursive=recursive,
         fast_preprocessing=fast_preprocessing,
         engine=engine,
+        threads=threads,
     )
+
+
+def attention_maps(
+    model: "ViT | Source",
+    images: "ImageSource | Iterable[ImageSource]",
+    preprocessing: Preprocessing | None = None,
+    *,
+    layers: int | Sequence[int] | None = None,
+    recursive: bool = False,
+    device: "torch.device | str" = "cpu",
+) -> "Iterator[AttentionMaps | Unseen]":
+    """What each token of a model attends to, in each image, as they come.
+
+    `maps.map()` is a map of patches, `maps.rollout()` one through all blocks, `maps.picture()`
+    lays one over the photograph, at its own size and with the crop undone, and `maps.to_html()` is
+    a page to explore all of them. An image that cannot be read has an `error` instead.
+
+    Args:
+        model: What `load_model` takes, a checkpoint, which is computed in float32, or a model,
+            which is used as it is.
+        images: As for `predict`.
+        preprocessing: By default, the checkpoint's own; needed with a model.
+        layers: The blocks whose maps are kept: how many of the last, or which (negative: from the
+            end); by default all, which for 224 pixels is 22 MB for each image (ViT-B/16).
+        recursive: Search subfolders too.
+        device: Where the model goes.
+
+    Raises:
+        VitConvertError: One of the errors of `load_checkpoint`.
+        MissingFact: Nothing says how images are prepared.
+        InputMismatch: The preprocessing makes other images than the model reads.
+        UsageError: There are no such blocks, or their maps would take more than 2 GiB.
+
+    Example:
+        >>> for maps in attention_maps("ViT-B_16.npz", "photos"):        # doctest: +SKIP
+        ...     maps.picture(layer=-1, query="class").save("attention.png")
+    """
+    from vitconvert.pictures.maps import attention_maps as attention_maps_with
+
+    built, prepared = _in_float32(model, preprocessing, device)
+    return attention_maps_with(built, images, prepared, layers=layers, recursive=recursive)
+
+
+def feature_maps(
+    model: "ViT | Source",
+    images: "ImageSource | Iterable[ImageSource]",
+    preprocessing: Preprocessing | None = None,
+    *,
+    foreground: float | None = None,
+    background: bool = True,
+    recursive: bool = False,
+    device: "torch.device | str" = "cpu",
+) -> "list[FeatureMaps | Unseen]":
+    """The features of patches: principal components as colours, similarity and norms.
+
+    The components have one basis for all images, so that a colour means the same in each. The
+    first one over all patches tells foreground from background, as in DINOv2's figures.
+
+    Args:
+        model, images, preprocessing, recursive, device: As for `attention_maps`.
+        foreground: The threshold of the first component, from 0 to 1; by default found by itself.
+        background: Whether there is any; else all patches are coloured.
+
+    Raises:
+        VitConvertError: As for `attention_maps`.
+    """
+    from vitconvert.pictures.features import feature_maps as feature_maps_with
+
+    built, prepared = _in_float32(model, preprocessing, device)
+    return feature_maps_with(
+        built,
+        images,
+        prepared,
+        foreground=foreground,
+        background=background,
+        recursive=recursive,
+    )
+
+
+def embed_dataset(
+    model: str | PathLike[str] | Located,
+    source: "str | PathLike[str] | Iterable[str | PathLike[str]]",
+    output: str | PathLike[str],
+    preprocessing: Preprocessing | None = None,
+    *,
+    computed: str = "features",
+    recursive: bool = False,
+    keep: Sequence[str] = (),
+    image_column: str | None = None,
+    labels: Sequence[str] | None = None,
+    topk: int = 5,
+    batch_size: int = 8,
+    threads: int | None = None,
+    fast: bool = True,
+    fast_preprocessing: bool = False,
+    dtype: "torch.dtype | None" = None,
+    device: str = "cpu",
+    notify: "Callable[[Event], None]" = lambda _event: None,
+    reading: ReadArguments | None = None,
+    **how: Any,
+) -> "Event":
+    """Compute the features, or the classes, of any number of images, as Parquet in a directory.
+
+    A run that was interrupted goes on: what `output` has is kept, and what it lacks is computed.
+    Each file of it, a shard, appears whole or not at all. Memory does not grow with the number of
+    images. Needs the extra `scale` (pyarrow); the engine "ray" the extra `ray`.
+
+    Args:
+        model: A path or a reference, as for `load_model`.
+        source: One or several of: a folder, a file, a pattern, a tar of WebDataset, a Parquet file
+            with images (of Hugging Face datasets), a URL of pyarrow such as s3://bucket/photos.
+        output: A directory, or a URL of an object store.
+        preprocessing: By default, the checkpoint's own.
+        computed: "features", "tokens" or "projected", as for `embed`, or "classes".
+        recursive: Search subfolders too; the first of them becomes the column "class".
+        keep: Columns of Parquet sources, or files of WebDataset samples, that go along.
+        image_column: Of Parquet sources, if it is not clear.
+        labels, topk: Of classes, as for `predict`.
+        batch_size, fast, fast_preprocessing, dtype, device: As for `embed`.
+        threads: How many decode, and how many torch takes; by default, all processors.
+        notify: Is told what happens; see `scale.events.Event`.
+        reading: As for `load_checkpoint`.
+        how: `shard_rows`, `store`, `append`, `only`, `max_errors`, `engine`, `workers`,
+            `cpus_per_worker`, `gpus_per_worker` and `address`: see `scale.options.RunOptions`.
+
+    Returns:
+        How many images were computed, and how many failed.
+
+    Raises:
+        MissingPackage: pyarrow, or ray, is not installed.
+        ConflictingFact: `output` has features of another model, preprocessing or source.
+        OutputExists: Another run writes there, or it is no output of this function.
+        VitConvertError: One of the errors of `embed`.
+    """
+    require_extra("pyarrow", "scale")
+    from vitconvert.scale.embedder import Task
+    from vitconvert.scale.options import RunOptions
+    from vitconvert.scale.plan import Sources
+    from vitconvert.scale.run import run
+
+    task = Task(
+        model=model,
+        computed=computed,
+        reading=ReadOptions(**(reading or {})),
+        preprocessing=preprocessing,
+        topk=topk,
+        labels=labels,
+        dtype=dtype,
+        fast=fast,
+        fast_preprocessing=fast_preprocessing,
+        device=device,
+        batch_size=batch_size,
+        threads=threads,
+    )
+    given = [source] if isinstance(source, str | PathLike) else source
+    sources = Sources(
+        given=[fspath(place) for place in given],
+        recursive=recursive,
+        keep=keep,
+        image_column=image_column,
+    )
+    return run(task, sources, fspath(output), RunOptions(**how), notify)
 
 
 def plan_conversion(
@@ -369,7 +556,7 @@ def plan_conversion(
         classes=classes,
         dtype=dtype,
     )
-    target, reading = _target(to, reading)
+    target, reading = _target(to, _computed_in(dtype, reading))
     return plan_checkpoint(
         load_checkpoint(source, **reading),
         to=target,
@@ -421,7 +608,7 @@ def convert(
         overwrite: Replace an earlier output. What vitconvert did not write is never replaced.
         command: The command that the record of the output names.
         reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower,
-            ignore, adapter, lora_scale.
+            ignore, adapter, lora_scale, rescue, dequantise.
 
     Raises:
         NotRepresentable: The target cannot compute this function.
@@ -442,7 +629,7 @@ def convert(
         classes=classes,
         dtype=dtype,
     )
-    target, reading = _target(to, reading)
+    target, reading = _target(to, _computed_in(dtype, reading))
     return convert_checkpoint(
         load_checkpoint(source, **reading),
         to=target,
@@ -541,28 +728,24 @@ def convert_state_dict(
     state_dict: "Mapping[str, torch.Tensor]",
     *,
     to: str,
-    dialect: str | None = None,
-    overrides: Mapping[str, Any] | None = None,
-    table: str | PathLike[str] | None = None,
+    **reading: Unpack[ReadArguments],
 ) -> "dict[str, torch.Tensor]":
     """Convert a state dict in memory to the names and layouts of another dialect.
 
     Args:
         state_dict: Tensors by name. They are not changed; the result may share their memory.
-        to: An ecosystem or dialect; `vit` gives vitconvert's own names.
-        dialect: Of the state dict; by default, the one table that explains every key.
-        overrides: Fields of ViTConfig that the tensors do not show.
-        table: A TOML file with one more dialect: the target, if `to` is its name ("team" of
-            team.toml), or else that of the state dict.
+        to: An ecosystem or dialect; `vit` gives vitconvert's own names. The name of `table`
+            ("team" of team.toml) makes that table the target.
+        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, tower, ignore,
+            adapter, lora_scale, dequantise. An adapter is merged on the CPU.
 
     Raises:
         NotRepresentable: The target cannot compute this function.
         VitConvertError: One of the errors of `load_checkpoint`.
     """
-    from vitconvert.checkpoint.reading import read_state_dict
+    from vitconvert.checkpoint.state_dict import read_state_dict
     from vitconvert.export.convert import respell
 
-    reading = ReadArguments(dialect=dialect, overrides=overrides, table=table)
     target, reading = _target(to, reading)
     return respell(*read_state_dict(state_dict, ReadOptions(**reading)), target)
 
@@ -629,8 +812,8 @@ def verify(
         preprocess: With `images`, what a model of your own does with an image that Pillow opened,
             to a tensor (C, H, W); by default, it takes the preprocessing of the checkpoint.
         reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower,
-            ignore, adapter, lora_scale. With a model of your own, `dialect` and `table` are about
-            the names of its tensors, and the others about `against`.
+            ignore, adapter, lora_scale, rescue, dequantise. With a model of your own, `dialect` and
+            `table` are about the names of its tensors, and the others about `against`.
 
     Raises:
         VitConvertError: A checkpoint cannot be loaded, as for `load_model`.
@@ -708,7 +891,7 @@ def record_golden(
         seed, batch: Which images, and how many of each kind.
         tolerance: Of the proof, as for `verify`.
         overwrite: Replace an earlier golden file, and nothing else.
-        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer.
+        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower.
 
     Raises:
         ParityFailed: vitconvert's ViT does not compute what the checkpoint's project computes;
@@ -789,7 +972,7 @@ def audit(
         seed, batch: Which images of noise and photographs, and how many of each.
         without: What to leave out: "bfloat16", "float16", "fast", "compiled" (which takes most of
             the time) or "onnxruntime".
-        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer.
+        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower.
 
     Raises:
         VitConvertError: The checkpoint cannot be loaded, as for `load_model`.
@@ -805,23 +988,10 @@ def diff(
     a: str | PathLike[str] | Located,
     b: str | PathLike[str] | Located,
     *,
-    dialect_a: str | None = None,
-    dialect_b: str | None = None,
-    overrides_a: Mapping[str, Any] | None = None,
-    overrides_b: Mapping[str, Any] | None = None,
-    architecture_a: str | None = None,
-    architecture_b: str | None = None,
-    table_a: str | PathLike[str] | None = None,
-    table_b: str | PathLike[str] | None = None,
-    prefer_a: str | None = None,
-    prefer_b: str | None = None,
-    tower_a: str | None = None,
-    tower_b: str | None = None,
-    adapter_a: str | PathLike[str] | Located | None = None,
-    adapter_b: str | PathLike[str] | Located | None = None,
-    lora_scale_a: float | None = None,
-    lora_scale_b: float | None = None,
+    reading_a: ReadArguments | None = None,
+    reading_b: ReadArguments | None = None,
     header: bool = False,
+    **reading: Unpack[ReadArguments],
 ) -> "Difference":
     """Say how two checkpoints differ, tensor by tensor under common names.
 
@@ -830,11 +1000,11 @@ def diff(
 
     Args:
         a, b: Paths or references, as for `load_model`.
-        dialect_a, overrides_a, architecture_a, table_a, prefer_a, tower_a, adapter_a,
-            lora_scale_a: How to read a, as for `load_checkpoint`.
-        dialect_b, overrides_b, architecture_b, table_b, prefer_b, tower_b, adapter_b,
-            lora_scale_b: How to read b.
+        reading_a, reading_b: How to read one of them, such as `{"overrides": {"num_heads": 3}}`;
+            each comes before what is said for both.
         header: Compare headers only; no weights are read.
+        reading: For both, as for `load_checkpoint`: dialect, overrides, architecture, table,
+            prefer, tower, ignore, adapter, lora_scale, rescue, dequantise.
 
     Raises:
         SourceError: A source leads to no file.
@@ -844,28 +1014,58 @@ def diff(
     """
     from vitconvert.difference import diff_located
 
-    options_a = ReadOptions(
-        dialect=dialect_a,
-        overrides=overrides_a,
-        architecture=architecture_a,
-        table=table_a,
-        prefer=prefer_a,
-        tower=tower_a,
-        adapter=adapter_a,
-        lora_scale=lora_scale_a,
-    )
-    options_b = ReadOptions(
-        dialect=dialect_b,
-        overrides=overrides_b,
-        architecture=architecture_b,
-        table=table_b,
-        prefer=prefer_b,
-        tower=tower_b,
-        adapter=adapter_b,
-        lora_scale=lora_scale_b,
-    )
-    located_a, located_b = locate(a, tower=tower_a), locate(b, tower=tower_b)
-    return diff_located(located_a, located_b, options_a, options_b, header=header)
+    said_a: ReadArguments = {**reading, **(reading_a or {})}
+    said_b: ReadArguments = {**reading, **(reading_b or {})}
+    located_a = locate(a, tower=said_a.get("tower"))
+    located_b = locate(b, tower=said_b.get("tower"))
+    options = ReadOptions(**said_a), ReadOptions(**said_b)
+    return diff_located(located_a, located_b, *options, header=header)
+
+
+def draft_table(
+    source: str | PathLike[str] | Located,
+    *,
+    like: Source,
+    output: str | PathLike[str] | None = None,
+    prefer: str | None = None,
+    ignore: Sequence[str] = (),
+    overwrite: bool = False,
+) -> "Draft":
+    """Draft a table for the names of a file that nobody knows, by a ViT that is known.
+
+    Rows follow from shapes, words in names and, where the reference has the same weights, equal
+    values. What is certain are rows that can be used at once (`load_model(source, table=output)`),
+    guesses are commented out with the reason, and what is left is listed. What no tensor shows
+    (activation, eps, heads, ...) is taken from the reference.
+
+    Args:
+        source: A path or a reference, as for `load_model`.
+        like: A ViT of the same depth and width: the name of an architecture of timm
+            (`vit_base_patch16_224`: no weights are needed), or what `load_model` takes.
+        output: The table to write, NAME.toml; by default, none is written.
+        prefer, ignore: As for `load_checkpoint`.
+        overwrite: Replace an earlier draft, and nothing else.
+
+    Raises:
+        UsageError: Nothing in the file is like the reference, or the output's name is no table's.
+        OutputExists: The output is there, and `overwrite` is false or it is no draft.
+        VitConvertError: The reference cannot be read, as for `load_checkpoint`.
+
+    Example:
+        >>> draft = draft_table("team.pth", like="vit_base_patch16_224")   # doctest: +SKIP
+        >>> print(draft.text)                                             # doctest: +SKIP
+    """
+    from vitconvert.drafting.draft import draft_located
+    from vitconvert.drafting.draft_file import check_draft_output, write_draft
+    from vitconvert.drafting.reference import read_reference
+
+    if output is not None:  # before anything is downloaded
+        check_draft_output(Path(output), overwrite=overwrite)
+    options = ReadOptions(prefer=prefer, ignore=ignore)
+    draft = draft_located(locate(source), read_reference(like), options)
+    if output is not None:
+        write_draft(draft.text, Path(output))
+    return draft
 
 
 def build_lucidrains(source: Source | ViTConfig) -> "nn.Module":
@@ -898,8 +1098,29 @@ def build_lucidrains(source: Source | ViTConfig) -> "nn.Module":
     return build_vit_pytorch(source if isinstance(source, ViTConfig) else load_checkpoint(source))
 
 
-def _checkpoint_or_model(model: "ViT | Source") -> "ViT | Checkpoint":
-    return load_checkpoint(model) if isinstance(model, str | PathLike | Located) else model
+def _in_float32(
+    model: "ViT | Source", preprocessing: Preprocessing | None, device: "torch.device | str"
+) -> "tuple[ViT, Preprocessing]":
+    """A model and its preprocessing, with the usual arithmetic."""
+    import torch
+
+    from vitconvert.inference.photographs import ready
+
+    opened = _checkpoint_or_model(model, torch.float32)
+    return ready(opened, preprocessing, fast=False, dtype=torch.float32, device=device)
+
+
+def _checkpoint_or_model(model: "ViT | Source", dtype: "torch.dtype | None") -> "ViT | Checkpoint":
+    if not isinstance(model, str | PathLike | Located):
+        return model
+    return load_checkpoint(model, **_computed_in(dtype, {}))
+
+
+def _computed_in(dtype: "torch.dtype | None", reading: ReadArguments) -> ReadArguments:
+    """How to read a checkpoint whose weights are cast: quantised ones are computed in that."""
+    if dtype is None or reading.get("dequantise"):
+        return reading
+    return {**reading, "dequantise": str(dtype).removeprefix("torch.")}
 
 
 def _check_runtime(name: str, **asked: Any) -> None:
@@ -929,11 +1150,15 @@ def _engine(
 
 # Classes of results, which nobody needs before a function has returned one; ViT needs torch.
 _LATE = {
+    "AttentionMaps": "vitconvert.pictures.maps",
     "AuditReport": "vitconvert.parity.audit_report",
     "Conversion": "vitconvert.export.convert",
     "ConversionPlan": "vitconvert.export.conversion_plan",
     "Difference": "vitconvert.difference",
     "Exported": "vitconvert.export.runtime_file",
+    "Draft": "vitconvert.drafting.draft",
+    "Embedder": "vitconvert.scale.embedder",
+    "FeatureMaps": "vitconvert.pictures.features",
     "Golden": "vitconvert.parity.golden",
     "Inspection": "vitconvert.inspection",
     "ParityReport": "vitconvert.parity.report",

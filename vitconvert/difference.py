@@ -166,7 +166,8 @@ def diff_located(
         else open_weights(located, options)
         for attempt, located, options in zip(attempts, (a, b), (options_a, options_b), strict=True)
     ]
-    return _difference(_raw(containers[0]), _raw(containers[1]), attempts, (a, b), header)
+    raw = _raw(containers[0], options_a), _raw(containers[1], options_b)
+    return _difference(*raw, attempts, (a, b), header)
 
 
 _Attempt = Checkpoint | VitConvertError
@@ -189,10 +190,10 @@ class _Tensors:
     close: Callable[[], None]
 
 
-def _raw(container: Container) -> _Tensors:
-    return _Tensors(
-        naming="raw", infos=container.manifest, read=container.read, close=container.close
-    )
+def _raw(container: Container, options: ReadOptions) -> _Tensors:
+    ignored = options.ignored(container.manifest, container.path)
+    infos = {name: info for name, info in container.manifest.items() if name not in ignored}
+    return _Tensors(naming="raw", infos=infos, read=container.read, close=container.close)
 
 
 def _canonical(checkpoint: Checkpoint) -> _Tensors:

@@ -10,6 +10,7 @@
       UnknownDialect            1  no table explains every key
       AmbiguousDialect          1  several tables do
       TensorMismatch            1  tensors missing, left over, doubled or misshapen
+        Quantised               1  they are small numbers that stand for weights
         ShapeMismatch           1  a tensor contradicts the axes of its row
       MissingFact               1  the tensors cannot tell and nobody said
       ConflictingFact           1  a stated fact contradicts the tensors
@@ -147,10 +148,15 @@ class CorruptFile(VitConvertError):
 
 
 class UnsafeFile(VitConvertError):
-    """Reading a file would run code or exhaust memory."""
+    """Reading a file would run code or exhaust memory.
+
+    Attributes:
+        rescuable: Whether its tensors can be read as data, without what would run.
+    """
 
     code = "unsafe-file"
     exit_code = 4
+    rescuable: bool = False
 
 
 class TableError(VitConvertError):
@@ -175,6 +181,16 @@ class TensorMismatch(VitConvertError):
     """Tensors are missing, left over, doubled or misshapen."""
 
     code = "tensor-mismatch"
+
+
+class Quantised(TensorMismatch):
+    """The weights are small numbers and scales, of which nobody asked to compute weights.
+
+    Attributes:
+        computable: Whether vitconvert can.
+    """
+
+    computable: bool = False
 
 
 class ShapeMismatch(TensorMismatch):

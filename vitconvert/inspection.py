@@ -10,11 +10,12 @@ from vitconvert.checkpoint.companions import Companions
 from vitconvert.checkpoint.larger_model import what_is_read
 from vitconvert.checkpoint.options import ReadOptions
 from vitconvert.checkpoint.reading import (
+    believed,
+    computed_part,
     gather,
     narrowed,
     open_weights,
     prove,
-    recognise_part,
     statements_on,
     with_adapter,
 )
@@ -79,6 +80,7 @@ class Inspection:
         """For `--json`."""
         return {
             "source": self.located.reference,
+            "fetched": str(self.located.fetched) if self.located.fetched else None,
             "format": self.format,
             "wrapper": list(self.wrapper),
             "parameters": self.parameters,
@@ -114,15 +116,16 @@ def inspect_located(located: Located, options: ReadOptions) -> Inspection:
     problem: VitConvertError | None = None
     try:
         container, adapter = separated(container, located, options)
-        part = recognise_part(container, companions, options)
+        container, part, quantised = computed_part(container, companions, options)
         container, companions = narrowed(container, companions, part)
         container, part, merge = with_adapter(container, companions, part, adapter, options)
-        statements = statements_on(companions, options, container.extras)
+        statements = believed(part, statements_on(companions, options, container.extras))
         gathered = gather(part, statements)
         facts, missing = gathered.facts, gathered.asked
         notes = (*gathered.notes, *notes)
-        done = (merge.description,) if merge else ()
-        notes = (*notes, *part.notes(), *what_is_read(companions), *done)
+        done = [quantised.description(part.names)] if quantised else []
+        done += [merge.description] if merge else []
+        notes = (*notes, *part.notes(), *what_is_read(companions, part), *filter(None, done))
         prove(container, part, gathered, statements)
     except VitConvertError as error:
         problem = error

@@ -5,10 +5,11 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import nn
 
 from tests.adapters.writing import saved, with_adapter
 from tests.huggingface.classes import CLASSES, LABELS, MLP, _case, outputs
-from tests.packages import peft, timm, transformers
+from tests.packages import peft, timm, torchvision, transformers
 from tests.small_models import SMALL_TIMM, randomise_calmly, relative
 from vitconvert.api import convert, diff, load_checkpoint, load_model, verify
 
@@ -74,6 +75,19 @@ def test_merged_as_peft_merges(variant, tmp_path):
     assert base > 0.02  # the adapter does something
 
 
+def test_layers_that_are_said_to_be_transposed_are_not_in_peft_either(tmp_path):
+    folder, adapter, _ = saved(VIT.model(), tmp_path, target_modules=["fc1", "fc2"])
+    file = adapter / "adapter_config.json"
+    said = {**json.loads(file.read_text()), "fan_in_fan_out": True}
+    file.write_text(json.dumps(said))
+    base = transformers.AutoModelForImageClassification.from_pretrained(folder)
+    theirs = peft.PeftModel.from_pretrained(base, adapter)
+    assert theirs.peft_config["default"].fan_in_fan_out is False  # it warns, and corrects itself
+    merged, base = _differences(folder, adapter, theirs.merge_and_unload().eval())
+    assert merged < TOLERANCE
+    assert base > 0.02
+
+
 def _timm(**arguments):
     torch.manual_seed(3)
     model = timm.create_model("vit_tiny_patch16_224", **{**SMALL_TIMM, "img_size": 32, **arguments})
@@ -101,6 +115,61 @@ def test_a_fused_qkv_and_a_convolution_of_timm(dora, tmp_path):
     ours = load_model(base, adapter=tmp_path / "adapter", overrides={"num_heads": 3})
     with torch.no_grad():
         assert relative(ours(images), theirs(images)) < TOLERANCE
+
+
+@pytest.mark.parametrize("within", [False, True])
+def test_attention_of_torchvision_whose_projection_peft_adds_twice(within, tmp_path):
+    """PEFT 0.21 merges `out_proj` with the layer around it, and once more by itself."""
+    torch.manual_seed(3)
+    sizes = {"image_size": 32, "patch_size": 8, "num_layers": 11, "num_heads": 3}
+    model = torchvision.models.VisionTransformer(**sizes, hidden_dim=36, mlp_dim=50, num_classes=5)
+    torch.save(randomise_calmly(model).state_dict(), tmp_path / "base.pth")
+    adapted = with_adapter(model, target_modules=["self_attention"])
+    adapted.save_pretrained(tmp_path / "adapter")
+    torch.save(adapted.state_dict(), tmp_path / "both.pth")
+    images = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        unmerged = adapted(images)
+    theirs = adapted.merge_and_unload().eval()
+    stated = {"overrides": {"num_heads": 3}}
+    if within:
+        ours = load_model(tmp_path / "both.pth", lora_scale=2, **stated)
+    else:
+        ours = load_model(tmp_path / "base.pth", adapter=tmp_path / "adapter", **stated)
+    with torch.no_grad():
+        assert relative(theirs(images), unmerged) < TOLERANCE  # so it was trained
+        assert relative(ours(images), unmerged) < TOLERANCE
+
+
+class OwnClassifier(nn.Module):
+    """A ViT of timm without a head, and a head of somebody's own."""
+
+    def __init__(self, head):
+        super().__init__()
+        sizes = {**SMALL_TIMM, "img_size": 32, "num_classes": 0}
+        self.backbone = timm.create_model("vit_tiny_patch16_224", **sizes)
+        self.fc = head
+
+    def forward(self, images):
+        return self.fc(self.backbone(images))
+
+
+@pytest.mark.parametrize("sequence", [False, True])
+def test_a_head_of_the_users_own_is_replaced_with_the_adapters(sequence, tmp_path):
+    torch.manual_seed(3)
+    width = SMALL_TIMM["embed_dim"]
+    head = nn.Linear(width, 7)
+    model = randomise_calmly(OwnClassifier(nn.Sequential(nn.Dropout(), head) if sequence else head))
+    torch.save(model.state_dict(), tmp_path / "own.pt")
+    adapted = with_adapter(model, target_modules=["qkv"], modules_to_save=["fc"])
+    adapted.save_pretrained(tmp_path / "adapter")
+    stated = {"overrides": {"num_heads": 3}}
+    ours = load_model(tmp_path / "own.pt", adapter=tmp_path / "adapter", **stated)
+    base, images = load_model(tmp_path / "own.pt", **stated), torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        theirs = adapted.merge_and_unload().eval()(images)
+        assert relative(ours(images), theirs) < TOLERANCE
+        assert relative(base(images), theirs) > 0.02
 
 
 def test_a_head_for_other_classes_has_no_names_of_the_base(tmp_path):
@@ -221,7 +290,7 @@ def test_converted_with_its_proof(tmp_path):
     merged, effect = done.ledger.changed
     assert merged.startswith("merged the LoRA adapter adapter: rank 4, scale 2, 4 modules")
     assert "rounding once errs by up to" in effect
-    assert diff(tmp_path / "merged", folder, adapter_b=adapter).equal
+    assert diff(tmp_path / "merged", folder, reading_b={"adapter": adapter}).equal
     assert not diff(tmp_path / "merged", folder).equal
     record = (tmp_path / "merged" / "vitconvert.json").read_text()
     assert "adapter_model.safetensors" in record

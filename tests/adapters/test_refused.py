@@ -179,6 +179,7 @@ def test_a_variant_that_computes_something_else(pair, fields):
         {"lora_alpha": None},
         {"lora_alpha": 1e999},
         {"use_rslora": 1},
+        {"fan_in_fan_out": "yes"},
         {"use_dora": "no"},
         {"rank_pattern": [1]},
         {"rank_pattern": {"q_proj": 2.5}},

@@ -81,9 +81,39 @@ def test_an_adapter_more_is_refused(adapted, tmp_path):
         load_checkpoint(file, adapter=tmp_path / "adapter", **STATED)
 
 
-def test_a_state_dict_in_memory_is_refused_and_not_read_without_it(adapted):
-    with pytest.raises(TensorMismatch, match="not merged"):
-        convert_state_dict(adapted.state_dict(), to="hf", **STATED)
+def test_a_state_dict_in_memory_is_merged_or_the_scale_is_asked_for(adapted):
+    tensors = adapted.state_dict()
+    with pytest.raises(MissingFact, match="a state dict"):
+        convert_state_dict(tensors, to="timm", **STATED)
+    merged = convert_state_dict(tensors, to="timm", lora_scale=2.0, **STATED)
+    theirs = adapted.merge_and_unload().state_dict()
+    assert merged.keys() == theirs.keys()
+    for name, tensor in theirs.items():
+        torch.testing.assert_close(merged[name], tensor, rtol=1e-5, atol=1e-6)
+
+
+def test_an_adapter_for_a_state_dict_in_memory(adapted, tmp_path):
+    adapted.save_pretrained(tmp_path)
+    merge = {"adapter": tmp_path, **STATED}
+    alone = {name: tensor for name, tensor in adapted.state_dict().items() if "lora" in name}
+    base = {
+        name.removeprefix("base_model.model.")
+        .replace(".base_layer", "")
+        .replace(".original_module", ""): tensor
+        for name, tensor in adapted.state_dict().items()
+        if "lora" not in name and "modules_to_save" not in name
+    }
+    before = {name: tensor.clone() for name, tensor in base.items()}
+    merged = convert_state_dict(base, to="timm", **merge)
+    assert all(torch.equal(base[name], tensor) for name, tensor in before.items())
+    assert relative(base["blocks.1.attn.qkv.weight"], merged["blocks.1.attn.qkv.weight"]) > 0.01
+    theirs = adapted.merge_and_unload().state_dict()
+    for name, tensor in theirs.items():
+        torch.testing.assert_close(merged[name], tensor, rtol=1e-5, atol=1e-6)
+    with pytest.raises(TensorMismatch, match="adapter= the directory"):
+        convert_state_dict(alone, to="timm", **STATED)
+    with pytest.raises(UsageError, match="prefer chooses"):
+        convert_state_dict(base, to="timm", prefer="model", **STATED)
 
 
 def test_a_scale_without_an_adapter(tmp_path):

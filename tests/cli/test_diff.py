@@ -81,6 +81,27 @@ def test_many_tensors_are_told_shortly(files, run, tmp_path):
     assert "more; -v" not in run("diff", *files, "-v").out
 
 
+def test_tensors_that_are_left_out_of_one_side_or_both(files, run, tmp_path):
+    arrays = dict(np.load(files[0]))
+    np.savez(tmp_path / "more.npz", **arrays, aux=np.ones((3, 2)))
+    more = tmp_path / "more.npz"
+    plain = run("diff", files[0], more)
+    assert plain.code == 3 and "only in b      aux" in plain.out
+    answer = run("diff", files[0], more, "--ignore-b", "aux")
+    assert answer.code == 0
+    assert "ignored in b   aux: you ignored it (aux)\n" in answer.out
+    assert run("diff", more, more, "--ignore", "aux").code == 0
+    refused = run("diff", files[0], more, "--ignore", "aux")
+    assert refused.code == 2 and f"file       {files[0]}" in refused.err
+
+
+def test_left_out_of_files_of_no_known_kind(run, tmp_path):
+    write_safetensors(tmp_path / "a", {"w": torch.ones(2), "v.x": torch.ones(3)})
+    write_safetensors(tmp_path / "b", {"w": torch.ones(2), "v.x": torch.zeros(3)})
+    assert run("diff", tmp_path / "a", tmp_path / "b").code == 3
+    assert run("diff", tmp_path / "a", tmp_path / "b", "--ignore", "v.*").code == 0
+
+
 def test_files_of_no_known_kind(run, tmp_path):
     blocks = {f"layer{i}.w": torch.full((2,), float(i)) for i in range(12)}
     write_safetensors(tmp_path / "a", blocks)

@@ -28,14 +28,11 @@ def test_the_command_of_a_refusal_works(run, huggingface_directory, tmp_path):
     assert code == 5
     assert err.splitlines()[:2] == [
         "error: not-representable",
-        "  No dialect of 'timm' computes the function of these weights.",
+        "  No dialect of 'timm' computes the function of these weights; the nearest is timm: timm "
+        "has no architecture with these fixed parts; norm_eps 1e-12.",
     ]
-    nearest = err.splitlines()[2]
-    assert nearest.split(maxsplit=1) == [
-        "nearest",
-        "timm: timm has no architecture with these fixed parts; norm_eps 1e-12",
-    ]
-    assert len(err.splitlines()) == 7
+    assert err.splitlines()[2].startswith("  command  vitconvert hf ")
+    assert len(err.splitlines()) == 6
     arguments = _command(err)
     assert " ".join(arguments).count("--allow norm-eps") == 1
     code, _, err = run(*arguments)
@@ -52,6 +49,15 @@ def test_a_target_that_no_step_reaches_gets_the_command_of_another(run, timm_dir
     arguments = _command(err)
     assert arguments[arguments.index("--to") + 1] == "hf"
     assert run(*arguments, "--no-verify").code == 0
+
+
+def test_what_fits_without_its_head_is_told_so(run, timm_directory, tmp_path):
+    source = timm_directory(depth=1, img_size=32)
+    refused = run("timm", source, "--to", "dino", "-o", tmp_path / "out")
+    assert refused.code == 5
+    assert refused.err.endswith("  hint: without its head it fits: --num-classes 0.\n")
+    bare = run("timm", source, "--to", "dino", "--num-classes", 0, "-o", tmp_path / "out")
+    assert bare.code == 0
 
 
 @pytest.mark.parametrize("flag", ["-v", "--verbose"])

@@ -64,7 +64,7 @@ TOGETHER = [
     ),
     *(
         ({"branches": 2, name: True}, ONE_BRANCH.format(name))
-        for name in ("qk_norm", "attention_norm", "gated_mlp", "mlp_norm")
+        for name in ("qk_norm", "whole_qk_norm", "attention_norm", "gated_mlp", "mlp_norm")
     ),
     ({"branches": 2, "kv_heads": (1,) * 11}, ONE_BRANCH.format("kv_heads")),
     ({"branches": 2, "mlp_layer_scale": False}, ONE_BRANCH.format("mlp_layer_scale = False")),
@@ -72,7 +72,7 @@ TOGETHER = [
     ({"branches": 2, "relative_positions": "block"}, ORDER),
     *(
         (PARALLEL | {name: True}, IN_PARALLEL.format(name))
-        for name in ("attention_norm", "gated_mlp", "mlp_norm")
+        for name in ("whole_qk_norm", "attention_norm", "gated_mlp", "mlp_norm")
     ),
     (PARALLEL | {"kv_heads": (1,) * 11}, IN_PARALLEL.format("kv_heads")),
     *(
@@ -81,6 +81,9 @@ TOGETHER = [
     ),
     ({"differential": True, "kv_heads": (1,) * 11}, APART.format("kv_heads")),
     ({"differential": True, "qk_norm": True}, APART.format("qk_norm")),
+    ({"differential": True, "whole_qk_norm": True}, APART.format("whole_qk_norm")),
+    ({"whole_qk_norm": True, "qk_norm": True}, "whole_qk_norm excludes qk_norm and kv_heads"),
+    ({"whole_qk_norm": True, "kv_heads": (1,) * 11}, "whole_qk_norm excludes qk_norm and kv_heads"),
     ({"differential": True, "branches": 2}, APART.format("branches")),
     ({"differential": True, "rope": "axial", "head_dim": 12}, APART.format("rope")),
     ({"differential": True, "head_dim": 11}, "differential attention halves head_dim 11"),

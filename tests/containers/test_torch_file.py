@@ -311,8 +311,9 @@ def test_other_classes_are_refused_by_name(tmp_path: Path) -> None:
         f"  file     {path}\n"
         "  classes  decimal.Decimal, uuid.UUID\n"
         "  Unpickling them could run any code, so nothing was loaded.\n"
-        "  hint: where you trust the file, load it with the program that wrote it and save the "
-        "tensors alone: torch.save(model.state_dict(), path)."
+        "  hint: --rescue (in Python, rescue=True) takes its tensors as data (1 of them) and runs "
+        "nothing; what the classes do with them stays unknown. Where you trust the file, the "
+        "program that wrote it can save them alone: torch.save(model.state_dict(), path)."
     )
     assert error.value.exit_code == 4
 
@@ -333,8 +334,9 @@ def test_a_pickled_model_is_refused_by_name(
         "  classes  torch.nn.modules.linear.Linear\n"
         "  The file holds modules, as torch.save(model, path) writes them. Unpickling them could "
         "run any code, so nothing was loaded.\n"
-        "  hint: where you trust the file, load it with the program that wrote it and save the "
-        "tensors alone: torch.save(model.state_dict(), path)."
+        "  hint: --rescue (in Python, rescue=True) takes its tensors as data (2 of them) and runs "
+        "nothing; what the classes do with them stays unknown. Where you trust the file, the "
+        "program that wrote it can save them alone: torch.save(model.state_dict(), path)."
     )
 
 

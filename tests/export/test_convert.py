@@ -128,9 +128,9 @@ def test_targets_that_compute_another_function_are_refused_by_name(timm_director
         vitconvert.convert(timm_directory(), to="jax", output=tmp_path / "out", verify=False)
     assert str(caught.value) == (
         "error: not-representable\n"
-        "  No dialect of 'jax' computes the function of these weights.\n"
-        "  nearest  google_jax: activation: the weights need gelu, and there it is gelu_tanh\n"
-        "  others   1; -v lists them (in Python, details)\n"
+        "  No dialect of 'jax' computes the function of these weights; the nearest is google_jax: "
+        "activation: the weights need gelu, and there it is gelu_tanh.\n"
+        "  others  1; -v lists them (in Python, details)\n"
         "  Targets that hold it as it is: hf, jeonsworld, mae, openclip, timm, torchvision, vit."
     )
     reason = "activation: the weights need gelu, and there it is gelu_tanh"

@@ -277,7 +277,12 @@ def test_a_model_for_which_there_is_no_class(tmp_path):
             "timm: map_pooling implies pool_heads == 0 or pool_heads == num_heads is always True",
         ),
         ("CLIP, projection", "timm", {}, "timm: head_bias is always True there, and False here"),
-        ("DINOv2, classes", "timm", {}, "timm: timm does not pool tokens like this; pooling token"),
+        (
+            "DINOv2, classes",
+            "timm",
+            {},
+            "timm: a head of timm reads one vector, and this one",
+        ),
         (
             *("AIMv2", "hf_aimv2", {"proj_bias": True}),
             "qkv_bias == proj_bias is always True there, and False here (qkv_bias = False, "

@@ -209,7 +209,7 @@ def test_a_reader_that_finds_other_bytes(timm_directory, tmp_path, monkeypatch):
 def test_periods_of_a_rotation_have_no_place_in_timm(tmp_path):
     """timm computes them, and Meta's files hold others, rounded to bfloat16."""
     torch.save(dinov3(), tmp_path / "dinov3.pth")
-    with pytest.raises(NotRepresentable, match=r"nearest  timm_eva: .* rope\.periods"):
+    with pytest.raises(NotRepresentable, match=r"nearest is timm_eva: .* rope\.periods"):
         vitconvert.convert(
             tmp_path / "dinov3.pth",
             to="timm",

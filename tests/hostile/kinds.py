@@ -76,6 +76,11 @@ def read_ours(path: Path) -> tuple[tuple[str, ...], Tensors]:
         return container.wrapper, dict(told(*item) for item in read.items())
 
 
+def rescue_ours(path: Path) -> Tensors:
+    with open_container(path, rescue=True) as container:
+        return dict(told(name, container.read(name)) for name in container.manifest)
+
+
 def read_safetensors(path: Path, _: object) -> tuple[tuple[str, ...], Tensors]:
     tensors = safetensors.torch.load(path.read_bytes())
     return (), dict(told(*item) for item in tensors.items())
@@ -265,6 +270,12 @@ def _torch(**options: Any) -> list[tuple[str, bytes]]:
     return [("x", _saved(value, **options)) for value in (_tensors(), plain, model.state_dict())]
 
 
+def _modules(**options: Any) -> list[tuple[str, bytes]]:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
+    plain = {"model": model, "epoch": 3, "when": re.compile("x")}
+    return [("x", _saved(value, **options)) for value in (model, plain)]
+
+
 def _program() -> list[tuple[str, bytes]]:
     model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2)).eval()
     buffer = io.BytesIO()
@@ -307,6 +318,12 @@ def kinds() -> dict[str, Kind]:
             mutated=mutated_pickle,
             ours=read_ours,
             theirs=read_torch,
+        ),
+        "rescued": Kind(bases=_modules(), mutated=of_torch, ours=rescue_ours),
+        "rescued-legacy": Kind(
+            bases=_modules(_use_new_zipfile_serialization=False),
+            mutated=mutated_pickle,
+            ours=rescue_ours,
         ),
         "torchscript": Kind(
             bases=_program(), mutated=of_torch, ours=read_ours, theirs=read_program

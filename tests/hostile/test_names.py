@@ -207,6 +207,7 @@ def test_outputs_on_the_command_line(name: str, tmp_path: Path) -> None:
         ("file", DIGITS, "-o", name, "--force"),
         ("file", DIGITS, "-o", name, "--dry-run"),
         ("embed", DIGITS, SAMPLE, "-o", f"{name}.npz"),
+        ("embed", DIGITS, SAMPLE, "-o", name),
         ("verify", DIGITS, "--report", f"{name}.html"),
     ):
         answer = run_limited(*asked, cwd=tmp_path)
@@ -220,6 +221,7 @@ def test_names_of_temporary_files_that_would_be_too_long(tmp_path: Path) -> None
     for asked in (
         ("file", DIGITS, "-o", name, "--no-verify"),
         ("embed", DIGITS, SAMPLE, "-o", f"{name}.npz"),
+        ("embed", DIGITS, SAMPLE, "-o", name),
     ):
         answer = run_limited(*asked, cwd=tmp_path)
         assert answer.code in (0, 2), answer

@@ -156,3 +156,64 @@ def test_other_models_compute_one_batch_at_a_time_by_all_of_torchs_threads(
     list(predict(model, photographs, PREPROCESSING, batch_size=9 if what == "one batch" else 2))
     here = threading.get_ident(), 1 if what == "alone" else 3
     assert used == [here] * (1 if what == "one batch" else 3)
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What would happen on a GPU, in order: the processor computes, and says what it is told."""
+    told: list[str] = []
+
+    class Event:
+        def __init__(self, device: torch.device, *, blocking: bool) -> None:
+            self.number = sum(word.startswith("record") for word in told)
+            assert blocking
+
+        def record(self) -> None:
+            told.append(f"record {self.number}")
+
+        def synchronize(self) -> None:
+            told.append(f"wait {self.number}")
+
+    empty, to = torch.empty, torch.Tensor.to
+
+    def pinned(*size: Any, pin_memory: bool = False, **options: Any) -> torch.Tensor:
+        told.extend(["gather"] if pin_memory else [])
+        return empty(*size, **options)
+
+    def copied(tensor: torch.Tensor, *to_what: Any, non_blocking: bool = False) -> torch.Tensor:
+        told.extend([f"copy to {to_what[0]}"] if non_blocking else [])
+        return to(tensor, *to_what)
+
+    monkeypatch.setattr(batches, "_on_gpu", lambda _: True)
+    monkeypatch.setattr(batches, "_may_run_concurrently", lambda _: False)
+    monkeypatch.setattr(torch, "Event", Event)
+    monkeypatch.setattr(torch, "empty", pinned)
+    monkeypatch.setattr(torch.Tensor, "to", copied)
+    return told
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_gpu_is_given_the_next_batch_before_one_is_waited_for(
+    tmp_path: Path,
+    photographs: list[Image.Image],
+    gpu: list[str],
+    dtype: torch.dtype,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = vit().type(dtype)
+    model.register_forward_pre_hook(lambda *_: gpu.append("compute"))
+    bad = [tmp_path / "none.png", tmp_path / "nor.png"]
+    images = [*photographs[:3], bad[0], *bad, *photographs[:2]]
+    found = list(predict(model, images, PREPROCESSING, batch_size=2))
+    # All copies are to "cpu" here: the images, and then their rows.
+    start = ["gather", "copy to cpu", "compute", "copy to cpu"]
+    assert gpu == [
+        *(*start, "record 0", *start, "record 1", "wait 0"),
+        *("wait 1",),  # the third batch has no images, and nothing is started for it
+        *(*start, "record 2", "wait 2"),
+    ]
+    monkeypatch.undo()
+    assert [type(p.error) for p in found[3:6]] == [SourceError] * 3
+    expected = list(predict(model, images, PREPROCESSING, batch_size=2))
+    for one, other in zip(found, expected, strict=True):
+        assert [(c.index, c.logit) for c in one.top] == [(c.index, c.logit) for c in other.top]

@@ -61,6 +61,8 @@ def configs(draw):
     for word in ("attention_norm", "gated_mlp", "mlp_norm"):
         flags[word] = branches == 1 and not one_step and draw(flag)
     flags["qk_norm"] = branches == 1 and not differential and draw(flag)
+    alone = branches == 1 and not one_step and not differential and not shared
+    flags["whole_qk_norm"] = alone and not flags["qk_norm"] and draw(flag)
     flags["mlp_bias"] = one_step or flags["mlp_bias"]
     return ViTConfig(
         image_size=(draw(st.integers(32, 70)), draw(st.integers(32, 70))),

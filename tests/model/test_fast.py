@@ -40,6 +40,7 @@ CONFIGS = {
     | {"norm_bias": False},
     "rope": {"rope": "axial", "head_dim": 12, "num_registers": 2},
     "shared keys": {"kv_heads": (1, 3, 1), "mlp_bias": False},
+    "norm of whole queries": {"whole_qk_norm": True, "norm": "rms", "norm_bias": False},
     "relative": {"relative_positions": "block", "attention_norm": True},
     "shared relative": {"relative_positions": "shared", "attention_scale": 0.2},
     **{name: {"activation": name} for name in ACTIVATIONS},

@@ -25,6 +25,7 @@ CONFIGS = {
 }
 # Words that join the heads, or blocks, so that pruning is refused.
 JOINED = {
+    "norm of whole queries": ({"whole_qk_norm": True}, "a norm spans all heads"),
     "attention norm": ({"attention_norm": True}, "a norm spans all heads"),
     "no projection": (
         {"attention_proj": False, "proj_bias": False},

@@ -429,7 +429,9 @@ def test_what_another_stem_leaves_untold_names_its_first_tensor(tmp_path):
     assert str(error.value) == (
         "error: missing-fact\n"
         "  The tensors do not tell everything that decides the function.\n"
-        "  dialect  timm (weights_map/timm.toml)\n"
+        "  dialect    timm (weights_map/timm.toml)\n"
+        "  left over  patch_embed.proj.0.weight, patch_embed.proj.3.weight, "
+        "patch_embed.proj.3.bias\n"
         "  patch_size   nothing tells it, and no row reads patch_embed.proj.0.weight\n"
         "  in_channels  nothing tells it, and no row reads patch_embed.proj.0.weight\n"
         "  hint: --set patch_size=... --set in_channels=... (in Python, overrides={...}) states it."

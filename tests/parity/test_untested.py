@@ -140,6 +140,18 @@ def test_tensors_that_a_users_table_ignores_are_named(team_file, tmp_path):
     )
 
 
+def test_tensors_that_the_user_ignores_and_a_head_that_has_another_name(plain, tmp_path):
+    tensors = torch.load(plain)
+    tensors = {name.replace("head.", "fc."): tensor for name, tensor in tensors.items()}
+    torch.save(tensors | {"aux.weight": torch.ones(3, 30)}, tmp_path / "own.pth")
+    stated = {"overrides": {"num_heads": 3}, "ignore": ["aux.*"]}
+    said = verify(tmp_path / "own.pth", dtypes=("float32",), **stated).not_tested
+    assert "1 tensor that you ignored: aux.weight" in said
+    assert "fc reads what the reference's head does (pooling token): by its name only" in said
+    said = verify(plain, overrides={"num_heads": 3}, dtypes=("float32",)).not_tested
+    assert not any("ignored" in fact or "reads what" in fact for fact in said)
+
+
 def test_tensors_that_a_dialect_ignores_are_named_unless_their_values_prove_it(
     huggingface_checkpoint,
 ):

@@ -2,16 +2,21 @@
 
 import json
 import re
+from collections import Counter
 
 import pytest
 import torch
+from safetensors.torch import load_file, save
 
+from tests.cli.conftest import run
 from tests.hub_server import HubServer, use_hub
 from tests.packages import transformers
 from tests.small_models import randomise
-from vitconvert.api import convert, inspect, load_checkpoint, load_model, verify
-from vitconvert.errors import IntegrityError, SourceError, VitConvertError
+from vitconvert.api import convert, diff, inspect, load_checkpoint, load_model, verify
+from vitconvert.errors import IntegrityError, OfflineError, SourceError, VitConvertError
 from vitconvert.sources import hub_ranges, locate
+
+__all__ = ["run"]
 
 REPO = "org/llava"
 VISION = {
@@ -66,6 +71,16 @@ def moved(hub, suffix=".safetensors"):
     return total
 
 
+def as_one_file(hub, published):
+    """The same model, its weights in one file."""
+    tensors = {}
+    for shard in published.glob("*.safetensors"):
+        tensors |= load_file(shard)
+    files = {"config.json": (published / "config.json").read_bytes()}
+    hub.push("org/single", files | {"model.safetensors": save(tensors)})
+    return "hf-hub:org/single"
+
+
 def tower_bytes(checkpoint):
     return sum(t.numel() * t.element_size() for t in checkpoint.tensors.values())
 
@@ -83,15 +98,52 @@ def test_only_the_towers_bytes_are_moved(hub, published):
     assert all(torch.equal(local.tensors[name], t) for name, t in checkpoint.tensors.items())
 
 
-def test_a_second_time_nothing_but_headers(hub):
+def test_a_second_time_nothing(hub):
     load_model(f"hf-hub:{REPO}")
     first = moved(hub)
     hub.requests.clear()
     checkpoint = load_checkpoint(f"hf-hub:{REPO}")
-    assert moved(hub) == first - tower_bytes(checkpoint)
+    assert first > 0 and moved(hub) == 0
+    assert checkpoint.located.fetched.moved == 0
+    assert "fetched before" in str(checkpoint.located.fetched)
 
 
-def test_the_proof_and_the_record(hub, tmp_path):
+@pytest.mark.parametrize("single", [False, True])
+def test_offline_the_tower_that_was_fetched_is_found(single, hub, published, monkeypatch):
+    repo = as_one_file(hub, published) if single else f"hf-hub:{REPO}"
+    online = load_model(repo).state_dict()
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    hub.requests.clear()
+    assert inspect(repo).problem is None
+    offline = load_checkpoint(repo, tower="vision_tower")
+    assert all(torch.equal(load_model(offline).state_dict()[name], t) for name, t in online.items())
+    assert not hub.requests
+    with pytest.raises(OfflineError):  # of which nothing was fetched
+        load_checkpoint(repo, tower="model.language_model")
+
+
+def test_offline_headers_are_no_tower(hub, monkeypatch):
+    inspect(f"hf-hub:{REPO}")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert inspect(f"hf-hub:{REPO}").dialect == "hf_clip"
+    with pytest.raises(OfflineError):
+        load_checkpoint(f"hf-hub:{REPO}")
+
+
+def test_what_was_downloaded_whole_is_not_fetched_in_part(hub, published, monkeypatch):
+    monkeypatch.setattr("vitconvert.sources.hub.WORTHWHILE", 2**40)
+    load_checkpoint(f"hf-hub:{REPO}")
+    monkeypatch.setattr("vitconvert.sources.hub.WORTHWHILE", 0)
+    hub.requests.clear()
+    for headers_only in (False, True):
+        located = locate(f"hf-hub:{REPO}", headers_only=headers_only)
+        assert located.fetched is None and len(located.verified) >= 2
+    assert not [r for r in hub.requests if r.path.endswith(".safetensors")]
+
+
+def test_the_proof_and_the_record(hub, published, tmp_path):
+    whole = sum(path.stat().st_size for path in published.glob("*.safetensors"))
+    assert diff(f"hf-hub:{REPO}", published).equal and moved(hub) < 0.2 * whole
     assert verify(f"hf-hub:{REPO}").ok
     convert(f"hf-hub:{REPO}", to="hf", output=tmp_path / "tower", verify=False)
     record = json.loads((tmp_path / "tower" / "vitconvert.json").read_text())
@@ -106,6 +158,41 @@ def test_inspect_moves_headers_alone(hub):
     assert moved(hub) <= 2**16 * len({r.path for r in hub.requests if "safetensors" in r.path})
     with pytest.raises(SourceError, match="Another part"):
         load_checkpoint(locate(f"hf-hub:{REPO}", headers_only=True))
+
+
+@pytest.mark.parametrize("header", [2**16, 2**10])
+def test_inspect_where_ranges_are_ignored(header, hub, published, monkeypatch):
+    """A file that is sent whole begins with its header; what follows is not read."""
+    repo = as_one_file(hub, published)
+    hub.faults.ignore_range = True
+    monkeypatch.setattr(hub_ranges, "_START", header)
+    located = inspect(repo).located
+    if header == 2**10:  # a header that is longer than what is asked for first
+        assert located.fetched is None and located.verified
+    else:
+        assert located.fetched.moved == header
+        assert load_checkpoint(repo).located.fetched is None
+
+
+def test_a_tower_in_two_of_many_shards(hub, published, tmp_path, run):
+    model = transformers.LlavaForConditionalGeneration.from_pretrained(published)
+    model.save_pretrained(tmp_path / "small", max_shard_size="400KB")
+    files = {path.name: path.read_bytes() for path in (tmp_path / "small").iterdir()}
+    hub.push("org/many", files)
+    index = json.loads(files["model.safetensors.index.json"])["weight_map"]
+    of_tower = {shard for name, shard in index.items() if "vision_tower" in name}
+    assert 2 <= len(of_tower) < len(set(index.values())) - 4
+    told = run("inspect", "hf-hub:org/many").out
+    assert "headers alone, by ranges: " in told
+    hub.requests.clear()
+    checkpoint = load_checkpoint("hf-hub:org/many")
+    asked = Counter(r.path.rsplit("/")[-1] for r in hub.requests if r.path.endswith(".safetensors"))
+    assert {shard for shard, count in asked.items() if count > 1} == of_tower
+    assert all(
+        torch.equal(t, load_checkpoint(published).tensors[n]) for n, t in checkpoint.tensors.items()
+    )
+    done = run("hf", "org/many", "-o", tmp_path / "out")
+    assert done.code == 0 and "vision_tower alone, by ranges: " in done.out + done.err
 
 
 def test_another_tower_than_was_fetched_is_not_read(hub):

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from vitconvert.config import ViTConfig
 from vitconvert.model import ViT
 from vitconvert.tables.canonical import canonical_tensors, expected_shapes, instance
+from vitconvert.tables.dialects import builtin_tables
 
 
 @st.composite
@@ -74,3 +75,8 @@ def _fields():
 def test_an_axis_named_with_an_index_is_one_axis_for_each_value():
     tensor = canonical_tensors()["patch_embed.backbone.stages.{s}.blocks.{u}.conv1.weight"]
     assert str(instance(tensor, {"s": 2, "u": 0}).axes) == "mid2 in2_0 1 1"
+
+
+def test_our_own_files_have_a_place_for_every_tensor():
+    ours = builtin_tables()["vit"]
+    assert {row.tensor.name.text for row in ours.rows} == set(canonical_tensors())

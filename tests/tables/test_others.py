@@ -6,9 +6,11 @@ import torch
 from tests.conversion.header import hf
 from tests.conversion.header import timm as timm_header
 from tests.packages import timm, torchvision, transformers
-from vitconvert.errors import TensorMismatch, UnknownDialect
+from vitconvert.api import inspect
+from vitconvert.errors import MissingFact, TensorMismatch, UnknownDialect
+from vitconvert.tables import others
 from vitconvert.tables.detection import recognise
-from vitconvert.tables.dialects import builtin_tables
+from vitconvert.tables.dialects import builtin_tables, read_table
 from vitconvert.tables.others import seems_to_be
 
 
@@ -40,6 +42,22 @@ def _said(shapes):
         ("densenet121", "a DenseNet"),
         ("vgg11", "a VGG of timm"),
         ("inception_v3", "a convolutional network"),
+        ("maxvit_tiny_rw_224", "a MaxViT of timm"),
+        ("mobilevit_s", "a MobileViT of timm"),
+        ("pvt_v2_b0", "a Pyramid Vision Transformer"),
+        ("pit_ti_224", "a PiT"),
+        ("cait_xxs24_224", "a CaiT"),
+        ("convit_tiny", "a ConViT"),
+        ("hiera_tiny_224", "a Hiera"),
+        ("vitamin_small_224", "a ViTamin"),
+        ("xcit_nano_12_p16_224", "an XCiT"),
+        ("samvit_base_patch16", "the image encoder of Segment Anything"),
+        ("vit_relpos_small_patch16_224", "a ViT with relative positions of timm's vit_relpos"),
+        ("vit_srelpos_small_patch16_224", "a ViT with relative positions of timm's vit_srelpos"),
+        ("crossvit_tiny_240", "a CrossViT"),
+        ("mixer_s32_224", "an MLP-Mixer"),
+        ("resmlp_12_224", "a ResMLP"),
+        ("tnt_s_legacy_patch16_224", "a TNT"),
     ],
 )
 def test_models_of_timm(name, said):
@@ -55,6 +73,8 @@ def test_models_of_timm(name, said):
         ("efficientnet_b0", "an EfficientNet of torchvision"),
         ("mobilenet_v2", "a MobileNet of torchvision"),
         ("alexnet", "a VGG or AlexNet"),
+        ("swin_v2_t", "a Swin Transformer V2 of torchvision"),
+        ("maxvit_t", "a MaxViT of torchvision"),
         ("googlenet", "a convolutional network"),
     ],
 )
@@ -79,6 +99,9 @@ SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "v
         ("OPTForCausalLM", "a text model of OPT's kind", SMALL),
         ("T5ForConditionalGeneration", "a text model of T5's kind", {}),
         ("GPTNeoXForCausalLM", "a GPT-NeoX", SMALL),
+        ("WhisperModel", "a speech model of Whisper's kind", {"encoder_layers": 1}),
+        ("Wav2Vec2Model", "a speech model of wav2vec 2.0's kind", SMALL),
+        ("SegformerModel", "a SegFormer of transformers 5", {}),
         ("SwinModel", "a Swin Transformer of transformers 5", {}),
         ("ResNetModel", "a ResNet of transformers", {}),
         ("ConvNextModel", "a ConvNeXt of transformers", {}),
@@ -106,6 +129,24 @@ def test_no_table_of_ours_has_what_marks_another_model():
             recognise({f"some.thing.{name}.x": shape for name, shape in shapes.items()})
         assert error.value.fact.startswith("No table")
     assert "others" not in builtin_tables()
+
+
+def test_a_table_of_ones_own_for_a_model_with_more_than_a_vits_tensors(tmp_path):
+    """Its accounts say what it leaves over."""
+    shapes = _shapes(lambda: timm.create_model("cait_xxs24_224"))
+    (tmp_path / "team.toml").write_text('[dialect]\nextends = "deit3"\n')
+    found = recognise(shapes, [read_table(tmp_path / "team.toml")])
+    assert any("proj_l" in name for name in found.binding.unexplained)
+
+
+def test_a_question_says_what_no_answer_explains(tmp_path):
+    model = timm.create_model("vit_tiny_patch16_224", depth=1, img_size=32)
+    torch.save(model.state_dict(), tmp_path / "plain.pth")
+    problem = inspect(tmp_path / "plain.pth").problem
+    assert isinstance(problem, MissingFact) and "left over" not in problem.evidence
+    torch.save(model.state_dict() | {"step": torch.ones(3)}, tmp_path / "more.pth")
+    problem = inspect(tmp_path / "more.pth").problem
+    assert isinstance(problem, MissingFact) and problem.evidence["left over"] == "step"
 
 
 _LINEAR = "vit.encoder.layer.0.attention.attention.query"
@@ -152,4 +193,13 @@ def test_quantised_weights_are_called_by_their_name(more, program):
         recognise(shapes)
     assert error.value.fact == f"These weights are quantised: {program}."
     assert error.value.evidence["seen by"].startswith(_LINEAR)
-    assert error.value.hint == "convert the checkpoint that it was quantised from."
+    computable = program not in ("GPTQ", "AWQ")
+    assert error.value.computable == computable
+    command = "--dtype float32 (in Python, dequantise='float32') computes these weights"
+    assert error.value.hint.startswith(command if computable else "convert the checkpoint")
+
+
+def test_no_mark_is_longer_than_what_is_looked_at():
+    sections = (marks for section in others._sections().values() for marks in section.values())
+    words = [mark.count(".") + 1 for marks in sections for mark in marks]
+    assert max(words) <= others._MOST_WORDS

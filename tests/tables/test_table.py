@@ -111,6 +111,7 @@ def test_built_in_tables_lie_in_weights_map():
         "translations",
         "towers",
         "others",
+        "preprocessing",
     }
     assert names - set(builtin_tables()) == others
 

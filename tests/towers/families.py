@@ -3,8 +3,10 @@
 What is expected of each is stated here from transformers' sources, not from weights_map/.
 """
 
+import json
+import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,6 +51,13 @@ class Family:
     prefix: str  # in the names on disk
     pooled: bool = False  # whether the class's pooled output is vitconvert's output
     renamed: Mapping[str, str] = field(default_factory=dict)  # names of 5.x -> of 4.x, beginnings
+    only_in_5: str = "-"  # what names begin with that 4.x does not write
+    dialect_in_4: str = ""  # where it is another
+
+    @property
+    def start_in_4(self) -> str:
+        """What stands before the tower's names in files of transformers 4."""
+        return self.renamed.get(self.prefix, self.prefix) or "vision_model."
 
     def model(self) -> nn.Module:
         torch.manual_seed(5)
@@ -63,17 +72,30 @@ def save(model: nn.Module, folder: Path, *, disk: bool = True, shard: str = "60K
     return folder
 
 
-def save_as_4(model: nn.Module, folder: Path, renamed: Mapping[str, str]) -> Path:
-    """Write one file, in the names of transformers 4."""
+def save_as_4(model: nn.Module, folder: Path, name: str) -> Path:
+    """Write one file, as transformers 4 writes it: `files_of_4.json` has its names and config."""
+    family, written = FAMILIES[name], FILES_OF_4[name]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model.save_pretrained(folder)
+    (folder / "config.json").write_text(json.dumps(written["config"]))
     file = folder / "model.safetensors"
     tensors = load_file(file)
-    for new, old in renamed.items():
+    tensors = {n: t for n, t in tensors.items() if not n.startswith(family.only_in_5)}
+    for new, old in family.renamed.items():
         tensors = {n.replace(new, old) if n.startswith(new) else n: t for n, t in tensors.items()}
+    assert names_of_tower(tensors, family.start_in_4) == written["tower"]
     save_file(tensors, file)
     return folder
+
+
+def names_of_tower(names: Iterable[str], start: str) -> list[str]:
+    """The names under a tower's prefix, without it, and with {} for numbers."""
+    inside = (name.removeprefix(start) for name in names if name.startswith(start))
+    return sorted({re.sub(r"\d+", "{}", name) for name in inside})
+
+
+FILES_OF_4: Any = json.loads((Path(__file__).parent / "files_of_4.json").read_text())
 
 
 def _vlm(name: str, vision: Any, language: Any, **more: Any) -> Callable[[], nn.Module]:
@@ -112,7 +134,7 @@ def _q_former(name: str, **more: Any) -> Callable[[], nn.Module]:
         config = getattr(t, f"{name}Config")(
             vision_config=VISION,
             qformer_config={**TEXT, "encoder_hidden_size": 36, **more},
-            text_config=t.OPTConfig(**_OPT),
+            text_config=_OPT,
         )
         return getattr(t, f"{name}ForConditionalGeneration")(config)
 
@@ -120,7 +142,12 @@ def _q_former(name: str, **more: Any) -> Callable[[], nn.Module]:
 
 
 _OPT = {k: v for k, v in TEXT.items() if k != "intermediate_size"}
-_OPT |= {"ffn_dim": 30, "word_embed_proj_dim": 20, "max_position_embeddings": 30}
+_OPT |= {
+    "model_type": "opt",
+    "ffn_dim": 30,
+    "word_embed_proj_dim": 20,
+    "max_position_embeddings": 30,
+}
 
 
 def _depth(name: str, backbone: Any, **more: Any) -> Callable[[], nn.Module]:
@@ -155,6 +182,15 @@ def _trocr() -> nn.Module:
     )
     of_two = t.VisionEncoderDecoderConfig.from_encoder_decoder_configs
     return t.VisionEncoderDecoderModel(of_two(t.ViTConfig(**DEEP), decoder))
+
+
+def _encoder_decoder(encoder: Callable[[], Any]) -> Callable[[], nn.Module]:
+    def make() -> nn.Module:
+        decoder = t.BertConfig(**TEXT, is_decoder=True, add_cross_attention=True)
+        of_two = t.VisionEncoderDecoderConfig.from_encoder_decoder_configs
+        return t.VisionEncoderDecoderModel(of_two(encoder(), decoder))
+
+    return make
 
 
 def _dual(vision: Any) -> Callable[[], nn.Module]:
@@ -236,6 +272,12 @@ FAMILIES: Mapping[str, Family] = {
         prefix="vision_tower.",
         dialect="hf_internvl",
     ),
+    "internvl with norms of whole queries": Family(  # as the 6B tower
+        make=lambda: internvl(norm_type="rms_norm", use_qk_norm=True),
+        tower="model.vision_tower",
+        prefix="vision_tower.",
+        dialect="hf_internvl",
+    ),
     "internvl with a last norm": Family(
         make=lambda: internvl(use_mean_pooling=False),
         tower="model.vision_tower",
@@ -244,7 +286,11 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "chinese_clip": Family(make=_two_towers("ChineseCLIP", "ChineseCLIPModel"), **_CLIP_LIKE),
     "metaclip_2": Family(make=_two_towers("MetaClip2", "MetaClip2Model"), **_CLIP_LIKE),
-    "altclip": Family(make=_two_towers("AltCLIP", "AltCLIPModel", project_dim=20), **_CLIP_LIKE),
+    "altclip": Family(
+        make=_two_towers("AltCLIP", "AltCLIPModel", project_dim=20),
+        renamed={"vision_model.encoder.layer.": "vision_model.encoder.layers."},
+        **_CLIP_LIKE,
+    ),
     "owlvit": Family(
         make=_two_towers("OwlViT", "OwlViTForObjectDetection"),
         **_CLIP_LIKE | {"tower": "owlvit", "prefix": "owlvit."},
@@ -273,10 +319,40 @@ FAMILIES: Mapping[str, Family] = {
         tower="backbone",
         prefix="backbone.",
         dialect="hf_beit",
+        only_in_5="backbone.beit.layernorm.",
+        dialect_in_4="hf_beit_bare",
     ),
     "dpt": Family(make=_dpt, tower="dpt", prefix="dpt.", dialect="hf_vit"),
     "trocr": Family(
         make=_trocr, tower="encoder", prefix="encoder.", dialect="hf_vit_pooler", pooled=True
+    ),
+    "encoder and decoder with deit": Family(
+        make=_encoder_decoder(lambda: t.DeiTConfig(**VISION)),
+        tower="encoder",
+        prefix="encoder.",
+        dialect="hf_vit_pooler",
+        pooled=True,
+    ),
+    "encoder and decoder with beit": Family(
+        make=_encoder_decoder(lambda: t.BeitConfig(**VISION, use_relative_position_bias=True)),
+        tower="encoder",
+        prefix="encoder.",
+        dialect="hf_beit",
+        pooled=True,
+    ),
+    "encoder and decoder with dinov2": Family(
+        make=_encoder_decoder(lambda: t.Dinov2Config(**DINOV2)),
+        tower="encoder",
+        prefix="encoder.",
+        dialect="hf_dinov2",
+        pooled=True,
+    ),
+    "vision-text dual encoder with siglip": Family(
+        make=_dual(_siglip),
+        tower="vision_model",
+        prefix="vision_model.",
+        dialect="hf_siglip",
+        renamed={"vision_model.": "vision_model.vision_model."},
     ),
     "vision-text dual encoder": Family(
         make=_dual(lambda: t.ViTConfig(**VISION)),

@@ -9,7 +9,7 @@ from tests.packages import timm, torchvision
 from tests.packages import transformers as t
 from tests.small_models import randomise
 from tests.towers.families import VISION
-from vitconvert.errors import TensorMismatch, UsageError
+from vitconvert.errors import MissingFact, TensorMismatch, UsageError
 
 IMAGES = torch.randn(2, 3, 24, 24, generator=torch.Generator().manual_seed(1))
 HEADS = {"num_heads": 3}
@@ -49,6 +49,13 @@ class Own(nn.Module):
         if hasattr(features, "last_hidden_state"):
             features = features.last_hidden_state[:, 0]
         return getattr(self, head)(features)
+
+
+def of_torchvision_with(head):
+    """The place that torchvision's own recipes name: `model.heads.head = ...`."""
+    model = of_torchvision()
+    model.heads.head = head
+    return model
 
 
 def headless_timm():
@@ -91,6 +98,14 @@ ONE_HEAD = {
     "timm in encoder": lambda: Own("encoder", headless_timm(), head=linear()),
     "timm in vit": lambda: Own("vit", headless_timm(), classifier=linear()),
     "torchvision in backbone": lambda: Own("backbone", headless_torchvision(), fc=linear()),
+    "timm in feature_extractor": lambda: Own("feature_extractor", headless_timm(), fc=linear()),
+    "timm, wrapped": lambda: nn.DataParallel(
+        replaced(of_timm(), "head", in_sequence(nn.Dropout(), linear()))
+    ),
+    "timm in backbone, wrapped": lambda: nn.DataParallel(
+        Own("backbone", headless_timm(), fc=linear())
+    ),
+    "torchvision, heads.head.1": lambda: of_torchvision_with(in_sequence(nn.Dropout(), linear())),
     "hf vit in backbone": lambda: Own("backbone", hf_vit(), classifier=linear()),
     "hf vit in encoder": lambda: Own("encoder", hf_vit(), fc=in_sequence(nn.Dropout(), linear())),
     "hf dinov2 in model": lambda: Own("model", hf_dinov2(), classifier=linear()),
@@ -155,6 +170,50 @@ def test_other_heads_are_refused_with_the_step_that_works(name, tmp_path):
     assert any("parity was not tested for them" in note for note in read.ledger.notes)
 
 
+def test_of_several_heads_one_is_left_only_if_it_is_known_by_its_name(tmp_path):
+    known = Own("backbone", headless_timm(), head=linear(), aux=linear(), head_aux=linear())
+    file = saved(randomise(nn.DataParallel(known)), tmp_path)
+    read = {"overrides": HEADS, "ignore": ["module.aux.*"]}
+    with pytest.raises(TensorMismatch) as error:
+        vitconvert.load_checkpoint(file, **read)
+    assert "; --ignore 'module.head_aux.*' leaves module.head alone." in error.value.hint
+    read["ignore"] += ["module.head_aux.*"]
+    assert vitconvert.load_checkpoint(file, **read).config.num_classes == 7
+    unknown = Own("backbone", headless_timm(), head_a=linear(), head_b=linear())
+    with pytest.raises(TensorMismatch) as error:
+        vitconvert.load_checkpoint(saved(unknown, tmp_path), overrides=HEADS)
+    assert error.value.hint == "--tower backbone takes the ViT without them."
+
+
+def test_a_linear_layer_of_which_nothing_tells_what_it_reads(tmp_path):
+    clip = t.CLIPVisionModel(t.CLIPVisionConfig(**VISION))
+    file = saved(randomise(Own("backbone", clip, fc=linear())), tmp_path)
+    with pytest.raises(TensorMismatch, match="Nothing tells what the head beside this ViT reads"):
+        vitconvert.load_checkpoint(file, overrides=HEADS)
+    stated = {**HEADS, "norm_eps": 1e-5, "activation": "quick_gelu"}
+    read = vitconvert.load_checkpoint(file, overrides=stated, tower="backbone")
+    assert read.config.num_classes == 0
+
+
+@torch.no_grad()
+def test_a_pooler_between_the_vit_and_the_head_is_asked_about(tmp_path):
+    torch.manual_seed(5)
+    model = randomise(Own("backbone", t.ViTModel(t.ViTConfig(**VISION)), fc=linear())).eval()
+    file = saved(model, tmp_path)
+    stated = {"overrides": {**HEADS, "norm_eps": 1e-12}}
+    with pytest.raises(MissingFact) as error:
+        vitconvert.load_checkpoint(file, **stated)
+    assert error.value.fact == (
+        "Nothing tells whether the head fc reads backbone.pooler or passes it by."
+    )
+    assert isinstance(vitconvert.inspect(file).problem, MissingFact)
+    read = vitconvert.load_model(file, ignore=["backbone.pooler.*"], **stated)
+    torch.testing.assert_close(read(IMAGES), model(IMAGES), rtol=2e-5, atol=2e-5)
+    bare = vitconvert.load_model(file, ignore=["fc.*"], **stated)
+    pooled = model.backbone(IMAGES).pooler_output
+    torch.testing.assert_close(bare(IMAGES), pooled, rtol=2e-5, atol=2e-5)
+
+
 def test_heads_beside_a_tower_are_refused_until_it_is_named(tmp_path):
     layers = {"classifier": in_sequence(linear(), nn.ReLU(), nn.Linear(7, 5))}
     file = saved(randomise(Own("backbone", headless_timm(), **layers)), tmp_path)
@@ -186,6 +245,7 @@ def test_a_pattern_that_names_nothing_is_told(tmp_path):
     assert str(error.value) == (
         "error: usage\n"
         "  No tensor is called 'haed.*', which is to be ignored.\n"
+        f"  file       {file}\n"
         "  there are  head.*\n"
         "  hint: patterns are of whole names, such as 'aux_head.*'."
     )

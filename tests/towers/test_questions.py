@@ -9,14 +9,19 @@ from safetensors.torch import load_file, save_file
 import vitconvert
 from tests.packages import transformers as t
 from tests.small_models import randomise_calmly, small_timm
-from tests.towers.families import FAMILIES, VISION, internvl, save, save_as_4
-from vitconvert.errors import AmbiguousDialect, NotRepresentable, TensorMismatch, UsageError
+from tests.towers.families import FAMILIES, LANGUAGE, VISION, internvl, save
+from vitconvert.errors import (
+    AmbiguousDialect,
+    NotRepresentable,
+    TensorMismatch,
+    UnknownDialect,
+    UsageError,
+)
 
 
 @pytest.fixture(scope="module")
 def llava(tmp_path_factory):
-    family = FAMILIES["llava"]
-    return save_as_4(family.model(), tmp_path_factory.mktemp("llava"), {})
+    return save(FAMILIES["llava"].model(), tmp_path_factory.mktemp("llava"), shard="1GB")
 
 
 def test_a_tower_without_one_of_its_tensors_is_refused_by_its_name(llava, tmp_path):
@@ -87,11 +92,16 @@ def test_a_tower_of_another_function_is_refused_though_its_names_fit(llava, tmp_
     assert "mlcd_vision_model" in str(error.value)
 
 
-def test_norms_of_whole_queries_are_refused(tmp_path):
-    folder = save(randomise_calmly(internvl(use_qk_norm=True)), tmp_path)
+def test_norms_of_whole_queries_are_of_the_blocks_kind(tmp_path):
+    """transformers always makes RMS norms with an eps of 1e-6 of them; all released ones are so."""
+    folder = save(randomise_calmly(internvl(use_qk_norm=True)), tmp_path / "layer")
     with pytest.raises(vitconvert.VitConvertError) as error:
         vitconvert.load_checkpoint(folder)
-    assert "q_norm" in str(error.value)
+    assert "q_whole_norm.bias" in str(error.value)
+    other = internvl(use_qk_norm=True, norm_type="rms_norm", layer_norm_eps=1e-5)
+    with pytest.raises(NotRepresentable, match="norm_eps") as error:
+        vitconvert.load_checkpoint(save(randomise_calmly(other), tmp_path / "eps"))
+    assert "InternVLVisionAttention norms q and k with this eps" in str(error.value)
 
 
 def test_a_table_of_ones_own_may_identify_such_a_model(tmp_path):
@@ -104,6 +114,23 @@ def test_a_table_of_ones_own_may_identify_such_a_model(tmp_path):
     identify = '[config_json.identify]\nmodel_type = "yolos"\n'
     table.write_text(f'[dialect]\nextends = "hf_vit_pooler"\ntitle = "mine"\n{identify}')
     assert vitconvert.load_checkpoint(folder, table=table).dialect == "mine"
+
+
+def test_a_tower_under_a_prefix_that_nobody_knows_can_be_named(tmp_path):
+    """Video-LLaVA has two CLIPs, under prefixes of its own."""
+    vision, text = t.CLIPVisionConfig(**VISION), t.LlamaConfig(**LANGUAGE)
+    config = t.VideoLlavaConfig(vision_config=vision, text_config=text)
+    model = randomise_calmly(t.VideoLlavaForConditionalGeneration(config))
+    folder = save(model, tmp_path)
+    with pytest.raises(UnknownDialect, match="LLaMA's kind beside something that reads") as error:
+        vitconvert.load_checkpoint(folder)
+    assert "--tower PREFIX" in error.value.hint
+    images = torch.randn(2, 3, 24, 24)
+    for tower in ("image_tower", "video_tower"):
+        ours = vitconvert.load_model(folder, tower=tower)
+        with torch.no_grad():
+            theirs = model.model.get_submodule(tower)(images).pooler_output
+            assert torch.equal(ours(images), theirs)
 
 
 VIDEO = VISION | {"num_frames": 2, "tubelet_size": 2}

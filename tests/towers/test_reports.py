@@ -11,8 +11,9 @@ from safetensors.torch import load_file, save_file
 
 import vitconvert
 from tests.packages import transformers as t
-from tests.small_models import randomise_calmly
+from tests.small_models import randomise_calmly, small_timm
 from tests.towers.families import FAMILIES, TEXT, VISION, save
+from vitconvert.errors import AmbiguousDialect
 
 CLIP_PROCESSOR = {
     "image_processor_type": "CLIPImageProcessor",
@@ -175,3 +176,67 @@ def test_embed_and_verify_take_a_tower(llava, tmp_path, run):
     torch.testing.assert_close(found, wanted, rtol=2e-5, atol=2e-5)
     assert run("verify", llava, "--tower", "vision_tower").code == 0
     assert run("verify", llava, "--tower", "vision_towr").code == 2
+
+
+SIDES = ("featurizer", "fused_featurizer")
+WITHOUT_PIXELS = {
+    "inspect": (),
+    "verify": (),
+    "diff": ("{file}",),
+    "golden": ("-o", "{out}/it.golden"),
+    "file": ("-o", "{out}/model"),
+    "timm": ("--to", "hf", "--dry-run"),
+}
+WITH_PIXELS = {"predict": ("{photograph}",), "embed": ("{photograph}",)}
+
+
+@pytest.fixture
+def two(tmp_path):
+    """A file of two ViTs, with the model of each; to take one, it has to be named."""
+    models = [randomise_calmly(small_timm(img_size=24, num_classes=n)) for n in (5, 7)]
+    tensors = {
+        f"vision_backbone.{side}.{name}": tensor
+        for side, model in zip(SIDES, models, strict=True)
+        for name, tensor in model.state_dict().items()
+    }
+    save_file(tensors | {"language_model.norm.weight": torch.ones(4)}, tmp_path / "two.safetensors")
+    pixels = np.random.default_rng(1).integers(0, 255, (40, 31, 3), "uint8")
+    Image.fromarray(pixels).save(tmp_path / "p.png")
+    return tmp_path / "two.safetensors", models
+
+
+@pytest.mark.parametrize(("verb", "more"), [*WITHOUT_PIXELS.items(), *WITH_PIXELS.items()])
+def test_every_verb_takes_a_tower(verb, more, two, run):
+    file, _ = two
+    places = {"file": file, "out": file.parent, "photograph": file.parent / "p.png"}
+    arguments = [argument.format(**places) for argument in more]
+    stated = ["--set", "num_heads=3"]
+    if verb in WITH_PIXELS:
+        stated += ["--mean", "0.5", "--std", "0.5"]
+    asked = run(verb, file, *arguments, *stated)
+    assert asked.code == (0 if verb == "diff" else 1)  # of the same bytes: all names are alike
+    if verb != "diff":
+        assert "several ViTs" in asked.out + asked.err
+    assert run(verb, file, *arguments, *stated, "--tower", "vision_backbone.none").code == 2
+    found = run(verb, file, *arguments, *stated, "--tower", "vision_backbone.fused_featurizer")
+    assert found.code == 0, found.err
+
+
+@torch.no_grad()
+def test_python_takes_a_tower(two):
+    file, models = two
+    images = torch.randn(2, 3, 24, 24)
+    for side, model in zip(SIDES, models, strict=True):
+        reading = {"tower": f"vision_backbone.{side}", "overrides": {"num_heads": 3}}
+        assert torch.equal(vitconvert.load_model(file, **reading)(images), model(images))
+        assert vitconvert.inspect(file, **reading).tower.prefix == f"vision_backbone.{side}."
+        assert vitconvert.plan_conversion(file, to="hf", **reading)
+        assert vitconvert.verify(file, **reading).ok
+        respelled = vitconvert.convert_state_dict(load_file(file), to="vit", **reading)
+        assert torch.equal(respelled["head.weight"], model.head.weight)
+        alone = file.parent / f"{side}.safetensors"
+        save_file(model.state_dict(), alone)
+        same = vitconvert.diff(file, alone, reading_a=reading, overrides=reading["overrides"])
+        assert same.equal
+    with pytest.raises(AmbiguousDialect):
+        vitconvert.convert_state_dict(load_file(file), to="vit", overrides={"num_heads": 3})

@@ -5,14 +5,15 @@ import json
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch import nn
 
 import vitconvert
 from tests.originals.spelling import SIZES, dino_head, dinov2, dinov3, filled, pair, prefixed
 from tests.packages import timm
 from tests.packages import transformers as t
 from tests.small_models import randomise_calmly
-from tests.towers.families import VISION, internvl
-from vitconvert.errors import AmbiguousDialect, MissingFact
+from tests.towers.families import VISION, internvl, save
+from vitconvert.errors import AmbiguousDialect, MissingFact, NotRepresentable
 
 STATED = {"num_heads": 3, "activation": "quick_gelu"}
 LANGUAGE_MODEL = filled(
@@ -85,8 +86,29 @@ def test_openvla_has_two(tmp_path, scale):
         vitconvert.load_checkpoint(file)
     for name, model in {"featurizer": first, "fused_featurizer": second}.items():
         facts = {"num_heads": 3, "no_embed_class": name == "featurizer"}
-        tower = f"vision_backbone.{name}"
-        check_tokens(file, model.forward_features(IMAGES), tower=tower, overrides=facts)
+        reading = {"tower": f"vision_backbone.{name}", "overrides": facts}
+        check_tokens(file, model.forward_features(IMAGES), **reading)
+        told = "the larger model reads layer -2 of this ViT, without its prefix tokens; here is the"
+        notes = vitconvert.load_checkpoint(file, **reading).ledger.notes
+        assert any(note.startswith(told) for note in notes)
+        assert any(note.startswith(told) for note in vitconvert.inspect(file, **reading).notes)
+
+
+@torch.no_grad()
+def test_prismatics_own_files_nest_what_openvla_writes_flat(tmp_path):
+    """`checkpoints/latest-checkpoint.pt` of prismatic-vlms: a state dict for each module."""
+    model = small_timm(class_token=False, global_pool="map")
+    file = tmp_path / "latest-checkpoint.pt"
+    towers = prefixed("featurizer.", model.state_dict())
+    other = filled(pair("projector.0", 8, 48))
+    parts = {"vision_backbone": towers, "projector": other, "llm_backbone": LANGUAGE_MODEL}
+    torch.save({"model": parts, "optimizer": {}}, file)
+    check_tokens(file, model.forward_features(IMAGES), overrides={"num_heads": 3})
+    second = {"vision_backbone": prefixed("dino_", towers) | prefixed("siglip_", towers)}
+    torch.save({"model": parts | second}, file)
+    with pytest.raises(AmbiguousDialect) as error:
+        vitconvert.load_checkpoint(file)
+    assert "--tower vision_backbone.dino_featurizer" in str(error.value)
 
 
 @torch.no_grad()
@@ -97,6 +119,8 @@ def test_deepseek_vl2(tmp_path):
     config = {"model_type": "deepseek_vl_v2", "vision_config": {"layers": 27, "width": 1152}}
     (tmp_path / "config.json").write_text(json.dumps(config))
     check_tokens(tmp_path, model.forward_features(IMAGES), overrides={"num_heads": 3})
+    notes = vitconvert.load_checkpoint(tmp_path, overrides={"num_heads": 3}).ledger.notes
+    assert any("every token of this ViT, not what is pooled of them" in note for note in notes)
 
 
 def decoder(prefix):
@@ -150,8 +174,59 @@ def test_dinov2s_training_state_has_a_teacher_and_a_student(tmp_path, wrapper):
     assert torch.equal(read.tensors["cls_token"], teacher["cls_token"])
 
 
-def test_dinov3s_training_state_in_one_file(tmp_path):
-    """As `dcp_to_torch` gathers it: flat names that begin with `model.`."""
+class Node(nn.Module):
+    """Parameters in modules, under the names of a state dict."""
+
+    def __init__(self, tensors):
+        super().__init__()
+        for name, tensor in tensors.items():
+            *path, last = name.split(".")
+            place = self
+            for step in path:
+                if not hasattr(place, step):
+                    place.add_module(step, Node({}))
+                place = getattr(place, step)
+            place.register_parameter(last, nn.Parameter(tensor))
+
+
+def dinov3_training(folder):
+    """A directory that DINOv3's checkpointer wrote: the averaged model has two names."""
+    from torch.distributed import checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_model_state_dict
+
+    sides = {side: Node(dinov3()) for side in ("student", "teacher")}
+    with torch.no_grad():
+        sides["student"].cls_token.neg_()
+    model = nn.Module()
+    for side, backbone in sides.items():
+        head = nn.Linear(4, 4)
+        model.add_module(side, nn.ModuleDict({"backbone": backbone, "dino_head": head}))
+    model.model_ema = model.teacher
+    tensors = get_model_state_dict(model)
+    writer = dcp.FileSystemWriter(folder)
+    dcp.save({"iteration": 9, "model": tensors}, storage_writer=writer, no_dist=True)
+    return tensors
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_dinov3s_training_state_after_dcp_to_torch(tmp_path):
+    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+    tensors, file = dinov3_training(tmp_path / "ckpt"), tmp_path / "training.pth"
+    dcp_to_torch_save(tmp_path / "ckpt", file)
+    with pytest.raises(AmbiguousDialect) as error:
+        vitconvert.load_checkpoint(file)
+    assert list(error.value.evidence) == [
+        f"{side}.backbone." for side in ("teacher", "model_ema", "student")
+    ]
+    for side in ("teacher", "model_ema", "student"):
+        stated = {"num_heads": 3, "image_size": 24}
+        read = vitconvert.load_checkpoint(file, tower=f"{side}.backbone", overrides=stated)
+        assert read.dialect == "dinov3"
+        assert torch.equal(read.tensors["cls_token"], tensors[f"{side}.backbone.cls_token"])
+
+
+def test_dinov3s_training_state_with_flat_names(tmp_path):
     tensors = prefixed("model.teacher.backbone.", dinov3())
     tensors |= prefixed("model.student.backbone.", dinov3())
     file = tmp_path / "training.pth"
@@ -173,6 +248,8 @@ _INTERNVL = {
     "layernorm_before": "norm1",
     "layernorm_after": "norm2",
     "attention.projection_layer": "attn.proj",
+    "attention.q_norm": "attn.q_norm",
+    "attention.k_norm": "attn.k_norm",
     "lambda_": "ls",
 }
 
@@ -192,11 +269,14 @@ def internvit(model):
     return tensors
 
 
-@pytest.mark.parametrize("norm", ["layer_norm", "rms_norm"])
+@pytest.mark.parametrize(
+    ("norm", "normed"), [("layer_norm", False), ("rms_norm", False), ("rms_norm", True)]
+)
 @pytest.mark.parametrize("prefix", ["", "vision_model."])
 @torch.no_grad()
-def test_internvit_in_its_own_names(tmp_path, prefix, norm):
-    model = randomise_calmly(internvl(attention_bias=True, norm_type=norm)).model.vision_tower
+def test_internvit_in_its_own_names(tmp_path, prefix, norm, normed):
+    more = {"norm_type": norm, "use_qk_norm": normed, "attention_bias": not normed}
+    model = randomise_calmly(internvl(**more)).model.vision_tower
     beside = prefixed("language_model.", LANGUAGE_MODEL) if prefix else {}
     save_file(prefixed(prefix, internvit(model)) | beside, tmp_path / "model.safetensors")
     config = VISION | {"model_type": "intern_vit_6b", "norm_type": norm, "layer_norm_eps": 1e-6}
@@ -207,3 +287,14 @@ def test_internvit_in_its_own_names(tmp_path, prefix, norm):
     tokens = model(IMAGES).last_hidden_state
     check_tokens(checkpoint, tokens)
     assert torch.equal(vitconvert.load_model(checkpoint)(IMAGES), tokens[:, 0])
+
+
+def test_norms_of_whole_queries_fit_our_own_files_alone(tmp_path):
+    model = internvl(norm_type="rms_norm", use_qk_norm=True, num_hidden_layers=11)
+    folder = save(randomise_calmly(model), tmp_path / "internvl")
+    with pytest.raises(NotRepresentable, match="Targets that hold it as it is: vit"):
+        vitconvert.convert(folder, to="timm", output=tmp_path / "timm")
+    done = vitconvert.convert(folder, output=tmp_path / "out")
+    assert done.parity is not None and done.parity.ok
+    assert vitconvert.load_checkpoint(tmp_path / "out").config.whole_qk_norm
+    assert vitconvert.diff(folder, tmp_path / "out").equal

@@ -1,9 +1,10 @@
 """Adapters: LoRA and DoRA as PEFT writes them, in a directory of their own or among a model's
 tensors. Only headers and adapter_config.json are read here."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from vitconvert.checkpoint.options import ReadOptions
 from vitconvert.containers import Container, open_container, weights_in
@@ -20,6 +21,12 @@ from vitconvert.errors import (
     UsageError,
 )
 from vitconvert.sources import Located, locate
+
+T = TypeVar("T")
+
+# In training as in merging, PEFT 0.21 adds the change of MultiheadAttention's out_proj twice: for
+# that of the whole layer, and for out_proj's own (tuners/lora/layer.py, MultiheadAttention.merge).
+_TIMES_INSIDE = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +70,20 @@ class Adapter:
         dora = any(one.magnitude for one in self.low_rank.values())
         return "DoRA" if dora else "rsLoRA" if self.config.rslora else "LoRA"
 
+    def renamed(self, names: Mapping[str, str]) -> "Adapter":
+        """The same, where some of the model's tensors have other names: old -> new."""
+
+        def spelled(by_name: Mapping[str, T]) -> dict[str, T]:
+            return {names.get(name, name): value for name, value in by_name.items()}
+
+        return replace(
+            self,
+            wanted=spelled(self.wanted),
+            low_rank=spelled(self.low_rank),
+            biases=spelled(self.biases),
+            saved=spelled(self.saved),
+        )
+
 
 def separated(
     container: Container, located: Located, options: ReadOptions
@@ -89,24 +110,9 @@ def separated(
             evidence={"file": container.path, "holds": next(iter(names.low_rank)) + ".lora..."},
             hint="convert the model with its own first, then merge the other.",
         )
-    config = _config(located, options.lora_scale)
+    config = _config(located, container, options.lora_scale)
     adapter = _adapter(container, names, config, "within the file", saved=names.saved, files=())
     return container.renamed({**names.rest, **names.replaced}), adapter
-
-
-def check_merged(names: Iterable[str]) -> None:
-    """Refuse a state dict with an adapter that is not merged.
-
-    Raises:
-        TensorMismatch: It has one.
-    """
-    if found := read_names(names).low_rank:
-        raise TensorMismatch(
-            "The state dict holds an adapter that is not merged.",
-            evidence={"module": next(iter(found)), "modules": len(found)},
-            hint="give that of model.merge_and_unload() (PEFT), or the file to load_checkpoint "
-            "with lora_scale=.",
-        )
 
 
 def open_adapter(reference: object, scale: float | None) -> Adapter:
@@ -119,8 +125,8 @@ def open_adapter(reference: object, scale: float | None) -> Adapter:
     if located.weights is None:
         raise SourceError(f"{located.reference} has no weights.")
     path = weights_in(located.weights) if located.weights.is_dir() else located.weights
-    config = _config(located, scale)
     container = open_container(path)
+    config = _config(located, container, scale)
     names = read_names(container.manifest)
     if not names.low_rank and not names.saved:
         raise TensorMismatch(
@@ -139,12 +145,12 @@ def _is_adapter(located: Located, container: Container) -> bool:
     return located.adapter is not None and container.path.name.startswith("adapter_model")
 
 
-def _config(located: Located, scale: float | None) -> AdapterConfig:
+def _config(located: Located, container: Container, scale: float | None) -> AdapterConfig:
     if located.adapter is None:
         if scale is None:
             raise MissingFact(
                 "Nothing says by what the low-rank matrices are to be multiplied.",
-                evidence={"file": located.weights, "missing": "adapter_config.json beside it"},
+                evidence={"file": container.path, "missing": "adapter_config.json beside it"},
                 meaning="The scale is lora_alpha / r in the program that trained them.",
                 hint="--lora-scale NUMBER (in Python, lora_scale=) states it.",
             )
@@ -171,7 +177,9 @@ def _alone(container: Container, located: Located) -> TensorMismatch:
             "its base": base or "not named by it",
             "tensors": len(container.manifest),
         },
-        hint=f"vitconvert hf {base or 'BASE'} --adapter {located.reference} merges the two "
+        hint="give the state dict of the model, and adapter= the directory of the adapter."
+        if located.weights is None
+        else f"vitconvert hf {base or 'BASE'} --adapter {located.reference} merges the two "
         "(in Python, adapter=).",
     )
 
@@ -196,6 +204,8 @@ def _adapter(
     for module, roles in names.low_rank.items():
         weight = f"{module}.weight"
         one, shape = _low_rank(module, roles, shapes, config, str(container.path))
+        if module in names.inside:
+            one = replace(one, scale=one.scale * _TIMES_INSIDE)
         low_rank[weight], wanted[weight] = one, Wanted(shape=shape)
         if bias := roles.get("up.bias"):
             biases[f"{module}.bias"] = bias, one.scale

@@ -256,6 +256,7 @@ def merge_into(base: Weights, adapter: Adapter, part: Part) -> Merge:
     Raises:
         TensorMismatch, AmbiguousDialect: As `conversion.adapter_placement.place`.
     """
+    adapter = adapter.renamed(_names_of_head(part))
     placement = place(
         adapter.wanted,
         base.config,
@@ -265,6 +266,16 @@ def merge_into(base: Weights, adapter: Adapter, part: Part) -> Merge:
         file=str(adapter.container.path),
     )
     return Merge(base=base, adapter=adapter, placement=placement)
+
+
+def _names_of_head(part: Part) -> dict[str, str]:
+    """What the user calls the tensors of a head -> what the dialect does, in the ViT's place."""
+    names = part.names.items() if part.head else ()
+    return {
+        theirs: part.tower.prefix + name
+        for name, theirs in names
+        if theirs.startswith(f"{part.head}.")
+    }
 
 
 def _prefixes(names: Collection[str], part: Part) -> list[str]:

@@ -33,6 +33,8 @@ class ReadOptions:
         lora_scale: What the product of its two matrices is multiplied with, where no
             adapter_config.json says it: lora_alpha / r.
         ignore: Patterns of names of tensors that play no part, such as `["aux_head.*"]`.
+        rescue: Of a whole model that torch.save wrote, read the tensors as data; nothing is run.
+        dequantise: Compute the weights of a quantised file in this: "float32" or "bfloat16".
     """
 
     dialect: str | None = None
@@ -44,9 +46,11 @@ class ReadOptions:
     adapter: str | PathLike[str] | Located | None = None
     lora_scale: float | None = None
     ignore: Sequence[str] = ()
+    rescue: bool = False
+    dequantise: str | None = None
 
-    def ignored(self, names: Iterable[str]) -> dict[str, str]:
-        """Which of these tensors `ignore` names, and the reason.
+    def ignored(self, names: Iterable[str], file: object) -> dict[str, str]:
+        """Which of a file's tensors `ignore` names, and the reason.
 
         Raises:
             UsageError: A pattern names none.
@@ -56,7 +60,7 @@ class ReadOptions:
         for pattern in self.ignore:
             matching = fnmatch.filter(every, pattern)
             if not matching:
-                raise _names_nothing(pattern, every)
+                raise _names_nothing(pattern, every, file)
             found |= dict.fromkeys(matching, f"{IGNORED} ({pattern})")
         return found
 
@@ -72,12 +76,12 @@ class ReadOptions:
         return find_tables(dialect) if dialect else None
 
 
-def _names_nothing(pattern: str, names: Iterable[str]) -> UsageError:
+def _names_nothing(pattern: str, names: Iterable[str], file: object) -> UsageError:
     words = list(dict.fromkeys(name.split(".")[0] for name in names))
     alike = nearest(pattern.split(".")[0], words, 3) or words[:3]
     return UsageError(
         f"No tensor is called {pattern!r}, which is to be ignored.",
-        evidence={"there are": ", ".join(f"{word}.*" for word in alike)},
+        evidence={"file": file, "there are": ", ".join(f"{word}.*" for word in alike)},
         hint="patterns are of whole names, such as 'aux_head.*'.",
     )
 
@@ -94,3 +98,5 @@ class ReadArguments(TypedDict, total=False):
     adapter: str | PathLike[str] | Located | None
     lora_scale: float | None
     ignore: Sequence[str]
+    rescue: bool
+    dequantise: str | None

@@ -4,36 +4,29 @@ Only headers and the JSON files beside them are read.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from vitconvert.checkpoint.adapters import Adapter, check_merged, separated
+from vitconvert.checkpoint.adapters import Adapter, separated
 from vitconvert.checkpoint.checkpoint import Checkpoint
 from vitconvert.checkpoint.companions import Companions
 from vitconvert.checkpoint.larger_model import preprocessing_of, what_is_read
 from vitconvert.checkpoint.merging import Merge, merge_into
 from vitconvert.checkpoint.options import ReadOptions
+from vitconvert.checkpoint.quantised import Dequantised, dequantised
 from vitconvert.checkpoint.unchanged import State, states_of
 from vitconvert.checkpoint.weights import Weights
 from vitconvert.config import ViTConfig
 from vitconvert.containers import Container, open_container, weights_in
 from vitconvert.conversion.accounts import Ledger, check_accounts, check_dtypes, open_ledger
-from vitconvert.conversion.derivation import Gathered, derive_config, gather_facts, state
-from vitconvert.conversion.plan import plan_reading
-from vitconvert.conversion.statements import Statements, parse_fields
-from vitconvert.conversion.tensor_evidence import USER
-from vitconvert.errors import SourceError, UsageError
+from vitconvert.conversion.derivation import Gathered, gather_facts
+from vitconvert.conversion.statements import Statements
+from vitconvert.errors import MissingFact, Quantised, SourceError, UsageError, some
 from vitconvert.labels import Labels, stated_labels
 from vitconvert.sources import Located
-from vitconvert.tables.binding import Shape
 from vitconvert.tables.detection import recognise
 from vitconvert.tables.parts import Header, Part
-from vitconvert.tables.table import Table
 from vitconvert.tables.towers import find_part
-
-if TYPE_CHECKING:
-    import torch
 
 
 def read_checkpoint(located: Located, options: ReadOptions | None = None) -> Checkpoint:
@@ -48,32 +41,67 @@ def read_checkpoint(located: Located, options: ReadOptions | None = None) -> Che
     """
     options = options or ReadOptions()
     before = states_of(_may_be_read(located))
-    container = open_weights(located, options)
-    companions = Companions(located=located)
-    container, adapter = separated(container, located, options)
-    part = recognise_part(container, companions, options)
-    _check_fetched(located, part)
-    container, companions = narrowed(container, companions, part)
-    container, part, merge = with_adapter(container, companions, part, adapter, options)
-    statements = statements_on(companions, options, container.extras)
-    gathered = gather(part, statements)
-    config, ledger = prove(container, part, gathered, statements)
-    preprocessing, unknown = preprocessing_of(companions, part, config)
-    ledger = replace(ledger, notes=(*ledger.notes, *what_is_read(companions), *unknown))
-    weights = Weights(
-        container=container, recognised=part.recognised, config=config, tower=part.tower
-    )
+    read = explained(open_weights(located, options), located, options)
+    companions, merge, config = read.companions, read.merge, read.weights.config
+    preprocessing, unknown = preprocessing_of(companions, read.part, config, read.statements)
+    notes = (*read.ledger.notes, *what_is_read(companions, read.part), *unknown)
     other_classes = merge and merge.base.config.num_classes != config.num_classes
     return Checkpoint(
-        tensors=weights.tensors,
+        tensors=read.weights.tensors,
         config=config,
         preprocessing=preprocessing,
         own_labels=None if other_classes else _own_labels(companions, config.num_classes),
-        ledger=ledger.with_changes([merge.description]) if merge else ledger,
-        weights=weights,
+        ledger=replace(read.ledger, notes=notes),
+        weights=read.weights,
         merge=merge,
         companions=companions,
-        opened=_opened((*container.files, *located.companions), before),
+        opened=_opened((*read.weights.container.files, *located.companions), before),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explained:
+    """Weights whose header is proved, and what was found on the way."""
+
+    weights: Weights
+    ledger: Ledger
+    merge: Merge | None
+    part: Part
+    companions: Companions
+    statements: Statements
+
+
+def explained(container: Container, located: Located, options: ReadOptions) -> Explained:
+    """Recognise the tensors, weigh statements, prove.
+
+    Raises:
+        VitConvertError: As `read_checkpoint`.
+    """
+    companions = Companions(located=located)
+    container, adapter = separated(container, located, options)
+    container, part, quantised = computed_part(container, companions, options)
+    _check_fetched(located, part)
+    container, companions = narrowed(container, companions, part)
+    container, part, merge = with_adapter(container, companions, part, adapter, options)
+    statements = believed(part, statements_on(companions, options, container.extras))
+    gathered = gather(part, statements)
+    config, ledger = prove(container, part, gathered, statements)
+    done = [quantised.description(part.names)] if quantised else []
+    done += [merge.description] if merge else []
+    weights = Weights(
+        container=container,
+        recognised=part.recognised,
+        config=config,
+        tower=part.tower,
+        head=part.head,
+    )
+    return Explained(
+        weights=weights,
+        ledger=ledger.with_changes(filter(None, done)),
+        merge=merge,
+        part=part,
+        companions=companions,
+        statements=statements,
     )
 
 
@@ -112,7 +140,9 @@ def open_weights(located: Located, options: ReadOptions) -> Container:
         UsageError: It has no weights under the preferred key.
     """
     prefer = options.prefer
-    container = open_container(_path(located), prefer=(prefer,) if prefer else ())
+    container = open_container(
+        _path(located), prefer=(prefer,) if prefer else (), rescue=options.rescue
+    )
     if prefer and prefer not in container.wrapper:
         raise UsageError(
             f"The checkpoint has no weights under {prefer!r}.",
@@ -136,23 +166,34 @@ def recognise_part(container: Container, companions: Companions, options: ReadOp
     """The ViT in a file; vitconvert.json names its dialect in a directory that vitconvert wrote."""
     shapes = {name: info.shape for name, info in container.manifest.items()}
     tables = options.tables(companions.own.get("target"))
-    return _part_of(shapes, companions.config, options, tables)
-
-
-def _part_of(
-    shapes: Mapping[str, Shape],
-    config: Mapping[str, Any],
-    options: ReadOptions,
-    tables: list[Table] | None,
-) -> Part:
-    ignored = options.ignored(shapes)
+    ignored = options.ignored(shapes, container.path)
     header = Header(
         shapes={name: shape for name, shape in shapes.items() if name not in ignored},
-        config=config,
+        config=companions.config,
         tables=None if tables is None else tuple(tables),
         ignored=ignored,
     )
     return find_part(header, options.tower)
+
+
+def computed_part(
+    container: Container, companions: Companions, options: ReadOptions
+) -> tuple[Container, Part, Dequantised | None]:
+    """The ViT in a file, among the weights that quantised ones stand for if that is asked for.
+
+    Raises:
+        Quantised: They are, and it is not asked for.
+        VitConvertError: As `recognise_part` and `quantised.dequantised`.
+    """
+    try:
+        return container, recognise_part(container, companions, options), None
+    except Quantised as error:
+        # Of a header alone, what says how weights are packed is not here.
+        if options.dequantise is None or companions.located.fetched or not error.computable:
+            raise
+        computed = dequantised(container, options.dequantise)
+    container = computed.container
+    return container, recognise_part(container, companions, options), computed
 
 
 def narrowed(
@@ -178,7 +219,7 @@ def with_adapter(
     """
     if adapter is None:
         return container, part, None
-    statements = statements_on(companions, options, container.extras)
+    statements = believed(part, statements_on(companions, options, container.extras))
     config, _ = prove(container, part, gather(part, statements), statements)
     base = Weights(container=container, recognised=part.recognised, config=config)
     merge = merge_into(base, adapter, part)
@@ -212,20 +253,32 @@ def statements_on(
     )
 
 
+_DOUBT = "the architecture that the training script names is not this one: it was not believed"
+
+
+def believed(part: Part, said: Statements) -> Statements:
+    """What is said, without a training script's name that the tensors contradict.
+
+    It is of the model before arguments of the user's changed it.
+
+    Raises:
+        VitConvertError: As `Statements.facts`.
+    """
+    if not said.trained or not gather(part, said).conflicts:
+        return said
+    untold = replace(said, trained={})
+    return said if gather(part, untold).conflicts else replace(untold, doubts=(_DOUBT,))
+
+
 def gather(part: Part, statements: Statements) -> Gathered:
     """What is known of the ViT.
 
     Raises:
         VitConvertError: As `Statements.facts`.
     """
-    binding, table = part.recognised.binding, part.recognised.table
-    gathered = gather_facts(binding, statements.facts(table))
-    if not gathered.conflicts or not statements.trained:
-        return gathered
-    # A training script's name is of the model before arguments of the user's changed it.
-    untold = gather_facts(binding, replace(statements, trained={}).facts(table))
-    doubt = "the architecture that the training script names is not this one: it was not believed"
-    return untold if untold.conflicts else replace(untold, notes=(*untold.notes, doubt))
+    recognised = part.recognised
+    gathered = gather_facts(recognised.binding, statements.facts(recognised.table))
+    return replace(gathered, notes=(*gathered.notes, *statements.doubts))
 
 
 def prove(
@@ -237,7 +290,13 @@ def prove(
         MissingFact, ConflictingFact, TensorMismatch: That is not so.
         NotRepresentable: The project's class computes another function from the tensors.
     """
-    config, recognised = gathered.config(), part.recognised
+    recognised = part.recognised
+    try:
+        config = gathered.config()
+    except MissingFact as error:
+        if left := recognised.binding.unexplained:  # of which an answer makes nothing
+            error.evidence["left over"] = some(left)
+        raise
     check_accounts(recognised.binding, config, str(container.path))
     manifest, prefix = container.manifest, recognised.prefix
     dtypes = {key: manifest[prefix + key].dtype for key in recognised.binding.shapes}
@@ -254,28 +313,3 @@ def _own_labels(companions: Companions, num_classes: int) -> Labels | None:
     stated = stated_labels(num_classes, names, descriptions=config.get("label_descriptions"))
     kept = companions.own.get("labels")  # most projects' own files cannot hold them
     return stated or stated_labels(num_classes, kept, origin="vitconvert.json")
-
-
-_PLACE = "a state dict"
-
-
-def read_state_dict(
-    state_dict: "Mapping[str, torch.Tensor]", options: ReadOptions
-) -> "tuple[dict[str, torch.Tensor], ViTConfig]":
-    """The tensors of a state dict under canonical names, and their configuration.
-
-    Raises:
-        VitConvertError: One of the errors of `vitconvert.load_checkpoint`.
-    """
-    from vitconvert.conversion.materialise import materialise
-
-    check_merged(state_dict)
-    shapes = {name: tuple(tensor.shape) for name, tensor in state_dict.items()}
-    part = _part_of(shapes, {}, options, options.tables())
-    recognised, binding = part.recognised, part.recognised.binding
-    config, _ = derive_config(binding, state(parse_fields(options.overrides or {}), USER))
-    check_accounts(binding, config, _PLACE)
-    theirs = {key: state_dict[part.names[recognised.prefix + key]] for key in binding.shapes}
-    dtypes = {key: str(tensor.dtype).removeprefix("torch.") for key, tensor in theirs.items()}
-    check_dtypes(binding, dtypes, _PLACE)
-    return materialise(plan_reading(binding, config), theirs.__getitem__), config

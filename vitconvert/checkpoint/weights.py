@@ -25,12 +25,14 @@ class Weights:
         recognised: The dialect's table, matched to the header.
         config: The configuration that follows from the header and from what is stated.
         tower: Where in a larger model the tensors stand.
+        head: What the file calls a head of the user's own, where it has one.
     """
 
     container: Container
     recognised: Recognised
     config: ViTConfig
     tower: Tower = WHOLE
+    head: str = ""
 
     @property
     def table(self) -> Table:

@@ -34,6 +34,8 @@ VERBS = {
     "predict": ("predict", "Classify images."),
     "embed": ("embed", "Compute the features of images."),
     "export": ("export", "Write a file for ONNX Runtime, OpenVINO or torch.export."),
+    "attention": ("attention", "Show what a model attends to in images."),
+    "table": ("table", "Draft a table for a spelling that nobody knows, by a ViT that is known."),
     "push": ("push", "Publish a converted model on the Hugging Face Hub."),
     "list": ("listing", "List dialects and named architectures."),
 }
@@ -105,7 +107,7 @@ def _collect_rarely(arguments: Sequence[str]) -> None:
     gc.set_threshold(100_000, 50, 100)
     # Packages of other verbs, and of other runtimes, complain on stderr if garbage is left.
     others = any(argument.startswith("--runtime") for argument in arguments)
-    if arguments[:1] in (["predict"], ["embed"]) and not others:
+    if arguments[:1] in (["predict"], ["embed"], ["attention"]) and not others:
         atexit.register(gc.freeze)
 
 

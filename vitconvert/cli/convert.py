@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -94,7 +94,7 @@ def _convert(source: str, options: dict[str, Any]) -> int:
         "max_shard_size": options["max_shard_size"],
         "output": output,
     }
-    with ExitStack() as stack, _naming_the_command():
+    with ExitStack() as stack, _naming_the_command(source):
         located = _locate(source, options, stack)
         if options["dry_run"]:
             return print_plan(located, arguments, options)
@@ -115,19 +115,35 @@ def _convert(source: str, options: dict[str, Any]) -> int:
 
 
 @contextmanager
-def _naming_the_command() -> Iterator[None]:
-    """Within the block, a refusal of the target ends with the command that works."""
-    from vitconvert.errors import NotRepresentable
+def _naming_the_command(source: str) -> Iterator[None]:
+    """Within the block, a refusal is given the command that works."""
+    from vitconvert.errors import NotRepresentable, Quantised, UnsafeFile
 
     try:
         yield
-    except NotRepresentable as error:
-        others = [name for name in error.holders if name != "vit"] or list(error.holders)
-        if error.steps:
-            error.evidence["command"] = typed_again(allow=error.steps)
-        elif others:
-            error.evidence["command"] = typed_again(to=others[0])
+    except UnsafeFile as error:
+        if error.rescuable:
+            error.evidence["command"] = typed_again(rescue=True)
         raise
+    except Quantised as error:
+        if error.computable:
+            error.evidence["command"] = typed_again(dtype="float32")
+        raise
+    except NotRepresentable as error:
+        if error.steps:
+            command = typed_again(allow=error.steps)
+        elif error.holders:
+            command = typed_again(to=_usual_among(error.holders, source))
+        else:
+            raise
+        error.evidence = {"command": command, **error.evidence}
+        raise
+
+
+def _usual_among(targets: Sequence[str], source: str) -> str:
+    """The target that most users have a use for, and that is not what they come from."""
+    usual = (*(name for name in ("timm", "hf") if name != source), *targets)
+    return next(name for name in usual if name in targets and (name != "vit" or len(targets) == 1))
 
 
 def _target(options: dict[str, Any]) -> str:

@@ -1,18 +1,18 @@
 """`vitconvert diff A B`."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from vitconvert.cli.options import (
+    computing_option,
     fetching_options,
     locate_options,
-    parse_adapting,
-    parse_settings,
+    parse_reading,
     reading_options,
+    reading_options_of,
     reporting_options,
 )
 from vitconvert.cli.report import line, print_json, show, tell
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 DIFFERENT = 3  # as `verify`; 1 and 2 are errors
 _SHOWN = 12  # differing tensors, without -v
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-
 
 def command(name: str, help_text: str) -> click.Command:
     """The command."""
@@ -40,23 +38,24 @@ def command(name: str, help_text: str) -> click.Command:
     @click.argument("b")
     @click.option("--header", is_flag=True, help="Compare headers only; reads no weights.")
     @click.option("-v", "--verbose", is_flag=True, help="List every tensor that differs.")
+    @computing_option
     @reading_options
-    @_options_of("a")
-    @_options_of("b")
+    @reading_options_of("a")
+    @reading_options_of("b")
     @fetching_options
     @reporting_options
     def diff_(**options: Any) -> int:
         from vitconvert.api import diff
         from vitconvert.sources import locate
 
+        reading: list[Any] = [parse_reading(options, side) for side in ("a", "b")]
         fetching = locate_options(options)
-        of_a, of_b = _reading(options, "a"), _reading(options, "b")
+        located = [
+            locate(options[side], **fetching | {"tower": said["tower"]})
+            for side, said in zip(("a", "b"), reading, strict=True)
+        ]
         difference = diff(
-            locate(options["a"], **{**fetching, "tower": of_a["tower_a"]}),
-            locate(options["b"], **{**fetching, "tower": of_b["tower_b"]}),
-            **of_a,
-            **of_b,
-            header=options["header"],
+            *located, reading_a=reading[0], reading_b=reading[1], header=options["header"]
         )
         if options["as_json"]:
             print_json({"ok": difference.equal, **difference.to_dict()})
@@ -67,38 +66,6 @@ def command(name: str, help_text: str) -> click.Command:
         return 0 if difference.equal else DIFFERENT
 
     return diff_
-
-
-def _options_of(side: str) -> Callable[[Command], Command]:
-    """The reading options for one of the checkpoints; they override those for both."""
-    only = f"For {side.upper()} only."
-
-    def apply(command: Command) -> Command:
-        command = click.option(
-            f"--set-{side}", f"settings_{side}", multiple=True, metavar="FIELD=VALUE", help=only
-        )(command)
-        command = click.option(f"--architecture-{side}", help=only)(command)
-        command = click.option(f"--prefer-{side}", metavar="KEY", help=only)(command)
-        command = click.option(f"--tower-{side}", metavar="PREFIX", help=only)(command)
-        command = click.option(f"--adapter-{side}", metavar="DIR_OR_REPO", help=only)(command)
-        path = click.Path(path_type=Path, dir_okay=False)
-        command = click.option(f"--table-{side}", type=path, help=only)(command)
-        return click.option(f"--dialect-{side}", help=only)(command)
-
-    return apply
-
-
-def _reading(options: dict[str, Any], side: str) -> dict[str, Any]:
-    """The arguments of `vitconvert.diff` for one of the checkpoints."""
-    names = ("dialect", "table", "architecture", "prefer", "tower")
-    asked = {f"{name}_{side}": options[f"{name}_{side}"] or options[name] for name in names}
-    settings = (*options["settings"], *options[f"settings_{side}"])
-    adapting = parse_adapting(options, options[f"adapter_{side}"] or options["adapter"])
-    return {
-        **asked,
-        f"overrides_{side}": parse_settings(settings),
-        **{f"{name}_{side}": value for name, value in adapting.items()},
-    }
 
 
 def _report(difference: "Difference", *, verbose: bool) -> Iterator[str]:

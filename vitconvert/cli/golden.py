@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vitconvert.cli.options import (
+    computing_option,
     fetching_options,
     locate_options,
     parse_reading,
@@ -33,6 +34,7 @@ def command(name: str, help_text: str) -> click.Command:
     @click.option("--seed", default=0, show_default=True, help="Seed of the images.")
     @click.option("--batch", default=2, show_default=True, help="Images of each kind.")
     @click.option("--force", is_flag=True, help="Replace an earlier golden file.")
+    @computing_option
     @reading_options
     @fetching_options
     @reporting_options

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vitconvert.cli.options import (
+    computing_option,
     fetching_options,
     locate_options,
     parse_reading,
@@ -25,6 +26,7 @@ def command(name: str, help_text: str) -> click.Command:
 
     @click.command(name, help=f"{help_text} {several}")
     @click.argument("models", metavar="MODEL...", nargs=-1, required=True)
+    @computing_option
     @reading_options
     @fetching_options
     @reporting_options

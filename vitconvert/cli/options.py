@@ -1,15 +1,50 @@
 """Options that several verbs share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 if TYPE_CHECKING:
     import torch
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class GroupedCommand(click.Command):
+    """A command whose help lists its options under headings.
+
+    Args:
+        groups: Heading -> names of parameters; what no heading has stands under the last.
+        arguments: As of a `click.Command`.
+    """
+
+    def __init__(self, groups: Mapping[str, Sequence[str]], **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.groups = groups
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List them."""
+        options = [p for p in self.get_params(ctx) if isinstance(p, click.Option)]
+        records = {option.name: option.get_help_record(ctx) for option in options}
+        listed = {name for names in self.groups.values() for name in names}
+        rest = [name for name in records if name not in listed]
+        last = list(self.groups)[-1]
+        for heading, names in self.groups.items():
+            shown = [*names, *(rest if heading == last else ())]
+            with formatter.section(heading):
+                formatter.write_dl([record for name in shown if (record := records.get(name))])
+
+
+def given_options(names: Iterable[str]) -> Iterator[str]:
+    """Those of the options that were typed, as they were declared: "--shard-rows"."""
+    context = click.get_current_context()
+    declared = {parameter.name: parameter.opts for parameter in context.command.params}
+    for name in names:
+        if name in declared and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            yield declared[name][-1]
 
 
 def dtype_option(help_text: str) -> Callable[[Command], Command]:
@@ -23,50 +58,49 @@ def dtype_option(help_text: str) -> Callable[[Command], Command]:
     )
 
 
-_READING = (
-    click.option("--dialect", help="Name of the source's dialect or ecosystem; default: detected."),
-    click.option(
-        "--table",
-        type=click.Path(path_type=Path, dir_okay=False),
-        help="A TOML file with a dialect of your own. A conversion --to its name writes it.",
-    ),
-    click.option("--architecture", help="Name of the architecture, if the file does not show it."),
-    click.option(
-        "--set",
-        "settings",
-        multiple=True,
-        metavar="FIELD=VALUE",
-        help="Set a fact that tensors do not show, such as num_heads=3. May be repeated.",
-    ),
-    click.option(
-        "--prefer",
-        metavar="KEY",
-        help="Which state dict of a torch checkpoint to read; default: averaged weights.",
-    ),
-    click.option(
-        "--tower",
-        metavar="PREFIX",
-        help="In a larger model, what the ViT's tensor names begin with; default: detected.",
-    ),
-    click.option(
-        "--ignore",
-        multiple=True,
-        metavar="PATTERN",
-        help="Leave tensors out, such as 'aux_head.*'. May be repeated.",
-    ),
-)
-_ADAPTING = (
-    click.option(
-        "--adapter",
-        metavar="DIR_OR_REPO",
-        help="A LoRA or DoRA adapter of PEFT to merge into the model.",
-    ),
-    click.option(
-        "--lora-scale",
-        type=float,
-        metavar="NUMBER",
-        help="lora_alpha / r, where no adapter_config.json says it.",
-    ),
+_READING: Mapping[str, dict[str, Any]] = {
+    "--dialect": {"help": "Name of the source's dialect or ecosystem; default: detected."},
+    "--table": {
+        "type": click.Path(path_type=Path, dir_okay=False),
+        "help": "A TOML file with a dialect of your own. A conversion --to its name writes it.",
+    },
+    "--architecture": {"help": "Name of the architecture, if the file does not show it."},
+    "--set": {
+        "multiple": True,
+        "metavar": "FIELD=VALUE",
+        "help": "Set a fact that tensors do not show, such as num_heads=3. May be repeated.",
+    },
+    "--prefer": {
+        "metavar": "KEY",
+        "help": "Which state dict of a torch checkpoint to read; default: averaged weights.",
+    },
+    "--tower": {
+        "metavar": "PREFIX",
+        "help": "In a larger model, what the ViT's tensor names begin with; default: detected.",
+    },
+    "--ignore": {
+        "multiple": True,
+        "metavar": "PATTERN",
+        "help": "Leave tensors out, such as 'aux_head.*'. May be repeated.",
+    },
+    "--rescue": {
+        "is_flag": True,
+        "help": "Of a whole model that torch.save wrote, take the tensors as data; runs nothing.",
+    },
+    "--adapter": {
+        "metavar": "DIR_OR_REPO",
+        "help": "A LoRA or DoRA adapter of PEFT to merge into the model.",
+    },
+    "--lora-scale": {
+        "type": float,
+        "metavar": "NUMBER",
+        "help": "lora_alpha / r, where no adapter_config.json says it.",
+    },
+}
+_COMPUTING = click.option(
+    "--dtype",
+    type=click.Choice(["float32", "bfloat16"]),
+    help="Compute the weights of a quantised file in this.",
 )
 _CHANGING = (
     click.option("--image-size", help="Resample positions: 384 or 224x320 (height x width)."),
@@ -104,7 +138,10 @@ _REPORTING = (
 )
 _JSON_LINES = (
     click.option(
-        "--json", "as_json", is_flag=True, help="Print a line of JSON for each image as it comes."
+        "--json",
+        "as_json",
+        is_flag=True,
+        help="Print a line of JSON for each image, or, with a directory, for what happens.",
     ),
     _QUIET,
 )
@@ -112,7 +149,23 @@ _JSON_LINES = (
 
 def reading_options(command: Command) -> Command:
     """Options on how to read a checkpoint."""
-    return apply_options((*_READING, *_ADAPTING), command)
+    return apply_options(
+        tuple(click.option(flag, **said) for flag, said in _READING.items()), command
+    )
+
+
+def reading_options_of(side: str) -> Callable[[Command], Command]:
+    """The same for one of two checkpoints, such as `--table-b`; they come before those for both."""
+    only = {"help": f"For {side.upper()} only."}
+    options = tuple(
+        click.option(f"{flag}-{side}", **said | only) for flag, said in _READING.items()
+    )
+    return lambda command: apply_options(options, command)
+
+
+def computing_option(command: Command) -> Command:
+    """`--dtype` of verbs that cast no weights: what quantised ones are computed in."""
+    return _COMPUTING(command)
 
 
 def changing_options(command: Command) -> Command:
@@ -166,24 +219,30 @@ def parse_classes(options: tuple[str, ...]) -> list[str] | None:
     return [name.strip() for row in rows for name in row or [""]]
 
 
-def parse_reading(options: dict[str, Any]) -> dict[str, Any]:
-    """The reading options, as `vitconvert.load_checkpoint` takes them."""
-    names = ("dialect", "architecture", "table", "prefer", "tower", "ignore")
-    return {
-        **{name: options[name] for name in names},
-        "overrides": parse_settings(options["settings"]),
-        **parse_adapting(options, options["adapter"]),
-    }
+def parse_reading(options: dict[str, Any], side: str | None = None) -> dict[str, Any]:
+    """The reading options, as `vitconvert.load_checkpoint` takes them.
+
+    Args:
+        options: What was given.
+        side: One of two checkpoints, of which the options of `reading_options_of` speak.
+    """
+    said = {name: options[name] for name in map(_name, _READING)}
+    for name in said if side else ():
+        own = options[f"{name}_{side}"]
+        said[name] = (*said[name], *own) if isinstance(own, tuple) else own or said[name]
+    said["overrides"] = parse_settings(said.pop("set"))
+    said["dequantise"] = None if options["dtype"] == "keep" else options["dtype"]
+    if said["adapter"]:
+        from vitconvert.sources import locate
+
+        # As the model is, but for its revision and tower.
+        where = locate_options(options) | {"revision": None, "tower": None}
+        said["adapter"] = locate(said["adapter"], **where)
+    return said
 
 
-def parse_adapting(options: dict[str, Any], adapter: str | None) -> dict[str, Any]:
-    """`--adapter`, located as the model is but for its revision, and `--lora-scale`."""
-    if adapter is None:
-        return {"adapter": None, "lora_scale": options["lora_scale"]}
-    from vitconvert.sources import locate
-
-    located = locate(adapter, **{**locate_options(options), "revision": None})
-    return {"adapter": located, "lora_scale": options["lora_scale"]}
+def _name(flag: str) -> str:
+    return flag.removeprefix("--").replace("-", "_")
 
 
 def locate_options(options: dict[str, Any]) -> dict[str, Any]:

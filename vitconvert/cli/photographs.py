@@ -1,12 +1,12 @@
-"""What `predict` and `embed` share."""
+"""What `predict`, `embed` and `attention` share."""
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
@@ -25,31 +25,35 @@ from vitconvert.cli.report import tell
 
 if TYPE_CHECKING:
     from vitconvert.checkpoint import Checkpoint
-    from vitconvert.inference.embed import Embedding
-    from vitconvert.inference.predict import Prediction
+    from vitconvert.errors import VitConvertError
     from vitconvert.preprocessing import Preprocessing
 
-    Result = TypeVar("Result", Prediction, Embedding)
+    class _Answer(Protocol):
+        """What is found of a photograph, or why nothing is."""
+
+        @property
+        def error(self) -> VitConvertError | None: ...
+
+    Result = TypeVar("Result", bound=_Answer)
 
 STDIN = "-"
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
-_PHOTOGRAPHS = (
+_ARGUMENTS = (
     click.argument("model"),
     click.argument("images", nargs=-1, required=True),
+)
+_LATER_ARGUMENTS = (
+    click.argument("model", required=False),  # not for --check
+    click.argument("images", nargs=-1),
+)
+_IMAGES = (
     click.option("-r", "--recursive", is_flag=True, help="Search subfolders too."),
     click.option(
         "-0",
         "--null",
         is_flag=True,
         help="Paths on stdin end with NUL, as from `find -print0`.",
-    ),
-    click.option(
-        "--batch-size",
-        default=8,
-        show_default=True,
-        type=click.IntRange(min=1),
-        help="How many images to compute at once.",
     ),
     click.option("--device", default="cpu", show_default=True, help="Where to compute."),
     click.option(
@@ -71,6 +75,20 @@ _PHOTOGRAPHS = (
         type=_FILE,
         help="A preprocessor_config.json, or timm's config.json, to be used for the images.",
     ),
+)
+_COMPUTING = (
+    click.option(
+        "--batch-size",
+        default=8,
+        show_default=True,
+        type=click.IntRange(min=1),
+        help="How many images to compute at once.",
+    ),
+    click.option(
+        "--threads",
+        type=click.IntRange(min=1),
+        help="How many decode images, and how many torch takes; default: all processors.",
+    ),
     dtype_option("Compute in it: bfloat16 is faster if the processor has it, but less precise."),
     click.option(
         "--fast/--no-fast",
@@ -86,10 +104,30 @@ _PHOTOGRAPHS = (
 )
 
 
-def photograph_options(command: Command) -> Command:
-    """The arguments and options that both verbs have."""
+# Headings of the help; the verbs add theirs.
+GROUPS = {
+    "Images": (
+        *("recursive", "null", "mean", "std", "crop", "preprocessor", "fast_preprocessing"),
+    ),
+    "Computing": ("device", "dtype", "batch_size", "threads", "fast"),
+    "The model's files": (
+        *("dialect", "table", "architecture", "set", "prefer", "tower", "ignore", "rescue"),
+        *("adapter", "lora_scale"),
+    ),
+    "Downloads, and others": ("revision", "token", "cache_dir", "offline"),
+}
+
+
+def image_options(command: Command) -> Command:
+    """The arguments and options of all that is about photographs."""
     rest = reading_options(fetching_options(json_line_options(command)))
-    return apply_options(_PHOTOGRAPHS, rest)
+    return apply_options((*_ARGUMENTS, *_IMAGES), rest)
+
+
+def photograph_options(command: Command) -> Command:
+    """Likewise, and how the model computes; `require_arguments` looks for the arguments."""
+    rest = reading_options(fetching_options(json_line_options(command)))
+    return apply_options((*_LATER_ARGUMENTS, *_IMAGES, *_COMPUTING), rest)
 
 
 def named_checkpoint(options: dict[str, Any]) -> "Checkpoint":
@@ -103,16 +141,37 @@ def named_checkpoint(options: dict[str, Any]) -> "Checkpoint":
 
 def shared_arguments(options: dict[str, Any], checkpoint: "Checkpoint") -> dict[str, Any]:
     """The arguments that `vitconvert.predict` and `vitconvert.embed` share."""
-    names = ("batch_size", "recursive", "fast", "fast_preprocessing", "device", "runtime")
+    if options["threads"]:
+        import torch
+
+        torch.set_num_threads(options["threads"])
+    names = (
+        "batch_size",
+        "recursive",
+        "fast",
+        "fast_preprocessing",
+        "device",
+        "threads",
+        "runtime",
+    )
     return {
         "tell": None if options["quiet"] else partial(tell, err=True),
         **{name: options[name] for name in names},
         "dtype": parse_dtype(options["dtype"]),
-        "preprocessing": _stated(options, checkpoint),
+        "preprocessing": parse_preprocessing(options, lambda: checkpoint),
     }
 
 
-def _stated(options: dict[str, Any], checkpoint: "Checkpoint") -> "Preprocessing | None":
+def require_arguments(options: dict[str, Any]) -> None:
+    """MODEL and IMAGES are missing only where nothing is computed."""
+    for name in ("model", "images"):
+        if not options[name]:
+            raise click.UsageError(f"Missing argument '{name.upper()}'.")
+
+
+def parse_preprocessing(
+    options: dict[str, Any], checkpoint: "Callable[[], Checkpoint]"
+) -> "Preprocessing | None":
     """What the options say of photographs, which is told on stderr; None if they say nothing."""
     from vitconvert.inference.stating import StatedPixels
 
@@ -124,7 +183,8 @@ def _stated(options: dict[str, Any], checkpoint: "Checkpoint") -> "Preprocessing
     )
     if not stated:
         return None
-    found = stated.applied_to(checkpoint.preprocessing, checkpoint.config)
+    known = checkpoint()
+    found = stated.applied_to(known.preprocessing, known.config)
     if not options["quiet"]:
         tell(f"preprocessing: {found.origin}", err=True)
     return found
@@ -144,12 +204,14 @@ def named_images(options: dict[str, Any]) -> Iterator[str]:
     """IMAGES, where `-` is replaced by the paths on stdin."""
     for image in options["images"]:
         if image == STDIN:
-            yield from _listed(b"\0" if options["null"] else b"\n")
+            yield from listed_on_stdin(options)
         else:
             yield image
 
 
-def _listed(separator: bytes) -> Iterator[str]:
+def listed_on_stdin(options: dict[str, Any]) -> Iterator[str]:
+    """The paths on stdin."""
+    separator = b"\0" if options["null"] else b"\n"
     lines: Iterable[bytes] = sys.stdin.buffer
     if separator != b"\n":
         lines = sys.stdin.buffer.read().split(separator)

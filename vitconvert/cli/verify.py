@@ -8,6 +8,7 @@ import click
 
 from vitconvert.cli.audit import audit_model, audit_options
 from vitconvert.cli.options import (
+    computing_option,
     fetching_options,
     locate_options,
     parse_reading,
@@ -68,6 +69,7 @@ def command(name: str, help_text: str) -> click.Command:
     )
     @click.option("--force", is_flag=True, help="Replace the page if it exists.")
     @audit_options
+    @computing_option
     @reading_options
     @fetching_options
     @reporting_options

@@ -32,6 +32,7 @@ _LEAST = {
     **dict.fromkeys(("num_classes", "num_registers", "representation_size"), 0),
     **dict.fromkeys(("pool_heads", "pool_mlp_dim"), 0),
 }
+_OF_TWO_STEPS = ("attention_norm", "gated_mlp", "mlp_norm")  # of blocks of one attention, one MLP
 
 
 def contradictions(config: Config) -> list[str]:
@@ -131,6 +132,8 @@ def _norm_and_attention(config: Config) -> list[str]:
         problems.append(f"kv_heads has {len(config.kv_heads)} numbers for {config.depth} blocks")
     if any(heads < 1 or config.num_heads % heads for heads in config.kv_heads):
         problems.append(f"kv_heads must divide num_heads = {config.num_heads}")
+    if config.whole_qk_norm and (config.qk_norm or config.kv_heads):
+        problems.append("whole_qk_norm excludes qk_norm and kv_heads")
     if not config.attention_proj and not config.even_heads:
         problems.append(
             f"without an output projection, {config.num_heads} heads of {config.head_dim} must "
@@ -144,7 +147,7 @@ def _branches(config: Config) -> list[str]:
         return []
     problems = [
         f"{name} needs branches = 1"
-        for name in ("kv_heads", "qk_norm", "attention_norm", "gated_mlp", "mlp_norm")
+        for name in ("kv_heads", "qk_norm", "whole_qk_norm", *_OF_TWO_STEPS)
         if getattr(config, name)
     ]
     if config.block_order != "pre" or config.block_relative_positions:
@@ -159,7 +162,7 @@ def _parallel_order(config: Config) -> list[str]:
         return []
     problems = [
         f"{name} and block_order = 'parallel' exclude each other"
-        for name in ("kv_heads", "attention_norm", "gated_mlp", "mlp_norm")
+        for name in ("kv_heads", "whole_qk_norm", *_OF_TWO_STEPS)
         if getattr(config, name)
     ]
     if not (config.attention_proj and config.mlp_bias and config.mlp_layer_scale):
@@ -172,7 +175,7 @@ def _parallel_order(config: Config) -> list[str]:
 def _differential(config: Config) -> list[str]:
     if not config.differential:
         return []
-    present = {"kv_heads": config.kv_heads, "qk_norm": config.qk_norm}
+    present = {name: getattr(config, name) for name in ("kv_heads", "qk_norm", "whole_qk_norm")}
     present |= {"branches": config.parallel_branches, "rope": config.rope != "none"}
     problems = [
         f"{name} and differential attention exclude each other"

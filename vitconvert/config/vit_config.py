@@ -97,7 +97,8 @@ class ViTConfig:
     kv_heads: tuple[int, ...] = ()  # heads of k and v in each block (Sapiens2); (): num_heads
     qkv_bias: bool = True  # in parallel order, of the matrix that q, k, v and the MLP share
     differential: bool = False  # a head is the difference of two attentions, half as wide each
-    qk_norm: bool = False
+    qk_norm: bool = False  # on each head of q and k
+    whole_qk_norm: bool = False  # on q and k before they are split into heads (InternViT 6B)
     attention_norm: bool = False  # on the heads' joined outputs, before the projection
     attention_proj: bool = True  # lucidrains leaves it out for a single head
     proj_bias: bool = True

@@ -52,6 +52,15 @@ class ReadFormat(Protocol):
         """
 
 
+class RescuedFormat(ReadFormat, Protocol):
+    """The module of a format that programs write whole objects in, too."""
+
+    def rescue_file(
+        self, path: Path, members: Mapping[str, Member], prefer: tuple[str, ...], /
+    ) -> Container:
+        """Read a file as `open_file` does, and of whole objects their tensors as data."""
+
+
 class WrittenFormat(ReadFormat, Protocol):
     """The module of a format that is written, too.
 

@@ -10,11 +10,11 @@ import stat
 from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from vitconvert import formats
 from vitconvert.containers.container import Container
-from vitconvert.containers.format_modules import module_of
+from vitconvert.containers.format_modules import RescuedFormat, module_of
 from vitconvert.containers.shards import open_shards
 from vitconvert.containers.weights_files import distributed, is_distributed
 from vitconvert.errors import CorruptFile, SourceError, UnsafeFile, nearest
@@ -52,7 +52,7 @@ _FOREIGN: tuple[tuple[bytes, str, str], ...] = (
 )
 
 
-def open_container(path: Path, *, prefer: tuple[str, ...] = ()) -> Container:
+def open_container(path: Path, *, prefer: tuple[str, ...] = (), rescue: bool = False) -> Container:
     """Open a checkpoint and read its header, whatever its suffix says.
 
     Every format of `vitconvert/formats.py` is read, and the index of a sharded checkpoint. Nothing
@@ -63,6 +63,7 @@ def open_container(path: Path, *, prefer: tuple[str, ...] = ()) -> Container:
         path: The file.
         prefer: Wrapper keys of a torch checkpoint to try before the usual ones; for instance
             `("state_dict",)` for the plain weights where averaged ones lie beside them.
+        rescue: Of whole objects that a torch checkpoint holds, read the tensors as data.
 
     Raises:
         SourceError: There is no file to read at this path.
@@ -71,18 +72,18 @@ def open_container(path: Path, *, prefer: tuple[str, ...] = ()) -> Container:
     """
     start = _first_bytes(path)
     if _is_index(start):
-        return open_shards(path, partial(_open_shard, prefer=prefer))
-    return _open_file(path, start, prefer)
+        return open_shards(path, partial(_open_shard, prefer=prefer, rescue=rescue))
+    return _open_file(path, start, prefer, rescue)
 
 
-def _open_shard(path: Path, *, prefer: tuple[str, ...]) -> Container:
+def _open_shard(path: Path, *, prefer: tuple[str, ...], rescue: bool) -> Container:
     start = _first_bytes(path)
     if _is_index(start):
         raise CorruptFile("An index names another index.", evidence={"file": path})
-    return _open_file(path, start, prefer)
+    return _open_file(path, start, prefer, rescue)
 
 
-def _open_file(path: Path, start: bytes, prefer: tuple[str, ...]) -> Container:
+def _open_file(path: Path, start: bytes, prefer: tuple[str, ...], rescue: bool) -> Container:
     if _is_part(path):
         raise distributed(path.parent)
     members: Mapping[str, Member] = {}
@@ -94,7 +95,10 @@ def _open_file(path: Path, start: bytes, prefer: tuple[str, ...]) -> Container:
         form = _format_of_archive(path, members)
     else:
         form = _format_of(path, start)
-    return module_of(form).open_file(path, members, prefer)
+    module = module_of(form)
+    if rescue and hasattr(module, "rescue_file"):
+        return cast(RescuedFormat, module).rescue_file(path, members, prefer)
+    return module.open_file(path, members, prefer)
 
 
 def _is_part(path: Path) -> bool:

@@ -117,6 +117,10 @@ class SequentialWriter(io.RawIOBase):
             rest = rest[len(part) :]
         return size
 
+    def writable(self) -> bool:
+        """It is, as programs that write to files of Python ask."""
+        return True
+
     def tell(self) -> int:
         """How many bytes were written."""
         return self._position
@@ -249,7 +253,9 @@ def require_possible(path: Path) -> None:
 
 
 @contextmanager
-def whole_file(path: Path, *, read_soon: bool = True) -> Iterator[SequentialWriter]:
+def whole_file(
+    path: Path, *, read_soon: bool = True, scratch: Path | None = None
+) -> Iterator[SequentialWriter]:
     """Write to a temporary file that replaces `path` when the block ends without an error.
 
     Whatever interrupts the block, `path` keeps what it had and nothing is left beside it. The
@@ -259,6 +265,7 @@ def whole_file(path: Path, *, read_soon: bool = True) -> Iterator[SequentialWrit
     Args:
         path: The file.
         read_soon: As for SequentialWriter.
+        scratch: Where the temporary file lies, on the same file system; by default, beside it.
 
     Raises:
         UsageError: `path` is a directory, or no file can be made in its directory.
@@ -270,7 +277,7 @@ def whole_file(path: Path, *, read_soon: bool = True) -> Iterator[SequentialWrit
         raise UsageError(
             "The directory of the output does not exist.", evidence={"directory": path.parent}
         )
-    temporary = path.parent / f".vitconvert-{secrets.token_hex(8)}.part"
+    temporary = (scratch or path.parent) / f".vitconvert-{secrets.token_hex(8)}.part"
     try:
         # Not tempfile, whose files no one else may read.
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o666)

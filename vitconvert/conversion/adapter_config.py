@@ -87,6 +87,8 @@ def parse_adapter_config(content: Mapping[str, Any], file: str) -> AdapterConfig
     """
     reader = _Fields(content, file)
     _check_method(reader)
+    # Read, but without effect: PEFT sets it aside for nn.Linear.
+    reader.flag("fan_in_fan_out")
     return AdapterConfig(
         rank=reader.number("r", int),
         alpha=reader.number("lora_alpha", float),

@@ -48,6 +48,7 @@ class AdapterNames:
         rest: Plain name -> name in the file, of all others.
         replaced: Plain name -> name in the file, of those that the saved ones stand in place of.
         adapters: What the file calls its adapters.
+        inside: Modules inside another one with low-rank matrices: out_proj of MultiheadAttention.
     """
 
     low_rank: Mapping[str, Mapping[str, str]]
@@ -55,6 +56,7 @@ class AdapterNames:
     rest: Mapping[str, str]
     replaced: Mapping[str, str]
     adapters: frozenset[str]
+    inside: frozenset[str]
 
     @property
     def has_base(self) -> bool:
@@ -70,12 +72,14 @@ def read_names(names: Iterable[str]) -> AdapterNames:
     saved: dict[str, str] = {}
     rest: dict[str, str] = {}
     replaced: dict[str, str] = {}
-    adapters = set()
+    adapters, inside = set(), set()
     for name in names:
         plain = name.removeprefix(_OUTERMOST)
         if match := _ROLE.fullmatch(plain):
             bias = ".bias" if match["kind"] == "bias" else ""
-            low_rank[_WRAPPED.sub("", match["module"])][_ROLES[match["role"]] + bias] = name
+            module = _WRAPPED.sub("", match["module"])
+            inside |= {module} - {match["module"]}
+            low_rank[module][_ROLES[match["role"]] + bias] = name
             adapters.add(match["adapter"])
         elif match := _SAVED.search(plain):
             saved[_SAVED.sub(".", plain)] = name
@@ -90,4 +94,5 @@ def read_names(names: Iterable[str]) -> AdapterNames:
         rest=rest,
         replaced=replaced,
         adapters=frozenset(adapters - {None}),
+        inside=frozenset(inside),
     )

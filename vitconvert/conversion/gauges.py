@@ -29,6 +29,7 @@ class Gauge:
         free: Whether it leaves every number as it is, so that nobody need allow it.
         zero: Tensors that it leaves out, which are refused where they are not zero.
         lossy: Whether the function is another one after it, so that the change is told in numbers.
+        narrows: Whether it leaves out the last of the outputs, and keeps the others.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Gauge:
     free: bool = False
     zero: tuple[str, ...] = ()
     lossy: bool = False
+    narrows: bool = False
 
 
 def _without_class_position(config: ViTConfig) -> ViTConfig | None:
@@ -80,7 +82,8 @@ def _key_bias_cancels(config: ViTConfig) -> bool:
     A rotary embedding turns it by the position, a norm of q and k rescales it, and heads that are
     differences have two softmaxes, for each of which it holds.
     """
-    return config.joined_qkv and config.qkv_bias and config.rope == "none" and not config.qk_norm
+    normed = config.qk_norm or config.whole_qk_norm
+    return config.joined_qkv and config.qkv_bias and config.rope == "none" and not normed
 
 
 def _drop_key_bias(tensors: Tensors, config: ViTConfig) -> Tensors:
@@ -170,6 +173,11 @@ def _store_periods(tensors: Tensors, config: ViTConfig) -> Tensors:
     return {**tensors, "rope.periods": periods}
 
 
+def _with_class_token_alone(config: ViTConfig) -> ViTConfig | None:
+    concatenates = config.pooling == "token_avg" and not config.num_classes
+    return config.replace(pooling="token") if concatenates else None
+
+
 def _with_head_bias(config: ViTConfig) -> ViTConfig | None:
     adds = config.num_classes and not config.head_bias
     return config.replace(head_bias=True) if adds else None
@@ -223,6 +231,14 @@ GAUGES: Mapping[str, Gauge] = {
             alters=("blocks.{i}.norm1.bias", "blocks.{i}.attn.proj.bias"),
             config=_without_qkv_bias,
             tensors=_fold_qkv_bias,
+        ),
+        Gauge(
+            name="class-token-alone",
+            change="the features are the class token's, without the mean of the patches beside it",
+            alters=(),
+            config=_with_class_token_alone,
+            tensors=lambda tensors, _: tensors,
+            narrows=True,
         ),
         Gauge(
             name="norm-after-pooling",

@@ -41,6 +41,7 @@ class Statements:
         name: The one that the reference gives, such as `timm:NAME`.
         trained: What a training program wrote beside the weights: it may name an architecture.
         file_name: Of the weights; it may begin with an architecture's name.
+        doubts: What was said and is left out here, because the tensors contradict it.
     """
 
     user: Mapping[str, Any] = field(default_factory=dict)
@@ -51,6 +52,7 @@ class Statements:
     name: str | None = None
     trained: Mapping[str, object] = field(default_factory=dict)
     file_name: str = ""
+    doubts: tuple[str, ...] = ()
 
     def facts(self, table: Table) -> Facts:
         """The strongest statement on each field, read with a dialect's table.
@@ -70,6 +72,11 @@ class Statements:
             facts_from_config(table, self.config, known=user),
         )
         return weigh_statements(table, stronger, self._named_facts(table))
+
+    @property
+    def arguments(self) -> Mapping[str, Any]:
+        """What a training script was called with, if that was written beside the weights."""
+        return _arguments(self.trained)
 
     def _own_fields(self) -> dict[str, Any]:
         try:
@@ -113,15 +120,11 @@ class Statements:
 
     def _named_facts(self, table: Table) -> Facts:
         """Facts of the architecture that the user, the config, the reference or the file names."""
-        key = table.config_file.architecture if table.config_file else ""
         ecosystem = (table.config_file and table.config_file.architectures) or table.ecosystem
         if not named(ecosystem):
             return {}
-        # The reference comes before the config: timm's quickgelu names lead to repositories whose
-        # config names another architecture.
-        name = self.architecture or self.name or look_up(self.config, key)
-        if name:
-            return state(_row(ecosystem, str(name)), f"architecture {name}")
+        if name := self._stated_name(table):
+            return state(_row(ecosystem, name), f"architecture {name}")
         for where, name in (
             *_trained_as(self.trained),
             ("the file name begins with", self.file_name),
@@ -130,12 +133,36 @@ class Statements:
                 return state(_row(ecosystem, guess), f"assumed: {where} {guess}; {FILE}")
         return {}
 
+    def _stated_name(self, table: Table) -> str | None:
+        # The reference comes before the config: timm's quickgelu names lead to repositories whose
+        # config names another architecture.
+        key = table.config_file.architecture if table.config_file else ""
+        name = self.architecture or self.name or look_up(self.config, key)
+        return str(name) if name else None
+
+    def names(self, table: Table) -> Iterator[str]:
+        """What the architecture is called, with its tag, by the user or by the checkpoint itself.
+
+        The name of a file is none of them: it tells nothing but where somebody kept it.
+        """
+        if name := self._stated_name(table):
+            yield name
+        else:
+            yield from (name for _, name in _trained_as(self.trained))
+
+
+def _arguments(trained: Mapping[str, object]) -> Mapping[str, Any]:
+    """What a training script was called with."""
+    args = trained.get("args")
+    return args if isinstance(args, Mapping) else {}
+
 
 def _trained_as(trained: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     """The names that training scripts of timm and torchvision leave in a checkpoint."""
-    args = trained.get("args")
-    of_args = args.get("model") if isinstance(args, Mapping) else None
-    for where, name in (("arch", trained.get("arch")), ("args.model", of_args)):
+    for where, name in (
+        ("arch", trained.get("arch")),
+        ("args.model", _arguments(trained).get("model")),
+    ):
         if isinstance(name, str):
             yield f"{where} beside the weights is", name
 

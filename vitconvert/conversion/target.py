@@ -141,5 +141,4 @@ def _require_same_function(table: Table, config: ViTConfig, read_back: ViTConfig
             f"{table.title} computes another function of these weights.",
             evidence={"table": table.file},
             details=differences,
-            hint="choose another target, or state the change: --set field=value.",
         )

@@ -161,7 +161,8 @@ def _read_heads(found: Findings) -> None:
     if inner is None:
         return
     table = found.binding.table
-    always = {d.name: (d.value, table.origin) for d in table.defaults if d.condition is None}
+    defaults = (default for default in table.defaults if default.holds(found.look_up))
+    always = {default.name: (default.value, table.origin) for default in defaults}
     said = always | found.stated
     for field, other in (("num_heads", "head_dim"), ("head_dim", "num_heads")):
         if field in said and not (field in always and other in found.stated):

@@ -69,12 +69,11 @@ def _none_of_them(to: str | Table, errors: Mapping[str, NotRepresentable]) -> No
         key=lambda name: (_distance(errors[name]), len(reasons[name])),
         default=None,
     )
-    evidence = {"nearest": reasons[nearest]} if nearest else {}
-    if len(reasons) > 1:
-        evidence["others"] = f"{len(reasons) - 1}; -v lists them (in Python, details)"
+    come_near = f"; the nearest is {reasons[nearest]}" if nearest else ""
+    others = f"{len(reasons) - 1}; -v lists them (in Python, details)"
     refusal = NotRepresentable(
-        f"No dialect of {_name(to)!r} computes the function of these weights.",
-        evidence=evidence,
+        f"No dialect of {_name(to)!r} computes the function of these weights{come_near}.",
+        evidence={"others": others} if len(reasons) > 1 else {},
         details=list(reasons.values()),
     )
     refusal.folded = True
@@ -116,7 +115,7 @@ def choose_gauged_target(
                 target, passed_over = found
                 return target, (*gauges, *_for_zeros(target, model, allow)), passed_over
         error.steps, offer = _offer(to, model) or ((), None)
-        error.hint = offer or error.hint
+        error.hint = offer or _without_head(to, model) or error.hint
         error.holders = tuple(_fitting_ecosystems(model))
         error.meaning = f"Targets that hold it as it is: {', '.join(error.holders)}."
         raise
@@ -148,6 +147,18 @@ def _offer(to: str | Table, model: DescribedModel) -> tuple[tuple[str, ...], str
     return None
 
 
+def _without_head(to: str | Table, model: DescribedModel) -> str | None:
+    """What makes the ViT fit without its head, if only that stands in the way."""
+    if not model.config.num_classes:
+        return None
+    bare = replace(model, config=model.config.replace(num_classes=0), labels=None)
+    if _fitting(to, bare, (), ()):
+        return "without its head it fits: --num-classes 0."
+    steps, _ = _offer(to, bare) or ((), None)
+    names = " ".join(f"--allow {step}" for step in steps)
+    return f"without its head it fits: --num-classes 0 {names}." if steps else None
+
+
 def _hint(
     target: Target, gauges: Sequence[Gauge], modules: Sequence[str], model: DescribedModel
 ) -> tuple[tuple[str, ...], str]:
@@ -157,6 +168,8 @@ def _hint(
     names = " ".join(f"--allow {step}" for step in steps)
     # Headers do not tell whether what the target leaves out is zero.
     condition = "".join(f"; {step} only if the bias of the keys is not zero" for step in zeroing)
+    if fewer := [gauge.change for gauge in gauges if gauge.narrows]:
+        return steps, f"{names} makes it fit: {', '.join(fewer)}{condition}."
     if lossy := [gauge.change for gauge in gauges if gauge.lossy]:
         changes = f"it is lossy ({', '.join(lossy)}), and its effect on the outputs is measured"
         return steps, f"{names} makes it fit; {changes}{condition}."

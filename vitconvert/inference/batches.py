@@ -21,7 +21,10 @@ from vitconvert.preprocessing.values import size_text
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-# An image's path, None for an open image; and its tensor, or the reason why there is none.
+# A file, an open image, the content of a file, what reads that, or the reason why there is none.
+Picture = Path | Image.Image | bytes | Callable[[], bytes] | VitConvertError
+
+# The path of a file, None for other images; and its tensor, or the reason why there is none.
 Output = tuple[Path | None, Tensor | VitConvertError]
 
 _MAX_CONCURRENT_BATCHES = 8  # each has activations of its own
@@ -70,22 +73,25 @@ def check_batches(model: ViT, preprocessing: Preprocessing, batch_size: int) -> 
 def run_in_batches(
     model: ViT,
     compute: Compute,
-    images: Iterable[Path | Image.Image],
+    images: Iterable[Picture],
     preprocessing: Preprocessing,
     *,
     batch_size: int,
     fast_preprocessing: bool,
     engine: Engine | None = None,
+    threads: int | None = None,
 ) -> Iterator[Output]:
     """For each image, in order, its row of `compute(batch)`: float32, on the CPU.
 
     An image that cannot be read, or does not fit, gives an error instead, and the rest goes on.
     Memory holds one batch of prepared images more than those that are computed, and as many open
-    images as there are processors.
+    images as there are threads: as processors, if `threads` does not say how many. A GPU computes a
+    batch while the next is gathered and sent to it.
     """
+    threads = threads or processors()
 
-    def prepare(image: Path | Image.Image) -> Output:
-        return _prepare(image, preprocessing, fast=fast_preprocessing)
+    def prepare(image: Picture) -> Output:
+        return prepare_image(image, preprocessing, fast=fast_preprocessing)
 
     def compute_batch(batch: list[Output]) -> list[Output]:
         return _compute_batch(model, compute, batch)
@@ -96,12 +102,8 @@ def run_in_batches(
     count = None if len(first) > batch_size else len(first)
     concurrent = count is None and _may_run_concurrently(model)
     if engine:
-        threads = torch.get_num_threads()
-        streams = _workers() if concurrent else 1
-        compute = (
-            engine.ready(images=count, batch=batch_size, threads=threads, streams=streams)
-            or compute
-        )
+        how = {"threads": torch.get_num_threads(), "streams": _workers() if concurrent else 1}
+        compute = engine.ready(images=count, batch=batch_size, **how) or compute
     computed: Iterable[list[Output]]
     if concurrent:
         computed = _run_concurrently(
@@ -109,8 +111,14 @@ def run_in_batches(
             _split(images, batch_size),
         )
     else:
-        prepared = map_with_prefetch(prepare, images, prefetch=batch_size + processors())
-        computed = map(compute_batch, _split(prepared, batch_size))
+        prepared = map_with_prefetch(
+            prepare, images, prefetch=batch_size + threads, threads=threads
+        )
+        batches = _split(prepared, batch_size)
+        if _on_gpu(model):
+            computed = _in_turns(partial(_start_batch, model, compute), batches)
+        else:
+            computed = map(compute_batch, batches)
     for batch in computed:
         yield from batch
 
@@ -148,6 +156,19 @@ def map_with_prefetch(
         pool.shutdown(cancel_futures=True)
 
 
+def _in_turns(
+    start: Callable[[Item], Callable[[], Result]], items: Iterable[Item]
+) -> Iterator[Result]:
+    """`start(item)()` of each item, in order; before one is waited for, the next is started."""
+    started: deque[Callable[[], Result]] = deque()
+    for item in items:
+        started.append(start(item))
+        if len(started) > 1:
+            yield started.popleft()()
+    while started:
+        yield started.popleft()()
+
+
 def processors() -> int:
     """How many processors this process may use, as far as the system tells."""
     if hasattr(os, "sched_getaffinity"):
@@ -180,9 +201,14 @@ def _workers() -> int:
     return min(torch.get_num_threads(), _MAX_CONCURRENT_BATCHES)
 
 
+def _on_gpu(model: ViT) -> bool:
+    """Whether an NVIDIA or AMD GPU computes it, which torch both calls "cuda"."""
+    return next(model.parameters()).device.type == "cuda"
+
+
 def _run_concurrently(
-    function: Callable[[list[Path | Image.Image]], list[Output]],
-    batches: Iterable[list[Path | Image.Image]],
+    function: Callable[[list[Picture]], list[Output]],
+    batches: Iterable[list[Picture]],
 ) -> Iterator[list[Output]]:
     allowed = torch.get_num_threads()
     workers = _workers()
@@ -196,8 +222,11 @@ def _run_concurrently(
         torch.set_num_threads(allowed)
 
 
-def _prepare(image: Path | Image.Image, preprocessing: Preprocessing, *, fast: bool) -> Output:
-    path = None if isinstance(image, Image.Image) else image
+def prepare_image(image: Picture, preprocessing: Preprocessing, *, fast: bool = False) -> Output:
+    """An image's path, None for an open image; and what the model reads of it, or the reason."""
+    path = image if isinstance(image, Path) else None
+    if isinstance(image, VitConvertError):
+        return None, image
     try:
         if path is not None and os.path.isdir(path):  # noqa: PTH112 (never an error)
             raise SourceError(
@@ -205,6 +234,8 @@ def _prepare(image: Path | Image.Image, preprocessing: Preprocessing, *, fast: b
                 evidence={"image": path},
                 hint="--recursive (in Python, recursive=True) looks into subfolders too.",
             )
+        if callable(image) and not isinstance(image, Image.Image):
+            image = image()
         return path, preprocessing(image, fast=fast)
     except VitConvertError as error:
         if path is not None:
@@ -215,9 +246,7 @@ def _prepare(image: Path | Image.Image, preprocessing: Preprocessing, *, fast: b
 def _compute_batch(
     model: ViT, compute: Callable[[Tensor], Tensor], batch: list[Output]
 ) -> list[Output]:
-    images = [image for _, image in batch if isinstance(image, Tensor)]
-    rows = iter(_compute(model, compute, images))
-    return [(path, next(rows) if isinstance(image, Tensor) else image) for path, image in batch]
+    return _filled(batch, _compute(model, compute, _tensors(batch)))
 
 
 @torch.inference_mode()
@@ -228,3 +257,44 @@ def _compute(
         return ()
     like = next(model.parameters())
     return compute(torch.stack(images).to(like)).float().cpu()
+
+
+def _start_batch(
+    model: ViT, compute: Callable[[Tensor], Tensor], batch: list[Output]
+) -> Callable[[], list[Output]]:
+    """Have a GPU compute a batch, and return at once with what waits for it.
+
+    The images lie in page-locked memory, which the GPU reads by itself, and it writes the rows to
+    such memory. torch keeps that for the next batch, and gives none of it away that is still being
+    copied. Not tried on a GPU yet.
+    Source: https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html.
+    """
+    images = _tensors(batch)
+    if not images:
+        return lambda: batch
+    like = next(model.parameters())
+    with torch.inference_mode():
+        gathered = torch.empty((len(images), *images[0].shape), pin_memory=True)
+        torch.stack(images, out=gathered)
+        rows = compute(gathered.to(like.device, like.dtype, non_blocking=True)).float()
+        copied = rows.to("cpu", non_blocking=True)
+        written = torch.Event(
+            like.device, blocking=True
+        )  # a thread that waits leaves its processor
+        written.record()
+
+    def finish() -> list[Output]:
+        written.synchronize()
+        return _filled(batch, copied.clone())  # who keeps rows keeps no such memory
+
+    return finish
+
+
+def _tensors(batch: list[Output]) -> list[Tensor]:
+    return [image for _, image in batch if isinstance(image, Tensor)]
+
+
+def _filled(batch: list[Output], rows: Iterable[Tensor]) -> list[Output]:
+    """A batch with its images replaced by rows; errors stay where they are."""
+    rest = iter(rows)
+    return [(path, next(rest) if isinstance(image, Tensor) else image) for path, image in batch]

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from vitconvert.errors import ConflictingFact, UsageError, VitConvertError
-from vitconvert.inference.batches import Engine, check_batches, run_in_batches
+from vitconvert.inference.batches import Engine, Picture, check_batches, run_in_batches
 from vitconvert.inference.images import ImageSource, find_images
 from vitconvert.model import ViT
 from vitconvert.preprocessing import Preprocessing
@@ -42,6 +42,7 @@ def embed(
     recursive: bool = False,
     fast_preprocessing: bool = False,
     engine: Engine | None = None,
+    threads: int | None = None,
 ) -> Iterator[Embedding]:
     """The features of each image, in the order of the images, one at a time.
 
@@ -62,6 +63,32 @@ def embed(
         InputMismatch: The preprocessing does not make the images that the model reads.
         ConflictingFact: The model has no projection.
     """
+    return embed_pictures(
+        model,
+        find_images(images, recursive=recursive),
+        preprocessing,
+        tokens=tokens,
+        projected=projected,
+        batch_size=batch_size,
+        fast_preprocessing=fast_preprocessing,
+        engine=engine,
+        threads=threads,
+    )
+
+
+def embed_pictures(
+    model: ViT,
+    pictures: Iterable[Picture],
+    preprocessing: Preprocessing,
+    *,
+    tokens: bool = False,
+    projected: bool = False,
+    batch_size: int = 8,
+    fast_preprocessing: bool = False,
+    engine: Engine | None = None,
+    threads: int | None = None,
+) -> Iterator[Embedding]:
+    """As `embed`, for images that are found already: one answer for each, in order."""
     check_batches(model, preprocessing, batch_size)
     if projected:
         _check_projection(model, tokens=tokens)
@@ -75,11 +102,12 @@ def embed(
     outputs = run_in_batches(
         model,
         model if projected else model.forward_features if tokens else pooled,
-        find_images(images, recursive=recursive),
+        pictures,
         preprocessing,
         batch_size=batch_size,
         fast_preprocessing=fast_preprocessing,
         engine=engine,
+        threads=threads,
     )
     return (_embedding(path, features) for path, features in outputs)
 

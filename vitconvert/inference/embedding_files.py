@@ -40,14 +40,15 @@ def check_output(path: Path, *, overwrite: bool) -> None:
 
 
 def write_embeddings(path: Path, embeddings: Iterable[Embedding]) -> int | None:
-    """Write the features of images, in their order; a file appears whole or not at all.
+    """Write the features of images, in their order.
 
         .npz            arrays "features" (images, D), or (images, N, D) of tokens, and "paths"
         .safetensors    a tensor "features", and "paths" in the metadata: a list in JSON
         .jsonl          one object for each image, {"path", "features", "error"}, failed ones too
 
-    The first two keep all features in memory until they are written, and leave out images that
-    failed.
+    The first two keep all features in memory until they are written, leave out images that failed,
+    and appear whole or not at all. Lines of JSON are written as they come, and those that are
+    written stay.
 
     Returns:
         How many images have features in the file; None if no file was written, because the first
@@ -84,7 +85,7 @@ def _collect(embeddings: Iterable[Embedding]) -> tuple[list[str], list[Tensor]]:
 
 def _write_jsonl(path: Path, embeddings: Iterable[Embedding]) -> int:
     count = 0
-    with whole_file(path) as file:
+    with path.open("wb", buffering=0) as file:  # each line at once, and whole
         for embedding in embeddings:
             line = json.dumps(embedding.to_dict())
             file.write(line.encode() + b"\n")
@@ -97,3 +98,4 @@ _WRITERS: Mapping[str, Callable[[Path, Iterable[Embedding]], int | None]] = {
     ".safetensors": _write_safetensors,
     ".jsonl": _write_jsonl,
 }
+SUFFIXES = tuple(_WRITERS)

@@ -4,6 +4,7 @@ import glob
 import os
 import re
 from collections.abc import Iterable, Iterator
+from operator import attrgetter
 from os import PathLike
 from pathlib import Path
 
@@ -23,13 +24,17 @@ _Seen = set[tuple[int, int]]  # what tells folders apart, whatever leads to them
 
 
 def find_images(
-    sources: ImageSource | Iterable[ImageSource], *, recursive: bool = False
+    sources: ImageSource | Iterable[ImageSource],
+    *,
+    recursive: bool = False,
+    suffixes: tuple[str, ...] = SUFFIXES,
 ) -> Iterator[Path | Image.Image]:
     """Files and open images as they are, the images in folders, and the matches of patterns.
 
     Folders and patterns give their images sorted by name, without hidden files. `**` in a pattern
     matches any number of folders; `recursive` looks into subfolders. A source without any image is
-    kept as it is, so that reading it later tells the user why.
+    kept as it is, so that reading it later tells the user why. In folders, `suffixes` tell what is
+    an image.
     """
     if isinstance(sources, str | PathLike | Image.Image):
         sources = [sources]
@@ -37,23 +42,23 @@ def find_images(
         if isinstance(source, Image.Image):
             yield source
         else:
-            yield from _images_at(os.fspath(source), recursive=recursive)
+            yield from _images_at(os.fspath(source), suffixes, recursive=recursive)
 
 
-def _images_at(source: str, *, recursive: bool) -> Iterator[Path]:
+def _images_at(source: str, suffixes: tuple[str, ...], *, recursive: bool) -> Iterator[Path]:
     # os.path, because Path raises for names that are too long.
     if os.path.isdir(source):  # noqa: PTH112
-        yield from _or(_images_in(Path(source), recursive=recursive), Path(source))
+        yield from _or(_images_in(Path(source), suffixes, recursive=recursive), Path(source))
     elif glob.has_magic(source) and not os.path.lexists(source):
-        yield from _or(_matches(source, recursive=recursive), Path(source))
+        yield from _or(_matches(source, suffixes, recursive=recursive), Path(source))
     else:
         yield Path(source)
 
 
-def _matches(pattern: str, *, recursive: bool) -> Iterator[Path]:
+def _matches(pattern: str, suffixes: tuple[str, ...], *, recursive: bool) -> Iterator[Path]:
     for match in map(Path, sorted(_glob(pattern))):
         if match.is_dir():
-            yield from _images_in(match, recursive=recursive) if recursive else ()
+            yield from _images_in(match, suffixes, recursive=recursive) if recursive else ()
         else:
             yield match
 
@@ -79,17 +84,21 @@ def _folders(folder: Path, seen: _Seen) -> Iterator[Path]:
                 yield from _folders(path, seen)
 
 
-def _images_in(folder: Path, *, recursive: bool, seen: _Seen | None = None) -> Iterator[Path]:
+def _images_in(
+    folder: Path, suffixes: tuple[str, ...], *, recursive: bool, seen: _Seen | None = None
+) -> Iterator[Path]:
     seen = set() if seen is None else seen
     if not _is_new(folder, seen):
         return
-    for path in sorted(folder.iterdir()):
-        if path.name.startswith("."):
-            continue
-        if path.is_dir():
-            yield from _images_in(path, recursive=recursive, seen=seen) if recursive else ()
-        elif path.suffix.lower() in SUFFIXES:
-            yield path
+    with os.scandir(folder) as entries:  # which knows folders from files without asking for each
+        visible = [entry for entry in entries if not entry.name.startswith(".")]
+    for entry in sorted(visible, key=attrgetter("name")):
+        if entry.is_dir():
+            path = Path(entry.path)
+            if recursive:
+                yield from _images_in(path, suffixes, recursive=recursive, seen=seen)
+        elif entry.name.lower().endswith(suffixes):
+            yield Path(entry.path)
 
 
 def _is_new(folder: Path, seen: _Seen) -> bool:

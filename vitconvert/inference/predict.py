@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vitconvert.config import ViTConfig
 from vitconvert.errors import ConflictingFact, UsageError, VitConvertError
-from vitconvert.inference.batches import Engine, check_batches, run_in_batches
+from vitconvert.inference.batches import Engine, Picture, check_batches, run_in_batches
 from vitconvert.inference.images import ImageSource, find_images
 from vitconvert.model import ViT
 from vitconvert.preprocessing import Preprocessing
@@ -53,6 +53,7 @@ def predict(
     recursive: bool = False,
     fast_preprocessing: bool = False,
     engine: Engine | None = None,
+    threads: int | None = None,
 ) -> Iterator[Prediction]:
     """The likeliest classes of each image, in the order of the images, one at a time.
 
@@ -69,22 +70,50 @@ def predict(
         recursive: Look into subfolders too.
         fast_preprocessing: See `Preprocessing`.
         engine: What computes in the place of the model.
+        threads: How many decode; by default, one for each processor.
 
     Raises:
         UsageError: `topk` or `batch_size` is below 1.
         InputMismatch: The preprocessing does not make the images that the model reads.
         ConflictingFact: The model has no classifier, or another number of classes than of labels.
     """
+    return predict_pictures(
+        model,
+        find_images(images, recursive=recursive),
+        preprocessing,
+        topk=topk,
+        labels=labels,
+        batch_size=batch_size,
+        fast_preprocessing=fast_preprocessing,
+        engine=engine,
+        threads=threads,
+    )
+
+
+def predict_pictures(
+    model: ViT,
+    pictures: Iterable[Picture],
+    preprocessing: Preprocessing,
+    *,
+    topk: int = 5,
+    labels: Sequence[str] | None = None,
+    batch_size: int = 8,
+    fast_preprocessing: bool = False,
+    engine: Engine | None = None,
+    threads: int | None = None,
+) -> Iterator[Prediction]:
+    """As `predict`, for images that are found already: one answer for each, in order."""
     check_batches(model, preprocessing, batch_size)
     _check(model.config, topk=topk, labels=labels)
     outputs = run_in_batches(
         model,
         model,
-        find_images(images, recursive=recursive),
+        pictures,
         preprocessing,
         batch_size=batch_size,
         fast_preprocessing=fast_preprocessing,
         engine=engine,
+        threads=threads,
     )
     return (_prediction(path, logits, topk=topk, labels=labels) for path, logits in outputs)
 

@@ -60,6 +60,9 @@ class Attention(nn.Module):
             self.v = linear(config.embed_dim, shared, bias=config.qkv_bias)
         elif not config.parallel_order:
             self.qkv = linear(config.embed_dim, 3 * inner, bias=config.qkv_bias)
+        self.q_whole_norm = norm_if(config.whole_qk_norm, inner, config)
+        self.k_whole_norm = norm_if(config.whole_qk_norm, inner, config)
+        self.whole_qk_norm = config.whole_qk_norm
         self.q_norm = norm_if(config.qk_norm, config.head_dim, config)
         self.k_norm = norm_if(config.qk_norm, config.head_dim, config)
         self.relative_position_bias_table = (
@@ -154,11 +157,15 @@ class Attention(nn.Module):
     def project(self, x: Tensor) -> Sequence[Tensor]:
         """(B, N, D) to q, k and v, each (B, heads, N, K)."""
         B, N, _ = x.shape
+        if self.qkv is not None and not self.whole_qk_norm:
+            qkv = self.qkv(x).reshape(B, N, 3, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4)
+            return cast("Sequence[Tensor]", qkv.unbind(0))
         if self.qkv is None:
-            parts = (linear(x) for linear in (self.q, self.k, self.v))
-            return [part.reshape(B, N, -1, self.head_dim).transpose(1, 2) for part in parts]
-        qkv = self.qkv(x).reshape(B, N, 3, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4)
-        return cast("Sequence[Tensor]", qkv.unbind(0))
+            q, k, v = (linear(x) for linear in (self.q, self.k, self.v))
+        else:
+            q, k, v = self.qkv(x).chunk(3, dim=-1)
+            q, k = self.q_whole_norm(q), self.k_whole_norm(k)
+        return [part.reshape(B, N, -1, self.head_dim).transpose(1, 2) for part in (q, k, v)]
 
     def _bias(self, positions: TokenPositions) -> Tensor | None:
         if self.relative_position_bias_table is None or positions.relative_index is None:

@@ -42,13 +42,23 @@ class AttentionPool(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, N, D) to (B, D)."""
-        q = self._heads(self.q(self.latent.expand(x.shape[0], -1, -1)))
-        k, v = (self._heads(part) for part in self.kv(x).chunk(2, dim=-1))
+        q, k, v = self._project(x)
         read = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
         pooled: Tensor = self.proj(read)
         if self.mlp is not None:
             pooled = pooled + self.mlp(self.norm(pooled))
         return pooled[:, 0]
+
+    def probabilities(self, x: Tensor) -> Tensor:
+        """(B, N, D) to (B, H, N): how much of each token each head reads."""
+        q, k, _ = self._project(x)
+        scores: Tensor = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
+        return scores.softmax(-1)[:, :, 0]
+
+    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        q = self._heads(self.q(self.latent.expand(x.shape[0], -1, -1)))
+        k, v = (self._heads(part) for part in self.kv(x).chunk(2, dim=-1))
+        return q, k, v
 
     def _heads(self, x: Tensor) -> Tensor:
         B, N, D = x.shape

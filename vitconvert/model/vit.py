@@ -250,14 +250,18 @@ class ViT(nn.Module):
         Raises:
             UsageError: There are no such blocks.
         """
+        return dict(self.each_attention(images, layers))
+
+    def each_attention(
+        self, images: Tensor, layers: int | Sequence[int] | None = None
+    ) -> Iterator[tuple[int, Tensor]]:
+        """Block by block what `attentions` returns, which need not be in memory together."""
         taken = chosen_layers(layers, len(self.blocks))
         blocks = self._blocks[: max(taken) + 1]
         inputs = zip(blocks, self._residual_stream(images), self._token_positions(), strict=False)
-        return {
-            layer: block.probabilities(x, positions)
-            for layer, (block, x, positions) in enumerate(inputs)
-            if layer in taken
-        }
+        for layer, (block, x, positions) in enumerate(inputs):
+            if layer in taken:
+                yield layer, block.probabilities(x, positions)
 
     def prune_heads(self, heads: Mapping[int, Collection[int]]) -> None:
         """Remove attention heads for good: `{block: heads}`, both counted from 0.
@@ -282,7 +286,7 @@ class ViT(nn.Module):
         obstacles = {
             "an output projection is missing": not self.config.attention_proj,
             "a block has several attentions": self.config.parallel_branches,
-            "a norm spans all heads": self.config.attention_norm,
+            "a norm spans all heads": self.config.attention_norm or self.config.whole_qk_norm,
             "the blocks share a table of relative positions": (
                 self.config.shared_relative_positions
             ),

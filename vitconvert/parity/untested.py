@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from torch import nn
 
 from vitconvert.checkpoint import Checkpoint
+from vitconvert.checkpoint.options import IGNORED
 from vitconvert.conversion.tensor_evidence import USER, show
 from vitconvert.errors import printable, some
 from vitconvert.programs.reference import Reference
@@ -31,6 +32,7 @@ def unseen_of_checkpoints(
     return (
         *own_code(tested),
         *shared_facts(tested, against or tested, reference),
+        *(fact for checkpoint in (tested, *others) for fact in own_head(checkpoint)),
         *(fact for checkpoint in (tested, *others) for fact in ignored_tensors(checkpoint)),
         *dropout([(reference.name, reference.model)]),
         *(order_of_classes(tested, against) if against else ()),
@@ -86,6 +88,13 @@ def _doubtful(origin: str, checkpoint: Checkpoint) -> bool:
     return origin == USER or origin.startswith((checkpoint.table.origin, "assumed"))
 
 
+def own_head(checkpoint: Checkpoint) -> Iterator[str]:
+    """What is taken for the head by its name: what it reads was assumed on both sides."""
+    if head := checkpoint.weights.head:
+        read = f"what the reference's head does (pooling {checkpoint.config.pooling})"
+        yield f"{printable(head)} reads {read}: by its name only"
+
+
 def ignored_tensors(checkpoint: Checkpoint) -> Iterator[str]:
     """Tensors that play no part, but for those whose values prove it."""
     table, binding = checkpoint.table, checkpoint.weights.recognised.binding
@@ -94,6 +103,9 @@ def ignored_tensors(checkpoint: Checkpoint) -> Iterator[str]:
         for name, reason in binding.ignored.items()
         if name not in binding.guarded and reason != NO_ELEMENTS and 0 not in binding.shapes[name]
     ]
+    said = [printable(n) for n, why in checkpoint.ledger.ignored.items() if why.startswith(IGNORED)]
+    if said:
+        yield f"{len(said)} tensor{'s' if len(said) > 1 else ''} that you ignored: {some(said)}"
     if unproved:
         tensors = "tensor" if len(unproved) == 1 else "tensors"
         whose = table.origin if table.builtin else "your table"

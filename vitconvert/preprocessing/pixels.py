@@ -7,6 +7,7 @@ the resizing runs on a Pillow image or on a tensor, where an odd crop falls, whe
 Letters: C channels, H height, W width. Sizes are (height, width).
 """
 
+import io
 import math
 import platform
 import stat
@@ -41,6 +42,7 @@ _one_large_image = threading.Lock()
 # result, as in Pillow's own `thumbnail`.
 MARGIN = 2
 
+_IN_MEMORY = Path("in memory")  # what an image without a file is called
 _LAST_UNTURNED = 4  # EXIF orientations 5 to 8 exchange rows and columns
 
 # Pillow 13 raises the first four for damaged files of fourteen formats; decompressors and struct
@@ -58,19 +60,19 @@ _DECODING_ERRORS = (
 )
 
 
-def open_image(path: Path) -> Image.Image:
-    """Open an image file; its pixels are read when they are asked for.
+def open_image(file: Path | bytes) -> Image.Image:
+    """Open an image file, or its content; its pixels are read when they are asked for.
 
     Raises:
         SourceError: There is no such file, or it may not be read.
         CorruptFile: It is not an image, or it is damaged.
         UnsafeFile: It declares more pixels than Pillow's limit, or is a program.
     """
+    path = file if isinstance(file, Path) else _IN_MEMORY
     with _decoding(path):
-        mode = path.stat().st_mode
-        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # a pipe would let us wait for ever
-            raise SourceError("This is not a regular file.", evidence={"image": path})
-        image = Image.open(path)
+        if isinstance(file, Path):
+            _require_regular(file)
+        image = Image.open(file if isinstance(file, Path) else io.BytesIO(file))
     if image.format == "EPS":
         image.close()
         raise UnsafeFile(
@@ -79,6 +81,12 @@ def open_image(path: Path) -> Image.Image:
             hint="save it as PNG.",
         )
     return image
+
+
+def _require_regular(path: Path) -> None:
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # a pipe would let us wait for ever
+        raise SourceError("This is not a regular file.", evidence={"image": path})
 
 
 def load(image: Image.Image) -> None:
@@ -134,7 +142,8 @@ def _bytes_per_pixel(mode: str, backend: Backend, transparency: str) -> int:
 
 
 def _path_of(image: Image.Image) -> Path:
-    return Path(getattr(image, "filename", "") or "in memory")
+    filename = getattr(image, "filename", "")
+    return Path(filename) if filename else _IN_MEMORY
 
 
 def shrink(image: Image.Image, at_least: int, *, upright: bool) -> Size:
@@ -147,10 +156,26 @@ def shrink(image: Image.Image, at_least: int, *, upright: bool) -> Size:
     """
     with _decoding(_path_of(image)):
         width, height = image.size
-        orientation = image.getexif().get(ExifTags.Base.Orientation, 1) if upright else 1
+        orientation = _orientation(image, upright=upright)
         if orientation == 1 or width % 8 == height % 8 == 0:
             image.draft(None, (at_least, at_least))
         return (width, height) if orientation > _LAST_UNTURNED else (height, width)
+
+
+def size_of(image: Image.Image, *, upright: bool) -> Size:
+    """Of an open image, once it is turned `upright`; its pixels are not read.
+
+    Raises:
+        CorruptFile: What says how it is turned is damaged.
+    """
+    with _decoding(_path_of(image)):
+        turned = _orientation(image, upright=upright) > _LAST_UNTURNED
+        return image.size if turned else (image.height, image.width)
+
+
+def _orientation(image: Image.Image, *, upright: bool) -> int:
+    stated = image.getexif().get(ExifTags.Base.Orientation, 1) if upright else 1
+    return int(stated) if stated in range(1, 9) else 1  # as `exif_transpose`, whatever it is
 
 
 @contextmanager
@@ -307,7 +332,7 @@ def _interval(
     """Where the middle `part` of `whole` resized pixels begins and ends in the image."""
     # 1, 2, 4 or 8. The decoder rounds sizes up: the last pixel may stand for less than a pixel.
     shrunk = round(source / available)
-    start = _crop_offset(whole - part, backend)
+    start = middle(whole, part, backend)
     to_image = source / whole / shrunk
     return start * to_image, min((start + part) * to_image, available)
 
@@ -365,19 +390,18 @@ def centred(pixels: Pixels, size: Size, *, fill: tuple[int, ...], backend: Backe
     if larger != source:
         canvas = np.empty((channels, *larger), pixels.dtype)
         canvas[:] = np.array(fill, pixels.dtype).reshape(-1, 1, 1)
-        top, left = (
-            (whole - part + backend.pad_first) // 2
-            for whole, part in zip(larger, source, strict=True)
-        )
+        top, left = (max(0, -middle(*pair, backend)) for pair in zip(source, size, strict=True))
         canvas[:, top : top + source[0], left : left + source[1]] = pixels
         pixels = canvas
-    top, left = (
-        _crop_offset(whole - part, backend) for whole, part in zip(larger, size, strict=True)
-    )
+    top, left = (max(0, middle(*pair, backend)) for pair in zip(source, size, strict=True))
     return pixels[:, top : top + size[0], left : left + size[1]]
 
 
-def _crop_offset(surplus: int, backend: Backend) -> int:
+def middle(whole: int, part: int, backend: Backend) -> int:
+    """Where the middle `part` of `whole` pixels begins; negative where it is padded."""
+    surplus = whole - part
+    if surplus < 0:
+        return -((backend.pad_first - surplus) // 2)
     # Python's round takes k + 1/2 to the even neighbour, so a surplus of 3 gives 2 and 5 gives 2.
     return round(surplus / 2) if backend.crop_rounding == "even" else surplus // 2
 

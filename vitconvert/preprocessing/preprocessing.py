@@ -35,12 +35,12 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
     """
 
     def __call__(
-        self, image: "Image.Image | PathLike[str]", *, fast: bool = False
+        self, image: "Image.Image | PathLike[str] | bytes", *, fast: bool = False
     ) -> "torch.Tensor":
         """The image, open or a file, as the model reads it: (C, H, W) float32.
 
         Args:
-            image: An open image, which is left as it is, or the path of one.
+            image: An open image, which is left as it is, the path of one, or a file's content.
             fast: Read a JPEG file at 1/2, 1/4 or 1/8 of its size if it stays twice as large as it
                 is resized to, shrink larger images by a whole factor first, and resize only what
                 is kept. Pixels are then close to those of the source project, not equal: a
@@ -59,7 +59,7 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
         return torch.from_numpy(self.array(image, fast=fast))
 
     def array(
-        self, image: "Image.Image | PathLike[str]", *, fast: bool = False
+        self, image: "Image.Image | PathLike[str] | bytes", *, fast: bool = False
     ) -> "NDArray[np.float32]":
         """The same as a numpy array; torch is not imported where Pillow does the resizing."""
         from vitconvert.preprocessing.transform import transformed

@@ -5,9 +5,12 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from vitconvert.config import ViTConfig
-from vitconvert.errors import VitConvertError
+from vitconvert.errors import VitConvertError, printable
 from vitconvert.preprocessing.preprocessing import Preprocessing
+from vitconvert.tables.architectures import preparation_of
 from vitconvert.tables.table import Table
+
+_RGB = 3
 
 
 class Files(Protocol):
@@ -70,9 +73,34 @@ def stated_preprocessing(files: Files, table: Table, config: ViTConfig) -> Prepr
     return None if unknown else _of_dialect(table, config)
 
 
+def preprocessing_of_name(
+    table: Table, name: str, config: ViTConfig, arguments: Mapping[str, Any]
+) -> Preprocessing | None:
+    """What a project does with photographs for an architecture, or None if that is not known.
+
+    Args:
+        table: The dialect.
+        name: The architecture, with a tag or without.
+        config: The model's configuration.
+        arguments: Of a training script, which override it: timm's `resolve_data_config`.
+
+    Raises:
+        ConflictingFact: An argument is malformed.
+    """
+    said = preparation_of(table.ecosystem, name)
+    if said is None or config.in_channels != _RGB:
+        return None
+    own = {field: arguments[field] for field in said if arguments.get(field)}
+    more = f", {', '.join(own)} by the arguments of the training" if own else ""
+    return Preprocessing.from_timm(
+        {**said, **own, "input_size": [_RGB, *config.image_size]},
+        origin=f"{table.ecosystem}'s own for {printable(name)[:80]}{more}",
+    )
+
+
 def _of_dialect(table: Table, config: ViTConfig) -> Preprocessing | None:
     section = table.preprocessing
-    if not section or (config.in_channels != 3 and _for_rgb_alone(section)):
+    if not section or (config.in_channels != _RGB and _for_rgb_alone(section)):
         return None
     return Preprocessing.from_dialect(
         section,

@@ -17,9 +17,9 @@ _PLAIN_MODES = ("L", "RGB")  # converting them before or after resizing gives th
 
 
 def transformed(
-    image: Image.Image | Path, steps: Steps, *, fast: bool = False
+    image: Image.Image | Path | bytes, steps: Steps, *, fast: bool = False
 ) -> NDArray[np.float32]:
-    """The image, open or a file, as the model reads it: (C, H, W).
+    """The image, open, a file or the content of one, as the model reads it: (C, H, W).
 
     Raises:
         SourceError, CorruptFile: The file cannot be read, or not as an image.
@@ -76,7 +76,7 @@ def _resized(image: Image.Image, steps: Steps, *, ours: bool = False) -> pixels.
         original, image = image, _converted(image, steps)
         if ours:
             original.close()
-    size = _size(steps, (image.height, image.width))
+    size = size_resized(steps, (image.height, image.width))
     if backend.resize == "pil":
         image = pixels.resized_on_pil(image, size, steps.interpolation)
         if backend.converts_last:
@@ -119,7 +119,7 @@ def _nearly_resized(image: Image.Image, source: Size | None, steps: Steps) -> pi
         return _resized(image, steps)
     image = _converted(image, steps)
     source = source or (image.height, image.width)
-    height, width = size = _size(steps, source)
+    height, width = size = size_resized(steps, source)
     kept = min(height, steps.image_size[0]), min(width, steps.image_size[1])
     return pixels.resized_middle(
         image,
@@ -140,7 +140,12 @@ def _converted(image: Image.Image, steps: Steps) -> Image.Image:
     )
 
 
-def _size(steps: Steps, source: Size) -> Size:
+def size_resized(steps: Steps, source: Size) -> Size:
+    """The size that a photograph of size `source`, turned as the steps turn it, is resized to.
+
+    Raises:
+        InputMismatch, UnsafeFile: There is no such size, or it is too large.
+    """
     if steps.patch_size and steps.max_patches:
         return pixels.size_in_patches(
             source, patch_size=steps.patch_size, max_patches=steps.max_patches

@@ -78,7 +78,8 @@ def silent_transformers() -> Iterator[None]:
     shown = theirs.is_progress_bar_enabled()
     theirs.disable_progress_bar()
     try:
-        with silent("transformers"):
+        # It imports torchao where that is installed, of whose classes torch 2.15 complains.
+        with silent("transformers"), silent("torch.utils._pytree"):
             yield
     finally:
         if shown:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from vitconvert.containers.hashing import hash_file
@@ -20,7 +20,7 @@ from vitconvert.sources.answers import Listing, Published, read_listing
 from vitconvert.sources.choosing import choose_weights, companions, require
 from vitconvert.sources.hub_cache import RepoCache, require_revision
 from vitconvert.sources.hub_errors import answered, broken, explained
-from vitconvert.sources.hub_ranges import WORTHWHILE, Asked, NoRanges, fetch_part
+from vitconvert.sources.hub_ranges import WORTHWHILE, Asked, NoRanges, fetch_part, kept_part
 from vitconvert.sources.integrity import check_published, kind_of
 from vitconvert.sources.located import CONFIGS, Fetched, Located, beside
 from vitconvert.sources.offline import offline_error
@@ -91,7 +91,7 @@ def locate_repo(
         quiet=quiet,
     )
     if offline or constants.HF_HUB_OFFLINE:
-        files = _from_cache(client, hub.file, _offline(client, asked=True))
+        files = _from_cache(client, hub.file, part, _offline(client, asked=True))
     else:
         files = _from_hub(client, hub.file, part)
     return _located(reference, name, client, files)
@@ -117,7 +117,7 @@ def _from_hub(client: _Client, file: str | None, part: Asked) -> _Files:
         listing = _listing(client)
     except OfflineError as error:
         # A network that fails is no reason to fail where the cache can answer; it is said.
-        cached = _from_cache(client, file, error)
+        cached = _from_cache(client, file, part, error)
         logger.warning("no network answers; %s is taken from the cache", client.repo)
         return cached
     names = _wanted(client.repo, file, listing.files)
@@ -145,19 +145,26 @@ def _part(
     part: Asked,
 ) -> tuple[Path, Fetched] | None:
     """The headers and the tower of a large repository; None where all of it is to be read."""
+    cache = RepoCache(cache=client.cache_dir, repo=client.repo)
     of_shards = {name: _published(client, listing, name) for name in shards}
+    if all(cache.has(listing.commit, name, of_shards[name].hash) for name in shards):
+        return None  # all of it is here, and its hashes were checked
     sizes = [wanted.size for wanted in of_shards.values()]
     total = sum(size or 0 for size in sizes)
     known = None not in sizes and all(name.endswith(".safetensors") for name in shards)
     if not known or (total < WORTHWHILE and not part.headers_only):
         return None
-    config = next((read_object(p) for name, p in files.items() if name.endswith(CONFIGS)), {})
-    store = RepoCache(cache=client.cache_dir, repo=client.repo)
-    index = files.get(weights)
+    config, store = _config_among(files), cache.parts(listing.commit)
+    if found := kept_part(weights, config, part, store):
+        return found
     try:
-        return fetch_part(of_shards, weights, index, config, part, store.parts(listing.commit))
+        return fetch_part(of_shards, weights, files.get(weights), config, part, store)
     except NoRanges:
         return None
+
+
+def _config_among(files: Mapping[str, Path]) -> Mapping[str, Any]:
+    return next((read_object(path) for name, path in files.items() if name.endswith(CONFIGS)), {})
 
 
 def _published(client: _Client, listing: Listing, name: str) -> Wanted:
@@ -282,8 +289,8 @@ def _no_hash(repo: str, name: str) -> SourceError:
     )
 
 
-def _from_cache(client: _Client, file: str | None, missing: OfflineError) -> _Files:
-    """The files of the cached commit.
+def _from_cache(client: _Client, file: str | None, part: Asked, missing: OfflineError) -> _Files:
+    """The files of the cached commit, or what was fetched of them.
 
     Raises:
         OfflineError: `missing`, when the cache lacks the repository, the weights or a shard.
@@ -306,15 +313,35 @@ def _from_cache(client: _Client, file: str | None, missing: OfflineError) -> _Fi
     files = {name: path for name, path in cached.items() if path.is_file()}
     # In the cache a file is a link to a blob that is named by its published hash.
     hashes = {name: path.resolve().name for name, path in files.items()}
+    snapshot = _Snapshot(commit=Path(folder).name, hashes=hashes)
     try:
         names = _wanted(client.repo, file, hashes)
         if names[0].endswith(INDEX):
             names += _shards(client.repo, names[0], files[names[0]], hashes)
     except SourceError as error:
+        if found := _part_from_cache(client, file, part, snapshot, files):
+            return found
         raise missing from error
-    snapshot = _Snapshot(commit=Path(folder).name, hashes=hashes)
     paths = {name: files[name] for name in names}
     return _Files(snapshot=snapshot, weights=names[0], paths=paths)
+
+
+def _part_from_cache(
+    client: _Client, file: str | None, part: Asked, snapshot: _Snapshot, files: Mapping[str, Path]
+) -> _Files | None:
+    """What is asked for of the cached commit, if it alone was fetched."""
+    store = RepoCache(cache=client.cache_dir, repo=client.repo).parts(snapshot.commit)
+    kept = [path.relative_to(store) for path in store.rglob("*") if path.is_file()]
+    names = {*files, *(str(PurePosixPath(*path.parts[1:])) for path in kept)}
+    try:
+        weights, *others = _wanted(client.repo, file, names)
+    except SourceError:
+        return None
+    paths = {name: files[name] for name in others if name in files}
+    if (found := kept_part(weights, _config_among(paths), part, store)) is None:
+        return None
+    paths[weights], fetched = found
+    return _Files(snapshot=snapshot, weights=weights, paths=paths, fetched=fetched)
 
 
 def _located(reference: str, name: str | None, client: _Client, files: _Files) -> Located:

@@ -41,6 +41,10 @@ class RepoCache:
         """A file of a commit."""
         return self.cache / self._name / "snapshots" / commit / name
 
+    def has(self, commit: str, name: str, digest: str) -> bool:
+        """Whether all of a file is here."""
+        return self.blob(digest).is_file() or self.pointer(commit, name).is_file()
+
     def parts(self, commit: str) -> Path:
         """Where parts of a commit's large files are; no folder of the client's."""
         return self.cache / ".vitconvert-parts" / self._name / commit

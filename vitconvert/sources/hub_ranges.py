@@ -32,6 +32,7 @@ WORTHWHILE = 64 * 2**20  # bytes of weights; a smaller file arrives as soon as i
 _MOST = 0.8  # of all bytes: a tower that is nearly everything is better had with the file's hash
 _START = 2**16  # bytes that are asked for first; most headers are shorter
 _ATTEMPTS = 3
+_DRAFT = "part-"  # what names of unfinished folders begin with
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +75,7 @@ def fetch_part(
     """
     total = sum(wanted.size or 0 for wanted in files.values())
     store.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=store, prefix="part-") as draft:
+    with tempfile.TemporaryDirectory(dir=store, prefix=_DRAFT) as draft:
         folder = Path(draft)
         moved = fetch_headers(files, folder)
         if index is not None:
@@ -87,12 +88,37 @@ def fetch_part(
             part = find_tower(container, config, asked.tower)
             if part is None:
                 return None
-            kept = store / hashlib.sha256(part.tower.prefix.encode()).hexdigest()[:16]
-            if not kept.is_dir():
-                places = {folder / name: wanted for name, wanted in files.items()}
-                moved += fetch_tensors(container, part.names.values(), places)
+            kept = store / _name_of(part)
+            places = {folder / name: wanted for name, wanted in files.items()}
+            moved += fetch_tensors(container, part.names.values(), places)
         fetched = Fetched(tower=part.tower.prefix, moved=moved, total=total)
         return _kept(folder, kept, weights), fetched
+
+
+def kept_part(
+    weights: str, config: Mapping[str, Any], asked: Asked, store: Path
+) -> tuple[Path, Fetched] | None:
+    """What `fetch_part` would fetch, where it was fetched before: no server is asked.
+
+    Raises:
+        AmbiguousDialect: There are several towers.
+    """
+    finished = (path for path in sorted(store.glob("*")) if not path.name.startswith(_DRAFT))
+    folders = [folder for folder in finished if (folder / weights).is_file()]
+    if not folders:
+        return None
+    with open_container(folders[0] / weights) as container:
+        total = sum(file.stat().st_size for file in container.files)
+        if asked.headers_only:
+            return folders[0] / weights, Fetched(tower=None, moved=0, total=total)
+        part = find_tower(container, config, asked.tower)
+    if part is None or (kept := store / _name_of(part)) not in folders:
+        return None
+    return kept / weights, Fetched(tower=part.tower.prefix, moved=0, total=total)
+
+
+def _name_of(part: Part) -> str:
+    return hashlib.sha256(part.tower.prefix.encode()).hexdigest()[:16]
 
 
 def _kept(draft: Path, place: Path, weights: str) -> Path:
@@ -192,25 +218,29 @@ def _fetch(wanted: Wanted, file: IO[bytes], start: int, end: int) -> None:
 
 
 def _copy(answer: "Response", file: IO[bytes], size: int) -> bool:
-    """Write what arrives; whether it was all."""
+    """Write what arrives; whether it was all. The rest of a file that is sent whole is not read."""
     received = 0
     for chunk in answer.iter_raw():
         received += len(chunk)
         file.write(chunk[: max(0, size - (received - len(chunk)))])
         if received > size:
-            break
+            return answer.status_code == HTTPStatus.OK
     return received == size
 
 
 def _check(wanted: Wanted, answer: "Response", start: int, end: int) -> None:
-    if answer.status_code == HTTPStatus.OK:
-        raise NoRanges
-    if answer.status_code != HTTPStatus.PARTIAL_CONTENT:
-        raise wanted.refuse(answer)
     headers = answer.headers
-    found = read_range(headers.get("Content-Range", ""))
-    if found is None or (found.start, found.end, found.total) != (start, end, wanted.size):
-        raise _another(wanted, "Content-Range", f"{start}-{end - 1}/{wanted.size}", headers)
+    if answer.status_code == HTTPStatus.OK:
+        if start:
+            raise NoRanges
+        if headers.get("Content-Length", str(wanted.size)) != str(wanted.size):
+            raise _another(wanted, "Content-Length", str(wanted.size), headers)
+    elif answer.status_code == HTTPStatus.PARTIAL_CONTENT:
+        found = read_range(headers.get("Content-Range", ""))
+        if found is None or (found.start, found.end, found.total) != (start, end, wanted.size):
+            raise _another(wanted, "Content-Range", f"{start}-{end - 1}/{wanted.size}", headers)
+    else:
+        raise wanted.refuse(answer)
     if headers.get("Content-Encoding", "identity") != "identity":
         raise _another(wanted, "Content-Encoding", "identity", headers)
     etag = headers.get("ETag", "").removeprefix("W/").strip('"')

@@ -18,7 +18,7 @@ class Fetched:
 
     Attributes:
         tower: The prefix of the tensors that are here; None: no tensor is, but the headers.
-        moved: Bytes that came over the network.
+        moved: Bytes that came over the network; 0 if the part was fetched before.
         total: Bytes of the files.
     """
 
@@ -28,8 +28,9 @@ class Fetched:
 
     def __str__(self) -> str:
         what = f"{self.tower.rstrip('./')} alone" if self.tower else "headers alone"
+        moved = f"{_size(self.moved)} of" if self.moved else "fetched before, of"
         return (
-            f"{what}, by ranges: {_size(self.moved)} of {_size(self.total)}; checked were revision,"
+            f"{what}, by ranges: {moved} {_size(self.total)}; checked were revision,"
             " sizes and ETags, not the sha256 of whole files"
         )
 

@@ -59,6 +59,22 @@ def random_timm(name: str, directory: Path) -> Located:
     return replace(located, reference=reference, name=bare, random=True)
 
 
+def shapes_of_timm(name: str) -> dict[str, tuple[int, ...]]:
+    """The shapes of an architecture's tensors, by timm's names; no weights are made.
+
+    Raises:
+        SourceError: timm has no such architecture.
+    """
+    import timm
+    import torch
+
+    if not timm.is_model(name):
+        raise _unknown_architecture(name)
+    with torch.device("meta"):
+        model = timm.create_model(name, pretrained=False)
+    return {key: tuple(tensor.shape) for key, tensor in model.state_dict().items()}
+
+
 def _unknown_architecture(architecture: str) -> SourceError:
     """The error for a name that timm does not know, with the nearest that it does."""
     from timm.models import list_models

@@ -6,7 +6,7 @@ from typing import Any
 
 from vitconvert.config.field_values import parse_field
 from vitconvert.errors import NotRepresentable, nearest
-from vitconvert.toml_files import parse_inline_table, tables_dir
+from vitconvert.toml_files import LazyToml, parse_inline_table, tables_dir
 
 FILE = "weights_map/architectures.toml"
 
@@ -83,3 +83,28 @@ def architecture_in(ecosystem: str, stem: str) -> str | None:
     rows = named(ecosystem)
     fitting = (n for n in rows if stem == n or stem.startswith((f"{n}-", f"{n}.", f"{n}_")))
     return max(fitting, key=len, default=None)
+
+
+def preparation_of(ecosystem: str, name: str) -> Mapping[str, Any] | None:
+    """What a project does with photographs for an architecture, or for one of its tags.
+
+    Returns:
+        Fields of timm's `pretrained_cfg`, or None: nothing is known of the name.
+    """
+    bare = name.split(".")[0]
+    by_name = _preparations().get(ecosystem, {})
+    return by_name.get(name) or by_name.get(bare)
+
+
+@functools.cache
+def _preparations() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
+    """Names to what is said of them, by ecosystem: `weights_map/preprocessing.toml`."""
+    sections = LazyToml((tables_dir() / "preprocessing.toml").read_text(encoding="utf-8"))
+    return {
+        ecosystem: {
+            name: {field: value for field, value in said.items() if field != "names"}
+            for said in groups.values()
+            for name in said["names"]
+        }
+        for ecosystem, groups in sections.items()
+    }

@@ -203,18 +203,21 @@ def _nearest(bindings: Sequence[_Attempt], count: int) -> _Attempt:
             not attempt[0],
         ),
     )
-    if count and nearest.explained >= _MEANT * count:
-        return prefix, nearest
+    meant = bool(count) and nearest.explained >= _MEANT * count
     left = sorted([*nearest.unexplained, *nearest.misfits])
+    seems = seems_to_be(shapes, alike=meant) if left and nearest.table.builtin else None
+    if meant and seems is None:
+        return prefix, nearest
     evidence: dict[str, object] = {"keys": count}
     if nearest.explained:
         table = nearest.table
         evidence["nearest"] = f"{table.name} ({table.title}), which explains {nearest.explained}"
-    if seems := seems_to_be(shapes):
+    if seems:
+        what, step = seems
         raise UnknownDialect(
-            f"This seems to be {seems}, which is no Vision Transformer that vitconvert knows.",
+            f"This seems to be {what}, which is no Vision Transformer that vitconvert knows.",
             evidence={**evidence, "unexplained": some(left, 4)},
-            hint="name a checkpoint of a ViT; `vitconvert list` shows what is known.",
+            hint=step,
         )
     raise UnknownDialect(
         "No table of weights_map/ explains these tensors.",

@@ -13,7 +13,7 @@ from vitconvert.toml_files import LazyToml, tables_dir
 # Files of weights_map/ that are not dialects.
 _OTHERS = (
     *("canonical", "prefixes", "downloads", "architectures", "translations", "towers"),
-    "others",
+    *("others", "preprocessing", "drafts"),
 )
 # What a table says of itself alone.
 _NOT_INHERITED = ("requires", "named_only", "historic", "layouts", "allowed_as", "install")

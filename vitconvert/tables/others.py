@@ -1,62 +1,112 @@
-"""What a checkpoint seems to be that no table can explain: `weights_map/others.toml`."""
+"""What a checkpoint is that vitconvert has no table for: `weights_map/others.toml`."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
-from vitconvert.errors import TensorMismatch
+from vitconvert.errors import Quantised
 from vitconvert.tables.binding import Shape
 from vitconvert.tables.templates import skeleton_of
 from vitconvert.toml_files import LazyToml, tables_dir
 
+_COMPUTED = "computed"  # the section of quantised weights that `--dtype` computes
 _KERNEL_AXES = 4  # of a convolution's weights: out, in, height, width
 _MANY = 8  # kernels; the stem of a hybrid ViT has fewer than half of its matrices
+_NAME_VIT = "name a checkpoint of a ViT; `vitconvert list` shows what is known."
+_NAME_TOWER = "--tower PREFIX (in Python, tower=) says where its ViT is, if it is a known one."
 
 
 @functools.cache
-def _sections() -> Mapping[str, Mapping[str, list[str]]]:
+def _sections() -> Mapping[str, Any]:
     return LazyToml((tables_dir() / "others.toml").read_text(encoding="utf-8"))
+
+
+def look_alike(model_type: object) -> str | None:
+    """In words, the model that this type of config.json is, if its tensors look like a ViT's."""
+    if not isinstance(model_type, str):
+        return None
+    known: Mapping[str, str] = _sections()["look_alikes"]
+    return known.get(model_type)
 
 
 def refuse_quantised(shapes: Mapping[str, Shape]) -> None:
     """Refuse weights that are not the numbers that a model computes with.
 
     Raises:
-        TensorMismatch: The names are those of a program that quantises.
+        Quantised: The names are those of a program that quantises.
     """
-    program = _first_fitting("quantised", shapes)
+    section, program = _quantised(shapes)
     if program is None:
         return
-    marks = [key for key in shapes if _ends(key, _sections()["quantised"][program][:1])]
+    marks = [key for key in shapes if _ends(key, _sections()[section][program][:1])]
     more = f" and {len(marks) - 1} more" if len(marks) > 1 else ""
-    raise TensorMismatch(
+    error = Quantised(
         f"These weights are quantised: {program}.",
         evidence={"seen by": f"{marks[0]}{more}"},
         meaning="They are whole numbers, and become weights by the scales beside them.",
-        hint="convert the checkpoint that it was quantised from.",
+        hint="--dtype float32 (in Python, dequantise='float32') computes these weights; those "
+        "before quantising are in the checkpoint that it was made from."
+        if section == _COMPUTED
+        else "convert the checkpoint that it was quantised from.",
     )
+    error.computable = section == _COMPUTED
+    raise error
 
 
-def seems_to_be(shapes: Mapping[str, Shape]) -> str | None:
-    """In words, a model of another kind that has such tensors; None if nothing known has."""
-    if model := _first_fitting("models", shapes):
-        return model
+def quantised_by(names: Collection[str]) -> str | None:
+    """The program whose quantised weights are among these tensors, in words; None if none are."""
+    return _quantised(names)[1]
+
+
+def _quantised(names: Collection[str]) -> tuple[str, str | None]:
+    computed = _first_fitting(_COMPUTED, names)
+    return (_COMPUTED, computed) if computed else ("quantised", _first_fitting("quantised", names))
+
+
+def seems_to_be(shapes: Mapping[str, Shape], *, alike: bool = False) -> tuple[str, str] | None:
+    """In words, a model of another kind that has such tensors, and the next step.
+
+    None if nothing known has such tensors.
+
+    Args:
+        shapes: Of a checkpoint that no table explains.
+        alike: Whether a table explains most of it: only models with a ViT's names and more count.
+    """
+    if model := _first_fitting("alike", shapes):
+        return model, _NAME_VIT
+    if alike:
+        return None
+    images = any(len(shape) >= _KERNEL_AXES for shape in shapes.values())
+    if images and (model := _first_fitting("text_models", shapes)):
+        return f"{model} beside something that reads images", _NAME_TOWER
+    model = _first_fitting("models", shapes) or _first_fitting("text_models", shapes)
+    model = model or _by_counts(shapes)
+    return (model, _NAME_VIT) if model else None
+
+
+def _by_counts(shapes: Mapping[str, Shape]) -> str | None:
     kernels = sum(len(shape) == _KERNEL_AXES for shape in shapes.values())
     matrices = sum(len(shape) in (2, 3) for shape in shapes.values())
     batch_norms = any(key.endswith("running_mean") for key in shapes)
     return "a convolutional network" if batch_norms and kernels > max(_MANY, matrices) else None
 
 
-def _first_fitting(section: str, shapes: Mapping[str, Shape]) -> str | None:
-    skeletons = {skeleton_of(key) for key in shapes}
+def _first_fitting(section: str, names: Collection[str]) -> str | None:
+    skeletons = {skeleton_of(name) for name in names}
     ends = {end for key in skeletons for end in _every_end(key)}
-    for name, marks in _sections()[section].items():
+    known: Mapping[str, list[str]] = _sections()[section]
+    for name, marks in known.items():
         if all(skeleton_of(mark) in ends for mark in marks):
             return name
     return None
 
 
+_MOST_WORDS = 12  # of a mark; a name of thousands has as many ends, and the file would take long
+
+
 def _every_end(key: str) -> list[str]:
-    words = key.split(".")
+    """What a name ends with, in whole words: everything that a mark can be."""
+    words = key.split(".")[-_MOST_WORDS:]
     return [".".join(words[at:]) for at in range(len(words))]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from vitconvert.errors import NotRepresentable
 from vitconvert.tables.binding import Shape
 from vitconvert.tables.detection import Recognised, fitting, identifies, recognise
+from vitconvert.tables.others import look_alike, quantised_by
 from vitconvert.tables.table import Table
 from vitconvert.toml_files import LazyToml, tables_dir
 
@@ -21,11 +22,13 @@ class Tower:
         section: Where config.json is about it, as a path of keys with dots; "" is all of that file,
             None no part of it.
         model: Whose tower it is, in words.
+        reads: What the larger model reads of it, in words, where no config.json says so.
     """
 
     prefix: str
     section: str | None = None
     model: str = "a larger model"
+    reads: str = ""
 
     def to_dict(self) -> dict[str, str | None]:
         """For `vitconvert.json` and `--json`."""
@@ -79,6 +82,8 @@ class Part:
         notes = []
         if self.tower.prefix and not self.head:
             notes.append(f"the image tower under {self.tower} was taken")
+        if self.tower.prefix and (program := quantised_by(self.outside)):
+            notes.append(f"outside of it lie quantised weights ({program}), which are not read")
         if self.head:
             notes.append(
                 f"{self.head} is taken for the head, and to read what the head of a "
@@ -133,11 +138,10 @@ class Header:
         """
         config = self.config_of(tower)
         kind = config.get("model_type")
-        if not isinstance(kind, str) or kind not in (others := sections()["others"]):
-            return
-        if not any(identifies(table, config) for table in self.tables or ()):
+        other = look_alike(kind)
+        if other and not any(identifies(table, config) for table in self.tables or ()):
             raise NotRepresentable(
-                f"This is {others[kind]}.",
+                f"This is {other}.",
                 evidence={"config.json": f"model_type = {kind!r}"},
                 meaning="Its tensors have the names of a plain ViT's, and mean another function.",
             )

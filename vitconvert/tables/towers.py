@@ -36,7 +36,7 @@ def find_part(header: Header, tower: str | None = None) -> Part:
     try:
         if recognised := header.fitting(header.shapes, WHOLE):
             return header.part(WHOLE, recognised)
-        own = with_own_head(header, WHOLE)
+        own = _with_own_head(header)
     except UnknownDialect as error:  # config.json calls the file as a whole another model's
         denied, own = error, None
     if own is not None:
@@ -56,6 +56,13 @@ def find_part(header: Header, tower: str | None = None) -> Part:
         if found:
             return _the_one(header, found)
         raise
+
+
+def _with_own_head(header: Header) -> Part | None:
+    """The whole file with a head of the user's, or what a wrapper's prefix stands before."""
+    start = common_prefix(header.shapes)
+    wrapped = Tower(prefix=start, section="", model="a wrapper of training")
+    return with_own_head(header, WHOLE) or (with_own_head(header, wrapped) if start else None)
 
 
 @functools.cache

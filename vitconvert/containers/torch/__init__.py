@@ -5,6 +5,7 @@ stored_tensors   where the tensors that a pickle describes lie in a file
 unwrapping       the named tensors among all that a checkpoint holds
 reading          what the pickle of a checkpoint may name, and what it describes
 checkpoint       checkpoints in zip archives, as they are since torch 1.6
+rescue           whole objects that were saved, of which the tensors are read as data
 legacy           checkpoints as they were before
 torchscript      programs with weights, a format of their own
 writing          what torch.save would write, written without torch
@@ -13,10 +14,12 @@ writing          what torch.save would write, written without torch
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitconvert.containers.torch.checkpoint import open_checkpoint
+from vitconvert.errors import UnsafeFile, VitConvertError
 
 if TYPE_CHECKING:
     from vitconvert.containers.container import Container
@@ -33,11 +36,36 @@ state_dict = torch.load("model.pt", weights_only=True)"""
 
 def open_file(path: Path, members: Mapping[str, Member], prefer: tuple[str, ...]) -> Container:
     """Read a checkpoint: a zip archive since torch 1.6, a legacy file before."""
+    try:
+        return _open(path, members, prefer, rescue=False)
+    except UnsafeFile as error:
+        with suppress(VitConvertError), _open(path, members, prefer, rescue=True) as rescued:
+            error.rescuable = True
+            error.hint = (
+                "--rescue (in Python, rescue=True) takes its tensors as data "
+                f"({len(rescued.manifest)} of them) and runs nothing; what the classes do with "
+                "them stays unknown. Where you trust the file, the program that wrote it can save "
+                "them alone: torch.save(model.state_dict(), path)."
+            )
+        raise
+
+
+def rescue_file(path: Path, members: Mapping[str, Member], prefer: tuple[str, ...]) -> Container:
+    """Read a checkpoint, and the tensors of whole objects as data where it holds such."""
+    try:
+        return _open(path, members, prefer, rescue=False)
+    except UnsafeFile:
+        return _open(path, members, prefer, rescue=True)
+
+
+def _open(
+    path: Path, members: Mapping[str, Member], prefer: tuple[str, ...], *, rescue: bool
+) -> Container:
     if members:
-        return open_checkpoint(path, members, prefer=prefer)
+        return open_checkpoint(path, members, prefer=prefer, rescue=rescue)
     from vitconvert.containers.torch.legacy import open_legacy
 
-    return open_legacy(path, prefer=prefer)
+    return open_legacy(path, prefer=prefer, rescue=rescue)
 
 
 def write_file(

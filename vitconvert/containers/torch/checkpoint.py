@@ -10,12 +10,14 @@ Source: torch/serialization.py and caffe2/serialize/inline_container.cc, torch 1
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from vitconvert.containers.container import Container
 from vitconvert.containers.mapped_file import MappedFile
 from vitconvert.containers.torch.pickle_reader import StrangePickle
 from vitconvert.containers.torch.reading import CheckpointReader, container_of, refusal
+from vitconvert.containers.torch.rescue import RescueReader, described, not_rescued
 from vitconvert.containers.zip_archive import Member, member_bytes
 from vitconvert.errors import CorruptFile
 
@@ -28,9 +30,18 @@ _VERSIONS = [b"%d\n" % number for number in range(1, 11)]  # that torch reads; i
 
 
 def open_checkpoint(
-    path: Path, members: Mapping[str, Member], *, prefer: tuple[str, ...] = ()
+    path: Path,
+    members: Mapping[str, Member],
+    *,
+    prefer: tuple[str, ...] = (),
+    rescue: bool = False,
 ) -> Container:
     """Read a checkpoint that torch.save wrote since 1.6; its storages stay on disk.
+
+    Args:
+        path, members: The archive.
+        prefer: Wrapper keys to try before the usual ones.
+        rescue: Take the tensors of whole objects, too.
 
     Raises:
         CorruptFile: The pickle is damaged or holds no named tensors.
@@ -39,17 +50,20 @@ def open_checkpoint(
     folder = next(iter(members)).partition("/")[0] + "/"  # torch takes the first member's folder
     _check_records(path, folder, members)
     pickled = member_bytes(path, members[folder + "data.pkl"])
+    reader = RescueReader() if rescue else CheckpointReader()
     try:
-        value = CheckpointReader().read(pickled)
+        value, notes = described(reader, pickled)
     except StrangePickle as error:
-        raise refusal(path, pickled, error) from error
+        refused = not_rescued(path, error) if rescue else refusal(path, pickled, error)
+        raise refused from error
     prefix = folder + "data/"
     storages = {
         name.removeprefix(prefix): member
         for name, member in members.items()
         if name.startswith(prefix)
     }
-    return container_of(path, MappedFile(path), value, storages, prefer)
+    container = container_of(path, MappedFile(path), value, storages, prefer)
+    return replace(container, notes=(*container.notes, *notes))
 
 
 def _check_records(path: Path, folder: str, members: Mapping[str, Member]) -> None:

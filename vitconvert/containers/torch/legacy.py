@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
@@ -22,6 +23,7 @@ from vitconvert.containers.torch.pickle_reader import (
     StrangePickle,
 )
 from vitconvert.containers.torch.reading import CheckpointReader, container_of, refusal
+from vitconvert.containers.torch.rescue import RescueReader, described, not_rescued
 from vitconvert.containers.zip_archive import Member
 from vitconvert.errors import CorruptFile
 
@@ -34,11 +36,23 @@ _SIZES = {**ITEM_SIZE, "complex128": 16, "qint32": 4}  # of others, one byte
 
 class _LegacyReader(CheckpointReader):
     def stored(self, identity: object) -> Storage:
+        return _storage(self, identity)
+
+
+class _LegacyRescue(RescueReader):
+    def stored(self, identity: object) -> object:
         match identity:
-            # The last was used for views on storages, before torch 0.4.
-            case ("storage", Global() as kind, str(key), str(), int(length), None):
-                return self.storage(kind, key, length)
-        raise StrangePickle("something outside the pickle that is no storage")
+            case ("module", Global() as kind, *_):  # with the source of its class, which is text
+                return kind
+        return _storage(self, identity)
+
+
+def _storage(reader: CheckpointReader, identity: object) -> Storage:
+    match identity:
+        # The last was used for views on storages, before torch 0.4.
+        case ("storage", Global() as kind, str(key), str(), int(length), None):
+            return reader.storage(kind, key, length)
+    raise StrangePickle("something outside the pickle that is no storage")
 
 
 class _Pickles:
@@ -59,8 +73,10 @@ class _Pickles:
         return data
 
 
-def open_legacy(path: Path, *, prefer: tuple[str, ...] = ()) -> Container:
+def open_legacy(path: Path, *, prefer: tuple[str, ...] = (), rescue: bool = False) -> Container:
     """Read a checkpoint that torch.save wrote before 1.6; its storages stay on disk.
+
+    The arguments are those of `open_checkpoint`.
 
     Raises:
         CorruptFile: The file is truncated, or a pickle is damaged or holds no named tensors.
@@ -69,19 +85,22 @@ def open_legacy(path: Path, *, prefer: tuple[str, ...] = ()) -> Container:
     begin = 0
     with path.open("rb") as file:
         pickles = cast(IO[bytes], _Pickles(file))
-        reader = _LegacyReader()
+        reader: CheckpointReader = _LegacyRescue() if rescue else _LegacyReader()
         try:
             _check_preamble(pickles)
             begin = file.tell()
-            value = reader.read(pickles)
+            value, notes = described(reader, pickles)
             keys = CheckpointReader().read(pickles)
         except StrangePickle as error:
+            if rescue:
+                raise not_rescued(path, error) from error
             file.seek(begin)
             raise refusal(path, cast(IO[bytes], _Pickles(file)), error) from error
         place = file.tell()
     mapped = MappedFile(path)
     members = _members(path, mapped, reader.storages, keys, place)
-    return container_of(path, mapped, value, members, prefer)
+    container = container_of(path, mapped, value, members, prefer)
+    return replace(container, notes=(*container.notes, *notes))
 
 
 def _check_preamble(pickles: IO[bytes]) -> None:

@@ -150,7 +150,7 @@ class PickleReader:
         """Give an object that was made its attributes."""
         raise NotImplementedError
 
-    def stored(self, identity: object) -> Storage:
+    def stored(self, identity: object) -> object:
         """The storage that a pickle names, as archives name it."""
         match identity:
             case ("storage", Global() as kind, str(key), str(), int(length)):

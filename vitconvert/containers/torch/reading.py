@@ -5,6 +5,7 @@ Source: torch/_utils.py and torch/_weights_only_unpickler.py, torch 1.6 to 2.15.
 
 from __future__ import annotations
 
+import json
 import re
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
@@ -29,12 +30,21 @@ from vitconvert.containers.torch.pickle_reader import (
     names_in,
 )
 from vitconvert.containers.torch.stored_tensors import located_tensors
-from vitconvert.containers.torch.unwrapping import STAND_INS, Namespace, StandIn, unwrap
+from vitconvert.containers.torch.unwrapping import (
+    STAND_INS,
+    Namespace,
+    StandIn,
+    stand_in,
+    unwrap,
+)
 from vitconvert.containers.zip_archive import Member
 from vitconvert.errors import CorruptFile, UnsafeFile
 
 _PARAMETERS = ("torch._utils._rebuild_parameter", "torch._utils._rebuild_parameter_with_state")
 _WITH_ATTRIBUTES = "torch._tensor._rebuild_from_type_v2"
+_WRAPPER = "torch._utils._rebuild_wrapper_subclass"  # a tensor whose attributes are its tensors
+TORCHAO = "torchao"
+"""Under this key, what torchao says of a quantised tensor lies beside its parts, as JSON."""
 _REBUILDS = (TENSOR, UNTYPED_TENSOR, *_PARAMETERS)
 _PLAIN_CLASSES = ("torch.Tensor", "torch.nn.parameter.Parameter")
 _COUNTER = "collections.Counter"  # some schedules of learning rates keep their milestones in one
@@ -50,9 +60,10 @@ _SCHEMES = re.compile(r"torch\.per_(tensor|channel)_(affine|symmetric)(_float_qp
 _DTYPE = re.compile(r"torch\.(bool|(q?u?int|b?float|complex|bits)\d+\w*)")
 _KNOWN = {
     *(TENSOR, UNTYPED_TENSOR, UNTYPED_STORAGE, *STORAGES, HOOKS),
-    *(*_PARAMETERS, _WITH_ATTRIBUTES, *_PLAIN_CLASSES, *_ODD_TENSORS),
+    *(*_PARAMETERS, _WITH_ATTRIBUTES, _WRAPPER, *_PLAIN_CLASSES, *_ODD_TENSORS),
     *(_COUNTER, _SIZE, _NAMESPACE, *STAND_INS),
 }
+_MOST_SIDES = 8  # of a block; the weights that are quantised are matrices and kernels
 # What FSDP keeps a part of a tensor in.
 _PARTS = (
     "torch.distributed.tensor.DTensor",
@@ -80,6 +91,10 @@ class CheckpointReader(PickleReader):
                 name == _WITH_ATTRIBUTES and rebuild in _REBUILDS and kind in _PLAIN_CLASSES
             ):
                 return self.described(Global(rebuild), inner)
+            case name, (Global(rebuild), Global(kind), (_, Global() as dtype, *_), dict(own)) if (
+                name == _WITH_ATTRIBUTES and rebuild == _WRAPPER and _is_torchao(kind)
+            ):
+                return _quantised(kind, {**own, "dtype": dtype})
             case name, (*_, dict(), dict()) if name == TENSOR:
                 return OddTensor("is marked as conjugated or negated, which is not read here.")
             case name, (*typed, Global(dtype)) if name == UNTYPED_TENSOR and _DTYPE.fullmatch(
@@ -96,10 +111,14 @@ class CheckpointReader(PickleReader):
                 return OddTensor(_ODD_TENSORS[name])
             case name, _ if name in STAND_INS:
                 return STAND_INS[name](*arguments)
+            case name, _ if _is_torchao(name):
+                return stand_in(name)
         return super().described(called, arguments)
 
     def made(self, named: Global) -> object:
-        """Only the arguments of a program are made without a call."""
+        """Only the arguments of a program, and those of torchao, are made without a call."""
+        if _is_torchao(named.name):
+            return stand_in(named.name)
         if named.name != _NAMESPACE:
             raise StrangePickle(f"torch.save does not make {named.name} so")
         return Namespace()
@@ -116,7 +135,31 @@ class CheckpointReader(PickleReader):
 
 
 def _is_known(name: str) -> bool:
-    return name in _KNOWN or bool(_DTYPE.fullmatch(name) or _SCHEMES.fullmatch(name))
+    patterns = (_DTYPE, _SCHEMES)
+    return name in _KNOWN or _is_torchao(name) or any(p.fullmatch(name) for p in patterns)
+
+
+def _is_torchao(name: str) -> bool:
+    return name.startswith("torchao.")
+
+
+def _quantised(kind: str, attributes: Mapping[object, object]) -> dict[str, object]:
+    """The parts of a tensor of torchao, and the words on it, spelled as torchao spells them in
+    the header of safetensors (prototype/safetensors/safetensors_utils.py, torchao 0.18)."""
+    parts = {str(k): v for k, v in attributes.items() if isinstance(v, StoredTensor | OddTensor)}
+    said = {str(k): _word(v) for k, v in attributes.items() if str(k) not in parts}
+    words = {"_type": kind.rpartition(".")[2], "_data": said}
+    return {**parts, TORCHAO: json.dumps(words)}
+
+
+def _word(value: object) -> object:
+    if isinstance(value, Global):
+        return value.name.removeprefix("torch.")
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, list | tuple) and len(value) <= _MOST_SIDES:
+        return [side if type(side) is int else type(side).__name__ for side in value]
+    return type(value).__name__
 
 
 def _viewed(storage: Storage, dtype: str) -> Storage:

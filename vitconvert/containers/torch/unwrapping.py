@@ -51,8 +51,8 @@ class StandIn:
         return type(self).__name__
 
 
-class NumpyStandIn(StandIn):
-    """An array or a scalar of numpy, which among tensors may be meant as a weight."""
+class MaybeWeight(StandIn):
+    """A value that among tensors may be meant as a weight, such as an array of numpy."""
 
 
 def _mapping(*_: object) -> dict[object, object]:
@@ -67,13 +67,18 @@ def _kind(name: str, of: type[StandIn] = StandIn) -> type[StandIn]:
     return type(name, (of,), {})
 
 
+def stand_in(name: str) -> StandIn:
+    """What stands for an object of a class, whatever it was made of."""
+    return _kind(name.rpartition(".")[2])()
+
+
 _NUMPY = ("numpy._core.multiarray", "numpy.core.multiarray")  # since numpy 2, and before
 _PATHLIB = ("pathlib", "pathlib._local")  # the latter in Python 3.13
 _PATHS = ("PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath")
 
 STAND_INS: Mapping[str, Callable[..., object]] = {
-    **{f"{module}.scalar": _kind("numpy scalar", NumpyStandIn) for module in _NUMPY},
-    **{f"{module}._reconstruct": _kind("numpy array", NumpyStandIn) for module in _NUMPY},
+    **{f"{module}.scalar": _kind("numpy scalar", MaybeWeight) for module in _NUMPY},
+    **{f"{module}._reconstruct": _kind("numpy array", MaybeWeight) for module in _NUMPY},
     "numpy.ndarray": _kind("ndarray"),  # the class: `_reconstruct` is given it
     "numpy.dtype": _kind("numpy dtype"),
     **{f"{module}.{path}": _kind("path") for module in _PATHLIB for path in _PATHS},
@@ -140,7 +145,7 @@ class _Unwrapping:
             )
         tensors: dict[str, StoredTensor | OddTensor] = {}
         for name, value in checked_names(self.path, self._leaves(level)):
-            if isinstance(value, NumpyStandIn):
+            if isinstance(value, MaybeWeight):
                 raise CorruptFile(
                     f"{name!r} lies among the tensors and is no tensor: it is a {value!r}.",
                     evidence={"file": self.path},
@@ -281,6 +286,8 @@ class _Unwrapping:
         if isinstance(value, str) and (len(value) < _LONG or not named):
             self.shown.add(id(value))
             return _unicode(value)
+        if isinstance(value, StandIn):
+            return repr(value)
         if not isinstance(value, dict | list | tuple) or (named and value):
             return type(value).__name__
         self.shown.add(id(value))
@@ -299,7 +306,7 @@ class _Unwrapping:
         named = isinstance(level, dict) and any(
             isinstance(key, str) and _is_tensor(inner) for key, inner in level.items()
         )
-        kind = type(value).__name__
+        kind = repr(value) if isinstance(value, StandIn) else type(value).__name__
         return f"{kind} with {count} {'named ' * named}tensor{'s' * (count != 1)}"
 
 

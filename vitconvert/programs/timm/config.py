@@ -176,6 +176,13 @@ def require_plain(config: ViTConfig) -> None:
 
 
 def _pooling(config: ViTConfig) -> str:
+    if config.pooling == "token_avg":
+        # No linear layer of one of the two computes what one of both does.
+        raise OtherFunction(
+            "a head of timm reads one vector, and this one reads the class token and the mean of "
+            "the patches side by side.",
+            evidence={"pooling": config.pooling},
+        )
     if config.pooling not in _POOLING:
         raise NotRepresentable(
             "timm does not pool tokens like this.", evidence={"pooling": config.pooling}

@@ -116,12 +116,12 @@ def _built(
 ) -> Any:
     import transformers
 
-    of_kind = getattr(transformers, kind)
     # Some classes of towers have no sibling with the projection that stands beside the tower.
     projection = {} if "Projection" in kind else _taken(tensors, "visual_projection.")
-    config = _config_of(of_kind, theirs)
     options = _pooler(kind, checkpoint.config, tensors)
     with silent_transformers():
+        of_kind = getattr(transformers, kind)
+        config = _config_of(of_kind, theirs)
         with torch.device("meta"):
             check_size(of_kind(config, **options), tensors, kind)
         model, problems = of_kind.from_pretrained(

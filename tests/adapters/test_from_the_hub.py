@@ -1,0 +1,63 @@
+"""A base and its adapter from the Hub; an adapter alone names its base."""
+
+import json
+
+import pytest
+import torch
+
+from tests.adapters.writing import saved
+from tests.hub_server import HubServer, use_hub
+from tests.huggingface.classes import LABELS, MLP, _case
+from tests.packages import transformers
+from tests.small_models import relative
+from vitconvert.api import convert, inspect, load_model
+from vitconvert.errors import TensorMismatch
+
+VIT = _case("ViTForImageClassification", "ViTConfig", "hf_vit", MLP, LABELS)
+BASE, ADAPTER = "org/vit", "me/vit-lora"
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """The two repositories, as PEFT and transformers upload them, and PEFT's own merge."""
+    model = VIT.model()
+    model.config._name_or_path = BASE
+    base, adapter, theirs = saved(
+        model, tmp_path, target_modules=["q_proj", "fc1"], modules_to_save=["classifier"]
+    )
+    processor = transformers.ViTImageProcessor(size={"height": 24, "width": 24})
+    processor.save_pretrained(base)
+    repos = {
+        name: {path.name: path.read_bytes() for path in folder.iterdir()}
+        for name, folder in ((BASE, base), (ADAPTER, adapter))
+    }
+    config = json.loads(repos[ADAPTER]["adapter_config.json"])
+    config["base_model_name_or_path"] = BASE
+    repos[ADAPTER]["adapter_config.json"] = json.dumps(config).encode()
+    with HubServer(repos) as server:
+        use_hub(monkeypatch, server, tmp_path)
+        server.theirs = theirs
+        yield server
+
+
+def test_merged_and_recorded_by_commit(hub, tmp_path):
+    merged = load_model(f"hf-hub:{BASE}", adapter=f"hf-hub:{ADAPTER}")
+    base = load_model(f"hf-hub:{BASE}")
+    images = torch.randn(2, 3, *merged.config.image_size)
+    with torch.no_grad():
+        theirs = hub.theirs(images).logits
+        assert relative(merged(images), theirs) < 2e-5
+        assert relative(base(images), theirs) > 0.01
+    convert(BASE, adapter=ADAPTER, output=tmp_path / "out", verify=False)
+    record = json.loads((tmp_path / "out" / "vitconvert.json").read_text())
+    changed = record["ledger"]["changed"][0]
+    commit = hub.branches[ADAPTER]["main"]
+    assert f"merged the LoRA adapter {ADAPTER}@{commit[:12]}: rank 4" in changed
+    assert f"trained for {BASE}" in changed
+
+
+def test_alone_it_names_its_base_and_the_command(hub):
+    problem = inspect(f"hf-hub:{ADAPTER}").problem
+    assert isinstance(problem, TensorMismatch)
+    assert problem.evidence["its base"] == BASE
+    assert problem.hint.startswith(f"vitconvert hf {BASE} --adapter hf-hub:{ADAPTER} merges")

@@ -1,0 +1,98 @@
+"""`vitconvert table FILE --like REFERENCE -o NAME.toml`."""
+
+import json
+
+import pytest
+import torch
+
+from tests.packages import timm
+from tests.small_models import randomise_calmly
+from vitconvert.drafting.draft_text import MARK
+
+SIZES = {"img_size": 40, "patch_size": 8, "embed_dim": 36, "depth": 11, "num_heads": 3}
+SIZES |= {"mlp_ratio": 50 / 36, "num_classes": 7}
+
+
+def _respelled(state_dict):
+    words = (("blocks.", "tower.stage_"), ("attn.qkv", "attn.in_proj"), ("norm", "ln"))
+    names = {name: name for name in state_dict}
+    for ours, theirs in words:
+        names = {name: text.replace(ours, theirs) for name, text in names.items()}
+    return {names[name]: tensor for name, tensor in state_dict.items()}
+
+
+@pytest.fixture
+def team(tmp_path, monkeypatch):
+    """A timm model, its weights in names of nobody's, and a directory to work in."""
+    monkeypatch.chdir(tmp_path)
+    model = randomise_calmly(timm.create_model("vit_tiny_patch16_224", **SIZES))
+    timm.models.save_for_hf(model, "known", model_args=SIZES, safe_serialization=True)
+    torch.save({"state_dict": _respelled(model.state_dict())}, "team.pth")
+    return model
+
+
+def test_the_draft_is_used_at_once(team, run, tmp_path):
+    code, out, err = run("table", "team.pth", "--like", "known", "-o", "team.toml")
+    assert code == 0, err
+    assert "guesses        0 rows" in out
+    assert "next           vitconvert file team.pth --table team.toml -o OUTPUT" in out
+    asked = ("--table", "team.toml", "--to", "timm", "-o", "out", "--no-verify")
+    code, _, err = run("file", "team.pth", *asked)
+    assert code == 0, err
+    back = timm.create_model("local-dir:out", pretrained=True).eval()
+    x = torch.randn(2, 3, 40, 40, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        assert torch.equal(back(x), team(x))
+
+
+def test_json(team, run):
+    code, out, _ = run("table", "team.pth", "--like", "known", "-o", "team.toml", "--json")
+    said = json.loads(out)
+    assert (code, said["ok"], said["problem"], said["left"]) == (0, True, None, {})
+    assert all(row["certain"] and row["reason"] for row in said["rows"])
+    assert said["output"] == "team.toml"
+    assert said["values"] == "11 of 11 modules that fit have the reference's"
+
+
+def test_an_architecture_has_shapes_alone(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model = timm.create_model("test_vit")
+    torch.save(_respelled(model.state_dict()), "team.pth")
+    code, out, err = run("table", "team.pth", "--like", "test_vit", "-o", "team.toml", "-v")
+    assert code == 0, err
+    assert "like           timm's test_vit, shapes alone\n" in out
+    assert "values         none to compare\n" in out
+    row = "blocks.{i}.mlp.fc1.{p} = tower.stage_{i}.mlp.fc1.{p}"
+    assert f"{row}: the only one left of its shape\n" in out  # 192 is 3 * 64 here
+    code, out, err = run("inspect", "team.pth", "--table", "team.toml", "-q")
+    assert (code, out) == (0, "team\n"), err
+
+
+def test_error_what_is_there_is_not_replaced(team, run, tmp_path):
+    asked = ("table", "team.pth", "--like", "known", "-o", "team.toml")
+    assert run(*asked).code == 0
+    written = (tmp_path / "team.toml").read_text()
+    assert written.startswith(MARK)
+    code, _, err = run(*asked)
+    assert (code, "The table already exists." in err, "--force" in err) == (1, True, True)
+    assert run(*asked, "--force").code == 0
+    (tmp_path / "team.toml").write_text("[dialect]\n")
+    code, _, err = run(*asked, "--force")
+    assert (code, "is no draft of a table, and is not replaced" in err) == (1, True)
+    assert (tmp_path / "team.toml").read_text() == "[dialect]\n"
+
+
+@pytest.mark.parametrize(
+    ("output", "like", "message"),
+    [
+        ("team.txt", "known", "The name of a table ends with .toml."),
+        ("no/team.toml", "known", "The directory of the output does not exist."),
+        ("team.toml", "vit_tiny_patch16_224", "Nothing in this file is like the blocks"),
+        ("team.toml", "unknown", "unknown"),
+    ],
+)
+def test_errors(team, run, tmp_path, output, like, message):
+    code, _, err = run("table", "team.pth", "--like", like, "-o", output)
+    assert code in (1, 2)
+    assert message in err
+    assert not (tmp_path / output).exists()

@@ -1,0 +1,272 @@
+"""From a file of names that nobody knows, and a ViT that is known, to the draft of a table."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vitconvert.checkpoint import ReadOptions
+from vitconvert.checkpoint.reading import open_weights
+from vitconvert.config import ViTConfig
+from vitconvert.containers import Container
+from vitconvert.drafting.draft_text import draft_text, parse_draft
+from vitconvert.drafting.entries import Entry, entries_of, no_part
+from vitconvert.drafting.facts import facts_of
+from vitconvert.drafting.matching import Match, Matching
+from vitconvert.drafting.reference import Reference
+from vitconvert.drafting.rows import DraftRow, rows_of
+from vitconvert.drafting.slots import sizes_of, slots_of
+from vitconvert.drafting.stems import Stem, stems_of
+from vitconvert.drafting.values import Values
+from vitconvert.errors import ConflictingFact, UsageError, VitConvertError, some
+from vitconvert.sources import Located
+from vitconvert.sources.references import published
+from vitconvert.tables.binding import Shape, bind
+from vitconvert.tables.canonical import instances
+from vitconvert.tables.detection import common_prefix
+from vitconvert.tables.others import refuse_quantised
+from vitconvert.wrappers import why_beside
+
+_MOST = 1000  # names, those of blocks counted once
+_TAKEN = "other tensors took the places that it fits"
+_UNLIKE = "nothing of the reference is like it"
+_ENOUGH = 0.5  # of the tensors: with fewer equal ones, the weights are not taken for the same
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Draft:
+    """A proposal of a table.
+
+    Attributes:
+        source: The file, as reports call it.
+        like: The ViT that it was compared with.
+        rows: What was found, in the order of our tensors; guesses are commented out in the text.
+        ignored: Names of theirs that play no part, and why.
+        left: Names of theirs that no row uses, and why.
+        unfilled: Tensors of the reference for which nothing was found.
+        config: What the reference says, and no tensor tells: these are lines of the table too.
+        values: How many tensors have the reference's values, or why none were compared.
+        problem: Why the table does not read the file as it stands; None if it does.
+        text: The table.
+    """
+
+    source: str
+    like: str
+    rows: tuple[DraftRow, ...]
+    ignored: Mapping[str, str]
+    left: Mapping[str, str]
+    unfilled: tuple[str, ...]
+    config: Mapping[str, Any]
+    values: str
+    problem: VitConvertError | None
+    text: str
+
+    @property
+    def certain(self) -> tuple[DraftRow, ...]:
+        """Rows that are no guesses."""
+        return tuple(row for row in self.rows if row.certain)
+
+    @property
+    def guesses(self) -> tuple[DraftRow, ...]:
+        """Rows that somebody has to look at."""
+        return tuple(row for row in self.rows if not row.certain)
+
+    def __repr__(self) -> str:
+        ready = "ready" if self.problem is None else "not complete"
+        return (
+            f"<Draft {self.source!r}: {len(self.certain)} rows certain, {len(self.guesses)} "
+            f"guessed, {len(self.left)} tensors left, {ready}>"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            "source": self.source,
+            "like": self.like,
+            "rows": [row.to_dict() for row in self.rows],
+            "ignored": dict(self.ignored),
+            "left": dict(self.left),
+            "unfilled": list(self.unfilled),
+            "config": dict(self.config),
+            "values": self.values,
+            "problem": self.problem.to_dict() if self.problem else None,
+            "text": self.text,
+        }
+
+
+def draft_located(located: Located, reference: Reference, options: ReadOptions) -> Draft:
+    """Draft a table for the names of a file.
+
+    Args:
+        located: The file.
+        reference: What it is like.
+        options: `prefer` and `ignore` count.
+
+    Raises:
+        SourceError, CorruptFile, UnsafeFile: The file cannot be read, or not safely.
+        TensorMismatch: Its weights are quantised.
+        UsageError: Nothing in the file is like the reference.
+    """
+    container = open_weights(located, options)
+    shapes, prefix = _shapes(container, options)
+    refuse_quantised(shapes)
+    names = entries_of(_of_floats(shapes, container, prefix), reference.config.depth)
+    _check_count(names.entries)
+    found = _find(names.entries, container, prefix, reference)
+    source = published(located.reference)
+    if not any(match.slot.looped for match in found.matches):
+        raise _not_like(source, reference, shapes)
+    rows, parts = rows_of(found.matches, found.values)
+    unused = {**found.unused(shapes), **names.left, **parts}
+    ignored = {key: why for key in unused if (why := no_part(key))}
+    left = {key: why for key, why in unused.items() if key not in ignored}
+    unfilled = _unfilled(reference.config, rows)
+    facts = facts_of(reference.config, rows, ignored, shapes)
+    text = draft_text(source, reference.name, rows, ignored, left, unfilled, facts)
+    return Draft(
+        source=source,
+        like=reference.name,
+        rows=tuple(rows),
+        ignored=ignored,
+        left=left,
+        unfilled=unfilled,
+        config=facts,
+        values=found.told,
+        problem=_problem(text, shapes, reference.config),
+        text=text,
+    )
+
+
+def _of_floats(shapes: Mapping[str, Shape], container: Container, prefix: str) -> dict[str, Shape]:
+    """Those that may be weights: whole numbers are none."""
+    kinds = {key: container.manifest[prefix + key].dtype for key in shapes}
+    return {k: s for k, s in shapes.items() if kinds[k].startswith(("float", "bfloat"))}
+
+
+def _check_count(entries: Sequence[Entry]) -> None:
+    """Refuse a file that would take long: each name is compared with every other."""
+    if len(entries) > _MOST:
+        raise UsageError(
+            "The file has too many names to draft a table for.",
+            evidence={
+                "names": f"{len(entries)}, those of blocks counted once; {_MOST} at most",
+                "such as": some(entry.text for entry in entries),
+            },
+            hint="--ignore PATTERN leaves those out that are no ViT's.",
+        )
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What is what.
+
+    Attributes:
+        matches: Of each tensor that has a place.
+        fitting: Everything that has the shape of one.
+        values: Those of both sides, if the reference has the same weights.
+        told: How many are equal, or why none were compared.
+    """
+
+    matches: Sequence[Match]
+    fitting: Sequence[Entry]
+    values: Values | None
+    told: str
+
+    def unused(self, shapes: Mapping[str, Shape]) -> dict[str, str]:
+        """Names of tensors that have no place, and why."""
+        used = {key for match in self.matches for key in match.entry.keys}
+        fitting = {key for entry in self.fitting for key in entry.keys}
+        return {k: _TAKEN if k in fitting else _UNLIKE for k in shapes if k not in used}
+
+
+def _shapes(container: Container, options: ReadOptions) -> tuple[dict[str, Shape], str]:
+    """What a table is drafted for, and the prefix of a wrapper that was taken off."""
+    ignored = options.ignored(container.manifest, container.path)
+    shapes = {
+        name: info.shape
+        for name, info in container.manifest.items()
+        if name not in ignored and not why_beside(name)
+    }
+    prefix = common_prefix(shapes)
+    return {name[len(prefix) :]: shape for name, shape in shapes.items()}, prefix
+
+
+def _find(
+    entries: Sequence[Entry], container: Container, prefix: str, reference: Reference
+) -> _Found:
+    slots = slots_of(reference.config)
+    sizes = sizes_of(reference.config)
+    told = "none to compare"
+    if reference.tensors is not None:
+
+        def read(key: str) -> Any:
+            return container.read(prefix + key)
+
+        values = Values(theirs=read, ours=reference.tensors, sizes=sizes)
+        stems = stems_of(entries, slots, sizes, values)
+        fitting = [stem for stem in stems if stem.options]
+        equal = sum(stem.valued for stem in fitting)
+        told = f"{equal} of {len(fitting)} modules that fit have the reference's"
+        if equal > _ENOUGH * len(fitting):
+            return _decided(stems, values, told)
+        told += ": other weights"
+    return _decided(stems_of(entries, slots, sizes, None), None, told)
+
+
+def _decided(stems: Sequence[Stem], values: Values | None, told: str) -> _Found:
+    fitting = [entry for stem in stems if stem.options for entry in stem.entries.values()]
+    matches = Matching(stems, by_values=values is not None).matches()
+    return _Found(matches, fitting, values, told)
+
+
+def _not_like(source: str, reference: Reference, shapes: Mapping[str, Shape]) -> UsageError:
+    config = reference.config
+    widths = Counter(size for shape in shapes.values() for size in shape)
+    counts = Counter(number for key in shapes for number in set(re.findall(r"[0-9]+", key)))
+    return UsageError(
+        "Nothing in this file is like the blocks of the reference.",
+        evidence={
+            "reference": f"{reference.name}: {config.depth} blocks of width {config.embed_dim}",
+            "file": f"{source}: {len(shapes)} tensors, such as {some(shapes, 2)}",
+            "sizes": ", ".join(str(size) for size, _ in widths.most_common(4)) + " are frequent",
+            "numbers": f"up to {max(map(int, counts), default=0)} in names",
+        },
+        hint="--like names a ViT of the same depth and width; `vitconvert inspect` shows shapes.",
+    )
+
+
+def _unfilled(config: ViTConfig, rows: Sequence[DraftRow]) -> tuple[str, ...]:
+    filled = {row.name.replace("{p}", kind) for row in rows for kind in ("weight", "bias")}
+    return tuple(n for n, several in instances(config).items() if several and n not in filled)
+
+
+def _problem(text: str, shapes: Mapping[str, Shape], config: ViTConfig) -> VitConvertError | None:
+    """Why a draft does not read the file that it was made of, or None."""
+    from vitconvert.conversion.accounts import check_accounts
+    from vitconvert.conversion.derivation import derive_config
+
+    try:
+        binding = bind(parse_draft(text), shapes)
+        found, _ = derive_config(binding, {})
+        check_accounts(binding, found, "the file")
+    except VitConvertError as error:
+        return error
+    return _other_function(found, config)
+
+
+# What fine-tuning changes, and what the file shows by itself.
+_MAY_DIFFER = ("num_classes", "image_size")
+
+
+def _other_function(found: ViTConfig, config: ViTConfig) -> VitConvertError | None:
+    """The reference and the file as the draft reads it should compute the same."""
+    theirs, ours = found.function(), config.function()
+    other = [
+        f"{name}: {theirs.get(name)}, not {ours.get(name)}"
+        for name in {**ours, **theirs}
+        if name not in _MAY_DIFFER and theirs.get(name) != ours.get(name)
+    ]
+    if not other:
+        return None
+    return ConflictingFact("Read by the draft, the file is another model.", details=other)

@@ -1,0 +1,194 @@
+"""Names that nobody knows, told apart: those of blocks as one, with what each seems to be."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from vitconvert.drafting.knowledge import has, knowledge, words_of
+from vitconvert.tables.binding import Shape
+
+_NUMBER = re.compile(r"(?<![0-9])(?:0|[1-9][0-9]{0,2})(?![0-9])")
+_BRACES = re.compile(r"\{[^{}]*\}")
+_END = re.compile(r"(?::[0-9]+)?\Z")  # TensorFlow ends names with ":0"
+# Signs of the language of tables that names may hold: a word stands for each.
+SIGNS = {":": "colon", "(": "open", ")": "close", "|": "bar", "=": "equals", ",": "comma"}
+SIGNS |= {"[": "left", "]": "right", " ": "blank"}
+TO_WORDS = str.maketrans({sign: f"{{{word}}}" for sign, word in SIGNS.items()})
+_UNSPELLABLE = re.compile(r"[{}*\x00-\x1f\x7f-\x9f\ud800-\udfff]|[^\S ]|\A(?:zeros|cat)\Z")
+_LONGEST = 500  # letters of a name; each of its numbers may count, which takes its square
+_MANY = 3  # names that count as far, and not to the depth, are of another part
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A tensor of theirs, or the same tensor in every block.
+
+    Attributes:
+        text: Its name in the language of tables: `layers.{i+1}.norm.weight`.
+        keys: The names in the file, block by block.
+        shape: Of each.
+        looped: Whether every block has it.
+        stacked: Whether it holds all blocks, along its first dimension; `shape` is of one.
+        stem: The name of its module: without what says weight or bias.
+        kind: "weight", "bias", or "" where the name does not say.
+        leaf: What the last part of the name says, such as "kernel".
+        place: Where it comes in the file.
+    """
+
+    text: str
+    keys: tuple[str, ...]
+    shape: Shape
+    looped: bool
+    stacked: bool = False
+    stem: str
+    kind: str
+    leaf: str
+    place: int
+
+    @property
+    def words(self) -> frozenset[str]:
+        """The words of its module's name."""
+        return words_of(_BRACES.sub(" ", self.stem))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Names:
+    """All names of a file.
+
+    Attributes:
+        entries: Those that may be a ViT's.
+        left: The others, and why they are left.
+    """
+
+    entries: tuple[Entry, ...]
+    left: Mapping[str, str] = field(default_factory=dict)
+
+
+def entries_of(shapes: Mapping[str, Shape], depth: int) -> Names:
+    """Tell names apart.
+
+    Args:
+        shapes: By name, in the order of the file.
+        depth: How many blocks the model has.
+    """
+    left = {key: why for key in shapes if (why := _why_left(key))}
+    mine = {key: shape for key, shape in shapes.items() if key not in left}
+    loops = _loops(mine, depth)
+    counted = _counted(mine) - loops.keys()
+    left |= dict.fromkeys(counted, f"counted, but not the same in each of {depth} blocks")
+    order = {key: place for place, key in enumerate(shapes)}
+    found: dict[str, Entry] = {}
+    for key, shape in mine.items():
+        if key in counted:
+            continue
+        text, keys = loops.get(key, (key.translate(TO_WORDS), (key,)))
+        if text in found:
+            continue
+        stem, kind, leaf = _leaf(text)
+        found[text] = Entry(
+            text=text,
+            keys=keys,
+            shape=shape,
+            looped=key in loops,
+            stem=stem,
+            kind=kind,
+            leaf=leaf,
+            place=order[key],
+        )
+    entries = tuple(found.values())
+    if not loops:
+        entries = tuple(_as_stacked(entry, depth) for entry in entries)
+    return Names(entries=entries, left=left)
+
+
+def _as_stacked(entry: Entry, depth: int) -> Entry:
+    """An array of all blocks, if it may be one: some programs loop over arrays."""
+    if len(entry.shape) < 2 or entry.shape[0] != depth:
+        return entry
+    return replace(entry, looped=True, stacked=True, shape=entry.shape[1:])
+
+
+def _why_left(key: str) -> str:
+    if len(key) > _LONGEST or _UNSPELLABLE.search(key):
+        return "the language of tables cannot spell this name"
+    if why := no_part(key):
+        return why
+    if has(words_of(key), knowledge()["elsewhere"]["words"]):
+        return "its name is of another part than the ViT"
+    return ""
+
+
+def no_part(key: str) -> str:
+    """Why a tensor plays no part, by the end of its name, or nothing."""
+    endings: Mapping[str, str] = knowledge()["no_part"]
+    name = key.replace("/", ".")
+    return next((why for end, why in endings.items() if f".{name}".endswith(f".{end}")), "")
+
+
+def _patterns(shapes: Mapping[str, Shape]) -> dict[tuple[str, str], dict[int, str]]:
+    """(what stands before a number, after it) -> the numbers that names have there."""
+    found: dict[tuple[str, str], dict[int, str]] = defaultdict(dict)
+    for key in shapes:
+        for number in _NUMBER.finditer(key):
+            found[key[: number.start()], key[number.end() :]][int(number[0])] = key
+    return found
+
+
+def _loops(shapes: Mapping[str, Shape], depth: int) -> dict[str, tuple[str, tuple[str, ...]]]:
+    """Name -> its text with {i} and the names in all blocks; the first number that counts."""
+    found: dict[str, tuple[int, str, tuple[str, ...]]] = {}
+    starts: dict[str, int] = defaultdict(int)
+    counts = (
+        (p, names, c) for p, names in _patterns(shapes).items() for c in _counts(names, depth)
+    )
+    for (before, after), names, numbers in counts:
+        index = _index(numbers, depth)
+        keys = tuple(names[n] for n in numbers)
+        if not index or len({shapes[key] for key in keys}) > 1:
+            continue
+        starts[before] += 1
+        text = f"{before.translate(TO_WORDS)}{index}{after.translate(TO_WORDS)}"
+        for key in keys:
+            if key not in found or len(before) < found[key][0]:
+                found[key] = len(before), text, keys
+    if depth <= _MANY - 1 and starts:  # two or one are soon counted: the block's are the most
+        most = len(max(starts, key=lambda before: starts[before]))
+        found = {key: loop for key, loop in found.items() if loop[0] == most}
+    return {key: (text, keys) for key, (_, text, keys) in found.items()}
+
+
+def _counts(numbers: Iterable[int], depth: int) -> list[list[int]]:
+    """Numbers that may count the blocks: all, or every second, where parts of them alternate."""
+    every = sorted(numbers)
+    return [every[::2], every[1::2]] if len(every) == 2 * depth > 2 else [every]
+
+
+def _index(numbers: list[int], depth: int) -> str:
+    """`{i}`, `{i+1}`, `{2*i}`, ... if that is how these numbers count the blocks, or nothing."""
+    if len(numbers) != depth:
+        return ""
+    step = numbers[1] - numbers[0] if depth > 1 else 1
+    if numbers != [numbers[0] + step * i for i in range(depth)] or step > 2:
+        return ""
+    scale, offset = f"{step}*" if step > 1 else "", f"+{numbers[0]}" if numbers[0] else ""
+    return f"{{{scale}i{offset}}}"
+
+
+def _counted(shapes: Mapping[str, Shape]) -> set[str]:
+    """Names that are counted over several, whatever of."""
+    several = (numbers.values() for numbers in _patterns(shapes).values() if len(numbers) >= _MANY)
+    return {key for keys in several for key in keys}
+
+
+def _leaf(text: str) -> tuple[str, str, str]:
+    """The stem of a name, its kind, and the word that says it."""
+    bare = _END.sub("", text.replace("{colon}", ":"))
+    head, _, last = bare.replace("/", ".").rpartition(".")
+    for kind, words in knowledge()["leaves"].items():
+        if last in words:
+            return bare[: len(head)], kind, last
+    for kind in ("weight", "bias"):
+        if last.endswith(f"_{kind}"):
+            return bare.removesuffix(f"_{kind}"), kind, kind
+    return bare, "", ""

@@ -1,0 +1,170 @@
+"""The places that a known ViT has for tensors, and the layouts in which others keep them."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from vitconvert.config import ViTConfig
+from vitconvert.config.vit_config import FIXED_AXES
+from vitconvert.drafting.knowledge import knowledge
+from vitconvert.tables.axes import Axes, Dim, parse_axes
+from vitconvert.tables.binding import Shape
+from vitconvert.tables.canonical import instances
+
+# Fine-tuning changes these: the head's classes, and the size of the images.
+_MAY_DIFFER = frozenset({"label", "position"})
+PREFIX = "prefix positions"  # among the sizes: those of no patch
+
+
+@dataclass(frozen=True)
+class Place:
+    """One of our tensors, or one step of it.
+
+    Attributes:
+        name: The canonical name, of all blocks.
+        step: Along the first axis of ours, where theirs is one of several; None: all of it.
+        selected: An axis of theirs and its step, where theirs holds several of ours.
+    """
+
+    name: str
+    step: int | None = None
+    selected: tuple[str, int] | None = None
+
+
+@dataclass(frozen=True)
+class Slot:
+    """What one tensor of theirs may be.
+
+    Attributes:
+        places: What of ours it is.
+        axes: Its dimensions, in our order.
+        looped: Whether every block has it.
+        module: What it belongs to: `blocks.{i}.attn.qkv[0]` is the first step of qkv.
+        kind: "weight", "bias", or "" for a parameter that is neither.
+    """
+
+    places: tuple[Place, ...]
+    axes: Axes
+    looped: bool
+    module: str
+    kind: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The canonical names, of all blocks."""
+        return tuple(dict.fromkeys(place.name for place in self.places))
+
+    @property
+    def is_distinct(self) -> bool:
+        """Whether its shape says more than that of a vector or a token."""
+        return sum(bool(dim.axes) for dim in self.axes.dims) > 1
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How theirs lies: the axes of theirs, and what is peculiar about them.
+
+    Attributes:
+        axes: Theirs.
+        rare: Whether only equal values are reason enough to believe it.
+        differing: Axes of which theirs is longer or shorter than the reference's.
+    """
+
+    axes: Axes
+    rare: bool = False
+    differing: tuple[str, ...] = ()
+
+    def turned(self, ours: Axes) -> bool:
+        """Whether it begins with another dimension than ours."""
+        return self.axes.names[:1] != () and self.axes.names[0] not in ours.dims[0].axes
+
+
+def slots_of(config: ViTConfig) -> list[Slot]:
+    """What tensors of theirs may be; none of ours that is counted by more than the block."""
+    found: list[Slot] = []
+    whole: dict[str, Axes] = {}
+    for name, several in instances(config).items():
+        indices = tuple(several[0].indices) if several else ()
+        if several and indices in ((), ("i",)):
+            whole[name] = several[0].axes
+            found += _of_tensor(name, several[0].axes, bool(indices))
+    return [*found, *_packed(whole)]
+
+
+def _of_tensor(name: str, axes: Axes, looped: bool) -> Iterator[Slot]:
+    module, kind = _module(name)
+    yield Slot((Place(name),), axes, looped, module, kind)
+    if axes.names and axes.names[0] in ("qkv", "kv"):
+        for step in range(FIXED_AXES[axes.names[0]]):
+            place = Place(name, step)
+            yield Slot((place,), axes.step, looped, f"{module}[{step}]", kind)
+
+
+def _module(name: str) -> tuple[str, str]:
+    module, _, last = name.rpartition(".")
+    if last in ("weight", "bias"):
+        return module, last
+    return (module, "") if last == "gamma" else (name, "")
+
+
+def _packed(whole: Mapping[str, Axes]) -> Iterator[Slot]:
+    """Slots of tensors that hold several of ours: SwiGLU's two, and the three of a pooling."""
+    for kind in ("weight", "bias"):
+        gate, value = (f"blocks.{{i}}.mlp.{part}.{kind}" for part in ("fc1_g", "fc1"))
+        if gate in whole:
+            both = Place(gate, None, ("gate", 0)), Place(value, None, ("gate", 1))
+            axes = _joined("gate", whole[gate])
+            yield Slot(both, axes, True, "blocks.{i}.mlp.fc1_g+fc1", kind)
+        query, pair = f"attn_pool.q.{kind}", f"attn_pool.kv.{kind}"
+        if query in whole and pair in whole:
+            steps = [Place(pair, step, ("qkv", step + 1)) for step in range(2)]
+            places = Place(query, None, ("qkv", 0)), *steps
+            yield Slot(places, _joined("qkv", whole[query]), False, "attn_pool.q+kv", kind)
+
+
+def _joined(axis: str, axes: Axes) -> Axes:
+    first, *others = axes.dims
+    return Axes((Dim((axis, *first.axes)), *others))
+
+
+def sizes_of(config: ViTConfig) -> dict[str, int]:
+    """The length of every axis, and under PREFIX how many positions are of no patch."""
+    return {**config.axes(), PREFIX: config.num_prefix_positions}
+
+
+def layouts_of(slot: Slot, shape: Shape, sizes: Mapping[str, int]) -> list[Layout]:
+    """The layouts in which a tensor of this shape may be what the slot is, the usual first."""
+    usual = knowledge()["layouts"].get(str(slot.axes), [str(slot.axes)])
+    rare = knowledge()["rare_layouts"].get(str(slot.axes), [])
+    asked = [(text, False) for text in usual] + [(text, True) for text in rare]
+    read = [(parse_axes(text), is_rare) for text, is_rare in asked]
+    exact = [Layout(axes, is_rare) for axes, is_rare in read if axes.shape(sizes) == shape]
+    if exact:
+        return exact
+    differing = ((axes, is_rare, _differing(axes, shape, sizes)) for axes, is_rare in read)
+    return [Layout(axes, is_rare, axis) for axes, is_rare, axis in differing if axis]
+
+
+def _differing(axes: Axes, shape: Shape, sizes: Mapping[str, int]) -> tuple[str, ...]:
+    """The axis of another length than the reference's, if one that may differ is all that does."""
+    if len(axes.dims) != len(shape):
+        return ()
+    pairs = zip(axes.dims, shape, strict=True)
+    others = [dim.axes for dim, size in pairs if dim.size(sizes) != size]
+    if len(others) != 1 or len(others[0]) != 1 or others[0][0] not in _MAY_DIFFER:
+        return ()
+    if others[0] == ("position",):  # of another size of images, which are square
+        (count,) = (
+            size for dim, size in zip(axes.dims, shape, strict=True) if dim.axes == others[0]
+        )
+        patches = count - sizes[PREFIX]
+        return others[0] if patches > 0 and math.isqrt(patches) ** 2 == patches else ()
+    return others[0]
+
+
+def by_module(slots: Sequence[Slot]) -> dict[str, dict[str, Slot]]:
+    """Module -> kind -> slot."""
+    found: dict[str, dict[str, Slot]] = {}
+    for slot in slots:
+        found.setdefault(slot.module, {})[slot.kind] = slot
+    return found

@@ -1,0 +1,128 @@
+"""Maps as files: a page, a sheet of pictures, or a directory with one picture each."""
+
+import io
+import json
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from PIL import Image
+
+from vitconvert.containers.whole_file import require_possible, whole_file
+from vitconvert.errors import OutputExists, UsageError
+from vitconvert.pictures.chosen import Choice
+from vitconvert.pictures.page import page
+from vitconvert.pictures.sheet import panel, sheet
+from vitconvert.pictures.tokens import Query
+from vitconvert.pictures.view import View
+from vitconvert.sources.located import OWN
+from vitconvert.version import VERSION
+
+_LONGEST = 60  # characters of a name; in UTF-8, each may take four bytes of 255
+
+
+def is_picture(output: Path) -> bool:
+    """Whether a name is that of one picture.
+
+    Raises:
+        UsageError: It is that of a picture, but of a kind that is not written.
+    """
+    suffix = output.suffix.lower()
+    if suffix in (".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".svg", ".pdf"):
+        raise UsageError(
+            f"Pictures are written as .png, not as {suffix}.", evidence={"output": output}
+        )
+    return suffix == ".png"
+
+
+def check_file(path: Path, *, overwrite: bool) -> None:
+    """Check, before any work is done, that a file may be written.
+
+    Raises:
+        UsageError: Nothing can be here, or its directory does not exist.
+        OutputExists: Something is here, and `overwrite` is false or it is no file.
+    """
+    require_possible(path)
+    if not path.parent.is_dir():
+        raise UsageError(
+            "The directory of the output does not exist.", evidence={"directory": path.parent}
+        )
+    if path.is_dir() or (path.exists() and not overwrite):
+        raise OutputExists(
+            "The output is there already.",
+            evidence={"output": path},
+            hint="--force replaces a file; -o names another.",
+        )
+
+
+def write_page(
+    path: Path, views: Iterable[View], heads: Sequence[int] | None, *, query: Query, title: str
+) -> None:
+    """Write a page, whole or not at all.
+
+    Raises:
+        VitConvertError: As for `page`.
+    """
+    text = page((view.panel(heads, query) for view in views), title=title)
+    with whole_file(path) as file:
+        file.write(text.encode())
+
+
+def write_sheet(path: Path, views: Iterable[View], choice: Choice) -> None:
+    """Write one picture: a map at the photograph's own size if it is alone, else a sheet.
+
+    Raises:
+        UsageError: They are too many, or there is no such map.
+        VitConvertError: A photograph can no longer be read.
+    """
+    titles: list[str] = []
+    rows: list[list[Image.Image]] = []
+    alone: Image.Image | None = None
+    for view in views:
+        shown = list(choice.pictures(view))
+        drawn = [one.draw() for one in shown]
+        alone = drawn[0] if len(drawn) == 1 and not rows else None
+        titles = ["photograph", *(one.title for one in shown)]
+        rows.append([panel(view.maps.photograph.picture()), *map(panel, drawn)])
+    with whole_file(path) as file:
+        file.write(_png(alone or sheet(titles, rows)))
+
+
+def write_pictures(directory: Path, views: Iterable[View], choice: Choice) -> None:
+    """Write a picture for each map into a new directory, and what they show as JSON beside them.
+
+    Raises:
+        UsageError: There is no such map.
+        VitConvertError: A photograph can no longer be read.
+    """
+    names: list[str] = []
+    photographs = []
+    stems: set[str] = set()
+    for view in views:
+        stem = _new_stem(view.maps.path, stems)
+        written = []
+        for shown in choice.pictures(view):
+            name = f"{stem}-{re.sub('[^a-z0-9]+', '-', shown.title)}.png"
+            (directory / name).write_bytes(_png(shown.draw()))
+            written.append(name)
+        photographs.append({**choice.to_dict(view), "files": written})
+        names += written
+    # It lists the files that vitconvert wrote, and may replace: `export.written`.
+    record = {"vitconvert": VERSION, "files": sorted(names), "photographs": photographs}
+    (directory / OWN).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+def _new_stem(path: Path | None, taken: set[str]) -> str:
+    """A name like the photograph's, which no other photograph has; nothing in it is a path."""
+    wanted = re.sub(r"[^\w.-]", "_", path.stem if path else "image").lstrip(".")[:_LONGEST]
+    stem, number = wanted or "image", 2
+    while stem.casefold() in taken:
+        stem, number = f"{wanted}-{number}", number + 1
+    taken.add(stem.casefold())
+    return stem
+
+
+def _png(picture: Image.Image) -> bytes:
+    file = io.BytesIO()
+    picture.save(file, "PNG")
+    return file.getvalue()

@@ -1,0 +1,349 @@
+"""What each token of a model attends to, in one photograph: by head, block and rollout.
+
+Letters: H heads, N tokens (prefix tokens, then patches row by row). Everything is counted from 0.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from vitconvert.config import ViTConfig
+from vitconvert.errors import UsageError, VitConvertError
+from vitconvert.inference.batches import check_batches
+from vitconvert.inference.images import ImageSource, find_images
+from vitconvert.model import ViT
+from vitconvert.model.selection import chosen_layers
+from vitconvert.pictures.overlay import coloured, overlaid, raw_map
+from vitconvert.pictures.packing import Plane, planes_by_head
+from vitconvert.pictures.page import Panel, framed, page
+from vitconvert.pictures.photograph import Photograph, Unseen, read_photograph
+from vitconvert.pictures.tokens import (
+    PATCH,
+    POOLING,
+    Query,
+    default_query,
+    prefix_names,
+    query_name,
+    tokens_of,
+)
+from vitconvert.preprocessing import Preprocessing
+
+MOST_BYTES = 2**31  # of the attention of one photograph: all of a ViT-H at 224 pixels has 800 MiB
+ROLLOUT: Literal["rollout"] = "rollout"
+
+Layer = int | Literal["rollout"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionMaps:
+    """The attention of a model in one photograph.
+
+    A map is asked for by a layer (a block, negative from the end, or "rollout"), a head (None: the
+    mean over all) and a query: "class", "distillation", "register:0", "patch:ROW,COLUMN" or
+    (row, column), "mean" over all patches, or "pooling", the query of map pooling. By default,
+    the class token; without one, the pooling's query, or the mean.
+
+    Attributes:
+        photograph: What the model saw.
+        prefix: Names of the tokens before the patches.
+        depth: Blocks of the model.
+        attention: Block -> (H, N, N), where rows attend to columns. Rows add up to 1, but for
+            differential attention.
+        pooling: Map pooling's own attention, (H, N), if the model pools so.
+        flow: (N, N), how much of each final token (row) comes from each first token (column):
+            attention rollout.
+    """
+
+    photograph: Photograph
+    prefix: tuple[str, ...]
+    depth: int
+    attention: Mapping[int, Tensor]
+    pooling: Tensor | None
+    flow: Tensor
+    error: ClassVar[None] = None
+
+    @property
+    def path(self) -> Path | None:
+        """The photograph's; None for an open image."""
+        return self.photograph.path
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Patches down and across."""
+        return self.photograph.grid
+
+    def query(self, query: Query = None) -> str:
+        """The name of a query, or of the default."""
+        return query_name(query, default_query(self.prefix, pooling=self.pooling is not None))
+
+    def weights(self, layer: Layer = -1, head: int | None = None, query: Query = None) -> Tensor:
+        """How much a query attends to each token, (N,).
+
+        Raises:
+            UsageError: There is no such block, head or token, or this block was not kept.
+        """
+        name = self.query(query)
+        if name == POOLING:
+            return self._of_pooling(layer, head)
+        tokens = tokens_of(name, self.prefix, self.grid)
+        if layer == ROLLOUT:
+            self._check_rollout(head)
+            return self.flow[tokens].mean(0)
+        attention = self._block(layer)
+        return _of_head(attention, head)[tokens].mean(0)
+
+    def map(self, layer: Layer = -1, head: int | None = None, query: Query = None) -> Tensor:
+        """How much a query attends to each patch, (rows, columns); see `weights`."""
+        return self.weights(layer, head, query)[len(self.prefix) :].reshape(self.grid)
+
+    def rollout(self, query: Query = None) -> Tensor:
+        """How much of each patch reaches a query's token through all blocks, (rows, columns).
+
+        Abnar and Zuidema, "Quantifying Attention Flow in Transformers",
+        https://arxiv.org/abs/2005.00928: in each block, half is the mean over heads, and half the
+        token itself; rows are made to add up to 1, and blocks multiplied. A negative weight of
+        differential attention counts as none.
+        """
+        return self.map(ROLLOUT, None, query)
+
+    def prefix_shares(
+        self, layer: Layer = -1, head: int | None = None, query: Query = None
+    ) -> dict[str, float]:
+        """How much a query attends to each token before the patches, by its name."""
+        found = self.weights(layer, head, query)[: len(self.prefix)]
+        return dict(zip(self.prefix, found.tolist(), strict=True))
+
+    def picture(
+        self,
+        layer: Layer = -1,
+        head: int | None = None,
+        query: Query = None,
+        *,
+        raw: bool = False,
+    ) -> Image.Image:
+        """A map in colours over the photograph, at the photograph's own size.
+
+        The smallest number of the map is black, the largest pale yellow, and violet, red and
+        orange lie between. What was cropped away is dark.
+
+        Args:
+            layer, head, query: As for `weights`.
+            raw: The map alone, each patch flat, as grey levels; transparent where the model saw
+                nothing ("LA").
+
+        Raises:
+            UsageError: As for `weights`.
+            VitConvertError: The file can no longer be read, or has changed.
+        """
+        values, place = self.map(layer, head, query), self.photograph.placement
+        if raw:
+            return raw_map(values, place)
+        return overlaid(self.photograph.picture(), coloured(values), place)
+
+    def to_dict(
+        self, layer: Layer = -1, head: int | None = None, query: Query = None
+    ) -> dict[str, Any]:
+        """What a map shows in numbers, as JSON types."""
+        values = self.map(layer, head, query)
+        row, column = divmod(int(values.argmax()), self.grid[1])
+        return {
+            "layer": layer if layer == ROLLOUT else int(layer) % self.depth,
+            "head": "mean" if head is None else head,
+            "query": self.query(query),
+            "smallest": float(values.min()),
+            "largest": float(values.max()),
+            "largest_patch": [row, column],
+            "patches": float(values.sum()),
+            "prefix": self.prefix_shares(layer, head, query),
+        }
+
+    def planes(self, heads: Sequence[int] | None = None) -> Iterator[Plane]:
+        """All maps for a page: the mean over heads, and these heads (None: every one).
+
+        Raises:
+            UsageError: The model has not all of these heads.
+        """
+        for layer, attention in self.attention.items():
+            yield from planes_by_head("attention", layer, attention, heads)
+        flow = self.flow
+        if self.pooling is not None:
+            flow = torch.cat([flow, self.pooling.mean(0, keepdim=True) @ flow])
+            yield from planes_by_head(POOLING, 0, self.pooling[:, None], None)
+        yield Plane(what=ROLLOUT, rows=flow)
+
+    def first_query(self, query: Query = None) -> str | tuple[int, int]:
+        """A query by name, or by row and column if it is a patch.
+
+        Raises:
+            UsageError: The model has no such token.
+        """
+        name = self.query(query)
+        self.weights(ROLLOUT, None, name)  # which refuses what there is not
+        if not name.startswith(PATCH):
+            return name
+        (token,) = tokens_of(name, self.prefix, self.grid)
+        row, column = divmod(token - len(self.prefix), self.grid[1])
+        return row, column
+
+    def to_html(self) -> str:
+        """A page that needs nothing else: hover or click a patch and see what it attends to."""
+        panel = Panel(
+            photograph=self.photograph,
+            prefix=self.prefix,
+            planes=list(self.planes()),
+            query=self.first_query(),
+        )
+        return page([panel])
+
+    def _repr_html_(self) -> str:
+        return framed(self.to_html())
+
+    def _repr_png_(self) -> bytes:
+        return self.picture()._repr_png_() or b""
+
+    def _block(self, layer: Layer) -> Tensor:
+        if not isinstance(layer, int) or not -self.depth <= layer < self.depth:
+            raise UsageError(
+                f"The model has no block {layer!r}.",
+                evidence={"blocks": f"0 to {self.depth - 1}, or {ROLLOUT!r}"},
+            )
+        if layer % self.depth not in self.attention:
+            raise UsageError(
+                f"The attention of block {layer % self.depth} was not kept.",
+                evidence={"kept": ", ".join(map(str, self.attention))},
+                hint="`layers` chooses what is kept; None keeps all.",
+            )
+        return self.attention[layer % self.depth]
+
+    def _of_pooling(self, layer: Layer, head: int | None) -> Tensor:
+        if self.pooling is None:
+            raise UsageError(
+                "This model has no map pooling, so nothing asks for the photograph as a whole.",
+                hint='"mean" is the mean over all patches.',
+            )
+        if layer == ROLLOUT:
+            self._check_rollout(head)
+            return self.pooling.mean(0) @ self.flow
+        return _of_head(self.pooling, head)
+
+    def _check_rollout(self, head: int | None) -> None:
+        if head is not None:
+            raise UsageError("A rollout takes the mean over heads, so it has no single heads.")
+
+
+def _of_head(attention: Tensor, head: int | None) -> Tensor:
+    if head is None:
+        return attention.mean(0)
+    if not -len(attention) <= head < len(attention):
+        raise UsageError(
+            f"There is no head {head}.", evidence={"heads": f"0 to {len(attention) - 1}"}
+        )
+    return attention[head]
+
+
+def attention_maps(
+    model: ViT,
+    images: ImageSource | Iterable[ImageSource],
+    preprocessing: Preprocessing,
+    *,
+    layers: int | Sequence[int] | None = None,
+    recursive: bool = False,
+) -> Iterator[AttentionMaps | Unseen]:
+    """The attention of a model in each image, one at a time.
+
+    Args:
+        images: Files, folders, patterns and open images.
+        layers: The blocks to keep: how many of the last, or which; all by default. The rollout is
+            over all in any case.
+        recursive: Look into subfolders too.
+
+    Raises:
+        UsageError: There are no such blocks, or they would take more than 2 GiB.
+        InputMismatch: The preprocessing does not make the images that the model reads.
+    """
+    check_batches(model, preprocessing, 1)
+    kept = chosen_layers(layers, model.config.depth)
+    _check_memory(model, kept)
+    found = find_images(images, recursive=recursive)
+    return (_maps(model, image, preprocessing, kept) for image in found)
+
+
+def _maps(
+    model: ViT, source: Path | Image.Image, preprocessing: Preprocessing, kept: list[int]
+) -> AttentionMaps | Unseen:
+    try:
+        photograph, image = read_photograph(source, preprocessing, model.config)
+        return attention_of(model, photograph, image, kept)
+    except VitConvertError as error:
+        return Unseen(path=None if isinstance(source, Image.Image) else source, error=error)
+
+
+@torch.no_grad()
+def attention_of(
+    model: ViT, photograph: Photograph, image: Tensor, kept: Sequence[int]
+) -> AttentionMaps:
+    """The attention in images (1, C, H, W), of which some blocks are kept.
+
+    Raises:
+        VitConvertError: Some of it is not finite.
+    """
+    image = image.to(next(model.parameters()))
+    attention: dict[int, Tensor] = {}
+    flow = torch.empty(0)
+    for layer, (weights,) in model.each_attention(image):
+        found = weights.float().cpu()
+        flow = _flowed(flow, found)
+        if layer in kept:
+            attention[layer] = found
+    pooling = _pooled(model, image)
+    if not (flow.isfinite().all() and all(found.isfinite().all() for found in attention.values())):
+        raise VitConvertError(
+            "The attention is not finite.", evidence={"image": photograph.path or "in memory"}
+        )
+    return AttentionMaps(
+        photograph=photograph,
+        prefix=prefix_names(model.config),
+        depth=model.config.depth,
+        attention=attention,
+        pooling=pooling,
+        flow=flow,
+    )
+
+
+def _flowed(flow: Tensor, attention: Tensor) -> Tensor:
+    """The flow up to a block, (N, N), and this block's attention (H, N, N): the flow after it."""
+    mixed = 0.5 * attention.mean(0).clamp(min=0) + 0.5 * torch.eye(attention.shape[-1])
+    mixed = mixed / mixed.sum(-1, keepdim=True)
+    return mixed @ flow if flow.numel() else mixed
+
+
+def _pooled(model: ViT, image: Tensor) -> Tensor | None:
+    """Map pooling's attention to all tokens, (H, N)."""
+    if model.attn_pool is None:
+        return None
+    tokens, config = model.forward_features(image), model.config
+    skipped = 0 if config.pool_include_prefix else config.num_prefix_tokens
+    (found,) = model.attn_pool.probabilities(tokens[:, skipped:])
+    return torch.nn.functional.pad(found.float().cpu(), (skipped, 0))
+
+
+def _check_memory(model: ViT, kept: Sequence[int]) -> None:
+    config = model.config
+    heads = config.num_heads * (config.branches if config.parallel_branches else 1)
+    needed = _bytes(config, heads * len(kept))
+    if needed > MOST_BYTES:
+        raise UsageError(
+            f"The attention of {len(kept)} blocks has {needed:,} bytes.",
+            evidence={"tokens": config.num_prefix_tokens + config.num_patches, "heads": heads},
+            hint="keep fewer: --layers last (in Python, layers=1), or make the images smaller "
+            "with --image-size.",
+        )
+
+
+def _bytes(config: ViTConfig, matrices: int) -> int:
+    return 4 * matrices * (config.num_prefix_tokens + config.num_patches) ** 2

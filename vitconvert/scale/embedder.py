@@ -1,0 +1,296 @@
+"""What is computed of each image, and by which model; and the model, once it is loaded."""
+
+import dataclasses
+import os
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from PIL import Image
+
+from vitconvert.checkpoint import Checkpoint, ReadOptions, read_checkpoint
+from vitconvert.errors import UsageError, VitConvertError
+from vitconvert.inference.batches import Picture
+from vitconvert.preprocessing import Preprocessing
+from vitconvert.sources import Located, locate
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from numpy.typing import NDArray
+
+    from vitconvert.inference.embed import Embedding
+    from vitconvert.inference.predict import Prediction
+    from vitconvert.model import ViT
+
+_LOADING = threading.Lock()  # threads that share an Embedder share its model
+COMPUTED = ("features", "tokens", "projected", "classes")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What is computed of each image. It pickles to little: the model is loaded where it runs.
+
+    Attributes:
+        model: A path or a reference, as for `load_model`; each machine must find it.
+        computed: "features", "tokens" or "projected", as for `embed`; "classes", as for `predict`.
+        fetching: Arguments of `sources.locate`: revision, token, cache_dir, offline, quiet.
+        reading: How to read the checkpoint.
+        preprocessing: By default, the checkpoint's own.
+        topk, labels: Of classes, as for `predict`.
+        dtype, fast, fast_preprocessing, device, batch_size: As for `embed`.
+        threads: How many decode, and how many torch takes; by default, all processors.
+    """
+
+    model: str | PathLike[str] | Located
+    computed: str = "features"
+    fetching: Mapping[str, Any] = field(default_factory=dict)
+    reading: ReadOptions = field(default_factory=ReadOptions)
+    preprocessing: Preprocessing | None = None
+    topk: int = 5
+    labels: Sequence[str] | None = None
+    dtype: "torch.dtype | None" = None
+    fast: bool = True
+    fast_preprocessing: bool = False
+    device: str = "cpu"
+    batch_size: int = 8
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.computed not in COMPUTED:
+            raise UsageError(
+                f"Nothing is called {self.computed!r}.",
+                evidence={"what can be computed": ", ".join(COMPUTED)},
+            )
+        if self.threads is not None and self.threads < 1:
+            raise UsageError(f"threads = {self.threads} must be at least 1.")
+
+    def checkpoint(self) -> Checkpoint:
+        """The checkpoint, whose tensors are not read yet."""
+        tower = self.reading.tower
+        located = locate(self.model, **{"quiet": True, **self.fetching}, tower=tower)
+        return read_checkpoint(located, self.reading)
+
+    def load(self) -> "LoadedTask":
+        """The model, ready to compute."""
+        return LoadedTask(self, self.checkpoint())
+
+
+class LoadedTask:
+    """A task whose model is in memory.
+
+    Attributes:
+        identity: Everything that decides the numbers of a row, but for rounding: two tasks of one
+            identity give the same. In words that can be compared, and read.
+    """
+
+    def __init__(self, task: Task, checkpoint: Checkpoint) -> None:
+        import torch
+
+        from vitconvert.inference.photographs import ready
+
+        if task.threads:
+            torch.set_num_threads(task.threads)
+        self.task = task
+        self.labels = task.labels or checkpoint.labels if task.computed == "classes" else None
+        self.model: ViT
+        self.model, self.preprocessing = ready(
+            checkpoint,
+            task.preprocessing,
+            num_classes=None if task.computed in ("classes", "projected") else 0,
+            fast=task.fast,
+            dtype=task.dtype,
+            device=task.device,
+        )
+        self.identity = self._identity(checkpoint)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of what is computed of an image: (D,); of tokens, (N, D); of classes, (k,)."""
+        config = self.model.config
+        match self.task.computed:
+            case "classes":
+                return (min(self.task.topk, config.num_classes),)
+            case "projected":
+                return (config.num_classes,)
+            case "tokens":
+                return (config.num_prefix_tokens + config.num_patches, config.embed_dim)
+            case _:
+                return (config.feature_dim,)
+
+    def features(self, pictures: Iterable[Picture]) -> "Iterator[Embedding]":
+        """The features of each image, in order, or its error."""
+        from vitconvert.inference.embed import embed_pictures
+
+        return embed_pictures(
+            self.model,
+            pictures,
+            self.preprocessing,
+            tokens=self.task.computed == "tokens",
+            projected=self.task.computed == "projected",
+            **self._running(),
+        )
+
+    def classes(self, pictures: Iterable[Picture]) -> "Iterator[Prediction]":
+        """The likeliest classes of each image, in order, or its error."""
+        from vitconvert.inference.predict import predict_pictures
+
+        return predict_pictures(
+            self.model,
+            pictures,
+            self.preprocessing,
+            topk=self.task.topk,
+            labels=self.labels,
+            **self._running(),
+        )
+
+    def _running(self) -> dict[str, Any]:
+        names = ("batch_size", "fast_preprocessing", "threads")
+        return {name: getattr(self.task, name) for name in names}
+
+    def _identity(self, checkpoint: Checkpoint) -> dict[str, Any]:
+        from vitconvert.parity.fingerprints import fingerprint
+
+        task = self.task
+        prepared = dataclasses.asdict(self.preprocessing)
+        del prepared["origin"]  # where it is stated changes no pixel
+        computed: dict[str, Any] = {
+            "what": task.computed,
+            "dtype": str(task.dtype or "as stored").removeprefix("torch."),
+        }
+        if task.computed == "classes":
+            computed |= {"topk": task.topk, "labels": list(self.labels or ())}
+        return {
+            "weights": fingerprint(checkpoint.tensors),
+            "configuration": checkpoint.config.function(),
+            "preprocessing": {**prepared, "fast": task.fast_preprocessing},
+            "computed": computed,
+        }
+
+
+class Embedder:
+    """A model that embeds images wherever it is sent: a few kB until the first image comes.
+
+    For pipelines of one's own, such as Ray Data, Daft, Spark or `datasets`: it pickles as what was
+    said of it, and loads the model once in each process that calls it.
+
+    Args:
+        model: A path or a reference, as for `vitconvert.load_model`, that every machine can read.
+        computed: "features", "tokens" or "projected", as for `vitconvert.embed`.
+        preprocessing: By default, the checkpoint's own.
+        fast, fast_preprocessing, dtype, device, batch_size: As for `vitconvert.embed`.
+        threads: How many threads decode, and how many torch takes in this process; by default,
+            all processors.
+        reading: As for `vitconvert.load_checkpoint`.
+
+    Raises:
+        UsageError: An argument makes no sense.
+        VitConvertError: When the first image comes, one of the errors of `vitconvert.embed`.
+
+    Example:
+        >>> embedder = Embedder("hf-hub:facebook/dinov2-base")           # doctest: +SKIP
+        >>> features = embedder([content, "photos/1.jpg"])               # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        model: str | PathLike[str] | Located,
+        *,
+        computed: str = "features",
+        preprocessing: Preprocessing | None = None,
+        fast: bool = True,
+        fast_preprocessing: bool = False,
+        dtype: "torch.dtype | None" = None,
+        device: str = "cpu",
+        batch_size: int = 8,
+        threads: int | None = None,
+        **reading: Any,
+    ) -> None:
+        if computed == "classes":
+            raise UsageError("An Embedder has no classes.", hint="vitconvert.predict has.")
+        if isinstance(model, str | PathLike) and os.path.exists(model):  # noqa: PTH110
+            model = Path(model).absolute()  # processes elsewhere may start in another directory
+        self.task = Task(
+            model=model,
+            computed=computed,
+            preprocessing=preprocessing,
+            reading=ReadOptions(**reading),
+            dtype=dtype,
+            fast=fast,
+            fast_preprocessing=fast_preprocessing,
+            device=device,
+            batch_size=batch_size,
+            threads=threads,
+        )
+        self._loaded: LoadedTask | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_loaded": None}
+
+    @property
+    def loaded(self) -> LoadedTask:
+        """The model, which is loaded when it is first asked for."""
+        with _LOADING:
+            if self._loaded is None:
+                self._loaded = self.task.load()
+            return self._loaded
+
+    @property
+    def width(self) -> int:
+        """How many numbers an image becomes; of tokens, each token."""
+        return self.loaded.shape[-1]
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Everything that decides the numbers: weights, configuration, preprocessing, what is
+        computed. Not the device, the size of batches, threads, or `fast`, which change rounding.
+        """
+        return self.loaded.identity
+
+    def stream(
+        self, images: "Iterable[Picture | str]"
+    ) -> "Iterator[NDArray[np.float32] | VitConvertError]":
+        """For each image, in order, its features, (D,) or (N, D) float32, or its error.
+
+        Threads decode the next images while the model computes; memory does not grow with their
+        number.
+
+        Args:
+            images: Paths, contents of files, open images, or functions that give contents.
+
+        Raises:
+            UsageError: `images` is one image, and not several.
+        """
+        if isinstance(images, str | bytes | PathLike):
+            raise UsageError("An Embedder takes several images.", hint="[image] is a list of one.")
+        return (_features(found) for found in self.loaded.features(map(_picture, images)))
+
+    def __call__(
+        self, images: "Sequence[Picture | str]"
+    ) -> "list[NDArray[np.float32] | VitConvertError]":
+        """The same for a batch: one row for each image, in order; errors are values."""
+        return list(self.stream(images))
+
+
+def _picture(image: object) -> Picture:
+    if isinstance(image, str | PathLike):
+        return Path(image)
+    if isinstance(image, bytearray | memoryview):
+        return bytes(image)
+    if isinstance(image, bytes | Image.Image | VitConvertError) or callable(image):
+        return image
+    return UsageError(
+        "This is no image.",
+        evidence={"type": type(image).__name__},
+        hint="a path, the content of a file, or an open image of Pillow.",
+    )
+
+
+def _features(embedding: "Embedding") -> "NDArray[np.float32] | VitConvertError":
+    if embedding.error is not None:
+        return embedding.error
+    assert embedding.features is not None
+    return embedding.features.numpy()

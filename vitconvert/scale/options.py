@@ -1,0 +1,45 @@
+"""How a run goes, whatever it computes."""
+
+from dataclasses import dataclass
+
+from vitconvert.errors import UsageError
+from vitconvert.scale.shard import STORES
+
+ENGINES = ("local", "ray")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """How a run goes.
+
+    Attributes:
+        shard_rows: Images of a shard, at most.
+        store: Numbers of features: "float32" or "float16".
+        append: Whether images that the plan does not have are added to it.
+        only: (k, n): compute the k-th of n parts of the units, from 1, and no others.
+        max_errors: How many images may fail before the run ends; None: all.
+        engine: "local": this process. "ray": workers of Ray.
+        workers, cpus_per_worker, gpus_per_worker, address: Of Ray.
+    """
+
+    shard_rows: int = 65536
+    store: str = "float32"
+    append: bool = False
+    only: tuple[int, int] | None = None
+    max_errors: int | None = None
+    engine: str = "local"
+    workers: int | None = None
+    cpus_per_worker: float = 1
+    gpus_per_worker: float = 0
+    address: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.shard_rows < 1:
+            raise UsageError(f"shard_rows = {self.shard_rows} must be at least 1.")
+        for value, known in ((self.store, STORES), (self.engine, ENGINES)):
+            if value not in known:
+                raise UsageError(f"{value!r} is none of {', '.join(known)}.")
+        if self.only and not 1 <= self.only[0] <= self.only[1]:
+            raise UsageError("--only K/N needs 1 <= K <= N.")
+        if self.only and self.append:
+            raise UsageError("A part of the units is computed, or images are added: not both.")
