@@ -27,6 +27,7 @@ DOCUMENTS = (
     "benchmarks/README.md",
     "tests/coverage/README.md",
     "vitconvert/README.md",
+    "vitconvert/runtimes/README.md",
     "vitconvert/scale/README.md",
     "vitconvert/testing/README.md",
     "weights_map/CONVERSIONS.md",

@@ -174,16 +174,20 @@ def test_opening_counts_for_few_images(measured, told, monkeypatch):
 SLOW_TO_OPEN = Speed(runtime="onnxruntime", threads=1, opening=0.5, rate=200.0)
 
 
-def test_where_others_compute_fewer_threads_are_tried(measured, told, monkeypatch):
+@pytest.mark.parametrize(("policy", "of_torch"), [("active", [2]), ("passive", [2, 3])])
+def test_where_others_compute_fewer_threads_are_tried(
+    policy, of_torch, measured, told, monkeypatch
+):
     monkeypatch.setattr(fastest, "busy", lambda: 1)
-    rates = {(name, n): 9.0 for name in (TORCH, *FORMATS) for n in (2, 3)}
-    seen = measured(rates | {(TORCH, 2): 20.0})
+    monkeypatch.setenv("OMP_WAIT_POLICY", policy)
+    cases = [(TORCH, n) for n in of_torch] + [(name, n) for name in FORMATS for n in (2, 3)]
+    seen = measured(dict.fromkeys(cases, 9.0) | {(TORCH, 2): 20.0})
     model = vitconvert.load_model(DIGITS, fast=True)
     choice = fastest.chosen(
         vitconvert.load_checkpoint(DIGITS), "auto", model, kind="logits", tell=told.append
     )
     assert choice.ready(images=None, batch=1, threads=3, streams=1).answer is model
-    assert seen == [*rates, (TORCH, 2)]
+    assert seen == [*cases, (TORCH, 2)]
 
 
 def test_a_runtime_that_cannot_is_no_candidate(told, monkeypatch):

@@ -250,7 +250,7 @@ def test_what_cannot_be_measured_is_named(saved, monkeypatch):
         raise RuntimeError("no working C++ compiler\nfound in 3 places")
 
     monkeypatch.setitem(runtimes.RUNTIMES, "compiled", refuse)
-    monkeypatch.setattr(runtimes.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     build = audit_module.build_model
 
     def no_half(checkpoint, *, dtype, **options):

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import harmonic_mean
 from typing import Any
 
 import torch
@@ -96,13 +96,12 @@ class Fastest:
         self, folder: Path, found: list[str], batch: int, threads: int, streams: int
     ) -> list[Speed]:
         """Each candidate in turn, round after round: others may begin to compute meanwhile."""
-        counts = {threads, *([max(1, threads - busy())] if streams == 1 else [])}
         config = self.model.config
         images = torch.zeros(batch, config.in_channels, *config.image_size)
         ready = {
             (name, count): candidate
             for name in (TORCH, *found)
-            for count in sorted(counts)
+            for count in _counts(name, threads, streams)
             if (candidate := self._candidate(folder, name, count, streams))
         }
         rates: dict[tuple[str, int], list[float]] = {case: [] for case in ready}
@@ -110,7 +109,9 @@ class Fastest:
             for case, (run, _) in ready.items():
                 rates[case].append(batch * calls_per_second(run, images, streams))
         return [
-            Speed(runtime=name, threads=count, opening=opening, rate=median(rates[name, count]))
+            Speed(
+                runtime=name, threads=count, opening=opening, rate=harmonic_mean(rates[name, count])
+            )
             for (name, count), (_, opening) in ready.items()
         ]
 
@@ -133,6 +134,17 @@ class Fastest:
             return _with_threads(self.answer, max(1, threads // streams))
         engine = engine_of(self.checkpoint, name, kind=self.kind, tell=self.tell, folder=folder)
         return engine.ready(images=None, batch=1, threads=threads, streams=streams)
+
+
+def _counts(name: str, threads: int, streams: int) -> list[int]:
+    """How many threads to try: fewer too, where others compute and all work on one batch.
+
+    torch's are not tried all then, unless they sleep while they wait: spinning, they may answer as
+    quickly as ever for a while, and then ten times as slowly (see `cli._wait_asleep`).
+    """
+    fewer = max(1, threads - busy()) if streams == 1 else threads
+    asleep = os.environ.get("OMP_WAIT_POLICY", "").lower() == "passive"
+    return [fewer] if name == TORCH and not asleep else sorted({fewer, threads})
 
 
 def calls_per_second(run: Run, images: Tensor, streams: int) -> float:
