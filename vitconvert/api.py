@@ -227,9 +227,9 @@ def predict(
     fast_preprocessing: bool = False,
     dtype: "torch.dtype | None" = None,
     device: "torch.device | str" = "cpu",
+    threads: int | None = None,
     runtime: str = "torch",
     tell: Callable[[str], None] | None = None,
-    threads: int | None = None,
 ) -> "Iterator[Prediction]":
     """The most likely classes of each image, in the order of the images, as they come.
 
@@ -250,11 +250,11 @@ def predict(
         dtype: Compute in it; by default, as `load_model` does. bfloat16 takes half the time on a
             CPU that has it, and logits differ by 1 to 2 % of the largest.
         device: Where the model goes.
+        threads: How many decode images; by default, one for each processor.
         runtime: "torch", "onnxruntime" or "openvino", which compute a file that is exported once,
             checked, and kept in the cache; or "auto": what is installed and was measured to be the
             fastest here. It needs a checkpoint, `fast`, float32 and the CPU.
         tell: Called with a sentence before a runtime does what takes seconds.
-        threads: How many decode images; by default, one for each processor.
 
     Raises:
         VitConvertError: One of the errors of `load_checkpoint`.
@@ -286,8 +286,8 @@ def predict(
         batch_size=batch_size,
         recursive=recursive,
         fast_preprocessing=fast_preprocessing,
-        engine=engine,
         threads=threads,
+        engine=engine,
     )
 
 
@@ -304,9 +304,9 @@ def embed(
     fast_preprocessing: bool = False,
     dtype: "torch.dtype | None" = None,
     device: "torch.device | str" = "cpu",
+    threads: int | None = None,
     runtime: str = "torch",
     tell: Callable[[str], None] | None = None,
-    threads: int | None = None,
 ) -> "Iterator[Embedding]":
     """The features of each image, in the order of the images, as they come.
 
@@ -348,8 +348,8 @@ def embed(
         batch_size=batch_size,
         recursive=recursive,
         fast_preprocessing=fast_preprocessing,
-        engine=engine,
         threads=threads,
+        engine=engine,
     )
 
 
@@ -1155,10 +1155,10 @@ _LATE = {
     "Conversion": "vitconvert.export.convert",
     "ConversionPlan": "vitconvert.export.conversion_plan",
     "Difference": "vitconvert.difference",
-    "Exported": "vitconvert.export.runtime_file",
     "Draft": "vitconvert.drafting.draft",
     "Embedder": "vitconvert.scale.embedder",
     "FeatureMaps": "vitconvert.pictures.features",
+    "Exported": "vitconvert.export.runtime_file",
     "Golden": "vitconvert.parity.golden",
     "Inspection": "vitconvert.inspection",
     "ParityReport": "vitconvert.parity.report",

@@ -149,6 +149,12 @@ def test_error_a_directory_is_not_replaced(run, workplace):
     )
 
 
+def test_error_a_directory_is_computed_by_torch(run):
+    code, _, err = run(*EVERYTHING, "--runtime", "onnxruntime")
+    assert code == 2
+    assert "--runtime onnxruntime is for one file of features, not for a directory." in err
+
+
 @pytest.mark.parametrize(
     "option", ["--address", "--workers", "--cpus-per-worker", "--gpus-per-worker"]
 )

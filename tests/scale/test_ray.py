@@ -106,7 +106,7 @@ def a_part_of_the_plan_is_as_the_local_engine_computes_it(run, monkeypatch):
 
 
 def a_shard_is_redone_or_given_up_while_others_finish(run, monkeypatch):
-    monkeypatch.setattr(ray_engine, "_PATIENCE", 2)
+    monkeypatch.setattr(ray_engine, "_PATIENCE", 20)  # others may keep processors busy
     unlucky = Path.cwd() / "unlucky"
 
     def die(name):
@@ -122,7 +122,7 @@ def a_shard_is_redone_or_given_up_while_others_finish(run, monkeypatch):
     code, _, err = run(*everything, *RAY)
     assert code == 1 and unlucky.exists()
     assert "shard 1 was given up: its worker died 3 times" in err
-    assert err.endswith("8 images in 4 shards; 1 shards were given up\n")
+    assert err.endswith("8 images in 4 shards; given up: 1\n")
     assert check("deadly").problems == ("features/part-000001-of-000005.parquet is missing",)
     assert len(rows(Path("deadly"))) == 8
     monkeypatch.undo()

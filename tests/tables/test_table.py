@@ -112,6 +112,7 @@ def test_built_in_tables_lie_in_weights_map():
         "towers",
         "others",
         "preprocessing",
+        "drafts",
     }
     assert names - set(builtin_tables()) == others
 

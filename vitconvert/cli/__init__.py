@@ -33,9 +33,9 @@ VERBS = {
     "golden": ("golden", "Record what a checkpoint computes, for comparisons anywhere."),
     "predict": ("predict", "Classify images."),
     "embed": ("embed", "Compute the features of images."),
-    "export": ("export", "Write a file for ONNX Runtime, OpenVINO or torch.export."),
     "attention": ("attention", "Show what a model attends to in images."),
     "table": ("table", "Draft a table for a spelling that nobody knows, by a ViT that is known."),
+    "export": ("export", "Write a file for ONNX Runtime, OpenVINO or torch.export."),
     "push": ("push", "Publish a converted model on the Hugging Face Hub."),
     "list": ("listing", "List dialects and named architectures."),
 }

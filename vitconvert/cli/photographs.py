@@ -56,13 +56,6 @@ _IMAGES = (
         help="Paths on stdin end with NUL, as from `find -print0`.",
     ),
     click.option("--device", default="cpu", show_default=True, help="Where to compute."),
-    click.option(
-        "--runtime",
-        default="torch",
-        show_default=True,
-        help="torch; onnxruntime or openvino, for which the model is exported once, checked and "
-        "kept; or auto: what was measured to be the fastest here.",
-    ),
     click.option("--mean", metavar="NUMBERS", help="Of pixels from 0 to 1: 0.5 or 0.48,0.46,0.41."),
     click.option("--std", metavar="NUMBERS", help="Likewise, their standard deviation."),
     click.option(
@@ -91,6 +84,13 @@ _COMPUTING = (
     ),
     dtype_option("Compute in it: bfloat16 is faster if the processor has it, but less precise."),
     click.option(
+        "--runtime",
+        default="torch",
+        show_default=True,
+        help="torch; onnxruntime or openvino, for which the model is exported once, checked and "
+        "kept; or auto: what was measured to be the fastest here.",
+    ),
+    click.option(
         "--fast/--no-fast",
         default=True,
         show_default=True,
@@ -109,7 +109,7 @@ GROUPS = {
     "Images": (
         *("recursive", "null", "mean", "std", "crop", "preprocessor", "fast_preprocessing"),
     ),
-    "Computing": ("device", "dtype", "batch_size", "threads", "fast"),
+    "Computing": ("device", "dtype", "batch_size", "threads", "runtime", "fast"),
     "The model's files": (
         *("dialect", "table", "architecture", "set", "prefer", "tower", "ignore", "rescue"),
         *("adapter", "lora_scale"),

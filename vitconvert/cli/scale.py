@@ -159,10 +159,10 @@ def _check_options(options: dict[str, Any]) -> None:
             evidence={"output": options["output"]},
             hint="remove the directory, or name another with -o.",
         )
-    for option in given_options(["runtime"]):
+    if options["runtime"] != "torch":
         raise UsageError(
-            f"{option} is for one file, or for stdout; a directory is computed by torch.",
-            evidence={"output": options["output"]},
+            f"--runtime {options['runtime']} is for one file of features, not for a directory.",
+            hint="leave it out: torch computes a directory.",
         )
     for option in given_options(_OF_RAY) if options["engine"] != "ray" else ():
         raise UsageError(f"{option} is for --engine ray.")
@@ -235,7 +235,7 @@ def _plan(
     if as_json:
         click.echo(json.dumps(found.to_dict()))
         return 0
-    tell(f"{found.images:,} images in {found.shards:,} shards")
+    tell(_in_shards(found.images, found.shards))
     tell(
         f"about {_duration(found.seconds)} in one process here, and {_bytes(found.bytes)} "
         f"(from {found.tried} images)"
@@ -331,7 +331,7 @@ class _Lines(_Quiet):
         if event.what == "planned":
             self._total = event.images
             known = f"; {event.known:,} are there already" if event.known else ""
-            tell(f"{event.images:,} images in {event.shards:,} shards{known}", err=True)
+            tell(f"{_in_shards(event.images, event.shards)}{known}", err=True)
         elif event.what == "images":
             self._images += event.images
             self._failed += event.failed
@@ -363,7 +363,7 @@ def _print(told: dict[str, Any]) -> None:
 
 
 def _summary(event: "Event") -> str:
-    parts = [f"{event.images:,} images in {event.shards:,} shards"]
+    parts = [_in_shards(event.images, event.shards)]
     if event.failed:
         parts.append(f"{event.failed:,} failed, see failed/")
     if event.known_failed:
@@ -371,8 +371,16 @@ def _summary(event: "Event") -> str:
     if event.changed:
         parts.append(f"{event.changed:,} changed after the plan was made")
     if event.abandoned:
-        parts.append(f"{event.abandoned:,} shards were given up")
+        parts.append(f"given up: {event.abandoned:,}")
     return "; ".join(parts)
+
+
+def _in_shards(images: int, shards: int) -> str:
+    return f"{_counted(images, 'image')} in {_counted(shards, 'shard')}"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _duration(seconds: float) -> str:

@@ -78,8 +78,8 @@ def run_in_batches(
     *,
     batch_size: int,
     fast_preprocessing: bool,
-    engine: Engine | None = None,
     threads: int | None = None,
+    engine: Engine | None = None,
 ) -> Iterator[Output]:
     """For each image, in order, its row of `compute(batch)`: float32, on the CPU.
 
@@ -102,8 +102,13 @@ def run_in_batches(
     count = None if len(first) > batch_size else len(first)
     concurrent = count is None and _may_run_concurrently(model)
     if engine:
-        how = {"threads": torch.get_num_threads(), "streams": _workers() if concurrent else 1}
-        compute = engine.ready(images=count, batch=batch_size, **how) or compute
+        ready = engine.ready(
+            images=count,
+            batch=batch_size,
+            threads=torch.get_num_threads(),
+            streams=_workers() if concurrent else 1,
+        )
+        compute = ready or compute
     computed: Iterable[list[Output]]
     if concurrent:
         computed = _run_concurrently(
@@ -196,14 +201,14 @@ def _may_run_concurrently(model: ViT) -> bool:
     return fast and on_cpu and torch.get_num_threads() > 1
 
 
-def _workers() -> int:
-    """How many batches are computed at once."""
-    return min(torch.get_num_threads(), _MAX_CONCURRENT_BATCHES)
-
-
 def _on_gpu(model: ViT) -> bool:
     """Whether an NVIDIA or AMD GPU computes it, which torch both calls "cuda"."""
     return next(model.parameters()).device.type == "cuda"
+
+
+def _workers() -> int:
+    """How many batches are computed at once."""
+    return min(torch.get_num_threads(), _MAX_CONCURRENT_BATCHES)
 
 
 def _run_concurrently(

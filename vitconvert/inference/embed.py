@@ -41,8 +41,8 @@ def embed(
     batch_size: int = 8,
     recursive: bool = False,
     fast_preprocessing: bool = False,
-    engine: Engine | None = None,
     threads: int | None = None,
+    engine: Engine | None = None,
 ) -> Iterator[Embedding]:
     """The features of each image, in the order of the images, one at a time.
 
@@ -71,8 +71,8 @@ def embed(
         projected=projected,
         batch_size=batch_size,
         fast_preprocessing=fast_preprocessing,
-        engine=engine,
         threads=threads,
+        engine=engine,
     )
 
 
@@ -85,8 +85,8 @@ def embed_pictures(
     projected: bool = False,
     batch_size: int = 8,
     fast_preprocessing: bool = False,
-    engine: Engine | None = None,
     threads: int | None = None,
+    engine: Engine | None = None,
 ) -> Iterator[Embedding]:
     """As `embed`, for images that are found already: one answer for each, in order."""
     check_batches(model, preprocessing, batch_size)
@@ -106,8 +106,8 @@ def embed_pictures(
         preprocessing,
         batch_size=batch_size,
         fast_preprocessing=fast_preprocessing,
-        engine=engine,
         threads=threads,
+        engine=engine,
     )
     return (_embedding(path, features) for path, features in outputs)
 

@@ -48,7 +48,7 @@ def write_embeddings(path: Path, embeddings: Iterable[Embedding]) -> int | None:
 
     The first two keep all features in memory until they are written, leave out images that failed,
     and appear whole or not at all. Lines of JSON are written as they come, and those that are
-    written stay.
+    written stay; an earlier file stays until the new one is whole.
 
     Returns:
         How many images have features in the file; None if no file was written, because the first
@@ -85,7 +85,8 @@ def _collect(embeddings: Iterable[Embedding]) -> tuple[list[str], list[Tensor]]:
 
 def _write_jsonl(path: Path, embeddings: Iterable[Embedding]) -> int:
     count = 0
-    with path.open("wb", buffering=0) as file:  # each line at once, and whole
+    # Each line at once, and whole; but an earlier file stays until the new one is.
+    with whole_file(path) if path.exists() else path.open("xb", buffering=0) as file:
         for embedding in embeddings:
             line = json.dumps(embedding.to_dict())
             file.write(line.encode() + b"\n")

@@ -52,8 +52,8 @@ def predict(
     batch_size: int = 8,
     recursive: bool = False,
     fast_preprocessing: bool = False,
-    engine: Engine | None = None,
     threads: int | None = None,
+    engine: Engine | None = None,
 ) -> Iterator[Prediction]:
     """The likeliest classes of each image, in the order of the images, one at a time.
 
@@ -69,8 +69,8 @@ def predict(
         batch_size: How many images the model reads at once.
         recursive: Look into subfolders too.
         fast_preprocessing: See `Preprocessing`.
-        engine: What computes in the place of the model.
         threads: How many decode; by default, one for each processor.
+        engine: What computes in the place of the model.
 
     Raises:
         UsageError: `topk` or `batch_size` is below 1.
@@ -85,8 +85,8 @@ def predict(
         labels=labels,
         batch_size=batch_size,
         fast_preprocessing=fast_preprocessing,
-        engine=engine,
         threads=threads,
+        engine=engine,
     )
 
 
@@ -99,8 +99,8 @@ def predict_pictures(
     labels: Sequence[str] | None = None,
     batch_size: int = 8,
     fast_preprocessing: bool = False,
-    engine: Engine | None = None,
     threads: int | None = None,
+    engine: Engine | None = None,
 ) -> Iterator[Prediction]:
     """As `predict`, for images that are found already: one answer for each, in order."""
     check_batches(model, preprocessing, batch_size)
@@ -112,8 +112,8 @@ def predict_pictures(
         preprocessing,
         batch_size=batch_size,
         fast_preprocessing=fast_preprocessing,
-        engine=engine,
         threads=threads,
+        engine=engine,
     )
     return (_prediction(path, logits, topk=topk, labels=labels) for path, logits in outputs)
 
