@@ -14,7 +14,10 @@ of 1 and 8, widths of 192 to 768):
 Not worth it: fused residual additions (no gain), patches as a matrix product (0.5 %), attention by
 oneDNN, head by head (1 to 4 %, and nothing with more cores) or as a convolution whose groups are
 the heads (slower except for the largest), fewer Python calls (1 %), a thread for each half of a
-batch (2 to 11 %, but the threads outlive the call; `predict` and `embed` do it).
+batch (2 to 11 %, but the threads outlive the call; `predict` and `embed` do it), torch's compiler
+with frozen weights and a C++ wrapper (for one image, 0.6 to 0.8 of the speed). AOTInductor's
+package, which needs no Python, showed no clear gain (0.7 to 1.0 of the speed at its best; 1.1 to
+1.4 while others computed), takes a minute to compile, and is as large as the weights.
 
 For one image of width 192, what could still be saved is in the attention, a quarter of the time,
 and in the 12 microseconds that oneDNN takes to start each linear layer.
