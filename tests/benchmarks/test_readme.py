@@ -12,7 +12,9 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 TEXT = (BENCHMARKS / "README.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", ["loading", "converting", "inference", "techniques", "scale"])
+@pytest.mark.parametrize(
+    "name", ["loading", "converting", "inference", "runtimes", "techniques", "scale"]
+)
 def test_figures_name_their_machine_and_their_command(name):
     begin = f"<!-- {name}: written by benchmarks/{name}.py -->"
     end = f"<!-- end of {name} -->"
