@@ -31,6 +31,7 @@ from vitconvert.runtimes import RUNTIMES
 from vitconvert.runtimes.runtime import Run
 
 _ROUNDS, _SECONDS = 5, 0.1  # in each of which each candidate computes, or once
+_PAUSE = 0.02  # seconds, in which threads of the candidate before stop spinning
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +108,7 @@ class Fastest:
         rates: dict[tuple[str, int], list[float]] = {case: [] for case in ready}
         for _ in range(_ROUNDS):
             for case, (run, _) in ready.items():
+                time.sleep(_PAUSE)
                 rates[case].append(batch * calls_per_second(run, images, streams))
         return [
             Speed(
