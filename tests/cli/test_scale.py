@@ -10,6 +10,8 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -149,10 +151,25 @@ def test_error_a_directory_is_not_replaced(run, workplace):
     )
 
 
-def test_error_a_directory_is_computed_by_torch(run):
-    code, _, err = run(*EVERYTHING, "--runtime", "onnxruntime")
-    assert code == 2
-    assert "--runtime onnxruntime is for one file of features, not for a directory." in err
+@pytest.mark.slow
+def test_another_runtime_computes_a_directory(run, workplace, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(workplace / "cache"))
+    assert run(*EVERYTHING).code == 1
+    named = ("--runtime", "onnxruntime")
+    code, _, err = run(*EVERYTHING, *named, "-o", "others")
+    assert code == 1 and err.startswith("the model is exported once for ONNX Runtime")
+    torchs, others = (pq.read_table(f"{name}/features") for name in ("features", "others"))
+    assert torchs.column("key").equals(others.column("key"))
+    assert not torchs.equals(others)
+    torchs, others = (np.array(table.column("features").to_pylist()) for table in (torchs, others))
+    assert abs(torchs - others).max() < 2e-5 * abs(torchs).max()
+    assert run(*EVERYTHING, *named, "--append").code == 1  # an output is of no one runtime
+
+
+def test_error_another_runtime_computes_in_float32(run, workplace):
+    code, _, err = run(*EVERYTHING, "--runtime", "onnxruntime", "--no-fast")
+    assert code == 2 and "--runtime onnxruntime computes in float32 on the CPU" in err
+    assert not (workplace / "features").exists()
 
 
 @pytest.mark.parametrize(

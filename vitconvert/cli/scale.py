@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from vitconvert.errors import UsageError, printable
 from vitconvert.scale import require_extra
 
 if TYPE_CHECKING:
+    from vitconvert.inference.batches import Engine
     from vitconvert.scale.embedder import Task
     from vitconvert.scale.events import Event
     from vitconvert.scale.options import RunOptions
@@ -159,11 +161,6 @@ def _check_options(options: dict[str, Any]) -> None:
             evidence={"output": options["output"]},
             hint="remove the directory, or name another with -o.",
         )
-    if options["runtime"] != "torch":
-        raise UsageError(
-            f"--runtime {options['runtime']} is for one file of features, not for a directory.",
-            hint="leave it out: torch computes a directory.",
-        )
     for option in given_options(_OF_RAY) if options["engine"] != "ray" else ():
         raise UsageError(f"{option} is for --engine ray.")
 
@@ -181,11 +178,22 @@ def _task(options: dict[str, Any], computed: str, **task: Any) -> "Task":
         fetching={**fetching, "quiet": True},
         reading=ReadOptions(**parse_reading(options)),
         dtype=parse_dtype(options["dtype"]),
+        engine=_engines(options),
         **{name: options[name] for name in names},
         **task,
     )
     stated = parse_preprocessing(options, found.checkpoint)
     return dataclasses.replace(found, preprocessing=stated) if stated else found
+
+
+def _engines(options: dict[str, Any]) -> "Callable[..., Engine] | None":
+    if options["runtime"] == "torch":
+        return None
+    from vitconvert.export.fastest import engines
+
+    asked = {"dtype": parse_dtype(options["dtype"]), "fast": options["fast"]}
+    told = None if options["quiet"] else partial(tell, err=True)
+    return engines(options["runtime"], device=options["device"], tell=told, **asked)
 
 
 def _sources(options: dict[str, Any]) -> "Sources":
