@@ -317,7 +317,7 @@ VOCABULARY = {
     "{sections}": (
         "dialect, words, rows, ignore, sizes, holds, empty, constants, config, ask, config_json, "
         "only, must, "
-        "preprocessing, usage"
+        "preprocessing, usage, text, numbers"
     ),
     "{dialect_keys}": (
         "title, ecosystem, program, source, tested, extends, requires, container, wrapper, "

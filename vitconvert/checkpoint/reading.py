@@ -13,6 +13,7 @@ from vitconvert.checkpoint.companions import Companions
 from vitconvert.checkpoint.larger_model import preprocessing_of, what_is_read
 from vitconvert.checkpoint.merging import Merge, merge_into
 from vitconvert.checkpoint.options import ReadOptions
+from vitconvert.checkpoint.text_tower import find_text
 from vitconvert.checkpoint.quantised import Dequantised, dequantised
 from vitconvert.checkpoint.unchanged import State, states_of
 from vitconvert.checkpoint.weights import Weights
@@ -45,6 +46,7 @@ def read_checkpoint(located: Located, options: ReadOptions | None = None) -> Che
     companions, merge, config = read.companions, read.merge, read.weights.config
     preprocessing, unknown = preprocessing_of(companions, read.part, config, read.statements)
     notes = (*read.ledger.notes, *what_is_read(companions, read.part), *unknown)
+    text, text_problem = find_text(read.weights, companions)
     other_classes = merge and merge.base.config.num_classes != config.num_classes
     return Checkpoint(
         tensors=read.weights.tensors,
@@ -56,6 +58,8 @@ def read_checkpoint(located: Located, options: ReadOptions | None = None) -> Che
         merge=merge,
         companions=companions,
         opened=_opened((*read.weights.container.files, *located.companions), before),
+        text=text,
+        text_problem=text_problem,
     )
 
 

@@ -10,10 +10,10 @@ import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from vitconvert.config.contradictions import contradictions
-from vitconvert.config.vocabularies import STANDARDISED_STEMS
+from vitconvert.config.vocabularies import STANDARDISED_STEMS, VOCABULARIES
 from vitconvert.errors import ConflictingFact
 
 # Axes of the canonical layouts whose size is the same in every ViT.
@@ -42,6 +42,8 @@ class ViTConfig:
     Raises:
         ConflictingFact: Fields contradict each other or have values outside their vocabulary.
     """
+
+    vocabularies: ClassVar[Mapping[str, tuple[str, ...]]] = VOCABULARIES
 
     # Geometry
     image_size: tuple[int, int]
@@ -405,6 +407,6 @@ def stem_positions(pixels: int, style: str, depths: tuple[int, ...]) -> int:
 
 
 @functools.cache
-def field_names() -> tuple[str, ...]:
-    """Names of the fields of ViTConfig that a user can set."""
-    return tuple(f.name for f in dataclasses.fields(ViTConfig) if f.name != "origins")
+def field_names(of: type[Any] = ViTConfig) -> tuple[str, ...]:
+    """Names of the fields that a user, or a table, can set."""
+    return tuple(f.name for f in dataclasses.fields(of) if f.name != "origins")

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from vitconvert.config import ViTConfig
+from vitconvert.config import Config
 from vitconvert.errors import NotRepresentable, some
 from vitconvert.tables.axes import Axes
 from vitconvert.tables.binding import Binding, Link, links_of
@@ -71,7 +71,7 @@ class Plan:
         return assembly.axes.shape(self.sizes)
 
 
-def plan_reading(binding: Binding, config: ViTConfig) -> Plan:
+def plan_reading(binding: Binding, config: Config) -> Plan:
     """From a dialect to our names. What the model has no tensor for has no elements."""
     expected = expected_tensors(config)
     assemblies = [
@@ -82,7 +82,7 @@ def plan_reading(binding: Binding, config: ViTConfig) -> Plan:
     return Plan(tuple(assemblies), config.axes(), constants=binding.guarded)
 
 
-def plan_writing(table: Table, config: ViTConfig) -> Plan:
+def plan_writing(table: Table, config: Config) -> Plan:
     """From our names to a dialect.
 
     Raises:
@@ -103,7 +103,7 @@ def plan_writing(table: Table, config: ViTConfig) -> Plan:
     return Plan((*assemblies, *inert), config.axes(), tuple(zeros))
 
 
-def _inert(table: Table, config: ViTConfig) -> Iterable[Assembly]:
+def _inert(table: Table, config: Config) -> Iterable[Assembly]:
     """Tensors that the project's class has, and that play no part."""
     first = table.first_texts(config)
     for key, layout in table.empty:
@@ -134,7 +134,7 @@ def plan_overlay(reading: Plan, links: Iterable[Link]) -> Plan:
     return replace(reading, assemblies=tuple(made.values()))
 
 
-def check_rows(table: Table, config: ViTConfig) -> None:
+def check_rows(table: Table, config: Config) -> None:
     """Make sure that a dialect has a row for each tensor that a model has.
 
     Raises:
@@ -149,7 +149,7 @@ def check_rows(table: Table, config: ViTConfig) -> None:
         )
 
 
-def _links_for(table: Table, config: ViTConfig) -> Iterator[Link]:
+def _links_for(table: Table, config: Config) -> Iterator[Link]:
     first = table.first_texts(config)
     for name, several in instances(config).items():
         if not several:

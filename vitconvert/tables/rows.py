@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from vitconvert.config.vit_config import FIXED_AXES
 from vitconvert.tables.axes import Axes, Dim
-from vitconvert.tables.canonical import CanonicalTensor, canonical_tensors
+from vitconvert.tables.canonical import CanonicalTensor
 from vitconvert.tables.expressions import Alternative, Part, Selection, Zeros, parse_expression
 from vitconvert.tables.inheritance import mistake
 from vitconvert.tables.templates import Index, Words, skeleton_of
@@ -48,7 +48,7 @@ class Row:
             TableError: The right side does not parse, or does not fit our tensor.
         """
         try:
-            return _alternatives(self.name, self.spelling, tuple(self.words.items()))
+            return _alternatives(self.tensor, self.spelling, tuple(self.words.items()))
         except ValueError as error:
             raise mistake(self.label, f'rows."{self.key}"', error) from None
 
@@ -66,12 +66,12 @@ class Row:
 
 @functools.cache
 def _alternatives(
-    name: str, text: str, words: tuple[tuple[str, tuple[str, ...]], ...]
+    tensor: CanonicalTensor, text: str, words: tuple[tuple[str, tuple[str, ...]], ...]
 ) -> tuple[Alternative, ...]:
     """A row's right side. Tables that extend another share most of their rows with it."""
     alternatives = parse_expression(text, dict(words))
     for alternative in alternatives:
-        check_alternative(canonical_tensors()[name], alternative)
+        check_alternative(tensor, alternative)
     return alternatives
 
 
