@@ -13,8 +13,8 @@ from vitconvert.checkpoint.companions import Companions
 from vitconvert.checkpoint.larger_model import preprocessing_of, what_is_read
 from vitconvert.checkpoint.merging import Merge, merge_into
 from vitconvert.checkpoint.options import ReadOptions
-from vitconvert.checkpoint.text_tower import find_text
 from vitconvert.checkpoint.quantised import Dequantised, dequantised
+from vitconvert.checkpoint.text_tower import find_text
 from vitconvert.checkpoint.unchanged import State, states_of
 from vitconvert.checkpoint.weights import Weights
 from vitconvert.config import ViTConfig

@@ -5,7 +5,7 @@ It is not computed here. Its tensors and what is said of it are carried to where
 
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vitconvert.checkpoint.companions import Companions
 from vitconvert.checkpoint.weights import Weights
@@ -62,6 +62,10 @@ class Text:
         links = (link for several in self.binding.links.values() for link in several)
         return tuple(dict.fromkeys(link.theirs for link in links if link.theirs))
 
+    def to_dict(self) -> dict[str, Any]:
+        """For `vitconvert.json` and `--json`."""
+        return {"table": self.table.name, "tensors": len(self.keys), "config": vars(self.config)}
+
     def read(self, key: str) -> "torch.Tensor":
         """A tensor of the file, by its key in the table.
 
@@ -88,9 +92,9 @@ def find_text(weights: Weights, companions: Companions) -> tuple[Text | None, st
     try:
         return _proved(fitting, weights, companions), ""
     except NotRepresentable as error:
-        return None, error.fact
-    except VitConvertError as error:
         return None, error.in_one_line()
+    except VitConvertError as error:
+        return None, "; ".join((error.fact.rstrip("."), *error.details))
 
 
 def _why_not(nearest: Binding) -> str:

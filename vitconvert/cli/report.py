@@ -82,9 +82,7 @@ def conversion_report(conversion: "Conversion") -> str:
         source_line(conversion.located),
         line("dialect", conversion.source_dialect),
         *config_lines(conversion.config),
-        line(
-            "tensors", f"{ledger.read} read, {len(ledger.used)} used, {len(ledger.ignored)} ignored"
-        ),
+        line("tensors", ledger.counts),
         *(line("  ignored", text) for text in ignored_lines(ledger.ignored)),
         *(line("note", note) for note in ledger.notes),
         *(line("changed", change) for change in ledger.changed),

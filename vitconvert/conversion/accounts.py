@@ -34,6 +34,13 @@ class Ledger:
 
     __repr__ = __str__
 
+    @property
+    def counts(self) -> str:
+        """How many tensors went which way."""
+        carried = f"{len(self.carried)} carried, " if self.carried else ""
+        used, ignored = len(self.used), len(self.ignored)
+        return f"{self.read} read, {used} used, {carried}{ignored} ignored"
+
     def with_carried(self, names: Iterable[str]) -> "Ledger":
         """The ledger after tensors that play no part in the model went along with it."""
         carried = tuple(names)

@@ -207,7 +207,7 @@ def _origin(source: Checkpoint, sha256_in: Mapping[str, str]) -> _Rows:
 def _accounts(ledger: Ledger) -> _Rows:
     reasons = Counter(ledger.ignored.values())
     return [
-        ("tensors", f"{ledger.read} read, {len(ledger.used)} used, {len(ledger.ignored)} ignored"),
+        ("tensors", ledger.counts),
         *(("assumed", f"{field} {value}") for field, value in ledger.assumed.items()),
         *(("changed", change) for change in ledger.changed),
         *(("ignored", f"{count}: {reason}") for reason, count in reasons.items()),

@@ -1,11 +1,16 @@
 """OpenAI's CLIP: a repository of scripts, whose image towers open_clip computes."""
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.programs.program import Program
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from vitconvert.programs.both_towers import BothTowers
     from vitconvert.programs.reference import Reference
 
 
@@ -17,6 +22,18 @@ class OpenAIClip(Program):
         from vitconvert.programs.open_clip.reference import openclip_reference
 
         return openclip_reference(checkpoint)
+
+    def open_both(self, directory: Path) -> "BothTowers":
+        """With open_clip's loader of OpenAI's state dicts."""
+        from vitconvert.programs.open_clip.both_towers import open_state_dict
+
+        return open_state_dict(directory / "model.pt")
+
+    def texts(self, checkpoint: Checkpoint) -> "Callable[[Tensor], Tensor]":
+        """open_clip's own."""
+        from vitconvert.programs.open_clip.both_towers import texts_of_openai
+
+        return texts_of_openai(checkpoint)
 
 
 PROGRAM = OpenAIClip()

@@ -1,6 +1,8 @@
 """open_clip: image towers of CLIP models, its own or timm's."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitconvert.checkpoint import Checkpoint
@@ -20,6 +22,9 @@ from vitconvert.tables.dialects import builtin_tables
 from vitconvert.tables.table import Table
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from vitconvert.programs.both_towers import BothTowers
     from vitconvert.programs.preparation import Preparation
     from vitconvert.programs.reference import Reference
 
@@ -76,7 +81,8 @@ class OpenClip(Program):
                 raise
             return fit_target(table, model.config)
         row = find_architecture("timm", look_up(written, path)) if path else {}
-        return fit_target(table, model.config, written, state(row, "architecture"))
+        named = state(row, "architecture")
+        return fit_target(table, model.config, written, named, text=model.text)
 
     def with_preprocessing(
         self, name: str, config: dict[str, Any], preprocessing: Preprocessing
@@ -94,6 +100,18 @@ class OpenClip(Program):
         from vitconvert.programs.open_clip.reference import openclip_reference
 
         return openclip_reference(checkpoint)
+
+    def open_both(self, directory: Path) -> "BothTowers":
+        """With `create_model`, by `open_clip_config.json`."""
+        from vitconvert.programs.open_clip.both_towers import open_directory
+
+        return open_directory(directory)
+
+    def texts(self, checkpoint: Checkpoint) -> "Callable[[Tensor], Tensor]":
+        """By `open_clip_config.json`."""
+        from vitconvert.programs.open_clip.both_towers import texts_by_config
+
+        return texts_by_config(checkpoint)
 
     def preparation(self, checkpoint: Checkpoint) -> "Preparation | None":
         """What `image_transform_v2` makes of `preprocess_cfg`."""

@@ -21,6 +21,7 @@ from vitconvert.tables.table import Table
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from vitconvert.programs.both_towers import BothTowers
     from vitconvert.programs.preparation import Preparation
     from vitconvert.programs.reference import Reference
 
@@ -39,7 +40,7 @@ class Transformers(Program):
         # CLIP's projection is a head without labels.
         if "ForImageClassification" in written["architectures"][0]:
             written |= _labels(model.config, model.labels)
-        return fit_target(table, model.config, written)
+        return fit_target(table, model.config, written, text=model.text)
 
     def companions(
         self, target: Target, preprocessing: Preprocessing | None, dtypes: Iterable[str]
@@ -69,6 +70,18 @@ class Transformers(Program):
         from vitconvert.programs.transformers.reference import transformers_reference
 
         return transformers_reference(checkpoint)
+
+    def open_both(self, directory: Path) -> "BothTowers":
+        """The class that `config.json` names."""
+        from vitconvert.programs.transformers.both_towers import open_directory
+
+        return open_directory(directory)
+
+    def texts(self, checkpoint: Checkpoint) -> "Callable[[Tensor], Tensor]":
+        """By `config.json`."""
+        from vitconvert.programs.transformers.both_towers import texts_by_config
+
+        return texts_by_config(checkpoint)
 
     def preparation(self, checkpoint: Checkpoint) -> "Preparation | None":
         """The processor that `preprocessor_config.json` names."""
@@ -103,22 +116,28 @@ def auto_model_opener(directory: Path) -> "Callable[[Tensor], Tensor]":
 
     config = AutoConfig.from_pretrained(directory)
     kind = AutoModelForImageClassification if config.num_labels else AutoModel
-    model = _load_all(kind, directory)
+    model = load_all(kind, directory)
     output = "logits" if config.num_labels else "pooler_output"
     return lambda images: getattr(model(images), output)
 
 
 def _open_named_class(directory: Path) -> "Callable[[Tensor], Tensor]":
-    import transformers
-
+    from vitconvert.programs.transformers.both_towers import load_named_class, open_directory
     from vitconvert.programs.transformers.reference import run
 
-    config = transformers.AutoConfig.from_pretrained(directory)
-    model = _load_all(getattr(transformers, config.architectures[0]), directory)
+    if _has_both(directory):
+        return open_directory(directory).images
+    model = load_named_class(directory)
     return lambda images: run(model, images)
 
 
-def _load_all(kind: Any, directory: Path) -> Any:
+def _has_both(directory: Path) -> bool:
+    from transformers import AutoConfig
+
+    return hasattr(AutoConfig.from_pretrained(directory), "text_config")
+
+
+def load_all(kind: Any, directory: Path) -> Any:
     """A model whose every weight is in the file; transformers would draw what is missing."""
     model, problems = kind.from_pretrained(directory, dtype="float32", output_loading_info=True)
     found = [

@@ -297,7 +297,7 @@ def _gives_output(model: nn.Module, places: _Modules) -> bool:
 
 def run(model: nn.Module, images: Tensor) -> Tensor:
     """The output of a class of transformers: logits, an embedding, features or tokens."""
-    output = model(**_inputs(model, images))
+    output = model(**image_inputs(model, images))
     for name in ("logits", "image_embeds", "pooler_output", "last_hidden_state"):
         if getattr(output, name, None) is not None:
             tensor: Tensor = getattr(output, name)
@@ -307,11 +307,12 @@ def run(model: nn.Module, images: Tensor) -> Tensor:
 
 def _run_to_tokens(model: nn.Module, images: Tensor) -> Tensor:
     """The tokens, whatever the class makes of them besides."""
-    tokens: Tensor = model(**_inputs(model, images)).last_hidden_state
+    tokens: Tensor = model(**image_inputs(model, images)).last_hidden_state
     return tokens
 
 
-def _inputs(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
+def image_inputs(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
+    """What a class is called with for images."""
     kind = type(model).__name__
     if kind.startswith("Siglip2"):
         return _patches(model, images)
