@@ -67,12 +67,13 @@ class Text:
         return {"table": self.table.name, "tensors": len(self.keys), "config": vars(self.config)}
 
     def read(self, key: str) -> "torch.Tensor":
-        """A tensor of the file, by its key in the table.
+        """A tensor of the file, by its key in the table, cast if that is asked for.
 
         Raises:
             CorruptFile: The bytes of the tensor are damaged.
         """
-        return self.container.read(self.prefix + key)
+        tensor = self.container.read(self.prefix + key)
+        return tensor if self.dtype is None else tensor.to(self.dtype)
 
 
 def find_text(weights: Weights, companions: Companions) -> tuple[Text | None, str]:

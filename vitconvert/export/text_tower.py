@@ -36,8 +36,9 @@ def with_text(source: Checkpoint, target: Target) -> Checkpoint:
     """The checkpoint with the accounts of its text tower: carried, or why it is left behind."""
     text, ledger = source.text, source.ledger
     if text is not None and target.text is not None:
-        note = f"the text tower is carried: {text.config}; it is not computed, nor verified"
-        ledger = ledger.with_carried((*text.keys, *target.text.numbers))
+        note = f"the text tower is carried: {text.config}; vitconvert computes the image side only"
+        again = (name for name in target.text.numbers if name in ledger.ignored)
+        ledger = ledger.with_carried((*text.keys, *again))
         return replace(source, ledger=replace(ledger, notes=(*ledger.notes, note)))
     no_place = target.left or f"{target.table.title} has no place for one"
     why = source.text_problem or (no_place if text else "")
@@ -78,8 +79,6 @@ def _materialised(target: TextTarget, text: Text) -> "dict[str, torch.Tensor]":
     from vitconvert.conversion.materialise import materialise
 
     ours = materialise(text.plan, text.read)
-    if text.dtype is not None:
-        ours = {name: tensor.to(text.dtype) for name, tensor in ours.items()}
     return materialise(target.plan, ours.__getitem__)
 
 
