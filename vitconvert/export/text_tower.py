@@ -20,13 +20,7 @@ from vitconvert.export.stream import stream
 if TYPE_CHECKING:
     import torch
 
-# Of transformers and of open_clip, which reads the same; 34 MB is Gemma's, which SigLIP 2 has.
-TOKENIZER_FILES = (
-    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
-    *("vocab.json", "merges.txt", "vocab.txt", "spiece.model", "tokenizer.model"),
-    "sentencepiece.bpe.model",
-)
-_MOST_BYTES = 2**28
+_MOST_BYTES = 2**28  # of a file of a tokenizer; 34 MB is Gemma's, which SigLIP 2 has
 _OPENAIS = 49408  # ids of OpenAI's tokenizer, which open_clip has built in
 # What chooses code or weights, says again what is said elsewhere, or is of another release.
 _NOT_KEPT = ("auto_map", "quantization_config", "torch_dtype", "transformers_version")
@@ -59,7 +53,7 @@ def with_tokenizer(source: Checkpoint) -> Checkpoint:
     text = source.text
     if text is None or text.config.tokenizer or text.config.vocab_size == _OPENAIS:
         return source
-    if not tokenizer_files(source):
+    if not source.located.tokenizer:
         return source
     located = source.located
     name = located.repo or located.name or "beside"
@@ -123,15 +117,6 @@ def _kept(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def tokenizer_files(source: Checkpoint) -> list[Path]:
-    """The files of a tokenizer beside the weights."""
-    place = source.located.config or source.located.weights
-    if place is None:
-        return []
-    folder = place if place.is_dir() else place.parent
-    return [path for name in TOKENIZER_FILES if (path := folder / name).is_file()]
-
-
 def copy_tokenizer(source: Checkpoint, directory: Path) -> None:
     """Copy them as they are.
 
@@ -139,7 +124,7 @@ def copy_tokenizer(source: Checkpoint, directory: Path) -> None:
         SourceError: One cannot be read.
         CorruptFile: One is larger than any tokenizer.
     """
-    for path in tokenizer_files(source):
+    for path in source.located.tokenizer:
         try:
             (directory / path.name).write_bytes(read_bytes(path, _MOST_BYTES))
         except ValueError as error:

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint import Checkpoint
+from vitconvert.conversion.target import Target
+from vitconvert.programs.example import Example, blank_text, zeros
 from vitconvert.programs.program import Program
 
 if TYPE_CHECKING:
@@ -28,6 +30,17 @@ class OpenAIClip(Program):
         from vitconvert.programs.open_clip.both_towers import open_state_dict
 
         return open_state_dict(directory / "model.pt")
+
+    def examples(self, target: Target, source: Checkpoint, has_processor: bool) -> list[Example]:
+        """With the project's own loader, of a model of both towers."""
+        if not target.text:
+            return super().examples(target, source, has_processor)
+        code = (
+            'import clip\nimport torch\n\nmodel, preprocess = clip.load("model.pt", device="cpu")\n'
+            f"output = model.encode_image({zeros(source.config)})\n"
+            f"texts = model.encode_text({blank_text(target)})  # ids of clip.tokenize"
+        )
+        return [Example(title="With openai/CLIP", code=code)]
 
     def texts(self, checkpoint: Checkpoint) -> "Callable[[Tensor], Tensor]":
         """open_clip's own."""

@@ -13,7 +13,7 @@ from vitconvert.conversion.target import Target, fit_target
 from vitconvert.errors import NotRepresentable
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.departures import departures_of
-from vitconvert.programs.example import Example, imports_for, reading_example, zeros
+from vitconvert.programs.example import Example, blank_text, imports_for, reading_example, zeros
 from vitconvert.programs.program import CompanionFiles, DescribedModel, Program
 from vitconvert.programs.timm.architectures import fitting_architecture
 from vitconvert.programs.timm.config import BY_ARGUMENTS
@@ -124,6 +124,8 @@ class OpenClip(Program):
 
     def examples(self, target: Target, source: Checkpoint, has_processor: bool) -> list[Example]:
         """With open_clip's function that builds towers, if `open_clip_config.json` names one."""
+        if target.text:
+            return [_example_of_both(target, source.config, source.preprocessing)]
         if target.their_config:
             return [_example(target, source.config, source.preprocessing)]
         title = (
@@ -160,6 +162,23 @@ def _example(target: Target, config: ViTConfig, preprocessing: Preprocessing | N
         "same state dict)",
         code="\n".join([*imports, *build, *load, "output = tower(images)"]),
     )
+
+
+def _example_of_both(
+    target: Target, config: ViTConfig, preprocessing: Preprocessing | None
+) -> Example:
+    images = 'preprocess(Image.open("photo.jpg"))[None]' if preprocessing else zeros(config)
+    code = [
+        *(["from PIL import Image"] if preprocessing else []),
+        "import open_clip",
+        "import torch",
+        "",
+        'model, _, preprocess = open_clip.create_model_and_transforms("local-dir:.")',
+        f"output = model.eval().encode_image({images})",
+        f"texts = model.encode_text({blank_text(target)})  # ids of open_clip.get_tokenizer",
+    ]
+    title = 'With open_clip (from the Hub: `"hf-hub:ORG/REPO"` instead of `"local-dir:."`)'
+    return Example(title=title, code="\n".join(code))
 
 
 PROGRAM = OpenClip()

@@ -14,7 +14,7 @@ from vitconvert.labels import Labels
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.backends import BACKENDS
 from vitconvert.preprocessing.departures import departures_of
-from vitconvert.programs.example import Example, photograph, zeros
+from vitconvert.programs.example import Example, blank_text, photograph, zeros
 from vitconvert.programs.program import CompanionFiles, DescribedModel, Opener, Program
 from vitconvert.tables.table import Table
 
@@ -107,7 +107,7 @@ class Transformers(Program):
             options=', backend="pil"' if on_pillow else "",
             patches=patches,
         )
-        return [example]
+        return [_with_texts(example, target) if target.text else example]
 
 
 def auto_model_opener(directory: Path) -> "Callable[[Tensor], Tensor]":
@@ -180,6 +180,14 @@ def transformers_example(
         title='With transformers (from the Hub: `"ORG/REPO"` instead of `"."`)',
         code="\n".join([*imports, "", *images, *model]),
     )
+
+
+def _with_texts(example: Example, target: Target) -> Example:
+    """The same with the functions of a class of both towers."""
+    code = example.code.replace("output = model(", "output = model.get_image_features(")
+    texts = f"texts = model.get_text_features(input_ids={blank_text(target)})"
+    ids = "  # ids of your tokenizer"
+    return Example(title=example.title, code=f"import torch\n{code}.pooler_output\n{texts}{ids}")
 
 
 def _labels(config: ViTConfig, labels: Labels | None) -> dict[str, Any]:
