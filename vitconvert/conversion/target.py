@@ -77,10 +77,12 @@ def fit_target(
             beside = fit_text(tower, text.config, table, config, theirs) if text else None
             return _fitted(table, config, theirs, named or {}, beside)
         except NotRepresentable as error:
-            refusals.append(error.in_one_line())
+            refusals.append(error)
     target = _fitted(table, config, theirs, named or {})
+    # A tower of another kind says less than one that computes something else.
+    nearest = min(refusals, key=lambda error: isinstance(error, OtherKind), default=None)
     no_place = f"{table.title} has no place for one" if text else ""
-    return replace(target, left="; ".join(dict.fromkeys(refusals)) or no_place)
+    return replace(target, left=nearest.in_one_line() if nearest else no_place)
 
 
 def _fitted(
@@ -104,11 +106,10 @@ def _fitted(
         stated_sizes["attention_scale"] = config.function()["attention_scale"]
     if not config.final_norm:
         stated_sizes["final_norm"] = False
-    stated = strongest(
-        state(stated_sizes, "constructor"),
-        facts_from_config(table, their_config),
-        named,
-    )
+    told = facts_from_config(table, their_config)
+    if text:  # what one file says of both towers, such as an activation, is of both
+        stated_sizes = {name: value for name, value in stated_sizes.items() if name not in told}
+    stated = strongest(state(stated_sizes, "constructor"), told, named)
     _require_same_function(table, config, _read_back(binding, stated))
     return Target(table=table, plan=plan, their_config=their_config, text=text)
 

@@ -1,5 +1,6 @@
 """open_clip's models of two towers, and its text towers by themselves."""
 
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,8 @@ def open_state_dict(file: Path) -> BothTowers:
         MissingPackage: open_clip is not installed.
     """
     open_clip = _open_clip()
-    with silent("root"):
+    with silent("root"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it tries torch.jit first, which warns
         model = open_clip.load_openai_model(str(file), precision="fp32", device="cpu").eval()
     tensors = torch.load(file, map_location="cpu", weights_only=True)
     exact = {name: t.float() for name, t in tensors.items() if t.is_floating_point()}

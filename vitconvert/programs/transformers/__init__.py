@@ -185,9 +185,10 @@ def transformers_example(
 def _with_texts(example: Example, target: Target) -> Example:
     """The same with the functions of a class of both towers."""
     code = example.code.replace("output = model(", "output = model.get_image_features(")
-    texts = f"texts = model.get_text_features(input_ids={blank_text(target)})"
-    ids = "  # ids of your tokenizer"
-    return Example(title=example.title, code=f"import torch\n{code}.pooler_output\n{texts}{ids}")
+    ids = f"ids = {blank_text(target)}  # of your tokenizer"
+    texts = "texts = model.get_text_features(input_ids=ids).pooler_output"
+    lines = ("import torch", f"{code}.pooler_output", ids, texts)
+    return Example(title=example.title, code="\n".join(lines))
 
 
 def _labels(config: ViTConfig, labels: Labels | None) -> dict[str, Any]:
