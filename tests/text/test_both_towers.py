@@ -298,7 +298,10 @@ def test_left_behind(source_of, tmp_path):
     assert "does not explain" in note(strange, **stated)
     silent = openclip(tmp_path / "silent")
     (silent / "open_clip_config.json").unlink()
-    assert note(silent, **stated).startswith("nothing tells its activation, ")
+    assert note(silent, **stated) == (
+        "without open_clip_config.json, nothing tells its num_heads, activation, norm_eps, causal, "
+        "read_token"
+    )
 
 
 WRONG = {

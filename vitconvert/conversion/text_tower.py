@@ -22,7 +22,7 @@ from vitconvert.tables.binding import Binding, Shape, bind
 from vitconvert.tables.dialects import text_tables_beside
 from vitconvert.tables.table import Table
 
-_OPTIONAL = ("end_id", "tokenizer")
+_OPTIONAL = ("head_dim", "end_id", "tokenizer")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,9 @@ def derive_text(binding: Binding, their_config: Mapping[str, Any]) -> TextConfig
             known[default.name] = default.value
     _settle_heads(known)
     if missing := [n for n in field_names(TextConfig) if n not in known and n not in _OPTIONAL]:
-        raise NotRepresentable(f"nothing tells its {', '.join(missing)}")
+        file = table.config_file.file if table.config_file and not their_config else ""
+        where = f"without {file}, " if file else ""
+        raise NotRepresentable(f"{where}nothing tells its {', '.join(missing)}")
     config = TextConfig(**known)
     if broken := broken_must_nots(table, their_config, config):
         raise NotRepresentable(f"its configuration says {', '.join(broken)}")
