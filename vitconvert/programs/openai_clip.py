@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.conversion.target import Target
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 class OpenAIClip(Program):
     """A project of scripts with a reference."""
+
+    packages: ClassVar[tuple[str, ...]] = ("open_clip",)
 
     def reference(self, checkpoint: Checkpoint) -> "Reference":
         """open_clip's own tower."""

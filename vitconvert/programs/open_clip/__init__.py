@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
@@ -66,6 +66,8 @@ def _trunk(table: Table, config: ViTConfig) -> str:
 
 class OpenClip(Program):
     """open_clip, whose loader wants a text tower too: towers alone are built by its functions."""
+
+    packages: ClassVar[tuple[str, ...]] = ("open_clip",)
 
     def fit(self, table: Table, model: DescribedModel) -> Target:
         """With `open_clip_config.json`, unless it is a tower of timm's that has no name.
