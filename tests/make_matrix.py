@@ -21,6 +21,7 @@ from vitconvert.errors import NotRepresentable
 from vitconvert.export.convert import Conversion
 from vitconvert.model import ViT
 from vitconvert.programs.opening import Opened, open_output
+from vitconvert.programs.text_opening import open_both_towers
 from vitconvert.sources import locate
 from vitconvert.tables.canonical import canonical_tensors
 from vitconvert.tables.dialects import builtin_tables
@@ -126,9 +127,21 @@ def _opened(origin: Origin, conversion: Conversion) -> str:
     changed = conversion.ledger.changed
     model = vitconvert.load_model(conversion.output) if changed else origin.model
     verdicts = open_output(conversion.output, table, model)
-    for verdict in verdicts:
+    texts = _texts(origin, conversion, model)
+    for verdict in (*verdicts, *texts):
         verdict.raise_if_failed()
-    return "".join(_letter(verdict) for verdict in verdicts)
+    return "".join(_letter(verdict) for verdict in verdicts) + (" + text" if texts else "")
+
+
+def _texts(origin: Origin, conversion: Conversion, model: ViT) -> tuple[Opened, ...]:
+    """What the target's program makes of both towers, where the text tower went along."""
+    if not conversion.ledger.carried:
+        return ()
+    written = read_checkpoint(locate(conversion.output)).text
+    assert written is not None
+    verdicts = open_both_towers(conversion.output, written.table, origin.checkpoint, model)
+    assert verdicts[-1].relative is not None, verdicts
+    return verdicts
 
 
 def _letter(verdict: Opened) -> str:
@@ -145,7 +158,7 @@ def _require_same_bytes(origin: Origin, conversion: Conversion) -> None:
     vitconvert's own names.
     """
     checkpoint = origin.checkpoint
-    if not _written(checkpoint.table):
+    if not _written(checkpoint.table) and not conversion.ledger.carried:
         before = checkpoint.tensors
         after = vitconvert.load_checkpoint(conversion.output).tensors
     else:
@@ -162,10 +175,11 @@ def _tensors(checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
     weights = checkpoint.weights
     prefix = weights.recognised.prefix
     names = {name.removeprefix(prefix): name for name in weights.container.manifest}
+    text = checkpoint.text.keys if checkpoint.text else ()
     return {
         short: weights.container.read(name)
         for short, name in names.items()
-        if short not in checkpoint.ledger.ignored
+        if short not in checkpoint.ledger.ignored or short in text
     }
 
 

@@ -116,6 +116,8 @@ def auto_model_opener(directory: Path) -> "Callable[[Tensor], Tensor]":
     """Open a directory of timm's with the wrapper that transformers has for them."""
     from transformers import AutoConfig, AutoModel, AutoModelForImageClassification
 
+    from vitconvert.programs.transformers.loading import load_all
+
     config = AutoConfig.from_pretrained(directory)
     kind = AutoModelForImageClassification if config.num_labels else AutoModel
     model = load_all(kind, directory)
@@ -124,7 +126,8 @@ def auto_model_opener(directory: Path) -> "Callable[[Tensor], Tensor]":
 
 
 def _open_named_class(directory: Path) -> "Callable[[Tensor], Tensor]":
-    from vitconvert.programs.transformers.both_towers import load_named_class, open_directory
+    from vitconvert.programs.transformers.both_towers import open_directory
+    from vitconvert.programs.transformers.loading import load_named_class
     from vitconvert.programs.transformers.reference import run
 
     if _has_both(directory):
@@ -137,19 +140,6 @@ def _has_both(directory: Path) -> bool:
     from transformers import AutoConfig
 
     return hasattr(AutoConfig.from_pretrained(directory), "text_config")
-
-
-def load_all(kind: Any, directory: Path) -> Any:
-    """A model whose every weight is in the file; transformers would draw what is missing."""
-    model, problems = kind.from_pretrained(directory, dtype="float32", output_loading_info=True)
-    found = [
-        f"{problem}: {', '.join(sorted(map(str, names)))}"
-        for problem, names in problems.items()
-        if names
-    ]
-    if found:
-        raise ValueError("; ".join(found))
-    return model.eval()
 
 
 def transformers_example(

@@ -11,6 +11,7 @@ from vitconvert.checkpoint.text_tower import Text
 from vitconvert.errors import NotRepresentable
 from vitconvert.programs.both_towers import BothTowers
 from vitconvert.programs.reference import package
+from vitconvert.programs.transformers.loading import load_named_class
 from vitconvert.programs.transformers.reference import image_inputs, without_code
 
 # The class of a text tower by itself, with what leads to the space of images.
@@ -34,16 +35,6 @@ def open_directory(directory: Path) -> BothTowers:
         images=lambda images: model.get_image_features(**image_inputs(model, images)).pooler_output,
         texts=lambda ids: model.get_text_features(input_ids=ids).pooler_output,
     )
-
-
-def load_named_class(directory: Path) -> Any:
-    """The class that `config.json` names, whose every weight is in the file."""
-    import transformers
-
-    from vitconvert.programs.transformers import load_all
-
-    config = transformers.AutoConfig.from_pretrained(directory)
-    return load_all(getattr(transformers, config.architectures[0]), directory)
 
 
 def texts_by_config(checkpoint: Checkpoint) -> Callable[[Tensor], Tensor]:
