@@ -118,6 +118,7 @@ class ViTConfig:
     # Pooling and head
     final_norm: bool = True  # LayerNorm of all tokens, before pooling
     merge_size: int = 0  # squares of so many patches a side become one token at the end; 0: none
+    merge_padding: bool = False  # squares at the edges are filled up with zeros (DeepSeek)
     merge_mlp_dim: int = 0  # hidden width of the MLP that reads a square; 0: its mean is taken
     merge_dim: int = 0  # what this MLP gives
     merge_standard: bool = False  # a shift and a factor after the mean (Gemma 4); kept without one
@@ -219,7 +220,7 @@ class ViTConfig:
 
     @property
     def whole_squares(self) -> bool:
-        """Whether the squares that are merged fill the grid."""
+        """Whether the grid is made of squares that are merged."""
         return not self.merge_size or not any(side % self.merge_size for side in self.grid_size)
 
     @property
@@ -359,6 +360,7 @@ class ViTConfig:
             "rope_reference": self.rope == "axial",
             "position_grid": self.own_grid,
             "merge_standard": self.merge_size,
+            "merge_padding": not self.whole_squares,
             "position_square": self.fitted_grid,
             "pool_heads": self.map_pooling,
             "pool_q_proj": self.map_pooling,
