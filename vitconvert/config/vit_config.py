@@ -314,6 +314,16 @@ class ViTConfig:
         return len(set(self.image_size)) == 1 and len(set(self.patch_size)) == 1
 
     @property
+    def square_patches(self) -> bool:
+        """Whether patches are as high as wide."""
+        return len(set(self.patch_size)) == 1
+
+    @property
+    def position_side(self) -> int:
+        """Rows of positions with a grid of their own."""
+        return self.position_grid[0] if self.position_grid else 0
+
+    @property
     def even_heads(self) -> bool:
         """Whether the heads share the model's width."""
         return self.num_heads * self.head_dim == self.embed_dim
@@ -398,8 +408,8 @@ class ViTConfig:
             **dict.fromkeys(("merge_y", "merge_x"), self.merge_size),
             "merge_hidden": self.merge_mlp_dim,
             "merge_width": self.merge_dim,
-            **dict.fromkeys(("grid_y", "grid_side"), self.position_grid[0] if self.own_grid else 0),
-            "grid_x": self.position_grid[1] if self.own_grid else 0,
+            **dict.fromkeys(("grid_y", "grid_side"), self.position_side),
+            "grid_x": self.position_grid[1] if self.position_grid else 0,
             "feature": self.feature_dim,
             "label": self.num_classes,
             # Offsets of rows and columns; then class to patch, patch to class, class to class.
