@@ -205,7 +205,7 @@ class ViTConfig:
 
     @property
     def fitted_grid(self) -> bool:
-        """Whether the image has another grid than the positions, so that it matters how they fit."""
+        """Whether such positions are of another grid than the image, and how they fit matters."""
         return self.own_grid and self.position_grid != self.grid_size
 
     @property
