@@ -132,7 +132,7 @@ def measure(size: str, setting: Setting, batches: Sequence[int], rounds: int) ->
         for name in installed():
             engine = engine_of(checkpoint, name, kind="logits", tell=_nobody)
             answers[name] = engine.ready(images=None, batch=batch, **how)
-        auto = chosen(checkpoint, AUTO, model, kind="logits", tell=_nobody)
+        auto = chosen(checkpoint, model, name=AUTO, kind="logits", tell=_nobody)
         answers[AUTO] = auto.ready(images=None, batch=batch, **how) or model
         config = model.config
         images = torch.rand(batch, config.in_channels, *config.image_size)

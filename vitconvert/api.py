@@ -271,12 +271,12 @@ def predict(
     from vitconvert.inference.photographs import ready
     from vitconvert.inference.predict import predict as predict_with
 
-    _check_runtime(runtime, fast=fast, dtype=dtype, device=device)
+    make_engine = _engines(runtime, tell, fast=fast, dtype=dtype, device=device)
     opened = _checkpoint_or_model(model, dtype)
     if isinstance(opened, Checkpoint):
         labels = labels or opened.labels
     built, prepared = ready(opened, preprocessing, fast=fast, dtype=dtype, device=device)
-    engine = _engine(opened, runtime, built, kind="logits", tell=tell)
+    engine = _engine(make_engine, opened, built, kind="logits")
     return predict_with(
         built,
         images,
@@ -326,7 +326,7 @@ def embed(
     from vitconvert.inference.embed import embed as embed_with
     from vitconvert.inference.photographs import ready
 
-    _check_runtime(runtime, fast=fast, dtype=dtype, device=device)
+    make_engine = _engines(runtime, tell, fast=fast, dtype=dtype, device=device)
     opened = _checkpoint_or_model(model, dtype)
     built, prepared = ready(
         opened,
@@ -338,7 +338,7 @@ def embed(
         device=device,
     )
     kind = "logits" if projected else "tokens" if tokens else "features"
-    engine = _engine(opened, runtime, built, kind=kind, tell=tell)
+    engine = _engine(make_engine, opened, built, kind=kind)
     return embed_with(
         built,
         images,
@@ -448,6 +448,7 @@ def embed_dataset(
     fast_preprocessing: bool = False,
     dtype: "torch.dtype | None" = None,
     device: str = "cpu",
+    runtime: str = "torch",
     notify: "Callable[[Event], None]" = lambda _event: None,
     reading: ReadArguments | None = None,
     **how: Any,
@@ -469,12 +470,13 @@ def embed_dataset(
         keep: Columns of Parquet sources, or files of WebDataset samples, that go along.
         image_column: Of Parquet sources, if it is not clear.
         labels, topk: Of classes, as for `predict`.
-        batch_size, fast, fast_preprocessing, dtype, device: As for `embed`.
+        batch_size, fast, fast_preprocessing, dtype, device, runtime: As for `embed`.
         threads: How many decode, and how many torch takes; by default, all processors.
         notify: Is told what happens; see `scale.events.Event`.
         reading: As for `load_checkpoint`.
-        how: `shard_rows`, `store`, `append`, `only`, `max_errors`, `engine`, `workers`,
-            `cpus_per_worker`, `gpus_per_worker` and `address`: see `scale.options.RunOptions`.
+        how: `shard_rows`, `store`, `append`, `retry_failed`, `only`, `max_errors`, `engine`,
+            `workers`, `cpus_per_worker`, `gpus_per_worker` and `address`: see
+            `scale.options.RunOptions`.
 
     Returns:
         How many images were computed, and how many failed.
@@ -504,6 +506,7 @@ def embed_dataset(
         device=device,
         batch_size=batch_size,
         threads=threads,
+        engine=_engines(runtime, None, fast=fast, dtype=dtype, device=device),
     )
     given = [source] if isinstance(source, str | PathLike) else source
     sources = Sources(
@@ -1123,29 +1126,26 @@ def _computed_in(dtype: "torch.dtype | None", reading: ReadArguments) -> ReadArg
     return {**reading, "dequantise": str(dtype).removeprefix("torch.")}
 
 
-def _check_runtime(name: str, **asked: Any) -> None:
-    if name != "torch":
-        from vitconvert.export.engines import check_runtime
+def _engines(
+    runtime: str, tell: Callable[[str], None] | None, **asked: Any
+) -> "Callable[..., Engine] | None":
+    """What makes an engine of a checkpoint and its model; None: torch computes."""
+    if runtime == "torch":
+        return None
+    from vitconvert.export.fastest import engines
 
-        check_runtime(name, **asked)
+    return engines(runtime, tell=tell, **asked)
 
 
 def _engine(
-    source: "ViT | Checkpoint",
-    runtime: str,
-    model: "ViT",
-    *,
-    kind: str,
-    tell: Callable[[str], None] | None,
+    make: "Callable[..., Engine] | None", source: "ViT | Checkpoint", model: "ViT", *, kind: str
 ) -> "Engine | None":
     """What computes in the place of a model that was built of a checkpoint; None: nothing."""
-    if runtime == "torch":
+    if make is None:
         return None
     if not isinstance(source, Checkpoint):
-        raise UsageError(f"runtime={runtime!r} needs a checkpoint, and not a model.")
-    from vitconvert.export.fastest import chosen
-
-    return chosen(source, runtime, model, kind=kind, tell=tell or (lambda _: None))
+        raise UsageError("A runtime needs a checkpoint, and not a model.")
+    return make(source, model, kind=kind)
 
 
 # Classes of results, which nobody needs before a function has returned one; ViT needs torch.

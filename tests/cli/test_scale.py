@@ -10,6 +10,8 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -107,6 +109,24 @@ def test_more_failures_than_are_allowed_end_the_run(run, workplace):
     assert check("features").whole
 
 
+def test_shards_with_failures_are_computed_again_if_asked(run, workplace):
+    run(*EVERYTHING)
+    shards = sorted((workplace / "features" / "features").iterdir())
+    before = [(path.stat().st_mtime_ns, path.stat().st_size) for path in shards]
+    shutil.copy(workplace / "photos" / "2.png", workplace / "photos" / "3.png")
+    code, _, err = run(*EVERYTHING, "--retry-failed")
+    assert code == 1 and err.splitlines() == [
+        "6 images in 2 shards; 4 are there already",
+        "shard 0: 1 files changed after the plan was made",
+        "6 images in 2 shards; 1 failed, see failed/; 1 changed after the plan was made",
+    ]
+    after = [(path.stat().st_mtime_ns, path.stat().st_size) for path in shards]
+    assert [old == new for old, new in zip(before, after, strict=True)] == [False, True, False]
+    report = check("features")
+    assert report.whole and (report.rows, report.failed) == (9, 1)
+    assert run(*EVERYTHING, "--retry-failed", "--only", "2/3").err.startswith("0 images")
+
+
 def test_error_an_option_of_directories_without_one(run, workplace):
     options = {
         "--shard-rows": 3,
@@ -149,10 +169,25 @@ def test_error_a_directory_is_not_replaced(run, workplace):
     )
 
 
-def test_error_a_directory_is_computed_by_torch(run):
-    code, _, err = run(*EVERYTHING, "--runtime", "onnxruntime")
-    assert code == 2
-    assert "--runtime onnxruntime is for one file of features, not for a directory." in err
+@pytest.mark.slow
+def test_another_runtime_computes_a_directory(run, workplace, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(workplace / "cache"))
+    assert run(*EVERYTHING).code == 1
+    named = ("--runtime", "onnxruntime")
+    code, _, err = run(*EVERYTHING, *named, "-o", "others")
+    assert code == 1 and err.startswith("the model is exported once for ONNX Runtime")
+    torchs, others = (pq.read_table(f"{name}/features") for name in ("features", "others"))
+    assert torchs.column("key").equals(others.column("key"))
+    assert not torchs.equals(others)
+    torchs, others = (np.array(table.column("features").to_pylist()) for table in (torchs, others))
+    assert abs(torchs - others).max() < 2e-5 * abs(torchs).max()
+    assert run(*EVERYTHING, *named, "--append").code == 1  # an output is of no one runtime
+
+
+def test_error_another_runtime_computes_in_float32(run, workplace):
+    code, _, err = run(*EVERYTHING, "--runtime", "onnxruntime", "--no-fast")
+    assert code == 2 and "--runtime onnxruntime computes in float32 on the CPU" in err
+    assert not (workplace / "features").exists()
 
 
 @pytest.mark.parametrize(

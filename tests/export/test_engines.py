@@ -33,7 +33,7 @@ def told():
 
 
 def files(cache):
-    return sorted(path.suffix for path in cache.rglob("*") if path.is_file())
+    return sorted(path.suffix for path in cache.rglob("*") if path.suffix)
 
 
 def logits(runtime, told, batch_size=4):
@@ -184,7 +184,7 @@ def test_where_others_compute_fewer_threads_are_tried(
     seen = measured(dict.fromkeys(cases, 9.0) | {(TORCH, 2): 20.0})
     model = vitconvert.load_model(DIGITS, fast=True)
     choice = fastest.chosen(
-        vitconvert.load_checkpoint(DIGITS), "auto", model, kind="logits", tell=told.append
+        vitconvert.load_checkpoint(DIGITS), model, name="auto", kind="logits", tell=told.append
     )
     assert choice.ready(images=None, batch=1, threads=3, streams=1).answer is model
     assert seen == [*cases, (TORCH, 2)]

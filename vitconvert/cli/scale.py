@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from vitconvert.errors import UsageError, printable
 from vitconvert.scale import require_extra
 
 if TYPE_CHECKING:
+    from vitconvert.inference.batches import Engine
     from vitconvert.scale.embedder import Task
     from vitconvert.scale.events import Event
     from vitconvert.scale.options import RunOptions
@@ -44,6 +46,7 @@ _SCALE = (
     click.option("--image-column", help="The column of images in Parquet sources."),
     click.option("--plan", is_flag=True, help="Only list the images, and estimate time and size."),
     click.option("--append", is_flag=True, help="Add images that the output does not have."),
+    click.option("--retry-failed", is_flag=True, help="Compute shards with failures again."),
     click.option("--only", metavar="K/N", help="Compute the K-th of N parts of the plan."),
     click.option("--max-errors", type=click.IntRange(min=0), help="End if more images fail."),
     click.option("--check", metavar="DIR", help="Only prove that an output is whole."),
@@ -77,7 +80,7 @@ _SCALE = (
 )
 _OF_SHARDS = (
     *("shard_rows", "store", "keep", "image_column"),
-    *("plan", "append", "only", "max_errors", "check"),
+    *("plan", "append", "retry_failed", "only", "max_errors", "check"),
 )
 _OF_RAY = ("address", "workers", "cpus_per_worker", "gpus_per_worker")
 GROUPS = {
@@ -159,11 +162,6 @@ def _check_options(options: dict[str, Any]) -> None:
             evidence={"output": options["output"]},
             hint="remove the directory, or name another with -o.",
         )
-    if options["runtime"] != "torch":
-        raise UsageError(
-            f"--runtime {options['runtime']} is for one file of features, not for a directory.",
-            hint="leave it out: torch computes a directory.",
-        )
     for option in given_options(_OF_RAY) if options["engine"] != "ray" else ():
         raise UsageError(f"{option} is for --engine ray.")
 
@@ -181,11 +179,22 @@ def _task(options: dict[str, Any], computed: str, **task: Any) -> "Task":
         fetching={**fetching, "quiet": True},
         reading=ReadOptions(**parse_reading(options)),
         dtype=parse_dtype(options["dtype"]),
+        engine=_engines(options),
         **{name: options[name] for name in names},
         **task,
     )
     stated = parse_preprocessing(options, found.checkpoint)
     return dataclasses.replace(found, preprocessing=stated) if stated else found
+
+
+def _engines(options: dict[str, Any]) -> "Callable[..., Engine] | None":
+    if options["runtime"] == "torch":
+        return None
+    from vitconvert.export.fastest import engines
+
+    asked = {"dtype": parse_dtype(options["dtype"]), "fast": options["fast"]}
+    told = None if options["quiet"] else partial(tell, err=True)
+    return engines(options["runtime"], device=options["device"], tell=told, **asked)
 
 
 def _sources(options: dict[str, Any]) -> "Sources":
@@ -204,7 +213,7 @@ def _sources(options: dict[str, Any]) -> "Sources":
 def _how(options: dict[str, Any]) -> "RunOptions":
     from vitconvert.scale.options import RunOptions
 
-    names = ("shard_rows", "append", "max_errors", "engine", "address", "workers")
+    names = ("shard_rows", "append", "retry_failed", "max_errors", "engine", "address", "workers")
     return RunOptions(
         **{name: options[name] for name in names},
         store=options.get("store", "float32"),

@@ -95,16 +95,20 @@ def engine_of(
         MissingPackage: The runtime is not installed.
         NotRepresentable, ParityFailed: It cannot compute this model.
     """
+    from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined]
+
     runtime = _runtime(name)
     folder = folder or folder_of(checkpoint, kind)
     versions = f"{version(runtime.packages[0])}-torch-{torch.__version__}-{VERSION}"
     path = folder / f"{name}-{versions}{runtime.suffix}"
     if path.is_file():
         return Engine(name=name, path=path, made=False)
-    tell(f"the model is exported once for {runtime.version}, and kept in {folder}")
     folder.mkdir(parents=True, exist_ok=True)
-    export_checkpoint(checkpoint, path, Wanted(to=FORMATS[name], output=kind))
-    return Engine(name=name, path=path, made=True)
+    with WeakFileLock(folder / "lock"):  # of several processes, one makes the file
+        if made := not path.is_file():
+            tell(f"the model is exported once for {runtime.version}, and kept in {folder}")
+            export_checkpoint(checkpoint, path, Wanted(to=FORMATS[name], output=kind))
+    return Engine(name=name, path=path, made=made)
 
 
 def folder_of(checkpoint: Checkpoint, kind: str) -> Path:

@@ -8,10 +8,11 @@ others keep processors busy, because the threads of one runtime wait for one ano
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import harmonic_mean
 from typing import Any
@@ -23,7 +24,16 @@ from vitconvert.checkpoint import Checkpoint
 from vitconvert.containers.whole_file import whole_file
 from vitconvert.documents import read_object
 from vitconvert.errors import VitConvertError
-from vitconvert.export.engines import AUTO, FORMATS, TORCH, Engine, Tell, engine_of, folder_of
+from vitconvert.export.engines import (
+    AUTO,
+    FORMATS,
+    TORCH,
+    Engine,
+    Tell,
+    check_runtime,
+    engine_of,
+    folder_of,
+)
 from vitconvert.machine import busy, processor
 from vitconvert.model import ViT
 from vitconvert.model.fast import FastLinear
@@ -221,15 +231,36 @@ def _write(path: Path, case: str, speeds: list[Speed]) -> None:
         file.write(text.encode())
 
 
+def engines(
+    name: str,
+    *,
+    fast: bool,
+    dtype: torch.dtype | None,
+    device: torch.device | str,
+    tell: Tell | None = None,
+) -> "Callable[..., Engine | Fastest]":
+    """`chosen` of a name, which can be sent to other processes; before any work is done.
+
+    Raises:
+        UsageError, MissingPackage: As `engines.check_runtime`.
+    """
+    check_runtime(name, fast=fast, dtype=dtype, device=device)
+    return partial(chosen, name=name, tell=tell or _nobody)
+
+
+def _nobody(_: str) -> None:
+    """Nobody is told."""
+
+
 def chosen(
-    checkpoint: Checkpoint, name: str, model: ViT, *, kind: str, tell: Tell
+    checkpoint: Checkpoint, model: ViT, *, name: str, kind: str, tell: Tell
 ) -> "Engine | Fastest":
     """What computes in the place of a model of torch's.
 
     Args:
         checkpoint: What is computed.
-        name: One of `engines.NAMES`, but for "torch".
         model: A fast model: a candidate of `auto`.
+        name: One of `engines.NAMES`, but for "torch".
         kind: One of `runtimes.graph.OUTPUTS`.
         tell: Called with what is done that takes seconds.
 

@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -13,7 +13,7 @@ from PIL import Image
 
 from vitconvert.checkpoint import Checkpoint, ReadOptions, read_checkpoint
 from vitconvert.errors import UsageError, VitConvertError
-from vitconvert.inference.batches import Picture
+from vitconvert.inference.batches import Engine, Picture
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.sources import Located, locate
 
@@ -43,6 +43,8 @@ class Task:
         topk, labels: Of classes, as for `predict`.
         dtype, fast, fast_preprocessing, device, batch_size: As for `embed`.
         threads: How many decode, and how many torch takes; by default, all processors.
+        engine: Makes what computes in the place of torch's model; is called where the task runs,
+            with the checkpoint, the model and `kind`: "features", "tokens" or "logits".
     """
 
     model: str | PathLike[str] | Located
@@ -58,6 +60,7 @@ class Task:
     device: str = "cpu"
     batch_size: int = 8
     threads: int | None = None
+    engine: Callable[..., Engine] | None = None
 
     def __post_init__(self) -> None:
         if self.computed not in COMPUTED:
@@ -105,6 +108,8 @@ class LoadedTask:
             dtype=task.dtype,
             device=task.device,
         )
+        kind = task.computed if task.computed in ("features", "tokens") else "logits"
+        self.engine = task.engine and task.engine(checkpoint, self.model, kind=kind)
         self.identity = self._identity(checkpoint)
 
     @property
@@ -149,7 +154,7 @@ class LoadedTask:
 
     def _running(self) -> dict[str, Any]:
         names = ("batch_size", "fast_preprocessing", "threads")
-        return {name: getattr(self.task, name) for name in names}
+        return {"engine": self.engine, **{name: getattr(self.task, name) for name in names}}
 
     def _identity(self, checkpoint: Checkpoint) -> dict[str, Any]:
         from vitconvert.parity.fingerprints import fingerprint
