@@ -320,7 +320,7 @@ def run(model: nn.Module, images: Tensor) -> Tensor:
     for name in ("logits", "image_embeds", "pooler_output", "last_hidden_state"):
         if getattr(output, name, None) is not None:
             tensor: Tensor = getattr(output, name)
-            return of_each_image(tensor, images)
+            return of_each_image(model, tensor, images)
     raise AssertionError(type(output))
 
 
