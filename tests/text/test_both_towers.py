@@ -18,6 +18,7 @@ import vitconvert
 from tests.packages import open_clip, timm
 from tests.packages import transformers as t
 from tests.small_models import randomise_calmly
+from vitconvert.errors import SourceError
 from vitconvert.tables import architectures
 
 TEXT = {"hidden_size": 36, "intermediate_size": 50, "num_hidden_layers": 11, "vocab_size": 71}
@@ -348,6 +349,10 @@ def test_a_tokenizer_goes_along(tmp_path):
         source, to="openclip", output=tmp_path / "image", image_only=True, verify=False
     )
     assert not (tmp_path / "image/tokenizer.json").exists()
+    (source / "vocab.json").symlink_to(tmp_path / "out/open_clip_config.json")
+    with pytest.raises(SourceError, match="a link that leads out of its folder"):
+        vitconvert.convert(source, to="openclip", output=tmp_path / "link", verify=False)
+    assert not (tmp_path / "link").exists()
 
 
 def test_the_command_line(source_of, tmp_path, run):

@@ -14,7 +14,7 @@ from vitconvert.conversion.plan import compose
 from vitconvert.conversion.target import Target
 from vitconvert.conversion.text_tower import TextTarget, merged
 from vitconvert.documents import read_bytes
-from vitconvert.errors import CorruptFile
+from vitconvert.errors import CorruptFile, SourceError
 from vitconvert.export.stream import stream
 
 if TYPE_CHECKING:
@@ -121,11 +121,25 @@ def copy_tokenizer(source: Checkpoint, directory: Path) -> None:
     """Copy them as they are.
 
     Raises:
-        SourceError: One cannot be read.
+        SourceError: One cannot be read, or is a link to somewhere else: what is copied may be
+            published, and a link in somebody's folder chooses no file of this machine.
         CorruptFile: One is larger than any tokenizer.
     """
     for path in source.located.tokenizer:
+        _check_place(path)
         try:
             (directory / path.name).write_bytes(read_bytes(path, _MOST_BYTES))
         except ValueError as error:
             raise CorruptFile(f"{path.name} is no tokenizer: {error}.") from None
+
+
+def _check_place(path: Path) -> None:
+    """A file of its folder, or of the Hub's cache, whose folders are links into their blobs."""
+    folder = path.parent.resolve()
+    place = path.resolve().parent
+    if place not in (folder, folder.parent.parent / "blobs"):
+        raise SourceError(
+            f"{path.name} is a link that leads out of its folder.",
+            evidence={"file": path, "leads to": path.resolve()},
+            hint="put the file itself there, or leave the texts behind: --image-only.",
+        )

@@ -165,7 +165,9 @@ def _part(
 
 
 def _config_among(files: Mapping[str, Path]) -> Mapping[str, Any]:
-    return next((read_object(path) for name, path in files.items() if name.endswith(CONFIGS)), {})
+    # A preprocessor_config.json ends so too.
+    found = (path for name, path in files.items() if PurePosixPath(name).name in CONFIGS)
+    return next(map(read_object, found), {})
 
 
 def _published(client: _Client, listing: Listing, name: str) -> Wanted:
