@@ -75,6 +75,7 @@ class ViTConfig:
     position_grid: tuple[int, ...] = ()  # rows and columns of "grid" and "axes" positions
     position_square: bool = False  # those are fitted to a square, of which the image is a part
     relative_positions: str = "none"  # one of RELATIVE_POSITIONS, added to attention scores
+    relative_mlp_dim: int = 0  # hidden width of the MLP that makes them; 0: there is none
     relative_resampling: str = "geometric"  # one of RELATIVE_RESAMPLINGS, for other image sizes
     rope: str = "none"  # one of ROPES: q and k of patch tokens are rotated by their position
     rope_temperature: float = 10000.0
@@ -99,6 +100,8 @@ class ViTConfig:
     # Blocks
     block_order: str = "pre"  # one of BLOCK_ORDERS
     branches: int = 1  # attentions, and MLPs, side by side in a block ("18x2" has 2)
+    window_size: int = 0  # attention within windows of so many patches a side; 0: there are none
+    global_blocks: tuple[int, ...] = ()  # blocks that have none, from 0 (ViTDet, SAM)
     kv_heads: tuple[int, ...] = ()  # heads of k and v in each block (Sapiens2); (): num_heads
     qkv_bias: bool = True  # in parallel order, of the matrix that q, k, v and the MLP share
     differential: bool = False  # a head is the difference of two attentions, half as wide each
@@ -117,6 +120,8 @@ class ViTConfig:
 
     # Pooling and head
     final_norm: bool = True  # LayerNorm of all tokens, before pooling
+    final_norm_eps: float | None = None  # None: norm_eps
+    neck_dim: int = 0  # channels of SAM's neck, two convolutions on all tokens; 0: there is none
     merge_size: int = 0  # squares of so many patches a side become one token at the end; 0: none
     merge_mlp_dim: int = 0  # hidden width of the MLP that reads a square; 0: its mean is taken
     merge_dim: int = 0  # what this MLP gives
@@ -288,6 +293,31 @@ class ViTConfig:
         return self.relative_positions == "shared"
 
     @property
+    def block_relative_mlp(self) -> bool:
+        """Whether each block has an MLP that makes its relative positions."""
+        return self.relative_positions == "block_mlp"
+
+    @property
+    def shared_relative_mlp(self) -> bool:
+        """Whether all blocks share an MLP that makes their relative positions."""
+        return self.relative_positions == "shared_mlp"
+
+    @property
+    def decomposed_positions(self) -> bool:
+        """Whether q meets relative positions of rows and of columns."""
+        return self.relative_positions == "decomposed"
+
+    @property
+    def windowed(self) -> bool:
+        """Whether attention is within windows in some block."""
+        return self.window_size > 0
+
+    def attended_grid(self, block: int) -> tuple[int, int]:
+        """Patches down and across that a block's attention sees at once."""
+        whole = not self.windowed or block in self.global_blocks
+        return self.grid_size if whole else (self.window_size, self.window_size)
+
+    @property
     def map_pooling(self) -> bool:
         """Whether a learned query pools the tokens by attention."""
         return self.pooling == "map"
@@ -326,7 +356,7 @@ class ViTConfig:
     @property
     def feature_dim(self) -> int:
         """Width of what the head reads."""
-        width = self.merge_dim if self.merge_mlp else self.embed_dim
+        width = self.merge_dim if self.merge_mlp else self.neck_dim or self.embed_dim
         pooled = width * (2 if self.pooling == "token_avg" else 1)
         return self.representation_size or pooled
 
@@ -340,9 +370,14 @@ class ViTConfig:
         for name in (*resampling, *(n for n in fields if n.endswith("drop_rate"))):
             del fields[name]
         fields["attention_scale"] = self.attention_scale or self.head_dim**-0.5
+        fields["final_norm_eps"] = self.final_norm_eps or self.norm_eps
         fields["pool_heads"] = self.pool_heads or self.num_heads
         fields["pool_mlp_dim"] = self.pool_mlp_dim or self.mlp_dim
+        windows = 0 < self.window_size and self.grid_size != (self.window_size,) * 2
+        fields["global_blocks"] = tuple(i for i in self.global_blocks if i < self.depth)
         effective = {
+            "window_size": windows,
+            "global_blocks": windows,
             "representation_activation": self.representation_size,
             "stem_style": self.stem,
             "stem_width": self.stem,
@@ -360,6 +395,7 @@ class ViTConfig:
             "position_grid": self.own_grid,
             "merge_standard": self.merge_size,
             "position_square": self.fitted_grid,
+            "final_norm_eps": self.final_norm,
             "pool_heads": self.map_pooling,
             "pool_q_proj": self.map_pooling,
             "pool_kv_bias": self.map_pooling,
@@ -401,11 +437,26 @@ class ViTConfig:
             "feature": self.feature_dim,
             "label": self.num_classes,
             # Offsets of rows and columns; then class to patch, patch to class, class to class.
-            "relative": (2 * self.grid_size[0] - 1) * (2 * self.grid_size[1] - 1) + 3,
+            "relative": (2 * self.grid_size[0] - 1) * (2 * self.grid_size[1] - 1)
+            + 3 * self.class_token,
+            "relative_hidden": self.relative_mlp_dim,
+            "neck": self.neck_dim,
+            "neck_in": self.neck_dim,
             "frequency": self.head_dim // 2,
             "layer": self.depth,
             **{f"kv_head{i}": heads for i, heads in enumerate(self.kv_heads)},
+            **self._offset_axes(),
             **self._stem_axes(),
+        }
+
+    def _offset_axes(self) -> dict[str, int]:
+        grids = ((i, self.attended_grid(i)) for i in range(self.depth))
+        if not self.decomposed_positions:
+            return {}
+        return {
+            f"offset_{axis}{i}": 2 * side - 1
+            for i, grid in grids
+            for axis, side in zip("yx", grid, strict=True)
         }
 
     def _stem_axes(self) -> dict[str, int]:

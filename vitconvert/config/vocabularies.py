@@ -26,7 +26,14 @@ ROPES = (
     "mixed",  # timm RotaryEmbeddingMixed: learned frequencies, for each block and head
 )
 ROPE_INDEXINGS = ("ij", "xy")
-RELATIVE_POSITIONS = ("none", "block", "shared")  # BEiT's tables: one for each block, or for all
+RELATIVE_POSITIONS = (
+    "none",
+    "block",  # BEiT: each block has a table of what is added to the scores
+    "shared",  # one table for all blocks
+    "block_mlp",  # timm's vit_relpos: an MLP makes it of the logarithms of offsets (Swin V2)
+    "shared_mlp",
+    "decomposed",  # ViTDet, SAM: q times a vector for the offset of rows, and one of columns
+)
 STANDARDISED_STEMS = ("google", "timm", "jeonsworld")  # the same weights, computed in three ways
 STEM_STYLES = (
     *STANDARDISED_STEMS,

@@ -25,6 +25,8 @@ _FIELD_OF_AXIS = {
     "label": "num_classes",
     "pool_head": "pool_heads",
     "pool_hidden": "pool_mlp_dim",
+    "relative_hidden": "relative_mlp_dim",
+    "neck": "neck_dim",
     "merge_hidden": "merge_mlp_dim",
     "merge_width": "merge_dim",
     "stem": "stem_width",
@@ -60,6 +62,26 @@ _SHOWN_BY_PRESENCE = {
     "mobileclip_stem": ("stem_style", "mobileclip"),
     "mixed_rope": ("rope", "mixed"),
     "rope_periods": ("rope", "dinov3"),
+}
+
+# What relative positions are, and the word on which their tensors depend.
+_RELATIVE_POSITIONS = {
+    "block": "block_relative_positions",
+    "shared": "shared_relative_positions",
+    "block_mlp": "block_relative_mlp",
+    "shared_mlp": "shared_relative_mlp",
+    "decomposed": "decomposed_positions",
+}
+
+# Numbers that are 0 where these tensors are not there.
+_COUNTED = {
+    "num_registers": {"reg_token"},
+    "num_classes": {"head.weight"},
+    "neck_dim": {"neck.0.weight"},
+    "relative_mlp_dim": {
+        "rel_pos_bias.mlp.fc1.weight",
+        "blocks.{i}.attn.rel_pos.mlp.fc1.weight",
+    },
 }
 
 # Widths of released ViTs and their head counts; for hints only, since D / 64 is often wrong.
@@ -123,10 +145,10 @@ def _read_presence(found: Findings) -> None:
     for word, (field, value) in _SHOWN_BY_PRESENCE.items():
         if present[word]:
             found.learn(field, value)
-    tables = [k for k in ("block", "shared") if present[f"{k}_relative_positions"]]
-    found.learn("relative_positions", tables[0] if tables else "none")
-    for field, name in (("num_registers", "reg_token"), ("num_classes", "head.weight")):
-        if name not in names:
+    kinds = (kind for kind, word in _RELATIVE_POSITIONS.items() if present[word])
+    found.learn("relative_positions", next(kinds, "none"))
+    for field, several in _COUNTED.items():
+        if not names & several:
             found.learn(field, 0)
     size = found.sizes.get("feature", 0) if "pre_logits.fc.weight" in names else 0
     found.learn("representation_size", size)

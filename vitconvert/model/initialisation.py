@@ -88,7 +88,7 @@ def _fill_parameters(model: nn.Module, style: Style) -> None:
             parameter.fill_(1e-5)
         elif ".lambda_" in name:
             init.normal_(parameter, std=0.1)  # timm `DiffAttention`
-        elif name.endswith(("relative_position_bias_table", ".mlp.bias")):
+        elif name.endswith(("relative_position_bias_table", ".rel_pos_h", ".rel_pos_w", ".mlp.bias")):
             init.zeros_(parameter)
         elif name == "rope.freqs":
             _mixed_frequencies(parameter)
