@@ -13,7 +13,7 @@ from vitconvert.model.fast import FastLinear
 from vitconvert.tables.architectures import named
 
 # Entry points of timm that are no ViT of a paper or a project.
-NOT_VITS = re.compile(r"test_vit|naflex")
+NOT_VITS = re.compile(r"test_vit\d?$|naflex")
 ARCHITECTURES = tuple(sorted(name for name in named("timm") if not NOT_VITS.match(name)))
 _FAMILIES = (
     *("sapiens2", "lingbot", "dinov3", "tipsv2", "radio", "intern", "pe_core", "pe_lang"),
@@ -21,7 +21,7 @@ _FAMILIES = (
     *("eva_giant", "eva_large", "beitv2", "beit3", "beit_", "deit3", "deit", "aimv2", "dinov2"),
     *("flexivit", "siglip_gap", "siglip", "clip_quickgelu", "clip", "18x2", "36x1", "rpn", "xp"),
     *("plus", "so150m", "so400m", "giantopt", "dpwee", "pwee", "dwee", "dlittle", "wee", "mci"),
-    *("resnet", "_r26_", "_r50_", "_r_s16", "reg", "gap"),
+    *("samvit", "srelpos", "relpos", "resnet", "_r26_", "_r50_", "_r_s16", "reg", "gap"),
 )
 
 
@@ -55,7 +55,8 @@ def small_arguments(name: str) -> dict[str, Any]:
     style, depths = row.get("stem_style", "timm"), row.get("stem_depths", ())
     stride = stem_stride(style, depths) if row.get("stem") else 1
     down, across = (side * stride for side in row["patch_size"])
-    return {"img_size": [4 * down, 3 * across], "num_classes": 5}
+    windows = {"window_size": 3} if name.startswith("samvit") else {}
+    return {"img_size": [4 * down, 3 * across], "num_classes": 5, **windows}
 
 
 def _shallow(name: str) -> dict[str, Any]:
@@ -89,6 +90,8 @@ def relative_difference(name: str, folder: Path, **arguments: Any) -> float:
     if "sapiens2" in name:  # timm's has a number of key heads for each block
         heads = named("timm")[name]["num_heads"]
         arguments["num_kv_heads"] = [heads // 2, heads]
+    if name.startswith("samvit"):
+        arguments["global_attn_indexes"] = [1]
     model = random_model(name, **arguments)
     timm.models.save_for_hf(model, str(folder), model_args=arguments, safe_serialization=True)
     ours = vitconvert.load_model(folder)
