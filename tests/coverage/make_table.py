@@ -27,12 +27,7 @@ from tests.packages import timm
 
 DOCUMENT = Path(__file__).parent / "README.md"
 # timm's other modules of plain ViTs, and what each has that vitconvert's ViT has not.
-REFUSED = {
-    "naflexvit": "images of any shape and size in one batch",
-    "qwen3_vit": "learned and rotary positions at once; neighbouring patches merged at the end",
-    "gemma4_vit": "clipped linear layers, four norms in a block, patches pooled at the end",
-    "deepseek_vit": "rotary positions alone, for any grid; neighbouring patches merged at the end",
-}
+REFUSED = {}
 
 
 def read_measured(file: Path) -> dict[str, float]:

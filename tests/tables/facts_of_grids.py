@@ -74,7 +74,6 @@ def _naflex(model: NaFlexVit) -> dict[str, Any]:
         "class_token": model.has_class_token,
         "num_registers": model.num_reg_tokens,
         "position_embedding": "axes" if axes else "grid",
-        "position_grid": list(embeds.pos_embed_grid_size),
         "position_square": embeds.pos_embed_ar_preserving,
         "position_resampling": "bilinear" if axes else f"{mode}{how}",
         "qkv_bias": model.blocks[0].attn.qkv.bias is not None,
@@ -103,7 +102,6 @@ def _qwen3(encoder: Qwen3VitEncoder) -> dict[str, Any]:
     return {
         **_rotated(encoder),
         "position_embedding": "grid",
-        "position_grid": [encoder.pos_embed_grid_size] * 2,
         "position_resampling": "bilinear_align_corners",
         "final_norm": encoder.merger is not None,
         "merge_size": encoder.merger.merge_size if encoder.merger else 0,
@@ -111,13 +109,11 @@ def _qwen3(encoder: Qwen3VitEncoder) -> dict[str, Any]:
 
 
 def _gemma4(encoder: Gemma4VitEncoder) -> dict[str, Any]:
-    attention = encoder.blocks[0].attn
     merges = encoder.global_pool == "soft"
     return {
         "class_token": False,
         "attention_scale": 1.0,
         "position_embedding": "axes",
-        "position_grid": [encoder.patch_embed.position_embedding_size] * 2,
         "position_resampling": "first",
         "rope": "axial",
         "rope_half": True,
@@ -126,7 +122,6 @@ def _gemma4(encoder: Gemma4VitEncoder) -> dict[str, Any]:
         "rope_temperature": float(encoder.rotary_emb.rope_theta),
         "centred_pixels": True,
         "block_order": "sandwich",
-        "kv_heads": [attention.num_kv_heads] * len(encoder.blocks),
         "qkv_bias": False,
         "proj_bias": False,
         "mlp_bias": False,

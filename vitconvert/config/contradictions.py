@@ -241,7 +241,7 @@ def _merging(config: Config) -> list[str]:
         problems.append("merge_mlp_dim and merge_dim go together, and need merge_size")
     if config.merge_standard and config.merge_mlp_dim:
         problems.append("merge_standard is of patches that are merged by their mean")
-    if size and not config.merge_mlp_dim and any(side % size for side in config.grid_size):
+    if not config.whole_squares and not (config.merge_mlp and config.merge_padding):
         problems.append(f"{_by(config.grid_size)} patches are no whole squares of {size} by {size}")
     if config.merge_dim not in (0, config.embed_dim) and (config.fc_norm or config.map_pooling):
         problems.append("fc_norm and attention pooling read embed_dim channels, not merge_dim")

@@ -123,6 +123,7 @@ class ViTConfig:
     final_norm_eps: float | None = None  # None: norm_eps
     neck_dim: int = 0  # channels of SAM's neck, two convolutions on all tokens; 0: there is none
     merge_size: int = 0  # squares of so many patches a side become one token at the end; 0: none
+    merge_padding: bool = False  # squares at the edges are filled up with zeros (DeepSeek)
     merge_mlp_dim: int = 0  # hidden width of the MLP that reads a square; 0: its mean is taken
     merge_dim: int = 0  # what this MLP gives
     merge_standard: bool = False  # a shift and a factor after the mean (Gemma 4); kept without one
@@ -224,7 +225,7 @@ class ViTConfig:
 
     @property
     def whole_squares(self) -> bool:
-        """Whether the squares that are merged fill the grid."""
+        """Whether the grid is made of squares that are merged."""
         return not self.merge_size or not any(side % self.merge_size for side in self.grid_size)
 
     @property
@@ -343,6 +344,16 @@ class ViTConfig:
         return len(set(self.image_size)) == 1 and len(set(self.patch_size)) == 1
 
     @property
+    def square_patches(self) -> bool:
+        """Whether patches are as high as wide."""
+        return len(set(self.patch_size)) == 1
+
+    @property
+    def position_side(self) -> int:
+        """Rows of positions with a grid of their own."""
+        return self.position_grid[0] if self.position_grid else 0
+
+    @property
     def even_heads(self) -> bool:
         """Whether the heads share the model's width."""
         return self.num_heads * self.head_dim == self.embed_dim
@@ -394,6 +405,7 @@ class ViTConfig:
             "rope_reference": self.rope == "axial",
             "position_grid": self.own_grid,
             "merge_standard": self.merge_size,
+            "merge_padding": not self.whole_squares,
             "position_square": self.fitted_grid,
             "final_norm_eps": self.final_norm,
             "pool_heads": self.map_pooling,
@@ -432,8 +444,8 @@ class ViTConfig:
             **dict.fromkeys(("merge_y", "merge_x"), self.merge_size),
             "merge_hidden": self.merge_mlp_dim,
             "merge_width": self.merge_dim,
-            **dict.fromkeys(("grid_y", "grid_side"), self.position_grid[0] if self.own_grid else 0),
-            "grid_x": self.position_grid[1] if self.own_grid else 0,
+            **dict.fromkeys(("grid_y", "grid_side"), self.position_side),
+            "grid_x": self.position_grid[1] if self.position_grid else 0,
             "feature": self.feature_dim,
             "label": self.num_classes,
             # Offsets of rows and columns; then class to patch, patch to class, class to class.

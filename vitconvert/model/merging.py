@@ -18,7 +18,7 @@ from vitconvert.model.layers import linear
 class MlpMerger(nn.Module):
     """An MLP reads the channels of all patches of a square, row by row.
 
-    Squares that the grid does not fill are filled with zeros (DeepSeek).
+    Squares at the edges are filled up with zeros, where a model allows such grids (DeepSeek).
     """
 
     def __init__(self, config: ViTConfig) -> None:

@@ -14,6 +14,7 @@ from vitconvert.errors import NotRepresentable
 from vitconvert.programs.isolation import silent_transformers
 from vitconvert.programs.reference import Reference, check_size, own_tensors, package
 from vitconvert.programs.taps import Tap, Taps, block_taps
+from vitconvert.programs.transformers.any_shape import gemma4_inputs, of_each_image
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +63,14 @@ _MODULES = {
     "instructblipvideo": replace(_CLIP, kind="InstructBlipVideoVisionModel", pooled=False),
     "internvl_vision": _Modules(block="encoder.layer.{i}"),
     "dpt": _Modules(block="encoder.layer.{i}"),
+    "gemma4_vision": _Modules(
+        patches="patch_embedder.input_proj",
+        block="encoder.layers.{i}",
+        norm2="pre_feedforward_layernorm",
+        norm="",
+        kind="Gemma4VisionModel",
+        pooled=True,
+    ),
     "aimv2": _Modules(
         patches="embeddings.rms_norm",
         block="encoder.layers.{i}",
@@ -160,6 +169,7 @@ class _Projected(nn.Module):
 def _in_float32(kind: str, config: ViTConfig) -> dict[str, Any]:
     """For classes that compute a part in float32, whatever the dtype of the weights."""
     rounded = {"DINOv3ViTModel": "rotary angles", "Aimv2VisionModel": "norms"}
+    rounded |= {"Gemma4VisionModel": "norms", "Qwen3VLVisionModel": "rotary angles"}
     if config.norm == "rms":
         rounded["InternVLVisionModel"] = "norms"
     if kind not in rounded:
@@ -301,7 +311,7 @@ def run(model: nn.Module, images: Tensor) -> Tensor:
     for name in ("logits", "image_embeds", "pooler_output", "last_hidden_state"):
         if getattr(output, name, None) is not None:
             tensor: Tensor = getattr(output, name)
-            return tensor
+            return of_each_image(tensor, images)
     raise AssertionError(type(output))
 
 
@@ -315,6 +325,8 @@ def _inputs(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
     kind = type(model).__name__
     if kind.startswith("Siglip2"):
         return _patches(model, images)
+    if kind == "Gemma4VisionModel":
+        return gemma4_inputs(model, images)
     more = {}
     if "ViTMAE" in kind:
         # Masks nothing, but sorts the patches by this noise: keep them in order.
