@@ -13,13 +13,26 @@ from vitconvert.tables.architectures import named
 
 ARCHITECTURES = tuple(sorted(named("timm")))
 _FAMILIES = (
-    *("test_vit", "parfac", "naflexvit", "_align", "_merge", "_enc", "deepseek", "qwen3", "gemma4"),
+    *(
+        "test_vit",
+        "samvit",
+        "srelpos",
+        "relpos",
+        "parfac",
+        "naflexvit",
+        "_align",
+        "_merge",
+        "_enc",
+        "deepseek",
+        "qwen3",
+        "gemma4",
+    ),
     *("sapiens2", "lingbot", "dinov3", "tipsv2", "radio", "intern", "pe_core", "pe_lang"),
     *("pe_spatial", "rope_mixed_ape", "rope_mixed", "rope_ape", "rope_reg", "_rope", "eva02"),
     *("eva_giant", "eva_large", "beitv2", "beit3", "beit_", "deit3", "deit", "aimv2", "dinov2"),
     *("flexivit", "siglip_gap", "siglip", "clip_quickgelu", "clip", "18x2", "36x1", "rpn", "xp"),
     *("plus", "so150m", "so400m", "giantopt", "dpwee", "pwee", "dwee", "dlittle", "wee", "mci"),
-    *("samvit", "srelpos", "relpos", "resnet", "_r26_", "_r50_", "_r_s16", "reg", "gap"),
+    *("resnet", "_r26_", "_r50_", "_r_s16", "reg", "gap"),
 )
 
 

@@ -12,8 +12,14 @@ from vitconvert.config import ViTConfig
 from vitconvert.conversion.project_config import written_config
 from vitconvert.errors import NotRepresentable
 from vitconvert.programs.isolation import silent_transformers
-from vitconvert.programs.reference import Reference, check_size, own_tensors, package
-from vitconvert.programs.taps import Tap, Taps, block_taps
+from vitconvert.programs.reference import (
+    Reference,
+    as_tokens,
+    check_size,
+    own_tensors,
+    package,
+)
+from vitconvert.programs.taps import Tap, Taps, block_taps, channels_last
 from vitconvert.programs.transformers.any_shape import gemma4_inputs, of_each_image
 
 
@@ -25,6 +31,8 @@ class _Modules:
     block: str = "layers.{i}"
     norm2: str = "layernorm_after"
     norm: str = "layernorm"  # of all tokens
+    within: str = ""  # what stands before the tower's names in the class
+    grid: bool = False  # whether patches are a grid with the channels last
     kind: str = ""  # the class, where transformers' own lists have none
     pooled: bool = (
         False  # whether the class pools tokens as vitconvert's model does, without a head
@@ -63,6 +71,15 @@ _MODULES = {
     "instructblipvideo": replace(_CLIP, kind="InstructBlipVideoVisionModel", pooled=False),
     "internvl_vision": _Modules(block="encoder.layer.{i}"),
     "dpt": _Modules(block="encoder.layer.{i}"),
+    "sam": _Modules(
+        patches="vision_encoder.patch_embed",
+        block="vision_encoder.layers.{i}",
+        norm2="layer_norm2",
+        norm="",
+        within="vision_encoder.",
+        grid=True,
+        kind="SamVisionModel",
+    ),
     "gemma4_vision": _Modules(
         patches="patch_embedder.input_proj",
         block="encoder.layers.{i}",
@@ -106,6 +123,8 @@ def transformers_reference(checkpoint: Checkpoint) -> Reference:
     if model_type == "altclip":  # 5.x writes a spelling that only the whole model reads
         tensors = {n.replace("encoder.layer.", "encoder.layers."): t for n, t in tensors.items()}
     places = _MODULES[model_type]
+    if places.within:
+        tensors = {places.within + n.removeprefix(places.within): t for n, t in tensors.items()}
     kind = _class_of(model_type, tensors)
     model = _built(kind, theirs, tensors, checkpoint)
     gives_output = _gives_output(model, places)
@@ -284,9 +303,11 @@ def _taps(model: nn.Module, places: _Modules, depth: int) -> Taps:
     )
     if not places.norm:
         del taps["norm"]
+    if places.grid:
+        taps = channels_last(taps)
     head = next((name for name in ("classifier", "visual_projection") if name in modules), "")
     return {
-        "patch_embed": Tap(f"{base}{places.patches}"),
+        "patch_embed": Tap(f"{base}{places.patches}", channels_last=places.grid),
         "features": Tap(head, input=True) if head else Tap("pooler"),
         **taps,
     }
@@ -311,14 +332,13 @@ def run(model: nn.Module, images: Tensor) -> Tensor:
     for name in ("logits", "image_embeds", "pooler_output", "last_hidden_state"):
         if getattr(output, name, None) is not None:
             tensor: Tensor = getattr(output, name)
-            return of_each_image(tensor, images)
+            return as_tokens(of_each_image(tensor, images))
     raise AssertionError(type(output))
 
 
 def _run_to_tokens(model: nn.Module, images: Tensor) -> Tensor:
     """The tokens, whatever the class makes of them besides."""
-    tokens: Tensor = model(**_inputs(model, images)).last_hidden_state
-    return tokens
+    return as_tokens(model(**_inputs(model, images)).last_hidden_state)
 
 
 def _inputs(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
