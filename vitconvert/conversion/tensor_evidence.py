@@ -38,6 +38,7 @@ _BOOLEAN = {f.name for f in dataclasses.fields(ViTConfig) if f.type is bool}
 _MAY_DIFFER = {
     *("num_classes", "image_size", "in_channels", "representation_size"),
     *("pooling", "fc_norm", "final_norm"),
+    *("relative_positions", "relative_mlp_dim"),  # arguments of timm change an architecture's
 }
 
 # Of these, 0 means "as in the blocks".
