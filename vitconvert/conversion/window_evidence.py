@@ -17,19 +17,22 @@ def read_windows(found: Findings) -> None:
     if "window_size" not in found.facts:
         _find_windows(found, grids)
     side = found.facts.get("window_size", (0, ""))[0]
-    said = found.facts.get("global_blocks", ((), ""))[0]
-    windowed = {i for i, grid in grids.items() if grid == (side, side) and i not in said}
+    unlike = {i for i, grid in grids.items() if grid != (side, side)}
+    said, origin = found.facts.get("global_blocks", (tuple(unlike), TENSORS))
+    windowed = grids.keys() - {*said, *unlike} if side else set()
     whole = {grid for i, grid in grids.items() if i not in windowed}
-    if side and not windowed:
-        origin = found.facts["window_size"][1]
-        found.overrule(f"window_size = {side} ({origin}), but no block has such windows", origin)
-    if side and not {*said} & {*grids} and windowed < {*grids}:
-        found.facts["global_blocks"] = (tuple(i for i in grids if i not in windowed), TENSORS)
-    if len(whole) > 1:
-        seen = " and ".join(map(show, sorted(whole)))
-        found.conflicts.append(f"global attention sees one grid of patches, not {seen}")
+    if len(whole) > 1 or (windowed and unlike - {*said}):
+        sizes = ", ".join(f"{i}: {show(grid)}" for i, grid in grids.items())
+        found.conflicts.append(
+            f"window_size = {side} and global_blocks = {said} ({origin}), but blocks see at once "
+            f"as many patches as {sizes}"
+        )
     elif whole:
         _read_grid(found, whole.pop())
+    if windowed:
+        found.facts.setdefault("global_blocks", (tuple(sorted(unlike)), TENSORS))
+    elif side:
+        found.facts["window_size"] = (0, TENSORS)
 
 
 def _attended_grids(found: Findings) -> dict[int, _Grid]:
