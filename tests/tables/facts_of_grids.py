@@ -35,7 +35,9 @@ def _common(model: torch.nn.Module, encoder: torch.nn.Module) -> dict[str, Any]:
     names = {name for name, _ in encoder.named_parameters()}
     patch = encoder.embeds.patch_size if isinstance(model, NaFlexVit) else _patch_size(encoder)
     attention = next(m for m in encoder.blocks.modules() if hasattr(m, "num_heads"))
-    norms = [m for m in encoder.blocks.modules() if isinstance(m, LayerNorm | RmsNorm | RmsNormFp32)]
+    norms = [
+        m for m in encoder.blocks.modules() if isinstance(m, LayerNorm | RmsNorm | RmsNormFp32)
+    ]
     pooling = {"merge": "none", "align": "none", "soft": "none", "": "none"}
     return {
         "image_size": list(model.default_cfg["input_size"][1:]),

@@ -35,7 +35,12 @@ _LEAST = {
     **dict.fromkeys(("merge_size", "merge_mlp_dim", "merge_dim"), 0),
     **dict.fromkeys(("relative_mlp_dim", "window_size", "neck_dim"), 0),
 }
-_OF_TWO_STEPS = ("attention_norm", "gated_mlp", "mlp_norm", "v_norm")  # of blocks of one attention, one MLP
+_OF_TWO_STEPS = (
+    "attention_norm",
+    "gated_mlp",
+    "mlp_norm",
+    "v_norm",
+)  # of blocks of one attention, one MLP
 
 
 def contradictions(config: Config) -> list[str]:
@@ -215,8 +220,13 @@ def _pooling_and_head(config: Config) -> list[str]:
 
 def _own_grid(config: Config) -> list[str]:
     problems = []
-    if config.own_grid != (len(config.position_grid) == 2) or min(config.position_grid, default=1) < 1:
-        problems.append("positions on a grid of their own, and no others, need position_grid: two numbers")
+    if (
+        config.own_grid != (len(config.position_grid) == 2)
+        or min(config.position_grid, default=1) < 1
+    ):
+        problems.append(
+            "positions on a grid of their own, and no others, need position_grid: two numbers"
+        )
     elif config.position_resampling == "first" and any(
         own < wanted for own, wanted in zip(config.position_grid, config.grid_size, strict=False)
     ):
@@ -224,7 +234,9 @@ def _own_grid(config: Config) -> list[str]:
             f"{_by(config.position_grid)} positions are too few for {_by(config.grid_size)} patches"
         )
     if config.axis_positions and len(set(config.position_grid)) > 1:
-        problems.append("position_grid has as many rows as columns where each has its own positions")
+        problems.append(
+            "position_grid has as many rows as columns where each has its own positions"
+        )
     if config.learned_positions and config.position_resampling == "first":
         problems.append("position_resampling = 'first' needs positions on a grid of their own")
     if config.rope_by_axis and not config.rope_half:
@@ -295,9 +307,7 @@ def _neck(config: Config) -> list[str]:
         "representation_size": config.representation_size,
         "merge_size": config.merge_size,
     }
-    return [
-        f"neck_dim excludes {obstacle}" for obstacle, present in obstacles.items() if present
-    ]
+    return [f"neck_dim excludes {obstacle}" for obstacle, present in obstacles.items() if present]
 
 
 def _by(size: tuple[int, int]) -> str:

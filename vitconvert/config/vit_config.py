@@ -199,6 +199,11 @@ class ViTConfig:
         return self.position_embedding == "grid"
 
     @property
+    def class_grid_positions(self) -> bool:
+        """Whether such positions come after a row that is not used."""
+        return self.position_embedding == "class_grid"
+
+    @property
     def axis_positions(self) -> bool:
         """Whether rows and columns have learned positions, which are added."""
         return self.position_embedding == "axes"
@@ -206,7 +211,7 @@ class ViTConfig:
     @property
     def own_grid(self) -> bool:
         """Whether the model fits its positions to the grid of the image."""
-        return self.grid_positions or self.axis_positions
+        return self.grid_positions or self.class_grid_positions or self.axis_positions
 
     @property
     def fitted_grid(self) -> bool:
@@ -313,10 +318,22 @@ class ViTConfig:
         """Whether attention is within windows in some block."""
         return self.window_size > 0
 
+    @property
+    def window_blocks(self) -> tuple[int, ...]:
+        """Blocks whose attention is within windows."""
+        blocks = range(self.depth) if self.windowed else ()
+        return tuple(i for i in blocks if i not in self.global_blocks)
+
+    @property
+    def position_pixels(self) -> tuple[int, ...]:
+        """Height and width of an image that has the grid of the positions."""
+        sides = zip(self.position_grid, self.patch_size, strict=False)
+        return tuple(patches * pixels for patches, pixels in sides)
+
     def attended_grid(self, block: int) -> tuple[int, int]:
         """Patches down and across that a block's attention sees at once."""
-        whole = not self.windowed or block in self.global_blocks
-        return self.grid_size if whole else (self.window_size, self.window_size)
+        side = self.window_size
+        return (side, side) if block in self.window_blocks else self.grid_size
 
     @property
     def map_pooling(self) -> bool:
@@ -446,6 +463,7 @@ class ViTConfig:
             "merge_width": self.merge_dim,
             **dict.fromkeys(("grid_y", "grid_side"), self.position_side),
             "grid_x": self.position_grid[1] if self.position_grid else 0,
+            "grid_after_one": math.prod(self.position_grid) + 1,
             "feature": self.feature_dim,
             "label": self.num_classes,
             # Offsets of rows and columns; then class to patch, patch to class, class to class.

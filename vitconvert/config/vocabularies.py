@@ -7,6 +7,7 @@ POOLINGS = ("token", "avg", "avgmax", "max", "map", "token_avg", "none")
 POSITIONS = (
     "learned",
     "grid",  # learned for a grid of their own, fitted to the image's (naflexvit, Qwen3-VL)
+    "class_grid",  # the same after a row for a class token, which is kept and not used (ViTDet)
     "axes",  # learned for rows and for columns, and added (naflexvit's factorised, Gemma 4)
     "sincos2d",  # big_vision `posemb_sincos_2d`: frequencies 1 down to 1/temperature
     "sincos2d_mae",  # MAE `get_2d_sincos_pos_embed`, AIMv2: the last frequency is left out

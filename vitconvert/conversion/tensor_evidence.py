@@ -55,6 +55,7 @@ _MATRICES = {
 _SHOWN_BY_PRESENCE = {
     "learned_positions": ("position_embedding", "learned"),
     "grid_positions": ("position_embedding", "grid"),
+    "class_grid_positions": ("position_embedding", "class_grid"),
     "axis_positions": ("position_embedding", "axes"),
     "parallel_order": ("block_order", "parallel"),
     "sandwich": ("block_order", "sandwich"),
@@ -161,13 +162,15 @@ def _read_own_grid(found: Findings) -> None:
     if found.present["axis_positions"]:
         found.learn("position_grid", (sizes.get("grid_side", 0),) * 2)
         return
-    if not found.present["grid_positions"]:
+    after_one = found.present["class_grid_positions"]
+    if not found.present["grid_positions"] and not after_one:
         found.learn("position_grid", ())
         return
     if both <= sizes.keys():
         found.learn("position_grid", (sizes["grid_y"], sizes["grid_x"]))
         return
     count = found.binding.sizes.products.get(both, 0)
+    count = sizes.get("grid_after_one", 1) - 1 if after_one else count
     said, origin = found.stated.get("position_grid", ((), ""))
     if math.prod(said) == count and len(said) == 2:
         found.facts["position_grid"] = (said, origin)

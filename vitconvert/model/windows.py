@@ -28,8 +28,7 @@ class WindowedAttention(Attention):
     def __init__(self, config: ViTConfig, layer: int) -> None:
         super().__init__(config, layer)
         self.image_grid, self.grid = config.grid_size, config.attended_grid(layer)
-        whole = not config.windowed or layer in config.global_blocks
-        self.side = None if whole else config.window_size
+        self.side = config.window_size if layer in config.window_blocks else None
         self.rel_pos_h: nn.Parameter | None = None
         self.rel_pos_w: nn.Parameter | None = None
         if config.decomposed_positions:

@@ -52,9 +52,12 @@ def block_taps(depth: int, *, block: str, norm2: str, norm: str) -> dict[str, Ta
     return taps
 
 
-def channels_last(taps: Taps) -> dict[str, Tap]:
-    """The same of a model that has patches as a grid with the channels last."""
-    return {layer: replace(tap, channels_last=True) for layer, tap in taps.items()}
+def channels_last(taps: Taps, *, ends: tuple[str, ...] = ("",)) -> dict[str, Tap]:
+    """The same of a model that has patches as a grid with the channels last, in some layers."""
+    return {
+        layer: replace(tap, channels_last=True) if layer.endswith(ends) else tap
+        for layer, tap in taps.items()
+    }
 
 
 def record(model: nn.Module, taps: Taps, run: Callable[[], Tensor]) -> dict[str, Tensor]:

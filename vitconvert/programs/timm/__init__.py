@@ -62,7 +62,11 @@ class Timm(Program):
     def openers(self, config: ViTConfig) -> Mapping[str, Opener]:
         """timm, and transformers through its TimmWrapper, which needs a model with a head."""
         own = _open_resnet_d if config.resnet_d_stem else _open
-        return {"timm": own} if _of_merged(config) else {"timm": own, "transformers": auto_model_opener}
+        return (
+            {"timm": own}
+            if _of_merged(config)
+            else {"timm": own, "transformers": auto_model_opener}
+        )
 
     def reference(self, checkpoint: Checkpoint) -> "Reference":
         """The named architecture, or the class for the configuration."""

@@ -32,7 +32,7 @@ class _Modules:
     norm2: str = "layernorm_after"
     norm: str = "layernorm"  # of all tokens
     within: str = ""  # what stands before the tower's names in the class
-    grid: bool = False  # whether patches are a grid with the channels last
+    last: tuple[str, ...] = ()  # ends of layers where patches are a grid with the channels last
     kind: str = ""  # the class, where transformers' own lists have none
     pooled: bool = (
         False  # whether the class pools tokens as vitconvert's model does, without a head
@@ -77,8 +77,15 @@ _MODULES = {
         norm2="layer_norm2",
         norm="",
         within="vision_encoder.",
-        grid=True,
+        last=("",),
         kind="SamVisionModel",
+    ),
+    "vitdet": _Modules(
+        patches="embeddings.projection",
+        block="encoder.layer.{i}",
+        norm2="norm2",
+        norm="",
+        last=(".attn",),
     ),
     "gemma4_vision": _Modules(
         patches="patch_embedder.input_proj",
@@ -303,11 +310,10 @@ def _taps(model: nn.Module, places: _Modules, depth: int) -> Taps:
     )
     if not places.norm:
         del taps["norm"]
-    if places.grid:
-        taps = channels_last(taps)
+    taps["patch_embed"] = Tap(f"{base}{places.patches}")
+    taps = channels_last(taps, ends=places.last)
     head = next((name for name in ("classifier", "visual_projection") if name in modules), "")
     return {
-        "patch_embed": Tap(f"{base}{places.patches}", channels_last=places.grid),
         "features": Tap(head, input=True) if head else Tap("pooler"),
         **taps,
     }
