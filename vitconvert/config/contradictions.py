@@ -35,12 +35,8 @@ _LEAST = {
     **dict.fromkeys(("merge_size", "merge_mlp_dim", "merge_dim"), 0),
     **dict.fromkeys(("relative_mlp_dim", "window_size", "neck_dim"), 0),
 }
-_OF_TWO_STEPS = (
-    "attention_norm",
-    "gated_mlp",
-    "mlp_norm",
-    "v_norm",
-)  # of blocks of one attention, one MLP
+# Of blocks of one attention, one MLP.
+_OF_TWO_STEPS = ("attention_norm", "gated_mlp", "mlp_norm", "v_norm")
 
 
 def contradictions(config: Config) -> list[str]:
@@ -163,10 +159,8 @@ def _branches(config: Config) -> list[str]:
         if getattr(config, name)
     ]
     of_blocks = config.block_relative_positions or config.block_relative_mlp
-    if config.block_order != "pre" or of_blocks or config.clipped_linears:
-        problems.append(
-            "another block_order, relative positions per block and clipped_linears need branches = 1"
-        )
+    if config.block_order != "pre" or of_blocks:
+        problems.append("another block_order and relative positions per block need branches = 1")
     if not config.mlp_layer_scale:
         problems.append("mlp_layer_scale = False needs branches = 1")
     return problems
@@ -220,12 +214,10 @@ def _pooling_and_head(config: Config) -> list[str]:
 
 def _own_grid(config: Config) -> list[str]:
     problems = []
-    if (
-        config.own_grid != (len(config.position_grid) == 2)
-        or min(config.position_grid, default=1) < 1
-    ):
+    pair = len(config.position_grid) == 2 and min(config.position_grid) > 0
+    if config.own_grid != pair or (config.position_grid and not pair):
         problems.append(
-            "positions on a grid of their own, and no others, need position_grid: two numbers"
+            "position_grid is rows and columns of 'grid', 'class_grid' and 'axes' positions alone"
         )
     elif config.position_resampling == "first" and any(
         own < wanted for own, wanted in zip(config.position_grid, config.grid_size, strict=False)
@@ -234,9 +226,7 @@ def _own_grid(config: Config) -> list[str]:
             f"{_by(config.position_grid)} positions are too few for {_by(config.grid_size)} patches"
         )
     if config.axis_positions and len(set(config.position_grid)) > 1:
-        problems.append(
-            "position_grid has as many rows as columns where each has its own positions"
-        )
+        problems.append("'axes' positions need as many rows as columns in position_grid")
     if config.learned_positions and config.position_resampling == "first":
         problems.append("position_resampling = 'first' needs positions on a grid of their own")
     if config.rope_by_axis and not config.rope_half:

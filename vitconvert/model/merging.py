@@ -30,12 +30,13 @@ class MlpMerger(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, N, D) to (B, M, merge_dim)."""
-        side = self.config.merge_size
+        side, D = self.config.merge_size, x.shape[-1]
         rows, columns = self.config.grid_size
-        grid = x.unflatten(1, (rows, columns))
+        grid = x.reshape(-1, rows, columns, D)
         grid = F.pad(grid, (0, 0, 0, -columns % side, 0, -rows % side))
-        squares = grid.unflatten(2, (-1, side)).unflatten(1, (-1, side))  # (B, M/c, R, c, R, D)
-        squares = squares.transpose(2, 3).flatten(3).flatten(1, 2)
+        down, across = -(-rows // side), -(-columns // side)
+        squares = grid.reshape(-1, down, side, across, side, D).transpose(2, 3)
+        squares = squares.reshape(-1, down * across, side * side * D)
         merged: Tensor = self.fc2(F.gelu(self.fc1(squares)))
         return merged
 
@@ -56,10 +57,10 @@ class MeanMerger(nn.Module):
             return x
         # A product with a matrix of ones and zeros, as there, so that sums round alike.
         mean = self._shares(x.device).expand(x.shape[0], -1, -1).transpose(1, 2) @ x.float()
-        merged = mean.to(x.dtype) * x.shape[-1] ** 0.5
+        merged: Tensor = mean.to(x.dtype) * x.shape[-1] ** 0.5
         if self.std_bias is None or self.std_scale is None:
             return merged
-        return (merged - self.std_bias) * self.std_scale
+        return torch.mul(merged - self.std_bias, self.std_scale)
 
     def _shares(self, device: torch.device) -> Tensor:
         """(1, N, M) float32: what each patch gives to each square."""

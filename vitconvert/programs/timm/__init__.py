@@ -29,6 +29,7 @@ class Timm(Program):
     """timm, whose directories transformers opens too."""
 
     one_file: ClassVar[bool] = True
+    packages: ClassVar[tuple[str, ...]] = ("timm", "transformers")
 
     def fit(self, table: Table, model: DescribedModel) -> Target:
         """By arguments, which describe a plain ViT, or else by an architecture's name."""
@@ -62,11 +63,8 @@ class Timm(Program):
     def openers(self, config: ViTConfig) -> Mapping[str, Opener]:
         """timm, and transformers through its TimmWrapper, which needs a model with a head."""
         own = _open_resnet_d if config.resnet_d_stem else _open
-        return (
-            {"timm": own}
-            if _of_merged(config)
-            else {"timm": own, "transformers": auto_model_opener}
-        )
+        wrapper = {} if _of_merged(config) else {"transformers": auto_model_opener}
+        return {"timm": own, **wrapper}
 
     def reference(self, checkpoint: Checkpoint) -> "Reference":
         """The named architecture, or the class for the configuration."""

@@ -24,7 +24,30 @@ def gemma4_inputs(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
     }
 
 
+def qwen3_inputs(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
+    """What the processor of Qwen3-VL makes of images: patches, (channel frame y x), in squares.
+
+    transformers 5.23, `image_processing_qwen2_vl.py`: squares of patches that are merged follow one
+    another.
+    """
+    config: Any = model.config
+    side, merged, frames = config.patch_size, config.spatial_merge_size, config.temporal_patch_size
+    B, C, height, width = images.shape
+    rows, columns = height // side, width // side
+    grid = images.reshape(B, C, rows // merged, merged, side, columns // merged, merged, side)
+    patches = grid.permute(0, 2, 5, 3, 6, 1, 4, 7).flatten(0, 4)[:, :, None]
+    return {
+        "hidden_states": patches.expand(-1, -1, frames, -1, -1).flatten(1),
+        "grid_thw": torch.tensor([[1, rows, columns]] * B),
+    }
+
+
+def of_two_frames(kernel: Tensor) -> Tensor:
+    """A kernel of images as one of the same frame twice: (D, C, y, x) to (D, C, 2, y, x)."""
+    return torch.stack((kernel, torch.zeros_like(kernel)), dim=2)
+
+
 def of_each_image(tokens: Tensor, images: Tensor) -> Tensor:
     """Where the tokens of all images come one after another: (B, tokens, D) again."""
     joined = tokens.ndim == 2 and len(tokens) != len(images)
-    return tokens.unflatten(0, (len(images), -1)) if joined else tokens
+    return tokens.reshape(len(images), -1, tokens.shape[-1]) if joined else tokens

@@ -20,7 +20,12 @@ from vitconvert.programs.reference import (
     package,
 )
 from vitconvert.programs.taps import Tap, Taps, block_taps, channels_last
-from vitconvert.programs.transformers.any_shape import gemma4_inputs, of_each_image
+from vitconvert.programs.transformers.any_shape import (
+    gemma4_inputs,
+    of_each_image,
+    of_two_frames,
+    qwen3_inputs,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +100,7 @@ _MODULES = {
         kind="Gemma4VisionModel",
         pooled=True,
     ),
+    "qwen3_vl_vision": replace(_VIT, kind="Qwen3VLVisionModel", pooled=True),
     "aimv2": _Modules(
         patches="embeddings.rms_norm",
         block="encoder.layers.{i}",
@@ -133,12 +139,15 @@ def transformers_reference(checkpoint: Checkpoint) -> Reference:
     if places.within:
         tensors = {places.within + n.removeprefix(places.within): t for n, t in tensors.items()}
     kind = _class_of(model_type, tensors)
+    if kind == "Qwen3VLVisionModel":
+        tensors["patch_embed.proj.weight"] = of_two_frames(tensors["patch_embed.proj.weight"])
     model = _built(kind, theirs, tensors, checkpoint)
     gives_output = _gives_output(model, places)
     return Reference(
         name=f"transformers {transformers.__version__} {kind}",
         model=model.eval(),
-        taps=_taps(model, places, checkpoint.config.depth),
+        # Qwen has its tokens in another order, until they are merged.
+        taps={} if kind.startswith("Qwen") else _taps(model, places, checkpoint.config.depth),
         run=run if gives_output else _run_to_tokens,
         reads="output" if gives_output else "tokens",
         told=() if own else _TOLD,
@@ -353,6 +362,8 @@ def _inputs(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
         return _patches(model, images)
     if kind == "Gemma4VisionModel":
         return gemma4_inputs(model, images)
+    if kind == "Qwen3VLVisionModel":
+        return qwen3_inputs(model, images)
     more = {}
     if "ViTMAE" in kind:
         # Masks nothing, but sorts the patches by this noise: keep them in order.
