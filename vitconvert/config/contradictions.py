@@ -217,7 +217,7 @@ def _own_grid(config: Config) -> list[str]:
     pair = len(config.position_grid) == 2 and min(config.position_grid) > 0
     if config.own_grid != pair or (config.position_grid and not pair):
         problems.append(
-            "position_grid is rows and columns of 'grid', 'class_grid' and 'axes' positions alone"
+            "position_grid is rows and columns of positions on a grid of their own alone"
         )
     elif config.position_resampling == "first" and any(
         own < wanted for own, wanted in zip(config.position_grid, config.grid_size, strict=False)

@@ -188,7 +188,7 @@ def _resampled_positions(
         fitted = positions.resample_positions(
             table, old_grid=old_grid, new_grid=wanted.grid_size, prefix=0, rule=rules[-1]
         )
-        resampled["positions.table"] = fitted.unflatten(1, wanted.grid_size)
+        resampled["positions.table"] = fitted.reshape(1, *wanted.grid_size, -1)
     if config.decomposed_positions:
         rules.append("linear")
         resampled |= _resampled_offsets(tensors, wanted)

@@ -175,7 +175,7 @@ class Attention(nn.Module):
             q, k = self.q_whole_norm(q), self.k_whole_norm(k)
         return [part.reshape(B, N, -1, self.head_dim).transpose(1, 2) for part in (q, k, v)]
 
-    def _bias(self, q: Tensor, positions: TokenPositions) -> Tensor | None:
+    def _bias(self, _q: Tensor, positions: TokenPositions) -> Tensor | None:
         if positions.relative_index is None:
             return positions.bias
         if self.rel_pos is not None and positions.relative_offsets is not None:

@@ -40,7 +40,8 @@ class GridAfterOne(nn.Module):
 
     def forward(self) -> Tensor:
         """(1, patches, D)."""
-        return _fitted(self.after_one[:, 1:].unflatten(1, self.config.position_grid), self.config)
+        grid = self.after_one[:, 1:].reshape(1, *self.config.position_grid, -1)
+        return _fitted(grid, self.config)
 
 
 def _fitted(table: Tensor, config: ViTConfig) -> Tensor:

@@ -51,46 +51,53 @@ class WindowedAttention(Attention):
         if self.side is None:
             return found
         B, N, _ = x.shape
+        H, n, _ = found.shape[1:]
         numbers = torch.arange(1, N + 1, dtype=x.dtype, device=x.device)
         places = self._cut(numbers.view(1, N, 1))[..., 0].long()  # (W, n), 0 for padding
-        whole = found.new_zeros(B, found.shape[1], N + 1, N + 1)
-        of_windows = found.unflatten(0, (B, -1)).transpose(1, 2)  # (B, H, W, n, n)
+        whole = found.new_zeros(B, H, N + 1, N + 1)
+        of_windows = found.reshape(B, -1, H, n, n).transpose(1, 2)  # (B, H, W, n, n)
         whole[:, :, places[:, :, None], places[:, None, :]] = of_windows
         return whole[:, :, 1:, 1:]
 
-    def _bias(self, q: Tensor, positions: TokenPositions) -> Tensor | None:
+    def _bias(self, q: Tensor, _positions: TokenPositions) -> Tensor | None:
         """(B, H, n, K) to (B, H, n, n): q, not scaled, times the vectors of all offsets."""
         if self.rel_pos_h is None or self.rel_pos_w is None:
             return None
-        grid = q.flatten(0, 1).unflatten(1, self.grid)  # (B*H, rows, columns, K)
+        B, H, n, K = q.shape
+        grid = q.reshape(B * H, *self.grid, K)
         down = torch.einsum("bhwc,hkc->bhwk", grid, _by_offset(self.rel_pos_h))
         across = torch.einsum("bhwc,wkc->bhwk", grid, _by_offset(self.rel_pos_w))
         bias = down[..., None] + across[..., None, :]  # (B*H, rows, columns, rows, columns)
-        return bias.flatten(3).flatten(1, 2).unflatten(0, q.shape[:2])
+        return bias.reshape(B, H, n, n)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
         # As there, images and heads are one dimension: torch then takes another path on a CPU.
         flat = (None if part is None else part.flatten(0, 1) for part in (q, k, v, bias))
         read = super()._attend(*cast("Sequence[Tensor]", tuple(flat)))
-        return read.unflatten(0, q.shape[:2])
+        return read.reshape(q.shape)
 
     def _cut(self, x: Tensor) -> Tensor:
         """(B, N, D) to (B*W, n, D)."""
         if self.side is None:
             return x
+        B, _, D = x.shape
         (rows, columns), side = self.image_grid, self.side
-        grid = F.pad(x.unflatten(1, self.image_grid), (0, 0, 0, -columns % side, 0, -rows % side))
-        windows = grid.unflatten(2, (-1, side)).unflatten(1, (-1, side)).transpose(2, 3)
-        return windows.flatten(3, 4).flatten(0, 2)
+        down, across = -(-rows // side), -(-columns // side)
+        grid = x.reshape(B, rows, columns, D)
+        grid = F.pad(grid, (0, 0, 0, across * side - columns, 0, down * side - rows))
+        windows = grid.reshape(B, down, side, across, side, D).transpose(2, 3)
+        return windows.reshape(-1, side * side, D)
 
     def _joined(self, windows: Tensor) -> Tensor:
         """(B*W, n, D) to (B, N, D)."""
         if self.side is None:
             return windows
         (rows, columns), side = self.image_grid, self.side
-        several = (-1, -(-rows // side), -(-columns // side))
-        grid = windows.unflatten(1, (side, side)).unflatten(0, several).transpose(2, 3)
-        return grid.flatten(3, 4).flatten(1, 2)[:, :rows, :columns].flatten(1, 2)
+        down, across = -(-rows // side), -(-columns // side)
+        D = windows.shape[-1]
+        grid = windows.reshape(-1, down, across, side, side, D).transpose(2, 3)
+        grid = grid.reshape(-1, down * side, across * side, D)[:, :rows, :columns]
+        return grid.reshape(-1, rows * columns, D)
 
 
 def _by_offset(vectors: Tensor) -> Tensor:
@@ -130,7 +137,8 @@ class Neck(nn.Sequential):
     def forward(self, x: Tensor) -> Tensor:
         """(B, N, D) to (B, N, neck_dim)."""
         first, first_norm, second, second_norm = self
-        x = first(x.unflatten(1, self.grid).permute(0, 3, 1, 2))
+        B, _, D = x.shape
+        x = first(x.reshape(B, *self.grid, D).permute(0, 3, 1, 2))
         x = second(first_norm(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2))
         tokens: Tensor = second_norm(x.permute(0, 2, 3, 1)).flatten(1, 2)
         return tokens
