@@ -106,7 +106,7 @@ def their_word(table: Table, field: str, value: Any) -> Any:
     if theirs is not None:
         return theirs == "true" if theirs in ("true", "false") else theirs
     if isinstance(value, tuple):
-        return value[0] if len(set(value)) == 1 else list(value)
+        return value[0] if len(value) > 1 == len(set(value)) else list(value)
     return value
 
 

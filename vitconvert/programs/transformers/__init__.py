@@ -116,13 +116,14 @@ def auto_model_opener(directory: Path) -> "Callable[[Tensor], Tensor]":
     """Open a directory of timm's with the wrapper that transformers has for them."""
     from transformers import AutoConfig, AutoModel, AutoModelForImageClassification
 
+    from vitconvert.programs.reference import as_tokens
     from vitconvert.programs.transformers.loading import load_all
 
     config = AutoConfig.from_pretrained(directory)
     kind = AutoModelForImageClassification if config.num_labels else AutoModel
     model = load_all(kind, directory)
     output = "logits" if config.num_labels else "pooler_output"
-    return lambda images: getattr(model(images), output)
+    return lambda images: as_tokens(getattr(model(images), output))
 
 
 def _open_named_class(directory: Path) -> "Callable[[Tensor], Tensor]":

@@ -12,8 +12,14 @@ from vitconvert.config import ViTConfig
 from vitconvert.conversion.project_config import written_config
 from vitconvert.errors import NotRepresentable
 from vitconvert.programs.isolation import silent_transformers
-from vitconvert.programs.reference import Reference, check_size, own_tensors, package
-from vitconvert.programs.taps import Tap, Taps, block_taps
+from vitconvert.programs.reference import (
+    Reference,
+    as_tokens,
+    check_size,
+    own_tensors,
+    package,
+)
+from vitconvert.programs.taps import Tap, Taps, block_taps, channels_last
 from vitconvert.programs.transformers.any_shape import (
     gemma4_inputs,
     of_each_image,
@@ -30,6 +36,8 @@ class _Modules:
     block: str = "layers.{i}"
     norm2: str = "layernorm_after"
     norm: str = "layernorm"  # of all tokens
+    within: str = ""  # what stands before the tower's names in the class
+    last: tuple[str, ...] = ()  # ends of layers where patches are a grid with the channels last
     kind: str = ""  # the class, where transformers' own lists have none
     pooled: bool = (
         False  # whether the class pools tokens as vitconvert's model does, without a head
@@ -68,6 +76,22 @@ _MODULES = {
     "instructblipvideo": replace(_CLIP, kind="InstructBlipVideoVisionModel", pooled=False),
     "internvl_vision": _Modules(block="encoder.layer.{i}"),
     "dpt": _Modules(block="encoder.layer.{i}"),
+    "sam": _Modules(
+        patches="vision_encoder.patch_embed",
+        block="vision_encoder.layers.{i}",
+        norm2="layer_norm2",
+        norm="",
+        within="vision_encoder.",
+        last=("",),
+        kind="SamVisionModel",
+    ),
+    "vitdet": _Modules(
+        patches="embeddings.projection",
+        block="encoder.layer.{i}",
+        norm2="norm2",
+        norm="",
+        last=(".attn",),
+    ),
     "gemma4_vision": _Modules(
         patches="patch_embedder.input_proj",
         block="encoder.layers.{i}",
@@ -112,6 +136,8 @@ def transformers_reference(checkpoint: Checkpoint) -> Reference:
     if model_type == "altclip":  # 5.x writes a spelling that only the whole model reads
         tensors = {n.replace("encoder.layer.", "encoder.layers."): t for n, t in tensors.items()}
     places = _MODULES[model_type]
+    if places.within:
+        tensors = {places.within + n.removeprefix(places.within): t for n, t in tensors.items()}
     kind = _class_of(model_type, tensors)
     if kind == "Qwen3VLVisionModel":
         tensors["patch_embed.proj.weight"] = of_two_frames(tensors["patch_embed.proj.weight"])
@@ -293,9 +319,10 @@ def _taps(model: nn.Module, places: _Modules, depth: int) -> Taps:
     )
     if not places.norm:
         del taps["norm"]
+    taps["patch_embed"] = Tap(f"{base}{places.patches}")
+    taps = channels_last(taps, ends=places.last)
     head = next((name for name in ("classifier", "visual_projection") if name in modules), "")
     return {
-        "patch_embed": Tap(f"{base}{places.patches}"),
         "features": Tap(head, input=True) if head else Tap("pooler"),
         **taps,
     }
@@ -320,14 +347,13 @@ def run(model: nn.Module, images: Tensor) -> Tensor:
     for name in ("logits", "image_embeds", "pooler_output", "last_hidden_state"):
         if getattr(output, name, None) is not None:
             tensor: Tensor = getattr(output, name)
-            return of_each_image(model, tensor, images)
+            return as_tokens(of_each_image(model, tensor, images))
     raise AssertionError(type(output))
 
 
 def _run_to_tokens(model: nn.Module, images: Tensor) -> Tensor:
     """The tokens, whatever the class makes of them besides."""
-    tokens: Tensor = model(**image_inputs(model, images)).last_hidden_state
-    return tokens
+    return as_tokens(model(**image_inputs(model, images)).last_hidden_state)
 
 
 def image_inputs(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
