@@ -5,7 +5,7 @@ from pathlib import PurePosixPath
 
 from vitconvert.containers import weights_among
 from vitconvert.errors import SourceError, nearest
-from vitconvert.formats import FOREIGN_SUFFIXES, in_words, suffixes
+from vitconvert.formats import FOREIGN_SUFFIXES, JOINED, in_words, suffixes
 from vitconvert.sources.located import COMPANIONS
 
 
@@ -59,6 +59,8 @@ def require(repo: str, name: str, names: Collection[str]) -> str:
 
 
 def companions(weights: str, names: Collection[str]) -> list[str]:
-    """The configuration files beside the weights."""
-    folder = PurePosixPath(weights).parent
-    return [path for name in COMPANIONS if (path := str(folder / name)) in names]
+    """The configuration files beside the weights, and the file with the rest of the tensors."""
+    place = PurePosixPath(weights)
+    beside = (*COMPANIONS, JOINED.get(place.name, place.name))
+    paths = [str(place.parent / name) for name in beside]
+    return [path for path in paths if path in names and path != weights]

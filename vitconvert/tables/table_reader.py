@@ -5,6 +5,7 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import replace
+from pathlib import PurePath
 from typing import Any
 
 from vitconvert.config import field_names
@@ -38,6 +39,7 @@ _SECTIONS = (
     "holds",
     "empty",
     "constants",
+    "files",
     "config",
     "ask",
     "config_json",
@@ -62,6 +64,7 @@ _DIALECT_KEYS = (
     "layouts",
     "allowed_as",
     "install",
+    "framework",
 )
 
 # What stands under a key of [preprocessing]; a text under any other.
@@ -307,6 +310,13 @@ class TableReader:
             if template.indices or all(i.match(template.write({})) is None for i in ignored):
                 raise self.error(place, "expected one key, which an entry of [ignore] explains")
             yield constant
+
+    def files(self) -> Iterator[tuple[str, str]]:
+        """A file beside the first, and how the keys in it begin."""
+        for name, begin in self.section("files").items():
+            if not isinstance(begin, str) or not begin or PurePath(name).name != name:
+                raise self.error(f'files."{name}"', "expected how the keys in this file begin")
+            yield name, begin
 
     def template(self, section: str, key: str, kind: str = "{p}") -> Template:
         """The key of an entry, with what {p} stands for."""
