@@ -153,7 +153,7 @@ class TableReader:
         """Words, with the text that some models are written with."""
         words = self.words
         for key, text in self.section("words").items():
-            if " " not in key:
+            if " " not in key or text is False:
                 continue
             first = self.conditional(f'words."{key}"', key, text, config_words())
             if text not in words.get(first.name, ()):

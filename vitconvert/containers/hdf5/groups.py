@@ -79,7 +79,7 @@ def _links(source: Source, messages: Sequence[bytes]) -> Iterator[tuple[str, int
     for data in messages:
         try:
             yield _link(source, data)
-        except (IndexError, struct.error):
+        except IndexError:
             raise source.corrupt("a link in a group is too short") from None
 
 
@@ -96,7 +96,7 @@ def _link(source: Source, data: bytes) -> tuple[str, int]:
     name = _text(source, data[begin:end])
     if kind != _HARD:
         raise _led_away(source, name)
-    return name, struct.unpack_from("<Q", data, end)[0]
+    return name, int.from_bytes(exactly(source, data[end : end + 8], 8), "little")
 
 
 def _text(source: Source, name: bytes) -> str:
@@ -132,7 +132,7 @@ def _dense(source: Source, info: bytes) -> Iterator[bytes]:
 
 def _records(source: Source, address: int) -> Iterator[bytes]:
     """The records of a B-tree of version 2, whatever their order."""
-    header = source.read(address, 38)
+    header = source.read_checked(address, 38)
     kind, node_size, size, depth = struct.unpack_from("<5xBIHH", header)
     root, count = struct.unpack_from("<QH", header, 16)
     if header[:5] != b"BTHD\0" or kind != 5 or size != _RECORD or depth > 8:
@@ -148,13 +148,15 @@ def _records(source: Source, address: int) -> Iterator[bytes]:
     while nodes:
         place, count, level = nodes.pop()
         node = source.read(place, node_size)
-        if node[:4] != (b"BTIN" if level else b"BTLF"):
-            raise source.corrupt("a part of the index of a group is missing")
-        end = 6 + size * count
-        yield from (exactly(source, node[p : p + size], size) for p in range(6, end, size))
         width = _width(most[0])
         step = 8 + width + (_width(below[level - 1]) if level > 1 else 0)
-        for at in range(end, end + step * (count + 1) if level else end, step):
+        end = 6 + size * count
+        last = end + step * (count + 1) if level else end
+        source.check(node[: last + 4])
+        if node[:4] != (b"BTIN" if level else b"BTLF"):
+            raise source.corrupt("a part of the index of a group is missing")
+        yield from (exactly(source, node[p : p + size], size) for p in range(6, end, size))
+        for at in range(end, last, step):
             child = int.from_bytes(node[at : at + 8], "little")
             nodes.append(
                 (child, int.from_bytes(node[at + 8 : at + 8 + width], "little"), level - 1)
@@ -171,7 +173,7 @@ class _Heap:
 
     def __init__(self, source: Source, address: int) -> None:
         self._source = source
-        header = source.read(address, 142)
+        header = source.read_checked(address, 146)
         (self._filtered,) = struct.unpack_from("<H", header, 7)
         self._first: int
         self._row, self._first, largest, bits = struct.unpack_from("<HQQH", header, 110)

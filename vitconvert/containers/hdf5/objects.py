@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from vitconvert.containers.hdf5.checksum import checksum
 from vitconvert.errors import CorruptFile
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
@@ -72,6 +73,17 @@ class Source:
             raise self.corrupt("it became shorter while it was read")
         return data
 
+    def read_checked(self, offset: int, count: int) -> bytes:
+        """Bytes of which the last four are the checksum of the others."""
+        data = self.read(offset, count)
+        self.check(data)
+        return data
+
+    def check(self, data: bytes) -> None:
+        """Refuse bytes of which the last four are not the checksum of the others."""
+        if len(data) < 4 or checksum(data[:-4]) != data[-4:]:
+            raise self.corrupt("a checksum is that of other bytes", hint="download it again.")
+
     def address(self, offset: int) -> int:
         """An address that is stored at an offset."""
         return int.from_bytes(self.read(offset, 8), "little")
@@ -98,7 +110,7 @@ def root_address(source: Source) -> int:
             base, _, end, _, _, root = struct.unpack("<6Q", source.read(begin, 48))
         case 2 | 3:
             sizes = start[9:11]
-            base, _, end, root = struct.unpack("<4Q", source.read(12, 32))
+            base, _, end, root = struct.unpack("<4Q", source.read_checked(0, 48)[12:44])
         case version:
             raise source.corrupt(f"version {version} of its superblock is not known here")
     if sizes != b"\x08\x08" or base:
@@ -117,11 +129,11 @@ def messages_at(source: Source, address: int) -> Iterator[Message]:
     for count, (begin, size) in enumerate(iter(lambda: parts.pop() if parts else None, None)):
         if count > _PARTS:
             raise source.corrupt("an object header has too many parts")
-        data = source.read(begin, size)
-        skip = 0
+        data, skip = source.read(begin, size), 0
         if modern and count:
             if data[:4] != b"OCHK":
                 raise source.corrupt("a part of an object header is missing")
+            source.check(data)
             data, skip = data[:-4], 4
         for message in _messages(source, data, begin, skip, _Style.of(source, address, modern)):
             if message.kind == CONTINUATION:
@@ -165,7 +177,9 @@ def _modern_start(source: Source, address: int) -> tuple[int, int]:
         raise source.corrupt(f"version {version} of an object header is not known here")
     begin = address + 6 + (16 if flags & 32 else 0) + (4 if flags & 16 else 0)
     width = 1 << (flags & 3)
-    return begin + width, int.from_bytes(source.read(begin, width), "little")
+    size = int.from_bytes(source.read(begin, width), "little")
+    source.read_checked(address, begin + width - address + size + 4)
+    return begin + width, size
 
 
 def _messages(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from vitconvert.containers.container import TensorInfo
 from vitconvert.containers.content import Content, checked_contents
+from vitconvert.containers.hdf5.checksum import checksum
 from vitconvert.containers.hdf5.objects import (
     DATASPACE,
     DATATYPE,
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 _GROUP_INFO, _ATTRIBUTE = 0xA, 0xC
 _ALIGNMENT = 64
 _SUPERBLOCK = 48  # bytes
-_32 = 2**32 - 1
 
 # Version 1 of a type, with its class; the order of bytes, the sign; the size; then offset and
 # precision in bits, and of floats where exponent and mantissa lie, and the bias.
@@ -131,7 +131,7 @@ def _file_header(root: _Group, infos: Mapping[str, TensorInfo], places: Mapping[
     end = max((places[n] + info.nbytes for n, info in infos.items()), default=0)
     end = max(end, _SUPERBLOCK + len(headers))
     start = SIGNATURE + struct.pack("<4B4Q", 2, 8, 8, 0, 0, UNDEFINED, end, address)
-    return start + _checksum(start) + headers
+    return start + checksum(start) + headers
 
 
 def _add(
@@ -152,7 +152,7 @@ def _put(headers: bytearray, messages: list[tuple[int, bytes]]) -> int:
     address = _SUPERBLOCK + len(headers)
     body = b"".join(struct.pack("<BHB", kind, len(m), 0) + m for kind, m in messages)
     header = b"OHDR" + struct.pack("<BBI", 2, 2, len(body)) + body  # a length of four bytes
-    headers += header + _checksum(header)
+    headers += header + checksum(header)
     return address
 
 
@@ -180,35 +180,3 @@ def _text_attribute(name: str, value: str) -> tuple[int, bytes]:
 
 
 _KERAS_BFLOAT16 = _text_attribute("dtype", "bfloat16")  # which Keras looks for
-
-
-def _checksum(data: bytes) -> bytes:
-    """Bob Jenkins' lookup3, little-endian, which HDF5 writes after what it describes.
-
-    Source: https://burtleburtle.net/bob/c/lookup3.c, hashlittle
-    """
-    a = b = c = (0xDEADBEEF + len(data)) & _32
-    whole = max(0, len(data) - 1) // 12 * 12
-    for x, y, z in struct.iter_unpack("<3I", data[:whole]):
-        a, b, c = _mix(a + x, b + y, c + z)
-    if not data:
-        return struct.pack("<I", c)
-    x, y, z = struct.unpack("<3I", data[whole:].ljust(12, b"\0"))
-    return struct.pack("<I", _last(a + x, b + y, c + z))
-
-
-def _turn(number: int, bits: int) -> int:
-    number &= _32
-    return (number << bits | number >> (32 - bits)) & _32
-
-
-def _mix(a: int, b: int, c: int) -> tuple[int, int, int]:
-    for bits in (4, 6, 8, 16, 19, 4):
-        a, b, c = b, c + b, (a - c) & _32 ^ _turn(c, bits)
-    return a & _32, b & _32, c & _32
-
-
-def _last(a: int, b: int, c: int) -> int:
-    for bits in (14, 11, 25, 16, 4, 14, 24):
-        a, b, c = b, ((c ^ b) & _32) - _turn(b, bits), a
-    return b & _32

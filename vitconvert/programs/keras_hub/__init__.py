@@ -8,6 +8,7 @@ from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.project_config import written_config
 from vitconvert.conversion.target import Target, check_place, fit_target
+from vitconvert.errors import NotRepresentable
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.programs.example import Example
 from vitconvert.programs.program import CompanionFiles, DescribedModel, Opener, Program
@@ -29,6 +30,10 @@ class KerasHub(Program):
     def fit(self, table: Table, model: DescribedModel) -> Target:
         """With a `task.json` that names the classes of backbone and task."""
         check_place(table, model.config)
+        if not (table.config_file and table.config_file.writes):
+            raise NotRepresentable(
+                f"{table.title} is read, and not written.", evidence={"table": table.file}
+            )
         return fit_target(table, model.config, preset_config(table, model.config))
 
     def companions(
@@ -65,7 +70,7 @@ def preset_config(table: Table, config: ViTConfig) -> dict[str, Any]:
     """A `task.json`, with the `config.json` of the backbone in it."""
     written = written_config(table, config)
     backbone = written["config"]["backbone"]["config"]
-    backbone.pop("image_shape[:2]")
+    backbone.pop("image_shape[:2]")  # read so; written with the channels
     backbone["image_shape"] = [*config.image_size, config.in_channels]
     backbone["patch_size"] = list(config.patch_size)
     if not written["config"].get("intermediate_dim"):
