@@ -27,6 +27,8 @@ class _Package:
 bitsandbytes = _Package("bitsandbytes")
 open_clip = _Package("open_clip")
 peft = _Package("peft")
+keras = _Package("keras")
+keras_hub = _Package("keras_hub")
 ray = _Package("ray")
 sklearn = _Package("sklearn")
 timm = _Package("timm")

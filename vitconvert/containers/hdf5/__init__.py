@@ -21,7 +21,7 @@ from vitconvert.containers.content import Content
 from vitconvert.containers.format_modules import Array, Surroundings
 from vitconvert.containers.hdf5.arrays import StoredArray, array, check_apart
 from vitconvert.containers.hdf5.groups import members
-from vitconvert.containers.hdf5.objects import Source, messages_at, root_address
+from vitconvert.containers.hdf5.objects import LONGEST_NAME, Source, messages_at, root_address
 from vitconvert.containers.hdf5.writing import write_hdf5
 from vitconvert.containers.mapped_file import MappedFile
 from vitconvert.errors import CorruptFile, printable
@@ -35,8 +35,6 @@ arrays = {}
 with h5py.File("model.weights.h5") as file:
     file.visititems(lambda name, item: arrays.setdefault(name, item))
     tensors = {name: item[()] for name, item in arrays.items() if hasattr(item, "shape")}"""
-
-_LONGEST_NAME = 1024  # of a path; weights have 100 letters or so
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +98,7 @@ def _read(source: Source) -> _Contents:
         letters += len(path)
         if address in seen or path in arrays or path in others:
             raise source.corrupt(f"{path[:80]!r} is there twice, or under two names")
-        if len(path) > _LONGEST_NAME or letters > 4 * source.size + 2**20:
+        if len(path) > LONGEST_NAME or letters > 4 * source.size + 2**20:
             raise source.corrupt("its names are longer than those of weights")
         seen.add(address)
         messages = list(messages_at(source, address))

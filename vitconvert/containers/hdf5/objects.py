@@ -20,6 +20,8 @@ from vitconvert.errors import CorruptFile
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 UNDEFINED = 2**64 - 1
 """The address of what is not there."""
+LONGEST_NAME = 1024
+"""Of a path, in letters; those of weights have 100 or so."""
 
 DATASPACE, LINK_INFO, DATATYPE, LINK, EXTERNAL, LAYOUT = 0x1, 0x2, 0x3, 0x6, 0x7, 0x8
 FILTERS, CONTINUATION, SYMBOL_TABLE = 0xB, 0x10, 0x11

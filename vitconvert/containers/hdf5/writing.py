@@ -23,6 +23,7 @@ from vitconvert.containers.hdf5.objects import (
     LAYOUT,
     LINK,
     LINK_INFO,
+    LONGEST_NAME,
     SIGNATURE,
     UNDEFINED,
 )
@@ -101,13 +102,12 @@ def _tree(names: Mapping[str, object]) -> _Group:
     root = _Group()
     for name in sorted(names):
         *folders, last = name.split("/")
+        fits = all(part and part != "." and "\0" not in part for part in (*folders, last))
         group = root
         for folder in folders:
+            fits = fits and folder not in group.arrays
             group = group.groups.setdefault(folder, _Group())
-            if folder in group.arrays:
-                break
-        fits = all(part and part != "." and "\0" not in part for part in (*folders, last))
-        if not fits or last in group.groups or len(name) > 1024:
+        if not fits or last in group.groups or len(name) > LONGEST_NAME:
             raise UsageError(
                 "A tensor has a name that HDF5 cannot hold.", evidence={"name": ascii(name)[:80]}
             )

@@ -16,6 +16,7 @@ from vitconvert.checkpoint import Checkpoint
 from vitconvert.containers import written_module
 from vitconvert.containers.content import content_of
 from vitconvert.containers.format_modules import Surroundings
+from vitconvert.errors import NotRepresentable
 from vitconvert.programs.keras_hub import preset_config, preset_files
 from vitconvert.programs.reference import Reference, TensorsNotTaken, own_tensors, package
 
@@ -28,8 +29,13 @@ def keras_hub_reference(checkpoint: Checkpoint) -> Reference:
 
     Raises:
         MissingPackage: keras-hub is not installed.
-        TensorsNotTaken: Its class does not take these tensors.
+        NotRepresentable: Its class needs more than these tensors.
+        TensorsNotTaken: It does not take them.
     """
+    if not (checkpoint.table.config_file and checkpoint.table.config_file.writes):
+        raise NotRepresentable(
+            f"{checkpoint.table.title}: its class needs more of a preset than vitconvert reads."
+        )
     hub = _keras_hub()
     with TemporaryDirectory() as folder:
         _write_preset(Path(folder), checkpoint)
@@ -68,6 +74,7 @@ def run(model: Any, images: Tensor) -> Tensor:
 def _keras_hub() -> ModuleType:
     """The package, on PyTorch where neither Keras was imported nor the user has chosen."""
     os.environ.setdefault("KERAS_BACKEND", "torch")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # it imports TensorFlow, if that is there
     return package("keras_hub", install="keras-hub")
 
 
