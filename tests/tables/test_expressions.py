@@ -33,6 +33,15 @@ def test_a_key_with_axes():
     assert found.items == (part("embedding/kernel", "y x (rgb width)"),)
 
 
+def test_a_colon_before_a_digit_is_part_of_a_key():
+    (found,) = parse_expression("dense/kernel:0 : width hidden", WORDS)
+    assert found.items == (part("dense/kernel:0", "width hidden"),)
+    (found,) = parse_expression("cat(q/bias:0, k/bias:0)", WORDS)
+    assert found.items == (part("q/bias:0"), part("k/bias:0"))
+    (found,) = parse_expression("cls : 1 width", WORDS)
+    assert found.items == (part("cls", "1 width"),)
+
+
 def test_a_join_with_zeros():
     (found,) = parse_expression("cat({attn}.q, zeros, {attn}.v : head dim)", WORDS)
     assert found.joined

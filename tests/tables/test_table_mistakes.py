@@ -136,6 +136,10 @@ MISTAKES = [
         *('holds."mask"', "2 numbers for the steps of 'qkv': it has 3", None),
     ),
     (
+        '[files]\n"../x" = "head"',
+        *('files."../x"', "expected how the keys in this file begin", None),
+    ),
+    (
         '[ignore]\n"mask" = "why"\n[holds]\n"mask" = "1 : head"',
         *('holds."mask"', "1 numbers for the steps of 'head': nothing tells how many", None),
     ),

@@ -90,7 +90,7 @@ def _select(tensor: Tensor, names: list[str], steps: Steps) -> tuple[Tensor, lis
 
 def _require_constant(source: str, constant: Constant, plan: Plan, read: Read) -> None:
     tensor = read(source).reshape([plan.sizes[axis] for axis in constant.axes.names])
-    wanted = torch.tensor(constant.numbers, dtype=tensor.dtype)
+    wanted = torch.tensor(constant.along(plan.sizes), dtype=tensor.dtype)
     other = tensor[tensor != wanted.view(-1, *[1] * (tensor.ndim - 1))]
     if len(other):
         raise NotRepresentable(

@@ -112,7 +112,9 @@ def _inert(table: Table, config: Config) -> Iterable[Assembly]:
         yield Assembly(key.write({}, first), layout, (), (value,))
     for key, constant in table.holds:
         for i in range(config.depth if key.indices else 1):
-            yield Assembly(key.write({"i": i}, first), constant.axes, (), constant.numbers)
+            yield Assembly(
+                key.write({"i": i}, first), constant.axes, (), constant.along(config.axes())
+            )
 
 
 def plan_back(links: Mapping[str, Iterable[Link]], sizes: Mapping[str, int]) -> Plan:

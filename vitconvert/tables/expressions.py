@@ -19,7 +19,8 @@ from vitconvert.tables.axes import Axes, parse_axes
 from vitconvert.tables.parsing import Parser
 from vitconvert.tables.templates import Index, Rest, Template, Words, parse_index, parse_template
 
-_TOKEN = re.compile(r"\s*([(),|:=\[\]]|[^\s(),|:=\[\]]+)")
+# TensorFlow ends names in `:0`: a colon within a key that a digit follows is part of it.
+_TOKEN = re.compile(r"\s*([(),|:=\[\]]|(?:[^\s(),|:=\[\]]|(?<=\S):(?=[0-9]))+)")
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import replace
+from pathlib import PurePath
 from typing import Any
 
 from vitconvert.config import Kind, ViTConfig, field_names
@@ -38,6 +39,7 @@ _SECTIONS = (
     "holds",
     "empty",
     "constants",
+    "files",
     "config",
     "ask",
     "config_json",
@@ -64,6 +66,7 @@ _DIALECT_KEYS = (
     "layouts",
     "allowed_as",
     "install",
+    "framework",
 )
 
 # What stands under a key of [preprocessing]; a text under any other.
@@ -153,7 +156,7 @@ class TableReader:
         """Words, with the text that some models are written with."""
         words = self.words
         for key, text in self.section("words").items():
-            if " " not in key:
+            if " " not in key or text is False:
                 continue
             first = self.conditional(f'words."{key}"', key, text, config_words(self.describes))
             if text not in words.get(first.name, ()):
@@ -330,6 +333,13 @@ class TableReader:
                 problem = f"{word!r} is no field or property of {self.describes.__name__}"
                 raise self.error(f'numbers."{key}"', problem)
             yield key, word
+
+    def files(self) -> Iterator[tuple[str, str]]:
+        """A file beside the first, and how the keys in it begin."""
+        for name, begin in self.section("files").items():
+            if not isinstance(begin, str) or not begin or PurePath(name).name != name:
+                raise self.error(f'files."{name}"', "expected how the keys in this file begin")
+            yield name, begin
 
     def template(self, section: str, key: str, kind: str = "{p}") -> Template:
         """The key of an entry, with what {p} stands for."""
