@@ -308,6 +308,7 @@ def test_left_behind(source_of, tmp_path):
 WRONG = {
     "a width": ({"width": 64}, "contradicted: embed_dim 64 in config.json, 128 by the tensors"),
     "heads": ({"heads": 5}, "its width, 128, is not divided by its heads"),
+    "an eps": ({"norm_kwargs": {"eps": float("nan")}}, "its norm_eps is nan"),
     "another model": ({"hf_model_name": "x"}, "its configuration says hf_model_name"),
     "no projection": ({"proj_type": "none"}, "model_cfg.text_cfg.proj_type = none"),
     "a pooling": ({"pool_type": "first"}, "pool_type = 'first', which vitconvert has no word for"),

@@ -3,6 +3,7 @@
 They are carried in the same language of tables as image towers are, and never computed here.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -79,6 +80,8 @@ def derive_text(binding: Binding, their_config: Mapping[str, Any]) -> TextConfig
         where = f"without {file}, " if file else ""
         raise NotRepresentable(f"{where}nothing tells its {', '.join(missing)}")
     config = TextConfig(**known)
+    if not 0 <= config.norm_eps < math.inf:  # which nan is not either
+        raise NotRepresentable(f"its norm_eps is {config.norm_eps}")
     if broken := broken_must_nots(table, their_config, config):
         raise NotRepresentable(f"its configuration says {', '.join(broken)}")
     return config
@@ -103,7 +106,7 @@ def _check_agreement(facts: Facts, shown: Mapping[str, Any]) -> None:
     contradictions = [
         f"{name} {value} in {origin}, {shown[name]} by the tensors"
         for name, (value, origin) in facts.items()
-        if origin == "config.json" and shown.get(name, value) != value
+        if origin == "config.json" and name in shown and shown[name] != value
     ]
     if contradictions:
         raise NotRepresentable(f"contradicted: {'; '.join(contradictions)}")
@@ -115,7 +118,8 @@ def _settle_heads(known: dict[str, Any]) -> None:
     for one, other in (("num_heads", "head_dim"), ("head_dim", "num_heads")):
         if one not in known and (number := known.get(other)):
             known[one] = width // number
-    if "num_heads" in known and known["num_heads"] * known["head_dim"] != width:
+    heads, size = known.get("num_heads"), known.get("head_dim", 0)
+    if heads is not None and (heads < 1 or heads * size != width):
         raise NotRepresentable(f"its width, {width}, is not divided by its heads")
 
 

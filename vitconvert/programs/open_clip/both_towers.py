@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.checkpoint.text_tower import Text
@@ -14,7 +14,7 @@ from vitconvert.conversion.project_config import look_up
 from vitconvert.errors import NotRepresentable
 from vitconvert.programs.both_towers import BothTowers
 from vitconvert.programs.isolation import silent
-from vitconvert.programs.reference import load_strictly, package
+from vitconvert.programs.reference import check_size, load_strictly, package
 
 
 def open_directory(directory: Path) -> BothTowers:
@@ -89,14 +89,21 @@ def texts_of_openai(checkpoint: Checkpoint) -> Callable[[Tensor], Tensor]:
 def _texts(text: Text | None, model_cfg: Mapping[str, Any]) -> Callable[[Tensor], Tensor]:
     assert text is not None
     open_clip = _open_clip()
-    tower = open_clip.model._build_text_tower(
-        model_cfg["embed_dim"], dict(model_cfg["text_cfg"]), bool(model_cfg.get("quick_gelu"))
-    )
+
+    def build() -> nn.Module:
+        stated = model_cfg["embed_dim"], dict(model_cfg["text_cfg"])
+        tower: nn.Module = open_clip.model._build_text_tower(
+            *stated, bool(model_cfg.get("quick_gelu"))
+        )
+        return tower
+
     own = (key for key in text.keys if not key.startswith("logit_"))
     tensors = {key.removeprefix("text."): text.read(key).float() for key in own}
+    with torch.device("meta"):
+        check_size(build(), tensors, "TextTransformer")
+    tower = build()  # its mask is in no file, so open_clip must compute it
     load_strictly(tower, tensors, "TextTransformer")
-    model: Callable[[Tensor], Tensor] = tower.eval()
-    return model
+    return tower.eval()
 
 
 def _open_clip() -> Any:

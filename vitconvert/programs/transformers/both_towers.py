@@ -4,13 +4,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.checkpoint.text_tower import Text
 from vitconvert.errors import NotRepresentable
 from vitconvert.programs.both_towers import BothTowers
-from vitconvert.programs.reference import package
+from vitconvert.programs.reference import check_size, package
 from vitconvert.programs.transformers.loading import load_named_class
 from vitconvert.programs.transformers.reference import image_inputs, without_code
 
@@ -60,6 +61,8 @@ def texts_by_config(checkpoint: Checkpoint) -> Callable[[Tensor], Tensor]:
 
 def _texts(kind: Any, config: Any, text: Text) -> Callable[[Tensor], Tensor]:
     tensors = {key: text.read(key).float() for key in text.keys if not key.startswith("logit_")}
+    with torch.device("meta"):
+        check_size(kind(config), tensors, kind.__name__)
     model, problems = kind.from_pretrained(
         None, config=config, state_dict=tensors, dtype="float32", output_loading_info=True
     )
