@@ -24,9 +24,17 @@ def test_intermediates_as_timms():
     ours, x = made(SAM)
     config = ours.config
     theirs = timm.models.vision_transformer_sam.VisionTransformerSAM(
-        img_size=(32, 24), patch_size=8, embed_dim=30, depth=11, num_heads=3,
-        mlp_ratio=50 / 30, num_classes=0, use_rel_pos=True, neck_chans=8,
-        window_size=3, global_attn_indexes=(1, 10),
+        img_size=(32, 24),
+        patch_size=8,
+        embed_dim=30,
+        depth=11,
+        num_heads=3,
+        mlp_ratio=50 / 30,
+        num_classes=0,
+        use_rel_pos=True,
+        neck_chans=8,
+        window_size=3,
+        global_attn_indexes=(1, 10),
     ).eval()
     own = ours.state_dict()
     theirs.load_state_dict({**own, "pos_embed": own.pop("pos_embed").reshape(1, 4, 3, 30)})
