@@ -35,7 +35,13 @@ class ClippedLinear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         """(..., in) to (..., out)."""
         least, most, least_given, most_given = self.bounds.unbind()
-        return super().forward(x.clamp(least, most)).clamp(least_given, most_given)
+        return _clipped(super().forward(_clipped(x, least, most)), least_given, most_given)
+
+
+def _clipped(x: Tensor, least: Tensor, most: Tensor) -> Tensor:
+    """As torch.clamp, of which torch's export to ONNX confuses several of one tensor (2.15)."""
+    x = torch.where(x < least, least, x)
+    return torch.where(x > most, most, x)
 
 
 def linear_of(config: ViTConfig) -> Callable[..., nn.Linear]:

@@ -47,7 +47,7 @@ def of_two_frames(kernel: Tensor) -> Tensor:
     return torch.stack((kernel, torch.zeros_like(kernel)), dim=2)
 
 
-def of_each_image(tokens: Tensor, images: Tensor) -> Tensor:
-    """Where the tokens of all images come one after another: (B, tokens, D) again."""
-    joined = tokens.ndim == 2 and len(tokens) != len(images)
-    return tokens.reshape(len(images), -1, tokens.shape[-1]) if joined else tokens
+def of_each_image(model: nn.Module, output: Tensor, images: Tensor) -> Tensor:
+    """What a class gives; of these two, the tokens of all images come one after another."""
+    joined = type(model).__name__ in ("Gemma4VisionModel", "Qwen3VLVisionModel")
+    return output.reshape(len(images), -1, output.shape[-1]) if joined else output

@@ -347,7 +347,7 @@ def run(model: nn.Module, images: Tensor) -> Tensor:
     for name in ("logits", "image_embeds", "pooler_output", "last_hidden_state"):
         if getattr(output, name, None) is not None:
             tensor: Tensor = getattr(output, name)
-            return as_tokens(of_each_image(tensor, images))
+            return as_tokens(of_each_image(model, tensor, images))
     raise AssertionError(type(output))
 
 
