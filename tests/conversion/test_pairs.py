@@ -157,6 +157,7 @@ NO_CLASS = {"class_token": False}
 WINDOWS = {**NO_CLASS, "relative_positions": "decomposed", "window_size": 2, "num_classes": 0}
 WINDOWS |= {"global_blocks": (1,), "pooling": "none", "image_size": (12, 12)}
 WINDOWS |= {"position_embedding": "none", "position_grid": ()}
+UNPLACED = {**NO_CLASS, "position_embedding": "none"}
 NECK = {"neck_dim": 5, "final_norm": False}
 VITDET = {**WINDOWS, "final_norm": False, "position_embedding": "class_grid"}
 VITDET |= {"position_grid": (2, 2), "mlp_dim": 24, "position_resampling": "bicubic"}
@@ -229,7 +230,7 @@ def test_every_dialect_is_held_by_some_model():
         AIMV2,
         {"num_classes": 0, "final_norm": True},
         {**dinov2, **GATED, "num_classes": 0},
-        {**NO_CLASS, "relative_positions": "shared_mlp", "relative_mlp_dim": 5, "pooling": "avg"},
+        {**UNPLACED, "relative_positions": "shared_mlp", "relative_mlp_dim": 5, "pooling": "avg"},
         *(
             WINDOWS,
             WINDOWS | NECK,
