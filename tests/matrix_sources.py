@@ -34,6 +34,7 @@ from tests.small_models import randomise
 from tests.spelling import google_arrays
 from tests.tables.specimens.google import big_vision, jeonsworld
 from tests.tables.specimens.specimen import fill
+from tests.tables.specimens.windows import image_encoder, vitdet_shapes
 
 STATED = {"num_heads": HEADS}
 
@@ -89,6 +90,19 @@ def write_naflex(folder: Path) -> Path:
     model = timm.create_model("naflexvit_base_patch16_siglip", **sizes)
     timm.models.save_for_hf(randomised(model), str(folder), model_args=sizes)
     return folder
+
+
+def write_relpos(folder: Path) -> Path:
+    sizes = {"img_size": 48, "embed_dim": 48, "depth": 11, "num_heads": 3}
+    model = timm.create_model("vit_relpos_medium_patch16_cls_224", num_classes=7, **sizes)
+    timm.models.save_for_hf(randomised(model), str(folder), model_args=sizes)
+    return folder
+
+
+def sam() -> dict[str, torch.Tensor]:
+    """Whole, as published: the image encoder beside the others."""
+    tensors = prefixed("image_encoder.", randomised(image_encoder()).state_dict())
+    return tensors | filled({"prompt_encoder.no_mask_embed.weight": (1, 8)})
 
 
 def deepseek() -> dict[str, torch.Tensor]:
@@ -206,6 +220,7 @@ SOURCES: Mapping[str, Source] = {
         title="DINOv3ViTModel",
         write=partial(write_transformers, family="DINOv3ViT", task="Model", num_register_tokens=4),
     ),
+    "timm RelPos": Source(title="VisionTransformerRelPos", write=write_relpos),
     "hf Gemma 4": Source(
         title="Gemma4VisionModel",
         write=partial(
@@ -266,6 +281,13 @@ SOURCES: Mapping[str, Source] = {
         write=partial(write_torch, tensors=moco_v3),
         stated=STATED,
         dialect="moco_v3",
+    ),
+    "sam": Source(title="ImageEncoderViT", write=partial(write_torch, tensors=sam)),
+    "vitdet": Source(
+        title="a detector's ViT, its positions fitted",
+        write=partial(
+            write_torch, tensors=lambda: prefixed("backbone.net.", filled(vitdet_shapes()))
+        ),
     ),
     "deepseek": Source(
         title="image tower",

@@ -32,7 +32,16 @@ def read_windows(found: Findings) -> None:
     if windowed:
         found.facts.setdefault("global_blocks", (tuple(sorted(unlike)), TENSORS))
     elif side:
+        if not grids.keys() <= {*said} - unlike:
+            _contradict_windows(found, side)
         found.facts["window_size"] = (0, TENSORS)
+
+
+def _contradict_windows(found: Findings, side: int) -> None:
+    origin = found.facts["window_size"][1]
+    found.overrule(
+        f"window_size = {side} ({origin}), but no block sees {side}x{side} patches at once", origin
+    )
 
 
 def _attended_grids(found: Findings) -> dict[int, _Grid]:
