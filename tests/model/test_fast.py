@@ -186,6 +186,42 @@ def test_weights_are_packed_once_and_only_where_it_pays(pair, images):
 
 
 @needs_onednn
+@torch.no_grad()
+@pytest.mark.parametrize(("torchs", "linears"), [(0.96, 0), (0.98, 4 * 11 + 1)])
+def test_without_avx512_a_shape_is_computed_by_what_was_faster(
+    torchs, linears, pair, images, monkeypatch
+):
+    asked = []
+
+    def seconds(ways):
+        asked.append([way() for way in ways])
+        return [1.0, torchs]
+
+    monkeypatch.setattr(fast, "_COMPARES", True)
+    monkeypatch.setattr(fast, "_measured", {})
+    monkeypatch.setattr(fast, "_seconds", seconds)
+    usual, model = pair(depth=11)
+    x = images(model.config)
+    for _ in range(2):  # packs; measures
+        _packed(model)(x)
+    shapes = {(m.in_features, m.out_features) for m in model.modules() if isinstance(m, FastLinear)}
+    assert len(asked) >= len(shapes)
+    for ours, by_torch in asked:
+        torch.testing.assert_close(ours, by_torch)
+    before = len(asked)
+    with Operations() as ran:
+        found = model(x)
+    assert ran.names.count(LINEAR) == linears and len(asked) == before
+    assert _off(found, usual.double()(x.double())) <= BOUND
+
+
+def test_what_is_measured_is_the_least_time(monkeypatch):
+    clock = iter([0, 5, 10, 12, 20, 23, 30, 39, 40, 44, 50, 51])
+    monkeypatch.setattr(fast.time, "perf_counter", lambda: next(clock))
+    assert fast._seconds([lambda: None, lambda: None]) == [3, 1]
+
+
+@needs_onednn
 def test_weights_that_torch_does_not_watch_are_not_packed():
     with torch.inference_mode():
         linear = FastLinear(3, 5)
