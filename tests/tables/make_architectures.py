@@ -1,6 +1,6 @@
 """Write `weights_map/architectures.toml` anew from the installed timm and torchvision.
 
-    python tests/tables/make_architectures.py > weights_map/architectures.toml
+    python -m tests.tables.make_architectures > weights_map/architectures.toml
 
 `test_architectures.py` compares the file with what this script finds.
 """
@@ -40,6 +40,7 @@ from timm.models.vision_transformer import (
 )
 from timm.models.vision_transformer_hybrid import ConvStem
 
+from tests.tables import facts_of_grids
 from vitconvert.tables.detection import recognise
 from vitconvert.tables.dialects import find_tables
 
@@ -79,6 +80,12 @@ DEFAULTS = {
     "rope_half": False,
     "rope_indexing": "ij",
     "stem_style": "timm",
+    "centred_pixels": False,
+    "v_norm": False,
+    "clipped_linears": False,
+    "position_square": False,
+    "merge_size": 0,
+    "bare_fc_norm": False,
 }
 ACTIVATIONS = {torch.nn.GELU: "gelu", GELUTanh: "gelu_tanh", QuickGELU: "quick_gelu"}
 
@@ -131,8 +138,16 @@ def stem_style(backbone: torch.nn.Module) -> str:
 
 def facts(model: torch.nn.Module) -> dict[str, Any]:
     """A timm model's row: what tensors cannot show, and sizes."""
-    found = {**sizes(model), **numerics(model), **parts(model), **rope(model), **stem(model)}
+    if of_grids(model):
+        found = facts_of_grids.facts(model)
+    else:
+        found = {**sizes(model), **numerics(model), **parts(model), **rope(model), **stem(model)}
     return {field: value for field, value in found.items() if value != DEFAULTS.get(field)}
+
+
+def of_grids(model: torch.nn.Module) -> bool:
+    """Whether a model is of one of the modules that have facts of their own."""
+    return type(model).__module__.rpartition(".")[2] in facts_of_grids.MODULES
 
 
 def sizes(model: torch.nn.Module) -> dict[str, Any]:
@@ -253,10 +268,11 @@ def stem(model: torch.nn.Module) -> dict[str, Any]:
 def timm_rows() -> dict[str, list[tuple[str, dict[str, Any]]]]:
     """Rows by the dialect that the architecture's tensors are spelled in."""
     sections: dict[str, list[tuple[str, dict[str, Any]]]] = {}
-    for name in sorted({n for module in MODULES for n in timm.list_models(module=module)}):
+    modules = (*MODULES, *facts_of_grids.MODULES)
+    for name in sorted({n for module in modules for n in timm.list_models(module=module)}):
         with torch.device("meta"):
             model = timm.create_model(name)
-        if supported(model):
+        if of_grids(model) or supported(model):
             found = facts(model)
             binding = recognise(header(model), find_tables("timm"), {"architecture": name}).binding
             assert binding.fits, f"{name} is in no dialect of timm"

@@ -31,8 +31,10 @@ _LEAST = {
     **dict.fromkeys(("num_heads", "head_dim", "mlp_dim"), 1),
     **dict.fromkeys(("num_classes", "num_registers", "representation_size"), 0),
     **dict.fromkeys(("pool_heads", "pool_mlp_dim"), 0),
+    **dict.fromkeys(("merge_size", "merge_mlp_dim", "merge_dim"), 0),
 }
-_OF_TWO_STEPS = ("attention_norm", "gated_mlp", "mlp_norm")  # of blocks of one attention, one MLP
+# Of blocks of one attention, one MLP.
+_OF_TWO_STEPS = ("attention_norm", "gated_mlp", "mlp_norm", "v_norm")
 
 
 def contradictions(config: Config) -> list[str]:
@@ -45,6 +47,8 @@ def contradictions(config: Config) -> list[str]:
         *_parallel_order(config),
         *_differential(config),
         *_pooling_and_head(config),
+        *_own_grid(config),
+        *_merging(config),
     ]
 
 
@@ -69,7 +73,7 @@ def _too_large(config: Config) -> Iterator[str]:
     for name in _LEAST:
         if getattr(config, name) > (most := _MOST.get(name, LARGEST)):
             yield f"{name} = {getattr(config, name)} must be at most {most}"
-    for name in ("image_size", "patch_size", "rope_reference", "kv_heads"):
+    for name in ("image_size", "patch_size", "rope_reference", "kv_heads", "position_grid"):
         if max(getattr(config, name), default=0) > LARGEST:
             yield f"{name} must be at most {LARGEST}"
     if min(config.stem_depths, default=0) < 0 or sum(config.stem_depths) > MOST_BLOCKS:
@@ -200,6 +204,48 @@ def _pooling_and_head(config: Config) -> list[str]:
             f"attention pooling needs embed_dim {config.embed_dim} divisible by its "
             f"{config.pool_heads or config.num_heads} heads"
         )
+    return problems
+
+
+def _own_grid(config: Config) -> list[str]:
+    problems = []
+    pair = len(config.position_grid) == 2 and min(config.position_grid) > 0
+    if config.own_grid != pair or (config.position_grid and not pair):
+        problems.append("position_grid is rows and columns of 'grid' and 'axes' positions alone")
+    elif config.position_resampling == "first" and any(
+        own < wanted for own, wanted in zip(config.position_grid, config.grid_size, strict=False)
+    ):
+        problems.append(
+            f"{_by(config.position_grid)} positions are too few for {_by(config.grid_size)} patches"
+        )
+    if config.axis_positions and len(set(config.position_grid)) > 1:
+        problems.append("'axes' positions need as many rows as columns in position_grid")
+    if config.learned_positions and config.position_resampling == "first":
+        problems.append("position_resampling = 'first' needs positions on a grid of their own")
+    if config.rope_by_axis and not config.rope_half:
+        problems.append("rope_by_axis needs rope_half")
+    return problems
+
+
+def _merging(config: Config) -> list[str]:
+    problems = []
+    size = config.merge_size
+    if size and config.num_prefix_tokens:
+        problems.append("merge_size needs a model without class token and registers")
+    if bool(config.merge_mlp_dim) != bool(config.merge_dim) or (config.merge_mlp_dim and not size):
+        problems.append("merge_mlp_dim and merge_dim go together, and need merge_size")
+    if config.merge_standard and config.merge_mlp_dim:
+        problems.append("merge_standard is of patches that are merged by their mean")
+    if not config.whole_squares and not (config.merge_mlp and config.merge_padding):
+        problems.append(f"{_by(config.grid_size)} patches are no whole squares of {size} by {size}")
+    if config.merge_dim not in (0, config.embed_dim) and (config.fc_norm or config.map_pooling):
+        problems.append("fc_norm and attention pooling read embed_dim channels, not merge_dim")
+    if config.bare_fc_norm and config.fc_norm:
+        problems.append("bare_fc_norm excludes fc_norm")
+    if config.clipped_linears and not (config.kv_heads and config.two_steps):
+        problems.append("clipped_linears need kv_heads, and attention and MLP one after another")
+    if config.sandwich and not config.two_steps:
+        problems.append("block_order = 'sandwich' needs branches = 1")
     return problems
 
 

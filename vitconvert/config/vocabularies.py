@@ -6,6 +6,8 @@ ACTIVATIONS = ("gelu", "gelu_tanh", "quick_gelu", "relu", "silu", "tanh")
 POOLINGS = ("token", "avg", "avgmax", "max", "map", "token_avg", "none")
 POSITIONS = (
     "learned",
+    "grid",  # learned for a grid of their own, fitted to the image's (naflexvit, Qwen3-VL)
+    "axes",  # learned for rows and for columns, and added (naflexvit's factorised, Gemma 4)
     "sincos2d",  # big_vision `posemb_sincos_2d`: frequencies 1 down to 1/temperature
     "sincos2d_mae",  # MAE `get_2d_sincos_pos_embed`, AIMv2: the last frequency is left out
     "none",
@@ -14,6 +16,7 @@ NORMS = ("layer", "rms")
 BLOCK_ORDERS = (
     "pre",  # norm before a branch
     "post",  # norm on the output of a branch
+    "sandwich",  # both (Gemma 4)
     "parallel",  # attention and MLP read the same tokens, through one matrix (timm "xp", ViT-22B)
 )
 ROPES = (
@@ -38,6 +41,7 @@ RESAMPLINGS = (
     "bilinear",  # Hugging Face DPT
     "bilinear_antialias",  # Hugging Face SigLIP 2 (NaFlex)
     "bilinear_align_corners",  # Google, big_vision, jeonsworld: scipy.ndimage.zoom(order=1)
+    "first",  # Gemma 4: the first rows and columns of a larger grid
 )
 RELATIVE_RESAMPLINGS = (
     "geometric",  # timm `resize_rel_pos_bias_table`, after BEiT's fine-tuning

@@ -76,6 +76,29 @@ def _zero_class_position(tensors: Tensors, config: ViTConfig) -> Tensors:
     return {**tensors, "pos_embed": torch.cat([zeros, positions], dim=1)}
 
 
+def _with_fitted_positions(config: ViTConfig) -> ViTConfig | None:
+    own = {"position_embedding": "learned", "position_grid": (), "position_square": False}
+    rule = config.position_resampling
+    own["position_resampling"] = "bicubic_antialias" if rule == "first" else rule
+    return config.replace(**own, no_embed_class=True) if config.own_grid else None
+
+
+def _fit_positions(tensors: Tensors, config: ViTConfig) -> Tensors:
+    import torch
+
+    from vitconvert.model.own_grid import own_grid_of
+
+    kept = {name: t for name, t in tensors.items() if not name.startswith("positions.")}
+    with torch.device("meta"):
+        positions = own_grid_of(config)
+    if positions is None:
+        return tensors
+    own = {n.removeprefix("positions."): t for n, t in tensors.items() if n not in kept}
+    positions.load_state_dict(own, assign=True)
+    with torch.no_grad():
+        return {**kept, "pos_embed": positions().contiguous()}
+
+
 def _key_bias_cancels(config: ViTConfig) -> bool:
     """Whether a bias of the keys adds the same number to every score of a query.
 
@@ -217,6 +240,13 @@ GAUGES: Mapping[str, Gauge] = {
             alters=("pos_embed",),
             config=_with_class_position,
             tensors=_zero_class_position,
+        ),
+        Gauge(
+            name="fit-positions",
+            change="the positions, which have a grid of their own, were fitted to the image's grid",
+            alters=("pos_embed",),
+            config=_with_fitted_positions,
+            tensors=_fit_positions,
         ),
         Gauge(
             name="drop-key-bias",

@@ -19,6 +19,7 @@ def read_image_size(found: Findings) -> None:
         _read_relative_positions(found, offsets)
     else:
         found.facts.pop("no_embed_class", None)
+        _assume_own_grid(found)
         if "image_size" not in found.facts:
             found.missing["image_size"] = _why_unknown(found)
 
@@ -48,6 +49,16 @@ def _read_positions(found: Findings, rows: int) -> None:
             origin,
         )
     _assume_square_grid(found, rows, prefix, counts)
+
+
+def _assume_own_grid(found: Findings) -> None:
+    """Positions with a grid of their own fit every image; most likely one of that grid."""
+    grid, _ = found.facts.get("position_grid", ((), ""))
+    resampled = found.facts.get("position_resampling", ("", ""))[0] != "first"
+    if grid and resampled and "patch_size" in found.facts and "image_size" not in found.facts:
+        image = tuple(n * side for n, side in zip(grid, found.facts["patch_size"][0], strict=True))
+        assumed = f"assumed: images have the grid of the positions, {show(grid)}"
+        found.facts["image_size"] = (image, assumed)
 
 
 def _place_positions(found: Findings, fitting: list[bool]) -> None:

@@ -25,6 +25,8 @@ _FIELD_OF_AXIS = {
     "label": "num_classes",
     "pool_head": "pool_heads",
     "pool_hidden": "pool_mlp_dim",
+    "merge_hidden": "merge_mlp_dim",
+    "merge_width": "merge_dim",
     "stem": "stem_width",
 }
 _BOOLEAN = {f.name for f in dataclasses.fields(ViTConfig) if f.type is bool}
@@ -49,7 +51,10 @@ _MATRICES = {
 # A word on which tensors depend, and what is so if they are there.
 _SHOWN_BY_PRESENCE = {
     "learned_positions": ("position_embedding", "learned"),
+    "grid_positions": ("position_embedding", "grid"),
+    "axis_positions": ("position_embedding", "axes"),
     "parallel_order": ("block_order", "parallel"),
+    "sandwich": ("block_order", "sandwich"),
     "map_pooling": ("pooling", "map"),
     "resnet_d_stem": ("stem_style", "resnet_d"),
     "mobileclip_stem": ("stem_style", "mobileclip"),
@@ -100,6 +105,8 @@ def read_tensors(found: Findings) -> None:
     _read_heads(found)
     _read_kv_heads(found)
     _read_patches(found)
+    _read_own_grid(found)
+    _read_merging(found)
 
 
 def _read_presence(found: Findings) -> None:
@@ -123,6 +130,42 @@ def _read_presence(found: Findings) -> None:
             found.learn(field, 0)
     size = found.sizes.get("feature", 0) if "pre_logits.fc.weight" in names else 0
     found.learn("representation_size", size)
+
+
+def _read_own_grid(found: Findings) -> None:
+    """Rows and columns of positions with a grid of their own, if a dimension holds both."""
+    sizes, both = found.sizes, frozenset({"grid_y", "grid_x"})
+    if found.present["axis_positions"]:
+        found.learn("position_grid", (sizes.get("grid_side", 0),) * 2)
+        return
+    if not found.present["grid_positions"]:
+        found.learn("position_grid", ())
+        return
+    if both <= sizes.keys():
+        found.learn("position_grid", (sizes["grid_y"], sizes["grid_x"]))
+        return
+    count = found.binding.sizes.products.get(both, 0)
+    said, origin = found.stated.get("position_grid", ((), ""))
+    if math.prod(said) == count and len(said) == 2:
+        found.facts["position_grid"] = (said, origin)
+    elif _is_square(count):
+        assumed = f"assumed: {count} positions form a square grid"
+        found.facts["position_grid"] = ((math.isqrt(count),) * 2, assumed)
+    else:
+        found.missing["position_grid"] = f"{count} positions form no square grid"
+
+
+def _read_merging(found: Findings) -> None:
+    """An MLP that merges patches shows how many make up its inputs."""
+    if not found.present["merge_mlp"]:
+        found.learn("merge_mlp_dim", 0)
+        found.learn("merge_dim", 0)
+        return
+    count = found.binding.sizes.products.get(frozenset({"merge_y", "merge_x"}), 0)
+    if _is_square(count):
+        found.learn("merge_size", math.isqrt(count))
+    else:
+        found.missing["merge_size"] = f"{count} patches form no square"
 
 
 def _read_counts(found: Findings) -> None:

@@ -16,9 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitconvert.config import ViTConfig
+from vitconvert.model.clipped import linear_of
 from vitconvert.model.layers import ACTIVATION, LayerScale, Mlp, linear, norm_if, norm_of
 from vitconvert.model.positions import relative_position_bias, unset_table
-from vitconvert.model.rope import rotate
+from vitconvert.model.rope import rotate, rotation_of
 from vitconvert.model.selection import keep, kept_heads
 
 
@@ -44,10 +45,10 @@ class Attention(nn.Module):
     def __init__(self, config: ViTConfig, layer: int) -> None:
         super().__init__()
         self.num_heads, self.head_dim = config.num_heads, config.head_dim
-        self.num_prefix_tokens, self.rope_half = config.num_prefix_tokens, config.rope_half
+        self.rotation = rotation_of(config)
         self.scale = config.attention_scale
         self.drop_rate = config.attention_drop_rate
-        inner = config.num_heads * config.head_dim
+        inner, linear = config.num_heads * config.head_dim, linear_of(config)
         self.qkv: nn.Linear | None = None  # None with kv_heads, and in parallel order
         self.kv_of_head: list[int] | None = None  # for each head of q, its head of k and v
         if config.kv_heads:
@@ -65,6 +66,9 @@ class Attention(nn.Module):
         self.whole_qk_norm = config.whole_qk_norm
         self.q_norm = norm_if(config.qk_norm, config.head_dim, config)
         self.k_norm = norm_if(config.qk_norm, config.head_dim, config)
+        self.v_norm: nn.Module = nn.Identity()
+        if config.v_norm:
+            self.v_norm = nn.RMSNorm(config.head_dim, config.norm_eps, elementwise_affine=False)
         self.relative_position_bias_table = (
             unset_table(config) if config.block_relative_positions else None
         )
@@ -146,10 +150,9 @@ class Attention(nn.Module):
         self, qkv: Sequence[Tensor], positions: TokenPositions
     ) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = qkv
-        q, k = self.q_norm(q), self.k_norm(k)
+        q, k, v = self.q_norm(q), self.k_norm(k), self.v_norm(v)
         if positions.rope is not None:
-            prefix, half = self.num_prefix_tokens, self.rope_half
-            q, k = (rotate(x, positions.rope, prefix=prefix, half=half).type_as(v) for x in (q, k))
+            q, k = (rotate(x, positions.rope, **self.rotation).type_as(v) for x in (q, k))
         if self.kv_of_head is not None and self.kv_of_head != list(range(k.shape[1])):
             k, v = k[:, self.kv_of_head], v[:, self.kv_of_head]
         return q, k, v
@@ -221,7 +224,7 @@ class Block(nn.Module):
     """Attention and MLP, each after a norm and added to its input.
 
     In "post" order (Swin v2, https://arxiv.org/abs/2111.09883) the norm is applied to what is
-    added.
+    added, in "sandwich" order (Ding et al., https://arxiv.org/abs/2105.13290) a second one is.
     """
 
     def __init__(self, config: ViTConfig, layer: int) -> None:
@@ -233,6 +236,8 @@ class Block(nn.Module):
         self.ls1 = LayerScale(D) if config.layer_scale else nn.Identity()
         self.norm2 = norm_of(D, config)
         self.mlp = _mlp(config)
+        self.post_norm1 = norm_if(config.sandwich, D, config)
+        self.post_norm2 = norm_if(config.sandwich, D, config)
         scaled = config.layer_scale and config.mlp_layer_scale
         self.ls2 = LayerScale(D) if scaled else nn.Identity()
 
@@ -243,8 +248,9 @@ class Block(nn.Module):
         if self.post:
             x = x[:, : positions.wanted] + self.ls1(self.norm1(self.attn(x, head_mask, positions)))
             return x + cast("Tensor", self.ls2(self.norm2(self.mlp(x))))
-        x = x[:, : positions.wanted] + self.ls1(self.attn(self.norm1(x), head_mask, positions))
-        return x + cast("Tensor", self.ls2(self.mlp(self.norm2(x))))
+        read = self.attn(self.norm1(x), head_mask, positions)
+        x = x[:, : positions.wanted] + self.ls1(self.post_norm1(read))
+        return x + cast("Tensor", self.ls2(self.post_norm2(self.mlp(self.norm2(x)))))
 
     def probabilities(self, x: Tensor, positions: TokenPositions) -> Tensor:
         """(B, N, D) to (B, H, N, N)."""
@@ -408,4 +414,5 @@ def _mlp(config: ViTConfig) -> Mlp:
         drop=config.proj_drop_rate,
         gated=config.gated_mlp,
         normed=config.mlp_norm,
+        linear=linear_of(config),
     )

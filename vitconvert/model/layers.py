@@ -63,6 +63,7 @@ class Mlp(nn.Module):
         drop: float,
         gated: bool = False,
         normed: bool = False,
+        linear: Callable[..., nn.Linear] = linear,
     ) -> None:
         super().__init__()
         self.act = ACTIVATION[config.activation]
@@ -105,6 +106,14 @@ def norm_of(dim: int, config: ViTConfig) -> nn.Module:
 def norm_if(wanted: bool, dim: int, config: ViTConfig) -> nn.Module:
     """The model's kind of norm, or an identity."""
     return norm_of(dim, config) if wanted else nn.Identity()
+
+
+def bare_norm_if(wanted: bool, dim: int, config: ViTConfig) -> nn.Module:
+    """The model's kind of norm without weights, or an identity."""
+    if not wanted:
+        return nn.Identity()
+    kind = nn.RMSNorm if config.norm == "rms" else nn.LayerNorm
+    return kind(dim, config.norm_eps, elementwise_affine=False)
 
 
 def unset(count: int, dim: int) -> nn.Parameter:

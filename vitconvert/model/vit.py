@@ -22,9 +22,11 @@ from vitconvert.config import ViTConfig
 from vitconvert.errors import ConflictingFact, UsageError
 from vitconvert.model.blocks import Block, OneStepBlock, ParallelBlock, TokenPositions
 from vitconvert.model.heads import REDUCTION, AttentionPool, PreLogits, classifier
-from vitconvert.model.initialisation import initialise
+from vitconvert.model.initialisation import POSITIONS, initialise
 from vitconvert.model.inputs import check_images
-from vitconvert.model.layers import norm_if, norm_of, unset
+from vitconvert.model.layers import bare_norm_if, norm_if, norm_of, unset
+from vitconvert.model.merging import merger_of
+from vitconvert.model.own_grid import own_grid_of
 from vitconvert.model.positions import (
     RelativePositions,
     computed_positions,
@@ -52,9 +54,11 @@ class PatchEmbed(nn.Module):
             channels, config.embed_dim, config.patch_size, config.patch_size, bias=config.patch_bias
         )
         self.norm = norm_if(config.patch_norm, config.embed_dim, config)
+        self.centred_pixels = config.centred_pixels
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, C, height, width) to (B, patches, D)."""
+        images = 2 * (images - 0.5) if self.centred_pixels else images
         x = images if self.backbone is None else self.backbone(images)
         patches: Tensor = self.norm(self._project(x))
         return patches
@@ -120,6 +124,7 @@ class ViT(nn.Module):
         self.pos_embed: Tensor | None
         if not config.computed_positions:
             self.pos_embed = unset(config.num_positions, D) if config.learned_positions else None
+        self.positions = own_grid_of(config)
         self.register_buffer("relative_index", None, persistent=False)
         self.rel_pos_bias = RelativePositions(config) if config.shared_relative_positions else None
         self.rope = RotaryEmbedding(config) if config.rope != "none" else None
@@ -127,8 +132,10 @@ class ViT(nn.Module):
         self.norm_pre = norm_if(config.pre_norm, D, config)
         self.blocks = nn.ModuleList(_block(config, layer) for layer in range(config.depth))
         self.norm = norm_if(config.final_norm, D, config)
+        self.merge = merger_of(config)
         self.attn_pool = AttentionPool(config) if config.map_pooling else None
         self.fc_norm = norm_if(config.fc_norm, D, config)
+        self.bare_fc_norm = bare_norm_if(config.bare_fc_norm, config.feature_dim, config)
         self.pre_logits = PreLogits(config) if config.representation_size else nn.Identity()
         self.head_drop = nn.Dropout(config.drop_rate)
         self.head = classifier(config)
@@ -165,7 +172,7 @@ class ViT(nn.Module):
             if not pre_logits:
                 cls, dist = self.head(cls), self.head_dist(dist)
             return (cls + dist) / 2
-        features = self._features(self.pool(x))
+        features = self._features(self.pool(self.merge(x)))
         return features if pre_logits else self.head(features)
 
     def pool(self, x: Tensor) -> Tensor:
@@ -319,8 +326,8 @@ class ViT(nn.Module):
 
     def no_weight_decay(self) -> set[str]:
         """Names of parameters that should have no weight decay, besides vectors."""
-        tokens = {"pos_embed", "cls_token", "reg_token", "dist_token"}
-        tables = ("relative_position_bias_table", "rope.freqs")
+        tokens = {"cls_token", "reg_token", "dist_token"}
+        tables = ("relative_position_bias_table", "rope.freqs", *POSITIONS)
         return tokens | {name for name, _ in self.named_parameters() if name.endswith(tables)}
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
@@ -370,6 +377,8 @@ class ViT(nn.Module):
         patches_only = self.config.no_embed_class or self.config.computed_positions
         if self.pos_embed is not None and patches_only:
             x = x + self.pos_embed.to(x)
+        if self.positions is not None:
+            x = x + self.positions().to(x)
         late = [] if self.config.register_positions or self.reg_token is None else [prefix.pop()]
         x = torch.cat([*prefix, x], dim=1) if prefix else x
         if self.pos_embed is not None and not patches_only:
@@ -380,7 +389,7 @@ class ViT(nn.Module):
         return x
 
     def _features(self, pooled: Tensor) -> Tensor:
-        features: Tensor = self.head_drop(self.pre_logits(self.fc_norm(pooled)))
+        features: Tensor = self.head_drop(self.pre_logits(self.bare_fc_norm(self.fc_norm(pooled))))
         return features
 
     def _patches_and_prefix(self, x: Tensor, output_fmt: str) -> tuple[Tensor, Tensor]:

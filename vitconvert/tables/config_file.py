@@ -185,6 +185,8 @@ class _SectionReader:
 
     def conditionals(self, name: str) -> Iterator[Conditional]:
         for key, value in self.subsection(name).items():
+            if value == []:  # false is a constant here
+                continue
             try:
                 yield parse_conditional(key, _parse_written(value))
             except ValueError as error:

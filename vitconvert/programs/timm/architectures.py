@@ -32,7 +32,7 @@ def fitting_architecture(
         NotRepresentable: None computes this, whatever the arguments. Names the nearest.
     """
     differing = {
-        name: _differences(row, config, row["pooling"] if repooled else config.pooling)
+        name: _differences(table, row, config, row["pooling"] if repooled else config.pooling)
         for name, row in architectures().get(table.name, {}).items()
         if not repooled or (row["pooling"] == "map") == config.map_pooling
     }
@@ -70,12 +70,13 @@ def _distance(differences: Mapping[str, Any], config: ViTConfig) -> tuple[int, i
 
 
 def _differences(
-    row: Mapping[str, Any], config: ViTConfig, pooling_when_built: str
+    table: Table, row: Mapping[str, Any], config: ViTConfig, pooling_when_built: str
 ) -> dict[str, Any]:
     """Fields of which an architecture has another value: field -> that value."""
     theirs = with_defaults(row) | _norms(row, pooling_when_built)
-    theirs["head_dim"] = config.embed_dim // config.num_heads
-    theirs["attention_scale"] = theirs["head_dim"] ** -0.5
+    told = table.config_file is not None and "head_dim" in table.config_file.fields
+    theirs["head_dim"] = config.head_dim if told else config.embed_dim // config.num_heads
+    theirs["attention_scale"] = theirs["attention_scale"] or theirs["head_dim"] ** -0.5
     theirs["pool_heads"] = theirs["pool_heads"] or config.num_heads
     stated = _stated_fields() | {"head_dim", "attention_scale", "head_bias"}
     return {

@@ -21,6 +21,7 @@ from vitconvert.programs.reference import (
 )
 from vitconvert.programs.taps import Tap, Taps, canonical_taps
 from vitconvert.programs.timm.config import model_args, require_plain
+from vitconvert.programs.timm.towers import tower_reference
 
 # Arguments of timm's class that its tensors do not show; of a named architecture, timm knows the
 # rest itself.
@@ -54,7 +55,9 @@ def timm_reference(checkpoint: Checkpoint) -> Reference:
         tensors = _renamed_pre_logits(tensors)
     name = f"timm {timm.__version__} {type(model).__name__}"
     load_strictly(model, tensors, name)
-    reference = timm_like(model.eval(), config, name)
+    if tower := tower_reference(model.eval(), config, name):
+        return tower
+    reference = timm_like(model, config, name)
     return replace(reference, told=TOLD_NAMED) if named else reference
 
 

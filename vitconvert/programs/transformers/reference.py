@@ -14,6 +14,12 @@ from vitconvert.errors import NotRepresentable
 from vitconvert.programs.isolation import silent_transformers
 from vitconvert.programs.reference import Reference, check_size, own_tensors, package
 from vitconvert.programs.taps import Tap, Taps, block_taps
+from vitconvert.programs.transformers.any_shape import (
+    gemma4_inputs,
+    of_each_image,
+    of_two_frames,
+    qwen3_inputs,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +68,15 @@ _MODULES = {
     "instructblipvideo": replace(_CLIP, kind="InstructBlipVideoVisionModel", pooled=False),
     "internvl_vision": _Modules(block="encoder.layer.{i}"),
     "dpt": _Modules(block="encoder.layer.{i}"),
+    "gemma4_vision": _Modules(
+        patches="patch_embedder.input_proj",
+        block="encoder.layers.{i}",
+        norm2="pre_feedforward_layernorm",
+        norm="",
+        kind="Gemma4VisionModel",
+        pooled=True,
+    ),
+    "qwen3_vl_vision": replace(_VIT, kind="Qwen3VLVisionModel", pooled=True),
     "aimv2": _Modules(
         patches="embeddings.rms_norm",
         block="encoder.layers.{i}",
@@ -98,12 +113,15 @@ def transformers_reference(checkpoint: Checkpoint) -> Reference:
         tensors = {n.replace("encoder.layer.", "encoder.layers."): t for n, t in tensors.items()}
     places = _MODULES[model_type]
     kind = _class_of(model_type, tensors)
+    if kind == "Qwen3VLVisionModel":
+        tensors["patch_embed.proj.weight"] = of_two_frames(tensors["patch_embed.proj.weight"])
     model = _built(kind, theirs, tensors, checkpoint)
     gives_output = _gives_output(model, places)
     return Reference(
         name=f"transformers {transformers.__version__} {kind}",
         model=model.eval(),
-        taps=_taps(model, places, checkpoint.config.depth),
+        # Qwen has its tokens in another order, until they are merged.
+        taps={} if kind.startswith("Qwen") else _taps(model, places, checkpoint.config.depth),
         run=run if gives_output else _run_to_tokens,
         reads="output" if gives_output else "tokens",
         told=() if own else _TOLD,
@@ -160,6 +178,7 @@ class _Projected(nn.Module):
 def _in_float32(kind: str, config: ViTConfig) -> dict[str, Any]:
     """For classes that compute a part in float32, whatever the dtype of the weights."""
     rounded = {"DINOv3ViTModel": "rotary angles", "Aimv2VisionModel": "norms"}
+    rounded |= {"Gemma4VisionModel": "norms", "Qwen3VLVisionModel": "rotary angles"}
     if config.norm == "rms":
         rounded["InternVLVisionModel"] = "norms"
     if kind not in rounded:
@@ -301,7 +320,7 @@ def run(model: nn.Module, images: Tensor) -> Tensor:
     for name in ("logits", "image_embeds", "pooler_output", "last_hidden_state"):
         if getattr(output, name, None) is not None:
             tensor: Tensor = getattr(output, name)
-            return tensor
+            return of_each_image(tensor, images)
     raise AssertionError(type(output))
 
 
@@ -315,6 +334,10 @@ def _inputs(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
     kind = type(model).__name__
     if kind.startswith("Siglip2"):
         return _patches(model, images)
+    if kind == "Gemma4VisionModel":
+        return gemma4_inputs(model, images)
+    if kind == "Qwen3VLVisionModel":
+        return qwen3_inputs(model, images)
     more = {}
     if "ViTMAE" in kind:
         # Masks nothing, but sorts the patches by this noise: keep them in order.
