@@ -69,6 +69,24 @@ def write_transformers(folder: Path, *, family: str, task: str, **changes: Any) 
     return folder
 
 
+def write_naflex(folder: Path) -> Path:
+    sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 48, "depth": 11, "num_heads": 3}
+    sizes |= {"pos_embed_grid_size": [4, 4]}
+    model = timm.create_model("naflexvit_base_patch16_siglip", **sizes)
+    timm.models.save_for_hf(randomised(model), str(folder), model_args=sizes)
+    return folder
+
+
+def deepseek() -> dict[str, torch.Tensor]:
+    """Of two heads, since the width of a head is 64 there."""
+    shapes = {"patch_embed.proj.weight": (128, 192), "patch_embed.proj.bias": (128,)}
+    for block in (f"blocks.{i}" for i in range(11)):
+        shapes |= {f"{block}.norm1.weight": (128,), f"{block}.norm2.weight": (128,)}
+        shapes |= pair(f"{block}.attn.wqkv", 384, 128) | pair(f"{block}.attn.wo", 128, 128)
+        shapes |= {f"{block}.mlp.w1.weight": (140, 128), f"{block}.mlp.w2.weight": (128, 70)}
+    return prefixed("vision.", filled(shapes | {"norm.weight": (128,)}))
+
+
 def write_npz(folder: Path, arrays: Callable[[], Mapping[str, Any]]) -> Path:
     folder.mkdir()
     np.savez(folder / "model.npz", **{name: np.asarray(a) for name, a in arrays().items()})
@@ -149,6 +167,7 @@ def moco_v3() -> dict[str, dict[str, torch.Tensor]]:
 
 SOURCES: Mapping[str, Source] = {
     "timm": Source(title="ViT", write=write_timm),
+    "timm NaFlex": Source(title="NaFlexVit at the size of its positions", write=write_naflex),
     "hf": Source(
         title="ViTForImageClassification",
         write=partial(write_transformers, family="ViT", task="ForImageClassification"),
@@ -166,6 +185,18 @@ SOURCES: Mapping[str, Source] = {
     "hf DINOv3": Source(
         title="DINOv3ViTModel",
         write=partial(write_transformers, family="DINOv3ViT", task="Model", num_register_tokens=4),
+    ),
+    "hf Gemma 4": Source(
+        title="Gemma4VisionModel",
+        write=partial(
+            write_transformers,
+            family="Gemma4Vision",
+            task="Model",
+            num_key_value_heads=3,
+            head_dim=20,
+            position_embedding_size=7,
+        ),
+        stated={"image_size": (24, 24)},
     ),
     "jax": Source(
         title="published .npz files",
@@ -215,5 +246,10 @@ SOURCES: Mapping[str, Source] = {
         write=partial(write_torch, tensors=moco_v3),
         stated=STATED,
         dialect="moco_v3",
+    ),
+    "deepseek": Source(
+        title="image tower",
+        write=partial(write_torch, tensors=deepseek),
+        stated={"image_size": (24, 32)},
     ),
 }

@@ -71,7 +71,7 @@ class ViTConfig:
     register_positions: bool = True  # False: registers come after positions are added (DINOv2)
     position_embedding: str = "learned"  # one of POSITIONS
     no_embed_class: bool = False  # positions belong to patches only
-    position_resampling: str = "bicubic_antialias"  # one of RESAMPLINGS, for other image sizes
+    position_resampling: str = "bicubic_antialias"  # one of OWN_RESAMPLINGS, for other sizes
     position_grid: tuple[int, ...] = ()  # rows and columns of "grid" and "axes" positions
     position_square: bool = False  # those are fitted to a square, of which the image is a part
     relative_positions: str = "none"  # one of RELATIVE_POSITIONS, added to attention scores

@@ -41,7 +41,10 @@ RESAMPLINGS = (
     "bilinear",  # Hugging Face DPT
     "bilinear_antialias",  # Hugging Face SigLIP 2 (NaFlex)
     "bilinear_align_corners",  # Google, big_vision, jeonsworld: scipy.ndimage.zoom(order=1)
-    "first",  # Gemma 4: the first rows and columns of a larger grid
+)
+OWN_RESAMPLINGS = (
+    *RESAMPLINGS,
+    "first",  # Gemma 4: the first rows and columns of a larger grid that is their own
 )
 RELATIVE_RESAMPLINGS = (
     "geometric",  # timm `resize_rel_pos_bias_table`, after BEiT's fine-tuning
@@ -53,7 +56,7 @@ VOCABULARIES: Mapping[str, tuple[str, ...]] = {
     "representation_activation": ACTIVATIONS,
     "pooling": POOLINGS,
     "position_embedding": POSITIONS,
-    "position_resampling": RESAMPLINGS,
+    "position_resampling": OWN_RESAMPLINGS,
     "stem_style": STEM_STYLES,
     "norm": NORMS,
     "block_order": BLOCK_ORDERS,

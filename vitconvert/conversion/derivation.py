@@ -177,7 +177,10 @@ def _miss_last_norm(found: Findings) -> None:
     if "norm.weight" not in rows and "fc_norm.weight" not in rows:
         return  # the dialect has none to miss
     ends_with_norm = found.facts["final_norm"][0] or found.facts["fc_norm"][0]
-    said = {n: found.stated.get(n, (default, "")) for n, default in LAST_NORMS.items()}
+    table = found.binding.table
+    told = {d.name: (d.value, table.origin) for d in table.defaults if d.holds(found.look_up)}
+    usual = {name: (default, "") for name, default in LAST_NORMS.items()} | told
+    said = {name: found.stated.get(name, usual[name]) for name in LAST_NORMS}
     (final_norm, by), (fc_norm, weaker) = said["final_norm"], said["fc_norm"]
     # A source saying "no final norm" beats a weaker one saying where it sits.
     if not ends_with_norm and (final_norm or (fc_norm and weaker == by)):

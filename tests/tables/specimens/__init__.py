@@ -6,8 +6,9 @@ are spelled here by hand from their projects' sources, without looking into weig
 
 from tests.tables.specimens.google import GOOGLE_LIKE
 from tests.tables.specimens.lucidrains import OLD_LUCIDRAINS, VIT_PYTORCH
+from tests.tables.specimens.own_grid import OWN_GRID
 from tests.tables.specimens.packages import TORCHVISION, TRANSFORMERS
 from tests.tables.specimens.timm import OLD_TIMM, TIMM, TIMM_KINDS
 
-MODELS = {**TIMM, **TIMM_KINDS, **TRANSFORMERS, **TORCHVISION, **VIT_PYTORCH}
+MODELS = {**TIMM, **TIMM_KINDS, **OWN_GRID, **TRANSFORMERS, **TORCHVISION, **VIT_PYTORCH}
 SPECIMENS = {**MODELS, **OLD_LUCIDRAINS, **OLD_TIMM, **GOOGLE_LIKE}
