@@ -1,5 +1,6 @@
 """transformers' image encoders: ViT and its kin, BEiT, DINOv2 and 3, CLIP, SigLIP, AIMv2."""
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -76,6 +77,13 @@ _MODULES = {
         kind="Gemma4VisionModel",
         pooled=True,
     ),
+    "radio": _Modules(
+        patches="embeddings.patch_projection",
+        block="encoder.layer.{i}",
+        norm2="norm2",
+        norm="",
+        kind="RadioModel",
+    ),
     "qwen3_vl_vision": replace(_VIT, kind="Qwen3VLVisionModel", pooled=True),
     "aimv2": _Modules(
         patches="embeddings.rms_norm",
@@ -89,6 +97,7 @@ _WITH_PROJECTION = {
     "clip": "CLIPVisionModelWithProjection",
     "metaclip_2": "MetaClip2VisionModelWithProjection",
 }
+_SCALE = re.compile(r"\bls([12])\.(?:grandma|gamma)$")  # RADIO's own
 _TOWER = "_vision_model"  # ends the model type of an image tower by itself
 # Fields of ViTConfig that stand in for a config.json
 _TOLD = ("image_size", "num_heads", "activation", "norm_eps", "representation_activation")
@@ -115,7 +124,10 @@ def transformers_reference(checkpoint: Checkpoint) -> Reference:
     kind = _class_of(model_type, tensors)
     if kind == "Qwen3VLVisionModel":
         tensors["patch_embed.proj.weight"] = of_two_frames(tensors["patch_embed.proj.weight"])
+    if model_type == "radio":  # transformers reads but its own name of these
+        tensors = {_SCALE.sub(r"layer_scale\1.lambda1", n): t for n, t in tensors.items()}
     model = _built(kind, theirs, tensors, checkpoint)
+    behind_normalisation(model)
     gives_output = _gives_output(model, places)
     return Reference(
         name=f"transformers {transformers.__version__} {kind}",
@@ -153,6 +165,12 @@ def _built(
         )
     _check(kind, problems, checkpoint.ledger.ignored)
     return _Projected(model, projection["visual_projection.weight"]) if projection else model
+
+
+def behind_normalisation(model: Any) -> None:
+    """Let a model that normalises pixels itself (RADIO) read what its ViT does."""
+    if hasattr(model, "make_preprocessor_external"):
+        model.make_preprocessor_external()
 
 
 def _taken(tensors: dict[str, Tensor], start: str) -> dict[str, Tensor]:
