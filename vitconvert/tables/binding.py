@@ -218,7 +218,7 @@ def links_alone(table: Table, shapes: Mapping[str, Shape]) -> dict[str, tuple[Li
 
 
 def links_of(
-    alternative: Alternative, one: Instance, keys: Mapping[int, str], steps: int
+    alternative: Alternative, one: Instance, keys: Mapping[int, str], steps: int = 0
 ) -> Iterator[Link]:
     """The links of one tensor of ours, spelled by `keys`: item number -> their key.
 

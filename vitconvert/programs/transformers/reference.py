@@ -163,7 +163,7 @@ def _built(
             output_loading_info=True,
             **options,
         )
-    _check(kind, problems, checkpoint.ledger.ignored)
+    _check(kind, problems, {n.removeprefix("radio_model.") for n in checkpoint.ledger.ignored})
     return _Projected(model, projection["visual_projection.weight"]) if projection else model
 
 
@@ -197,6 +197,7 @@ def _in_float32(kind: str, config: ViTConfig) -> dict[str, Any]:
     """For classes that compute a part in float32, whatever the dtype of the weights."""
     rounded = {"DINOv3ViTModel": "rotary angles", "Aimv2VisionModel": "norms"}
     rounded |= {"Gemma4VisionModel": "norms", "Qwen3VLVisionModel": "rotary angles"}
+    rounded |= {"RadioModel": "fitted positions"}
     if config.norm == "rms":
         rounded["InternVLVisionModel"] = "norms"
     if kind not in rounded:
@@ -252,6 +253,8 @@ def _config_of(kind: Any, theirs: Mapping[str, Any]) -> Any:
 def _config_from_ours(checkpoint: Checkpoint) -> dict[str, Any]:
     """For tensors without a config.json, from what the user stated."""
     table, config = checkpoint.table, checkpoint.config
+    if table.name == "hf_radio":  # NVIDIA's own files
+        return written_config(table, config)
     if not table.name.startswith(("hf_vit", "hf_deit", "hf_ijepa")):
         raise NotRepresentable(f"{table.title} cannot be built without its config.json.")
     kind = "deit" if config.dist_token else "vit" if config.class_token else "ijepa"
