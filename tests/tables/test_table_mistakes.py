@@ -106,6 +106,10 @@ MISTAKES = [
         None,
     ),
     (
+        '[rows]\n"norm.weight" = "n[kv=0:] : kv width"',
+        *('rows."norm.weight"', "only of 'prefix' can the rest be taken", None),
+    ),
+    (
         '[rows]\n"norm.weight" = "n[kv=2] : kv width"',
         *('rows."norm.weight"', "the axis 'kv' has the steps 0 to 1", None),
     ),

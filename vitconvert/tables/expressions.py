@@ -4,7 +4,7 @@
     alternative = "cat(" item ("," item)* ")" | part
     item        = part | "zeros"
     part        = key selection? (":" axes)?
-    selection   = "[" axis "=" number ":"? "]"       a number, an index such as {i}, or the rest from 1:
+    selection   = "[" axis "=" number ":"? "]"       a number, an index ({i}), or the rest (1:)
 
 `cat` runs along the first axis of our tensor, one step an item: three items make up
 `(qkv head dim)`. Axes are those of their tensor before the selection; left out, they are ours.
