@@ -154,6 +154,9 @@ BEIT_BARE = BEIT | {"pooling": "none", "num_classes": 0, "final_norm": False}
 CLIP = {"pre_norm": True, "patch_bias": False, "final_norm": False, "fc_norm": True}
 CLIP |= {"head_bias": False}
 NO_CLASS = {"class_token": False}
+RADIO = {"position_embedding": "grid", "position_grid": (4, 4), "position_square": True}
+RADIO |= {"position_resampling": "bilinear", "patch_bias": False, "num_registers": 2}
+RADIO |= {"final_norm": False, "num_classes": 0}
 AIMV2 = GATED | NO_CLASS | {"norm": "rms", "norm_bias": False, "qkv_bias": False}
 AIMV2 |= {"proj_bias": False, "mlp_bias": False, "patch_norm": True, "pooling": "avg"}
 AIMV2 |= {"num_classes": 0}
@@ -207,6 +210,7 @@ def test_every_dialect_is_held_by_some_model():
         {**CLIP, "pre_norm": False, "pooling": "avg"},
         {**NO_CLASS, "pooling": "map", "num_classes": 0},
         AIMV2,
+        RADIO,
         {"num_classes": 0, "final_norm": True},
         {**dinov2, **GATED, "num_classes": 0},
         lucid,
