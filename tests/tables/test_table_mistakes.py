@@ -106,8 +106,8 @@ MISTAKES = [
         None,
     ),
     (
-        '[rows]\n"norm.weight" = "n[kv=0:] : kv width"',
-        *('rows."norm.weight"', "only of 'prefix' can the rest be taken", None),
+        '[rows]\n"reg_token" = "n[kv=1:] : kv width"',
+        *('rows."reg_token"', "only of 'prefix' can the rest be taken", None),
     ),
     (
         '[rows]\n"norm.weight" = "n[kv=2] : kv width"',
