@@ -14,6 +14,7 @@ from vitconvert.checkpoint.frames import with_summed_frames
 from vitconvert.checkpoint.larger_model import preprocessing_of, what_is_read
 from vitconvert.checkpoint.merging import Merge, merge_into
 from vitconvert.checkpoint.options import ReadOptions
+from vitconvert.checkpoint.own_scale import with_own_scale
 from vitconvert.checkpoint.quantised import Dequantised, dequantised
 from vitconvert.checkpoint.text_tower import find_text
 from vitconvert.checkpoint.unchanged import State, states_of
@@ -46,7 +47,9 @@ def read_checkpoint(located: Located, options: ReadOptions | None = None) -> Che
     read = explained(open_weights(located, options), located, options)
     companions, merge, config = read.companions, read.merge, read.weights.config
     preprocessing, unknown = preprocessing_of(companions, read.part, config, read.statements)
-    notes = (*read.ledger.notes, *what_is_read(companions, read.part), *unknown)
+    container, table = read.weights.container, read.weights.table
+    preprocessing, scaled = with_own_scale(preprocessing, container, table)
+    notes = (*read.ledger.notes, *what_is_read(companions, read.part), *unknown, *scaled)
     text, text_problem = find_text(read.weights, companions)
     other_classes = merge and merge.base.config.num_classes != config.num_classes
     return Checkpoint(

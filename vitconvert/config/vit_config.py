@@ -373,6 +373,11 @@ class ViTConfig:
         return self.position_grid[0] if self.position_grid else 0
 
     @property
+    def position_pixels(self) -> int:
+        """Rows of an image that has the grid of such positions."""
+        return self.position_side * self.patch_size[0]
+
+    @property
     def even_heads(self) -> bool:
         """Whether the heads share the model's width."""
         return self.num_heads * self.head_dim == self.embed_dim
@@ -457,6 +462,7 @@ class ViTConfig:
             "x": self.patch_size[1],
             "position": self.num_positions,
             "register": self.num_registers,
+            "prefix": self.num_prefix_tokens,
             "pool_head": pool_heads,
             "pool_dim": self.embed_dim // pool_heads,
             "pool_hidden": self.pool_mlp_dim or self.mlp_dim,

@@ -48,6 +48,7 @@ class Assembly:
     axes: Axes
     pieces: tuple[Piece, ...]
     fill: tuple[float, ...] = (0.0,)  # without pieces: one number, or one for each first step
+    dtype: str = ""  # without pieces, where it is not that of the others
 
     def __str__(self) -> str:
         if not self.pieces:
@@ -108,8 +109,8 @@ def _inert(table: Table, config: Config) -> Iterable[Assembly]:
     first = table.first_texts(config)
     for key, layout in table.empty:
         yield Assembly(key.write({}, first), layout, ())
-    for key, value, layout in table.constants:
-        yield Assembly(key.write({}, first), layout, (), (value,))
+    for key, value, layout, dtype in table.constants:
+        yield Assembly(key.write({}, first), layout, (), (value,), dtype)
     for key, constant in table.holds:
         for i in range(config.depth if key.indices else 1):
             yield Assembly(
@@ -161,7 +162,7 @@ def _links_for(table: Table, config: Config) -> Iterator[Link]:
         parts = [(n, i.key) for n, i in enumerate(alternative.items) if isinstance(i, Part)]
         for one in several:
             keys = {n: key.write(one.indices, first) for n, key in parts}
-            yield from links_of(alternative, one, keys)
+            yield from links_of(alternative, one, keys, config.num_prefix_tokens)
 
 
 def _our_steps(link: Link) -> Steps:

@@ -299,19 +299,21 @@ class TableReader:
                 raise self.error(f'empty."{key}"', "expected one key, and axes of which one is 0")
             yield template, layout
 
-    def constants(self) -> Iterator[tuple[Template, float, Axes]]:
+    def constants(self) -> Iterator[tuple[Template, float, Axes, str]]:
         """Tensors that are written and play no part."""
         ignored = [template for template, _ in self.ignore()]
         for key, text in self.section("constants").items():
             place = f'constants."{key}"'
-            value, _, axes = str(text).partition(" : ")
+            value, axes, dtype = (*str(text).split(" : "), "", "")[:3]
             try:
                 template = self.template("constants", key)
-                constant = template, float(value), parse_axes(axes)
+                constant = template, float(value), parse_axes(axes), dtype
             except ValueError as error:
                 raise self.error(place, f'{error}; expected such as "0 : 1 width"') from None
             if template.indices or all(i.match(template.write({})) is None for i in ignored):
                 raise self.error(place, "expected one key, which an entry of [ignore] explains")
+            if dtype not in ("", "int64"):
+                raise self.error(place, f"{dtype!r} is not int64, the one dtype that can be said")
             yield constant
 
     def text_towers(self) -> Iterator[Conditional]:
