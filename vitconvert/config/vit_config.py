@@ -326,12 +326,6 @@ class ViTConfig:
         blocks = range(self.depth) if self.windowed else ()
         return tuple(i for i in blocks if i not in self.global_blocks)
 
-    @property
-    def position_pixels(self) -> tuple[int, ...]:
-        """Height and width of an image that has the grid of the positions."""
-        sides = zip(self.position_grid, self.patch_size, strict=False)
-        return tuple(patches * pixels for patches, pixels in sides)
-
     def attended_grid(self, block: int) -> tuple[int, int]:
         """Patches down and across that a block's attention sees at once."""
         side = self.window_size

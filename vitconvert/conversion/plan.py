@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from vitconvert.config import Config
+from vitconvert.config import Config, ViTConfig
 from vitconvert.errors import NotRepresentable, some
 from vitconvert.tables.axes import Axes
 from vitconvert.tables.binding import Binding, Link, links_of
@@ -154,6 +154,7 @@ def check_rows(table: Table, config: Config) -> None:
 
 def _links_for(table: Table, config: Config) -> Iterator[Link]:
     first = table.first_texts(config)
+    prefix = config.num_prefix_tokens if isinstance(config, ViTConfig) else 0
     for name, several in instances(config).items():
         if not several:
             continue
@@ -162,7 +163,7 @@ def _links_for(table: Table, config: Config) -> Iterator[Link]:
         parts = [(n, i.key) for n, i in enumerate(alternative.items) if isinstance(i, Part)]
         for one in several:
             keys = {n: key.write(one.indices, first) for n, key in parts}
-            yield from links_of(alternative, one, keys, config.num_prefix_tokens)
+            yield from links_of(alternative, one, keys, prefix)
 
 
 def _our_steps(link: Link) -> Steps:
