@@ -73,6 +73,13 @@ def _holds_checkpoint(members: Collection[str]) -> bool:
     return _holds_pickle(members) and not _holds_program(members)
 
 
+def _begins_msgpack(start: bytes) -> bool:
+    """A map, of 1 to 15 entries or of up to 2^16 or 2^32, whose first key is text."""
+    key = {0xDE: start[3:4], 0xDF: start[5:6]}.get(start[0], start[1:2])
+    is_map = 0x81 <= start[0] <= 0x8F or start[0] in (0xDE, 0xDF)
+    return is_map and (b"\xa0" <= key <= b"\xbf" or key in (b"\xd9", b"\xda"))
+
+
 FORMATS: tuple[Format, ...] = (
     Format(
         name="safetensors",
@@ -106,11 +113,20 @@ FORMATS: tuple[Format, ...] = (
         holds=_holds_arrays,
         output="model.npz",
     ),
+    Format(
+        name="msgpack",
+        module="vitconvert.containers.msgpack",
+        suffixes=(".msgpack",),
+        standard=("flax_model.msgpack",),
+        begins=_begins_msgpack,
+        output="flax_model.msgpack",
+        sharded=True,
+    ),
 )
 """In the order in which they are preferred where the same weights exist in several."""
 
-FOREIGN_SUFFIXES = (".h5", ".msgpack", ".onnx", ".gguf", ".tflite", ".ckpt.index", ".pb")
-"""Suffixes of weights in formats that are not read: TensorFlow's, Flax's, ONNX, quantised ones."""
+FOREIGN_SUFFIXES = (".h5", ".onnx", ".gguf", ".tflite", ".ckpt.index", ".pb")
+"""Suffixes of weights in formats that are not read: TensorFlow's, ONNX, quantised ones."""
 
 
 def written_formats() -> dict[str, Format]:

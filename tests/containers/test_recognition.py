@@ -34,8 +34,6 @@ LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\
         (b"GGUF\3\0\0\0", "This is a GGUF file, as llama.cpp reads.", "made from"),
         (b"lmgg\1\0\0\0", "This is an old ggml file.", "made from"),
         (b"\x1f\x8b\x08\0", "This is compressed with gzip.", "unpack it first."),
-        (b"\x81\xa6params\x80", "This is a msgpack file, as Flax writes.", "load it with Flax"),
-        (b"\xde\0\x11\xa6params", "This is a msgpack file, as Flax writes.", "load it with Flax"),
         (b"\x08\x07\x12\x07pytorch", "This is an ONNX graph.", "exported from"),
         (bytes(257) + b"ustar\0", "This is a tar archive.", "unpack it first."),
         (b"\x93NUMPY\1\0", "This is a single .npy array without a name.", "numpy.savez"),

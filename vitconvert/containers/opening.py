@@ -200,13 +200,4 @@ def _look(start: bytes) -> tuple[str | None, str | None]:
         return "a tar archive", "unpack it first."
     if start[:1] == b"\x08" and (b"pytorch" in start[:64] or b"onnx" in start[:64]):
         return "an ONNX graph", "convert the checkpoint that it was exported from."
-    # A msgpack map (of 1 to 15, or of up to 2^16 or 2^32 entries) whose first key is text.
-    key = {0xDE: start[3:4], 0xDF: start[5:6]}.get(start[0], start[1:2])
-    if (0x81 <= start[0] <= 0x8F or start[0] in (0xDE, 0xDF)) and (
-        b"\xa0" <= key <= b"\xbf" or key in (b"\xd9", b"\xda")
-    ):
-        return (
-            "a msgpack file, as Flax writes",
-            "load it with Flax and save the arrays with numpy.savez or safetensors.",
-        )
     return None, None
