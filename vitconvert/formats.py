@@ -73,6 +73,10 @@ def _holds_checkpoint(members: Collection[str]) -> bool:
     return _holds_pickle(members) and not _holds_program(members)
 
 
+def _begins_gguf(start: bytes) -> bool:
+    return start.startswith(b"GGUF")
+
+
 def _begins_msgpack(start: bytes) -> bool:
     """A map, of 1 to 15 entries or of up to 2^16 or 2^32, whose first key is text."""
     key = {0xDE: start[3:4], 0xDF: start[5:6]}.get(start[0], start[1:2])
@@ -122,11 +126,18 @@ FORMATS: tuple[Format, ...] = (
         output="flax_model.msgpack",
         sharded=True,
     ),
+    Format(
+        name="gguf",
+        module="vitconvert.containers.gguf",
+        suffixes=(".gguf",),
+        begins=_begins_gguf,
+        output="mmproj.gguf",
+    ),
 )
 """In the order in which they are preferred where the same weights exist in several."""
 
-FOREIGN_SUFFIXES = (".h5", ".onnx", ".gguf", ".tflite", ".ckpt.index", ".pb")
-"""Suffixes of weights in formats that are not read: TensorFlow's, ONNX, quantised ones."""
+FOREIGN_SUFFIXES = (".h5", ".onnx", ".tflite", ".ckpt.index", ".pb")
+"""Suffixes of weights in formats that are not read: TensorFlow's and ONNX."""
 
 
 def written_formats() -> dict[str, Format]:

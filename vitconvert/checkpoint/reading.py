@@ -77,7 +77,7 @@ def explained(container: Container, located: Located, options: ReadOptions) -> E
     Raises:
         VitConvertError: As `read_checkpoint`.
     """
-    companions = Companions(located=located)
+    companions = Companions(located=located, within=container.config)
     container, adapter = separated(container, located, options)
     container, part, quantised = computed_part(container, companions, options)
     _check_fetched(located, part)

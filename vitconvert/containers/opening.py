@@ -33,11 +33,6 @@ _FOREIGN: tuple[tuple[bytes, str, str], ...] = (
         "an HDF5 file, as Keras and TensorFlow write",
         "load it with its own library and save the arrays with numpy.savez or safetensors.",
     ),
-    (
-        b"GGUF",
-        "a GGUF file, as llama.cpp reads",
-        "convert the checkpoint that it was made from; GGUF weights are often quantised.",
-    ),
     (b"lmgg", "an old ggml file", "convert the checkpoint that it was made from."),
     (b"\x1f\x8b", "compressed with gzip", "unpack it first."),
     (b"BZh", "compressed with bzip2", "unpack it first."),

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from vitconvert.checkpoint import Checkpoint, build_model
 from vitconvert.checkpoint.unchanged import unchanged
 from vitconvert.config import ViTConfig
-from vitconvert.containers import TensorInfo
 from vitconvert.conversion.accounts import Ledger
 from vitconvert.conversion.target import Target
 from vitconvert.export.card import write_card
@@ -111,12 +110,21 @@ def convert_checkpoint(
         whole_directory(output, overwrite=overwrite) as directory,
         unchanged(checkpoint.opened),
     ):
-        metadata = weights_metadata(source, target)
-        sha256 = write_weights(
-            directory, target.table, contents, max_bytes, metadata=metadata, read_soon=verify
-        )
         infos = {name: content.info for name, content in contents.items()}
-        departures = _write_companions(directory, target, source, infos)
+        dtypes = {info.dtype for info in infos.values()}
+        companions = program_of(target.table).companions(target, source.preprocessing, dtypes)
+        sha256 = write_weights(
+            directory,
+            target.table,
+            contents,
+            max_bytes,
+            metadata=weights_metadata(source, target),
+            config=companions.within,
+            read_soon=verify,
+        )
+        for name, companion in companions.files.items():
+            write_json(directory / name, companion)
+        departures = companions.departures
         opened = _opened(directory, target, source) if verify else ()
         results: dict[str, Any] = {
             "sha256_in": sha256_in(),
@@ -177,17 +185,6 @@ def _verified(checkpoint: Checkpoint) -> "ParityReport":
     report = verify_checkpoint(checkpoint, until_equal=True)
     report.raise_if_failed()
     return report
-
-
-def _write_companions(
-    directory: Path, target: Target, source: Checkpoint, infos: Mapping[str, TensorInfo]
-) -> tuple[str, ...]:
-    """Write the small files, and return what they cannot say about photographs."""
-    dtypes = {info.dtype for info in infos.values()}
-    companions = program_of(target.table).companions(target, source.preprocessing, dtypes)
-    for name, companion in companions.files.items():
-        write_json(directory / name, companion)
-    return companions.departures
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
