@@ -73,6 +73,16 @@ def _holds_checkpoint(members: Collection[str]) -> bool:
     return _holds_pickle(members) and not _holds_program(members)
 
 
+def _begins_orbax(start: bytes) -> bool:
+    """What Orbax says of a tree, in JSON; the arrays lie beside it."""
+    return start.startswith(b'{"tree_metadata"')
+
+
+def _begins_dcp(start: bytes) -> bool:
+    """A pickle that names the class of what torch.distributed.checkpoint says of its parts."""
+    return start[:1] == b"\x80" and b"torch.distributed.checkpoint.metadata" in start
+
+
 def _begins_gguf(start: bytes) -> bool:
     return start.startswith(b"GGUF")
 
@@ -132,6 +142,18 @@ FORMATS: tuple[Format, ...] = (
         suffixes=(".gguf",),
         begins=_begins_gguf,
         output="mmproj.gguf",
+    ),
+    Format(
+        name="dcp",
+        module="vitconvert.containers.dcp",
+        suffixes=(),
+        begins=_begins_dcp,
+    ),
+    Format(
+        name="orbax",
+        module="vitconvert.containers.orbax",
+        suffixes=(),
+        begins=_begins_orbax,
     ),
 )
 """In the order in which they are preferred where the same weights exist in several."""

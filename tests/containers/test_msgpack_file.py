@@ -31,7 +31,7 @@ def test_reads_what_the_package_wrote(tmp_path: Path) -> None:
     chunked = {"__msgpack_chunked_array__": True, "shape": {"0": 3, "1": 4}, "chunks": parts}
     half = torch.randn(2, 3).bfloat16()
     tree = {
-        "params": {
+        "tree": {
             "layer": {"kernel": array(whole), "large": chunked},
             "half": array(half.view(torch.int16).numpy(), "bfloat16"),
             "none": array(np.zeros((0, 2), "float16")),
@@ -49,10 +49,10 @@ def test_reads_what_the_package_wrote(tmp_path: Path) -> None:
     with open_container(path) as container:
         assert container.format == "msgpack"
         assert container.manifest == {
-            "params/layer/kernel": TensorInfo(dtype="float32", shape=(3, 4)),
-            "params/layer/large": TensorInfo(dtype="float32", shape=(3, 4)),
-            "params/half": TensorInfo(dtype="bfloat16", shape=(2, 3)),
-            "params/none": TensorInfo(dtype="float16", shape=(0, 2)),
+            "tree/layer/kernel": TensorInfo(dtype="float32", shape=(3, 4)),
+            "tree/layer/large": TensorInfo(dtype="float32", shape=(3, 4)),
+            "tree/half": TensorInfo(dtype="bfloat16", shape=(2, 3)),
+            "tree/none": TensorInfo(dtype="float16", shape=(0, 2)),
             "step": TensorInfo(dtype="int32", shape=()),
             "list/1": TensorInfo(dtype="bool", shape=(2,)),
         }
@@ -65,11 +65,25 @@ def test_reads_what_the_package_wrote(tmp_path: Path) -> None:
             "list/0": 1,
             "wave": "extension 2",
         }
-        assert "params/layer/large" not in container.places  # in parts
-        assert np.array_equal(container.read("params/layer/kernel").numpy(), whole)
-        assert np.array_equal(container.read("params/layer/large").numpy(), whole)
-        assert torch.equal(container.read("params/half"), half)
+        assert "tree/layer/large" not in container.places  # in parts
+        assert np.array_equal(container.read("tree/layer/kernel").numpy(), whole)
+        assert np.array_equal(container.read("tree/layer/large").numpy(), whole)
+        assert torch.equal(container.read("tree/half"), half)
         assert container.read("step").item() == -7
+
+
+def test_the_weights_of_a_training_state(tmp_path: Path) -> None:
+    """As flax.training writes `checkpoint_0`, with averaged weights of somebody's own."""
+    weights = {"params": {"layer": array([1.0, 2.0])}}
+    state = {"params": weights, "ema": {"layer": array([3.0, 4.0])}, "step": 5}
+    path = packed(tmp_path / "x", state | {"opt_state": {"0": {"mu": array([0.0])}}})
+    with open_container(path) as container:
+        assert container.wrapper == ("params", "params")
+        assert container.read("layer").tolist() == [1, 2]
+        assert container.extras == {"ema": "1 arrays", "step": 5, "opt_state": "1 arrays"}
+    with open_container(path, prefer=("ema",)) as container:
+        assert container.wrapper == ("ema",)
+        assert container.read("layer").tolist() == [3, 4]
 
 
 @pytest.mark.parametrize("most", [2**30, 16])

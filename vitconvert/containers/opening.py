@@ -16,7 +16,6 @@ from vitconvert import formats
 from vitconvert.containers.container import Container
 from vitconvert.containers.format_modules import RescuedFormat, module_of
 from vitconvert.containers.shards import open_shards
-from vitconvert.containers.weights_files import distributed, is_distributed
 from vitconvert.errors import CorruptFile, SourceError, UnsafeFile, nearest
 
 if TYPE_CHECKING:
@@ -79,8 +78,12 @@ def _open_shard(path: Path, *, prefer: tuple[str, ...], rescue: bool) -> Contain
 
 
 def _open_file(path: Path, start: bytes, prefer: tuple[str, ...], rescue: bool) -> Container:
-    if _is_part(path):
-        raise distributed(path.parent)
+    if path.suffix == ".distcp":
+        raise SourceError(
+            "This is a part of a distributed checkpoint: each process wrote its own.",
+            evidence={"file": path},
+            hint=f"name the directory, {path.parent}, which says where each tensor lies.",
+        )
     members: Mapping[str, Member] = {}
     if start.startswith(_ZIP):
         # Late: modules for zip archives take a quarter of the time of all other imports.
@@ -94,13 +97,6 @@ def _open_file(path: Path, start: bytes, prefer: tuple[str, ...], rescue: bool) 
     if rescue and hasattr(module, "rescue_file"):
         return cast(RescuedFormat, module).rescue_file(path, members, prefer)
     return module.open_file(path, members, prefer)
-
-
-def _is_part(path: Path) -> bool:
-    """Whether a file is a part of a distributed checkpoint."""
-    if path.name == ".metadata":
-        return is_distributed({sibling.name for sibling in path.parent.iterdir()})
-    return path.suffix == ".distcp"
 
 
 def _is_index(start: bytes) -> bool:

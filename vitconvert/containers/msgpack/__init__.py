@@ -16,6 +16,7 @@ from typing import Any
 
 from vitconvert.containers.container import Container
 from vitconvert.containers.content import Content
+from vitconvert.containers.flax_trees import branch_of_weights
 from vitconvert.containers.format_modules import Array, Surroundings
 from vitconvert.containers.msgpack.reading import read_header
 
@@ -30,13 +31,17 @@ params = msgpack_restore(Path("flax_model.msgpack").read_bytes())"""
 _ARRAY = 1  # flax.serialization._MsgpackExtType.ndarray
 
 
-def open_file(path: Path, _members: object, _prefer: object) -> Container:
+def open_file(path: Path, _members: object, prefer: tuple[str, ...]) -> Container:
     """Read the tree of a msgpack file, and map the elements.
+
+    Args:
+        path: The file.
+        prefer: Keys of branches to try before "params".
 
     Raises:
         CorruptFile: The file is truncated or contradicts itself.
     """
-    return read_header(path)
+    return branch_of_weights(read_header(path), prefer)
 
 
 def write_file(
