@@ -1,6 +1,7 @@
 """llama.cpp: C++ that reads a tower, a projector and what is said of them from one GGUF file."""
 
 from collections.abc import Iterable
+from typing import ClassVar
 
 from vitconvert.conversion.project_config import put, written_config
 from vitconvert.conversion.target import Target, check_place, fit_target
@@ -11,6 +12,8 @@ from vitconvert.tables.table import Table
 
 class LlamaCpp(Program):
     """llama.cpp, of which no package of Python runs towers."""
+
+    packages: ClassVar[tuple[str, ...]] = ("llama.cpp",)
 
     def fit(self, table: Table, model: DescribedModel) -> Target:
         """With what the file's metadata say."""

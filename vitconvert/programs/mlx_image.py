@@ -26,6 +26,7 @@ _INSTALL = "mlx-image"
 class MlxImage(Program):
     """mlx-image's VisionTransformer, which has no configuration files."""
 
+    packages: ClassVar[tuple[str, ...]] = ("mlx-image",)
     one_file: ClassVar[bool] = True
     framework: ClassVar[str] = "mlx"
 

@@ -74,6 +74,8 @@ class Program:
     one_file: ClassVar[bool] = False
     # What it looks for under "format" in the header of safetensors.
     framework: ClassVar[str] = "pt"
+    # Packages that open weights with the names of its dialects; none: the project's own code.
+    packages: ClassVar[tuple[str, ...]] = ()
 
     def fit(self, table: Table, model: DescribedModel) -> Target:
         """How a dialect of the program holds a model, with the program's configuration file.

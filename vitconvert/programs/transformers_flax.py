@@ -1,6 +1,7 @@
 """The Flax classes of transformers 4, which have the `config.json` of the torch classes."""
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
@@ -16,6 +17,8 @@ _INSTALL = '"transformers<5" flax'
 
 class TransformersFlax(Transformers):
     """transformers 4 on JAX; release 5, which verifies, has no such classes."""
+
+    packages: ClassVar[tuple[str, ...]] = ("transformers 4 with flax",)
 
     def openers(self, config: ViTConfig) -> Mapping[str, Opener]:
         """Nothing that stands beside transformers 5."""
