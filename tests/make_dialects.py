@@ -13,6 +13,9 @@ BEGIN, END = "<!-- dialects: written by tests/make_dialects.py -->", "<!-- end o
 PROOF = {
     "timm": "timm",
     "hf": "transformers",
+    "hf_flax": "not verified; outputs of transformers 4's Flax classes",
+    "llama_cpp": "not verified; outputs of transformers from the same weights",
+    "mlx_image": "mlx-image",
     "jax": "timm's .npz loader; outputs of Google's Flax model",
     "big_vision": "timm's .npz loader; outputs of big_vision's Flax model",
     "jeonsworld": "not verified; outputs of its own model",

@@ -35,12 +35,15 @@ LETTERS = {
     "torchvision": "v",
     "vit-pytorch": "l",
     "open_clip": "o",
+    "mlxim": "m",
     # These compute nothing.
     "torch.load": "p",
     "numpy.load": "n",
     "safetensors.torch.load_file": "s",
+    "msgpack.unpackb": "f",
+    "gguf.GGUFReader": "g",
 }
-READERS = "pns"
+READERS = "pnsfg"
 _CONFIG = small_config(
     image_size=(8, 8),
     num_classes=1,

@@ -5,6 +5,7 @@ hand from their sources.
 """
 
 import json
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -193,6 +194,25 @@ def moco_v3() -> dict[str, dict[str, torch.Tensor]]:
     return {"state_dict": prefixed("module.base_encoder.", filled(meta_vit()))}
 
 
+def write_flax(folder: Path) -> Path:
+    """Hugging Face's Flax classes do not stand beside transformers 5: a file that they wrote."""
+    return Path(shutil.copytree(Path(__file__).parent / "flax" / "files" / "vit", folder))
+
+
+def write_mmproj(folder: Path) -> Path:
+    from tests.llama_cpp import writing
+
+    folder.mkdir()
+    return writing.write(folder / "mmproj.gguf", writing.clip(), writing.F32)
+
+
+def write_mlx(folder: Path) -> Path:
+    from tests.mlx import making
+
+    folder.mkdir()
+    return making.saved(folder / "model.safetensors", making.made())
+
+
 SOURCES: Mapping[str, Source] = {
     "timm": Source(title="ViT", write=write_timm),
     "timm NaFlex": Source(title="NaFlexVit at the size of its positions", write=write_naflex),
@@ -233,6 +253,9 @@ SOURCES: Mapping[str, Source] = {
         ),
         stated={"image_size": (24, 24)},
     ),
+    "hf_flax": Source(title="FlaxViTForImageClassification", write=write_flax),
+    "llama_cpp": Source(title="CLIP's tower", write=write_mmproj),
+    "mlx_image": Source(title="VisionTransformer", write=write_mlx, stated=STATED),
     "jax": Source(
         title="published .npz files",
         write=partial(

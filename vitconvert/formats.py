@@ -81,6 +81,27 @@ def _holds_keras(members: Collection[str]) -> bool:
     return {"config.json", "model.weights.h5"} <= set(members)
 
 
+def _begins_orbax(start: bytes) -> bool:
+    """What Orbax says of a tree, in JSON; the arrays lie beside it."""
+    return start.startswith(b'{"tree_metadata"')
+
+
+def _begins_dcp(start: bytes) -> bool:
+    """A pickle that names the class of what torch.distributed.checkpoint says of its parts."""
+    return start[:1] == b"\x80" and b"torch.distributed.checkpoint.metadata" in start
+
+
+def _begins_gguf(start: bytes) -> bool:
+    return start.startswith(b"GGUF")
+
+
+def _begins_msgpack(start: bytes) -> bool:
+    """A map, of 1 to 15 entries or of up to 2^16 or 2^32, whose first key is text."""
+    key = {0xDE: start[3:4], 0xDF: start[5:6]}.get(start[0], start[1:2])
+    is_map = 0x81 <= start[0] <= 0x8F or start[0] in (0xDE, 0xDF)
+    return is_map and (b"\xa0" <= key <= b"\xbf" or key in (b"\xd9", b"\xda"))
+
+
 FORMATS: tuple[Format, ...] = (
     Format(
         name="safetensors",
@@ -128,6 +149,34 @@ FORMATS: tuple[Format, ...] = (
         suffixes=(".keras",),
         holds=_holds_keras,
     ),
+    Format(
+        name="msgpack",
+        module="vitconvert.containers.msgpack",
+        suffixes=(".msgpack",),
+        standard=("flax_model.msgpack",),
+        begins=_begins_msgpack,
+        output="flax_model.msgpack",
+        sharded=True,
+    ),
+    Format(
+        name="gguf",
+        module="vitconvert.containers.gguf",
+        suffixes=(".gguf",),
+        begins=_begins_gguf,
+        output="mmproj.gguf",
+    ),
+    Format(
+        name="dcp",
+        module="vitconvert.containers.dcp",
+        suffixes=(),
+        begins=_begins_dcp,
+    ),
+    Format(
+        name="orbax",
+        module="vitconvert.containers.orbax",
+        suffixes=(),
+        begins=_begins_orbax,
+    ),
 )
 """In the order in which they are preferred where the same weights exist in several."""
 
@@ -137,8 +186,8 @@ JOINED = {"model.weights.h5": "task.weights.h5"}
 KerasHub keeps the head apart from what heads are put on.
 """
 
-FOREIGN_SUFFIXES = (".msgpack", ".onnx", ".gguf", ".tflite", ".ckpt.index", ".pb")
-"""Suffixes of weights in formats that are not read: TensorFlow's, Flax's, ONNX, quantised ones."""
+FOREIGN_SUFFIXES = (".onnx", ".tflite", ".ckpt.index", ".pb")
+"""Suffixes of weights in formats that are not read: TensorFlow's and ONNX."""
 
 
 def written_formats() -> dict[str, Format]:

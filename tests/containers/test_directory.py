@@ -4,13 +4,10 @@ import tempfile
 from pathlib import Path
 
 import pytest
-import torch
-import torch.distributed.checkpoint as dcp
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
-from vitconvert.containers import open_container, weights_in
+from vitconvert.containers import weights_in
 from vitconvert.errors import SourceError
 from vitconvert.sources.choosing import choose_weights
 
@@ -31,7 +28,7 @@ from vitconvert.sources.choosing import choose_weights
             ["mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_optim_states.pt"],
             "mp_rank_00_model_states.pt",
         ),
-        (["IN1K.pth.tar", "flax_model.msgpack.index.json"], "IN1K.pth.tar"),
+        (["IN1K.pth.tar", "model.onnx.index.json"], "IN1K.pth.tar"),
         (["x.safetensors.index.json", "x-1.safetensors"], "x.safetensors.index.json"),
         (["x.bin.index.json", "x.safetensors.index.json"], "x.safetensors.index.json"),
         (["vit.pth", "vit.safetensors", "vit.npz", "vit.pth.tar"], "vit.safetensors"),
@@ -113,7 +110,7 @@ def test_without_a_candidate_the_content_is_listed(tmp_path: Path) -> None:
         "error: source-not-found\n"
         "  The directory holds no weights file.\n"
         f"  directory   {tmp_path}\n"
-        "  looked for  *.safetensors *.pth *.pt *.bin *.ckpt *.pth.tar *.npz\n"
+        "  looked for  *.safetensors *.pth *.pt *.bin *.ckpt *.pth.tar *.npz *.msgpack *.gguf\n"
         "  found config.json\n"
         "  found model.safetensors, a broken link\n"
         "  found tf_model.h5"
@@ -130,32 +127,12 @@ def test_folders_that_hold_weights_are_named(tmp_path: Path) -> None:
         "error: source-not-found\n"
         "  The directory holds no weights file.\n"
         f"  directory   {tmp_path}\n"
-        "  looked for  *.safetensors *.pth *.pt *.bin *.ckpt *.pth.tar *.npz\n"
+        "  looked for  *.safetensors *.pth *.pt *.bin *.ckpt *.pth.tar *.npz *.msgpack *.gguf\n"
         "  found checkpoint-1\n"
         "  found checkpoint-2\n"
         "  found runs\n"
         "  hint: name a folder that holds some: checkpoint-1, checkpoint-2."
     )
-
-
-@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
-@pytest.mark.parametrize("name", ["", ".metadata", "__0_0.distcp"])
-def test_a_distributed_checkpoint_and_its_parts(tmp_path: Path, name: str) -> None:
-    checkpoint = {"model": {"weight": torch.randn(3, 5)}}
-    dcp.save(checkpoint, checkpoint_id=tmp_path / "step", no_dist=True)
-    (tmp_path / "step" / "meta.pt").touch()  # as Lightning adds
-    with pytest.raises(SourceError) as error:
-        weights_in(tmp_path / "step") if not name else open_container(tmp_path / "step" / name)
-    assert str(error.value) == (
-        "error: source-not-found\n"
-        "  This is a distributed checkpoint: each process wrote its part of the tensors.\n"
-        f"  directory  {tmp_path / 'step'}\n"
-        "  hint: torch makes one file of it: python -m torch.distributed.checkpoint.format_utils "
-        "dcp_to_torch DIRECTORY model.pth"
-    )
-    dcp_to_torch_save(tmp_path / "step", tmp_path / "model.pth")
-    read = open_container(tmp_path / "model.pth").read("weight")
-    assert torch.equal(read, checkpoint["model"]["weight"])
 
 
 def test_a_directory_that_is_none(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def _read_index(index: Path) -> dict[str, str]:
     for name, shard in weight_map.items():
         if not isinstance(shard, str) or not shard:
             raise CorruptFile(f"The index names no shard for {name!r}.", evidence={"file": index})
-        if _leads_out(shard):
+        if leads_out(shard):
             raise UnsafeFile(
                 "The index names a shard outside its own directory.",
                 evidence={"file": index, "shard": shard},
@@ -135,7 +135,8 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def _leads_out(shard: str) -> bool:
+def leads_out(shard: str) -> bool:
+    """Whether a name that a file gives leads out of its directory, on any system."""
     return any(
         path.is_absolute() or path.drive or path.root or ".." in path.parts
         for path in (PurePosixPath(shard), PureWindowsPath(shard))

@@ -7,6 +7,8 @@ from pathlib import Path
 from vitconvert.errors import SourceError
 from vitconvert.formats import INDEX, standard_names, suffixes
 
+METADATA = ".metadata"
+ORBAX = "_METADATA"  # of Orbax, beside the arrays
 _SHARD = re.compile(r"-\d+-of-\d+\.")
 # What training programs leave beside the weights.
 _NOT_WEIGHTS = re.compile(
@@ -38,11 +40,13 @@ def weights_among(names: Collection[str]) -> list[str]:
 
 
 def weights_in(directory: Path) -> Path:
-    """The one weights file, or index of shards, of a directory.
+    """The one weights file, or index of shards, of a directory; of a distributed one, `.metadata`.
+
+    Of Orbax, `_METADATA`.
 
     Raises:
-        SourceError: There is no such directory, or it holds no weights file, several without a
-            standard name, or a distributed checkpoint.
+        SourceError: There is no such directory, or it holds no weights file, or several without a
+            standard name.
     """
     if not directory.is_dir():
         raise SourceError("There is no such directory.", evidence={"path": directory})
@@ -51,23 +55,15 @@ def weights_in(directory: Path) -> Path:
     if len(found) == 1:
         return directory / found[0]
     if is_distributed(names):
-        raise distributed(directory)
+        return directory / METADATA
+    if ORBAX in names:
+        return directory / ORBAX
     raise _several(directory, found) if found else _none(directory)
 
 
 def is_distributed(names: Collection[str]) -> bool:
     """Whether torch.distributed.checkpoint wrote the files of a folder."""
-    return ".metadata" in names and any(name.endswith(".distcp") for name in names)
-
-
-def distributed(directory: Path) -> SourceError:
-    """The error for a checkpoint of which each process wrote a part."""
-    return SourceError(
-        "This is a distributed checkpoint: each process wrote its part of the tensors.",
-        evidence={"directory": directory},
-        hint="torch makes one file of it: python -m torch.distributed.checkpoint.format_utils "
-        "dcp_to_torch DIRECTORY model.pth",
-    )
+    return METADATA in names and any(name.endswith(".distcp") for name in names)
 
 
 def _known_suffixes() -> tuple[str, ...]:
@@ -84,7 +80,8 @@ def _none(directory: Path) -> SourceError:
         path.name if path.exists() else f"{path.name}, a broken link"
         for path in directory.iterdir()
     )
-    inside = {path.parent.name for path in directory.glob("*/*") if path.name.endswith(suffixes())}
+    ends = (*suffixes(), METADATA, ORBAX)
+    inside = {path.parent.name for path in directory.glob("*/*") if path.name.endswith(ends)}
     return SourceError(
         "The directory holds no weights file.",
         evidence={"directory": directory, "looked for": " ".join(f"*{s}" for s in suffixes())},

@@ -59,21 +59,35 @@ def zip_members(path: Path) -> dict[str, Member]:
         CorruptFile: The archive is truncated, or its directory contradicts the file.
         UnsafeFile: The members would inflate to far more than the size of the file.
     """
+    with path.open("rb") as file:
+        return members_of(path, file)
+
+
+def members_of(path: Path, file: BinaryIO) -> dict[str, Member]:
+    """The same for an archive that is open, or a part of a file; offsets count from its beginning.
+
+    Args:
+        path: The file, for messages.
+        file: The archive.
+
+    Raises:
+        CorruptFile, UnsafeFile: As `zip_members`.
+    """
+    size = file.seek(0, SEEK_END)
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(file) as archive:
             entries, begin = archive.infolist(), archive.start_dir
     except BROKEN_ZIP as error:
         raise CorruptFile(
             "The file begins as a zip archive, but its directory, at the end, cannot be read.",
-            evidence={"file": path, "reason": error, "found": f"{path.stat().st_size:,} bytes"},
+            evidence={"file": path, "reason": error, "found": f"{size:,} bytes"},
             meaning="The file is probably truncated.",
             hint="download it again.",
         ) from error
-    _refuse_bombs(path, entries)
+    _refuse_bombs(path, size, entries)
     _refuse_strange_entries(path, entries)
-    with path.open("rb") as file:
-        _check_end(path, file, begin, len(entries))
-        members = {entry.filename: _located(path, file, entry) for entry in entries}
+    _check_end(path, file, begin, len(entries))
+    members = {entry.filename: _located(path, file, entry) for entry in entries}
     _refuse_overlaps(path, entries, members, begin)
     return members
 
@@ -129,8 +143,7 @@ def reading(path: Path, member: Member) -> Iterator[None]:
         ) from error
 
 
-def _refuse_bombs(path: Path, entries: list[zipfile.ZipInfo]) -> None:
-    size = path.stat().st_size
+def _refuse_bombs(path: Path, size: int, entries: list[zipfile.ZipInfo]) -> None:
     inflated = sum(entry.file_size for entry in entries)
     if inflated > FREE_INFLATION + MOST_INFLATION * size:
         raise UnsafeFile(
