@@ -32,6 +32,8 @@ class Format:
         output: Name of the file of weights in an output; "" for a format that is only read.
         sharded: Whether its readers accept several files and an index.
         nested: Whether tensors may lie under a key, with other values beside them.
+        fills: Whether a directory with files of these names is one checkpoint of this format; the
+            first of the standard names is then the file to open.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Format:
     output: str = ""
     sharded: bool = False
     nested: bool = False
+    fills: Callable[[Collection[str]], bool] = _never
 
 
 def _begins_safetensors(start: bytes) -> bool:
@@ -71,6 +74,18 @@ def _holds_program(members: Collection[str]) -> bool:
 
 def _holds_checkpoint(members: Collection[str]) -> bool:
     return _holds_pickle(members) and not _holds_program(members)
+
+
+_DCP = b"torch.distributed.checkpoint.metadata"
+
+
+def _begins_dcp(start: bytes) -> bool:
+    """A pickle of torch.distributed.checkpoint.metadata.Metadata, in any protocol since 2."""
+    return start[:1] == b"\x80" and _DCP in start[:64]
+
+
+def _fills_dcp(names: Collection[str]) -> bool:
+    return ".metadata" in names and any(name.endswith(".distcp") for name in names)
 
 
 FORMATS: tuple[Format, ...] = (
@@ -106,6 +121,15 @@ FORMATS: tuple[Format, ...] = (
         holds=_holds_arrays,
         output="model.npz",
     ),
+    Format(
+        name="dcp",
+        module="vitconvert.containers.torch.distributed",
+        suffixes=(".distcp",),
+        standard=(".metadata",),
+        begins=_begins_dcp,
+        nested=True,
+        fills=_fills_dcp,
+    ),
 )
 """In the order in which they are preferred where the same weights exist in several."""
 
@@ -123,9 +147,19 @@ def suffixes() -> tuple[str, ...]:
     return tuple(dict.fromkeys(suffix for form in FORMATS for suffix in form.suffixes))
 
 
+def of_directory(names: Collection[str]) -> Format | None:
+    """The format of a directory that is one checkpoint, by the names of its files."""
+    return next((form for form in FORMATS if form.fills(names)), None)
+
+
+def directory_names() -> list[str]:
+    """The names of files that stand for the directory that they are in."""
+    return [form.standard[0] for form in FORMATS if form.fills is not _never]
+
+
 def standard_names() -> list[str]:
     """File names that libraries look for, best first: each name, then its index."""
-    names = (name for form in FORMATS for name in form.standard)
+    names = (name for form in FORMATS if form.fills is _never for name in form.standard)
     return [variant for name in names for variant in (name, name + INDEX)]
 
 

@@ -16,7 +16,6 @@ from vitconvert import formats
 from vitconvert.containers.container import Container
 from vitconvert.containers.format_modules import RescuedFormat, module_of
 from vitconvert.containers.shards import open_shards
-from vitconvert.containers.weights_files import distributed, is_distributed
 from vitconvert.errors import CorruptFile, SourceError, UnsafeFile, nearest
 
 if TYPE_CHECKING:
@@ -84,8 +83,8 @@ def _open_shard(path: Path, *, prefer: tuple[str, ...], rescue: bool) -> Contain
 
 
 def _open_file(path: Path, start: bytes, prefer: tuple[str, ...], rescue: bool) -> Container:
-    if _is_part(path):
-        raise distributed(path.parent)
+    if path.suffix == ".distcp":
+        raise _part(path)
     members: Mapping[str, Member] = {}
     if start.startswith(_ZIP):
         # Late: modules for zip archives take a quarter of the time of all other imports.
@@ -101,11 +100,12 @@ def _open_file(path: Path, start: bytes, prefer: tuple[str, ...], rescue: bool) 
     return module.open_file(path, members, prefer)
 
 
-def _is_part(path: Path) -> bool:
-    """Whether a file is a part of a distributed checkpoint."""
-    if path.name == ".metadata":
-        return is_distributed({sibling.name for sibling in path.parent.iterdir()})
-    return path.suffix == ".distcp"
+def _part(path: Path) -> SourceError:
+    return SourceError(
+        "This is a part of a distributed checkpoint: what one process wrote of the tensors.",
+        evidence={"file": path},
+        hint=f"name its directory, {path.parent}, with all parts and .metadata in it.",
+    )
 
 
 def _is_index(start: bytes) -> bool:
