@@ -88,6 +88,10 @@ def _fills_dcp(names: Collection[str]) -> bool:
     return ".metadata" in names and any(name.endswith(".distcp") for name in names)
 
 
+def _begins_orbax(start: bytes) -> bool:
+    return start.lstrip()[:1] == b"{" and b'"tree_metadata"' in start[:64]
+
+
 FORMATS: tuple[Format, ...] = (
     Format(
         name="safetensors",
@@ -129,6 +133,15 @@ FORMATS: tuple[Format, ...] = (
         begins=_begins_dcp,
         nested=True,
         fills=_fills_dcp,
+    ),
+    Format(
+        name="orbax",
+        module="vitconvert.containers.orbax",
+        suffixes=(),
+        standard=("_METADATA",),
+        begins=_begins_orbax,
+        nested=True,
+        fills=lambda names: "_METADATA" in names,
     ),
 )
 """In the order in which they are preferred where the same weights exist in several."""

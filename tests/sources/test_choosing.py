@@ -55,8 +55,8 @@ error: source-not-found
   org/repo holds no weights that vitconvert reads.
   flax_model.msgpack
   tf_model.h5
-  hint: safetensors, torch (.pth, .pt, .bin, .ckpt, .pth.tar), torchscript (.pt) and npz \
-are read.""",
+  hint: safetensors, torch (.pth, .pt, .bin, .ckpt, .pth.tar), torchscript (.pt), npz, \
+dcp (.distcp) and orbax are read.""",
         ),
         (
             ["base/model.safetensors", "README.md"],

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from vitconvert.errors import SourceError
-from vitconvert.formats import INDEX, of_directory, standard_names, suffixes
+from vitconvert.formats import INDEX, directory_names, of_directory, standard_names, suffixes
 
 _SHARD = re.compile(r"-\d+-of-\d+\.")
 # What training programs leave beside the weights.
@@ -69,7 +69,8 @@ def _none(directory: Path) -> SourceError:
         path.name if path.exists() else f"{path.name}, a broken link"
         for path in directory.iterdir()
     )
-    inside = {path.parent.name for path in directory.glob("*/*") if path.name.endswith(suffixes())}
+    ends = (*suffixes(), *directory_names())
+    inside = {path.parent.name for path in directory.glob("*/*") if path.name.endswith(ends)}
     return SourceError(
         "The directory holds no weights file.",
         evidence={"directory": directory, "looked for": " ".join(f"*{s}" for s in suffixes())},
