@@ -49,14 +49,14 @@ error: source-not-found
   hint: choose one: hf:org/repo/model_v1.npz""",
         ),
         (
-            ["tf_model.h5", "flax_model.msgpack", "README.md"],
+            ["vit.tflite", "flax_model.msgpack", "README.md"],
             """\
 error: source-not-found
   org/repo holds no weights that vitconvert reads.
   flax_model.msgpack
-  tf_model.h5
+  vit.tflite
   hint: safetensors, torch (.pth, .pt, .bin, .ckpt, .pth.tar), torchscript (.pt), npz, \
-dcp (.distcp) and orbax are read.""",
+hdf5 (.h5), keras, dcp (.distcp) and orbax are read.""",
         ),
         (
             ["base/model.safetensors", "README.md"],
