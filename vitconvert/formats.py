@@ -32,6 +32,8 @@ class Format:
         output: Name of the file of weights in an output; "" for a format that is only read.
         sharded: Whether its readers accept several files and an index.
         nested: Whether tensors may lie under a key, with other values beside them.
+        fills: Whether a directory with files of these names is one checkpoint of this format; the
+            first of the standard names is then the file to open.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Format:
     output: str = ""
     sharded: bool = False
     nested: bool = False
+    fills: Callable[[Collection[str]], bool] = _never
 
 
 def _begins_safetensors(start: bytes) -> bool:
@@ -81,14 +84,20 @@ def _holds_keras(members: Collection[str]) -> bool:
     return {"config.json", "model.weights.h5"} <= set(members)
 
 
-def _begins_orbax(start: bytes) -> bool:
-    """What Orbax says of a tree, in JSON; the arrays lie beside it."""
-    return start.startswith(b'{"tree_metadata"')
+_DCP = b"torch.distributed.checkpoint.metadata"
 
 
 def _begins_dcp(start: bytes) -> bool:
-    """A pickle that names the class of what torch.distributed.checkpoint says of its parts."""
-    return start[:1] == b"\x80" and b"torch.distributed.checkpoint.metadata" in start
+    """A pickle of torch.distributed.checkpoint.metadata.Metadata, in any protocol since 2."""
+    return start[:1] == b"\x80" and _DCP in start[:64]
+
+
+def _fills_dcp(names: Collection[str]) -> bool:
+    return ".metadata" in names and any(name.endswith(".distcp") for name in names)
+
+
+def _begins_orbax(start: bytes) -> bool:
+    return start.lstrip()[:1] == b"{" and b'"tree_metadata"' in start[:64]
 
 
 def _begins_gguf(start: bytes) -> bool:
@@ -167,15 +176,21 @@ FORMATS: tuple[Format, ...] = (
     ),
     Format(
         name="dcp",
-        module="vitconvert.containers.dcp",
-        suffixes=(),
+        module="vitconvert.containers.torch.distributed",
+        suffixes=(".distcp",),
+        standard=(".metadata",),
         begins=_begins_dcp,
+        nested=True,
+        fills=_fills_dcp,
     ),
     Format(
         name="orbax",
         module="vitconvert.containers.orbax",
         suffixes=(),
+        standard=("_METADATA",),
         begins=_begins_orbax,
+        nested=True,
+        fills=lambda names: "_METADATA" in names,
     ),
 )
 """In the order in which they are preferred where the same weights exist in several."""
@@ -200,9 +215,19 @@ def suffixes() -> tuple[str, ...]:
     return tuple(dict.fromkeys(suffix for form in FORMATS for suffix in form.suffixes))
 
 
+def of_directory(names: Collection[str]) -> Format | None:
+    """The format of a directory that is one checkpoint, by the names of its files."""
+    return next((form for form in FORMATS if form.fills(names)), None)
+
+
+def directory_names() -> list[str]:
+    """The names of files that stand for the directory that they are in."""
+    return [form.standard[0] for form in FORMATS if form.fills is not _never]
+
+
 def standard_names() -> list[str]:
     """File names that libraries look for, best first: each name, then its index."""
-    names = (name for form in FORMATS for name in form.standard)
+    names = (name for form in FORMATS if form.fills is _never for name in form.standard)
     return [variant for name in names for variant in (name, name + INDEX)]
 
 

@@ -74,11 +74,7 @@ def _open_shard(path: Path, *, prefer: tuple[str, ...], rescue: bool) -> Contain
 
 def _open_file(path: Path, start: bytes, prefer: tuple[str, ...], rescue: bool) -> Container:
     if path.suffix == ".distcp":
-        raise SourceError(
-            "This is a part of a distributed checkpoint: each process wrote its own.",
-            evidence={"file": path},
-            hint=f"name the directory, {path.parent}, which says where each tensor lies.",
-        )
+        raise _part(path)
     members: Mapping[str, Member] = {}
     if start.startswith(_ZIP):
         # Late: modules for zip archives take a quarter of the time of all other imports.
@@ -92,6 +88,14 @@ def _open_file(path: Path, start: bytes, prefer: tuple[str, ...], rescue: bool) 
     if rescue and hasattr(module, "rescue_file"):
         return cast(RescuedFormat, module).rescue_file(path, members, prefer)
     return module.open_file(path, members, prefer)
+
+
+def _part(path: Path) -> SourceError:
+    return SourceError(
+        "This is a part of a distributed checkpoint: what one process wrote of the tensors.",
+        evidence={"file": path},
+        hint=f"name its directory, {path.parent}, with all parts and .metadata in it.",
+    )
 
 
 def _is_index(start: bytes) -> bool:

@@ -5,10 +5,8 @@ from collections.abc import Collection
 from pathlib import Path
 
 from vitconvert.errors import SourceError
-from vitconvert.formats import INDEX, standard_names, suffixes
+from vitconvert.formats import INDEX, directory_names, of_directory, standard_names, suffixes
 
-METADATA = ".metadata"
-ORBAX = "_METADATA"  # of Orbax, beside the arrays
 _SHARD = re.compile(r"-\d+-of-\d+\.")
 # What training programs leave beside the weights.
 _NOT_WEIGHTS = re.compile(
@@ -29,7 +27,7 @@ def weights_among(names: Collection[str]) -> list[str]:
     for name in standard_names():
         if name in names:
             return [name]
-    if is_distributed(names):
+    if of_directory(names):
         return []
     known = _known_suffixes()
     found = sorted(n for n in names if n.endswith(known) and not _NOT_WEIGHTS.match(n))
@@ -40,9 +38,7 @@ def weights_among(names: Collection[str]) -> list[str]:
 
 
 def weights_in(directory: Path) -> Path:
-    """The one weights file, or index of shards, of a directory; of a distributed one, `.metadata`.
-
-    Of Orbax, `_METADATA`.
+    """The one weights file, index of shards or header of a whole directory.
 
     Raises:
         SourceError: There is no such directory, or it holds no weights file, or several without a
@@ -54,16 +50,9 @@ def weights_in(directory: Path) -> Path:
     found = weights_among(names)
     if len(found) == 1:
         return directory / found[0]
-    if is_distributed(names):
-        return directory / METADATA
-    if ORBAX in names:
-        return directory / ORBAX
+    if form := of_directory(names):
+        return directory / form.standard[0]
     raise _several(directory, found) if found else _none(directory)
-
-
-def is_distributed(names: Collection[str]) -> bool:
-    """Whether torch.distributed.checkpoint wrote the files of a folder."""
-    return METADATA in names and any(name.endswith(".distcp") for name in names)
 
 
 def _known_suffixes() -> tuple[str, ...]:
@@ -80,7 +69,7 @@ def _none(directory: Path) -> SourceError:
         path.name if path.exists() else f"{path.name}, a broken link"
         for path in directory.iterdir()
     )
-    ends = (*suffixes(), METADATA, ORBAX)
+    ends = (*suffixes(), *directory_names())
     inside = {path.parent.name for path in directory.glob("*/*") if path.name.endswith(ends)}
     return SourceError(
         "The directory holds no weights file.",

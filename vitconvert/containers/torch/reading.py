@@ -97,9 +97,7 @@ class CheckpointReader(PickleReader):
                 return _quantised(kind, {**own, "dtype": dtype})
             case name, (*_, dict(), dict()) if name == TENSOR:
                 return OddTensor("is marked as conjugated or negated, which is not read here.")
-            case name, (*typed, Global(dtype)) if name == UNTYPED_TENSOR and _DTYPE.fullmatch(
-                dtype
-            ):
+            case name, (*typed, Global(dtype)) if name == UNTYPED_TENSOR and is_dtype(dtype):
                 untyped = super().described(Global(TENSOR), tuple(typed))
                 assert isinstance(untyped, StoredTensor)
                 return replace(untyped, storage=_viewed(untyped.storage, dtype[6:]))
@@ -135,8 +133,12 @@ class CheckpointReader(PickleReader):
 
 
 def _is_known(name: str) -> bool:
-    patterns = (_DTYPE, _SCHEMES)
-    return name in _KNOWN or _is_torchao(name) or any(p.fullmatch(name) for p in patterns)
+    return name in _KNOWN or _is_torchao(name) or is_dtype(name) or bool(_SCHEMES.fullmatch(name))
+
+
+def is_dtype(name: str) -> bool:
+    """Whether a name is that of a dtype of torch."""
+    return _DTYPE.fullmatch(name) is not None
 
 
 def _is_torchao(name: str) -> bool:
