@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from vitconvert.config import Config
+from vitconvert.config import Config, ViTConfig
 from vitconvert.errors import NotRepresentable, some
 from vitconvert.tables.axes import Axes
 from vitconvert.tables.binding import Binding, Link, links_of
@@ -48,6 +48,7 @@ class Assembly:
     axes: Axes
     pieces: tuple[Piece, ...]
     fill: tuple[float, ...] = (0.0,)  # without pieces: one number, or one for each first step
+    dtype: str = ""  # without pieces, where it is not that of the others
 
     def __str__(self) -> str:
         if not self.pieces:
@@ -108,11 +109,13 @@ def _inert(table: Table, config: Config) -> Iterable[Assembly]:
     first = table.first_texts(config)
     for key, layout in table.empty:
         yield Assembly(key.write({}, first), layout, ())
-    for key, value, layout in table.constants:
-        yield Assembly(key.write({}, first), layout, (), (value,))
+    for key, value, layout, dtype in table.constants:
+        yield Assembly(key.write({}, first), layout, (), (value,), dtype)
     for key, constant in table.holds:
         for i in range(config.depth if key.indices else 1):
-            yield Assembly(key.write({"i": i}, first), constant.axes, (), constant.numbers)
+            yield Assembly(
+                key.write({"i": i}, first), constant.axes, (), constant.along(config.axes())
+            )
 
 
 def plan_back(links: Mapping[str, Iterable[Link]], sizes: Mapping[str, int]) -> Plan:
@@ -151,6 +154,7 @@ def check_rows(table: Table, config: Config) -> None:
 
 def _links_for(table: Table, config: Config) -> Iterator[Link]:
     first = table.first_texts(config)
+    prefix = config.num_prefix_tokens if isinstance(config, ViTConfig) else 0
     for name, several in instances(config).items():
         if not several:
             continue
@@ -159,7 +163,7 @@ def _links_for(table: Table, config: Config) -> Iterator[Link]:
         parts = [(n, i.key) for n, i in enumerate(alternative.items) if isinstance(i, Part)]
         for one in several:
             keys = {n: key.write(one.indices, first) for n, key in parts}
-            yield from links_of(alternative, one, keys)
+            yield from links_of(alternative, one, keys, prefix)
 
 
 def _our_steps(link: Link) -> Steps:

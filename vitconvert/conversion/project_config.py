@@ -56,10 +56,13 @@ def _defaults(mapping: ConfigFile, their_config: Mapping[str, Any]) -> dict[str,
 
 
 def look_up(config: Mapping[str, Any], path: str) -> Any:
-    """What stands at a dotted path, or None."""
+    """What stands at a dotted path, or None; of a list, `[:2]` takes the first two."""
     value: Any = config
     for step in path.split("."):
-        value = value.get(step) if isinstance(value, Mapping) else None
+        key, _, most = step.removesuffix("]").partition("[:")
+        value = value.get(key) if isinstance(value, Mapping) else None
+        if most:
+            value = value[: int(most)] if isinstance(value, list) else None
     return value
 
 
@@ -106,7 +109,7 @@ def their_word(table: Table, field: str, value: Any) -> Any:
     if theirs is not None:
         return theirs == "true" if theirs in ("true", "false") else theirs
     if isinstance(value, tuple):
-        return value[0] if len(set(value)) == 1 else list(value)
+        return value[0] if len(value) > 1 == len(set(value)) else list(value)
     return value
 
 

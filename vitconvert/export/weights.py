@@ -96,7 +96,7 @@ def weights_files(
     """
     form = written_formats()[table.container]
     name = form.output
-    files = split(name, infos, most)
+    files = _in_own_files(table, name, infos) if table.files else split(name, infos, most)
     if most is not None and (not form.sharded or program_of(table).one_file):
         raise UsageError(
             f"{table.title} is read from one file, {name}.",
@@ -104,6 +104,17 @@ def weights_files(
             hint="transformers reads several: --to hf.",
         )
     return files
+
+
+def _in_own_files(
+    table: Table, first: str, infos: Mapping[str, TensorInfo]
+) -> dict[str, list[str]]:
+    """The files that the project keeps tensors in; one without tensors is not written."""
+    found: dict[str, list[str]] = {first: []}
+    for name in infos:
+        of = (file for file, begin in table.files.items() if name.startswith(begin))
+        found.setdefault(next(of, first), []).append(name)
+    return found
 
 
 def write_weights(
@@ -135,14 +146,17 @@ def write_weights(
     files = weights_files(table, infos, most)
     surroundings = Surroundings(
         # transformers refuses safetensors that do not say which framework they are for.
-        metadata={**metadata, "format": "pt"},
+        metadata={**metadata, "format": table.framework},
         wrapper=table.wrapper,
         extras=table.beside,
     )
     module = written_module(table.container)
-    return write_shards(
-        directory / written_formats()[table.container].output,
-        contents,
-        shards=files,
-        write=lambda path, part: module.write_file(path, part, surroundings, read_soon),
-    )
+
+    def write(path: Path, part: Mapping[str, Content]) -> str:
+        return module.write_file(path, part, surroundings, read_soon)
+
+    if table.files:
+        parts = {file: {name: contents[name] for name in names} for file, names in files.items()}
+        return {file: write(directory / file, part) for file, part in parts.items()}
+    first = directory / written_formats()[table.container].output
+    return write_shards(first, contents, shards=files, write=write)

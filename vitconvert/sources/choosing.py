@@ -6,7 +6,7 @@ from typing import Any
 
 from vitconvert.containers import weights_among
 from vitconvert.errors import SourceError, nearest
-from vitconvert.formats import FOREIGN_SUFFIXES, in_words, suffixes
+from vitconvert.formats import FOREIGN_SUFFIXES, JOINED, in_words, suffixes
 from vitconvert.sources.located import COMPANIONS, TOKENIZERS
 
 
@@ -69,6 +69,8 @@ def tokenizer(weights: str, names: Collection[str], config: Mapping[str, Any]) -
 
 
 def companions(weights: str, names: Collection[str]) -> list[str]:
-    """The configuration files beside the weights."""
-    folder = PurePosixPath(weights).parent
-    return [path for name in COMPANIONS if (path := str(folder / name)) in names]
+    """The configuration files beside the weights, and the file with the rest of the tensors."""
+    place = PurePosixPath(weights)
+    beside = (*COMPANIONS, JOINED.get(place.name, place.name))
+    paths = [str(place.parent / name) for name in beside]
+    return [path for path in paths if path in names and path != weights]

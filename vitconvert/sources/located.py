@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
+from vitconvert.formats import JOINED
+
 CONFIGS = ("config.json", "open_clip_config.json")
 PREPROCESSORS = ("preprocessor_config.json", "processor_config.json")  # of transformers 4 and 5
 OWN = "vitconvert.json"
@@ -15,7 +17,8 @@ TOKENIZERS = (
     *("vocab.json", "merges.txt", "vocab.txt", "spiece.model", "tokenizer.model"),
     "sentencepiece.bpe.model",
 )
-COMPANIONS = (*CONFIGS, *PREPROCESSORS, OWN, ADAPTER)
+TASK = "task.json"  # of KerasHub: the config.json of a backbone, and its head
+COMPANIONS = (*CONFIGS, TASK, *PREPROCESSORS, OWN, ADAPTER)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,11 +112,16 @@ class Companions(TypedDict):
 def beside(directory: Path) -> Companions:
     """The `config`, `preprocessor`, `own` and `adapter` fields for weights in a directory."""
     return {
-        "config": _first(directory, CONFIGS),
+        "config": _first(directory, (TASK, *CONFIGS) if _has_task(directory) else CONFIGS),
         "preprocessor": _first(directory, PREPROCESSORS),
         "own": _first(directory, (OWN,)),
         "adapter": _first(directory, (ADAPTER,)),
     }
+
+
+def _has_task(directory: Path) -> bool:
+    """Whether `task.json` is KerasHub's: the tensors that it is about are beside it."""
+    return any((directory / name).exists() for name in JOINED.values())
 
 
 def _first(directory: Path, names: tuple[str, ...]) -> Path | None:

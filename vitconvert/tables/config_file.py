@@ -194,6 +194,8 @@ class _SectionReader:
 
     def conditionals(self, name: str) -> Iterator[Conditional]:
         for key, value in self.subsection(name).items():
+            if value == []:  # false is a constant here
+                continue
             try:
                 written = _parse_written(value, self.reader.describes)
                 yield parse_conditional(key, written, config_words(self.reader.describes))

@@ -17,6 +17,7 @@ from vitconvert.tables.templates import Index, Words, skeleton_of
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
 STACKED = "layer"  # the axis along which blocks are stacked in one array; its size is the depth
+PREFIX = "prefix"  # class token and registers, of which rows take some; the tensors tell how many
 _TOKEN = re.compile(r"[^\s(),|:=\[\]]+")
 
 
@@ -117,7 +118,10 @@ def _problems(tensor: CanonicalTensor, alternative: Alternative) -> Iterator[str
         ours = ours.without(ours.names[0])
     for part in alternative.parts:
         yield from _of_indices(tensor, part)
-        yield from _of_axes(set(ours.names), part)
+        rest = part.selection is not None and part.selection.rest
+        if rest and alternative.joined:
+            yield "cat joins single steps of theirs, and this takes several"
+        yield from _of_axes(set(ours.step.names if rest else ours.names), part)
         if part.selection and part.axes:
             yield from _of_selection(part.selection, part.axes)
 
@@ -156,6 +160,11 @@ def _of_selection(selection: Selection, axes: Axes) -> Iterator[str]:
     if axis == STACKED:
         if not isinstance(step, Index) or Dim((STACKED,)) not in axes.dims:
             yield f"{STACKED!r} is a dimension of its own, and an index such as {{i}} selects on it"
+    elif axis == PREFIX:
+        if isinstance(step, Index):
+            yield f"a number selects along {PREFIX!r}"
+    elif selection.rest:
+        yield f"only of {PREFIX!r} can the rest be taken"
     elif axis not in FIXED_AXES:
         yield f"nothing tells the size of the axis {axis!r}; blocks are stacked along {STACKED!r}"
     elif isinstance(step, Index) or step >= FIXED_AXES[axis]:

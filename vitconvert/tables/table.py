@@ -41,6 +41,7 @@ class Table:
     layouts: tuple[str, ...]  # what is written in its place: the first that fits
     allowed_as: str  # the step whose permission it takes to write it, if it is not named
     install: str  # what to install to open it; "" says nothing
+    framework: str  # whose tensors its safetensors say they are
     requires: tuple[tuple[str, ...], ...]  # of each group, one row must be found
     reader: TableReader = field(repr=False)
 
@@ -88,9 +89,14 @@ class Table:
         return tuple(self.reader.empty())
 
     @functools.cached_property
-    def constants(self) -> tuple[tuple[Template, float, Axes], ...]:
+    def constants(self) -> tuple[tuple[Template, float, Axes, str], ...]:
         """Tensors that the project's class holds, and that play no part."""
         return tuple(self.reader.constants())
+
+    @functools.cached_property
+    def files(self) -> Mapping[str, str]:
+        """Files that are written beside the first, and how the keys in each begin."""
+        return dict(self.reader.files())
 
     @functools.cached_property
     def first(self) -> tuple[Conditional, ...]:
@@ -189,6 +195,7 @@ def table_of(reader: TableReader) -> Table:
         layouts=reader.layouts(),
         allowed_as=reader.text("dialect", "allowed_as", ""),
         install=reader.text("dialect", "install", ""),
+        framework=reader.text("dialect", "framework", "pt"),
         requires=reader.requires(),
         reader=reader,
     )

@@ -5,6 +5,7 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import replace
+from pathlib import PurePath
 from typing import Any
 
 from vitconvert.config import Kind, ViTConfig, field_names
@@ -38,6 +39,7 @@ _SECTIONS = (
     "holds",
     "empty",
     "constants",
+    "files",
     "config",
     "ask",
     "config_json",
@@ -64,6 +66,7 @@ _DIALECT_KEYS = (
     "layouts",
     "allowed_as",
     "install",
+    "framework",
 )
 
 # What stands under a key of [preprocessing]; a text under any other.
@@ -153,7 +156,7 @@ class TableReader:
         """Words, with the text that some models are written with."""
         words = self.words
         for key, text in self.section("words").items():
-            if " " not in key:
+            if " " not in key or text is False:
                 continue
             first = self.conditional(f'words."{key}"', key, text, config_words(self.describes))
             if text not in words.get(first.name, ()):
@@ -296,19 +299,21 @@ class TableReader:
                 raise self.error(f'empty."{key}"', "expected one key, and axes of which one is 0")
             yield template, layout
 
-    def constants(self) -> Iterator[tuple[Template, float, Axes]]:
+    def constants(self) -> Iterator[tuple[Template, float, Axes, str]]:
         """Tensors that are written and play no part."""
         ignored = [template for template, _ in self.ignore()]
         for key, text in self.section("constants").items():
             place = f'constants."{key}"'
-            value, _, axes = str(text).partition(" : ")
+            value, axes, dtype = (*str(text).split(" : "), "", "")[:3]
             try:
                 template = self.template("constants", key)
-                constant = template, float(value), parse_axes(axes)
+                constant = template, float(value), parse_axes(axes), dtype
             except ValueError as error:
                 raise self.error(place, f'{error}; expected such as "0 : 1 width"') from None
             if template.indices or all(i.match(template.write({})) is None for i in ignored):
                 raise self.error(place, "expected one key, which an entry of [ignore] explains")
+            if dtype not in ("", "int64"):
+                raise self.error(place, f"{dtype!r} is not int64, the one dtype that can be said")
             yield constant
 
     def text_towers(self) -> Iterator[Conditional]:
@@ -330,6 +335,13 @@ class TableReader:
                 problem = f"{word!r} is no field or property of {self.describes.__name__}"
                 raise self.error(f'numbers."{key}"', problem)
             yield key, word
+
+    def files(self) -> Iterator[tuple[str, str]]:
+        """A file beside the first, and how the keys in it begin."""
+        for name, begin in self.section("files").items():
+            if not isinstance(begin, str) or not begin or PurePath(name).name != name:
+                raise self.error(f'files."{name}"', "expected how the keys in this file begin")
+            yield name, begin
 
     def template(self, section: str, key: str, kind: str = "{p}") -> Template:
         """The key of an entry, with what {p} stands for."""

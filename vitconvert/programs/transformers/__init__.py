@@ -42,7 +42,8 @@ class Transformers(Program):
         # CLIP's projection is a head without labels.
         if "ForImageClassification" in written["architectures"][0]:
             written |= _labels(model.config, model.labels)
-        return fit_target(table, model.config, written, text=model.text)
+        fitted = fit_target(table, model.config, written, text=model.text)
+        return normalising(fitted, model.preprocessing) if "norm_mean" in written else fitted
 
     def companions(
         self, target: Target, preprocessing: Preprocessing | None, dtypes: Iterable[str]
@@ -57,6 +58,9 @@ class Transformers(Program):
         self, name: str, config: dict[str, Any], preprocessing: Preprocessing
     ) -> CompanionFiles:
         """Photographs have a file of their own."""
+        if "norm_mean" in config:  # the model does it
+            zero, one = ((number,) * preprocessing.channels for number in (0.0, 1.0))
+            preprocessing = replace(preprocessing, mean=zero, std=one, normalize=False)
         processor, departures = _processor(preprocessing, patches=_reads_patches(config))
         if processor is None:
             return CompanionFiles(files={name: config}, departures=departures)
@@ -112,27 +116,44 @@ class Transformers(Program):
         return [_with_texts(example, target) if target.text else example]
 
 
+def normalising(target: Target, preprocessing: Preprocessing | None) -> Target:
+    """A model that normalises pixels itself, as the source's project does, or not at all."""
+    mean = preprocessing.mean if preprocessing else (0.0,) * 3
+    std = preprocessing.std if preprocessing else (1.0,) * 3
+    said = target.table.preprocessing
+    filled = {said["mean_in"]: mean, said["std_in"]: std}
+    assemblies = tuple(
+        next((replace(a, fill=n) for end, n in filled.items() if a.target.endswith(end)), a)
+        for a in target.plan.assemblies
+    )
+    their_config = {**target.their_config, "norm_mean": list(mean), "norm_std": list(std)}
+    plan = replace(target.plan, assemblies=assemblies)
+    return replace(target, plan=plan, their_config=their_config)
+
+
 def auto_model_opener(directory: Path) -> "Callable[[Tensor], Tensor]":
     """Open a directory of timm's with the wrapper that transformers has for them."""
     from transformers import AutoConfig, AutoModel, AutoModelForImageClassification
 
+    from vitconvert.programs.reference import as_tokens
     from vitconvert.programs.transformers.loading import load_all
 
     config = AutoConfig.from_pretrained(directory)
     kind = AutoModelForImageClassification if config.num_labels else AutoModel
     model = load_all(kind, directory)
     output = "logits" if config.num_labels else "pooler_output"
-    return lambda images: getattr(model(images), output)
+    return lambda images: as_tokens(getattr(model(images), output))
 
 
 def _open_named_class(directory: Path) -> "Callable[[Tensor], Tensor]":
     from vitconvert.programs.transformers.both_towers import open_directory
     from vitconvert.programs.transformers.loading import load_named_class
-    from vitconvert.programs.transformers.reference import run
+    from vitconvert.programs.transformers.reference import behind_normalisation, run
 
     if _has_both(directory):
         return open_directory(directory).images
     model = load_named_class(directory)
+    behind_normalisation(model)
     return lambda images: run(model, images)
 
 
