@@ -34,6 +34,7 @@ from tests.small_models import randomise
 from tests.spelling import google_arrays
 from tests.tables.specimens.google import big_vision, jeonsworld
 from tests.tables.specimens.specimen import fill
+from tests.tables.specimens.windows import image_encoder, vitdet_shapes
 
 STATED = {"num_heads": HEADS}
 
@@ -69,12 +70,39 @@ def write_transformers(folder: Path, *, family: str, task: str, **changes: Any) 
     return folder
 
 
+def write_both_towers(folder: Path, *, family: str, **changes: Any) -> Path:
+    sizes = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 3}
+    sizes |= {"intermediate_size": 72}
+    text = sizes | {"vocab_size": 50, "max_position_embeddings": 7}
+    text |= {"bos_token_id": 1, "eos_token_id": 49}
+    vision = sizes | {"num_hidden_layers": 11, "image_size": 24, "patch_size": 8}
+    kind = getattr(transformers, f"{family}Config")
+    model = getattr(transformers, f"{family}Model")
+    randomised(model(kind(text_config=text, vision_config=vision, **changes))).save_pretrained(
+        folder
+    )
+    return folder
+
+
 def write_naflex(folder: Path) -> Path:
     sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 48, "depth": 11, "num_heads": 3}
     sizes |= {"pos_embed_grid_size": [4, 4]}
     model = timm.create_model("naflexvit_base_patch16_siglip", **sizes)
     timm.models.save_for_hf(randomised(model), str(folder), model_args=sizes)
     return folder
+
+
+def write_relpos(folder: Path) -> Path:
+    sizes = {"img_size": 48, "embed_dim": 48, "depth": 11, "num_heads": 3}
+    model = timm.create_model("vit_relpos_medium_patch16_cls_224", num_classes=7, **sizes)
+    timm.models.save_for_hf(randomised(model), str(folder), model_args=sizes)
+    return folder
+
+
+def sam() -> dict[str, torch.Tensor]:
+    """Whole, as published: the image encoder beside the others."""
+    tensors = prefixed("image_encoder.", randomised(image_encoder()).state_dict())
+    return tensors | filled({"prompt_encoder.no_mask_embed.weight": (1, 8)})
 
 
 def deepseek() -> dict[str, torch.Tensor]:
@@ -178,6 +206,12 @@ SOURCES: Mapping[str, Source] = {
             write_transformers, family="CLIPVision", task="ModelWithProjection", projection_dim=20
         ),
     ),
+    "hf CLIPModel": Source(
+        title="CLIPModel", write=partial(write_both_towers, family="CLIP", projection_dim=20)
+    ),
+    "hf SiglipModel": Source(
+        title="SiglipModel", write=partial(write_both_towers, family="Siglip")
+    ),
     "hf DINOv2": Source(
         title="Dinov2Model",
         write=partial(write_transformers, family="Dinov2", task="Model", mlp_ratio=2),
@@ -186,6 +220,7 @@ SOURCES: Mapping[str, Source] = {
         title="DINOv3ViTModel",
         write=partial(write_transformers, family="DINOv3ViT", task="Model", num_register_tokens=4),
     ),
+    "timm RelPos": Source(title="VisionTransformerRelPos", write=write_relpos),
     "hf Gemma 4": Source(
         title="Gemma4VisionModel",
         write=partial(
@@ -246,6 +281,13 @@ SOURCES: Mapping[str, Source] = {
         write=partial(write_torch, tensors=moco_v3),
         stated=STATED,
         dialect="moco_v3",
+    ),
+    "sam": Source(title="ImageEncoderViT", write=partial(write_torch, tensors=sam)),
+    "vitdet": Source(
+        title="a detector's ViT, its positions fitted",
+        write=partial(
+            write_torch, tensors=lambda: prefixed("backbone.net.", filled(vitdet_shapes()))
+        ),
     ),
     "deepseek": Source(
         title="image tower",

@@ -154,6 +154,16 @@ BEIT_BARE = BEIT | {"pooling": "none", "num_classes": 0, "final_norm": False}
 CLIP = {"pre_norm": True, "patch_bias": False, "final_norm": False, "fc_norm": True}
 CLIP |= {"head_bias": False}
 NO_CLASS = {"class_token": False}
+WINDOWS = {**NO_CLASS, "relative_positions": "decomposed", "window_size": 2, "num_classes": 0}
+WINDOWS |= {"global_blocks": (1,), "pooling": "none", "image_size": (12, 12)}
+WINDOWS |= {"position_embedding": "none", "position_grid": ()}
+UNPLACED = {**NO_CLASS, "position_embedding": "none"}
+NECK = {"neck_dim": 5, "final_norm": False}
+VITDET = {**WINDOWS, "final_norm": False, "position_embedding": "class_grid"}
+VITDET |= {"position_grid": (2, 2), "mlp_dim": 24, "position_resampling": "bicubic"}
+RADIO = {"position_embedding": "grid", "position_grid": (4, 4), "position_square": True}
+RADIO |= {"position_resampling": "bilinear", "patch_bias": False, "num_registers": 2}
+RADIO |= {"final_norm": False, "num_classes": 0}
 AIMV2 = GATED | NO_CLASS | {"norm": "rms", "norm_bias": False, "qkv_bias": False}
 AIMV2 |= {"proj_bias": False, "mlp_bias": False, "patch_norm": True, "pooling": "avg"}
 AIMV2 |= {"num_classes": 0}
@@ -221,8 +231,16 @@ def test_every_dialect_is_held_by_some_model():
         {**CLIP, "pre_norm": False, "pooling": "avg"},
         {**NO_CLASS, "pooling": "map", "num_classes": 0},
         AIMV2,
+        RADIO,
         {"num_classes": 0, "final_norm": True},
         {**dinov2, **GATED, "num_classes": 0},
+        {**UNPLACED, "relative_positions": "shared_mlp", "relative_mlp_dim": 5, "pooling": "avg"},
+        *(
+            WINDOWS,
+            WINDOWS | NECK,
+            {**WINDOWS, **NECK, "position_embedding": "grid", "position_grid": (3, 3)},
+            VITDET,
+        ),
         *(GRID, DEEPSEEK, {**DEEPSEEK, **TOKENS}, QWEN3, {**QWEN3, **MERGED, "final_norm": True}),
         {**DEEPSEEK, **MERGED, "merge_size": 3, "merge_padding": True},
         *(GEMMA4, {**GEMMA4, **TOKENS, "image_size": (12, 12), "merge_size": 3}),

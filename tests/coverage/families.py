@@ -13,7 +13,20 @@ from vitconvert.tables.architectures import named
 
 ARCHITECTURES = tuple(sorted(named("timm")))
 _FAMILIES = (
-    *("test_vit", "parfac", "naflexvit", "_align", "_merge", "_enc", "deepseek", "qwen3", "gemma4"),
+    *(
+        "test_vit",
+        "samvit",
+        "srelpos",
+        "relpos",
+        "parfac",
+        "naflexvit",
+        "_align",
+        "_merge",
+        "_enc",
+        "deepseek",
+        "qwen3",
+        "gemma4",
+    ),
     *("sapiens2", "lingbot", "dinov3", "tipsv2", "radio", "intern", "pe_core", "pe_lang"),
     *("pe_spatial", "rope_mixed_ape", "rope_mixed", "rope_ape", "rope_reg", "_rope", "eva02"),
     *("eva_giant", "eva_large", "beitv2", "beit3", "beit_", "deit3", "deit", "aimv2", "dinov2"),
@@ -60,6 +73,7 @@ def small_arguments(name: str) -> dict[str, Any]:
     few: dict[str, Any] = {"position_embedding_size": 7} if "gemma4" in name else {}
     few |= {"out_features": 48} if row.get("merge_size") and "gemma4" not in name else {}
     few |= {} if name.endswith("_enc") else {"num_classes": 5}
+    few |= {"window_size": 3} if name.startswith("samvit") else {}
     return {"img_size": [grid[0] * down, grid[1] * across], **few}
 
 
@@ -98,6 +112,8 @@ def relative_difference(name: str, folder: Path, **arguments: Any) -> float:
     if "sapiens2" in name:  # timm's has a number of key heads for each block
         heads = named("timm")[name]["num_heads"]
         arguments["num_kv_heads"] = [heads // 2, heads]
+    if name.startswith("samvit"):
+        arguments["global_attn_indexes"] = [1]
     model = random_model(name, **arguments)
     timm.models.save_for_hf(model, str(folder), model_args=arguments, safe_serialization=True)
     ours = vitconvert.load_model(folder)

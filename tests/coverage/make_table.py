@@ -27,10 +27,7 @@ from tests.packages import timm
 
 DOCUMENT = Path(__file__).parent / "README.md"
 # timm's other modules of plain ViTs, and what each has that vitconvert's ViT has not.
-REFUSED = {
-    "vision_transformer_relpos": "positions in every attention, relative to each other",
-    "vision_transformer_sam": "attention in windows, relative positions, convolutions at the end",
-}
+REFUSED = {}
 
 
 def read_measured(file: Path) -> dict[str, float]:

@@ -10,10 +10,10 @@ import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from vitconvert.config.contradictions import contradictions
-from vitconvert.config.vocabularies import STANDARDISED_STEMS
+from vitconvert.config.vocabularies import STANDARDISED_STEMS, VOCABULARIES
 from vitconvert.errors import ConflictingFact
 
 # Axes of the canonical layouts whose size is the same in every ViT.
@@ -43,6 +43,8 @@ class ViTConfig:
     Raises:
         ConflictingFact: Fields contradict each other or have values outside their vocabulary.
     """
+
+    vocabularies: ClassVar[Mapping[str, tuple[str, ...]]] = VOCABULARIES
 
     # Geometry
     image_size: tuple[int, int]
@@ -75,6 +77,7 @@ class ViTConfig:
     position_grid: tuple[int, ...] = ()  # rows and columns of "grid" and "axes" positions
     position_square: bool = False  # those are fitted to a square, of which the image is a part
     relative_positions: str = "none"  # one of RELATIVE_POSITIONS, added to attention scores
+    relative_mlp_dim: int = 0  # hidden width of the MLP that makes them; 0: there is none
     relative_resampling: str = "geometric"  # one of RELATIVE_RESAMPLINGS, for other image sizes
     rope: str = "none"  # one of ROPES: q and k of patch tokens are rotated by their position
     rope_temperature: float = 10000.0
@@ -99,6 +102,8 @@ class ViTConfig:
     # Blocks
     block_order: str = "pre"  # one of BLOCK_ORDERS
     branches: int = 1  # attentions, and MLPs, side by side in a block ("18x2" has 2)
+    window_size: int = 0  # attention within windows of so many patches a side; 0: there are none
+    global_blocks: tuple[int, ...] = ()  # blocks that have none, from 0 (ViTDet, SAM)
     kv_heads: tuple[int, ...] = ()  # heads of k and v in each block (Sapiens2); (): num_heads
     qkv_bias: bool = True  # in parallel order, of the matrix that q, k, v and the MLP share
     differential: bool = False  # a head is the difference of two attentions, half as wide each
@@ -117,6 +122,8 @@ class ViTConfig:
 
     # Pooling and head
     final_norm: bool = True  # LayerNorm of all tokens, before pooling
+    final_norm_eps: float | None = None  # None: norm_eps
+    neck_dim: int = 0  # channels of SAM's neck, two convolutions on all tokens; 0: there is none
     merge_size: int = 0  # squares of so many patches a side become one token at the end; 0: none
     merge_padding: bool = False  # squares at the edges are filled up with zeros (DeepSeek)
     merge_mlp_dim: int = 0  # hidden width of the MLP that reads a square; 0: its mean is taken
@@ -194,6 +201,11 @@ class ViTConfig:
         return self.position_embedding == "grid"
 
     @property
+    def class_grid_positions(self) -> bool:
+        """Whether such positions come after a row that is not used."""
+        return self.position_embedding == "class_grid"
+
+    @property
     def axis_positions(self) -> bool:
         """Whether rows and columns have learned positions, which are added."""
         return self.position_embedding == "axes"
@@ -201,7 +213,7 @@ class ViTConfig:
     @property
     def own_grid(self) -> bool:
         """Whether the model fits its positions to the grid of the image."""
-        return self.grid_positions or self.axis_positions
+        return self.grid_positions or self.class_grid_positions or self.axis_positions
 
     @property
     def fitted_grid(self) -> bool:
@@ -289,6 +301,37 @@ class ViTConfig:
         return self.relative_positions == "shared"
 
     @property
+    def block_relative_mlp(self) -> bool:
+        """Whether each block has an MLP that makes its relative positions."""
+        return self.relative_positions == "block_mlp"
+
+    @property
+    def shared_relative_mlp(self) -> bool:
+        """Whether all blocks share an MLP that makes their relative positions."""
+        return self.relative_positions == "shared_mlp"
+
+    @property
+    def decomposed_positions(self) -> bool:
+        """Whether q meets relative positions of rows and of columns."""
+        return self.relative_positions == "decomposed"
+
+    @property
+    def windowed(self) -> bool:
+        """Whether attention is within windows in some block."""
+        return self.window_size > 0
+
+    @property
+    def window_blocks(self) -> tuple[int, ...]:
+        """Blocks whose attention is within windows."""
+        blocks = range(self.depth) if self.windowed else ()
+        return tuple(i for i in blocks if i not in self.global_blocks)
+
+    def attended_grid(self, block: int) -> tuple[int, int]:
+        """Patches down and across that a block's attention sees at once."""
+        side = self.window_size
+        return (side, side) if block in self.window_blocks else self.grid_size
+
+    @property
     def map_pooling(self) -> bool:
         """Whether a learned query pools the tokens by attention."""
         return self.pooling == "map"
@@ -324,6 +367,11 @@ class ViTConfig:
         return self.position_grid[0] if self.position_grid else 0
 
     @property
+    def position_pixels(self) -> int:
+        """Rows of an image that has the grid of such positions."""
+        return self.position_side * self.patch_size[0]
+
+    @property
     def even_heads(self) -> bool:
         """Whether the heads share the model's width."""
         return self.num_heads * self.head_dim == self.embed_dim
@@ -337,7 +385,7 @@ class ViTConfig:
     @property
     def feature_dim(self) -> int:
         """Width of what the head reads."""
-        width = self.merge_dim if self.merge_mlp else self.embed_dim
+        width = self.merge_dim if self.merge_mlp else self.neck_dim or self.embed_dim
         pooled = width * (2 if self.pooling == "token_avg" else 1)
         return self.representation_size or pooled
 
@@ -351,9 +399,14 @@ class ViTConfig:
         for name in (*resampling, *(n for n in fields if n.endswith("drop_rate"))):
             del fields[name]
         fields["attention_scale"] = self.attention_scale or self.head_dim**-0.5
+        fields["final_norm_eps"] = self.final_norm_eps or self.norm_eps
         fields["pool_heads"] = self.pool_heads or self.num_heads
         fields["pool_mlp_dim"] = self.pool_mlp_dim or self.mlp_dim
+        windows = self.window_size > 0 and self.grid_size != (self.window_size,) * 2
+        fields["global_blocks"] = tuple(i for i in self.global_blocks if i < self.depth)
         effective = {
+            "window_size": windows,
+            "global_blocks": windows,
             "representation_activation": self.representation_size,
             "stem_style": self.stem,
             "stem_width": self.stem,
@@ -372,6 +425,7 @@ class ViTConfig:
             "merge_standard": self.merge_size,
             "merge_padding": not self.whole_squares,
             "position_square": self.fitted_grid,
+            "final_norm_eps": self.final_norm,
             "pool_heads": self.map_pooling,
             "pool_q_proj": self.map_pooling,
             "pool_kv_bias": self.map_pooling,
@@ -402,6 +456,7 @@ class ViTConfig:
             "x": self.patch_size[1],
             "position": self.num_positions,
             "register": self.num_registers,
+            "prefix": self.num_prefix_tokens,
             "pool_head": pool_heads,
             "pool_dim": self.embed_dim // pool_heads,
             "pool_hidden": self.pool_mlp_dim or self.mlp_dim,
@@ -410,14 +465,30 @@ class ViTConfig:
             "merge_width": self.merge_dim,
             **dict.fromkeys(("grid_y", "grid_side"), self.position_side),
             "grid_x": self.position_grid[1] if self.position_grid else 0,
+            "grid_after_one": math.prod(self.position_grid) + 1,
             "feature": self.feature_dim,
             "label": self.num_classes,
             # Offsets of rows and columns; then class to patch, patch to class, class to class.
-            "relative": (2 * self.grid_size[0] - 1) * (2 * self.grid_size[1] - 1) + 3,
+            "relative": (2 * self.grid_size[0] - 1) * (2 * self.grid_size[1] - 1)
+            + 3 * self.class_token,
+            "relative_hidden": self.relative_mlp_dim,
+            "neck": self.neck_dim,
+            "neck_in": self.neck_dim,
             "frequency": self.head_dim // 2,
             "layer": self.depth,
             **{f"kv_head{i}": heads for i, heads in enumerate(self.kv_heads)},
+            **self._offset_axes(),
             **self._stem_axes(),
+        }
+
+    def _offset_axes(self) -> dict[str, int]:
+        grids = ((i, self.attended_grid(i)) for i in range(self.depth))
+        if not self.decomposed_positions:
+            return {}
+        return {
+            f"offset_{axis}{i}": 2 * side - 1
+            for i, grid in grids
+            for axis, side in zip("yx", grid, strict=True)
         }
 
     def _stem_axes(self) -> dict[str, int]:
@@ -474,6 +545,6 @@ def stem_positions(pixels: int, style: str, depths: tuple[int, ...]) -> int:
 
 
 @functools.cache
-def field_names() -> tuple[str, ...]:
-    """Names of the fields of ViTConfig that a user can set."""
-    return tuple(f.name for f in dataclasses.fields(ViTConfig) if f.name != "origins")
+def field_names(of: type[Any] = ViTConfig) -> tuple[str, ...]:
+    """Names of the fields that a user, or a table, can set."""
+    return tuple(f.name for f in dataclasses.fields(of) if f.name != "origins")

@@ -7,6 +7,7 @@ POOLINGS = ("token", "avg", "avgmax", "max", "map", "token_avg", "none")
 POSITIONS = (
     "learned",
     "grid",  # learned for a grid of their own, fitted to the image's (naflexvit, Qwen3-VL)
+    "class_grid",  # the same after a row for a class token, which is kept and not used (ViTDet)
     "axes",  # learned for rows and for columns, and added (naflexvit's factorised, Gemma 4)
     "sincos2d",  # big_vision `posemb_sincos_2d`: frequencies 1 down to 1/temperature
     "sincos2d_mae",  # MAE `get_2d_sincos_pos_embed`, AIMv2: the last frequency is left out
@@ -26,7 +27,14 @@ ROPES = (
     "mixed",  # timm RotaryEmbeddingMixed: learned frequencies, for each block and head
 )
 ROPE_INDEXINGS = ("ij", "xy")
-RELATIVE_POSITIONS = ("none", "block", "shared")  # BEiT's tables: one for each block, or for all
+RELATIVE_POSITIONS = (
+    "none",
+    "block",  # BEiT: each block has a table of what is added to the scores
+    "shared",  # one table for all blocks
+    "block_mlp",  # timm's vit_relpos: an MLP makes it of the logarithms of offsets (Swin V2)
+    "shared_mlp",
+    "decomposed",  # ViTDet, SAM: q times a vector for the offset of rows, and one of columns
+)
 STANDARDISED_STEMS = ("google", "timm", "jeonsworld")  # the same weights, computed in three ways
 STEM_STYLES = (
     *STANDARDISED_STEMS,

@@ -25,6 +25,8 @@ _FIELD_OF_AXIS = {
     "label": "num_classes",
     "pool_head": "pool_heads",
     "pool_hidden": "pool_mlp_dim",
+    "relative_hidden": "relative_mlp_dim",
+    "neck": "neck_dim",
     "merge_hidden": "merge_mlp_dim",
     "merge_width": "merge_dim",
     "stem": "stem_width",
@@ -36,6 +38,7 @@ _BOOLEAN = {f.name for f in dataclasses.fields(ViTConfig) if f.type is bool}
 _MAY_DIFFER = {
     *("num_classes", "image_size", "in_channels", "representation_size"),
     *("pooling", "fc_norm", "final_norm"),
+    *("relative_positions", "relative_mlp_dim"),  # arguments of timm change an architecture's
 }
 
 # Of these, 0 means "as in the blocks".
@@ -52,6 +55,7 @@ _MATRICES = {
 _SHOWN_BY_PRESENCE = {
     "learned_positions": ("position_embedding", "learned"),
     "grid_positions": ("position_embedding", "grid"),
+    "class_grid_positions": ("position_embedding", "class_grid"),
     "axis_positions": ("position_embedding", "axes"),
     "parallel_order": ("block_order", "parallel"),
     "sandwich": ("block_order", "sandwich"),
@@ -60,6 +64,26 @@ _SHOWN_BY_PRESENCE = {
     "mobileclip_stem": ("stem_style", "mobileclip"),
     "mixed_rope": ("rope", "mixed"),
     "rope_periods": ("rope", "dinov3"),
+}
+
+# What relative positions are, and the word on which their tensors depend.
+_RELATIVE_POSITIONS = {
+    "block": "block_relative_positions",
+    "shared": "shared_relative_positions",
+    "block_mlp": "block_relative_mlp",
+    "shared_mlp": "shared_relative_mlp",
+    "decomposed": "decomposed_positions",
+}
+
+# Numbers that are 0 where these tensors are not there.
+_COUNTED = {
+    "num_registers": {"reg_token"},
+    "num_classes": {"head.weight"},
+    "neck_dim": {"neck.0.weight"},
+    "relative_mlp_dim": {
+        "rel_pos_bias.mlp.fc1.weight",
+        "blocks.{i}.attn.rel_pos.mlp.fc1.weight",
+    },
 }
 
 # Widths of released ViTs and their head counts; for hints only, since D / 64 is often wrong.
@@ -123,10 +147,10 @@ def _read_presence(found: Findings) -> None:
     for word, (field, value) in _SHOWN_BY_PRESENCE.items():
         if present[word]:
             found.learn(field, value)
-    tables = [k for k in ("block", "shared") if present[f"{k}_relative_positions"]]
-    found.learn("relative_positions", tables[0] if tables else "none")
-    for field, name in (("num_registers", "reg_token"), ("num_classes", "head.weight")):
-        if name not in names:
+    kinds = (kind for kind, word in _RELATIVE_POSITIONS.items() if present[word])
+    found.learn("relative_positions", next(kinds, "none"))
+    for field, several in _COUNTED.items():
+        if not names & several:
             found.learn(field, 0)
     size = found.sizes.get("feature", 0) if "pre_logits.fc.weight" in names else 0
     found.learn("representation_size", size)
@@ -138,13 +162,15 @@ def _read_own_grid(found: Findings) -> None:
     if found.present["axis_positions"]:
         found.learn("position_grid", (sizes.get("grid_side", 0),) * 2)
         return
-    if not found.present["grid_positions"]:
+    after_one = found.present["class_grid_positions"]
+    if not found.present["grid_positions"] and not after_one:
         found.learn("position_grid", ())
         return
     if both <= sizes.keys():
         found.learn("position_grid", (sizes["grid_y"], sizes["grid_x"]))
         return
     count = found.binding.sizes.products.get(both, 0)
+    count = sizes.get("grid_after_one", 1) - 1 if after_one else count
     said, origin = found.stated.get("position_grid", ((), ""))
     if math.prod(said) == count and len(said) == 2:
         found.facts["position_grid"] = (said, origin)
@@ -193,6 +219,8 @@ def _read_sizes(found: Findings) -> None:
         inner = (sizes["joined_in"] - sizes["joined_out"]) // 2
         sizes["hidden"] = sizes["joined_out"] - inner
         sizes["head"] = inner // max(sizes["dim"], 1)  # ViTConfig refuses heads without width
+    if "prefix" in sizes:  # one table of the class token and the registers
+        sizes["register"] = sizes["prefix"] - 1
     for axis, field in _FIELD_OF_AXIS.items():
         if axis in sizes:
             found.learn(field, sizes[axis])

@@ -19,6 +19,7 @@ from vitconvert.config import ViTConfig
 from vitconvert.model.clipped import linear_of
 from vitconvert.model.layers import ACTIVATION, LayerScale, Mlp, linear, norm_if, norm_of
 from vitconvert.model.positions import relative_position_bias, unset_table
+from vitconvert.model.relative_mlp import RelativeMlp
 from vitconvert.model.rope import rotate, rotation_of
 from vitconvert.model.selection import keep, kept_heads
 
@@ -28,6 +29,7 @@ class TokenPositions(NamedTuple):
 
     rope: Tensor | None = None  # (patches, 2K) or (H, patches, 2K): sines and cosines
     relative_index: Tensor | None = None  # (N, N): rows of the attention's own table
+    relative_offsets: Tensor | None = None  # (2 rows - 1, 2 columns - 1, 2), of which an MLP reads
     bias: Tensor | None = None  # (1, H, N, N), added to the scores
     wanted: int | None = None  # how many of the first tokens to compute; None: all
 
@@ -72,6 +74,7 @@ class Attention(nn.Module):
         self.relative_position_bias_table = (
             unset_table(config) if config.block_relative_positions else None
         )
+        self.rel_pos = RelativeMlp(config) if config.block_relative_mlp else None
         self.norm = norm_if(config.attention_norm, inner, config)
         self.proj: nn.Module = nn.Identity()
         if config.attention_proj and not config.joined_proj:
@@ -90,7 +93,7 @@ class Attention(nn.Module):
     ) -> Tensor:
         """q, k and v, each (B, heads, N, K), to the heads' joined outputs (B, wanted, H*K)."""
         q, k, v = self._prepared(qkv, positions)
-        bias = self._bias(positions)
+        bias = self._bias(q, positions)
         bias = None if bias is None else bias[:, :, : positions.wanted]
         x = self._attend(q[:, :, : positions.wanted], k, v, bias)
         if head_mask is not None:
@@ -103,7 +106,7 @@ class Attention(nn.Module):
     ) -> Tensor:
         """q, k and v to (B, H, N, N): how much each token (row) attends to each (column)."""
         q, k, _ = self._prepared(qkv, positions)
-        return self._softmax(q, k, self._bias(positions))
+        return self._softmax(q, k, self._bias(q, positions))
 
     def prune(self, heads: Collection[int]) -> Tensor:
         """Remove heads: their rows of q, k and v, columns of `proj` and of the relative positions.
@@ -128,6 +131,8 @@ class Attention(nn.Module):
         if self.relative_position_bias_table is not None:
             table = self.relative_position_bias_table.detach()[:, kept]
             self.relative_position_bias_table = nn.Parameter(table)
+        if self.rel_pos is not None:
+            keep(cast("nn.Linear", self.rel_pos.mlp.fc2), torch.tensor(kept), dim=0)
         self.num_heads = len(kept)
         return channels
 
@@ -170,8 +175,13 @@ class Attention(nn.Module):
             q, k = self.q_whole_norm(q), self.k_whole_norm(k)
         return [part.reshape(B, N, -1, self.head_dim).transpose(1, 2) for part in (q, k, v)]
 
-    def _bias(self, positions: TokenPositions) -> Tensor | None:
-        if self.relative_position_bias_table is None or positions.relative_index is None:
+    def _bias(self, _q: Tensor, positions: TokenPositions) -> Tensor | None:
+        if positions.relative_index is None:
+            return positions.bias
+        if self.rel_pos is not None and positions.relative_offsets is not None:
+            made: Tensor = self.rel_pos(positions.relative_offsets, positions.relative_index)
+            return made
+        if self.relative_position_bias_table is None:
             return positions.bias
         return relative_position_bias(self.relative_position_bias_table, positions.relative_index)
 

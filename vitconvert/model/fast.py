@@ -247,7 +247,7 @@ class FastViT(ViT):
     def _forward_part(self, images: Tensor, head_mask: HeadMask) -> Tensor:
         for x in self._residual_stream(images, head_mask, self._pooled_tokens):  # noqa: B007
             pass
-        return self.forward_head(self.norm(x))
+        return self.forward_head(self.neck(self.norm(x)))
 
     @property
     def _activations(self) -> int:

@@ -32,7 +32,7 @@ Layer = nn.Linear | nn.Conv2d
 Fill = Callable[[Tensor], object]
 
 RESNET = ("patch_embed.backbone.stem", "patch_embed.backbone.stages")
-POSITIONS = ("pos_embed", "positions.table", "positions.y", "positions.x")
+POSITIONS = ("pos_embed", "positions.table", "positions.after_one", "positions.y", "positions.x")
 TOKENS = ("cls_token", "dist_token", "reg_token", "attn_pool.latent")
 
 
@@ -88,7 +88,9 @@ def _fill_parameters(model: nn.Module, style: Style) -> None:
             parameter.fill_(1e-5)
         elif ".lambda_" in name:
             init.normal_(parameter, std=0.1)  # timm `DiffAttention`
-        elif name.endswith(("relative_position_bias_table", ".mlp.bias")):
+        elif name.endswith(
+            ("relative_position_bias_table", ".rel_pos_h", ".rel_pos_w", ".mlp.bias")
+        ):
             init.zeros_(parameter)
         elif name == "rope.freqs":
             _mixed_frequencies(parameter)

@@ -96,11 +96,19 @@ class LayerScale(nn.Module):
         return x * self.gamma
 
 
-def norm_of(dim: int, config: ViTConfig) -> nn.Module:
+def norm_of(dim: int, config: ViTConfig, *, eps: float | None = None) -> nn.Module:
     """The model's kind of norm: LayerNorm, or RMSNorm (https://arxiv.org/abs/1910.07467)."""
+    eps = config.norm_eps if eps is None else eps
     if config.norm == "rms":
-        return nn.RMSNorm(dim, config.norm_eps)
-    return nn.LayerNorm(dim, config.norm_eps, bias=config.norm_bias)
+        return nn.RMSNorm(dim, eps)
+    return nn.LayerNorm(dim, eps, bias=config.norm_bias)
+
+
+def final_norm_of(config: ViTConfig) -> nn.Module:
+    """The norm after the blocks, or an identity."""
+    if not config.final_norm:
+        return nn.Identity()
+    return norm_of(config.embed_dim, config, eps=config.final_norm_eps)
 
 
 def norm_if(wanted: bool, dim: int, config: ViTConfig) -> nn.Module:

@@ -23,16 +23,39 @@ class GridPositions(nn.Module):
 
     def forward(self) -> Tensor:
         """(1, patches, D)."""
-        config, (rows, columns) = self.config, self.config.grid_size
-        if not config.fitted_grid:
-            return self.table.flatten(1, 2)
-        if config.position_resampling == "first":
-            return self.table[:, :rows, :columns].flatten(1, 2)
-        grid = self.table.permute(0, 3, 1, 2)
-        at_least = torch.promote_types(grid.dtype, torch.float32)
-        how = INTERPOLATION[config.position_resampling]
-        grid = F.interpolate(grid.to(at_least), size=_lengths(config), **how)  # type: ignore[arg-type]
-        return grid[:, :, :rows, :columns].flatten(2).transpose(1, 2).to(self.table.dtype)
+        return _fitted(self.table, self.config)
+
+
+class GridAfterOne(nn.Module):
+    """The same after a row that is not used: ViTDet keeps the position of a class token.
+
+    detectron2, `get_abs_pos`; transformers 5.23, `VitDetEmbeddings`.
+    """
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.config = config
+        rows = config.axes()["grid_after_one"]
+        self.after_one = nn.Parameter(torch.empty(1, rows, config.embed_dim))
+
+    def forward(self) -> Tensor:
+        """(1, patches, D)."""
+        grid = self.after_one[:, 1:].reshape(1, *self.config.position_grid, -1)
+        return _fitted(grid, self.config)
+
+
+def _fitted(table: Tensor, config: ViTConfig) -> Tensor:
+    """(1, rows, columns, D) of the positions' own grid to (1, patches, D) of the image's."""
+    rows, columns = config.grid_size
+    if not config.fitted_grid:
+        return table.flatten(1, 2)
+    if config.position_resampling == "first":
+        return table[:, :rows, :columns].flatten(1, 2)
+    grid = table.permute(0, 3, 1, 2)
+    at_least = torch.promote_types(grid.dtype, torch.float32)
+    how = INTERPOLATION[config.position_resampling]
+    grid = F.interpolate(grid.to(at_least), size=_lengths(config), **how)  # type: ignore[arg-type]
+    return grid[:, :, :rows, :columns].flatten(2).transpose(1, 2).to(table.dtype)
 
 
 class AxisPositions(nn.Module):
@@ -60,10 +83,12 @@ class AxisPositions(nn.Module):
         return F.interpolate(line, size=length, mode="linear").permute(0, 2, 1).to(table.dtype)
 
 
-def own_grid_of(config: ViTConfig) -> GridPositions | AxisPositions | None:
+def own_grid_of(config: ViTConfig) -> GridPositions | GridAfterOne | AxisPositions | None:
     """The positions that have a grid of their own, if the model has such."""
     if config.grid_positions:
         return GridPositions(config)
+    if config.class_grid_positions:
+        return GridAfterOne(config)
     return AxisPositions(config) if config.axis_positions else None
 
 

@@ -126,10 +126,10 @@ def _exact_processor(source: Preprocessing) -> dict[str, Any] | None:
 def _open(directory: Path) -> "Callable[[Tensor], Tensor]":
     import timm
 
-    model: Callable[[Tensor], Tensor] = timm.create_model(
-        f"local-dir:{directory}", pretrained=True
-    ).eval()
-    return model
+    from vitconvert.programs.reference import as_tokens
+
+    model = timm.create_model(f"local-dir:{directory}", pretrained=True).eval()
+    return lambda images: as_tokens(model(images))
 
 
 def _open_resnet_d(directory: Path) -> "Callable[[Tensor], Tensor]":

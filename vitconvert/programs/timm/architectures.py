@@ -13,6 +13,8 @@ from vitconvert.tables.table import Table
 # Fields that all of timm's ViT, Eva and Beit classes take as arguments, in this order. An
 # architecture of the right size is preferred to one that needs them.
 _ARGUMENTS = ("image_size", "pooling", "patch_size", "embed_dim", "depth", "num_heads")
+# And those that some classes have: the table of such a class says what they are called.
+_OF_SOME = ("window_size", "global_blocks", "neck_dim", "relative_mlp_dim")
 _SHOWN = 3  # differences; an architecture of another kind has many
 _DEFAULTS = {f.name: f.default for f in fields(ViTConfig) if f.default is not MISSING}
 
@@ -40,8 +42,9 @@ def fitting_architecture(
         raise NotRepresentable(
             f"timm names no architecture of {table.title}.", evidence={"listed in": FILE}
         )
-    name = min(differing, key=lambda name: _distance(differing[name], config))
-    fixed = {field: v for field, v in differing[name].items() if field not in _ARGUMENTS}
+    arguments = _arguments(table)
+    name = min(differing, key=lambda name: _distance(differing[name], config, arguments))
+    fixed = {field: v for field, v in differing[name].items() if field not in arguments}
     if fixed:
         shown = [
             f"{field} {value} and not {getattr(config, field)}"
@@ -62,9 +65,16 @@ def with_defaults(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**_DEFAULTS, **row}
 
 
-def _distance(differences: Mapping[str, Any], config: ViTConfig) -> tuple[int, int, int]:
+def _arguments(table: Table) -> set[str]:
+    known = table.config_file.fields if table.config_file else {}
+    return {*_ARGUMENTS, *(field for field in _OF_SOME if field in known)}
+
+
+def _distance(
+    differences: Mapping[str, Any], config: ViTConfig, arguments: set[str]
+) -> tuple[int, int, int]:
     """What no argument changes weighs most, then sizes; pooling counts nothing."""
-    fixed, sizes = differences.keys() - set(_ARGUMENTS), differences.keys() - {"pooling"}
+    fixed, sizes = differences.keys() - arguments, differences.keys() - {"pooling"}
     width = config.embed_dim
     return len(fixed), len(sizes), abs(differences.get("embed_dim", width) - width)
 

@@ -118,6 +118,8 @@ def _first_conv(table: Table, config: ViTConfig) -> str:
 
 def _classifier(config: ViTConfig) -> str | list[str]:
     """The layers that timm leaves out for another number of classes."""
+    if config.windowed or config.decomposed_positions:
+        return "head.fc"
     return ["head", "head_dist"] if config.dist_token else "head"
 
 

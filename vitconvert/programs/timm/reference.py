@@ -13,13 +13,14 @@ from vitconvert.config import ViTConfig
 from vitconvert.errors import NotRepresentable
 from vitconvert.programs.reference import (
     Reference,
+    as_tokens,
     call,
     check_size,
     load_strictly,
     own_tensors,
     package,
 )
-from vitconvert.programs.taps import Tap, Taps, canonical_taps
+from vitconvert.programs.taps import Tap, Taps, canonical_taps, channels_last
 from vitconvert.programs.timm.config import model_args, require_plain
 from vitconvert.programs.timm.towers import tower_reference
 
@@ -69,7 +70,7 @@ def timm_like(model: nn.Module, config: ViTConfig, name: str) -> Reference:
         name=name,
         model=model,
         taps=timm_taps(model, config),
-        run=_forward_features if tokens else call,
+        run=_forward_features if tokens else _output,
         reads="tokens" if tokens else "output",
         told=TOLD,
     )
@@ -182,7 +183,14 @@ def timm_taps(model: nn.Module, config: ViTConfig) -> Taps:
         taps["features"] = Tap("head.head", input=True)
     if config.dist_token:
         del taps["features"]  # two heads, two features
+    if config.windowed or config.decomposed_positions:
+        taps["features"] = Tap("head.fc", input=True)
+        return channels_last(taps)
     return taps
+
+
+def _output(model: nn.Module, images: Tensor) -> Tensor:
+    return as_tokens(call(model, images))
 
 
 def _forward_features(model: nn.Module, images: Tensor) -> Tensor:
