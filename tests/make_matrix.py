@@ -34,6 +34,7 @@ LETTERS = {
     "torchvision": "v",
     "vit-pytorch": "l",
     "open_clip": "o",
+    "segment-anything": "m",
     # These compute nothing.
     "torch.load": "p",
     "numpy.load": "n",
