@@ -73,7 +73,7 @@ class WindowedAttention(Attention):
         return bias.reshape(B, H, n, n)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
-        if self.fused:
+        if self.fused or torch.compiler.is_compiling():  # ONNX knows no other path
             return super()._attend(q, k, v, bias)
         # As there, images and heads are one dimension: torch then takes another path on a CPU.
         flat = (None if part is None else part.flatten(0, 1) for part in (q, k, v, bias))
