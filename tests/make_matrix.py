@@ -36,6 +36,7 @@ LETTERS = {
     "vit-pytorch": "l",
     "open_clip": "o",
     "mlxim": "m",
+    "segment-anything": "a",
     # These compute nothing.
     "torch.load": "p",
     "numpy.load": "n",

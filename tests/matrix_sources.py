@@ -93,13 +93,6 @@ def write_naflex(folder: Path) -> Path:
     return folder
 
 
-def write_relpos(folder: Path) -> Path:
-    sizes = {"img_size": 48, "embed_dim": 48, "depth": 11, "num_heads": 3}
-    model = timm.create_model("vit_relpos_medium_patch16_cls_224", num_classes=7, **sizes)
-    timm.models.save_for_hf(randomised(model), str(folder), model_args=sizes)
-    return folder
-
-
 def sam() -> dict[str, torch.Tensor]:
     """Whole, as published: the image encoder beside the others."""
     tensors = prefixed("image_encoder.", randomised(image_encoder()).state_dict())
@@ -240,7 +233,6 @@ SOURCES: Mapping[str, Source] = {
         title="DINOv3ViTModel",
         write=partial(write_transformers, family="DINOv3ViT", task="Model", num_register_tokens=4),
     ),
-    "timm RelPos": Source(title="VisionTransformerRelPos", write=write_relpos),
     "hf Gemma 4": Source(
         title="Gemma4VisionModel",
         write=partial(
