@@ -13,6 +13,9 @@ BEGIN, END = "<!-- dialects: written by tests/make_dialects.py -->", "<!-- end o
 PROOF = {
     "timm": "timm",
     "hf": "transformers",
+    "hf_tf": "outputs of transformers 4, which loads what is written",
+    "keras_hub": "KerasHub",
+    "vit_keras": "outputs of its own model, which loads what is written",
     "jax": "timm's .npz loader; outputs of Google's Flax model",
     "big_vision": "timm's .npz loader; outputs of big_vision's Flax model",
     "jeonsworld": "not verified; outputs of its own model",
