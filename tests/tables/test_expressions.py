@@ -56,6 +56,13 @@ def test_selections_by_number_and_by_index():
     assert other.items == (part("scale", "layer width", Selection("layer", Index("i", 2, 1))),)
 
 
+def test_the_rest_of_an_axis():
+    (found,) = parse_expression("tokens[prefix=1:] : prefix width", WORDS)
+    assert found.items == (part("tokens", "prefix width", Selection("prefix", 1, rest=True)),)
+    assert found.rest == found.items[0].selection
+    assert parse_expression("tokens[prefix=1] : prefix width", WORDS)[0].rest is None
+
+
 def test_alternatives_in_order():
     found = parse_expression("new.{i} | old.{i} : 1 width|cat(a, b)", WORDS)
     assert found == (

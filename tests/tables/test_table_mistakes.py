@@ -106,6 +106,10 @@ MISTAKES = [
         None,
     ),
     (
+        '[rows]\n"reg_token" = "n[kv=1:] : kv width"',
+        *('rows."reg_token"', "only of 'prefix' can the rest be taken", None),
+    ),
+    (
         '[rows]\n"norm.weight" = "n[kv=2] : kv width"',
         *('rows."norm.weight"', "the axis 'kv' has the steps 0 to 1", None),
     ),
@@ -322,7 +326,7 @@ VOCABULARY = {
         "dialect, words, rows, ignore, sizes, holds, empty, constants, files, config, ask, "
         "config_json, "
         "only, must, "
-        "preprocessing, usage"
+        "preprocessing, usage, text, numbers"
     ),
     "{dialect_keys}": (
         "title, ecosystem, program, source, tested, extends, requires, container, wrapper, "

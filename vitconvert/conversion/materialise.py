@@ -38,7 +38,8 @@ def materialise(plan: Plan, read: Read) -> dict[str, Tensor]:
 def _assemble(assembly: Assembly, plan: Plan, read: Read) -> Tensor:
     shape, pieces = plan.shape(assembly), assembly.pieces
     if not pieces:
-        return _filled(assembly, plan, _any_dtype(plan, read))
+        said: torch.dtype | None = getattr(torch, assembly.dtype) if assembly.dtype else None
+        return _filled(assembly, plan, said or _any_dtype(plan, read))
     if len(pieces) == 1 and not pieces[0].put:
         # Kernels must lie in memory as the source project's would, for sums to round alike.
         return _axiswise(pieces[0], assembly.axes, plan, read).reshape(shape).contiguous()

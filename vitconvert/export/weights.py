@@ -19,6 +19,7 @@ from vitconvert.conversion.plan import compose
 from vitconvert.conversion.target import Target
 from vitconvert.errors import NotRepresentable, UsageError
 from vitconvert.export.stream import stream
+from vitconvert.export.text_tower import text_contents
 from vitconvert.formats import written_formats
 from vitconvert.programs import program_of
 from vitconvert.tables.table import Table
@@ -29,10 +30,19 @@ def contents_for(
 ) -> dict[str, Content]:
     """Every tensor of the target, from a file as it is or from a checkpoint that was changed.
 
+    Those of a text tower are among them, where the target has a place for it.
+
     Raises:
         NotRepresentable: A step that the target leaves out is not zero. The hint names what would
             help beside what is allowed.
     """
+    contents = _image_contents(target, source, allow)
+    if source.text and target.text:
+        contents |= text_contents(target.text, source.text)
+    return contents
+
+
+def _image_contents(target: Target, source: Checkpoint, allow: Sequence[str]) -> dict[str, Content]:
     if source.as_read:
         weights = source.weights
         plan = compose(weights.plan, target.plan)

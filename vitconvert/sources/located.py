@@ -11,6 +11,12 @@ CONFIGS = ("config.json", "open_clip_config.json")
 PREPROCESSORS = ("preprocessor_config.json", "processor_config.json")  # of transformers 4 and 5
 OWN = "vitconvert.json"
 ADAPTER = "adapter_config.json"  # of PEFT
+# Of transformers' tokenizers, and so of open_clip's; they go along with a text tower.
+TOKENIZERS = (
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("vocab.json", "merges.txt", "vocab.txt", "spiece.model", "tokenizer.model"),
+    "sentencepiece.bpe.model",
+)
 TASK = "task.json"  # of KerasHub: the config.json of a backbone, and its head
 COMPANIONS = (*CONFIGS, TASK, *PREPROCESSORS, OWN, ADAPTER)
 
@@ -78,6 +84,14 @@ class Located:
     fetched: Fetched | None = None
     adapter: Path | None = None
     random: bool = False
+
+    @property
+    def tokenizer(self) -> tuple[Path, ...]:
+        """The files of a tokenizer beside the weights."""
+        place = self.config or self.weights
+        folder = place if place is None or place.is_dir() else place.parent
+        paths = (folder / name for name in TOKENIZERS) if folder else ()
+        return tuple(path for path in paths if path.is_file())
 
     @property
     def companions(self) -> tuple[Path, ...]:
