@@ -12,3 +12,11 @@ def one_thread() -> None:
     import torch
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def keras_in_numpy() -> None:
+    """For tests that let KerasHub compute."""
+    from tests import packages
+
+    packages.keras_in_numpy()

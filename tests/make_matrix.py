@@ -15,6 +15,7 @@ import torch
 import vitconvert
 from tests.make_dialects import CONVERSIONS
 from tests.matrix_sources import SOURCES, Source
+from tests.packages import keras_in_numpy
 from tests.small_models import small_config
 from vitconvert.checkpoint import Checkpoint, ReadOptions, read_checkpoint
 from vitconvert.errors import NotRepresentable
@@ -37,14 +38,16 @@ LETTERS = {
     "open_clip": "o",
     "mlxim": "m",
     "segment-anything": "a",
+    "keras_hub": "k",
     # These compute nothing.
     "torch.load": "p",
     "numpy.load": "n",
+    "h5py.File": "5",
     "safetensors.torch.load_file": "s",
     "msgpack.unpackb": "f",
     "gguf.GGUFReader": "g",
 }
-READERS = "pnsfg"
+READERS = "pns5fg"
 _CONFIG = small_config(
     image_size=(8, 8),
     num_classes=1,
@@ -248,5 +251,6 @@ def filled(text: str, made: str) -> str:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    keras_in_numpy()
     text = CONVERSIONS.read_text(encoding="utf-8")
     CONVERSIONS.write_text(filled(text, table()), encoding="utf-8")

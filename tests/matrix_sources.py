@@ -6,6 +6,7 @@ hand from their sources.
 
 import json
 import shutil
+import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -30,7 +31,7 @@ from tests.originals.spelling import (
     pair,
     prefixed,
 )
-from tests.packages import open_clip, timm, torchvision, transformers, vit_pytorch
+from tests.packages import keras_hub, open_clip, timm, torchvision, transformers, vit_pytorch
 from tests.small_models import randomise
 from tests.spelling import google_arrays
 from tests.tables.specimens.google import big_vision, jeonsworld
@@ -69,6 +70,30 @@ def write_transformers(folder: Path, *, family: str, task: str, **changes: Any) 
     config = getattr(transformers, f"{family}Config")(**sizes | changes)
     randomised(getattr(transformers, family + task)(config)).save_pretrained(folder)
     return folder
+
+
+def write_keras_hub(folder: Path) -> Path:
+    backbone = keras_hub.models.ViTBackbone(
+        image_shape=(24, 24, 3),
+        patch_size=8,
+        num_layers=11,
+        num_heads=3,
+        hidden_dim=48,
+        mlp_dim=72,
+    )
+    model = keras_hub.models.ViTImageClassifier(backbone, num_classes=7)
+    rng = np.random.default_rng(5)
+    for weight in model.weights:
+        weight.assign(rng.normal(0, 0.2, weight.shape) + ("gamma" in weight.path))
+    model.save_to_preset(str(folder))
+    return folder
+
+
+def unpacked(folder: Path, *, archive: str, member: str) -> Path:
+    """What a project wrote that is not installed here, by the script beside the archive."""
+    with zipfile.ZipFile(Path(__file__).parent / archive) as files:
+        files.extractall(folder, [n for n in files.namelist() if n.startswith(member)])
+    return folder / member
 
 
 def write_both_towers(folder: Path, *, family: str, **changes: Any) -> Path:
@@ -233,6 +258,17 @@ SOURCES: Mapping[str, Source] = {
         title="DINOv3ViTModel",
         write=partial(write_transformers, family="DINOv3ViT", task="Model", num_register_tokens=4),
     ),
+    "hf_tf": Source(
+        title="TFViTForImageClassification",
+        write=partial(unpacked, archive="huggingface/tf_files.zip", member="vit/"),
+    ),
+    "keras_hub": Source(title="ViTImageClassifier", write=write_keras_hub),
+    "vit_keras": Source(
+        title="ViT",
+        write=partial(unpacked, archive="keras_hub/vit_keras.zip", member="plain.weights.h5"),
+        stated={"num_heads": 2, "image_size": (16, 24)},
+    ),
+    "timm RelPos": Source(title="VisionTransformerRelPos", write=write_relpos),
     "hf Gemma 4": Source(
         title="Gemma4VisionModel",
         write=partial(

@@ -4,6 +4,8 @@ Every process that runs tests reads all of their files; torchvision, timm and th
 transformers would take it many seconds, for tests that mostly run elsewhere or not at all.
 """
 
+import os
+import sys
 from importlib import import_module
 from typing import Any
 
@@ -22,6 +24,19 @@ class _Package:
         if not hasattr(package, name):
             import_module(f"{self._name}.{name}")
         return getattr(package, name)
+
+
+def keras_in_numpy() -> None:
+    """Import KerasHub to compute in NumPy: an arithmetic of its own, without JAX's seconds.
+
+    And without TensorFlow, which it would import for text. Keras decides once.
+    """
+    os.environ["KERAS_BACKEND"] = "numpy"
+    absent = [name for name in ("tensorflow", "tensorflow_text") if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]  # as if it were not there
+    import_module("keras_hub")
+    for name in absent:  # others look whether it is here
+        del sys.modules[name]
 
 
 bitsandbytes = _Package("bitsandbytes")

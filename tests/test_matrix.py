@@ -23,6 +23,8 @@ def test_every_ecosystem_has_a_row_and_every_one_that_is_written_a_column():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*:DeprecationWarning")  # Keras of NumPy 2
+@pytest.mark.usefixtures("keras_in_numpy")
 @pytest.mark.parametrize("name", list(SOURCES))
 def test_a_row_is_what_its_conversions_give(name):
     # Whether bits agree, which capital letters say, is up to the machine too.

@@ -301,13 +301,13 @@ MISTAKES = [
     (
         'container = "torcch"',
         "dialect.container",
-        "'torcch' is no format that is written; there are safetensors, torch, npz",
+        "'torcch' is no format that is written; there are safetensors, torch, npz, hdf5",
         "did you mean 'torch'?",
     ),
     (
         'container = "torchscript"',
         "dialect.container",
-        "'torchscript' is no format that is written; there are safetensors, torch, npz",
+        "'torchscript' is no format that is written; there are safetensors, torch, npz, hdf5",
         "did you mean 'torch'?",
     ),
     ("container = 3", *("dialect.container", "expected a text, found int", None)),
@@ -323,13 +323,14 @@ MISTAKES = [
 ]
 VOCABULARY = {
     "{sections}": (
-        "dialect, words, rows, ignore, sizes, holds, empty, constants, config, ask, config_json, "
+        "dialect, words, rows, ignore, sizes, holds, empty, constants, files, config, ask, "
+        "config_json, "
         "only, must, "
         "preprocessing, usage, text, numbers"
     ),
     "{dialect_keys}": (
         "title, ecosystem, program, source, tested, extends, requires, container, wrapper, "
-        "beside, named_only, historic, layouts, allowed_as, install"
+        "beside, named_only, historic, layouts, allowed_as, install, framework"
     ),
 }
 

@@ -2,15 +2,15 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
-from vitconvert.conversion.project_config import written_config
 from vitconvert.conversion.target import Target, check_place, fit_target
 from vitconvert.errors import NotRepresentable
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.programs.example import Example
+from vitconvert.programs.keras_hub.preset import preset_config, preset_files
 from vitconvert.programs.program import CompanionFiles, DescribedModel, Opener, Program
 from vitconvert.tables.table import Table
 
@@ -64,24 +64,6 @@ class KerasHub(Program):
             "output = model.predict(images)"
         )
         return [Example(title="With KerasHub, on JAX, PyTorch or TensorFlow", code=code)]
-
-
-def preset_config(table: Table, config: ViTConfig) -> dict[str, Any]:
-    """A `task.json`, with the `config.json` of the backbone in it."""
-    written = written_config(table, config)
-    backbone = written["config"]["backbone"]["config"]
-    backbone.pop("image_shape[:2]")  # read so; written with the channels
-    backbone["image_shape"] = [*config.image_size, config.in_channels]
-    backbone["patch_size"] = list(config.patch_size)
-    if not written["config"].get("intermediate_dim"):
-        written["config"].pop("intermediate_dim", None)
-    return written
-
-
-def preset_files(their_config: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """The files of a preset, by name, from its `task.json`; a backbone alone has none."""
-    files = {"config.json": their_config["config"]["backbone"]}
-    return files | ({"task.json": their_config} if "class_name" in their_config else {})
 
 
 def open_preset(directory: Path) -> "Callable[[Tensor], Tensor]":

@@ -17,7 +17,7 @@ from vitconvert.containers import written_module
 from vitconvert.containers.content import content_of
 from vitconvert.containers.format_modules import Surroundings
 from vitconvert.errors import NotRepresentable
-from vitconvert.programs.keras_hub import preset_config, preset_files
+from vitconvert.programs.keras_hub.preset import preset_config, preset_files
 from vitconvert.programs.reference import Reference, TensorsNotTaken, own_tensors, package
 
 
