@@ -27,11 +27,6 @@ _ZIP = (b"PK\3\4", b"PK\5\6")  # an archive, and one without members
 # First bytes, what they mean, and what to do about it.
 _FOREIGN: tuple[tuple[bytes, str, str], ...] = (
     (b"version https://git-lfs", "a Git LFS pointer, not the weights", "run `git lfs pull`."),
-    (
-        b"\x89HDF\r\n\x1a\n",
-        "an HDF5 file, as Keras and TensorFlow write",
-        "load it with its own library and save the arrays with numpy.savez or safetensors.",
-    ),
     (b"lmgg", "an old ggml file", "convert the checkpoint that it was made from."),
     (b"\x1f\x8b", "compressed with gzip", "unpack it first."),
     (b"BZh", "compressed with bzip2", "unpack it first."),

@@ -28,7 +28,6 @@ class MlxImage(Program):
 
     packages: ClassVar[tuple[str, ...]] = ("mlx-image",)
     one_file: ClassVar[bool] = True
-    framework: ClassVar[str] = "mlx"
 
     def openers(self, config: ViTConfig) -> Mapping[str, Opener]:
         """The class, and the package's own reader of weights."""
