@@ -268,7 +268,6 @@ SOURCES: Mapping[str, Source] = {
         write=partial(unpacked, archive="keras_hub/vit_keras.zip", member="plain.weights.h5"),
         stated={"num_heads": 2, "image_size": (16, 24)},
     ),
-    "timm RelPos": Source(title="VisionTransformerRelPos", write=write_relpos),
     "hf Gemma 4": Source(
         title="Gemma4VisionModel",
         write=partial(

@@ -63,7 +63,7 @@ def test_reads_what_the_package_wrote(tmp_path: Path) -> None:
             "done": True,
             "rest": None,
             "list/0": 1,
-            "wave": "extension 2",
+            "wave": "a complex number",
         }
         assert "tree/layer/large" not in container.places  # in parts
         assert np.array_equal(container.read("tree/layer/kernel").numpy(), whole)
@@ -125,6 +125,7 @@ LARGE = msgpack.packb(((2**62, 8), "float32", b""))
 TWICE = b"\x82\xa1a\x01\xa1a\x02"
 HOSTILE: dict[str, tuple[Any, str]] = {
     "the same key twice": (TWICE, "more than once"),
+    "a branch and a leaf": (b"\x82\xa1a\x81\xa1b\x01\xa1a\x02", "more than once"),
     "one name by two ways": ({"a": {"b": 1}, "a/b": 2}, "more than once"),
     "a key that is a number": (b"\x82\xa1a\x01\x07\x02", "not text"),
     "a thousand levels": (deep(1000), "deeper, than any"),
@@ -133,6 +134,7 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     "a text of four gigabytes": (b"\x81\xa1a\xdb\xff\xff\xff\xff", "truncated"),
     "a key of four gigabytes": (b"\x82\xa1a\x01\xdb\xff\xff\xff\xff", "longer than any name"),
     "bytes behind the tree": (b"\x81\xa1a\x01\x02", "1 bytes follow"),
+    "a time": ({"a": msgpack.Timestamp(1)}, "Flax does not write"),
     "what msgpack never uses": (b"\x81\xa1a\xc1", "no msgpack"),
     "no such memory": ({"a": msgpack.ExtType(1, LARGE)}, "no memory can hold"),
     "elements that are missing": (

@@ -23,6 +23,7 @@ import transformers
 PLACE = Path(__file__).parent / "files"
 SIZES = {"hidden_size": 6, "num_attention_heads": 2, "intermediate_size": 5}
 SIZES |= {"image_size": 12, "patch_size": 4, "num_hidden_layers": 2}
+WIDER = {"num_hidden_layers": 11, "hidden_size": 12, "num_attention_heads": 3}
 TEXT = {"hidden_size": 4, "num_attention_heads": 2, "intermediate_size": 3, "vocab_size": 7}
 TEXT |= {"num_hidden_layers": 1, "max_position_embeddings": 5}
 BEIT = {"use_relative_position_bias": True, "use_mean_pooling": True, "num_labels": 5}
@@ -30,7 +31,7 @@ SHARED = {"use_shared_relative_position_bias": True, "use_mean_pooling": False}
 
 # Folder: class, changes of the configuration.
 CASES = {
-    "vit": ("ViTForImageClassification", {"num_hidden_layers": 11, "num_labels": 5}),
+    "vit": ("ViTForImageClassification", WIDER | {"num_labels": 5}),
     "vit_shards": ("ViTForImageClassification", {"num_labels": 5, "hidden_act": "gelu_new"}),
     "vit_bfloat16": ("ViTModel", {"qkv_bias": False}),
     "beit": ("BeitForImageClassification", BEIT),

@@ -5,10 +5,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from vitconvert.containers.container import Container, Stretch, TensorInfo, row_major
+from vitconvert.containers.container import ITEM_SIZE, Container, Stretch, TensorInfo, row_major
 from vitconvert.containers.gguf.layout import (
     ALIGNMENT,
     ARRAY,
@@ -27,6 +28,7 @@ from vitconvert.containers.mapped_file import MappedFile, checked_shape
 from vitconvert.errors import CorruptFile
 
 _MOST_VALUES = 2_000_000  # of metadata: the largest vocabularies have a quarter of it
+_MOST_BYTES = 2**63 - 1  # of a tensor; numpy counts them so, even where an axis is 0
 _MOST_KEPT = 1000  # elements of an array of metadata; vocabularies are only named
 _LONGEST_TEXT = 10_000  # bytes of a name, or of text that is kept
 
@@ -162,6 +164,10 @@ class _Reader:
         kind, offset = self._number("<I"), self._number("<Q")
         if kind in DTYPES:
             info = TensorInfo(dtype=DTYPES[kind], shape=shape)
+            if info.dtype == "bfloat16" and not shape:
+                raise self._corrupt(f"{name[:80]!r} has no axes, as no tensor of bfloat16 has.")
+            if prod(max(axis, 1) for axis in shape) * ITEM_SIZE[info.dtype] > _MOST_BYTES:
+                raise self._corrupt(f"{name[:80]!r} has a shape that no memory can hold.")
             return name, _Entry(info=info, offset=offset)
         if kind not in BLOCKS:
             raise CorruptFile(

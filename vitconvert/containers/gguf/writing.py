@@ -64,10 +64,15 @@ def write_gguf(
 
 
 def _check(name: str, info: TensorInfo) -> None:
-    if len(name.encode()) > LONGEST_NAME or len(info.shape) > MOST_AXES:
+    number = info.dtype == "bfloat16" and not info.shape  # which the gguf package cannot read
+    if len(name.encode()) > LONGEST_NAME or len(info.shape) > MOST_AXES or number:
         raise UsageError(
-            "A tensor has a name, or more axes, that GGUF cannot hold.",
-            evidence={"name": ascii(name)[:80], "shape": list(info.shape)},
+            "A tensor has a name or a shape that GGUF cannot hold.",
+            evidence={
+                "name": ascii(name)[:80],
+                "dtype": info.dtype,
+                "shape": list(info.shape),
+            },
         )
 
 

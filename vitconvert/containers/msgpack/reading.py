@@ -19,7 +19,8 @@ from vitconvert.errors import CorruptFile
 if TYPE_CHECKING:
     import torch
 
-ARRAY, _SCALAR = 1, 3  # flax.serialization._MsgpackExtType: ndarray, npscalar
+# flax.serialization._MsgpackExtType: ndarray, native_complex, npscalar
+ARRAY, _COMPLEX, _SCALAR = 1, 2, 3
 CHUNKED = "__msgpack_chunked_array__"
 _DTYPES = frozenset(ITEM_SIZE)  # numpy and ml_dtypes call them as torch does
 _DEEPEST = 64  # maps within maps
@@ -142,8 +143,12 @@ class _Reader:
         if self._values > _MOST_VALUES or len(keys) > _DEEPEST:
             raise self._corrupt("The tree has more values, or is deeper, than any checkpoint's.")
         if kind == "map":
+            seen = set[str]()
             for _ in range(number):
-                self._value(tree, (*keys, self._key()))
+                if (key := self._key()) in seen:
+                    raise self._corrupt(f"{key[:80]!r} stands in a map more than once.")
+                seen.add(key)
+                self._value(tree, (*keys, key))
         elif kind == "array":
             for index in range(number):
                 self._value(tree, (*keys, str(index)))
@@ -176,13 +181,15 @@ class _Reader:
         return {"nil": None, "bool": bool(number)}.get(kind, number)
 
     def _extension(self, tree: _Tree, name: str, length: int) -> None:
-        """An array or a number of numpy; others, such as complex numbers, are only named."""
+        """An array or a number of numpy; complex numbers are only named."""
         code = self._bytes(1)[0]
         end = self._file.tell() + length
-        if code not in (ARRAY, _SCALAR):
+        if code == _COMPLEX:
             self._skip(length)
-            tree.others[name] = f"extension {code}"
+            tree.others[name] = "a complex number"
             return
+        if code not in (ARRAY, _SCALAR):
+            raise self._corrupt(f"{name[:80]!r} is an extension that Flax does not write.")
         leaf = self._leaf(name)
         self._skip(leaf.info.nbytes)
         if self._file.tell() != end:
