@@ -70,6 +70,20 @@ def write_transformers(folder: Path, *, family: str, task: str, **changes: Any) 
     return folder
 
 
+def write_both_towers(folder: Path, *, family: str, **changes: Any) -> Path:
+    sizes = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 3}
+    sizes |= {"intermediate_size": 72}
+    text = sizes | {"vocab_size": 50, "max_position_embeddings": 7}
+    text |= {"bos_token_id": 1, "eos_token_id": 49}
+    vision = sizes | {"num_hidden_layers": 11, "image_size": 24, "patch_size": 8}
+    kind = getattr(transformers, f"{family}Config")
+    model = getattr(transformers, f"{family}Model")
+    randomised(model(kind(text_config=text, vision_config=vision, **changes))).save_pretrained(
+        folder
+    )
+    return folder
+
+
 def write_naflex(folder: Path) -> Path:
     sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 48, "depth": 11, "num_heads": 3}
     sizes |= {"pos_embed_grid_size": [4, 4]}
@@ -184,6 +198,12 @@ SOURCES: Mapping[str, Source] = {
         write=partial(
             write_transformers, family="CLIPVision", task="ModelWithProjection", projection_dim=20
         ),
+    ),
+    "hf CLIPModel": Source(
+        title="CLIPModel", write=partial(write_both_towers, family="CLIP", projection_dim=20)
+    ),
+    "hf SiglipModel": Source(
+        title="SiglipModel", write=partial(write_both_towers, family="Siglip")
     ),
     "hf DINOv2": Source(
         title="Dinov2Model",

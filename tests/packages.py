@@ -27,6 +27,8 @@ class _Package:
 bitsandbytes = _Package("bitsandbytes")
 open_clip = _Package("open_clip")
 peft = _Package("peft")
+keras = _Package("keras")
+keras_hub = _Package("keras_hub")
 ray = _Package("ray")
 segment_anything = _Package("segment_anything")
 sklearn = _Package("sklearn")

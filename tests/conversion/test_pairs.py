@@ -161,6 +161,9 @@ UNPLACED = {**NO_CLASS, "position_embedding": "none"}
 NECK = {"neck_dim": 5, "final_norm": False}
 VITDET = {**WINDOWS, "final_norm": False, "position_embedding": "class_grid"}
 VITDET |= {"position_grid": (2, 2), "mlp_dim": 24, "position_resampling": "bicubic"}
+RADIO = {"position_embedding": "grid", "position_grid": (4, 4), "position_square": True}
+RADIO |= {"position_resampling": "bilinear", "patch_bias": False, "num_registers": 2}
+RADIO |= {"final_norm": False, "num_classes": 0}
 AIMV2 = GATED | NO_CLASS | {"norm": "rms", "norm_bias": False, "qkv_bias": False}
 AIMV2 |= {"proj_bias": False, "mlp_bias": False, "patch_norm": True, "pooling": "avg"}
 AIMV2 |= {"num_classes": 0}
@@ -228,6 +231,7 @@ def test_every_dialect_is_held_by_some_model():
         {**CLIP, "pre_norm": False, "pooling": "avg"},
         {**NO_CLASS, "pooling": "map", "num_classes": 0},
         AIMV2,
+        RADIO,
         {"num_classes": 0, "final_norm": True},
         {**dinov2, **GATED, "num_classes": 0},
         {**UNPLACED, "relative_positions": "shared_mlp", "relative_mlp_dim": 5, "pooling": "avg"},

@@ -106,6 +106,10 @@ MISTAKES = [
         None,
     ),
     (
+        '[rows]\n"reg_token" = "n[kv=1:] : kv width"',
+        *('rows."reg_token"', "only of 'prefix' can the rest be taken", None),
+    ),
+    (
         '[rows]\n"norm.weight" = "n[kv=2] : kv width"',
         *('rows."norm.weight"', "the axis 'kv' has the steps 0 to 1", None),
     ),
@@ -134,6 +138,10 @@ MISTAKES = [
     (
         '[ignore]\n"mask" = "why"\n[holds]\n"mask" = "1 0 : (qkv head)"',
         *('holds."mask"', "2 numbers for the steps of 'qkv': it has 3", None),
+    ),
+    (
+        '[files]\n"../x" = "head"',
+        *('files."../x"', "expected how the keys in this file begin", None),
     ),
     (
         '[ignore]\n"mask" = "why"\n[holds]\n"mask" = "1 : head"',
@@ -317,7 +325,7 @@ VOCABULARY = {
     "{sections}": (
         "dialect, words, rows, ignore, sizes, holds, empty, constants, config, ask, config_json, "
         "only, must, "
-        "preprocessing, usage"
+        "preprocessing, usage, text, numbers"
     ),
     "{dialect_keys}": (
         "title, ecosystem, program, source, tested, extends, requires, container, wrapper, "

@@ -10,10 +10,10 @@ import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from vitconvert.config.contradictions import contradictions
-from vitconvert.config.vocabularies import STANDARDISED_STEMS
+from vitconvert.config.vocabularies import STANDARDISED_STEMS, VOCABULARIES
 from vitconvert.errors import ConflictingFact
 
 # Axes of the canonical layouts whose size is the same in every ViT.
@@ -43,6 +43,8 @@ class ViTConfig:
     Raises:
         ConflictingFact: Fields contradict each other or have values outside their vocabulary.
     """
+
+    vocabularies: ClassVar[Mapping[str, tuple[str, ...]]] = VOCABULARIES
 
     # Geometry
     image_size: tuple[int, int]
@@ -324,12 +326,6 @@ class ViTConfig:
         blocks = range(self.depth) if self.windowed else ()
         return tuple(i for i in blocks if i not in self.global_blocks)
 
-    @property
-    def position_pixels(self) -> tuple[int, ...]:
-        """Height and width of an image that has the grid of the positions."""
-        sides = zip(self.position_grid, self.patch_size, strict=False)
-        return tuple(patches * pixels for patches, pixels in sides)
-
     def attended_grid(self, block: int) -> tuple[int, int]:
         """Patches down and across that a block's attention sees at once."""
         side = self.window_size
@@ -369,6 +365,11 @@ class ViTConfig:
     def position_side(self) -> int:
         """Rows of positions with a grid of their own."""
         return self.position_grid[0] if self.position_grid else 0
+
+    @property
+    def position_pixels(self) -> int:
+        """Rows of an image that has the grid of such positions."""
+        return self.position_side * self.patch_size[0]
 
     @property
     def even_heads(self) -> bool:
@@ -455,6 +456,7 @@ class ViTConfig:
             "x": self.patch_size[1],
             "position": self.num_positions,
             "register": self.num_registers,
+            "prefix": self.num_prefix_tokens,
             "pool_head": pool_heads,
             "pool_dim": self.embed_dim // pool_heads,
             "pool_hidden": self.pool_mlp_dim or self.mlp_dim,
@@ -543,6 +545,6 @@ def stem_positions(pixels: int, style: str, depths: tuple[int, ...]) -> int:
 
 
 @functools.cache
-def field_names() -> tuple[str, ...]:
-    """Names of the fields of ViTConfig that a user can set."""
-    return tuple(f.name for f in dataclasses.fields(ViTConfig) if f.name != "origins")
+def field_names(of: type[Any] = ViTConfig) -> tuple[str, ...]:
+    """Names of the fields that a user, or a table, can set."""
+    return tuple(f.name for f in dataclasses.fields(of) if f.name != "origins")

@@ -201,6 +201,28 @@ def _with_class_token_alone(config: ViTConfig) -> ViTConfig | None:
     return config.replace(pooling="token") if concatenates else None
 
 
+def _with_patch_bias(config: ViTConfig) -> ViTConfig | None:
+    return None if config.patch_bias else config.replace(patch_bias=True)
+
+
+def _without_patch_bias(config: ViTConfig) -> ViTConfig | None:
+    return config.replace(patch_bias=False) if config.patch_bias else None
+
+
+def _zero_patch_bias(tensors: Tensors, config: ViTConfig) -> Tensors:
+    weight = tensors["patch_embed.proj.weight"]
+    return {**tensors, "patch_embed.proj.bias": weight.new_zeros(config.embed_dim)}
+
+
+def _drop_patch_bias(tensors: Tensors, _: ViTConfig) -> Tensors:
+    from vitconvert.conversion.materialise import require_zero
+
+    name = "patch_embed.proj.bias"
+    fact = "The target's patches are projected without a bias, and these have one."
+    require_zero(tensors[name], name, fact)
+    return {other: tensor for other, tensor in tensors.items() if other != name}
+
+
 def _with_head_bias(config: ViTConfig) -> ViTConfig | None:
     adds = config.num_classes and not config.head_bias
     return config.replace(head_bias=True) if adds else None
@@ -293,6 +315,23 @@ GAUGES: Mapping[str, Gauge] = {
             config=_with_stored_periods,
             tensors=_store_periods,
             free=True,
+        ),
+        Gauge(
+            name="zero-patch-bias",
+            change="the projection of the patches, which has no bias, got one of zeros",
+            alters=("patch_embed.proj.bias",),
+            config=_with_patch_bias,
+            tensors=_zero_patch_bias,
+            free=True,
+        ),
+        Gauge(
+            name="drop-patch-bias",
+            change="the bias of the patches' projection, which is zero, was left out",
+            alters=(),
+            config=_without_patch_bias,
+            tensors=_drop_patch_bias,
+            free=True,
+            zero=("patch_embed.proj.bias",),
         ),
         Gauge(
             name="zero-head-bias",

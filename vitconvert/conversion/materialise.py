@@ -38,7 +38,8 @@ def materialise(plan: Plan, read: Read) -> dict[str, Tensor]:
 def _assemble(assembly: Assembly, plan: Plan, read: Read) -> Tensor:
     shape, pieces = plan.shape(assembly), assembly.pieces
     if not pieces:
-        return _filled(assembly, plan, _any_dtype(plan, read))
+        said: torch.dtype | None = getattr(torch, assembly.dtype) if assembly.dtype else None
+        return _filled(assembly, plan, said or _any_dtype(plan, read))
     if len(pieces) == 1 and not pieces[0].put:
         # Kernels must lie in memory as the source project's would, for sums to round alike.
         return _axiswise(pieces[0], assembly.axes, plan, read).reshape(shape).contiguous()
@@ -90,7 +91,7 @@ def _select(tensor: Tensor, names: list[str], steps: Steps) -> tuple[Tensor, lis
 
 def _require_constant(source: str, constant: Constant, plan: Plan, read: Read) -> None:
     tensor = read(source).reshape([plan.sizes[axis] for axis in constant.axes.names])
-    wanted = torch.tensor(constant.numbers, dtype=tensor.dtype)
+    wanted = torch.tensor(constant.along(plan.sizes), dtype=tensor.dtype)
     other = tensor[tensor != wanted.view(-1, *[1] * (tensor.ndim - 1))]
     if len(other):
         raise NotRepresentable(

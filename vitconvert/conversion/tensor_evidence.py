@@ -219,6 +219,8 @@ def _read_sizes(found: Findings) -> None:
         inner = (sizes["joined_in"] - sizes["joined_out"]) // 2
         sizes["hidden"] = sizes["joined_out"] - inner
         sizes["head"] = inner // max(sizes["dim"], 1)  # ViTConfig refuses heads without width
+    if "prefix" in sizes:  # one table of the class token and the registers
+        sizes["register"] = sizes["prefix"] - 1
     for axis, field in _FIELD_OF_AXIS.items():
         if axis in sizes:
             found.learn(field, sizes[axis])

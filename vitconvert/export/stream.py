@@ -76,7 +76,7 @@ def moves(plan: Plan, source: Container, prefix: str = "") -> dict[str, Move] | 
     known = {name: info for name, info in infos.items() if info}
     if len(found) < len(places) or len(known) < len(infos):
         return None
-    if any(any(a.fill) and known[a.target].dtype not in _NUMBERS for a in plan.assemblies):
+    if any(any(a.fill) and not _is_written(a, known[a.target].dtype) for a in plan.assemblies):
         return None
     return {a.target: _move(a, plan, found, known[a.target]) for a in plan.assemblies}
 
@@ -98,8 +98,16 @@ def stream(plan: Plan, source: Container, prefix: str = "") -> dict[str, Content
     return {name: move.content() for name, move in found.items()}
 
 
+def _is_written(assembly: Assembly, dtype: str) -> bool:
+    """Whether the constants of a tensor can be written as they are, without rounding."""
+    whole = all(number.is_integer() for number in assembly.fill)
+    return dtype in _NUMBERS and (whole or dtype != "bfloat16")
+
+
 def _info(assembly: Assembly, plan: Plan, dtypes: Mapping[str, str]) -> TensorInfo | None:
     found = {dtypes[piece.source] for piece in assembly.pieces if piece.source}
+    if assembly.dtype:
+        found = {assembly.dtype}
     if not found:  # an array without elements has the dtype of the others
         found = {next(iter(dtypes.values()))}
     return TensorInfo(dtype=found.pop(), shape=plan.shape(assembly)) if len(found) == 1 else None

@@ -14,13 +14,14 @@ from vitconvert.labels import Labels
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.backends import BACKENDS
 from vitconvert.preprocessing.departures import departures_of
-from vitconvert.programs.example import Example, photograph, zeros
+from vitconvert.programs.example import Example, blank_text, photograph, zeros
 from vitconvert.programs.program import CompanionFiles, DescribedModel, Opener, Program
 from vitconvert.tables.table import Table
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from vitconvert.programs.both_towers import BothTowers
     from vitconvert.programs.preparation import Preparation
     from vitconvert.programs.reference import Reference
 
@@ -41,7 +42,8 @@ class Transformers(Program):
         # CLIP's projection is a head without labels.
         if "ForImageClassification" in written["architectures"][0]:
             written |= _labels(model.config, model.labels)
-        return fit_target(table, model.config, written)
+        fitted = fit_target(table, model.config, written, text=model.text)
+        return normalising(fitted, model.preprocessing) if "norm_mean" in written else fitted
 
     def companions(
         self, target: Target, preprocessing: Preprocessing | None, dtypes: Iterable[str]
@@ -56,6 +58,9 @@ class Transformers(Program):
         self, name: str, config: dict[str, Any], preprocessing: Preprocessing
     ) -> CompanionFiles:
         """Photographs have a file of their own."""
+        if "norm_mean" in config:  # the model does it
+            zero, one = ((number,) * preprocessing.channels for number in (0.0, 1.0))
+            preprocessing = replace(preprocessing, mean=zero, std=one, normalize=False)
         processor, departures = _processor(preprocessing, patches=_reads_patches(config))
         if processor is None:
             return CompanionFiles(files={name: config}, departures=departures)
@@ -71,6 +76,18 @@ class Transformers(Program):
         from vitconvert.programs.transformers.reference import transformers_reference
 
         return transformers_reference(checkpoint)
+
+    def open_both(self, directory: Path) -> "BothTowers":
+        """The class that `config.json` names."""
+        from vitconvert.programs.transformers.both_towers import open_directory
+
+        return open_directory(directory)
+
+    def texts(self, checkpoint: Checkpoint) -> "Callable[[Tensor], Tensor]":
+        """By `config.json`."""
+        from vitconvert.programs.transformers.both_towers import texts_by_config
+
+        return texts_by_config(checkpoint)
 
     def preparation(self, checkpoint: Checkpoint) -> "Preparation | None":
         """The processor that `preprocessor_config.json` names."""
@@ -96,7 +113,22 @@ class Transformers(Program):
             options=', backend="pil"' if on_pillow else "",
             patches=patches,
         )
-        return [example]
+        return [_with_texts(example, target) if target.text else example]
+
+
+def normalising(target: Target, preprocessing: Preprocessing | None) -> Target:
+    """A model that normalises pixels itself, as the source's project does, or not at all."""
+    mean = preprocessing.mean if preprocessing else (0.0,) * 3
+    std = preprocessing.std if preprocessing else (1.0,) * 3
+    said = target.table.preprocessing
+    filled = {said["mean_in"]: mean, said["std_in"]: std}
+    assemblies = tuple(
+        next((replace(a, fill=n) for end, n in filled.items() if a.target.endswith(end)), a)
+        for a in target.plan.assemblies
+    )
+    their_config = {**target.their_config, "norm_mean": list(mean), "norm_std": list(std)}
+    plan = replace(target.plan, assemblies=assemblies)
+    return replace(target, plan=plan, their_config=their_config)
 
 
 def auto_model_opener(directory: Path) -> "Callable[[Tensor], Tensor]":
@@ -104,35 +136,31 @@ def auto_model_opener(directory: Path) -> "Callable[[Tensor], Tensor]":
     from transformers import AutoConfig, AutoModel, AutoModelForImageClassification
 
     from vitconvert.programs.reference import as_tokens
+    from vitconvert.programs.transformers.loading import load_all
 
     config = AutoConfig.from_pretrained(directory)
     kind = AutoModelForImageClassification if config.num_labels else AutoModel
-    model = _load_all(kind, directory)
+    model = load_all(kind, directory)
     output = "logits" if config.num_labels else "pooler_output"
     return lambda images: as_tokens(getattr(model(images), output))
 
 
 def _open_named_class(directory: Path) -> "Callable[[Tensor], Tensor]":
-    import transformers
+    from vitconvert.programs.transformers.both_towers import open_directory
+    from vitconvert.programs.transformers.loading import load_named_class
+    from vitconvert.programs.transformers.reference import behind_normalisation, run
 
-    from vitconvert.programs.transformers.reference import run
-
-    config = transformers.AutoConfig.from_pretrained(directory)
-    model = _load_all(getattr(transformers, config.architectures[0]), directory)
+    if _has_both(directory):
+        return open_directory(directory).images
+    model = load_named_class(directory)
+    behind_normalisation(model)
     return lambda images: run(model, images)
 
 
-def _load_all(kind: Any, directory: Path) -> Any:
-    """A model whose every weight is in the file; transformers would draw what is missing."""
-    model, problems = kind.from_pretrained(directory, dtype="float32", output_loading_info=True)
-    found = [
-        f"{problem}: {', '.join(sorted(map(str, names)))}"
-        for problem, names in problems.items()
-        if names
-    ]
-    if found:
-        raise ValueError("; ".join(found))
-    return model.eval()
+def _has_both(directory: Path) -> bool:
+    from transformers import AutoConfig
+
+    return hasattr(AutoConfig.from_pretrained(directory), "text_config")
 
 
 def transformers_example(
@@ -165,6 +193,15 @@ def transformers_example(
         title='With transformers (from the Hub: `"ORG/REPO"` instead of `"."`)',
         code="\n".join([*imports, "", *images, *model]),
     )
+
+
+def _with_texts(example: Example, target: Target) -> Example:
+    """The same with the functions of a class of both towers."""
+    code = example.code.replace("output = model(", "output = model.get_image_features(")
+    ids = f"ids = {blank_text(target)}  # of your tokenizer"
+    texts = "texts = model.get_text_features(input_ids=ids).pooler_output"
+    lines = ("import torch", f"{code}.pooler_output", ids, texts)
+    return Example(title=example.title, code="\n".join(lines))
 
 
 def _labels(config: ViTConfig, labels: Labels | None) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """transformers' image encoders: ViT and its kin, BEiT, DINOv2 and 3, CLIP, SigLIP, AIMv2."""
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -100,6 +101,13 @@ _MODULES = {
         kind="Gemma4VisionModel",
         pooled=True,
     ),
+    "radio": _Modules(
+        patches="embeddings.patch_projection",
+        block="encoder.layer.{i}",
+        norm2="norm2",
+        norm="",
+        kind="RadioModel",
+    ),
     "qwen3_vl_vision": replace(_VIT, kind="Qwen3VLVisionModel", pooled=True),
     "aimv2": _Modules(
         patches="embeddings.rms_norm",
@@ -113,6 +121,7 @@ _WITH_PROJECTION = {
     "clip": "CLIPVisionModelWithProjection",
     "metaclip_2": "MetaClip2VisionModelWithProjection",
 }
+_SCALE = re.compile(r"\bls([12])\.(?:grandma|gamma)$")  # RADIO's own
 _TOWER = "_vision_model"  # ends the model type of an image tower by itself
 # Fields of ViTConfig that stand in for a config.json
 _TOLD = ("image_size", "num_heads", "activation", "norm_eps", "representation_activation")
@@ -141,7 +150,10 @@ def transformers_reference(checkpoint: Checkpoint) -> Reference:
     kind = _class_of(model_type, tensors)
     if kind == "Qwen3VLVisionModel":
         tensors["patch_embed.proj.weight"] = of_two_frames(tensors["patch_embed.proj.weight"])
+    if model_type == "radio":  # transformers reads but its own name of these
+        tensors = {_SCALE.sub(r"layer_scale\1.lambda1", n): t for n, t in tensors.items()}
     model = _built(kind, theirs, tensors, checkpoint)
+    behind_normalisation(model)
     gives_output = _gives_output(model, places)
     return Reference(
         name=f"transformers {transformers.__version__} {kind}",
@@ -177,8 +189,14 @@ def _built(
             output_loading_info=True,
             **options,
         )
-    _check(kind, problems, checkpoint.ledger.ignored)
+    _check(kind, problems, {n.removeprefix("radio_model.") for n in checkpoint.ledger.ignored})
     return _Projected(model, projection["visual_projection.weight"]) if projection else model
+
+
+def behind_normalisation(model: Any) -> None:
+    """Let a model that normalises pixels itself (RADIO) read what its ViT does."""
+    if hasattr(model, "make_preprocessor_external"):
+        model.make_preprocessor_external()
 
 
 def _taken(tensors: dict[str, Tensor], start: str) -> dict[str, Tensor]:
@@ -205,6 +223,7 @@ def _in_float32(kind: str, config: ViTConfig) -> dict[str, Any]:
     """For classes that compute a part in float32, whatever the dtype of the weights."""
     rounded = {"DINOv3ViTModel": "rotary angles", "Aimv2VisionModel": "norms"}
     rounded |= {"Gemma4VisionModel": "norms", "Qwen3VLVisionModel": "rotary angles"}
+    rounded |= {"RadioModel": "fitted positions"}
     if config.norm == "rms":
         rounded["InternVLVisionModel"] = "norms"
     if kind not in rounded:
@@ -260,6 +279,8 @@ def _config_of(kind: Any, theirs: Mapping[str, Any]) -> Any:
 def _config_from_ours(checkpoint: Checkpoint) -> dict[str, Any]:
     """For tensors without a config.json, from what the user stated."""
     table, config = checkpoint.table, checkpoint.config
+    if table.name == "hf_radio":  # NVIDIA's own files
+        return written_config(table, config)
     if not table.name.startswith(("hf_vit", "hf_deit", "hf_ijepa")):
         raise NotRepresentable(f"{table.title} cannot be built without its config.json.")
     kind = "deit" if config.dist_token else "vit" if config.class_token else "ijepa"
@@ -343,7 +364,7 @@ def _gives_output(model: nn.Module, places: _Modules) -> bool:
 
 def run(model: nn.Module, images: Tensor) -> Tensor:
     """The output of a class of transformers: logits, an embedding, features or tokens."""
-    output = model(**_inputs(model, images))
+    output = model(**image_inputs(model, images))
     for name in ("logits", "image_embeds", "pooler_output", "last_hidden_state"):
         if getattr(output, name, None) is not None:
             tensor: Tensor = getattr(output, name)
@@ -353,10 +374,11 @@ def run(model: nn.Module, images: Tensor) -> Tensor:
 
 def _run_to_tokens(model: nn.Module, images: Tensor) -> Tensor:
     """The tokens, whatever the class makes of them besides."""
-    return as_tokens(model(**_inputs(model, images)).last_hidden_state)
+    return as_tokens(model(**image_inputs(model, images)).last_hidden_state)
 
 
-def _inputs(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
+def image_inputs(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
+    """What a class is called with for images."""
     kind = type(model).__name__
     if kind.startswith("Siglip2"):
         return _patches(model, images)
