@@ -88,8 +88,8 @@ def main() -> None:
         print(f"{left} architectures are left to measure; the table is as it was")
         return
     text = DOCUMENT.read_text(encoding="utf-8")
-    text = filled(text, "coverage", table({name: measured[name] for name in wanted}))
-    DOCUMENT.write_text(text, encoding="utf-8")
+    made = table({name: measured[name] for name in wanted})
+    DOCUMENT.write_text(filled(text, "coverage", made), encoding="utf-8")
 
 
 if __name__ == "__main__":
