@@ -336,7 +336,7 @@ SOURCES: Mapping[str, Source] = {
     "vitdet": Source(
         title="a detector's ViT, its positions fitted",
         write=partial(
-            write_torch, tensors=lambda: prefixed("backbone.net.", filled(vitdet_shapes()))
+            write_torch, tensors=lambda: prefixed("backbone.net.", filled(vitdet_shapes(40, 40)))
         ),
     ),
     "deepseek": Source(
