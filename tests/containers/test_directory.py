@@ -48,7 +48,7 @@ STANDARD = [
     "pytorch_model.bin.index.json",
     "open_clip_pytorch_model.bin",
 ]
-OTHERS = ["vit.pth", "vit.npz", "vit.ckpt", "features.npz", "training_args.bin", "tf_model.h5"]
+OTHERS = ["vit.pth", "vit.npz", "vit.ckpt", "features.npz", "training_args.bin", "model.onnx"]
 OTHERS += ["vit.bin.index.json", "vit-00001-of-00002.bin", "config.json"]
 
 
@@ -101,7 +101,7 @@ def test_shards_without_an_index(tmp_path: Path) -> None:
 
 
 def test_without_a_candidate_the_content_is_listed(tmp_path: Path) -> None:
-    for name in ("tf_model.h5", "config.json"):
+    for name in ("model.onnx", "config.json"):
         (tmp_path / name).touch()
     (tmp_path / "model.safetensors").symlink_to("../../blobs/0a1b")
     with pytest.raises(SourceError) as error:
@@ -110,10 +110,11 @@ def test_without_a_candidate_the_content_is_listed(tmp_path: Path) -> None:
         "error: source-not-found\n"
         "  The directory holds no weights file.\n"
         f"  directory   {tmp_path}\n"
-        "  looked for  *.safetensors *.pth *.pt *.bin *.ckpt *.pth.tar *.npz *.msgpack *.gguf\n"
+        "  looked for  *.safetensors *.pth *.pt *.bin *.ckpt *.pth.tar *.npz *.msgpack *.gguf"
+        " *.h5 *.hdf5 *.keras\n"
         "  found config.json\n"
-        "  found model.safetensors, a broken link\n"
-        "  found tf_model.h5"
+        "  found model.onnx\n"
+        "  found model.safetensors, a broken link"
     )
 
 
@@ -127,7 +128,8 @@ def test_folders_that_hold_weights_are_named(tmp_path: Path) -> None:
         "error: source-not-found\n"
         "  The directory holds no weights file.\n"
         f"  directory   {tmp_path}\n"
-        "  looked for  *.safetensors *.pth *.pt *.bin *.ckpt *.pth.tar *.npz *.msgpack *.gguf\n"
+        "  looked for  *.safetensors *.pth *.pt *.bin *.ckpt *.pth.tar *.npz *.msgpack *.gguf"
+        " *.h5 *.hdf5 *.keras\n"
         "  found checkpoint-1\n"
         "  found checkpoint-2\n"
         "  found runs\n"

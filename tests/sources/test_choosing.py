@@ -49,14 +49,14 @@ error: source-not-found
   hint: choose one: hf:org/repo/model_v1.npz""",
         ),
         (
-            ["tf_model.h5", "model.onnx", "README.md"],
+            ["model.tflite", "model.onnx", "README.md"],
             """\
 error: source-not-found
   org/repo holds no weights that vitconvert reads.
   model.onnx
-  tf_model.h5
+  model.tflite
   hint: safetensors, torch (.pth, .pt, .bin, .ckpt, .pth.tar), torchscript (.pt), npz, \
-msgpack, gguf, dcp and orbax are read.""",
+msgpack, gguf, dcp, orbax, hdf5 (.h5) and keras are read.""",
         ),
         (
             ["base/model.safetensors", "README.md"],
