@@ -31,6 +31,7 @@ PROOF = {
     "msn": "not verified; outputs of its own model",
     "moco_v3": "not verified; outputs of its own model",
     "sam": "outputs of segment-anything",
+    "vitdet": "not verified; outputs of its own model",
     "deepseek": "not verified; outputs of timm's model, which reads its files",
     "vit": "itself",
 }
