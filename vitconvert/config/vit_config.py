@@ -294,6 +294,8 @@ class ViTConfig:
         fields["attention_scale"] = self.attention_scale or self.head_dim**-0.5
         fields["pool_heads"] = self.pool_heads or self.num_heads
         fields["pool_mlp_dim"] = self.pool_mlp_dim or self.mlp_dim
+        if self.rope_reference == self.grid_size:  # positions scaled by one
+            fields["rope_reference"] = ()
         effective = {
             "representation_activation": self.representation_size,
             "stem_style": self.stem,

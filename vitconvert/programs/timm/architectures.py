@@ -77,6 +77,8 @@ def _differences(
     theirs["head_dim"] = config.embed_dim // config.num_heads
     theirs["attention_scale"] = theirs["head_dim"] ** -0.5
     theirs["pool_heads"] = theirs["pool_heads"] or config.num_heads
+    if theirs["rope_reference"] == config.grid_size:  # as ViTConfig.function has it
+        theirs["rope_reference"] = ()
     stated = _stated_fields() | {"head_dim", "attention_scale", "head_bias"}
     return {
         field: theirs[field]
