@@ -137,6 +137,28 @@ def perception(*, side: int, pooled: bool = True, scaled: bool = False) -> Tenso
     return filled(shapes)
 
 
+def beit3() -> Tensors:
+    """microsoft/unilm, beit3/modeling_finetune.py; torchscale/component/multiway_network.py."""
+    shapes: Shapes = {"vision_embed.cls_token": (1, 1, D), "vision_embed.mask_token": (1, 1, D)}
+    shapes |= patches("vision_embed.proj") | {"text_embed.weight": (11, D)}
+    shapes |= {"encoder.embed_positions.A.weight": (PATCHES + 3, D)}
+    shapes |= {"encoder.embed_positions.B.weight": (20, D)}
+    for i in range(DEPTH):
+        for branch in "AB":
+            layer, attn = f"encoder.layers.{i}", f"encoder.layers.{i}.self_attn"
+            for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
+                shapes |= pair(f"{attn}.{part}.{branch}", D, D)
+            shapes |= pair(f"{attn}.inner_attn_ln.{branch}", D)
+            shapes |= pair(f"{layer}.self_attn_layer_norm.{branch}", D)
+            shapes |= pair(f"{layer}.final_layer_norm.{branch}", D)
+            shapes |= pair(f"{layer}.ffn.{branch}.fc1", M, D)
+            shapes |= pair(f"{layer}.ffn.{branch}.ffn_layernorm", M)
+            shapes |= pair(f"{layer}.ffn.{branch}.fc2", D, M)
+    tensors = {f"beit3.{name}": tensor for name, tensor in filled(shapes).items()}
+    tensors["beit3.encoder.embed_positions.A.weight"][:2] = 0  # which nothing reads or writes
+    return tensors | filled(pair("fc_norm", D) | pair("head", LABELS, D))
+
+
 def text_tower() -> Tensors:
     """What CLIP's files have beside `visual.`."""
     return filled({"positional_embedding": (5, 8), "transformer.resblocks.0.ln_1.weight": (8,)})

@@ -13,6 +13,7 @@ from tests.originals.spelling import HEADS, HIDDEN, SIZES, WIDTH, Tensors, prefi
 from tests.originals.spelling_of_others import (
     LABELS,
     aimv2,
+    beit3,
     eva02,
     mobileclip,
     perception,
@@ -84,6 +85,13 @@ OTHERS = {
         timm="aimv2_large_patch14_224",
         options=RATIO | {"num_classes": 0, "global_pool": ""},
     ),
+    "BEiT-3": Other(
+        dialect="beit3",
+        file=lambda: {"model": beit3()},
+        tensors=beit3,
+        timm="beit3_base_patch16_224",
+        options=RATIO | {"num_classes": LABELS},
+    ),
     "MobileCLIP": Other(
         dialect="mobileclip",
         file=mobileclip,
@@ -107,7 +115,7 @@ OTHERS = {
         options=RATIO | PIXELS | {"img_size": 32, "num_classes": 0, "global_pool": ""},
     ),
 }
-NOT_WRITTEN = ("rope.freqs", "mask_token", "text_encoder", "logit_scale")
+NOT_WRITTEN = ("rope.freqs", "mask_token", "text_e", "logit_scale", ".B.")
 every_original = pytest.mark.parametrize("name", OTHERS)
 
 

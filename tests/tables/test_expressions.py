@@ -147,13 +147,6 @@ the axes qkv width do not name 'kv'
             ^""",
         ),
         (
-            "x[layer=-1] : layer width",
-            """\
-'-1' is neither a number nor an index
-    x[layer=-1] : layer width
-            ^""",
-        ),
-        (
             "x[layer 0] : layer width",
             """\
 expected '=', found '0'

@@ -100,6 +100,18 @@ MISTAKES = [
         None,
     ),
     (
+        '[rows]\n"cls_token" = "n[register=-2] : 1+register width"',
+        'rows."cls_token"',
+        "the rows in front of the axis 'register' number 1",
+        None,
+    ),
+    (
+        '[rows]\n"cls_token" = "n[register=0] : 1+register width"',
+        'rows."cls_token"',
+        "a row in front of the axis 'register' has a number below 0",
+        None,
+    ),
+    (
         '[rows]\n"blocks.{i}.norm1.weight" = "n[block={i}] : block width"',
         'rows."blocks.{i}.norm1.weight"',
         "nothing tells the size of the axis 'block'; blocks are stacked along 'layer'",
@@ -206,7 +218,7 @@ MISTAKES = [
     (
         '[config_json.writes]\nratio = { makes = "mlp_dim", half = 2 }',
         'config_json.writes."ratio"',
-        "expected { word = ... } or { makes = ... } with multiple, over, times, whole",
+        "expected { word = ... } or { makes = ... } with decimal, multiple, over, times, whole",
         None,
     ),
     (

@@ -21,6 +21,7 @@ FIXED_AXES = {
     "qkv": 3,
     "kv": 2,
     "gate": 2,
+    "colour": 3,
     "axis": 2,
     "root_y": 7,
     "root_x": 7,

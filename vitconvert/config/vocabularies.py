@@ -36,6 +36,7 @@ RESAMPLINGS = (
     "bicubic_align_corners",  # torchvision `interpolate_embeddings`
     "bicubic_offset",  # Meta DINO, DINOv2 without registers: (new + 0.1) / old as scale
     "bilinear",  # Hugging Face DPT
+    "bilinear_cropped",  # RADIO: a square of the larger side, of which the upper left is used
     "bilinear_antialias",  # Hugging Face SigLIP 2 (NaFlex)
     "bilinear_align_corners",  # Google, big_vision, jeonsworld: scipy.ndimage.zoom(order=1)
 )

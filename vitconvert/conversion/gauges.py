@@ -201,6 +201,31 @@ def _drop_head_bias(tensors: Tensors, _: ViTConfig) -> Tensors:
     return {name: tensor for name, tensor in tensors.items() if name != "head.bias"}
 
 
+def _with_patch_bias(config: ViTConfig) -> ViTConfig | None:
+    adds = not config.patch_bias and not config.pre_norm
+    return config.replace(patch_bias=True) if adds else None
+
+
+def _without_patch_bias(config: ViTConfig) -> ViTConfig | None:
+    # RADIO's alone, among models without a norm before the blocks: others need no such try.
+    like_radio = config.num_registers and config.no_embed_class and not config.final_norm
+    drops = like_radio and config.patch_bias and not config.fc_norm
+    return config.replace(patch_bias=False) if drops else None
+
+
+def _zero_patch_bias(tensors: Tensors, config: ViTConfig) -> Tensors:
+    weight = tensors["patch_embed.proj.weight"]
+    return {**tensors, "patch_embed.proj.bias": weight.new_zeros(config.embed_dim)}
+
+
+def _drop_patch_bias(tensors: Tensors, _: ViTConfig) -> Tensors:
+    from vitconvert.conversion.materialise import require_zero
+
+    name, fact = "patch_embed.proj.bias", "The target's patches have no bias, and these have one."
+    require_zero(tensors[name], name, fact)
+    return {key: tensor for key, tensor in tensors.items() if key != name}
+
+
 GAUGES: Mapping[str, Gauge] = {
     gauge.name: gauge
     for gauge in (
@@ -280,6 +305,23 @@ GAUGES: Mapping[str, Gauge] = {
             tensors=_drop_head_bias,
             free=True,
             zero=("head.bias",),
+        ),
+        Gauge(
+            name="zero-patch-bias",
+            change="the patches, embedded without bias, got a bias of zeros",
+            alters=("patch_embed.proj.bias",),
+            config=_with_patch_bias,
+            tensors=_zero_patch_bias,
+            free=True,
+        ),
+        Gauge(
+            name="drop-patch-bias",
+            change="the bias of the patches, which is zero, was left out",
+            alters=(),
+            config=_without_patch_bias,
+            tensors=_drop_patch_bias,
+            free=True,
+            zero=("patch_embed.proj.bias",),
         ),
     )
 }

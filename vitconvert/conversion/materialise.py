@@ -38,8 +38,9 @@ def materialise(plan: Plan, read: Read) -> dict[str, Tensor]:
 def _assemble(assembly: Assembly, plan: Plan, read: Read) -> Tensor:
     shape, pieces = plan.shape(assembly), assembly.pieces
     if not pieces:
-        return _filled(assembly, plan, _any_dtype(plan, read))
-    if len(pieces) == 1 and not pieces[0].put:
+        dtype = getattr(torch, assembly.dtype) if assembly.dtype else _any_dtype(plan, read)
+        return _filled(assembly, plan, dtype)
+    if len(pieces) == 1 and not pieces[0].put and not assembly.axes.origins:
         # Kernels must lie in memory as the source project's would, for sums to round alike.
         return _axiswise(pieces[0], assembly.axes, plan, read).reshape(shape).contiguous()
     steps = []
@@ -48,10 +49,10 @@ def _assemble(assembly: Assembly, plan: Plan, read: Read) -> Tensor:
             steps.append((piece.put, _axiswise(piece, assembly.axes, plan, read)))
     # One dtype for all pieces, into which each of them fits.
     dtype = reduce(torch.promote_types, (tensor.dtype for _, tensor in steps))
-    whole = torch.zeros([plan.sizes[axis] for axis in assembly.axes.names], dtype=dtype)
+    whole = torch.zeros(shape, dtype=dtype)
     for put, tensor in steps:
-        _select(whole, list(assembly.axes.names), put)[0].copy_(tensor)
-    return whole.reshape(shape)
+        _select(whole, assembly.axes, put, plan)[0].copy_(tensor)
+    return whole
 
 
 def _filled(assembly: Assembly, plan: Plan, dtype: torch.dtype) -> Tensor:
@@ -76,14 +77,21 @@ def _axiswise(piece: Piece, target: Axes, plan: Plan, read: Read) -> Tensor:
 
 def _taken(piece: Piece, plan: Plan, read: Read) -> tuple[Tensor, list[str]]:
     assert piece.source is not None
-    tensor = read(piece.source).reshape([plan.sizes[axis] for axis in piece.axes.names])
-    return _select(tensor, list(piece.axes.names), piece.take)
+    return _select(read(piece.source), piece.axes, piece.take, plan)
 
 
-def _select(tensor: Tensor, names: list[str], steps: Steps) -> tuple[Tensor, list[str]]:
-    """Steps along axes, and the axes that remain."""
+def _select(tensor: Tensor, axes: Axes, steps: Steps, plan: Plan) -> tuple[Tensor, list[str]]:
+    """Steps along axes as a view where that is possible, and the axes that remain."""
+    below = {axis: step for axis, step in steps if step < 0}  # rows in front of an axis
+    for place, dim in enumerate(axes.dims):
+        if dim.before:
+            step, size = below.get(dim.axes[0]), plan.sizes[dim.axes[0]]
+            first, count = (dim.before, size) if step is None else (dim.before + step, 1)
+            tensor = tensor.narrow(place, first, count)
+    names = list(axes.names)
+    tensor = tensor.reshape([1 if axis in below else plan.sizes[axis] for axis in names])
     for axis, step in steps:
-        tensor = tensor.select(names.index(axis), step)
+        tensor = tensor.select(names.index(axis), max(step, 0))
         names.remove(axis)
     return tensor, names
 

@@ -48,6 +48,7 @@ class Assembly:
     axes: Axes
     pieces: tuple[Piece, ...]
     fill: tuple[float, ...] = (0.0,)  # without pieces: one number, or one for each first step
+    dtype: str = ""  # without pieces: torch's name of it; "" that of the others
 
     def __str__(self) -> str:
         if not self.pieces:
@@ -108,8 +109,8 @@ def _inert(table: Table, config: ViTConfig) -> Iterable[Assembly]:
     first = table.first_texts(config)
     for key, layout in table.empty:
         yield Assembly(key.write({}, first), layout, ())
-    for key, value, layout in table.constants:
-        yield Assembly(key.write({}, first), layout, (), (value,))
+    for key, value, layout, dtype in table.constants:
+        yield Assembly(key.write({}, first), layout, (), (value,), dtype)
     for key, constant in table.holds:
         for i in range(config.depth if key.indices else 1):
             yield Assembly(key.write({"i": i}, first), constant.axes, (), constant.numbers)

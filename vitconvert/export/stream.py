@@ -26,7 +26,13 @@ from vitconvert.tables.axes import Axes
 
 # struct's format for a number of a dtype, and the first byte to keep. A bfloat16 is the upper half
 # of a float32, and exactly so for constants, which are small whole numbers.
-_NUMBERS = {"float64": ("<d", 0), "float32": ("<f", 0), "float16": ("<e", 0), "bfloat16": ("<f", 2)}
+_NUMBERS = {
+    "int64": ("<q", 0),
+    "float64": ("<d", 0),
+    "float32": ("<f", 0),
+    "float16": ("<e", 0),
+    "bfloat16": ("<f", 2),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +106,7 @@ def stream(plan: Plan, source: Container, prefix: str = "") -> dict[str, Content
 
 def _info(assembly: Assembly, plan: Plan, dtypes: Mapping[str, str]) -> TensorInfo | None:
     found = {dtypes[piece.source] for piece in assembly.pieces if piece.source}
+    found |= {assembly.dtype} - {""}
     if not found:  # an array without elements has the dtype of the others
         found = {next(iter(dtypes.values()))}
     return TensorInfo(dtype=found.pop(), shape=plan.shape(assembly)) if len(found) == 1 else None
@@ -108,7 +115,7 @@ def _info(assembly: Assembly, plan: Plan, dtypes: Mapping[str, str]) -> TensorIn
 def _move(assembly: Assembly, plan: Plan, places: Mapping[str, Stretch], info: TensorInfo) -> Move:
     steps = _axis_strides(assembly.axes, row_major(info.shape), plan.sizes)
     boxes = (
-        _box(piece, steps, plan, places[piece.source], ITEM_SIZE[info.dtype])
+        _box(piece, steps, plan, places[piece.source], ITEM_SIZE[info.dtype], assembly.axes.origins)
         for piece in assembly.pieces
         if piece.source is not None
     )
@@ -133,7 +140,14 @@ def _is_zero(piece: Piece, plan: Plan, source: Container, prefix: str) -> bool:
     return not any(any(chunk) for chunk in chunks_of(info, [box], one_buffer()))
 
 
-def _box(piece: Piece, steps: Mapping[str, int], plan: Plan, place: Stretch, item_size: int) -> Box:
+def _box(
+    piece: Piece,
+    steps: Mapping[str, int],
+    plan: Plan,
+    place: Stretch,
+    item_size: int,
+    origins: Steps = (),
+) -> Box:
     strides = _axis_strides(piece.axes, place.strides, plan.sizes)
     filled = [axis for axis in steps if axis not in dict(piece.put)]
     sizes, strided, stepped = _coalesced(
@@ -141,8 +155,8 @@ def _box(piece: Piece, steps: Mapping[str, int], plan: Plan, place: Stretch, ite
     )
     return Box(
         path=place.path,
-        offset=place.offset + _reach(piece.take, strides) * item_size,
-        begin=_reach(piece.put, steps),
+        offset=place.offset + _reach((*piece.axes.origins, *piece.take), strides) * item_size,
+        begin=_reach((*origins, *piece.put), steps),
         sizes=sizes,
         strides=strided,
         steps=stepped,

@@ -16,6 +16,7 @@ INTERPOLATION: dict[str, dict[str, str | bool]] = {
     "bicubic_align_corners": {"mode": "bicubic", "align_corners": True},
     "bicubic_offset": {"mode": "bicubic", "align_corners": False},
     "bilinear": {"mode": "bilinear", "align_corners": False},
+    "bilinear_cropped": {"mode": "bilinear", "align_corners": False},
     "bilinear_antialias": {"mode": "bilinear", "align_corners": False, "antialias": True},
     # scipy.ndimage.zoom(order=1) aligns the corners of both grids.
     "bilinear_align_corners": {"mode": "bilinear", "align_corners": True},
@@ -24,6 +25,9 @@ INTERPOLATION: dict[str, dict[str, str | bool]] = {
 # so against rounding (https://github.com/facebookresearch/dino/issues/8); it shifts every sample a
 # little.
 OFFSET = {"bicubic_offset": 0.1}
+# Fitted to a square as large as the larger side, and cropped to its upper left (transformers 5.23,
+# `RadioPatchEmbeddings`), so that patches stay as far apart in both directions.
+CROPPED = ("bilinear_cropped",)
 
 Grid = tuple[int, int]  # patches down and across
 
@@ -97,12 +101,14 @@ def resample_positions(
     if old_grid == new_grid:
         return pos_embed
     grid = pos_embed[:, prefix:].float().reshape(1, *old_grid, -1).permute(0, 3, 1, 2)
-    size: dict[str, tuple[float, ...]] = {"size": new_grid}
+    down, across = new_grid
+    fitted = (max(new_grid),) * 2 if rule in CROPPED else new_grid
+    size: dict[str, tuple[float, ...]] = {"size": fitted}
     if rule in OFFSET:
         sizes = zip(new_grid, old_grid, strict=True)
         size = {"scale_factor": tuple((new + OFFSET[rule]) / old for new, old in sizes)}
     grid = F.interpolate(grid, **size, **INTERPOLATION[rule])  # type: ignore[arg-type]
-    patches = grid.permute(0, 2, 3, 1).flatten(1, 2).to(pos_embed.dtype)
+    patches = grid[..., :down, :across].permute(0, 2, 3, 1).flatten(1, 2).to(pos_embed.dtype)
     return torch.cat((pos_embed[:, :prefix], patches), dim=1)
 
 

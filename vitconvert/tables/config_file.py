@@ -13,7 +13,7 @@ from vitconvert.tables.conditions import Conditional, parse_conditional
 from vitconvert.tables.predicates import config_words
 from vitconvert.toml_files import LazyToml, tables_dir
 
-_OF_RATIO = {"times", "over", "multiple", "whole"}
+_OF_RATIO = {"times", "over", "multiple", "whole", "decimal"}
 _SIZES = ("mlp_dim", "pool_mlp_dim", "representation_size", "num_classes")  # that a ratio may make
 
 
@@ -37,6 +37,7 @@ class Ratio:
     over: int = 1
     multiple: int = 1
     whole: bool = False
+    decimal: bool = False  # 2.0 and not 2: some projects check the kind
 
     def of(self, config: ViTConfig) -> float | None:
         """The number, whole if a whole one will do, or None if there is none."""
@@ -45,7 +46,8 @@ class Ratio:
         # Truncation eats what rounding has taken from an exact quotient.
         fractions = () if self.whole else (exact, exact + 1e-9, exact + 1e-7)
         tried = (math.floor(exact), math.ceil(exact), *fractions)
-        return next((r for r in tried if self._makes(width, r) == wanted), None)
+        found = next((r for r in tried if self._makes(width, r) == wanted), None)
+        return found if found is None or not self.decimal else float(found)
 
     def _makes(self, width: int, ratio: float) -> int:
         part = int(width * ratio) * self.times // self.over
@@ -208,7 +210,7 @@ def _parse_written(value: Any) -> Any:
 
 
 def _of_ratio(name: str, value: object) -> bool:
-    if name == "whole":
+    if name in ("whole", "decimal"):
         return isinstance(value, bool)
     return name in _OF_RATIO and type(value) is int and value > 0
 

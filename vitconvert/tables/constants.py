@@ -40,6 +40,6 @@ def parse_constant(text: str, row: str) -> Constant:
         raise ValueError(f"{len(constant.numbers)} numbers for the steps of {axis!r}: {known}")
     ours = {name for tensor in canonical_tensors().values() for name in tensor.axes.names}
     for name in constant.axes.names:
-        if name not in ours:
+        if name not in ours and name not in FIXED_AXES:
             raise ValueError(f"no tensor of ours has an axis {name!r}")
     return constant

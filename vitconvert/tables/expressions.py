@@ -4,7 +4,8 @@
     alternative = "cat(" item ("," item)* ")" | part
     item        = part | "zeros"
     part        = key selection? (":" axes)?
-    selection   = "[" axis "=" number "]"            a number, or an index such as {i}
+    selection   = "[" axis "=" number "]"            a number, or an index such as {i}; below 0, a
+                                                     row in front of the axis: x[a=-1] : 1+a b
 
 `cat` runs along the first axis of our tensor, one step an item: three items make up
 `(qkv head dim)`. Axes are those of their tensor before the selection; left out, they are ours.
@@ -133,7 +134,7 @@ class _Expression(Parser):
 
     def number(self) -> int | Index:
         token = self.take()
-        if token.isdecimal():
+        if token.removeprefix("-").isdecimal():
             return int(token)
         index = parse_index(token[1:-1]) if token.startswith("{") and token.endswith("}") else None
         if index is None:

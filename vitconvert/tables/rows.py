@@ -153,7 +153,13 @@ def _of_axes(ours: set[str], part: Part) -> Iterator[str]:
 
 def _of_selection(selection: Selection, axes: Axes) -> Iterator[str]:
     axis, step = selection.axis, selection.step
-    if axis == STACKED:
+    before = dict(axes.origins).get(axis, 0)
+    if not isinstance(step, Index) and step < 0:
+        if step < -before:
+            yield f"the rows in front of the axis {axis!r} number {before}"
+    elif before:
+        yield f"a row in front of the axis {axis!r} has a number below 0"
+    elif axis == STACKED:
         if not isinstance(step, Index) or Dim((STACKED,)) not in axes.dims:
             yield f"{STACKED!r} is a dimension of its own, and an index such as {{i}} selects on it"
     elif axis not in FIXED_AXES:

@@ -83,7 +83,7 @@ class Table:
         return tuple(self.reader.empty())
 
     @functools.cached_property
-    def constants(self) -> tuple[tuple[Template, float, Axes], ...]:
+    def constants(self) -> tuple[tuple[Template, float, Axes, str], ...]:
         """Tensors that the project's class holds, and that play no part."""
         return tuple(self.reader.constants())
 

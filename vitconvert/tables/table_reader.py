@@ -71,6 +71,7 @@ _PREPROCESSING: Mapping[str, type | tuple[type, ...]] = {
     "crop_pct": (int, float),
     "resize_size": (int, list),
     "crop": bool,
+    "in_the_model": bool,
 }
 
 # What {p} stands for besides weight and bias where we have it: the statistics of batch norms.
@@ -293,15 +294,18 @@ class TableReader:
                 raise self.error(f'empty."{key}"', "expected one key, and axes of which one is 0")
             yield template, layout
 
-    def constants(self) -> Iterator[tuple[Template, float, Axes]]:
+    def constants(self) -> Iterator[tuple[Template, float, Axes, str]]:
         """Tensors that are written and play no part."""
         ignored = [template for template, _ in self.ignore()]
         for key, text in self.section("constants").items():
             place = f'constants."{key}"'
             value, _, axes = str(text).partition(" : ")
+            axes, _, dtype = axes.partition(" as ")
             try:
                 template = self.template("constants", key)
-                constant = template, float(value), parse_axes(axes)
+                constant = template, float(value), parse_axes(axes), dtype
+                if dtype not in ("", "int64"):
+                    raise ValueError(f"{dtype!r} is not int64")
             except ValueError as error:
                 raise self.error(place, f'{error}; expected such as "0 : 1 width"') from None
             if template.indices or all(i.match(template.write({})) is None for i in ignored):

@@ -76,10 +76,11 @@ def _differences(
     theirs = with_defaults(row) | _norms(row, pooling_when_built)
     theirs["head_dim"] = config.embed_dim // config.num_heads
     theirs["attention_scale"] = theirs["head_dim"] ** -0.5
+    theirs["patch_bias"] = row.get("patch_bias", not theirs["pre_norm"])
     theirs["pool_heads"] = theirs["pool_heads"] or config.num_heads
     if theirs["rope_reference"] == config.grid_size:  # as ViTConfig.function has it
         theirs["rope_reference"] = ()
-    stated = _stated_fields() | {"head_dim", "attention_scale", "head_bias"}
+    stated = _stated_fields() | {"head_dim", "attention_scale", "head_bias", "patch_bias"}
     return {
         field: theirs[field]
         for field, value in config.function().items()

@@ -14,6 +14,7 @@ from vitconvert.labels import Labels
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.backends import BACKENDS
 from vitconvert.preprocessing.departures import departures_of
+from vitconvert.preprocessing.stated import in_the_model, normalised_within
 from vitconvert.programs.example import Example, photograph, zeros
 from vitconvert.programs.program import CompanionFiles, DescribedModel, Opener, Program
 from vitconvert.tables.table import Table
@@ -45,10 +46,16 @@ class Transformers(Program):
         self, target: Target, preprocessing: Preprocessing | None, dtypes: Iterable[str]
     ) -> CompanionFiles:
         """The `config.json` says the dtype too."""
-        found = set(dtypes)
+        found = {name for name in dtypes if "float" in name}
         dtype = found.pop() if len(found) == 1 else "float32"
         stated = replace(target, their_config={**target.their_config, "dtype": dtype})
-        return super().companions(stated, preprocessing, dtypes)
+        if preprocessing is None or not in_the_model(target.table):
+            return super().companions(stated, preprocessing, dtypes)
+        left = normalised_within(preprocessing, target.table)
+        if left is not None:
+            return super().companions(stated, left, dtypes)
+        why = "preprocessor_config.json is left out: this class normalises with other numbers"
+        return replace(super().companions(stated, None, dtypes), departures=(why,))
 
     def with_preprocessing(
         self, name: str, config: dict[str, Any], preprocessing: Preprocessing
@@ -111,10 +118,11 @@ def auto_model_opener(directory: Path) -> "Callable[[Tensor], Tensor]":
 def _open_named_class(directory: Path) -> "Callable[[Tensor], Tensor]":
     import transformers
 
-    from vitconvert.programs.transformers.reference import run
+    from vitconvert.programs.transformers.reference import run, take_normalised
 
     config = transformers.AutoConfig.from_pretrained(directory)
     model = _load_all(getattr(transformers, config.architectures[0]), directory)
+    take_normalised(model)
     return lambda images: run(model, images)
 
 

@@ -62,6 +62,9 @@ _MODULES = {
     "instructblipvideo": replace(_CLIP, kind="InstructBlipVideoVisionModel", pooled=False),
     "internvl_vision": _Modules(block="encoder.layer.{i}"),
     "dpt": _Modules(block="encoder.layer.{i}"),
+    "radio": _Modules(
+        patches="embeddings.patch_projection", block="encoder.layer.{i}", norm2="norm2", norm=""
+    ),
     "aimv2": _Modules(
         patches="embeddings.rms_norm",
         block="encoder.layers.{i}",
@@ -133,8 +136,16 @@ def _built(
             output_loading_info=True,
             **options,
         )
-    _check(kind, problems, checkpoint.ledger.ignored)
+    ignored = checkpoint.ledger.ignored
+    _check(kind, problems, [*ignored, *(name.removeprefix("radio_model.") for name in ignored)])
+    take_normalised(model)
     return _Projected(model, projection["visual_projection.weight"]) if projection else model
+
+
+def take_normalised(model: nn.Module) -> None:
+    """Let a class that normalises images itself (RADIO's) take normalised ones, as ours does."""
+    if hasattr(model, "make_preprocessor_external"):
+        model.make_preprocessor_external()  # type: ignore[operator]
 
 
 def _taken(tensors: dict[str, Tensor], start: str) -> dict[str, Tensor]:
