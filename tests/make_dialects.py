@@ -27,6 +27,12 @@ PROOF = {
     "mae": "not verified; outputs of its own model",
     "msn": "not verified; outputs of its own model",
     "moco_v3": "not verified; outputs of its own model",
+    "mmpretrain": "mmpretrain",
+    "mmseg": "not verified; names of its own model",
+    **dict.fromkeys(
+        ("aimv2", "beit3", "eva", "mobileclip", "pe", "sapiens2"),
+        "timm, whose own loader reads these names",
+    ),
     "vit": "itself",
 }
 

@@ -5,6 +5,7 @@ hand from their sources.
 """
 
 import json
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,6 +17,8 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from tests.originals import spelling_of_others as others
+from tests.originals.make_mmpretrain_files import FOLDER
 from tests.originals.spelling import (
     HEADS,
     PATCHES,
@@ -84,6 +87,11 @@ def write_torch(folder: Path, tensors: Callable[[], Any]) -> Path:
     return folder / "m.pt"
 
 
+def write_mmpretrain(folder: Path) -> Path:
+    folder.mkdir()
+    return Path(shutil.copy(FOLDER / "plain.pth", folder))
+
+
 def jeonsworld_vit() -> dict[str, torch.Tensor]:
     square = {"transformer.embeddings.patch_embeddings.weight": (30, 3, 8, 8)}
     return fill(jeonsworld() | square)
@@ -147,6 +155,7 @@ def moco_v3() -> dict[str, dict[str, torch.Tensor]]:
     return {"state_dict": prefixed("module.base_encoder.", filled(meta_vit()))}
 
 
+RADIO = {"max_img_size": 24, "num_cls_tokens": 2, "num_registers": 2}
 SOURCES: Mapping[str, Source] = {
     "timm": Source(title="ViT", write=write_timm),
     "hf": Source(
@@ -166,6 +175,10 @@ SOURCES: Mapping[str, Source] = {
     "hf DINOv3": Source(
         title="DINOv3ViTModel",
         write=partial(write_transformers, family="DINOv3ViT", task="Model", num_register_tokens=4),
+    ),
+    "hf RADIO": Source(
+        title="RadioModel",
+        write=partial(write_transformers, family="Radio", task="Model", mlp_ratio=1.5, **RADIO),
     ),
     "jax": Source(
         title="published .npz files",
@@ -199,6 +212,32 @@ SOURCES: Mapping[str, Source] = {
     "dinov3": Source(title="ViT", write=partial(write_torch, tensors=keyless), stated=STATED),
     "deit3": Source(
         title="ViT", write=partial(write_torch, tensors=deit3), stated=STATED, dialect="deit3"
+    ),
+    "mmpretrain": Source(
+        title="VisionTransformer", write=write_mmpretrain, stated={"num_heads": 2}
+    ),
+    "mmseg": Source(
+        title="VisionTransformer",
+        write=partial(write_torch, tensors=lambda: {"state_dict": others.mmseg()}),
+        stated=STATED,
+    ),
+    "eva": Source(title="EVA-02", write=partial(write_torch, tensors=others.eva02), stated=STATED),
+    "sapiens2": Source(
+        title="ViT",
+        write=partial(write_torch, tensors=others.sapiens2),
+        stated=STATED | {"image_size": (24, 24)},
+    ),
+    "aimv2": Source(title="ViT", write=partial(write_torch, tensors=others.aimv2), stated=STATED),
+    "mobileclip": Source(
+        title="ViT", write=partial(write_torch, tensors=others.mobileclip), stated=STATED
+    ),
+    "pe": Source(
+        title="PE-Core",
+        write=partial(write_torch, tensors=partial(others.perception, side=24)),
+        stated=STATED,
+    ),
+    "beit3": Source(
+        title="classifier", write=partial(write_torch, tensors=others.beit3), stated=STATED
     ),
     "mae": Source(
         title="pre-training",

@@ -12,6 +12,7 @@ from tests.originals.spelling import (
     Tensors,
     filled,
     pair,
+    prefixed,
 )
 
 D, M = WIDTH, HIDDEN
@@ -157,6 +158,20 @@ def beit3() -> Tensors:
     tensors = {f"beit3.{name}": tensor for name, tensor in filled(shapes).items()}
     tensors["beit3.encoder.embed_positions.A.weight"][:2] = 0  # which nothing reads or writes
     return tensors | filled(pair("fc_norm", D) | pair("head", LABELS, D))
+
+
+def mmseg() -> Tensors:
+    """open-mmlab/mmsegmentation, mmseg/models/backbones/vit.py, with final_norm."""
+    shapes: Shapes = {"cls_token": (1, 1, D), "pos_embed": (1, PATCHES + 1, D)}
+    shapes |= patches("patch_embed.projection") | pair("ln1", D)
+    for i in range(DEPTH):
+        layer = f"layers.{i}"
+        shapes |= pair(f"{layer}.ln1", D) | pair(f"{layer}.ln2", D)
+        shapes |= {f"{layer}.attn.attn.in_proj_weight": (3 * D, D)}
+        shapes |= {f"{layer}.attn.attn.in_proj_bias": (3 * D,)}
+        shapes |= pair(f"{layer}.attn.attn.out_proj", D, D)
+        shapes |= pair(f"{layer}.ffn.layers.0.0", M, D) | pair(f"{layer}.ffn.layers.1", D, M)
+    return prefixed("backbone.", filled(shapes))
 
 
 def text_tower() -> Tensors:
