@@ -474,8 +474,9 @@ def embed_dataset(
         threads: How many decode, and how many torch takes; by default, all processors.
         notify: Is told what happens; see `scale.events.Event`.
         reading: As for `load_checkpoint`.
-        how: `shard_rows`, `store`, `append`, `only`, `max_errors`, `engine`, `workers`,
-            `cpus_per_worker`, `gpus_per_worker` and `address`: see `scale.options.RunOptions`.
+        how: `shard_rows`, `store`, `append`, `retry_failed`, `only`, `max_errors`, `engine`,
+            `workers`, `cpus_per_worker`, `gpus_per_worker` and `address`: see
+            `scale.options.RunOptions`.
 
     Returns:
         How many images were computed, and how many failed.

@@ -1,7 +1,8 @@
 """What a checkpoint is, from its header alone."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +20,16 @@ from vitconvert.checkpoint.reading import (
     statements_on,
     with_adapter,
 )
-from vitconvert.containers import TensorInfo
+from vitconvert.containers import Container, TensorInfo
 from vitconvert.conversion.project_config import Facts
 from vitconvert.errors import VitConvertError
+from vitconvert.programs.program import program_of
 from vitconvert.sources import Located
 from vitconvert.tables.parts import Part, Tower
+
+# What the `format` of safetensors' metadata says of who wrote it: the frameworks of its own
+# `safetensors` package (https://github.com/huggingface/safetensors), and MLX.
+_FRAMEWORKS = {"pt": "PyTorch", "tf": "TensorFlow", "flax": "Flax", "np": "NumPy", "mlx": "MLX"}
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -36,6 +42,8 @@ class Inspection:
         wrapper: Keys that were unwrapped to reach the tensors.
         tensors: Name, dtype and shape of each tensor, in the order of the file.
         dialect: Name of the table that explains it, or None.
+        written_by: Which programs wrote it, as far as it shows, and what shows it.
+        opened_by: Which programs know its names; none of a larger model's tower.
         tower: Where in a larger model the ViT stands, or None.
         prefix: What was removed from the start of every key of the ViT.
         facts: Fields of ViTConfig that are known: value and origin.
@@ -50,6 +58,8 @@ class Inspection:
     wrapper: tuple[str, ...]
     tensors: Mapping[str, TensorInfo]
     dialect: str | None
+    written_by: tuple[str, ...]
+    opened_by: tuple[str, ...]
     tower: Tower | None
     prefix: str
     facts: Facts
@@ -86,6 +96,8 @@ class Inspection:
             "parameters": self.parameters,
             "bytes": self.nbytes,
             "dialect": self.dialect,
+            "written_by": list(self.written_by),
+            "opened_by": list(self.opened_by),
             "tower": self.tower.to_dict() if self.tower else None,
             "prefix": self.prefix,
             "config": {k: {"value": v, "origin": o} for k, (v, o) in self.facts.items()},
@@ -135,6 +147,8 @@ def inspect_located(located: Located, options: ReadOptions) -> Inspection:
         wrapper=container.wrapper,
         tensors=whole.manifest,
         dialect=part.recognised.table.name if part else None,
+        written_by=tuple(_writers(whole, companions, part)),
+        opened_by=tuple(_readers(part)) if part else (),
         tower=part.tower if part and part.tower.prefix else None,
         prefix=part.tower.prefix + part.recognised.prefix if part else "",
         facts=facts,
@@ -143,3 +157,22 @@ def inspect_located(located: Located, options: ReadOptions) -> Inspection:
         notes=notes,
         problem=problem,
     )
+
+
+def _writers(container: Container, companions: Companions, part: Part | None) -> Iterator[str]:
+    if part:
+        yield f"{part.recognised.table.title} (names of the tensors)"
+    if framework := container.metadata.get("format"):
+        yield f"{_FRAMEWORKS.get(framework, framework)} (header of the file)"
+    with suppress(VitConvertError):  # whoever needs these files says what is wrong with them
+        if "transformers_version" in companions.whole_config:
+            yield f"transformers {companions.whole_config['transformers_version']} (config.json)"
+        if companions.own:
+            yield "vitconvert (vitconvert.json)"
+
+
+def _readers(part: Part) -> Iterator[str]:
+    """Packages, then vitconvert, which opens whatever it recognises."""
+    if not part.tower.prefix:
+        yield from program_of(part.recognised.table).packages or ("the code of its own project",)
+    yield "vitconvert"

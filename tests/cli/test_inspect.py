@@ -1,12 +1,14 @@
 """`vitconvert inspect MODEL`, and which weights of a file the verbs take."""
 
 import json
+import re
 
 import numpy as np
 import pytest
 import torch
 
 from tests.spelling import google_arrays
+from vitconvert.demo.demonstration import DIGITS
 
 TAKEN = "the weights are those under model_ema; beside them lie model (--prefer)"
 
@@ -46,6 +48,33 @@ def test_every_verb_takes_the_weights_that_are_preferred(training, run):
     assert run("diff", training, plain, "-q", "--prefer-a", "model").out == "equal\n"
     assert run("diff", training, training, "-q", "--prefer", "model").out == "equal\n"
     assert "bit-equal" in run("verify", training, "--prefer", "model", "--against", plain).out
+
+
+def test_who_wrote_it_and_who_opens_it_is_told(training, run):
+    out = run("inspect", DIGITS).out
+    assert (
+        """
+written by     timm VisionTransformer (plain, distilled, hybrid) (names of the tensors)
+               PyTorch (header of the file)
+               vitconvert (vitconvert.json)
+opened by      timm, transformers, vitconvert
+"""
+        in out
+    )
+    answer = json.loads(run("inspect", training, "--json").out)
+    assert answer["written_by"] == [
+        "Google vision_transformer, published .npz files (names of the tensors)"
+    ]
+    assert answer["opened_by"] == ["timm", "vitconvert"]
+
+
+def test_parts_that_the_model_lacks_are_counted(run):
+    out, answer = run("inspect", DIGITS).out, json.loads(run("inspect", DIGITS, "--json").out)
+    shown = re.search(r"^configuration  (.*?)^tree", out, re.MULTILINE | re.DOTALL)[1].splitlines()
+    lacks = re.fullmatch(r" +and (\d+) parts .*", shown.pop())
+    assert len(shown) + int(lacks[1]) == len(answer["config"])
+    names = [line.split()[0] for line in shown]
+    assert "num_classes" in names and "rope" not in names and "rope" in answer["config"]
 
 
 def test_a_header_that_cannot_be_loaded_is_told_and_fails(run, tmp_path):

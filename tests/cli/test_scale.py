@@ -109,6 +109,24 @@ def test_more_failures_than_are_allowed_end_the_run(run, workplace):
     assert check("features").whole
 
 
+def test_shards_with_failures_are_computed_again_if_asked(run, workplace):
+    run(*EVERYTHING)
+    shards = sorted((workplace / "features" / "features").iterdir())
+    before = [(path.stat().st_mtime_ns, path.stat().st_size) for path in shards]
+    shutil.copy(workplace / "photos" / "2.png", workplace / "photos" / "3.png")
+    code, _, err = run(*EVERYTHING, "--retry-failed")
+    assert code == 1 and err.splitlines() == [
+        "6 images in 2 shards; 4 are there already",
+        "shard 0: 1 files changed after the plan was made",
+        "6 images in 2 shards; 1 failed, see failed/; 1 changed after the plan was made",
+    ]
+    after = [(path.stat().st_mtime_ns, path.stat().st_size) for path in shards]
+    assert [old == new for old, new in zip(before, after, strict=True)] == [False, True, False]
+    report = check("features")
+    assert report.whole and (report.rows, report.failed) == (9, 1)
+    assert run(*EVERYTHING, "--retry-failed", "--only", "2/3").err.startswith("0 images")
+
+
 def test_error_an_option_of_directories_without_one(run, workplace):
     options = {
         "--shard-rows": 3,

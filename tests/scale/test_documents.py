@@ -53,7 +53,7 @@ def workplace(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_commands(run, workplace):
-    assert len(COMMANDS) == 11
+    assert len(COMMANDS) == 12
     for command in COMMANDS:
         if "ray" not in command:  # test_ray.py has a cluster for it
             assert run(*command).code == 0, command

@@ -135,13 +135,18 @@ def push_report(
     return "\n".join(lines)
 
 
+_LACKING = (False, 0, None, "none", ())  # values of parts that a ViT has not
+_COUNTS = ("num_classes",)  # of which none is worth telling
+
+
 def inspection_report(inspection: "Inspection") -> str:
     """What a header says, and what is missing."""
     size = f"{inspection.nbytes / 1e6:.1f} MB"
-    known = [
-        f"{name:<22} {show(value):<16} {origin}"
-        for name, (value, origin) in sorted(inspection.facts.items())
-    ]
+    facts = sorted(inspection.facts.items())
+    told = [(name, fact) for name, fact in facts if fact[0] not in _LACKING or name in _COUNTS]
+    known = [f"{name:<22} {show(value):<16} {origin}" for name, (value, origin) in told]
+    if lacks := len(facts) - len(told):
+        known.append(f"and {lacks} parts that other ViTs have, and this one has not (--json)")
     missing = [f"{name:<22} {'?':<16} {why}" for name, why in inspection.missing.items()]
     wrapper = f", under {'.'.join(inspection.wrapper)}" if inspection.wrapper else ""
     own_prefix = inspection.prefix and not inspection.tower
@@ -152,6 +157,8 @@ def inspection_report(inspection: "Inspection") -> str:
         line("tensors", f"{len(inspection.tensors)}, {inspection.parameters:,} parameters, {size}"),
         line("tower", str(inspection.tower)) if inspection.tower else "",
         line("dialect", inspection.dialect or "not recognised"),
+        line("written by", *inspection.written_by) if inspection.written_by else "",
+        line("opened by", ", ".join(dict.fromkeys(inspection.opened_by))) if known else "",
         line("configuration", *known, *missing) if known or missing else "",
         *(line("ignored", text) for text in ignored_lines(inspection.ignored)),
         *(line("note", note) for note in inspection.notes),

@@ -46,6 +46,7 @@ _SCALE = (
     click.option("--image-column", help="The column of images in Parquet sources."),
     click.option("--plan", is_flag=True, help="Only list the images, and estimate time and size."),
     click.option("--append", is_flag=True, help="Add images that the output does not have."),
+    click.option("--retry-failed", is_flag=True, help="Compute shards with failures again."),
     click.option("--only", metavar="K/N", help="Compute the K-th of N parts of the plan."),
     click.option("--max-errors", type=click.IntRange(min=0), help="End if more images fail."),
     click.option("--check", metavar="DIR", help="Only prove that an output is whole."),
@@ -79,7 +80,7 @@ _SCALE = (
 )
 _OF_SHARDS = (
     *("shard_rows", "store", "keep", "image_column"),
-    *("plan", "append", "only", "max_errors", "check"),
+    *("plan", "append", "retry_failed", "only", "max_errors", "check"),
 )
 _OF_RAY = ("address", "workers", "cpus_per_worker", "gpus_per_worker")
 GROUPS = {
@@ -212,7 +213,7 @@ def _sources(options: dict[str, Any]) -> "Sources":
 def _how(options: dict[str, Any]) -> "RunOptions":
     from vitconvert.scale.options import RunOptions
 
-    names = ("shard_rows", "append", "max_errors", "engine", "address", "workers")
+    names = ("shard_rows", "append", "retry_failed", "max_errors", "engine", "address", "workers")
     return RunOptions(
         **{name: options[name] for name in names},
         store=options.get("store", "float32"),

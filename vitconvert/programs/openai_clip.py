@@ -1,6 +1,6 @@
 """OpenAI's CLIP: a repository of scripts, whose image towers open_clip computes."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.programs.program import Program
@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 class OpenAIClip(Program):
     """A project of scripts with a reference."""
+
+    packages: ClassVar[tuple[str, ...]] = ("open_clip",)
 
     def reference(self, checkpoint: Checkpoint) -> "Reference":
         """open_clip's own tower."""

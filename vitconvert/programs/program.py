@@ -70,6 +70,8 @@ class Program:
 
     # Whether it reads weights from a single file only.
     one_file: ClassVar[bool] = False
+    # Packages that open weights with the names of its dialects; none: the project's own code.
+    packages: ClassVar[tuple[str, ...]] = ()
 
     def fit(self, table: Table, model: DescribedModel) -> Target:
         """How a dialect of the program holds a model, with the program's configuration file.

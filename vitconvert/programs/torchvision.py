@@ -1,7 +1,7 @@
 """torchvision: one class, built by arguments; it has no configuration files."""
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 class Torchvision(Program):
     """torchvision's VisionTransformer."""
+
+    packages: ClassVar[tuple[str, ...]] = ("torchvision",)
 
     def reference(self, checkpoint: Checkpoint) -> "Reference":
         """The class for the configuration, changed where it has no argument.

@@ -1,6 +1,6 @@
 """vitconvert itself: its `vitconvert.json` says whatever the tensors cannot tell."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import field_names
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 class VitConvert(Program):
     """Reads what it wrote; the card shows its use for every target."""
+
+    packages: ClassVar[tuple[str, ...]] = ("vitconvert",)
 
     def fit(self, table: Table, model: DescribedModel) -> Target:
         """Every field of the configuration is stated."""

@@ -16,6 +16,7 @@ class RunOptions:
         shard_rows: Images of a shard, at most.
         store: Numbers of features: "float32" or "float16".
         append: Whether images that the plan does not have are added to it.
+        retry_failed: Whether shards of which images failed are removed, and computed again.
         only: (k, n): compute the k-th of n parts of the units, from 1, and no others.
         max_errors: How many images may fail before the run ends; None: all.
         engine: "local": this process. "ray": workers of Ray.
@@ -25,6 +26,7 @@ class RunOptions:
     shard_rows: int = 65536
     store: str = "float32"
     append: bool = False
+    retry_failed: bool = False
     only: tuple[int, int] | None = None
     max_errors: int | None = None
     engine: str = "local"

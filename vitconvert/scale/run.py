@@ -127,6 +127,10 @@ def _pending(
     """The units to compute; the images of those that are there, and how many of them failed."""
     k, n = options.only or (1, 1)
     mine = [unit for unit in plan.units if unit.number % n == k - 1]
+    if options.retry_failed:
+        # First: a run that ends before its time then leaves no shard whose failures are forgotten.
+        for part in {unit.part for unit in mine} & set(folder.names("failed")):
+            folder.remove(f"{data_folder(computed)}/{part}")
     there = set(folder.names(data_folder(computed)))
     done = [unit for unit in mine if unit.part in there]
     failed = failures(folder, {unit.part for unit in done})

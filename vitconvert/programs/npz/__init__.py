@@ -1,6 +1,6 @@
 """Google's vision_transformer and big_vision: scripts, whose .npz files timm's loader reads."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.programs.program import Program
@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 class Npz(Program):
     """Projects of scripts with a reference."""
+
+    packages: ClassVar[tuple[str, ...]] = ("timm",)
 
     def reference(self, checkpoint: Checkpoint) -> "Reference":
         """timm's model, which reads the file by itself."""

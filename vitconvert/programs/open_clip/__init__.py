@@ -1,7 +1,7 @@
 """open_clip: image towers of CLIP models, its own or timm's."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
@@ -61,6 +61,8 @@ def _trunk(table: Table, config: ViTConfig) -> str:
 
 class OpenClip(Program):
     """open_clip, whose loader wants a text tower too: towers alone are built by its functions."""
+
+    packages: ClassVar[tuple[str, ...]] = ("open_clip",)
 
     def fit(self, table: Table, model: DescribedModel) -> Target:
         """With `open_clip_config.json`, unless it is a tower of timm's that has no name.

@@ -29,6 +29,7 @@ class Timm(Program):
     """timm, whose directories transformers opens too."""
 
     one_file: ClassVar[bool] = True
+    packages: ClassVar[tuple[str, ...]] = ("timm", "transformers")
 
     def fit(self, table: Table, model: DescribedModel) -> Target:
         """By arguments, which describe a plain ViT, or else by an architecture's name."""

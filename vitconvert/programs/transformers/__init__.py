@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 class Transformers(Program):
     """transformers, in the layout of `save_pretrained`."""
+
+    packages: ClassVar[tuple[str, ...]] = ("transformers",)
 
     def fit(self, table: Table, model: DescribedModel) -> Target:
         """With a `config.json` that names the class, in the keys that the table maps."""

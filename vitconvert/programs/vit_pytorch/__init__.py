@@ -1,6 +1,6 @@
 """lucidrains' vit-pytorch: two classes, built by arguments; it has no configuration files."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.conversion.target import Target
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 class VitPytorch(Program):
     """vit-pytorch's ViT and SimpleViT."""
+
+    packages: ClassVar[tuple[str, ...]] = ("vit-pytorch",)
 
     def reference(self, checkpoint: Checkpoint) -> "Reference":
         """The class of the installed release, changed where the configuration needs it."""
