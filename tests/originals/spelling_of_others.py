@@ -18,6 +18,7 @@ from tests.originals.spelling import (
 D, M = WIDTH, HIDDEN
 HEAD_DIM = WIDTH // HEADS
 LABELS = 7
+MOBILECLIP_WIDTH = 768  # timm has no other
 
 
 def patches(name: str, *, bias: bool = True, size: int = 8) -> Shapes:
@@ -88,8 +89,11 @@ def aimv2(*, native: bool = False) -> Tensors:
 
 def mobileclip() -> Tensors:
     """apple/ml-mobileclip, mobileclip/models/vit.py and image_encoder.py."""
-    base, stem = "image_encoder.model.", 16
-    shapes: Shapes = {"cls_token": (1, 1, D), "pos_embed.pos_embed.pos_embed": (1, 1, PATCHES, D)}
+    base, width, stem = "image_encoder.model.", MOBILECLIP_WIDTH, MOBILECLIP_WIDTH // 4
+    shapes: Shapes = {
+        "cls_token": (1, 1, width),
+        "pos_embed.pos_embed.pos_embed": (1, 1, PATCHES, width),
+    }
     statistics: Tensors = {}
     torch.manual_seed(7)
     for number, (inner, side) in enumerate(((3, 4), (stem, 2))):
@@ -100,15 +104,15 @@ def mobileclip() -> Tensors:
         statistics[f"{name}.norm.running_var"] = torch.rand(stem) + 0.5
         statistics[f"{name}.norm.num_batches_tracked"] = torch.tensor(3)
     shapes |= {
-        "patch_emb.2.block.conv.weight": (D, stem, 2, 2),
-        "patch_emb.2.block.conv.bias": (D,),
+        "patch_emb.2.block.conv.weight": (width, stem, 2, 2),
+        "patch_emb.2.block.conv.bias": (width,),
     }
-    for i in range(DEPTH):
+    for i in range(2):
         attention, mlp = f"transformer.{i}.pre_norm_mha", f"transformer.{i}.pre_norm_ffn"
-        shapes |= pair(f"{attention}.0", D) | pair(f"{attention}.1.qkv_proj", 3 * D, D)
-        shapes |= pair(f"{attention}.1.out_proj", D, D) | pair(f"{mlp}.0", D)
-        shapes |= pair(f"{mlp}.1", M, D) | pair(f"{mlp}.4", D, M)
-    shapes |= pair("post_transformer_norm", D) | {"classifier.proj": (D, LABELS)}
+        shapes |= pair(f"{attention}.0", width) | pair(f"{attention}.1.qkv_proj", 3 * width, width)
+        shapes |= pair(f"{attention}.1.out_proj", width, width) | pair(f"{mlp}.0", width)
+        shapes |= pair(f"{mlp}.1", M, width) | pair(f"{mlp}.4", width, M)
+    shapes |= pair("post_transformer_norm", width) | {"classifier.proj": (width, LABELS)}
     tensors = {base + name: tensor for name, tensor in filled(shapes).items()}
     text = {"text_encoder.embedding_layer.weight": torch.ones(9, 8), "logit_scale": torch.ones(1)}
     return tensors | statistics | text

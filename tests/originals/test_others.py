@@ -12,6 +12,7 @@ import vitconvert
 from tests.originals.spelling import HEADS, HIDDEN, SIZES, WIDTH, Tensors, prefixed
 from tests.originals.spelling_of_others import (
     LABELS,
+    MOBILECLIP_WIDTH,
     aimv2,
     beit3,
     eva02,
@@ -46,6 +47,7 @@ def visual(tensors: Tensors) -> Tensors:
 
 RATIO = {"mlp_ratio": HIDDEN / WIDTH}
 SAPIENS = {"num_kv_heads": (*(HEADS, 1) * 5, HEADS), "num_classes": 0}
+MOBILECLIP = {"embed_dim": MOBILECLIP_WIDTH, "depth": 2, "mlp_ratio": HIDDEN / MOBILECLIP_WIDTH}
 PIXELS = {"patch_size": 1}  # of which there are as many as in the grid that timm scales to
 OTHERS = {
     "EVA-02": Other(
@@ -97,8 +99,7 @@ OTHERS = {
         file=mobileclip,
         tensors=mobileclip,
         timm="vit_base_mci_224",
-        options=RATIO | {"num_classes": LABELS, "img_size": 48},
-        unlike="timm does not make vit_base_mci_224 in these sizes",
+        options=MOBILECLIP | {"num_classes": LABELS, "img_size": 48},
     ),
     "Perception Encoder": Other(
         dialect="pe",
@@ -119,31 +120,16 @@ NOT_WRITTEN = ("rope.freqs", "mask_token", "text_e", "logit_scale", ".B.")
 every_original = pytest.mark.parametrize("name", OTHERS)
 
 
-def hybrid(**options: Any) -> torch.nn.Module:
-    """timm's vit_base_mci_224, whose convolutions have no argument for their width."""
-    source = timm.models.vision_transformer_hybrid
-    stem = source.ConvStem(
-        channels=(16, 16, WIDTH),
-        stride=(4, 2, 2),
-        kernel_size=(4, 2, 2),
-        padding=0,
-        act_layer=torch.nn.GELU,
-    )
-    embed = partial(source.HybridEmbed, backbone=stem, proj=False)
-    options |= {"patch_size": 1, "no_embed_class": True}
-    return timm.models.VisionTransformer(embed_layer=embed, **options)
-
-
 def timm_model(other: Other) -> torch.nn.Module:
     """timm's model with the weights that its own conversion makes of the project's."""
     options = {**SIZES, **other.options}
+    loader = timm.models.vision_transformer
     if "_mci_" in other.timm:
         loader = timm.models.vision_transformer_hybrid
-        model = hybrid(**options)
-    else:
-        model = timm.create_model(other.timm, **options)
-        eva = isinstance(model, timm.models.eva.Eva)
-        loader = timm.models.eva if eva else timm.models.vision_transformer
+        del options["patch_size"]
+    model = timm.create_model(other.timm, **options)
+    if isinstance(model, timm.models.eva.Eva):
+        loader = timm.models.eva
     model.load_state_dict(loader.checkpoint_filter_fn(other.tensors(), model))
     return model.eval()
 
