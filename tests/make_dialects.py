@@ -27,6 +27,7 @@ PROOF = {
     "mae": "not verified; outputs of its own model",
     "msn": "not verified; outputs of its own model",
     "moco_v3": "not verified; outputs of its own model",
+    "deepseek": "not verified; outputs of timm's model, which reads its files",
     "mmpretrain": "mmpretrain",
     "mmseg": "not verified; names of its own model",
     **dict.fromkeys(

@@ -21,6 +21,7 @@ from vitconvert.errors import NotRepresentable
 from vitconvert.export.convert import Conversion
 from vitconvert.model import ViT
 from vitconvert.programs.opening import Opened, open_output
+from vitconvert.programs.text_opening import open_both_towers
 from vitconvert.sources import locate
 from vitconvert.tables.canonical import canonical_tensors
 from vitconvert.tables.dialects import builtin_tables
@@ -127,9 +128,21 @@ def _opened(origin: Origin, conversion: Conversion) -> str:
     changed = conversion.ledger.changed
     model = vitconvert.load_model(conversion.output) if changed else origin.model
     verdicts = open_output(conversion.output, table, model)
-    for verdict in verdicts:
+    texts = _texts(origin, conversion, model)
+    for verdict in (*verdicts, *texts):
         verdict.raise_if_failed()
-    return "".join(_letter(verdict) for verdict in verdicts)
+    return "".join(_letter(verdict) for verdict in verdicts) + (" + text" if texts else "")
+
+
+def _texts(origin: Origin, conversion: Conversion, model: ViT) -> tuple[Opened, ...]:
+    """What the target's program makes of both towers, where the text tower went along."""
+    if not conversion.ledger.carried:
+        return ()
+    written = read_checkpoint(locate(conversion.output)).text
+    assert written is not None
+    verdicts = open_both_towers(conversion.output, written.table, origin.checkpoint, model)
+    assert verdicts[-1].relative is not None, verdicts
+    return verdicts
 
 
 def _letter(verdict: Opened) -> str:
@@ -146,27 +159,30 @@ def _require_same_bytes(origin: Origin, conversion: Conversion) -> None:
     vitconvert's own names.
     """
     checkpoint = origin.checkpoint
-    if not _written(checkpoint.table):
+    if not _written(checkpoint.table) and not conversion.ledger.carried:
         before = checkpoint.tensors
         after = vitconvert.load_checkpoint(conversion.output).tensors
     else:
         back = origin.folder / f"{conversion.output.name}-and-back"
         vitconvert.convert(conversion.output, to=checkpoint.dialect, output=back, verify=False)
-        before, after = _tensors(checkpoint), _tensors(read_checkpoint(locate(back)))
+        carried = bool(conversion.ledger.carried)
+        written = read_checkpoint(locate(back))
+        before, after = _tensors(checkpoint, carried), _tensors(written, carried)
     assert before.keys() == after.keys(), before.keys() ^ after.keys()
     for name, tensor in before.items():
         assert after[name].dtype == tensor.dtype and torch.equal(after[name], tensor), name
 
 
-def _tensors(checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
+def _tensors(checkpoint: Checkpoint, carried: bool) -> dict[str, torch.Tensor]:
     """Under the project's own names, without what plays no part."""
     weights = checkpoint.weights
     prefix = weights.recognised.prefix
     names = {name.removeprefix(prefix): name for name in weights.container.manifest}
+    text = checkpoint.text.keys if checkpoint.text and carried else ()
     return {
         short: weights.container.read(name)
         for short, name in names.items()
-        if short not in checkpoint.ledger.ignored
+        if short not in checkpoint.ledger.ignored or short in text
     }
 
 

@@ -37,6 +37,7 @@ from tests.small_models import randomise
 from tests.spelling import google_arrays
 from tests.tables.specimens.google import big_vision, jeonsworld
 from tests.tables.specimens.specimen import fill
+from tests.tables.specimens.windows import image_encoder, vitdet_shapes
 
 STATED = {"num_heads": HEADS}
 
@@ -70,6 +71,51 @@ def write_transformers(folder: Path, *, family: str, task: str, **changes: Any) 
     config = getattr(transformers, f"{family}Config")(**sizes | changes)
     randomised(getattr(transformers, family + task)(config)).save_pretrained(folder)
     return folder
+
+
+def write_both_towers(folder: Path, *, family: str, **changes: Any) -> Path:
+    sizes = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 3}
+    sizes |= {"intermediate_size": 72}
+    text = sizes | {"vocab_size": 50, "max_position_embeddings": 7}
+    text |= {"bos_token_id": 1, "eos_token_id": 49}
+    vision = sizes | {"num_hidden_layers": 11, "image_size": 24, "patch_size": 8}
+    kind = getattr(transformers, f"{family}Config")
+    model = getattr(transformers, f"{family}Model")
+    randomised(model(kind(text_config=text, vision_config=vision, **changes))).save_pretrained(
+        folder
+    )
+    return folder
+
+
+def write_naflex(folder: Path) -> Path:
+    sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 48, "depth": 11, "num_heads": 3}
+    sizes |= {"pos_embed_grid_size": [4, 4]}
+    model = timm.create_model("naflexvit_base_patch16_siglip", **sizes)
+    timm.models.save_for_hf(randomised(model), str(folder), model_args=sizes)
+    return folder
+
+
+def write_relpos(folder: Path) -> Path:
+    sizes = {"img_size": 48, "embed_dim": 48, "depth": 11, "num_heads": 3}
+    model = timm.create_model("vit_relpos_medium_patch16_cls_224", num_classes=7, **sizes)
+    timm.models.save_for_hf(randomised(model), str(folder), model_args=sizes)
+    return folder
+
+
+def sam() -> dict[str, torch.Tensor]:
+    """Whole, as published: the image encoder beside the others."""
+    tensors = prefixed("image_encoder.", randomised(image_encoder()).state_dict())
+    return tensors | filled({"prompt_encoder.no_mask_embed.weight": (1, 8)})
+
+
+def deepseek() -> dict[str, torch.Tensor]:
+    """Of two heads, since the width of a head is 64 there."""
+    shapes = {"patch_embed.proj.weight": (128, 192), "patch_embed.proj.bias": (128,)}
+    for block in (f"blocks.{i}" for i in range(11)):
+        shapes |= {f"{block}.norm1.weight": (128,), f"{block}.norm2.weight": (128,)}
+        shapes |= pair(f"{block}.attn.wqkv", 384, 128) | pair(f"{block}.attn.wo", 128, 128)
+        shapes |= {f"{block}.mlp.w1.weight": (140, 128), f"{block}.mlp.w2.weight": (128, 70)}
+    return prefixed("vision.", filled(shapes | {"norm.weight": (128,)}))
 
 
 def write_npz(folder: Path, arrays: Callable[[], Mapping[str, Any]]) -> Path:
@@ -155,9 +201,9 @@ def moco_v3() -> dict[str, dict[str, torch.Tensor]]:
     return {"state_dict": prefixed("module.base_encoder.", filled(meta_vit()))}
 
 
-RADIO = {"max_img_size": 24, "num_cls_tokens": 2, "num_registers": 2}
 SOURCES: Mapping[str, Source] = {
     "timm": Source(title="ViT", write=write_timm),
+    "timm NaFlex": Source(title="NaFlexVit at the size of its positions", write=write_naflex),
     "hf": Source(
         title="ViTForImageClassification",
         write=partial(write_transformers, family="ViT", task="ForImageClassification"),
@@ -168,6 +214,12 @@ SOURCES: Mapping[str, Source] = {
             write_transformers, family="CLIPVision", task="ModelWithProjection", projection_dim=20
         ),
     ),
+    "hf CLIPModel": Source(
+        title="CLIPModel", write=partial(write_both_towers, family="CLIP", projection_dim=20)
+    ),
+    "hf SiglipModel": Source(
+        title="SiglipModel", write=partial(write_both_towers, family="Siglip")
+    ),
     "hf DINOv2": Source(
         title="Dinov2Model",
         write=partial(write_transformers, family="Dinov2", task="Model", mlp_ratio=2),
@@ -176,9 +228,18 @@ SOURCES: Mapping[str, Source] = {
         title="DINOv3ViTModel",
         write=partial(write_transformers, family="DINOv3ViT", task="Model", num_register_tokens=4),
     ),
-    "hf RADIO": Source(
-        title="RadioModel",
-        write=partial(write_transformers, family="Radio", task="Model", mlp_ratio=1.5, **RADIO),
+    "timm RelPos": Source(title="VisionTransformerRelPos", write=write_relpos),
+    "hf Gemma 4": Source(
+        title="Gemma4VisionModel",
+        write=partial(
+            write_transformers,
+            family="Gemma4Vision",
+            task="Model",
+            num_key_value_heads=3,
+            head_dim=20,
+            position_embedding_size=7,
+        ),
+        stated={"image_size": (24, 24)},
     ),
     "jax": Source(
         title="published .npz files",
@@ -254,5 +315,17 @@ SOURCES: Mapping[str, Source] = {
         write=partial(write_torch, tensors=moco_v3),
         stated=STATED,
         dialect="moco_v3",
+    ),
+    "sam": Source(title="ImageEncoderViT", write=partial(write_torch, tensors=sam)),
+    "vitdet": Source(
+        title="a detector's ViT, its positions fitted",
+        write=partial(
+            write_torch, tensors=lambda: prefixed("backbone.net.", filled(vitdet_shapes()))
+        ),
+    ),
+    "deepseek": Source(
+        title="image tower",
+        write=partial(write_torch, tensors=deepseek),
+        stated={"image_size": (24, 32)},
     ),
 }

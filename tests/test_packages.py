@@ -16,6 +16,7 @@ HERE = Path(__file__).parent
 HEAVY = {name for name, value in vars(packages).items() if isinstance(value, packages._Package)}
 # Scripts, which a test imports when it runs.
 SCRIPTS = {HERE / "tables" / f"make_{name}.py" for name in ("architectures", "preprocessing")}
+SCRIPTS |= {HERE / "tables" / f"facts_of_{name}.py" for name in ("grids", "windows")}
 
 
 def imported(path):

@@ -529,6 +529,7 @@ def plan_conversion(
     num_classes: int | None = None,
     classes: Sequence[int | str] | None = None,
     allow: Sequence[str] = (),
+    image_only: bool = False,
     max_shard_size: int | str | None = None,
     output: str | PathLike[str] | None = None,
     **reading: Unpack[ReadArguments],
@@ -565,6 +566,7 @@ def plan_conversion(
         to=target,
         changes=changes,
         allow=allow,
+        image_only=image_only,
         max_shard_size=max_shard_size,
         output=Path(output) if output is not None else None,
     )
@@ -582,6 +584,7 @@ def convert(
     num_classes: int | None = None,
     classes: Sequence[int | str] | None = None,
     allow: Sequence[str] = (),
+    image_only: bool = False,
     max_shard_size: int | str | None = None,
     verify: bool = True,
     overwrite: bool = False,
@@ -605,6 +608,8 @@ def convert(
         allow: Names of steps that the target may need: they keep the function but change the
             bytes, or are lossy and measured ("norm-eps"). The error of a refusal names those that
             would help.
+        image_only: Leave a text tower behind. Without it, a CLIP or SigLIP keeps both towers where
+            the target has a place for them; vitconvert computes the image side only.
         max_shard_size: Split safetensors into files of at most this size ("5GB"), with an index.
         verify: Compare with the source's own implementation, in float64 too if any bit differs in
             float32, and with the programs that the output is for.
@@ -639,6 +644,7 @@ def convert(
         output=Path(output),
         changes=changes,
         allow=allow,
+        image_only=image_only,
         max_shard_size=max_shard_size,
         verify=verify,
         overwrite=overwrite,

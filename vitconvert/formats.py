@@ -73,6 +73,14 @@ def _holds_checkpoint(members: Collection[str]) -> bool:
     return _holds_pickle(members) and not _holds_program(members)
 
 
+def _begins_hdf5(start: bytes) -> bool:
+    return start.startswith(b"\x89HDF\r\n\x1a\n")
+
+
+def _holds_keras(members: Collection[str]) -> bool:
+    return {"config.json", "model.weights.h5"} <= set(members)
+
+
 FORMATS: tuple[Format, ...] = (
     Format(
         name="safetensors",
@@ -106,10 +114,30 @@ FORMATS: tuple[Format, ...] = (
         holds=_holds_arrays,
         output="model.npz",
     ),
+    Format(
+        name="hdf5",
+        module="vitconvert.containers.hdf5",
+        suffixes=(".h5", ".hdf5"),
+        standard=("model.weights.h5", "tf_model.h5"),
+        begins=_begins_hdf5,
+        output="model.weights.h5",
+    ),
+    Format(
+        name="keras",
+        module="vitconvert.containers.hdf5.keras_archive",
+        suffixes=(".keras",),
+        holds=_holds_keras,
+    ),
 )
 """In the order in which they are preferred where the same weights exist in several."""
 
-FOREIGN_SUFFIXES = (".h5", ".msgpack", ".onnx", ".gguf", ".tflite", ".ckpt.index", ".pb")
+JOINED = {"model.weights.h5": "task.weights.h5"}
+"""Standard names -> the file beside it that has the rest of the tensors, if it is there.
+
+KerasHub keeps the head apart from what heads are put on.
+"""
+
+FOREIGN_SUFFIXES = (".msgpack", ".onnx", ".gguf", ".tflite", ".ckpt.index", ".pb")
 """Suffixes of weights in formats that are not read: TensorFlow's, Flax's, ONNX, quantised ones."""
 
 

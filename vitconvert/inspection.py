@@ -20,6 +20,8 @@ from vitconvert.checkpoint.reading import (
     statements_on,
     with_adapter,
 )
+from vitconvert.checkpoint.text_tower import Text, find_text
+from vitconvert.checkpoint.weights import Weights
 from vitconvert.containers import Container, TensorInfo
 from vitconvert.conversion.project_config import Facts
 from vitconvert.errors import VitConvertError
@@ -51,6 +53,8 @@ class Inspection:
         ignored: Tensors that are not used, and why.
         notes: What the tensors overruled, and which other weights the file holds.
         problem: Why the checkpoint cannot be loaded as it stands, or None.
+        text: The text tower beside the ViT, which conversions carry along, or None.
+        text_problem: Why there is a text tower that cannot be carried, or "".
     """
 
     located: Located
@@ -67,6 +71,8 @@ class Inspection:
     ignored: Mapping[str, str]
     notes: tuple[str, ...]
     problem: VitConvertError | None
+    text: Text | None = None
+    text_problem: str = ""
 
     def __repr__(self) -> str:
         known = f"dialect {self.dialect}" if self.dialect else "no known dialect"
@@ -103,6 +109,8 @@ class Inspection:
             "config": {k: {"value": v, "origin": o} for k, (v, o) in self.facts.items()},
             "missing": dict(self.missing),
             "ignored": dict(self.ignored),
+            "text": self.text.to_dict() if self.text else None,
+            "text_problem": self.text_problem,
             "notes": list(self.notes),
             "problem": self.problem.to_dict() if self.problem else None,
             "tensors": {
@@ -126,6 +134,7 @@ def inspect_located(located: Located, options: ReadOptions) -> Inspection:
     missing: Mapping[str, str] = {}
     notes = container.notes
     problem: VitConvertError | None = None
+    text, text_problem = None, ""
     try:
         container, adapter = separated(container, located, options)
         container, part, quantised = computed_part(container, companions, options)
@@ -138,7 +147,11 @@ def inspect_located(located: Located, options: ReadOptions) -> Inspection:
         done = [quantised.description(part.names)] if quantised else []
         done += [merge.description] if merge else []
         notes = (*notes, *part.notes(), *what_is_read(companions, part), *filter(None, done))
-        prove(container, part, gathered, statements)
+        config, _ = prove(container, part, gathered, statements)
+        weights = Weights(
+            container=container, recognised=part.recognised, config=config, tower=part.tower
+        )
+        text, text_problem = find_text(weights, companions)
     except VitConvertError as error:
         problem = error
     return Inspection(
@@ -156,6 +169,8 @@ def inspect_located(located: Located, options: ReadOptions) -> Inspection:
         ignored=part.ignored if part else {},
         notes=notes,
         problem=problem,
+        text=text,
+        text_problem=text_problem,
     )
 
 

@@ -12,6 +12,8 @@ IN_PARALLEL = "{} and block_order = 'parallel' exclude each other"
 WHOLE_PARALLEL = "block_order = 'parallel' needs attention_proj, mlp_bias and mlp_layer_scale"
 APART = "{} and differential attention exclude each other"
 ONE_BRANCH = "{} needs branches = 1"
+WINDOWED = {"window_size": 3, "class_token": False, "pooling": "avg"}
+UNNORMED = {"class_token": False, "pooling": "avg", "final_norm": False}
 ORDER = "another block_order and relative positions per block need branches = 1"
 STEM = {"stem": True}
 
@@ -23,6 +25,8 @@ IMPOSSIBLE = [
     ({"pool_heads": -2, "pooling": "map"}, "pool_heads = -2 must be at least 0"),
     ({"patch_size": (0, 6)}, "patch_size 0x6 must be at least 1x1"),
     ({"norm_eps": 0.0}, "norm_eps = 0.0 must be from 1e-30 to 1"),
+    ({"window_size": -1}, "window_size = -1 must be at least 0"),
+    ({"final_norm_eps": 0.0}, "final_norm_eps = 0.0 must be from 1e-30 to 1"),
     ({"norm_eps": float("nan")}, "norm_eps = nan must be from 1e-30 to 1"),
 ]
 TOGETHER = [
@@ -33,8 +37,39 @@ TOGETHER = [
     ),
     (
         {"relative_positions": "block", "num_registers": 2},
-        "relative positions need a class token and no other prefix tokens",
+        "relative positions need no prefix tokens but a class token",
     ),
+    ({"relative_mlp_dim": 5}, "relative_mlp_dim is of relative positions that an MLP makes"),
+    (
+        {"relative_positions": "shared_mlp"},
+        "relative_mlp_dim is of relative positions that an MLP makes",
+    ),
+    (
+        {"window_size": 3},
+        "windows and decomposed relative positions exclude prefix tokens",
+    ),
+    (
+        WINDOWED | {"block_order": "parallel"},
+        "windows and decomposed relative positions exclude attention and MLP in parallel",
+    ),
+    (
+        WINDOWED | {"rope": "axial", "head_dim": 12},
+        "windows and decomposed relative positions exclude a rotary embedding",
+    ),
+    (
+        WINDOWED | {"relative_positions": "block"},
+        "windows and decomposed relative positions exclude other relative positions",
+    ),
+    (
+        WINDOWED | {"differential": True},
+        "windows and decomposed relative positions exclude differential attention",
+    ),
+    (
+        WINDOWED | {"global_blocks": (3, 1)},
+        "global_blocks must be numbers of blocks from 0, in order",
+    ),
+    (UNNORMED | {"neck_dim": 8, "final_norm": True}, "neck_dim excludes norms after the blocks"),
+    (UNNORMED | {"neck_dim": 8, "pooling": "map"}, "neck_dim excludes attention pooling"),
     ({"rope": "axial"}, "a rotary embedding needs head_dim divisible by 4, not 10"),
     ({"rope_periods": True}, "rope_periods need rope = 'dinov3'"),
     ({"rope_reference": (16,)}, "rope_reference must be rows and columns, or nothing"),

@@ -10,6 +10,7 @@ import torch
 
 from vitconvert import wrappers
 from vitconvert.containers import open_container, write_safetensors
+from vitconvert.containers.hdf5.writing import write_hdf5
 from vitconvert.containers.npz import write_npz
 
 
@@ -30,13 +31,17 @@ def _imported(path: Path) -> set[str]:
     return set(run.stdout.split())
 
 
-@pytest.mark.parametrize("kind", ["safetensors", "npz", "compressed npz", "torch", "legacy"])
+@pytest.mark.parametrize(
+    "kind", ["safetensors", "npz", "compressed npz", "hdf5", "torch", "legacy"]
+)
 def test_a_manifest_needs_no_torch_and_no_numpy(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "x"
     if kind == "safetensors":
         write_safetensors(path, {"a": torch.randn(3)})
     elif kind == "npz":
         write_npz(path, {"a": torch.randn(3)})
+    elif kind == "hdf5":
+        write_hdf5(path, {"a": torch.randn(3)})
     elif kind in ("torch", "legacy"):
         value = {"model": torch.nn.Linear(3, 2).state_dict(), "epoch": 3}
         torch.save(value, path, _use_new_zipfile_serialization=kind == "torch")

@@ -30,7 +30,7 @@ LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\
         (b"", "The file is empty.", "download it again."),
         (LFS, "This is a Git LFS pointer, not the weights.", "run `git lfs pull`."),
         (b"\n<!DOCTYPE html>", "This is an HTML or XML page.", "check its address"),
-        (b"\x89HDF\r\n\x1a\n" + bytes(9), "This is an HDF5 file, as Keras", "numpy.savez"),
+        (b"\x89HDF\r\n\x1a\n" + bytes(9), "This HDF5 file cannot be read.", ""),
         (b"GGUF\3\0\0\0", "This is a GGUF file, as llama.cpp reads.", "made from"),
         (b"lmgg\1\0\0\0", "This is an old ggml file.", "made from"),
         (b"\x1f\x8b\x08\0", "This is compressed with gzip.", "unpack it first."),

@@ -154,9 +154,33 @@ BEIT_BARE = BEIT | {"pooling": "none", "num_classes": 0, "final_norm": False}
 CLIP = {"pre_norm": True, "patch_bias": False, "final_norm": False, "fc_norm": True}
 CLIP |= {"head_bias": False}
 NO_CLASS = {"class_token": False}
+WINDOWS = {**NO_CLASS, "relative_positions": "decomposed", "window_size": 2, "num_classes": 0}
+WINDOWS |= {"global_blocks": (1,), "pooling": "none", "image_size": (12, 12)}
+WINDOWS |= {"position_embedding": "none", "position_grid": ()}
+UNPLACED = {**NO_CLASS, "position_embedding": "none"}
+NECK = {"neck_dim": 5, "final_norm": False}
+VITDET = {**WINDOWS, "final_norm": False, "position_embedding": "class_grid"}
+VITDET |= {"position_grid": (2, 2), "mlp_dim": 24, "position_resampling": "bicubic"}
+RADIO = {"position_embedding": "grid", "position_grid": (4, 4), "position_square": True}
+RADIO |= {"position_resampling": "bilinear", "patch_bias": False, "num_registers": 2}
+RADIO |= {"final_norm": False, "num_classes": 0}
 AIMV2 = GATED | NO_CLASS | {"norm": "rms", "norm_bias": False, "qkv_bias": False}
 AIMV2 |= {"proj_bias": False, "mlp_bias": False, "patch_norm": True, "pooling": "avg"}
 AIMV2 |= {"num_classes": 0}
+GRID = {"position_embedding": "grid", "position_grid": (4, 4)}
+TURNED = {**NO_CLASS, "rope": "axial", "rope_half": True, "pooling": "avg", "bare_fc_norm": True}
+TOKENS = {"pooling": "none", "num_classes": 0, "bare_fc_norm": False}
+MERGED = {**TOKENS, "image_size": (16, 8), "merge_size": 2, "merge_mlp_dim": 48, "merge_dim": 5}
+DEEPSEEK = {**TURNED, **GATED, "mlp_bias": False, "norm": "rms", "norm_bias": False}
+DEEPSEEK |= {"position_embedding": "none", "head_dim": 64, "num_heads": 2, "embed_dim": 128}
+QWEN3 = {**TURNED, **GRID, "activation": "gelu_tanh", "final_norm": False}
+QWEN3 |= {"position_resampling": "bilinear_align_corners"}
+GEMMA4 = {**TURNED, "norm": "rms", "norm_bias": False, "qkv_bias": False, "proj_bias": False}
+GEMMA4 |= {"mlp_bias": False, "gated_mlp": True, "activation": "gelu_tanh", "final_norm": False}
+GEMMA4 |= {"kv_heads": (3, 3), "qk_norm": True, "v_norm": True, "attention_scale": 1.0}
+GEMMA4 |= {"position_embedding": "axes", "position_grid": (5, 5), "position_resampling": "first"}
+GEMMA4 |= {"centred_pixels": True, "block_order": "sandwich", "rope_by_axis": True}
+GEMMA4 |= {"rope_indexing": "xy", "rope_temperature": 100.0, "patch_bias": False}
 
 
 def test_every_dialect_is_held_by_some_model():
@@ -207,8 +231,19 @@ def test_every_dialect_is_held_by_some_model():
         {**CLIP, "pre_norm": False, "pooling": "avg"},
         {**NO_CLASS, "pooling": "map", "num_classes": 0},
         AIMV2,
+        RADIO,
         {"num_classes": 0, "final_norm": True},
         {**dinov2, **GATED, "num_classes": 0},
+        {**UNPLACED, "relative_positions": "shared_mlp", "relative_mlp_dim": 5, "pooling": "avg"},
+        *(
+            WINDOWS,
+            WINDOWS | NECK,
+            {**WINDOWS, **NECK, "position_embedding": "grid", "position_grid": (3, 3)},
+            VITDET,
+        ),
+        *(GRID, DEEPSEEK, {**DEEPSEEK, **TOKENS}, QWEN3, {**QWEN3, **MERGED, "final_norm": True}),
+        {**DEEPSEEK, **MERGED, "merge_size": 3, "merge_padding": True},
+        *(GEMMA4, {**GEMMA4, **TOKENS, "image_size": (12, 12), "merge_size": 3}),
         lucid,
     ]
     held = {t.name for kind in kinds for t, _ in holders(tiny_config(**kind))}

@@ -68,7 +68,8 @@ def folder(tmp_path):
 @pytest.mark.parametrize(
     ("shapes", "config", "kind"),
     [
-        (timm(), {"architecture": "vit_relpos_base_patch16_224"}, NotRepresentable),
+        (timm(), {"architecture": "vitamin_base_224"}, NotRepresentable),
+        (timm(), {"architecture": "vit_relpos_base_patch16_224"}, ConflictingFact),
         (timm(), {"architecture": "vit_pe_core_base_patch16_224"}, ConflictingFact),
         (timm(), {"architecture": "vit_base_patch16_rope_224"}, ConflictingFact),
         (

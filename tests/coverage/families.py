@@ -1,6 +1,5 @@
 """timm's ViTs by family, and how far a loaded model is from timm's own."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,22 @@ from vitconvert.config.vit_config import stem_stride
 from vitconvert.model.fast import FastLinear
 from vitconvert.tables.architectures import named
 
-# Entry points of timm that are no ViT of a paper or a project.
-NOT_VITS = re.compile(r"test_vit|naflex")
-ARCHITECTURES = tuple(sorted(name for name in named("timm") if not NOT_VITS.match(name)))
+ARCHITECTURES = tuple(sorted(named("timm")))
 _FAMILIES = (
+    *(
+        "test_vit",
+        "samvit",
+        "srelpos",
+        "relpos",
+        "parfac",
+        "naflexvit",
+        "_align",
+        "_merge",
+        "_enc",
+        "deepseek",
+        "qwen3",
+        "gemma4",
+    ),
     *("sapiens2", "lingbot", "dinov3", "tipsv2", "radio", "intern", "pe_core", "pe_lang"),
     *("pe_spatial", "rope_mixed_ape", "rope_mixed", "rope_ape", "rope_reg", "_rope", "eva02"),
     *("eva_giant", "eva_large", "beitv2", "beit3", "beit_", "deit3", "deit", "aimv2", "dinov2"),
@@ -50,12 +61,20 @@ def _width(name: str) -> int:
 
 
 def small_arguments(name: str) -> dict[str, Any]:
-    """4 patches down and 3 across, 5 classes; all else as the architecture has it."""
+    """4 patches down and 3 across, 5 classes; all else as the architecture has it.
+
+    Grids of Qwen 3 and Gemma 4 are whole squares of patches; what comes after the blocks is small.
+    """
     row = named("timm")[name]
     style, depths = row.get("stem_style", "timm"), row.get("stem_depths", ())
     stride = stem_stride(style, depths) if row.get("stem") else 1
     down, across = (side * stride for side in row["patch_size"])
-    return {"img_size": [4 * down, 3 * across], "num_classes": 5}
+    grid = {"qwen3": (4, 2), "gemma4": (6, 3)}.get(name.split("_")[0], (4, 3))
+    few: dict[str, Any] = {"position_embedding_size": 7} if "gemma4" in name else {}
+    few |= {"out_features": 48} if row.get("merge_size") and "gemma4" not in name else {}
+    few |= {} if name.endswith("_enc") else {"num_classes": 5}
+    few |= {"window_size": 3} if name.startswith("samvit") else {}
+    return {"img_size": [grid[0] * down, grid[1] * across], **few}
 
 
 def _shallow(name: str) -> dict[str, Any]:
@@ -80,6 +99,10 @@ def random_model(name: str, **arguments: Any) -> torch.nn.Module:
                 module.running_mean.normal_(std=0.2)
                 module.running_var.uniform_(0.5, 2.0)
                 module.num_batches_tracked.fill_(7)
+        for key, buffer in model.named_buffers():
+            if key.endswith(("put_min", "put_max", "std_bias", "std_scale")):  # of Gemma 4
+                size = torch.rand_like(buffer) + 0.7
+                buffer.copy_(-size if key.endswith("min") else size)
     return model.eval()
 
 
@@ -89,6 +112,8 @@ def relative_difference(name: str, folder: Path, **arguments: Any) -> float:
     if "sapiens2" in name:  # timm's has a number of key heads for each block
         heads = named("timm")[name]["num_heads"]
         arguments["num_kv_heads"] = [heads // 2, heads]
+    if name.startswith("samvit"):
+        arguments["global_attn_indexes"] = [1]
     model = random_model(name, **arguments)
     timm.models.save_for_hf(model, str(folder), model_args=arguments, safe_serialization=True)
     ours = vitconvert.load_model(folder)

@@ -27,14 +27,7 @@ from tests.packages import timm
 
 DOCUMENT = Path(__file__).parent / "README.md"
 # timm's other modules of plain ViTs, and what each has that vitconvert's ViT has not.
-REFUSED = {
-    "vision_transformer_relpos": "positions in every attention, relative to each other",
-    "naflexvit": "images of any shape and size in one batch",
-    "qwen3_vit": "learned and rotary positions at once; neighbouring patches merged at the end",
-    "vision_transformer_sam": "attention in windows, relative positions, convolutions at the end",
-    "gemma4_vit": "clipped linear layers, four norms in a block, patches pooled at the end",
-    "deepseek_vit": "rotary positions alone, for any grid; neighbouring patches merged at the end",
-}
+REFUSED = {}
 
 
 def read_measured(file: Path) -> dict[str, float]:

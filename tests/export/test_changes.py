@@ -204,10 +204,6 @@ def random_config(**fields):
     return small_config(**odd | {"norm_eps": 1e-5} | fields)
 
 
-# As C-RADIO has them, whose patches alone have no bias though no norm follows.
-RADIO = {"num_registers": 2, "no_embed_class": True, "final_norm": False, "fc_norm": False}
-
-
 def randomised(model):
     torch.manual_seed(3)
     for parameter in model.parameters():
@@ -239,11 +235,9 @@ def test_a_step_keeps_the_function_or_says_that_it_does_not_apply(name, fields):
         fields = fields | {"rope": "dinov3", "position_embedding": "none"}
     if name == "zero-head-bias":
         fields = fields | {"head_bias": False}
-    if name == "zero-patch-bias":
-        fields = fields | {"patch_bias": False, "pre_norm": False}
-    if name == "drop-patch-bias":
-        fields = fields | RADIO
-    model = random_model(**{"no_embed_class": name == "zero-class-position", **fields})
+    if name == "fit-positions":
+        fields = fields | {"position_embedding": "grid", "position_grid": (4, 5)}
+    model = random_model(**fields, no_embed_class=name == "zero-class-position")
     for key in gauge.zero:
         torch.nn.init.zeros_(model.get_parameter(key))
     config = gauge.config(model.config)

@@ -34,6 +34,7 @@ WRITTEN = {
     "SiglipModel": "SiglipVisionModel",
     "Siglip2Model": "Siglip2VisionModel",
 }
+IMAGES = {"image_only": True, "verify": False}  # tests/text has both towers
 SHARED = {"Data2Vec": "BeitModel"}  # the same function under a class that pools
 
 
@@ -47,12 +48,11 @@ def test_every_class_comes_back_as_it_was(name, tmp_path):
     case = CLASSES[name]
     model = case.model()
     model.save_pretrained(tmp_path / "first")
-    vitconvert.convert(tmp_path / "first", output=tmp_path / "between", verify=False)
+    vitconvert.convert(tmp_path / "first", **IMAGES | {"output": tmp_path / "between"})
     vitconvert.convert(
         tmp_path / "between",
         to=NAMED.get(name, "hf"),
-        output=tmp_path / "second",
-        verify=False,
+        **IMAGES | {"output": tmp_path / "second"},
     )
 
     first = load_file(tmp_path / "first" / "model.safetensors")

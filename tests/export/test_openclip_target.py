@@ -64,7 +64,8 @@ def test_open_clip_builds_its_own_tower(vision, options, to, tmp_path):
     told["model_cfg"] |= options
     told["preprocess_cfg"] = {"mean": [0.1, 0.2, 0.3], "resize_mode": "squash"}
     (source / "open_clip_config.json").write_text(json.dumps(told))
-    conversion = vitconvert.convert(source, to=to, output=tmp_path / "out", verify=False)
+    alone = {"image_only": True, "verify": False}
+    conversion = vitconvert.convert(source, to=to, output=tmp_path / "out", **alone)
     assert conversion.departures == ()
     ours = vitconvert.load_model(source)
     images = torch.randn(2, 3, *ours.config.image_size)
@@ -93,7 +94,8 @@ def test_a_config_that_open_clip_refuses_is_not_written(tmp_path, monkeypatch):
 
 def test_the_whole_file_of_a_tower(tmp_path):
     source = openclip_directory(tmp_path / "source")
-    vitconvert.convert(source, to="openclip", output=tmp_path / "out", verify=False)
+    alone = {"image_only": True, "verify": False}
+    vitconvert.convert(source, to="openclip", output=tmp_path / "out", **alone)
     assert written_config(tmp_path / "out") == {
         "model_cfg": {
             "embed_dim": 20,

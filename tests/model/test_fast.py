@@ -43,6 +43,9 @@ CONFIGS = {
     "norm of whole queries": {"whole_qk_norm": True, "norm": "rms", "norm_bias": False},
     "relative": {"relative_positions": "block", "attention_norm": True},
     "shared relative": {"relative_positions": "shared", "attention_scale": 0.2},
+    "relative of an MLP": {"relative_positions": "block_mlp", "relative_mlp_dim": 9},
+    "windows": {"window_size": 3, "global_blocks": (1,), "relative_positions": "decomposed"}
+    | {"class_token": False, "pooling": "avg", "neck_dim": 8, "final_norm": False},
     **{name: {"activation": name} for name in ACTIVATIONS},
 }
 

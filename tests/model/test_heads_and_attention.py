@@ -19,6 +19,7 @@ CONFIGS = {
     "rotation": {"rope": "axial", "head_dim": 8, "qk_norm": True},
     "rotation of halves": {"rope": "dinov3", "head_dim": 8, "rope_half": True},
     "relative positions": {"relative_positions": "block"},
+    "relative positions of an MLP": {"relative_positions": "block_mlp", "relative_mlp_dim": 9},
     "differential": {"differential": True},
     "shared keys": {"kv_heads": (3, 1, 1), "qk_norm": True},
     "parts of an MLP": {"gated_mlp": True, "mlp_norm": True, "norm": "rms", "norm_bias": False},
@@ -34,6 +35,10 @@ JOINED = {
     "branches": ({"branches": 2}, "a block has several attentions"),
     "shared table": (
         {"relative_positions": "shared"},
+        "the blocks share a table of relative positions",
+    ),
+    "shared MLP": (
+        {"relative_positions": "shared_mlp", "relative_mlp_dim": 9},
         "the blocks share a table of relative positions",
     ),
     "learned rotation": (

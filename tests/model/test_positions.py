@@ -191,7 +191,7 @@ def test_unknown_rule_is_told():
         "error: usage\n"
         "  There is no rule 'nearest' for resampling positions.\n"
         "  known  bicubic_antialias, bicubic, bicubic_align_corners, bicubic_offset, "
-        "bilinear, bilinear_cropped, bilinear_antialias, bilinear_align_corners"
+        "bilinear, bilinear_antialias, bilinear_align_corners"
     )
     table = torch.zeros(12, 2)
     with pytest.raises(UsageError) as caught:

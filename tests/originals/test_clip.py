@@ -129,8 +129,9 @@ EVAS = {
     "eva_giant": "openclip_timm_eva",
     "eva02_enormous": "openclip_timm_eva",
     "eva02": "openclip_timm_eva_split",
+    "relpos": "openclip_timm_relpos",
 }
-NO_WORDS = {"vit_base_mci": "backbone.0.bn", "vit_relpos_medium_patch16_cls": "rel_pos.mlp"}
+NO_WORDS = {"vit_base_mci": "backbone.0.bn"}
 
 
 TOWERS_BY_NAME = (

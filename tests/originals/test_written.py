@@ -156,6 +156,7 @@ def converted(written: Written, folder: Path, to: str, **options: Any) -> vitcon
         output=folder / "out",
         dialect=written.read_as,
         overrides=written.stated,
+        image_only=True,
         **options,
     )
 

@@ -62,6 +62,19 @@ def test_only_what_a_conversion_reads_is_downloaded_and_checked(start_hub: Start
     assert found.verified == ("config.json", "model.safetensors", "preprocessor_config.json")
 
 
+def test_a_tokenizer_comes_with_a_model_of_texts(start_hub: StartHub) -> None:
+    files = {"tokenizer.json": b"{}", "merges.txt": b"", "chat.jinja": b"", "deep/vocab.json": b""}
+    texts = {**REPO, **files, "config.json": b'{"text_config": {}}'}
+    openclip = {**REPO, **files, "open_clip_config.json": b'{"model_cfg": {"text_cfg": {}}}'}
+    del openclip["config.json"]
+    server = start_hub({"org/clip": texts, "org/open": openclip, "org/vit": {**REPO, **files}})
+    for repo in ("org/clip", "org/open"):
+        found = locate(f"hf:{repo}", quiet=True)
+        assert [path.name for path in found.tokenizer] == ["tokenizer.json", "merges.txt"]
+    assert locate("hf:org/vit", quiet=True).tokenizer == ()
+    assert not {"chat.jinja", "vocab.json"} & fetched(server)
+
+
 def test_the_client_says_who_it_is(start_hub: StartHub) -> None:
     server = start_hub({"org/vit": REPO})
     locate("org/vit", quiet=True)

@@ -1,6 +1,6 @@
 """Write `weights_map/architectures.toml` anew from the installed timm and torchvision.
 
-    python tests/tables/make_architectures.py > weights_map/architectures.toml
+    python -m tests.tables.make_architectures > weights_map/architectures.toml
 
 `test_architectures.py` compares the file with what this script finds.
 """
@@ -8,6 +8,7 @@
 import inspect
 import re
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 import timm
@@ -40,9 +41,11 @@ from timm.models.vision_transformer import (
 )
 from timm.models.vision_transformer_hybrid import ConvStem
 
+from tests.tables import facts_of_grids, facts_of_windows
 from vitconvert.tables.detection import recognise
 from vitconvert.tables.dialects import find_tables
 
+OWN_FACTS = (facts_of_grids, facts_of_windows)
 MODULES = ("vision_transformer", "deit", "vision_transformer_hybrid", "eva", "beit")
 ROPES = {
     RotaryEmbeddingCat: "axial",
@@ -79,6 +82,14 @@ DEFAULTS = {
     "rope_half": False,
     "rope_indexing": "ij",
     "stem_style": "timm",
+    "centred_pixels": False,
+    "v_norm": False,
+    "clipped_linears": False,
+    "position_square": False,
+    "merge_size": 0,
+    "window_size": 0,
+    "neck_dim": 0,
+    "bare_fc_norm": False,
 }
 ACTIVATIONS = {torch.nn.GELU: "gelu", GELUTanh: "gelu_tanh", QuickGELU: "quick_gelu"}
 
@@ -131,8 +142,17 @@ def stem_style(backbone: torch.nn.Module) -> str:
 
 def facts(model: torch.nn.Module) -> dict[str, Any]:
     """A timm model's row: what tensors cannot show, and sizes."""
-    found = {**sizes(model), **numerics(model), **parts(model), **rope(model), **stem(model)}
+    if own := own_facts(model):
+        found = own.facts(model)
+    else:
+        found = {**sizes(model), **numerics(model), **parts(model), **rope(model), **stem(model)}
     return {field: value for field, value in found.items() if value != DEFAULTS.get(field)}
+
+
+def own_facts(model: torch.nn.Module) -> ModuleType | None:
+    """Who knows the facts of a model that is of one of the newer modules."""
+    module = type(model).__module__.rpartition(".")[2]
+    return next((own for own in OWN_FACTS if module in own.MODULES), None)
 
 
 def sizes(model: torch.nn.Module) -> dict[str, Any]:
@@ -253,10 +273,11 @@ def stem(model: torch.nn.Module) -> dict[str, Any]:
 def timm_rows() -> dict[str, list[tuple[str, dict[str, Any]]]]:
     """Rows by the dialect that the architecture's tensors are spelled in."""
     sections: dict[str, list[tuple[str, dict[str, Any]]]] = {}
-    for name in sorted({n for module in MODULES for n in timm.list_models(module=module)}):
+    modules = (*MODULES, *(module for own in OWN_FACTS for module in own.MODULES))
+    for name in sorted({n for module in modules for n in timm.list_models(module=module)}):
         with torch.device("meta"):
             model = timm.create_model(name)
-        if supported(model):
+        if own_facts(model) or supported(model):
             found = facts(model)
             binding = recognise(header(model), find_tables("timm"), {"architecture": name}).binding
             assert binding.fits, f"{name} is in no dialect of timm"

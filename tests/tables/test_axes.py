@@ -15,8 +15,7 @@ def layouts(draw):
     dims = [Dim(number=number) for number in draw(st.lists(st.integers(0, 9), max_size=2))]
     while pool:
         size = draw(st.integers(1, min(3, len(pool))))
-        before = draw(st.integers(0, 3)) if size == 1 else 0
-        dims.append(Dim(tuple(pool[:size]), before=before))
+        dims.append(Dim(tuple(pool[:size])))
         pool = pool[size:]
     return Axes(tuple(draw(st.permutations(dims))))
 
@@ -34,7 +33,7 @@ def test_the_shape_is_the_product_of_each_dimension(layout, data):
         size = dim.number
         for axis in dim.axes:
             size *= sizes[axis]
-        expected.append(dim.before + size)
+        expected.append(size)
     assert layout.shape(sizes) == tuple(expected)
 
 

@@ -33,6 +33,15 @@ def test_a_key_with_axes():
     assert found.items == (part("embedding/kernel", "y x (rgb width)"),)
 
 
+def test_a_colon_before_a_digit_is_part_of_a_key():
+    (found,) = parse_expression("dense/kernel:0 : width hidden", WORDS)
+    assert found.items == (part("dense/kernel:0", "width hidden"),)
+    (found,) = parse_expression("cat(q/bias:0, k/bias:0)", WORDS)
+    assert found.items == (part("q/bias:0"), part("k/bias:0"))
+    (found,) = parse_expression("cls : 1 width", WORDS)
+    assert found.items == (part("cls", "1 width"),)
+
+
 def test_a_join_with_zeros():
     (found,) = parse_expression("cat({attn}.q, zeros, {attn}.v : head dim)", WORDS)
     assert found.joined
@@ -45,6 +54,13 @@ def test_selections_by_number_and_by_index():
     assert one.items == (part("in_proj", "(qkv head dim) width", Selection("qkv", 0)),)
     (other,) = parse_expression("scale[layer={2*i+1}] : layer width", WORDS)
     assert other.items == (part("scale", "layer width", Selection("layer", Index("i", 2, 1))),)
+
+
+def test_the_rest_of_an_axis():
+    (found,) = parse_expression("tokens[prefix=1:] : prefix width", WORDS)
+    assert found.items == (part("tokens", "prefix width", Selection("prefix", 1, rest=True)),)
+    assert found.rest == found.items[0].selection
+    assert parse_expression("tokens[prefix=1] : prefix width", WORDS)[0].rest is None
 
 
 def test_alternatives_in_order():
@@ -144,6 +160,13 @@ the axes qkv width do not name 'kv'
             """\
 '{block}' is neither a number nor an index
     x[layer={block}] : layer width
+            ^""",
+        ),
+        (
+            "x[layer=-1] : layer width",
+            """\
+'-1' is neither a number nor an index
+    x[layer=-1] : layer width
             ^""",
         ),
         (

@@ -100,22 +100,14 @@ MISTAKES = [
         None,
     ),
     (
-        '[rows]\n"cls_token" = "n[register=-2] : 1+register width"',
-        'rows."cls_token"',
-        "the rows in front of the axis 'register' number 1",
-        None,
-    ),
-    (
-        '[rows]\n"cls_token" = "n[register=0] : 1+register width"',
-        'rows."cls_token"',
-        "a row in front of the axis 'register' has a number below 0",
-        None,
-    ),
-    (
         '[rows]\n"blocks.{i}.norm1.weight" = "n[block={i}] : block width"',
         'rows."blocks.{i}.norm1.weight"',
         "nothing tells the size of the axis 'block'; blocks are stacked along 'layer'",
         None,
+    ),
+    (
+        '[rows]\n"reg_token" = "n[kv=1:] : kv width"',
+        *('rows."reg_token"', "only of 'prefix' can the rest be taken", None),
     ),
     (
         '[rows]\n"norm.weight" = "n[kv=2] : kv width"',
@@ -146,6 +138,10 @@ MISTAKES = [
     (
         '[ignore]\n"mask" = "why"\n[holds]\n"mask" = "1 0 : (qkv head)"',
         *('holds."mask"', "2 numbers for the steps of 'qkv': it has 3", None),
+    ),
+    (
+        '[files]\n"../x" = "head"',
+        *('files."../x"', "expected how the keys in this file begin", None),
     ),
     (
         '[ignore]\n"mask" = "why"\n[holds]\n"mask" = "1 : head"',
@@ -218,7 +214,7 @@ MISTAKES = [
     (
         '[config_json.writes]\nratio = { makes = "mlp_dim", half = 2 }',
         'config_json.writes."ratio"',
-        "expected { word = ... } or { makes = ... } with decimal, multiple, over, times, whole",
+        "expected { word = ... } or { makes = ... } with multiple, over, times, whole",
         None,
     ),
     (
@@ -329,7 +325,7 @@ VOCABULARY = {
     "{sections}": (
         "dialect, words, rows, ignore, sizes, holds, empty, constants, config, ask, config_json, "
         "only, must, "
-        "preprocessing, usage"
+        "preprocessing, usage, text, numbers"
     ),
     "{dialect_keys}": (
         "title, ecosystem, program, source, tested, extends, requires, container, wrapper, "

@@ -26,11 +26,13 @@ def templates(draw):
     words, text = {}, ""
     for number in range(draw(st.integers(1, 4))):
         text += draw(letters)
-        match draw(st.sampled_from(["index", "word", "choice", "letters"])):
+        match draw(st.sampled_from(["index", "later", "word", "choice", "letters"])):
             case "index":
                 scale, offset = draw(st.integers(1, 3)), draw(st.integers(0, 3))
                 text += "{" + (f"{scale}*" if scale > 1 else "") + draw(st.sampled_from("isu"))
                 text += (f"+{offset}" if offset else "") + "}"
+            case "later":
+                text += "{_" + draw(st.sampled_from("isu")) + "}"
             case "word":
                 words[f"word{number}"] = (draw(letters) + "{i}",)
                 text += f"{{word{number}}}"
@@ -68,6 +70,19 @@ def test_an_index_may_count_from_one():
     assert template.match("block3/unit1/gn3") == {"s": 2, "u": 0}
     assert template.match("block3/unit1/gn2") is None
     assert template.match("block0/unit1/gn0") is None
+
+
+def test_the_first_of_several_may_have_no_number():
+    template = parse_template("enc/block{_i}/mlp{_i}/vars/0", {})
+    assert [template.write({"i": i}) for i in (0, 1, 12)] == [
+        "enc/block/mlp/vars/0",
+        "enc/block_1/mlp_1/vars/0",
+        "enc/block_12/mlp_12/vars/0",
+    ]
+    for i in (0, 1, 12):
+        assert template.match(template.write({"i": i})) == {"i": i}
+    for key in ("block_0/mlp_0", "block_01/mlp_01", "block/mlp_1", "block_2/mlp", "block_/mlp_"):
+        assert template.match(f"enc/{key}/vars/0") is None
 
 
 def test_an_index_may_count_in_steps():

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitconvert.checkpoint.companions import Companions
 from vitconvert.checkpoint.merging import Merge
+from vitconvert.checkpoint.text_tower import Text
 from vitconvert.checkpoint.unchanged import State
 from vitconvert.checkpoint.weights import Weights
 from vitconvert.config import ViTConfig
@@ -40,6 +41,8 @@ class Checkpoint:
         companions: The JSON files beside it.
         opened: What each file was like when it was opened; see `unchanged`.
         merge: The adapter that was merged into the tensors of the file, or None.
+        text: The text tower beside it, which a conversion carries along, or None.
+        text_problem: Why the text tower of the file cannot be carried; "" if it can, or has none.
     """
 
     tensors: Mapping[str, "torch.Tensor"]
@@ -51,6 +54,8 @@ class Checkpoint:
     companions: Companions
     opened: Mapping[Path, State]
     merge: Merge | None = None
+    text: Text | None = None
+    text_problem: str = ""
 
     @property
     def as_read(self) -> bool:

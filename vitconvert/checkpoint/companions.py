@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,14 @@ class Companions:
         located: Where they lie.
         section: Where `config.json` is about the ViT, as a path of keys with dots; "" is all of it,
             None no part.
+        within: What the file of weights itself says of the model, and no file beside it.
 
     Asking for one raises CorruptFile if it is no JSON object, or SourceError if it cannot be read.
     """
 
     located: Located
     section: str | None = ""
+    within: Mapping[str, Any] = field(default_factory=dict)
 
     @functools.cached_property
     def config(self) -> Mapping[str, Any]:
@@ -41,7 +43,7 @@ class Companions:
     @functools.cached_property
     def whole_config(self) -> Mapping[str, Any]:
         """All of that file."""
-        return _read(self.located.config) or {}
+        return self.within or _read(self.located.config) or {}
 
     @functools.cached_property
     def own(self) -> Mapping[str, Any]:

@@ -10,10 +10,13 @@ from pathlib import Path
 from vitconvert.checkpoint.adapters import Adapter, separated
 from vitconvert.checkpoint.checkpoint import Checkpoint
 from vitconvert.checkpoint.companions import Companions
+from vitconvert.checkpoint.frames import with_summed_frames
 from vitconvert.checkpoint.larger_model import preprocessing_of, what_is_read
 from vitconvert.checkpoint.merging import Merge, merge_into
 from vitconvert.checkpoint.options import ReadOptions
+from vitconvert.checkpoint.own_scale import with_own_scale
 from vitconvert.checkpoint.quantised import Dequantised, dequantised
+from vitconvert.checkpoint.text_tower import find_text
 from vitconvert.checkpoint.unchanged import State, states_of
 from vitconvert.checkpoint.weights import Weights
 from vitconvert.config import ViTConfig
@@ -44,7 +47,10 @@ def read_checkpoint(located: Located, options: ReadOptions | None = None) -> Che
     read = explained(open_weights(located, options), located, options)
     companions, merge, config = read.companions, read.merge, read.weights.config
     preprocessing, unknown = preprocessing_of(companions, read.part, config, read.statements)
-    notes = (*read.ledger.notes, *what_is_read(companions, read.part), *unknown)
+    container, table = read.weights.container, read.weights.table
+    preprocessing, scaled = with_own_scale(preprocessing, container, table)
+    notes = (*read.ledger.notes, *what_is_read(companions, read.part), *unknown, *scaled)
+    text, text_problem = find_text(read.weights, companions)
     other_classes = merge and merge.base.config.num_classes != config.num_classes
     return Checkpoint(
         tensors=read.weights.tensors,
@@ -56,6 +62,8 @@ def read_checkpoint(located: Located, options: ReadOptions | None = None) -> Che
         merge=merge,
         companions=companions,
         opened=_opened((*read.weights.container.files, *located.companions), before),
+        text=text,
+        text_problem=text_problem,
     )
 
 
@@ -77,7 +85,7 @@ def explained(container: Container, located: Located, options: ReadOptions) -> E
     Raises:
         VitConvertError: As `read_checkpoint`.
     """
-    companions = Companions(located=located)
+    companions = Companions(located=located, within=container.config)
     container, adapter = separated(container, located, options)
     container, part, quantised = computed_part(container, companions, options)
     _check_fetched(located, part)
@@ -153,7 +161,7 @@ def open_weights(located: Located, options: ReadOptions) -> Container:
             },
             hint="leave out --prefer (in Python, prefer) to read those that were found.",
         )
-    return container
+    return with_summed_frames(container)
 
 
 def _path(located: Located) -> Path:

@@ -55,6 +55,11 @@ def command(source: str, help_text: str) -> click.Command:
     @click.option("--scan", is_flag=True, help="For big_vision: all blocks stacked in one array.")
     @changing_options
     @click.option(
+        "--image-only",
+        is_flag=True,
+        help="Leave the text tower behind, where the target has a place for both.",
+    )
+    @click.option(
         "--max-shard-size", help="Split safetensors into files of at most this size, such as 5GB."
     )
     @click.option("--verify/--no-verify", default=True, help="Compare logits; on by default.")
@@ -91,6 +96,7 @@ def _convert(source: str, options: dict[str, Any]) -> int:
         **_reading(source, options),
         **_changes(options),
         "allow": options["allow"],
+        "image_only": options["image_only"],
         "max_shard_size": options["max_shard_size"],
         "output": output,
     }

@@ -1,12 +1,15 @@
 """`vitconvert list [GLOB]`."""
 
 from fnmatch import fnmatch
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from vitconvert.cli.options import reporting_options
 from vitconvert.cli.report import print_json, tell
+
+if TYPE_CHECKING:
+    from vitconvert.tables.table import Table
 
 
 def command(name: str, help_text: str) -> click.Command:
@@ -25,7 +28,7 @@ def command(name: str, help_text: str) -> click.Command:
             for section, rows in architectures().items()
         }
         if options["as_json"]:
-            dialects = {n: {"title": t.title, "ecosystem": t.ecosystem} for n, t in tables.items()}
+            dialects = {n: _described(t) for n, t in tables.items()}
             print_json({"ok": True, "dialects": dialects, "architectures": listed})
             return 0
         if options["quiet"]:
@@ -33,10 +36,16 @@ def command(name: str, help_text: str) -> click.Command:
                 tell(found)
             return 0
         for dialect, table in tables.items():
-            tell(f"{dialect:<26} {table.ecosystem:<12} {table.title}")
+            texts = "; a text tower goes along" if table.text_towers else ""
+            tell(f"{dialect:<26} {table.ecosystem:<12} {table.title}{texts}")
         for section, names in listed.items():
             for architecture in names:
                 tell(f"{architecture:<50} architecture of {section}")
         return 0
 
     return list_
+
+
+def _described(table: "Table") -> dict[str, Any]:
+    towers = [tower.name for tower in table.text_towers]
+    return {"title": table.title, "ecosystem": table.ecosystem, "text_towers": towers}

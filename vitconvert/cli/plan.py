@@ -37,8 +37,7 @@ def _report(plan: "ConversionPlan", *, verbose: bool) -> str:
         line("plan", *_tensors(plan, verbose)),
         line(
             "tensors",
-            f"{ledger.read} read, {len(ledger.used)} used, {len(ledger.ignored)} ignored, "
-            f"{len(plan.tensors)} written",
+            f"{ledger.counts}, {len(plan.tensors)} written",
         ),
         *(line("  ignored", f"{name}: {why}") for name, why in ledger.ignored.items()),
         *(line("note", note) for note in ledger.notes),

@@ -82,9 +82,7 @@ def conversion_report(conversion: "Conversion") -> str:
         source_line(conversion.located),
         line("dialect", conversion.source_dialect),
         *config_lines(conversion.config),
-        line(
-            "tensors", f"{ledger.read} read, {len(ledger.used)} used, {len(ledger.ignored)} ignored"
-        ),
+        line("tensors", ledger.counts),
         *(line("  ignored", text) for text in ignored_lines(ledger.ignored)),
         *(line("note", note) for note in ledger.notes),
         *(line("changed", change) for change in ledger.changed),
@@ -160,12 +158,21 @@ def inspection_report(inspection: "Inspection") -> str:
         line("written by", *inspection.written_by) if inspection.written_by else "",
         line("opened by", ", ".join(dict.fromkeys(inspection.opened_by))) if known else "",
         line("configuration", *known, *missing) if known or missing else "",
+        line("text tower", *text_lines(inspection)) if text_lines(inspection) else "",
         *(line("ignored", text) for text in ignored_lines(inspection.ignored)),
         *(line("note", note) for note in inspection.notes),
         line("tree", *tensor_tree(inspection)),
         str(inspection.problem) if inspection.problem else "",
     ]
     return "\n".join(text for text in lines if text)
+
+
+def text_lines(inspection: "Inspection") -> list[str]:
+    """What is beside the ViT, and who would take it along."""
+    if inspection.text is None:
+        return [f"not understood: {inspection.text_problem}"] if inspection.text_problem else []
+    places = "conversions to openclip, openai_clip and hf carry it, where both towers have a place"
+    return [str(inspection.text.config), f"vitconvert does not compute it; {places}"]
 
 
 def tensor_tree(inspection: "Inspection") -> list[str]:

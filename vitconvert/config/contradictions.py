@@ -19,6 +19,7 @@ _MOST = {
 # Outside of these, numbers overflow, or make everything equal.
 _RANGES = {
     "norm_eps": (1e-30, 1.0),
+    "final_norm_eps": (1e-30, 1.0),
     "attention_scale": (1e-6, 1e3),
     "rope_temperature": (1e-3, 1e9),
     "rope_offset": (-1e6, 1e6),
@@ -31,8 +32,11 @@ _LEAST = {
     **dict.fromkeys(("num_heads", "head_dim", "mlp_dim"), 1),
     **dict.fromkeys(("num_classes", "num_registers", "representation_size"), 0),
     **dict.fromkeys(("pool_heads", "pool_mlp_dim"), 0),
+    **dict.fromkeys(("merge_size", "merge_mlp_dim", "merge_dim"), 0),
+    **dict.fromkeys(("relative_mlp_dim", "window_size", "neck_dim"), 0),
 }
-_OF_TWO_STEPS = ("attention_norm", "gated_mlp", "mlp_norm")  # of blocks of one attention, one MLP
+# Of blocks of one attention, one MLP.
+_OF_TWO_STEPS = ("attention_norm", "gated_mlp", "mlp_norm", "v_norm")
 
 
 def contradictions(config: Config) -> list[str]:
@@ -45,6 +49,11 @@ def contradictions(config: Config) -> list[str]:
         *_parallel_order(config),
         *_differential(config),
         *_pooling_and_head(config),
+        *_own_grid(config),
+        *_merging(config),
+        *_relative_positions(config),
+        *_windows(config),
+        *_neck(config),
     ]
 
 
@@ -69,7 +78,8 @@ def _too_large(config: Config) -> Iterator[str]:
     for name in _LEAST:
         if getattr(config, name) > (most := _MOST.get(name, LARGEST)):
             yield f"{name} = {getattr(config, name)} must be at most {most}"
-    for name in ("image_size", "patch_size", "rope_reference", "kv_heads"):
+    several = ("rope_reference", "kv_heads", "position_grid", "global_blocks")
+    for name in ("image_size", "patch_size", *several):
         if max(getattr(config, name), default=0) > LARGEST:
             yield f"{name} must be at most {LARGEST}"
     if min(config.stem_depths, default=0) < 0 or sum(config.stem_depths) > MOST_BLOCKS:
@@ -97,8 +107,6 @@ def _tokens_and_positions(config: Config) -> list[str]:
             f"image_size {_by(config.image_size)} makes {config.num_patches} patches; "
             f"{_MOST_PATCHES} at most"
         )
-    if config.relative_positions != "none" and config.num_prefix_tokens != 1:
-        problems.append("relative positions need a class token and no other prefix tokens")
     if config.rope != "none" and config.head_dim % 4:
         problems.append(f"a rotary embedding needs head_dim divisible by 4, not {config.head_dim}")
     if config.rope_periods and config.rope != "dinov3":
@@ -150,7 +158,8 @@ def _branches(config: Config) -> list[str]:
         for name in ("kv_heads", "qk_norm", "whole_qk_norm", *_OF_TWO_STEPS)
         if getattr(config, name)
     ]
-    if config.block_order != "pre" or config.block_relative_positions:
+    of_blocks = config.block_relative_positions or config.block_relative_mlp
+    if config.block_order != "pre" or of_blocks:
         problems.append("another block_order and relative positions per block need branches = 1")
     if not config.mlp_layer_scale:
         problems.append("mlp_layer_scale = False needs branches = 1")
@@ -201,6 +210,94 @@ def _pooling_and_head(config: Config) -> list[str]:
             f"{config.pool_heads or config.num_heads} heads"
         )
     return problems
+
+
+def _own_grid(config: Config) -> list[str]:
+    problems = []
+    pair = len(config.position_grid) == 2 and min(config.position_grid) > 0
+    if config.own_grid != pair or (config.position_grid and not pair):
+        problems.append(
+            "position_grid is rows and columns of positions on a grid of their own alone"
+        )
+    elif config.position_resampling == "first" and any(
+        own < wanted for own, wanted in zip(config.position_grid, config.grid_size, strict=False)
+    ):
+        problems.append(
+            f"{_by(config.position_grid)} positions are too few for {_by(config.grid_size)} patches"
+        )
+    if config.axis_positions and len(set(config.position_grid)) > 1:
+        problems.append("'axes' positions need as many rows as columns in position_grid")
+    if config.learned_positions and config.position_resampling == "first":
+        problems.append("position_resampling = 'first' needs positions on a grid of their own")
+    if config.rope_by_axis and not config.rope_half:
+        problems.append("rope_by_axis needs rope_half")
+    return problems
+
+
+def _merging(config: Config) -> list[str]:
+    problems = []
+    size = config.merge_size
+    if size and config.num_prefix_tokens:
+        problems.append("merge_size needs a model without class token and registers")
+    if bool(config.merge_mlp_dim) != bool(config.merge_dim) or (config.merge_mlp_dim and not size):
+        problems.append("merge_mlp_dim and merge_dim go together, and need merge_size")
+    if config.merge_standard and config.merge_mlp_dim:
+        problems.append("merge_standard is of patches that are merged by their mean")
+    if not config.whole_squares and not (config.merge_mlp and config.merge_padding):
+        problems.append(f"{_by(config.grid_size)} patches are no whole squares of {size} by {size}")
+    if config.merge_dim not in (0, config.embed_dim) and (config.fc_norm or config.map_pooling):
+        problems.append("fc_norm and attention pooling read embed_dim channels, not merge_dim")
+    if config.bare_fc_norm and config.fc_norm:
+        problems.append("bare_fc_norm excludes fc_norm")
+    if config.clipped_linears and not (config.kv_heads and config.two_steps):
+        problems.append("clipped_linears need kv_heads, and attention and MLP one after another")
+    if config.sandwich and not config.two_steps:
+        problems.append("block_order = 'sandwich' needs branches = 1")
+    return problems
+
+
+def _relative_positions(config: Config) -> list[str]:
+    problems = []
+    if config.relative_positions != "none" and config.dist_token + config.num_registers:
+        problems.append("relative positions need no prefix tokens but a class token")
+    if bool(config.relative_mlp_dim) != (config.block_relative_mlp or config.shared_relative_mlp):
+        problems.append("relative_mlp_dim is of relative positions that an MLP makes")
+    return problems
+
+
+def _windows(config: Config) -> list[str]:
+    if not (config.windowed or config.decomposed_positions):
+        return []
+    obstacles = {
+        "prefix tokens": config.num_prefix_tokens,
+        "a rotary embedding": config.rope != "none",
+        "other relative positions": config.relative_positions not in ("none", "decomposed"),
+        "differential attention": config.differential,
+        "attention and MLP in parallel": not config.two_steps,
+    }
+    problems = [
+        f"windows and decomposed relative positions exclude {obstacle}"
+        for obstacle, present in obstacles.items()
+        if present
+    ]
+    if min(config.global_blocks, default=0) < 0 or sorted({*config.global_blocks}) != [
+        *config.global_blocks
+    ]:
+        problems.append("global_blocks must be numbers of blocks from 0, in order")
+    return problems
+
+
+def _neck(config: Config) -> list[str]:
+    if not config.neck_dim:
+        return []
+    obstacles = {
+        "prefix tokens": config.num_prefix_tokens,
+        "norms after the blocks": config.final_norm or config.fc_norm,
+        "attention pooling": config.map_pooling,
+        "representation_size": config.representation_size,
+        "merge_size": config.merge_size,
+    }
+    return [f"neck_dim excludes {obstacle}" for obstacle, present in obstacles.items() if present]
 
 
 def _by(size: tuple[int, int]) -> str:

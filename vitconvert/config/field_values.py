@@ -5,24 +5,24 @@ import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from vitconvert.config import ViTConfig
+from vitconvert.config import Kind, ViTConfig
 from vitconvert.config.contradictions import LARGEST, MOST_BLOCKS
 from vitconvert.errors import UsageError, nearest
 
 
-def parse_field(name: str, value: object) -> Any:
-    """Convert a value from a user or a config file to the field's own type.
+def parse_field(name: str, value: object, of: Kind = ViTConfig) -> Any:
+    """Convert a value from a user or a config file to the type of a field of `of`.
 
     Sizes may be one number, `HEIGHTxWIDTH`, a pair, or channels, height and width.
 
     Raises:
         UsageError: The field does not exist, or the value has the wrong type.
     """
-    kinds = _kinds()
+    kinds = _kinds(of)
     if name not in kinds:
         near = nearest(name, kinds, 3)
         raise UsageError(
-            f"{name!r} is no field of ViTConfig.",
+            f"{name!r} is no field of {of.__name__}.",
             evidence={} if near else {"fields": ", ".join(kinds)},
             hint=f"did you mean {' or '.join(map(repr, near))}?" if near else None,
         )
@@ -34,8 +34,8 @@ def parse_field(name: str, value: object) -> Any:
 
 
 @functools.cache
-def _kinds() -> Mapping[str, Any]:
-    return {f.name: f.type for f in dataclasses.fields(ViTConfig) if f.name != "origins"}
+def _kinds(of: Kind) -> Mapping[str, Any]:
+    return {f.name: f.type for f in dataclasses.fields(of) if f.name != "origins"}
 
 
 def _parse_bool(value: object) -> bool:

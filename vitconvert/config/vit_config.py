@@ -10,10 +10,10 @@ import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from vitconvert.config.contradictions import contradictions
-from vitconvert.config.vocabularies import STANDARDISED_STEMS
+from vitconvert.config.vocabularies import STANDARDISED_STEMS, VOCABULARIES
 from vitconvert.errors import ConflictingFact
 
 # Axes of the canonical layouts whose size is the same in every ViT.
@@ -21,7 +21,6 @@ FIXED_AXES = {
     "qkv": 3,
     "kv": 2,
     "gate": 2,
-    "colour": 3,
     "axis": 2,
     "root_y": 7,
     "root_x": 7,
@@ -31,6 +30,7 @@ FIXED_AXES = {
     "four_x": 4,
     "two_y": 2,
     "two_x": 2,
+    "bound": 4,
 }
 
 
@@ -43,6 +43,8 @@ class ViTConfig:
     Raises:
         ConflictingFact: Fields contradict each other or have values outside their vocabulary.
     """
+
+    vocabularies: ClassVar[Mapping[str, tuple[str, ...]]] = VOCABULARIES
 
     # Geometry
     image_size: tuple[int, int]
@@ -71,8 +73,11 @@ class ViTConfig:
     register_positions: bool = True  # False: registers come after positions are added (DINOv2)
     position_embedding: str = "learned"  # one of POSITIONS
     no_embed_class: bool = False  # positions belong to patches only
-    position_resampling: str = "bicubic_antialias"  # one of RESAMPLINGS, for other image sizes
+    position_resampling: str = "bicubic_antialias"  # one of OWN_RESAMPLINGS, for other sizes
+    position_grid: tuple[int, ...] = ()  # rows and columns of "grid" and "axes" positions
+    position_square: bool = False  # those are fitted to a square, of which the image is a part
     relative_positions: str = "none"  # one of RELATIVE_POSITIONS, added to attention scores
+    relative_mlp_dim: int = 0  # hidden width of the MLP that makes them; 0: there is none
     relative_resampling: str = "geometric"  # one of RELATIVE_RESAMPLINGS, for other image sizes
     rope: str = "none"  # one of ROPES: q and k of patch tokens are rotated by their position
     rope_temperature: float = 10000.0
@@ -80,7 +85,9 @@ class ViTConfig:
     rope_indexing: str = "ij"  # one of ROPE_INDEXINGS: which of row and column comes first
     rope_offset: float = 0.0  # added to grid positions
     rope_half: bool = False  # pairs channels of a head's first and second half, not neighbours
+    rope_by_axis: bool = False  # the halves are of the channels that one axis rotates (Gemma 4)
     rope_reference: tuple[int, ...] = ()  # grid to which positions are scaled; (): not scaled
+    centred_pixels: bool = False  # 2 * pixel - 1 is what the patches read (Gemma 4)
     patch_bias: bool = True
     patch_pre_norm: bool = False  # LayerNorm on the flattened pixels of a patch (lucidrains)
     patch_norm: bool = False  # LayerNorm on the embedded patch
@@ -95,11 +102,14 @@ class ViTConfig:
     # Blocks
     block_order: str = "pre"  # one of BLOCK_ORDERS
     branches: int = 1  # attentions, and MLPs, side by side in a block ("18x2" has 2)
+    window_size: int = 0  # attention within windows of so many patches a side; 0: there are none
+    global_blocks: tuple[int, ...] = ()  # blocks that have none, from 0 (ViTDet, SAM)
     kv_heads: tuple[int, ...] = ()  # heads of k and v in each block (Sapiens2); (): num_heads
     qkv_bias: bool = True  # in parallel order, of the matrix that q, k, v and the MLP share
     differential: bool = False  # a head is the difference of two attentions, half as wide each
     qk_norm: bool = False  # on each head of q and k
     whole_qk_norm: bool = False  # on q and k before they are split into heads (InternViT 6B)
+    v_norm: bool = False  # on each head of v, an RMS norm without weights (Gemma 4)
     attention_norm: bool = False  # on the heads' joined outputs, before the projection
     attention_proj: bool = True  # lucidrains leaves it out for a single head
     proj_bias: bool = True
@@ -108,10 +118,19 @@ class ViTConfig:
     mlp_norm: bool = False  # on the hidden activations of the MLP
     layer_scale: bool = False
     mlp_layer_scale: bool = True  # Sapiens2 has LayerScale on the attention alone
+    clipped_linears: bool = False  # the blocks' linear layers clip inputs and outputs (Gemma 4)
 
     # Pooling and head
     final_norm: bool = True  # LayerNorm of all tokens, before pooling
+    final_norm_eps: float | None = None  # None: norm_eps
+    neck_dim: int = 0  # channels of SAM's neck, two convolutions on all tokens; 0: there is none
+    merge_size: int = 0  # squares of so many patches a side become one token at the end; 0: none
+    merge_padding: bool = False  # squares at the edges are filled up with zeros (DeepSeek)
+    merge_mlp_dim: int = 0  # hidden width of the MLP that reads a square; 0: its mean is taken
+    merge_dim: int = 0  # what this MLP gives
+    merge_standard: bool = False  # a shift and a factor after the mean (Gemma 4); kept without one
     fc_norm: bool = False  # LayerNorm of the pooled token
+    bare_fc_norm: bool = False  # the same without weights
     pool_include_prefix: bool = False  # whether avg, max and map pooling read the prefix tokens
     pool_heads: int = 0  # heads of the attention pooling; 0: num_heads
     pool_q_proj: bool = True  # False: the learned query is not projected (AIMv2)
@@ -175,6 +194,46 @@ class ViTConfig:
     def learned_positions(self) -> bool:
         """Whether positions are a parameter."""
         return self.position_embedding == "learned"
+
+    @property
+    def grid_positions(self) -> bool:
+        """Whether learned positions have a grid of their own, which is fitted to the image's."""
+        return self.position_embedding == "grid"
+
+    @property
+    def class_grid_positions(self) -> bool:
+        """Whether such positions come after a row that is not used."""
+        return self.position_embedding == "class_grid"
+
+    @property
+    def axis_positions(self) -> bool:
+        """Whether rows and columns have learned positions, which are added."""
+        return self.position_embedding == "axes"
+
+    @property
+    def own_grid(self) -> bool:
+        """Whether the model fits its positions to the grid of the image."""
+        return self.grid_positions or self.class_grid_positions or self.axis_positions
+
+    @property
+    def fitted_grid(self) -> bool:
+        """Whether such positions are of another grid than the image, and how they fit matters."""
+        return self.own_grid and self.position_grid != self.grid_size
+
+    @property
+    def sandwich(self) -> bool:
+        """Whether each branch has a norm before and after it."""
+        return self.block_order == "sandwich"
+
+    @property
+    def merge_mlp(self) -> bool:
+        """Whether an MLP merges patches."""
+        return self.merge_size > 0 and self.merge_mlp_dim > 0
+
+    @property
+    def whole_squares(self) -> bool:
+        """Whether the grid is made of squares that are merged."""
+        return not self.merge_size or not any(side % self.merge_size for side in self.grid_size)
 
     @property
     def computed_positions(self) -> bool:
@@ -242,6 +301,37 @@ class ViTConfig:
         return self.relative_positions == "shared"
 
     @property
+    def block_relative_mlp(self) -> bool:
+        """Whether each block has an MLP that makes its relative positions."""
+        return self.relative_positions == "block_mlp"
+
+    @property
+    def shared_relative_mlp(self) -> bool:
+        """Whether all blocks share an MLP that makes their relative positions."""
+        return self.relative_positions == "shared_mlp"
+
+    @property
+    def decomposed_positions(self) -> bool:
+        """Whether q meets relative positions of rows and of columns."""
+        return self.relative_positions == "decomposed"
+
+    @property
+    def windowed(self) -> bool:
+        """Whether attention is within windows in some block."""
+        return self.window_size > 0
+
+    @property
+    def window_blocks(self) -> tuple[int, ...]:
+        """Blocks whose attention is within windows."""
+        blocks = range(self.depth) if self.windowed else ()
+        return tuple(i for i in blocks if i not in self.global_blocks)
+
+    def attended_grid(self, block: int) -> tuple[int, int]:
+        """Patches down and across that a block's attention sees at once."""
+        side = self.window_size
+        return (side, side) if block in self.window_blocks else self.grid_size
+
+    @property
     def map_pooling(self) -> bool:
         """Whether a learned query pools the tokens by attention."""
         return self.pooling == "map"
@@ -267,6 +357,21 @@ class ViTConfig:
         return len(set(self.image_size)) == 1 and len(set(self.patch_size)) == 1
 
     @property
+    def square_patches(self) -> bool:
+        """Whether patches are as high as wide."""
+        return len(set(self.patch_size)) == 1
+
+    @property
+    def position_side(self) -> int:
+        """Rows of positions with a grid of their own."""
+        return self.position_grid[0] if self.position_grid else 0
+
+    @property
+    def position_pixels(self) -> int:
+        """Rows of an image that has the grid of such positions."""
+        return self.position_side * self.patch_size[0]
+
+    @property
     def even_heads(self) -> bool:
         """Whether the heads share the model's width."""
         return self.num_heads * self.head_dim == self.embed_dim
@@ -280,7 +385,8 @@ class ViTConfig:
     @property
     def feature_dim(self) -> int:
         """Width of what the head reads."""
-        pooled = self.embed_dim * (2 if self.pooling == "token_avg" else 1)
+        width = self.merge_dim if self.merge_mlp else self.neck_dim or self.embed_dim
+        pooled = width * (2 if self.pooling == "token_avg" else 1)
         return self.representation_size or pooled
 
     def function(self) -> dict[str, Any]:
@@ -289,15 +395,20 @@ class ViTConfig:
         Two configurations compute the same function of the same weights if these are equal.
         """
         fields = {name: getattr(self, name) for name in field_names()}
-        resampling = ("position_resampling", "relative_resampling")
+        resampling = ["relative_resampling", *([] if self.fitted_grid else ["position_resampling"])]
         for name in (*resampling, *(n for n in fields if n.endswith("drop_rate"))):
             del fields[name]
         fields["attention_scale"] = self.attention_scale or self.head_dim**-0.5
+        fields["final_norm_eps"] = self.final_norm_eps or self.norm_eps
         fields["pool_heads"] = self.pool_heads or self.num_heads
         fields["pool_mlp_dim"] = self.pool_mlp_dim or self.mlp_dim
         if self.rope_reference == self.grid_size:  # positions scaled by one
             fields["rope_reference"] = ()
+        windows = self.window_size > 0 and self.grid_size != (self.window_size,) * 2
+        fields["global_blocks"] = tuple(i for i in self.global_blocks if i < self.depth)
         effective = {
+            "window_size": windows,
+            "global_blocks": windows,
             "representation_activation": self.representation_size,
             "stem_style": self.stem,
             "stem_width": self.stem,
@@ -310,7 +421,13 @@ class ViTConfig:
             "rope_indexing": self.rope != "none",
             "rope_offset": self.rope in ("axial", "dinov3"),
             "rope_half": self.rope != "none",
+            "rope_by_axis": self.rope != "none" and self.rope_half,
             "rope_reference": self.rope == "axial",
+            "position_grid": self.own_grid,
+            "merge_standard": self.merge_size,
+            "merge_padding": not self.whole_squares,
+            "position_square": self.fitted_grid,
+            "final_norm_eps": self.final_norm,
             "pool_heads": self.map_pooling,
             "pool_q_proj": self.map_pooling,
             "pool_kv_bias": self.map_pooling,
@@ -341,17 +458,39 @@ class ViTConfig:
             "x": self.patch_size[1],
             "position": self.num_positions,
             "register": self.num_registers,
+            "prefix": self.num_prefix_tokens,
             "pool_head": pool_heads,
             "pool_dim": self.embed_dim // pool_heads,
             "pool_hidden": self.pool_mlp_dim or self.mlp_dim,
+            **dict.fromkeys(("merge_y", "merge_x"), self.merge_size),
+            "merge_hidden": self.merge_mlp_dim,
+            "merge_width": self.merge_dim,
+            **dict.fromkeys(("grid_y", "grid_side"), self.position_side),
+            "grid_x": self.position_grid[1] if self.position_grid else 0,
+            "grid_after_one": math.prod(self.position_grid) + 1,
             "feature": self.feature_dim,
             "label": self.num_classes,
             # Offsets of rows and columns; then class to patch, patch to class, class to class.
-            "relative": (2 * self.grid_size[0] - 1) * (2 * self.grid_size[1] - 1) + 3,
+            "relative": (2 * self.grid_size[0] - 1) * (2 * self.grid_size[1] - 1)
+            + 3 * self.class_token,
+            "relative_hidden": self.relative_mlp_dim,
+            "neck": self.neck_dim,
+            "neck_in": self.neck_dim,
             "frequency": self.head_dim // 2,
             "layer": self.depth,
             **{f"kv_head{i}": heads for i, heads in enumerate(self.kv_heads)},
+            **self._offset_axes(),
             **self._stem_axes(),
+        }
+
+    def _offset_axes(self) -> dict[str, int]:
+        grids = ((i, self.attended_grid(i)) for i in range(self.depth))
+        if not self.decomposed_positions:
+            return {}
+        return {
+            f"offset_{axis}{i}": 2 * side - 1
+            for i, grid in grids
+            for axis, side in zip("yx", grid, strict=True)
         }
 
     def _stem_axes(self) -> dict[str, int]:
@@ -408,6 +547,6 @@ def stem_positions(pixels: int, style: str, depths: tuple[int, ...]) -> int:
 
 
 @functools.cache
-def field_names() -> tuple[str, ...]:
-    """Names of the fields of ViTConfig that a user can set."""
-    return tuple(f.name for f in dataclasses.fields(ViTConfig) if f.name != "origins")
+def field_names(of: type[Any] = ViTConfig) -> tuple[str, ...]:
+    """Names of the fields that a user, or a table, can set."""
+    return tuple(f.name for f in dataclasses.fields(of) if f.name != "origins")

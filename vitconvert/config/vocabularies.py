@@ -6,6 +6,9 @@ ACTIVATIONS = ("gelu", "gelu_tanh", "quick_gelu", "relu", "silu", "tanh")
 POOLINGS = ("token", "avg", "avgmax", "max", "map", "token_avg", "none")
 POSITIONS = (
     "learned",
+    "grid",  # learned for a grid of their own, fitted to the image's (naflexvit, Qwen3-VL)
+    "class_grid",  # the same after a row for a class token, which is kept and not used (ViTDet)
+    "axes",  # learned for rows and for columns, and added (naflexvit's factorised, Gemma 4)
     "sincos2d",  # big_vision `posemb_sincos_2d`: frequencies 1 down to 1/temperature
     "sincos2d_mae",  # MAE `get_2d_sincos_pos_embed`, AIMv2: the last frequency is left out
     "none",
@@ -14,6 +17,7 @@ NORMS = ("layer", "rms")
 BLOCK_ORDERS = (
     "pre",  # norm before a branch
     "post",  # norm on the output of a branch
+    "sandwich",  # both (Gemma 4)
     "parallel",  # attention and MLP read the same tokens, through one matrix (timm "xp", ViT-22B)
 )
 ROPES = (
@@ -23,7 +27,14 @@ ROPES = (
     "mixed",  # timm RotaryEmbeddingMixed: learned frequencies, for each block and head
 )
 ROPE_INDEXINGS = ("ij", "xy")
-RELATIVE_POSITIONS = ("none", "block", "shared")  # BEiT's tables: one for each block, or for all
+RELATIVE_POSITIONS = (
+    "none",
+    "block",  # BEiT: each block has a table of what is added to the scores
+    "shared",  # one table for all blocks
+    "block_mlp",  # timm's vit_relpos: an MLP makes it of the logarithms of offsets (Swin V2)
+    "shared_mlp",
+    "decomposed",  # ViTDet, SAM: q times a vector for the offset of rows, and one of columns
+)
 STANDARDISED_STEMS = ("google", "timm", "jeonsworld")  # the same weights, computed in three ways
 STEM_STYLES = (
     *STANDARDISED_STEMS,
@@ -36,9 +47,12 @@ RESAMPLINGS = (
     "bicubic_align_corners",  # torchvision `interpolate_embeddings`
     "bicubic_offset",  # Meta DINO, DINOv2 without registers: (new + 0.1) / old as scale
     "bilinear",  # Hugging Face DPT
-    "bilinear_cropped",  # RADIO: a square of the larger side, of which the upper left is used
     "bilinear_antialias",  # Hugging Face SigLIP 2 (NaFlex)
     "bilinear_align_corners",  # Google, big_vision, jeonsworld: scipy.ndimage.zoom(order=1)
+)
+OWN_RESAMPLINGS = (
+    *RESAMPLINGS,
+    "first",  # Gemma 4: the first rows and columns of a larger grid that is their own
 )
 RELATIVE_RESAMPLINGS = (
     "geometric",  # timm `resize_rel_pos_bias_table`, after BEiT's fine-tuning
@@ -50,7 +64,7 @@ VOCABULARIES: Mapping[str, tuple[str, ...]] = {
     "representation_activation": ACTIVATIONS,
     "pooling": POOLINGS,
     "position_embedding": POSITIONS,
-    "position_resampling": RESAMPLINGS,
+    "position_resampling": OWN_RESAMPLINGS,
     "stem_style": STEM_STYLES,
     "norm": NORMS,
     "block_order": BLOCK_ORDERS,

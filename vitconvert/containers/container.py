@@ -72,6 +72,7 @@ class Container:
         wrapper: Keys that were unwrapped to reach the tensors, such as `("model",)`.
         extras: What lay beside the tensors, by its full path in the file: JSON-like values as
             they are, anything else as the name of its type.
+        config: What the file itself says of the model, as a `config.json` beside it would.
         places: Where tensors lie whose bytes stand in a file as they are: neither compressed nor
             byte-swapped.
         notes: What a user should know of how the file was read.
@@ -84,6 +85,7 @@ class Container:
     metadata: Mapping[str, str] = field(default_factory=dict)
     wrapper: tuple[str, ...] = ()
     extras: Mapping[str, object] = field(default_factory=dict)
+    config: Mapping[str, object] = field(default_factory=dict)
     places: Mapping[str, Stretch] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     reader: Callable[[str], torch.Tensor] = field(repr=False)

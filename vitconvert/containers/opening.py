@@ -29,11 +29,6 @@ _ZIP = (b"PK\3\4", b"PK\5\6")  # an archive, and one without members
 _FOREIGN: tuple[tuple[bytes, str, str], ...] = (
     (b"version https://git-lfs", "a Git LFS pointer, not the weights", "run `git lfs pull`."),
     (
-        b"\x89HDF\r\n\x1a\n",
-        "an HDF5 file, as Keras and TensorFlow write",
-        "load it with its own library and save the arrays with numpy.savez or safetensors.",
-    ),
-    (
         b"GGUF",
         "a GGUF file, as llama.cpp reads",
         "convert the checkpoint that it was made from; GGUF weights are often quantised.",

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from vitconvert.config import ViTConfig
+from vitconvert.config import Config, ViTConfig
 from vitconvert.conversion.tensor_evidence import show
 from vitconvert.errors import ShapeMismatch, TensorMismatch
 from vitconvert.tables.binding import NO_ELEMENTS, Binding
@@ -14,11 +14,12 @@ from vitconvert.tables.canonical import expected_tensors
 
 @dataclass(frozen=True, kw_only=True)
 class Ledger:
-    """The accounts of one checkpoint. `read` is always `used` plus `ignored`."""
+    """The accounts of one checkpoint. `read` is always `used` plus `carried` plus `ignored`."""
 
     dialect: str
     read: int  # tensors in the file
     used: tuple[str, ...]  # their names, each of which went into the model
+    carried: tuple[str, ...] = ()  # the text tower's, which went into the output beside the model
     ignored: Mapping[str, str] = field(default_factory=dict)  # name -> reason
     assumed: Mapping[str, str] = field(default_factory=dict)  # field -> "value (from where)"
     notes: tuple[str, ...] = ()  # where a config file and the tensors differ, and the like
@@ -33,6 +34,19 @@ class Ledger:
 
     __repr__ = __str__
 
+    @property
+    def counts(self) -> str:
+        """How many tensors went which way."""
+        carried = f"{len(self.carried)} carried, " if self.carried else ""
+        used, ignored = len(self.used), len(self.ignored)
+        return f"{self.read} read, {used} used, {carried}{ignored} ignored"
+
+    def with_carried(self, names: Iterable[str]) -> "Ledger":
+        """The ledger after tensors that play no part in the model went along with it."""
+        carried = tuple(names)
+        left = {name: why for name, why in self.ignored.items() if name not in carried}
+        return replace(self, carried=carried, ignored=left)
+
     def with_changes(self, changes: Iterable[str]) -> "Ledger":
         """The ledger after further changes."""
         return replace(self, changed=(*self.changed, *changes))
@@ -43,6 +57,7 @@ class Ledger:
             "dialect": self.dialect,
             "read": self.read,
             "used": len(self.used),
+            "carried": len(self.carried),
             "ignored": dict(self.ignored),
             "assumed": dict(self.assumed),
             "notes": list(self.notes),
@@ -55,7 +70,7 @@ _FLOATS = ("float", "bfloat")
 _SHOWN = 12  # problems of one kind; a file of another model has hundreds
 
 
-def check_accounts(binding: Binding, config: ViTConfig, file: str) -> None:
+def check_accounts(binding: Binding, config: Config, file: str) -> None:
     """Prove that the plan uses and writes everything exactly once.
 
     Raises:
@@ -137,7 +152,7 @@ def open_ledger(
     )
 
 
-def _missing(binding: Binding, config: ViTConfig) -> Iterator[str]:
+def _missing(binding: Binding, config: Config) -> Iterator[str]:
     for group in binding.lacking:
         yield f"{' or '.join(group)}  every {binding.table.title} has it"
     required = {name for group in binding.lacking for name in group}
@@ -159,7 +174,7 @@ def _row_text(binding: Binding, name: str) -> str:
     return "the table has no row for it"
 
 
-def _left_over(binding: Binding, config: ViTConfig) -> Iterator[str]:
+def _left_over(binding: Binding, config: Config) -> Iterator[str]:
     for key in binding.unexplained:
         yield f"{key}  {_sizes(binding.shapes[key])}, which no row of the table explains"
     expected, empty = expected_tensors(config), set(_empty_and_unwanted(binding, config))
@@ -171,7 +186,7 @@ def _left_over(binding: Binding, config: ViTConfig) -> Iterator[str]:
             yield f"{theirs}  the model has no {name}"
 
 
-def _empty_and_unwanted(binding: Binding, config: ViTConfig) -> Iterator[str]:
+def _empty_and_unwanted(binding: Binding, config: Config) -> Iterator[str]:
     """Keys without elements, such as zero register tokens, that the model has no tensor for."""
     expected = expected_tensors(config)
     for name, links in binding.links.items():
@@ -180,7 +195,7 @@ def _empty_and_unwanted(binding: Binding, config: ViTConfig) -> Iterator[str]:
             yield from keys
 
 
-def _misshapen(binding: Binding, config: ViTConfig) -> Iterator[str]:
+def _misshapen(binding: Binding, config: Config) -> Iterator[str]:
     for key, row in binding.misfits.items():
         yield f"{key}  found {_sizes(binding.shapes[key])}, which is not laid out as in {row}"
     sizes, seen = config.axes(), set()

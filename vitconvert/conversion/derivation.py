@@ -177,8 +177,11 @@ def _miss_last_norm(found: Findings) -> None:
     if "norm.weight" not in rows and "fc_norm.weight" not in rows:
         return  # the dialect has none to miss
     ends_with_norm = found.facts["final_norm"][0] or found.facts["fc_norm"][0]
-    said = {n: found.stated.get(n, (default, "")) for n, default in LAST_NORMS.items()}
-    (final_norm, by), (fc_norm, weaker) = said["final_norm"], said["fc_norm"]
+    usual: Facts = {name: (default, "") for name, default in LAST_NORMS.items()}
+    for default in found.binding.table.defaults:
+        if default.holds(found.look_up):
+            usual[default.name] = (default.value, found.binding.table.origin)
+    (final_norm, by), (fc_norm, weaker) = (found.stated.get(n, usual[n]) for n in LAST_NORMS)
     # A source saying "no final norm" beats a weaker one saying where it sits.
     if not ends_with_norm and (final_norm or (fc_norm and weaker == by)):
         found.missing["final_norm"] = "there is no last norm, and nothing says that there is none"

@@ -76,6 +76,29 @@ def _zero_class_position(tensors: Tensors, config: ViTConfig) -> Tensors:
     return {**tensors, "pos_embed": torch.cat([zeros, positions], dim=1)}
 
 
+def _with_fitted_positions(config: ViTConfig) -> ViTConfig | None:
+    own = {"position_embedding": "learned", "position_grid": (), "position_square": False}
+    rule = config.position_resampling
+    own["position_resampling"] = "bicubic_antialias" if rule == "first" else rule
+    return config.replace(**own, no_embed_class=True) if config.own_grid else None
+
+
+def _fit_positions(tensors: Tensors, config: ViTConfig) -> Tensors:
+    import torch
+
+    from vitconvert.model.own_grid import own_grid_of
+
+    kept = {name: t for name, t in tensors.items() if not name.startswith("positions.")}
+    with torch.device("meta"):
+        positions = own_grid_of(config)
+    if positions is None:
+        return tensors
+    own = {n.removeprefix("positions."): t for n, t in tensors.items() if n not in kept}
+    positions.load_state_dict(own, assign=True)
+    with torch.no_grad():
+        return {**kept, "pos_embed": positions().contiguous()}
+
+
 def _key_bias_cancels(config: ViTConfig) -> bool:
     """Whether a bias of the keys adds the same number to every score of a query.
 
@@ -178,6 +201,28 @@ def _with_class_token_alone(config: ViTConfig) -> ViTConfig | None:
     return config.replace(pooling="token") if concatenates else None
 
 
+def _with_patch_bias(config: ViTConfig) -> ViTConfig | None:
+    return None if config.patch_bias else config.replace(patch_bias=True)
+
+
+def _without_patch_bias(config: ViTConfig) -> ViTConfig | None:
+    return config.replace(patch_bias=False) if config.patch_bias else None
+
+
+def _zero_patch_bias(tensors: Tensors, config: ViTConfig) -> Tensors:
+    weight = tensors["patch_embed.proj.weight"]
+    return {**tensors, "patch_embed.proj.bias": weight.new_zeros(config.embed_dim)}
+
+
+def _drop_patch_bias(tensors: Tensors, _: ViTConfig) -> Tensors:
+    from vitconvert.conversion.materialise import require_zero
+
+    name = "patch_embed.proj.bias"
+    fact = "The target's patches are projected without a bias, and these have one."
+    require_zero(tensors[name], name, fact)
+    return {other: tensor for other, tensor in tensors.items() if other != name}
+
+
 def _with_head_bias(config: ViTConfig) -> ViTConfig | None:
     adds = config.num_classes and not config.head_bias
     return config.replace(head_bias=True) if adds else None
@@ -201,31 +246,6 @@ def _drop_head_bias(tensors: Tensors, _: ViTConfig) -> Tensors:
     return {name: tensor for name, tensor in tensors.items() if name != "head.bias"}
 
 
-def _with_patch_bias(config: ViTConfig) -> ViTConfig | None:
-    adds = not config.patch_bias and not config.pre_norm
-    return config.replace(patch_bias=True) if adds else None
-
-
-def _without_patch_bias(config: ViTConfig) -> ViTConfig | None:
-    # RADIO's alone, among models without a norm before the blocks: others need no such try.
-    like_radio = config.num_registers and config.no_embed_class and not config.final_norm
-    drops = like_radio and config.patch_bias and not config.fc_norm
-    return config.replace(patch_bias=False) if drops else None
-
-
-def _zero_patch_bias(tensors: Tensors, config: ViTConfig) -> Tensors:
-    weight = tensors["patch_embed.proj.weight"]
-    return {**tensors, "patch_embed.proj.bias": weight.new_zeros(config.embed_dim)}
-
-
-def _drop_patch_bias(tensors: Tensors, _: ViTConfig) -> Tensors:
-    from vitconvert.conversion.materialise import require_zero
-
-    name, fact = "patch_embed.proj.bias", "The target's patches have no bias, and these have one."
-    require_zero(tensors[name], name, fact)
-    return {key: tensor for key, tensor in tensors.items() if key != name}
-
-
 GAUGES: Mapping[str, Gauge] = {
     gauge.name: gauge
     for gauge in (
@@ -242,6 +262,13 @@ GAUGES: Mapping[str, Gauge] = {
             alters=("pos_embed",),
             config=_with_class_position,
             tensors=_zero_class_position,
+        ),
+        Gauge(
+            name="fit-positions",
+            change="the positions, which have a grid of their own, were fitted to the image's grid",
+            alters=("pos_embed",),
+            config=_with_fitted_positions,
+            tensors=_fit_positions,
         ),
         Gauge(
             name="drop-key-bias",
@@ -290,6 +317,23 @@ GAUGES: Mapping[str, Gauge] = {
             free=True,
         ),
         Gauge(
+            name="zero-patch-bias",
+            change="the projection of the patches, which has no bias, got one of zeros",
+            alters=("patch_embed.proj.bias",),
+            config=_with_patch_bias,
+            tensors=_zero_patch_bias,
+            free=True,
+        ),
+        Gauge(
+            name="drop-patch-bias",
+            change="the bias of the patches' projection, which is zero, was left out",
+            alters=(),
+            config=_without_patch_bias,
+            tensors=_drop_patch_bias,
+            free=True,
+            zero=("patch_embed.proj.bias",),
+        ),
+        Gauge(
             name="zero-head-bias",
             change="the head, a projection without bias, got a bias of zeros",
             alters=("head.bias",),
@@ -305,23 +349,6 @@ GAUGES: Mapping[str, Gauge] = {
             tensors=_drop_head_bias,
             free=True,
             zero=("head.bias",),
-        ),
-        Gauge(
-            name="zero-patch-bias",
-            change="the patches, embedded without bias, got a bias of zeros",
-            alters=("patch_embed.proj.bias",),
-            config=_with_patch_bias,
-            tensors=_zero_patch_bias,
-            free=True,
-        ),
-        Gauge(
-            name="drop-patch-bias",
-            change="the bias of the patches, which is zero, was left out",
-            alters=(),
-            config=_without_patch_bias,
-            tensors=_drop_patch_bias,
-            free=True,
-            zero=("patch_embed.proj.bias",),
         ),
     )
 }

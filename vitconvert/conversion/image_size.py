@@ -5,12 +5,14 @@ from collections.abc import Mapping
 
 from vitconvert.config.vit_config import stem_positions, stem_stride
 from vitconvert.conversion.tensor_evidence import TENSORS, USER, Findings, show
+from vitconvert.conversion.window_evidence import read_windows
 
 _Image = tuple[int, int]
 
 
 def read_image_size(found: Findings) -> None:
     """Learn `image_size` and `no_embed_class`; everything else is known by then."""
+    read_windows(found)
     rows, offsets = found.sizes.get("position"), found.sizes.get("relative")
     patch, _ = found.facts.get("patch_size", ((0, 0), ""))
     if rows is not None and all(patch):
@@ -19,6 +21,7 @@ def read_image_size(found: Findings) -> None:
         _read_relative_positions(found, offsets)
     else:
         found.facts.pop("no_embed_class", None)
+        _assume_own_grid(found)
         if "image_size" not in found.facts:
             found.missing["image_size"] = _why_unknown(found)
 
@@ -48,6 +51,16 @@ def _read_positions(found: Findings, rows: int) -> None:
             origin,
         )
     _assume_square_grid(found, rows, prefix, counts)
+
+
+def _assume_own_grid(found: Findings) -> None:
+    """Positions with a grid of their own fit every image; most likely one of that grid."""
+    grid, _ = found.facts.get("position_grid", ((), ""))
+    resampled = found.facts.get("position_resampling", ("", ""))[0] != "first"
+    if grid and resampled and "patch_size" in found.facts and "image_size" not in found.facts:
+        image = tuple(n * side for n, side in zip(grid, found.facts["patch_size"][0], strict=True))
+        assumed = f"assumed: images have the grid of the positions, {show(grid)}"
+        found.facts["image_size"] = (image, assumed)
 
 
 def _place_positions(found: Findings, fitting: list[bool]) -> None:
@@ -102,8 +115,9 @@ def _read_relative_positions(found: Findings, rows: int) -> None:
             f"tensors have {rows}",
             origin,
         )
-    side = (math.isqrt(max(rows - 3, 0)) + 1) // 2
-    if (2 * side - 1) ** 2 + 3 != rows:
+    of_class = 3 * int(found.facts["class_token"][0])
+    side = (math.isqrt(max(rows - of_class, 0)) + 1) // 2
+    if (2 * side - 1) ** 2 + of_class != rows:
         found.missing["image_size"] = f"{rows} relative positions form no square grid"
         return
     assumed = f"assumed: {rows} relative positions form a square grid"
@@ -112,7 +126,8 @@ def _read_relative_positions(found: Findings, rows: int) -> None:
 
 def _relative_rows(found: Findings, image: _Image) -> int:
     down, across = found.facts["patch_size"][0]
-    return int((2 * (image[0] // down) - 1) * (2 * (image[1] // across) - 1) + 3)
+    of_class = 3 * int(found.facts["class_token"][0])
+    return int((2 * (image[0] // down) - 1) * (2 * (image[1] // across) - 1) + of_class)
 
 
 def _patches_in(found: Findings, image: _Image) -> int:

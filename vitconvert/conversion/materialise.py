@@ -38,8 +38,8 @@ def materialise(plan: Plan, read: Read) -> dict[str, Tensor]:
 def _assemble(assembly: Assembly, plan: Plan, read: Read) -> Tensor:
     shape, pieces = plan.shape(assembly), assembly.pieces
     if not pieces:
-        dtype = getattr(torch, assembly.dtype) if assembly.dtype else _any_dtype(plan, read)
-        return _filled(assembly, plan, dtype)
+        said: torch.dtype | None = getattr(torch, assembly.dtype) if assembly.dtype else None
+        return _filled(assembly, plan, said or _any_dtype(plan, read))
     if len(pieces) == 1 and not pieces[0].put and not assembly.axes.origins:
         # Kernels must lie in memory as the source project's would, for sums to round alike.
         return _axiswise(pieces[0], assembly.axes, plan, read).reshape(shape).contiguous()
@@ -51,7 +51,9 @@ def _assemble(assembly: Assembly, plan: Plan, read: Read) -> Tensor:
     dtype = reduce(torch.promote_types, (tensor.dtype for _, tensor in steps))
     whole = torch.zeros(shape, dtype=dtype)
     for put, tensor in steps:
-        _select(whole, assembly.axes, put, plan)[0].copy_(tensor)
+        _select(_axis_by_axis(whole, assembly.axes, plan), list(assembly.axes.names), put)[0].copy_(
+            tensor
+        )
     return whole
 
 
@@ -77,28 +79,29 @@ def _axiswise(piece: Piece, target: Axes, plan: Plan, read: Read) -> Tensor:
 
 def _taken(piece: Piece, plan: Plan, read: Read) -> tuple[Tensor, list[str]]:
     assert piece.source is not None
-    return _select(read(piece.source), piece.axes, piece.take, plan)
+    tensor = _axis_by_axis(read(piece.source), piece.axes, plan)
+    return _select(tensor, list(piece.axes.names), piece.take)
 
 
-def _select(tensor: Tensor, axes: Axes, steps: Steps, plan: Plan) -> tuple[Tensor, list[str]]:
-    """Steps along axes as a view where that is possible, and the axes that remain."""
-    below = {axis: step for axis, step in steps if step < 0}  # rows in front of an axis
+def _axis_by_axis(tensor: Tensor, axes: Axes, plan: Plan) -> Tensor:
+    """A dimension for each axis, without the rows in front of one; a view of new tensors."""
     for place, dim in enumerate(axes.dims):
         if dim.before:
-            step, size = below.get(dim.axes[0]), plan.sizes[dim.axes[0]]
-            first, count = (dim.before, size) if step is None else (dim.before + step, 1)
-            tensor = tensor.narrow(place, first, count)
-    names = list(axes.names)
-    tensor = tensor.reshape([1 if axis in below else plan.sizes[axis] for axis in names])
+            tensor = tensor.narrow(place, dim.before, plan.sizes[dim.axes[0]])
+    return tensor.reshape([plan.sizes[axis] for axis in axes.names])
+
+
+def _select(tensor: Tensor, names: list[str], steps: Steps) -> tuple[Tensor, list[str]]:
+    """Steps along axes, and the axes that remain."""
     for axis, step in steps:
-        tensor = tensor.select(names.index(axis), max(step, 0))
+        tensor = tensor.select(names.index(axis), step)
         names.remove(axis)
     return tensor, names
 
 
 def _require_constant(source: str, constant: Constant, plan: Plan, read: Read) -> None:
     tensor = read(source).reshape([plan.sizes[axis] for axis in constant.axes.names])
-    wanted = torch.tensor(constant.numbers, dtype=tensor.dtype)
+    wanted = torch.tensor(constant.along(plan.sizes), dtype=tensor.dtype)
     other = tensor[tensor != wanted.view(-1, *[1] * (tensor.ndim - 1))]
     if len(other):
         raise NotRepresentable(

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from vitconvert.config import ViTConfig
+from vitconvert.config import Config, ViTConfig
 from vitconvert.errors import NotRepresentable, some
 from vitconvert.tables.axes import Axes
 from vitconvert.tables.binding import Binding, Link, links_of
@@ -48,7 +48,7 @@ class Assembly:
     axes: Axes
     pieces: tuple[Piece, ...]
     fill: tuple[float, ...] = (0.0,)  # without pieces: one number, or one for each first step
-    dtype: str = ""  # without pieces: torch's name of it; "" that of the others
+    dtype: str = ""  # without pieces, where it is not that of the others
 
     def __str__(self) -> str:
         if not self.pieces:
@@ -72,7 +72,7 @@ class Plan:
         return assembly.axes.shape(self.sizes)
 
 
-def plan_reading(binding: Binding, config: ViTConfig) -> Plan:
+def plan_reading(binding: Binding, config: Config) -> Plan:
     """From a dialect to our names. What the model has no tensor for has no elements."""
     expected = expected_tensors(config)
     assemblies = [
@@ -83,7 +83,7 @@ def plan_reading(binding: Binding, config: ViTConfig) -> Plan:
     return Plan(tuple(assemblies), config.axes(), constants=binding.guarded)
 
 
-def plan_writing(table: Table, config: ViTConfig) -> Plan:
+def plan_writing(table: Table, config: Config) -> Plan:
     """From our names to a dialect.
 
     Raises:
@@ -104,7 +104,7 @@ def plan_writing(table: Table, config: ViTConfig) -> Plan:
     return Plan((*assemblies, *inert), config.axes(), tuple(zeros))
 
 
-def _inert(table: Table, config: ViTConfig) -> Iterable[Assembly]:
+def _inert(table: Table, config: Config) -> Iterable[Assembly]:
     """Tensors that the project's class has, and that play no part."""
     first = table.first_texts(config)
     for key, layout in table.empty:
@@ -113,7 +113,9 @@ def _inert(table: Table, config: ViTConfig) -> Iterable[Assembly]:
         yield Assembly(key.write({}, first), layout, (), (value,), dtype)
     for key, constant in table.holds:
         for i in range(config.depth if key.indices else 1):
-            yield Assembly(key.write({"i": i}, first), constant.axes, (), constant.numbers)
+            yield Assembly(
+                key.write({"i": i}, first), constant.axes, (), constant.along(config.axes())
+            )
 
 
 def plan_back(links: Mapping[str, Iterable[Link]], sizes: Mapping[str, int]) -> Plan:
@@ -135,7 +137,7 @@ def plan_overlay(reading: Plan, links: Iterable[Link]) -> Plan:
     return replace(reading, assemblies=tuple(made.values()))
 
 
-def check_rows(table: Table, config: ViTConfig) -> None:
+def check_rows(table: Table, config: Config) -> None:
     """Make sure that a dialect has a row for each tensor that a model has.
 
     Raises:
@@ -150,8 +152,9 @@ def check_rows(table: Table, config: ViTConfig) -> None:
         )
 
 
-def _links_for(table: Table, config: ViTConfig) -> Iterator[Link]:
+def _links_for(table: Table, config: Config) -> Iterator[Link]:
     first = table.first_texts(config)
+    prefix = config.num_prefix_tokens if isinstance(config, ViTConfig) else 0
     for name, several in instances(config).items():
         if not several:
             continue
@@ -160,7 +163,7 @@ def _links_for(table: Table, config: ViTConfig) -> Iterator[Link]:
         parts = [(n, i.key) for n, i in enumerate(alternative.items) if isinstance(i, Part)]
         for one in several:
             keys = {n: key.write(one.indices, first) for n, key in parts}
-            yield from links_of(alternative, one, keys)
+            yield from links_of(alternative, one, keys, prefix)
 
 
 def _our_steps(link: Link) -> Steps:

@@ -7,9 +7,8 @@ project by name.
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from vitconvert.config import ViTConfig
+from vitconvert.config import Config
 from vitconvert.config.field_values import parse_field
-from vitconvert.config.vocabularies import VOCABULARIES
 from vitconvert.errors import NotRepresentable, UsageError
 from vitconvert.tables.config_file import ConfigFile, Ratio, Word
 from vitconvert.tables.table import Table
@@ -57,10 +56,13 @@ def _defaults(mapping: ConfigFile, their_config: Mapping[str, Any]) -> dict[str,
 
 
 def look_up(config: Mapping[str, Any], path: str) -> Any:
-    """What stands at a dotted path, or None."""
+    """What stands at a dotted path, or None; of a list, `[:2]` takes the first two."""
     value: Any = config
     for step in path.split("."):
-        value = value.get(step) if isinstance(value, Mapping) else None
+        key, _, most = step.removesuffix("]").partition("[:")
+        value = value.get(key) if isinstance(value, Mapping) else None
+        if most:
+            value = value[: int(most)] if isinstance(value, list) else None
     return value
 
 
@@ -69,8 +71,8 @@ def _translate(table: Table, mapping: ConfigFile, field: str, path: str, value: 
     if field == "in_channels" and isinstance(value, list) and len(value) == 3:
         ours = value[0]  # channels, height, width
     try:
-        ours = parse_field(field, ours)
-        known = VOCABULARIES.get(field, (ours,))
+        ours = parse_field(field, ours, table.describes)
+        known = table.describes.vocabularies.get(field, (ours,))
         problem = "" if ours in known else f"{field} is one of {', '.join(known)}"
     except UsageError as error:
         problem = error.fact
@@ -107,7 +109,7 @@ def their_word(table: Table, field: str, value: Any) -> Any:
     if theirs is not None:
         return theirs == "true" if theirs in ("true", "false") else theirs
     if isinstance(value, tuple):
-        return value[0] if len(set(value)) == 1 else list(value)
+        return value[0] if len(value) > 1 == len(set(value)) else list(value)
     return value
 
 
@@ -116,7 +118,7 @@ def _ours(words: Mapping[str, Any]) -> list[str]:
     return [str(ours) for ours in words.values() if not isinstance(ours, list)]
 
 
-def written_besides(table: Table, config: ViTConfig) -> dict[str, Any]:
+def written_besides(table: Table, config: Config) -> dict[str, Any]:
     """What their file has besides the fields of ours that it maps: path -> value, nested.
 
     Raises:
@@ -129,7 +131,7 @@ def written_besides(table: Table, config: ViTConfig) -> dict[str, Any]:
     return written
 
 
-def written_config(table: Table, config: ViTConfig) -> dict[str, Any]:
+def written_config(table: Table, config: Config) -> dict[str, Any]:
     """Their file: every field of ours that the table maps, and what it has besides.
 
     Raises:
@@ -137,9 +139,10 @@ def written_config(table: Table, config: ViTConfig) -> dict[str, Any]:
     """
     written = written_besides(table, config)
     mapping = table.config_file
-    for field, paths in mapping.paths(mapping.within[-1]) if mapping else ():
-        if paths:
-            put(written, paths[0], their_word(table, field, getattr(config, field)))
+    for field, paths in mapping.fields.items() if mapping else ():
+        if paths and mapping:
+            path = mapping.within[-1] + paths[0]
+            put(written, path, their_word(table, field, getattr(config, field)))
     return written
 
 
@@ -151,7 +154,7 @@ def put(written: dict[str, Any], path: str, value: Any) -> None:
     written[key] = value
 
 
-def _value(value: Any, path: str, table: Table, config: ViTConfig) -> Any:
+def _value(value: Any, path: str, table: Table, config: Config) -> Any:
     match value:
         case Word(word=word):
             return getattr(config, word)
@@ -179,7 +182,7 @@ def broken_musts(table: Table, their_config: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def broken_must_nots(table: Table, their_config: Mapping[str, Any], config: ViTConfig) -> list[str]:
+def broken_must_nots(table: Table, their_config: Mapping[str, Any], config: Config) -> list[str]:
     """What the project's config says, and what makes another function of the same tensors."""
     must_not = table.config_file.must_not if table.config_file else ()
     return [

@@ -120,6 +120,8 @@ def resize(
     wanted = config.replace(**sizes)
     if wanted == config:
         return tensors, config, ()
+    if config.decomposed_positions and config.grid_positions:  # SAM's classes fit none themselves
+        wanted = wanted.replace(position_grid=wanted.grid_size)
     _check_whole_patches(wanted)
     kernel, changed_kernel = _resized_kernel(tensors, config, wanted.patch_size)
     resampled, changed_positions = _resampled_positions(tensors, config, wanted)
@@ -179,7 +181,18 @@ def _resampled_positions(
         resampled["pos_embed"] = positions.resample_positions(
             tensors["pos_embed"], **grids, prefix=config.num_prefix_positions, rule=rules[-1]
         )
-    if config.relative_positions != "none":
+    elif wanted.position_grid != config.position_grid:
+        rules.append(config.position_resampling)
+        table = tensors["positions.table"].flatten(1, 2)
+        old_grid = (config.position_grid[0], config.position_grid[1])
+        fitted = positions.resample_positions(
+            table, old_grid=old_grid, new_grid=wanted.grid_size, prefix=0, rule=rules[-1]
+        )
+        resampled["positions.table"] = fitted.reshape(1, *wanted.grid_size, -1)
+    if config.decomposed_positions:
+        rules.append("linear")
+        resampled |= _resampled_offsets(tensors, wanted)
+    elif config.block_relative_positions or config.shared_relative_positions:
         rules.append(config.relative_resampling)
         for name, table in tensors.items():
             if name.endswith("relative_position_bias_table"):
@@ -190,6 +203,15 @@ def _resampled_positions(
         moved = f"from {_by(config.grid_size)} to {_by(wanted.grid_size)} patches"
         return resampled, (f"positions resampled {moved} ({', '.join(rules)})",)
     return {}, ()
+
+
+def _resampled_offsets(tensors: Tensors, wanted: ViTConfig) -> dict[str, Tensor]:
+    resampled = {}
+    for i in range(wanted.depth):
+        for axis, side in zip("hw", wanted.attended_grid(i), strict=True):
+            name = f"blocks.{i}.attn.rel_pos_{axis}"
+            resampled[name] = positions.resample_decomposed_positions(tensors[name], side=side)
+    return resampled
 
 
 def _by(size: Size) -> str:

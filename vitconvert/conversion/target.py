@@ -5,13 +5,14 @@ the same function. If not, the target is refused with the differences.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.derivation import derive_config, state, strongest
 from vitconvert.conversion.plan import Plan, check_rows, plan_writing
 from vitconvert.conversion.project_config import Facts, facts_from_config
+from vitconvert.conversion.text_tower import DescribedText, TextTarget, fit_text, towers_beside
 from vitconvert.errors import (
     ConflictingFact,
     MissingFact,
@@ -29,11 +30,21 @@ _BUILT_WITH = ("num_heads", "head_dim", "image_size", "patch_size", "in_channels
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """A dialect that holds the function, and how to get there."""
+    """A dialect that holds the function, and how to get there.
+
+    Attributes:
+        table: The dialect.
+        plan: From our names of tensors to theirs.
+        their_config: The project's own configuration, of both towers if there is a text tower.
+        text: The place of the text tower, or None if there is none.
+        left: Why the model's text tower has no place here; "" if it has one, or there is none.
+    """
 
     table: Table
     plan: Plan
     their_config: Mapping[str, Any]
+    text: TextTarget | None = None
+    left: str = ""
 
 
 def fit_target(
@@ -43,8 +54,9 @@ def fit_target(
     named: Facts | None = None,
     *,
     only: bool = True,
+    text: DescribedText | None = None,
 ) -> Target:
-    """Plan writing a model in a dialect.
+    """Plan writing a model in a dialect, with its text tower where there is a place for it.
 
     Args:
         table: The dialect.
@@ -52,14 +64,39 @@ def fit_target(
         their_config: The project's own configuration that would be written beside the tensors.
         named: What the architecture that it names implies.
         only: Whether the model must be as the dialect's models are when nothing names them.
+        text: The text tower beside it.
 
     Raises:
         NotRepresentable: The dialect has no place for a tensor, misses one that it always has, or
             would compute another function.
     """
     check_place(table, config, only=only)
+    theirs, refusals = their_config or {}, []
+    for tower in towers_beside(table, config, text) if text else ():
+        try:
+            beside = fit_text(tower, text.config, table, config, theirs) if text else None
+            return _fitted(table, config, theirs, named or {}, beside)
+        except NotRepresentable as error:
+            refusals.append(error)
+    target = _fitted(table, config, theirs, named or {})
+    # A tower of another kind says less than one that computes something else.
+    nearest = min(refusals, key=lambda error: isinstance(error, OtherKind), default=None)
+    no_place = f"{table.title} has no place for one" if text else ""
+    return replace(target, left=nearest.in_one_line() if nearest else no_place)
+
+
+def _fitted(
+    table: Table,
+    config: ViTConfig,
+    their_config: Mapping[str, Any],
+    named: Facts,
+    text: TextTarget | None = None,
+) -> Target:
+    """The plan, of which a reader would find the same function."""
     plan = plan_writing(table, config)
     shapes = {assembly.target: plan.shape(assembly) for assembly in plan.assemblies}
+    if text:
+        shapes, their_config = shapes | text.shapes, text.their_config
     binding = bind(table, shapes)
     if binding.lacking:
         raise _lacks(table, binding.lacking)
@@ -69,13 +106,12 @@ def fit_target(
         stated_sizes["attention_scale"] = config.function()["attention_scale"]
     if not config.final_norm:
         stated_sizes["final_norm"] = False
-    stated = strongest(
-        state(stated_sizes, "constructor"),
-        facts_from_config(table, their_config or {}),
-        named or {},
-    )
+    told = facts_from_config(table, their_config)
+    if text:  # what one file says of both towers, such as an activation, is of both
+        stated_sizes = {name: value for name, value in stated_sizes.items() if name not in told}
+    stated = strongest(state(stated_sizes, "constructor"), told, named)
     _require_same_function(table, config, _read_back(binding, stated))
-    return Target(table=table, plan=plan, their_config=their_config or {})
+    return Target(table=table, plan=plan, their_config=their_config, text=text)
 
 
 def check_place(table: Table, config: ViTConfig, *, only: bool = True) -> None:

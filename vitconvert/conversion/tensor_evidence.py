@@ -25,6 +25,10 @@ _FIELD_OF_AXIS = {
     "label": "num_classes",
     "pool_head": "pool_heads",
     "pool_hidden": "pool_mlp_dim",
+    "relative_hidden": "relative_mlp_dim",
+    "neck": "neck_dim",
+    "merge_hidden": "merge_mlp_dim",
+    "merge_width": "merge_dim",
     "stem": "stem_width",
 }
 _BOOLEAN = {f.name for f in dataclasses.fields(ViTConfig) if f.type is bool}
@@ -34,6 +38,7 @@ _BOOLEAN = {f.name for f in dataclasses.fields(ViTConfig) if f.type is bool}
 _MAY_DIFFER = {
     *("num_classes", "image_size", "in_channels", "representation_size"),
     *("pooling", "fc_norm", "final_norm"),
+    *("relative_positions", "relative_mlp_dim"),  # arguments of timm change an architecture's
 }
 
 # Of these, 0 means "as in the blocks".
@@ -49,12 +54,36 @@ _MATRICES = {
 # A word on which tensors depend, and what is so if they are there.
 _SHOWN_BY_PRESENCE = {
     "learned_positions": ("position_embedding", "learned"),
+    "grid_positions": ("position_embedding", "grid"),
+    "class_grid_positions": ("position_embedding", "class_grid"),
+    "axis_positions": ("position_embedding", "axes"),
     "parallel_order": ("block_order", "parallel"),
+    "sandwich": ("block_order", "sandwich"),
     "map_pooling": ("pooling", "map"),
     "resnet_d_stem": ("stem_style", "resnet_d"),
     "mobileclip_stem": ("stem_style", "mobileclip"),
     "mixed_rope": ("rope", "mixed"),
     "rope_periods": ("rope", "dinov3"),
+}
+
+# What relative positions are, and the word on which their tensors depend.
+_RELATIVE_POSITIONS = {
+    "block": "block_relative_positions",
+    "shared": "shared_relative_positions",
+    "block_mlp": "block_relative_mlp",
+    "shared_mlp": "shared_relative_mlp",
+    "decomposed": "decomposed_positions",
+}
+
+# Numbers that are 0 where these tensors are not there.
+_COUNTED = {
+    "num_registers": {"reg_token"},
+    "num_classes": {"head.weight"},
+    "neck_dim": {"neck.0.weight"},
+    "relative_mlp_dim": {
+        "rel_pos_bias.mlp.fc1.weight",
+        "blocks.{i}.attn.rel_pos.mlp.fc1.weight",
+    },
 }
 
 # Widths of released ViTs and their head counts; for hints only, since D / 64 is often wrong.
@@ -100,6 +129,8 @@ def read_tensors(found: Findings) -> None:
     _read_heads(found)
     _read_kv_heads(found)
     _read_patches(found)
+    _read_own_grid(found)
+    _read_merging(found)
 
 
 def _read_presence(found: Findings) -> None:
@@ -116,13 +147,51 @@ def _read_presence(found: Findings) -> None:
     for word, (field, value) in _SHOWN_BY_PRESENCE.items():
         if present[word]:
             found.learn(field, value)
-    tables = [k for k in ("block", "shared") if present[f"{k}_relative_positions"]]
-    found.learn("relative_positions", tables[0] if tables else "none")
-    for field, name in (("num_registers", "reg_token"), ("num_classes", "head.weight")):
-        if name not in names:
+    kinds = (kind for kind, word in _RELATIVE_POSITIONS.items() if present[word])
+    found.learn("relative_positions", next(kinds, "none"))
+    for field, several in _COUNTED.items():
+        if not names & several:
             found.learn(field, 0)
     size = found.sizes.get("feature", 0) if "pre_logits.fc.weight" in names else 0
     found.learn("representation_size", size)
+
+
+def _read_own_grid(found: Findings) -> None:
+    """Rows and columns of positions with a grid of their own, if a dimension holds both."""
+    sizes, both = found.sizes, frozenset({"grid_y", "grid_x"})
+    if found.present["axis_positions"]:
+        found.learn("position_grid", (sizes.get("grid_side", 0),) * 2)
+        return
+    after_one = found.present["class_grid_positions"]
+    if not found.present["grid_positions"] and not after_one:
+        found.learn("position_grid", ())
+        return
+    if both <= sizes.keys():
+        found.learn("position_grid", (sizes["grid_y"], sizes["grid_x"]))
+        return
+    count = found.binding.sizes.products.get(both, 0)
+    count = sizes.get("grid_after_one", 1) - 1 if after_one else count
+    said, origin = found.stated.get("position_grid", ((), ""))
+    if math.prod(said) == count and len(said) == 2:
+        found.facts["position_grid"] = (said, origin)
+    elif _is_square(count):
+        assumed = f"assumed: {count} positions form a square grid"
+        found.facts["position_grid"] = ((math.isqrt(count),) * 2, assumed)
+    else:
+        found.missing["position_grid"] = f"{count} positions form no square grid"
+
+
+def _read_merging(found: Findings) -> None:
+    """An MLP that merges patches shows how many make up its inputs."""
+    if not found.present["merge_mlp"]:
+        found.learn("merge_mlp_dim", 0)
+        found.learn("merge_dim", 0)
+        return
+    count = found.binding.sizes.products.get(frozenset({"merge_y", "merge_x"}), 0)
+    if _is_square(count):
+        found.learn("merge_size", math.isqrt(count))
+    else:
+        found.missing["merge_size"] = f"{count} patches form no square"
 
 
 def _read_counts(found: Findings) -> None:
@@ -150,6 +219,8 @@ def _read_sizes(found: Findings) -> None:
         inner = (sizes["joined_in"] - sizes["joined_out"]) // 2
         sizes["hidden"] = sizes["joined_out"] - inner
         sizes["head"] = inner // max(sizes["dim"], 1)  # ViTConfig refuses heads without width
+    if "prefix" in sizes:  # one table of the class token and the registers
+        sizes["register"] = sizes["prefix"] - 1
     for axis, field in _FIELD_OF_AXIS.items():
         if axis in sizes:
             found.learn(field, sizes[axis])

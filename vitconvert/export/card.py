@@ -37,6 +37,7 @@ _LICENSES = (
 _LICENSE = re.compile(r"[a-z0-9][a-z0-9.-]*")
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # of batch norms
 _RANDOM = "**Its weights are random: nothing was learned, and its answers mean nothing.**\n"
+_TEXTS_TOO = "zero-shot-image-classification"
 _Rows = Sequence[tuple[str, str]]
 
 
@@ -70,13 +71,14 @@ def write_card(
         *program_of(target.table).examples(target, source, has_processor),
         vitconvert_example(source.config, source.preprocessing),
     ]
+    texts = [("texts", str(source.text.config))] if source.text else []
     parts = [
         _metadata(source, target),
         f"# `{_plain(_name(located))}`\n\n"
         f"A Vision Transformer in the layout of {target.table.title}, written by vitconvert "
         f"{VERSION}.\n{_RANDOM if source.random else ''}"
         "`vitconvert.json` tells everything below, and more, to programs.",
-        _section("Model", _table(_model(source, target, tensors))),
+        _section("Model", _table([*_model(source, target, tensors), *texts])),
         _section("Origin", _block(_origin(source, sha256_in))),
         _section("Assumed, changed, ignored", _block(_accounts(source.ledger))),
         _section("Proof", _block([*_proof(parity, source.ledger, opened), *photographs])),
@@ -90,7 +92,7 @@ def _metadata(source: Checkpoint, target: Target) -> str:
     stated: dict[str, str | list[str] | None] = {
         **_license(source),
         "library_name": programs[0] if programs else "vitconvert",
-        "pipeline_tag": _task(source.config),
+        "pipeline_tag": _TEXTS_TOO if source.text else _task(source.config),
         "base_model": source.located.repo,
         "tags": [*programs, "vitconvert", "vision-transformer"],
     }
@@ -207,7 +209,7 @@ def _origin(source: Checkpoint, sha256_in: Mapping[str, str]) -> _Rows:
 def _accounts(ledger: Ledger) -> _Rows:
     reasons = Counter(ledger.ignored.values())
     return [
-        ("tensors", f"{ledger.read} read, {len(ledger.used)} used, {len(ledger.ignored)} ignored"),
+        ("tensors", ledger.counts),
         *(("assumed", f"{field} {value}") for field, value in ledger.assumed.items()),
         *(("changed", change) for change in ledger.changed),
         *(("ignored", f"{count}: {reason}") for reason, count in reasons.items()),

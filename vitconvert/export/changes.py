@@ -56,6 +56,9 @@ def changed(checkpoint: Checkpoint, changes: Changes) -> Checkpoint:
         checkpoint = _with_head(checkpoint, changes.num_classes)
     if changes.classes is not None:
         checkpoint = _with_classes(checkpoint, changes.classes)
+    if checkpoint.text and (changes.num_classes, changes.classes) != (None, None):
+        problem = "what leads from images to the space of texts was changed"
+        checkpoint = replace(checkpoint, text=None, text_problem=problem)
     if changes.dtype is not None:
         checkpoint = _with_dtype(checkpoint, changes.dtype)
     return checkpoint
@@ -165,7 +168,8 @@ def _with_dtype(checkpoint: Checkpoint, dtype: "torch.dtype") -> Checkpoint:
     from vitconvert.conversion.surgery import cast
 
     tensors, change = cast(checkpoint.tensors, dtype)
-    after = replace(checkpoint, tensors=tensors)
+    text = checkpoint.text and replace(checkpoint.text, dtype=dtype)
+    after = replace(checkpoint, tensors=tensors, text=text)
     effect = effect_on_logits(checkpoint, after)
     ledger = checkpoint.ledger.with_changes([f"{change}; logits change by {effect:.1e}"])
     return replace(after, ledger=ledger)

@@ -16,10 +16,17 @@ from vitconvert.export.changes import Changes, changed
 from vitconvert.export.convert import describe
 from vitconvert.export.stream import Move, moves
 from vitconvert.export.targets import choose_gauged_target
+from vitconvert.export.text_tower import (
+    text_infos,
+    with_text,
+    with_tokenizer,
+    without_text,
+)
 from vitconvert.export.weights import parse_size, weights_files
 from vitconvert.export.whole_directory import check_source
 from vitconvert.programs import program_of
 from vitconvert.sources import Located
+from vitconvert.tables.axes import Axes
 from vitconvert.tables.canonical import expected_shapes, expected_tensors
 from vitconvert.tables.table import Table
 
@@ -142,6 +149,7 @@ def plan_checkpoint(
     to: str | Table,
     changes: Changes | None = None,
     allow: Sequence[str] = (),
+    image_only: bool = False,
     max_shard_size: int | str | None = None,
     output: Path | None = None,
 ) -> ConversionPlan:
@@ -153,7 +161,9 @@ def plan_checkpoint(
     source, altered = _after(checkpoint, changes) if changes else (checkpoint, {})
     if checkpoint.merge:
         altered = {**altered, **dict.fromkeys(checkpoint.merge.touched, "lossy")}
+    source = without_text(source) if image_only else with_tokenizer(source)
     target, gauges, passed_over = choose_gauged_target(to, describe(source), allow)
+    source = with_text(source, target)
     for gauge in gauges:
         source, altered = _after_gauge(source, altered, gauge)
     plan = compose(_reading_plan(weights.plan, source.config), target.plan)
@@ -168,9 +178,12 @@ def plan_checkpoint(
         config=source.config,
         ledger=source.ledger,
         passed_over=passed_over,
-        tensors=tuple(
-            _planned(assembly, infos, moved, _steps(assembly, plan.zeros, kinds))
-            for assembly, kinds in zip(plan.assemblies, _changes(target, altered), strict=True)
+        tensors=(
+            *(
+                _planned(assembly, infos, moved, _steps(assembly, plan.zeros, kinds))
+                for assembly, kinds in zip(plan.assemblies, _changes(target, altered), strict=True)
+            ),
+            *_planned_text(target, source),
         ),
         guards=(
             *(f"{name} is zero" for gauge in gauges for name in gauge.zero),
@@ -181,6 +194,26 @@ def plan_checkpoint(
         wrapper=target.table.wrapper,
         streamed=moved is not None,
     )
+
+
+def _planned_text(target: Target, source: Checkpoint) -> Iterator[PlannedTensor]:
+    """The tensors of the text tower, and the numbers beside it."""
+    if source.text is None or target.text is None:
+        return
+    text, infos = source.text, text_infos(target.text, source.text)
+    plan = compose(text.plan, target.text.plan)
+    moved = None if text.dtype else moves(plan, text.container, text.prefix)
+    kinds = ["lossy"] if text.dtype else []
+    for assembly in plan.assemblies:
+        yield _planned(assembly, infos, moved, _steps(assembly, plan.zeros, kinds))
+    for name, number in target.text.numbers.items():
+        yield PlannedTensor(
+            assembly=Assembly(name, Axes(()), (), (number,)),
+            info=infos[name],
+            steps=("structure",),
+            in_ranges=0,
+            rearranged=0,
+        )
 
 
 def _reading_plan(reading: Plan, after: ViTConfig) -> Plan:
@@ -197,11 +230,14 @@ def _reading_plan(reading: Plan, after: ViTConfig) -> Plan:
 def _files(
     target: Target, source: Checkpoint, infos: Mapping[str, TensorInfo], max_bytes: int | None
 ) -> tuple[str, ...]:
+    if source.text and target.text:
+        infos = {**infos, **text_infos(target.text, source.text)}
     weights = list(weights_files(target.table, infos, max_bytes))
     index = ["model.safetensors.index.json"] if len(weights) > 1 else []
     dtypes = {info.dtype for info in infos.values()}
     companions = program_of(target.table).companions(target, source.preprocessing, dtypes)
-    return (*weights, *index, *companions.files, "README.md", "vitconvert.json")
+    tokenizer = [path.name for path in source.located.tokenizer] if source.text else []
+    return (*weights, *index, *companions.files, *tokenizer, "README.md", "vitconvert.json")
 
 
 def _after(checkpoint: Checkpoint, changes: Changes) -> tuple[Checkpoint, dict[str, str]]:

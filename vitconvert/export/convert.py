@@ -16,6 +16,13 @@ from vitconvert.export.card import write_card
 from vitconvert.export.changes import Changes, changed, gauged, with_effect_of_merge
 from vitconvert.export.provenance import provenance, source_hashes, weights_metadata
 from vitconvert.export.targets import OWN, choose_gauged_target, choose_target
+from vitconvert.export.text_tower import (
+    copy_tokenizer,
+    whole_configuration,
+    with_text,
+    with_tokenizer,
+    without_text,
+)
 from vitconvert.export.weights import contents_for, parse_size, write_weights
 from vitconvert.export.whole_directory import check_source, whole_directory
 from vitconvert.export.written import RECORD
@@ -91,6 +98,7 @@ def convert_checkpoint(
     output: Path,
     changes: Changes | None = None,
     allow: Sequence[str] = (),
+    image_only: bool = False,
     max_shard_size: int | str | None = None,
     verify: bool = True,
     overwrite: bool = False,
@@ -103,9 +111,11 @@ def convert_checkpoint(
     parity = _verified(checkpoint) if verify else None
     source = with_effect_of_merge(checkpoint)
     source = changed(source, changes) if changes else source
+    source = without_text(source) if image_only else with_tokenizer(source)
     target, gauges, passed_over = choose_gauged_target(to, describe(source), allow)
     if gauges:
         source = gauged(source, gauges)
+    source = with_text(source, target)
     contents = contents_for(target, source, allow)
     with (
         whole_directory(output, overwrite=overwrite) as directory,
@@ -168,6 +178,7 @@ def describe(source: Checkpoint) -> DescribedModel:
         dialect=source.dialect,
         name=source.located.name,
         their_config=source.their_config,
+        text=source.text.described if source.text else None,
     )
 
 
@@ -186,7 +197,11 @@ def _write_companions(
     dtypes = {info.dtype for info in infos.values()}
     companions = program_of(target.table).companions(target, source.preprocessing, dtypes)
     for name, companion in companions.files.items():
-        write_json(directory / name, companion)
+        is_config = target.table.config_file and name == target.table.config_file.file
+        whole = whole_configuration(source, target, companion) if is_config else companion
+        write_json(directory / name, whole)
+    if source.text:
+        copy_tokenizer(source, directory)
     return companions.departures
 
 
@@ -197,8 +212,12 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 def _opened(directory: Path, target: Target, source: Checkpoint) -> "tuple[Opened, ...]":
     from vitconvert.programs.opening import open_output
+    from vitconvert.programs.text_opening import open_both_towers
 
-    opened = open_output(directory, target.table, build_model(source))
+    model = build_model(source)
+    opened = open_output(directory, target.table, model)
+    if source.text and target.text:
+        opened = (*opened, *open_both_towers(directory, target.text.table, source, model))
     for consumer in opened:
         consumer.raise_if_failed()
     return opened

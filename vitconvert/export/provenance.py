@@ -43,6 +43,7 @@ def provenance(
         "config": source.config.to_dict(),
         "origins": dict(source.config.origins),
         "preprocessing": source.preprocessing and source.preprocessing.to_dict(),
+        "text": source.text.to_dict() if source.text else None,
         "labels": source.own_labels and list(source.own_labels),
         "departures": list(departures),
         "ledger": source.ledger.to_dict(),

@@ -26,13 +26,7 @@ from vitconvert.tables.axes import Axes
 
 # struct's format for a number of a dtype, and the first byte to keep. A bfloat16 is the upper half
 # of a float32, and exactly so for constants, which are small whole numbers.
-_NUMBERS = {
-    "int64": ("<q", 0),
-    "float64": ("<d", 0),
-    "float32": ("<f", 0),
-    "float16": ("<e", 0),
-    "bfloat16": ("<f", 2),
-}
+_NUMBERS = {"float64": ("<d", 0), "float32": ("<f", 0), "float16": ("<e", 0), "bfloat16": ("<f", 2)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +76,7 @@ def moves(plan: Plan, source: Container, prefix: str = "") -> dict[str, Move] | 
     known = {name: info for name, info in infos.items() if info}
     if len(found) < len(places) or len(known) < len(infos):
         return None
-    if any(any(a.fill) and known[a.target].dtype not in _NUMBERS for a in plan.assemblies):
+    if any(any(a.fill) and not _is_written(a, known[a.target].dtype) for a in plan.assemblies):
         return None
     return {a.target: _move(a, plan, found, known[a.target]) for a in plan.assemblies}
 
@@ -104,9 +98,16 @@ def stream(plan: Plan, source: Container, prefix: str = "") -> dict[str, Content
     return {name: move.content() for name, move in found.items()}
 
 
+def _is_written(assembly: Assembly, dtype: str) -> bool:
+    """Whether the constants of a tensor can be written as they are, without rounding."""
+    whole = all(number.is_integer() for number in assembly.fill)
+    return dtype in _NUMBERS and (whole or dtype != "bfloat16")
+
+
 def _info(assembly: Assembly, plan: Plan, dtypes: Mapping[str, str]) -> TensorInfo | None:
     found = {dtypes[piece.source] for piece in assembly.pieces if piece.source}
-    found |= {assembly.dtype} - {""}
+    if assembly.dtype:
+        found = {assembly.dtype}
     if not found:  # an array without elements has the dtype of the others
         found = {next(iter(dtypes.values()))}
     return TensorInfo(dtype=found.pop(), shape=plan.shape(assembly)) if len(found) == 1 else None
@@ -114,8 +115,9 @@ def _info(assembly: Assembly, plan: Plan, dtypes: Mapping[str, str]) -> TensorIn
 
 def _move(assembly: Assembly, plan: Plan, places: Mapping[str, Stretch], info: TensorInfo) -> Move:
     steps = _axis_strides(assembly.axes, row_major(info.shape), plan.sizes)
+    origins = assembly.axes.origins
     boxes = (
-        _box(piece, steps, plan, places[piece.source], ITEM_SIZE[info.dtype], assembly.axes.origins)
+        _box(piece, steps, plan, places[piece.source], ITEM_SIZE[info.dtype], origins)
         for piece in assembly.pieces
         if piece.source is not None
     )

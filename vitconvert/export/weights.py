@@ -19,6 +19,7 @@ from vitconvert.conversion.plan import compose
 from vitconvert.conversion.target import Target
 from vitconvert.errors import NotRepresentable, UsageError
 from vitconvert.export.stream import stream
+from vitconvert.export.text_tower import text_contents
 from vitconvert.formats import written_formats
 from vitconvert.programs import program_of
 from vitconvert.tables.table import Table
@@ -29,10 +30,19 @@ def contents_for(
 ) -> dict[str, Content]:
     """Every tensor of the target, from a file as it is or from a checkpoint that was changed.
 
+    Those of a text tower are among them, where the target has a place for it.
+
     Raises:
         NotRepresentable: A step that the target leaves out is not zero. The hint names what would
             help beside what is allowed.
     """
+    contents = _image_contents(target, source, allow)
+    if source.text and target.text:
+        contents |= text_contents(target.text, source.text)
+    return contents
+
+
+def _image_contents(target: Target, source: Checkpoint, allow: Sequence[str]) -> dict[str, Content]:
     if source.as_read:
         weights = source.weights
         plan = compose(weights.plan, target.plan)
@@ -86,7 +96,7 @@ def weights_files(
     """
     form = written_formats()[table.container]
     name = form.output
-    files = split(name, infos, most)
+    files = _in_own_files(table, name, infos) if table.files else split(name, infos, most)
     if most is not None and (not form.sharded or program_of(table).one_file):
         raise UsageError(
             f"{table.title} is read from one file, {name}.",
@@ -94,6 +104,17 @@ def weights_files(
             hint="transformers reads several: --to hf.",
         )
     return files
+
+
+def _in_own_files(
+    table: Table, first: str, infos: Mapping[str, TensorInfo]
+) -> dict[str, list[str]]:
+    """The files that the project keeps tensors in; one without tensors is not written."""
+    found: dict[str, list[str]] = {first: []}
+    for name in infos:
+        of = (file for file, begin in table.files.items() if name.startswith(begin))
+        found.setdefault(next(of, first), []).append(name)
+    return found
 
 
 def write_weights(
@@ -125,14 +146,17 @@ def write_weights(
     files = weights_files(table, infos, most)
     surroundings = Surroundings(
         # transformers refuses safetensors that do not say which framework they are for.
-        metadata={**metadata, "format": "pt"},
+        metadata={**metadata, "format": table.framework},
         wrapper=table.wrapper,
         extras=table.beside,
     )
     module = written_module(table.container)
-    return write_shards(
-        directory / written_formats()[table.container].output,
-        contents,
-        shards=files,
-        write=lambda path, part: module.write_file(path, part, surroundings, read_soon),
-    )
+
+    def write(path: Path, part: Mapping[str, Content]) -> str:
+        return module.write_file(path, part, surroundings, read_soon)
+
+    if table.files:
+        parts = {file: {name: contents[name] for name in names} for file, names in files.items()}
+        return {file: write(directory / file, part) for file, part in parts.items()}
+    first = directory / written_formats()[table.container].output
+    return write_shards(first, contents, shards=files, write=write)

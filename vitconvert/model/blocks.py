@@ -16,9 +16,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitconvert.config import ViTConfig
+from vitconvert.model.clipped import linear_of
 from vitconvert.model.layers import ACTIVATION, LayerScale, Mlp, linear, norm_if, norm_of
 from vitconvert.model.positions import relative_position_bias, unset_table
-from vitconvert.model.rope import rotate
+from vitconvert.model.relative_mlp import RelativeMlp
+from vitconvert.model.rope import rotate, rotation_of
 from vitconvert.model.selection import keep, kept_heads
 
 
@@ -27,6 +29,7 @@ class TokenPositions(NamedTuple):
 
     rope: Tensor | None = None  # (patches, 2K) or (H, patches, 2K): sines and cosines
     relative_index: Tensor | None = None  # (N, N): rows of the attention's own table
+    relative_offsets: Tensor | None = None  # (2 rows - 1, 2 columns - 1, 2), of which an MLP reads
     bias: Tensor | None = None  # (1, H, N, N), added to the scores
     wanted: int | None = None  # how many of the first tokens to compute; None: all
 
@@ -44,10 +47,10 @@ class Attention(nn.Module):
     def __init__(self, config: ViTConfig, layer: int) -> None:
         super().__init__()
         self.num_heads, self.head_dim = config.num_heads, config.head_dim
-        self.num_prefix_tokens, self.rope_half = config.num_prefix_tokens, config.rope_half
+        self.rotation = rotation_of(config)
         self.scale = config.attention_scale
         self.drop_rate = config.attention_drop_rate
-        inner = config.num_heads * config.head_dim
+        inner, linear = config.num_heads * config.head_dim, linear_of(config)
         self.qkv: nn.Linear | None = None  # None with kv_heads, and in parallel order
         self.kv_of_head: list[int] | None = None  # for each head of q, its head of k and v
         if config.kv_heads:
@@ -65,9 +68,13 @@ class Attention(nn.Module):
         self.whole_qk_norm = config.whole_qk_norm
         self.q_norm = norm_if(config.qk_norm, config.head_dim, config)
         self.k_norm = norm_if(config.qk_norm, config.head_dim, config)
+        self.v_norm: nn.Module = nn.Identity()
+        if config.v_norm:
+            self.v_norm = nn.RMSNorm(config.head_dim, config.norm_eps, elementwise_affine=False)
         self.relative_position_bias_table = (
             unset_table(config) if config.block_relative_positions else None
         )
+        self.rel_pos = RelativeMlp(config) if config.block_relative_mlp else None
         self.norm = norm_if(config.attention_norm, inner, config)
         self.proj: nn.Module = nn.Identity()
         if config.attention_proj and not config.joined_proj:
@@ -86,7 +93,7 @@ class Attention(nn.Module):
     ) -> Tensor:
         """q, k and v, each (B, heads, N, K), to the heads' joined outputs (B, wanted, H*K)."""
         q, k, v = self._prepared(qkv, positions)
-        bias = self._bias(positions)
+        bias = self._bias(q, positions)
         bias = None if bias is None else bias[:, :, : positions.wanted]
         x = self._attend(q[:, :, : positions.wanted], k, v, bias)
         if head_mask is not None:
@@ -99,7 +106,7 @@ class Attention(nn.Module):
     ) -> Tensor:
         """q, k and v to (B, H, N, N): how much each token (row) attends to each (column)."""
         q, k, _ = self._prepared(qkv, positions)
-        return self._softmax(q, k, self._bias(positions))
+        return self._softmax(q, k, self._bias(q, positions))
 
     def prune(self, heads: Collection[int]) -> Tensor:
         """Remove heads: their rows of q, k and v, columns of `proj` and of the relative positions.
@@ -124,6 +131,8 @@ class Attention(nn.Module):
         if self.relative_position_bias_table is not None:
             table = self.relative_position_bias_table.detach()[:, kept]
             self.relative_position_bias_table = nn.Parameter(table)
+        if self.rel_pos is not None:
+            keep(cast("nn.Linear", self.rel_pos.mlp.fc2), torch.tensor(kept), dim=0)
         self.num_heads = len(kept)
         return channels
 
@@ -146,10 +155,9 @@ class Attention(nn.Module):
         self, qkv: Sequence[Tensor], positions: TokenPositions
     ) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = qkv
-        q, k = self.q_norm(q), self.k_norm(k)
+        q, k, v = self.q_norm(q), self.k_norm(k), self.v_norm(v)
         if positions.rope is not None:
-            prefix, half = self.num_prefix_tokens, self.rope_half
-            q, k = (rotate(x, positions.rope, prefix=prefix, half=half).type_as(v) for x in (q, k))
+            q, k = (rotate(x, positions.rope, **self.rotation).type_as(v) for x in (q, k))
         if self.kv_of_head is not None and self.kv_of_head != list(range(k.shape[1])):
             k, v = k[:, self.kv_of_head], v[:, self.kv_of_head]
         return q, k, v
@@ -167,8 +175,13 @@ class Attention(nn.Module):
             q, k = self.q_whole_norm(q), self.k_whole_norm(k)
         return [part.reshape(B, N, -1, self.head_dim).transpose(1, 2) for part in (q, k, v)]
 
-    def _bias(self, positions: TokenPositions) -> Tensor | None:
-        if self.relative_position_bias_table is None or positions.relative_index is None:
+    def _bias(self, _q: Tensor, positions: TokenPositions) -> Tensor | None:
+        if positions.relative_index is None:
+            return positions.bias
+        if self.rel_pos is not None and positions.relative_offsets is not None:
+            made: Tensor = self.rel_pos(positions.relative_offsets, positions.relative_index)
+            return made
+        if self.relative_position_bias_table is None:
             return positions.bias
         return relative_position_bias(self.relative_position_bias_table, positions.relative_index)
 
@@ -221,7 +234,7 @@ class Block(nn.Module):
     """Attention and MLP, each after a norm and added to its input.
 
     In "post" order (Swin v2, https://arxiv.org/abs/2111.09883) the norm is applied to what is
-    added.
+    added, in "sandwich" order (Ding et al., https://arxiv.org/abs/2105.13290) a second one is.
     """
 
     def __init__(self, config: ViTConfig, layer: int) -> None:
@@ -233,6 +246,8 @@ class Block(nn.Module):
         self.ls1 = LayerScale(D) if config.layer_scale else nn.Identity()
         self.norm2 = norm_of(D, config)
         self.mlp = _mlp(config)
+        self.post_norm1 = norm_if(config.sandwich, D, config)
+        self.post_norm2 = norm_if(config.sandwich, D, config)
         scaled = config.layer_scale and config.mlp_layer_scale
         self.ls2 = LayerScale(D) if scaled else nn.Identity()
 
@@ -243,8 +258,9 @@ class Block(nn.Module):
         if self.post:
             x = x[:, : positions.wanted] + self.ls1(self.norm1(self.attn(x, head_mask, positions)))
             return x + cast("Tensor", self.ls2(self.norm2(self.mlp(x))))
-        x = x[:, : positions.wanted] + self.ls1(self.attn(self.norm1(x), head_mask, positions))
-        return x + cast("Tensor", self.ls2(self.mlp(self.norm2(x))))
+        read = self.attn(self.norm1(x), head_mask, positions)
+        x = x[:, : positions.wanted] + self.ls1(self.post_norm1(read))
+        return x + cast("Tensor", self.ls2(self.post_norm2(self.mlp(self.norm2(x)))))
 
     def probabilities(self, x: Tensor, positions: TokenPositions) -> Tensor:
         """(B, N, D) to (B, H, N, N)."""
@@ -408,4 +424,5 @@ def _mlp(config: ViTConfig) -> Mlp:
         drop=config.proj_drop_rate,
         gated=config.gated_mlp,
         normed=config.mlp_norm,
+        linear=linear_of(config),
     )

@@ -226,10 +226,10 @@ class FastViT(ViT):
         super()._build(config)
         for module in list(self.modules()):
             for name, child in module.named_children():
-                if isinstance(child, nn.Linear):
+                if type(child) is nn.Linear:  # a clipped one is more than that
                     setattr(module, name, _fast_linear(child))
         for module in self.modules():
-            if isinstance(module, Mlp):
+            if isinstance(module, Mlp) and not config.clipped_linears:
                 _join(module, module.fc1_g or module.fc1, config.activation)
             elif isinstance(module, PreLogits):
                 _join(module, module.fc, config.representation_activation)
@@ -247,7 +247,7 @@ class FastViT(ViT):
     def _forward_part(self, images: Tensor, head_mask: HeadMask) -> Tensor:
         for x in self._residual_stream(images, head_mask, self._pooled_tokens):  # noqa: B007
             pass
-        return self.forward_head(self.norm(x))
+        return self.forward_head(self.neck(self.norm(x)))
 
     @property
     def _activations(self) -> int:

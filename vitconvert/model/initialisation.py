@@ -25,12 +25,14 @@ from torch import Tensor, nn
 from torch.nn import init
 
 from vitconvert.errors import UsageError
+from vitconvert.model.clipped import ClippedLinear
 from vitconvert.model.rope import dinov3_periods
 
 Layer = nn.Linear | nn.Conv2d
 Fill = Callable[[Tensor], object]
 
 RESNET = ("patch_embed.backbone.stem", "patch_embed.backbone.stages")
+POSITIONS = ("pos_embed", "positions.table", "positions.after_one", "positions.y", "positions.x")
 TOKENS = ("cls_token", "dist_token", "reg_token", "attn_pool.latent")
 
 
@@ -70,6 +72,8 @@ def initialise(model: nn.Module, style: str, *, head_bias: float | None = None) 
 
 def _fill_modules(model: nn.Module, style: Style) -> None:
     for name, module in model.named_modules():
+        if isinstance(module, ClippedLinear):
+            module.open_bounds()
         if isinstance(module, Layer):
             style.layer(name, module)
         elif isinstance(module, nn.LayerNorm | nn.GroupNorm | nn.BatchNorm2d | nn.RMSNorm):
@@ -84,14 +88,18 @@ def _fill_parameters(model: nn.Module, style: Style) -> None:
             parameter.fill_(1e-5)
         elif ".lambda_" in name:
             init.normal_(parameter, std=0.1)  # timm `DiffAttention`
-        elif name.endswith(("relative_position_bias_table", ".mlp.bias")):
+        elif name.endswith(
+            ("relative_position_bias_table", ".rel_pos_h", ".rel_pos_w", ".mlp.bias")
+        ):
             init.zeros_(parameter)
         elif name == "rope.freqs":
             _mixed_frequencies(parameter)
         elif name == "rope.periods":
             parameter.copy_(dinov3_periods(len(parameter), temperature=100.0))
-        elif name == "pos_embed":
+        elif name in POSITIONS:
             style.positions(parameter)
+        elif name.startswith("merge.std_"):
+            parameter.fill_(float(name == "merge.std_scale"))
         elif name in TOKENS:
             style.tokens(name, parameter)
 

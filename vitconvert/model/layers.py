@@ -63,6 +63,7 @@ class Mlp(nn.Module):
         drop: float,
         gated: bool = False,
         normed: bool = False,
+        linear: Callable[..., nn.Linear] = linear,
     ) -> None:
         super().__init__()
         self.act = ACTIVATION[config.activation]
@@ -95,16 +96,32 @@ class LayerScale(nn.Module):
         return x * self.gamma
 
 
-def norm_of(dim: int, config: ViTConfig) -> nn.Module:
+def norm_of(dim: int, config: ViTConfig, *, eps: float | None = None) -> nn.Module:
     """The model's kind of norm: LayerNorm, or RMSNorm (https://arxiv.org/abs/1910.07467)."""
+    eps = config.norm_eps if eps is None else eps
     if config.norm == "rms":
-        return nn.RMSNorm(dim, config.norm_eps)
-    return nn.LayerNorm(dim, config.norm_eps, bias=config.norm_bias)
+        return nn.RMSNorm(dim, eps)
+    return nn.LayerNorm(dim, eps, bias=config.norm_bias)
+
+
+def final_norm_of(config: ViTConfig) -> nn.Module:
+    """The norm after the blocks, or an identity."""
+    if not config.final_norm:
+        return nn.Identity()
+    return norm_of(config.embed_dim, config, eps=config.final_norm_eps)
 
 
 def norm_if(wanted: bool, dim: int, config: ViTConfig) -> nn.Module:
     """The model's kind of norm, or an identity."""
     return norm_of(dim, config) if wanted else nn.Identity()
+
+
+def bare_norm_if(wanted: bool, dim: int, config: ViTConfig) -> nn.Module:
+    """The model's kind of norm without weights, or an identity."""
+    if not wanted:
+        return nn.Identity()
+    kind = nn.RMSNorm if config.norm == "rms" else nn.LayerNorm
+    return kind(dim, config.norm_eps, elementwise_affine=False)
 
 
 def unset(count: int, dim: int) -> nn.Parameter:

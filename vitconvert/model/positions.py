@@ -16,7 +16,6 @@ INTERPOLATION: dict[str, dict[str, str | bool]] = {
     "bicubic_align_corners": {"mode": "bicubic", "align_corners": True},
     "bicubic_offset": {"mode": "bicubic", "align_corners": False},
     "bilinear": {"mode": "bilinear", "align_corners": False},
-    "bilinear_cropped": {"mode": "bilinear", "align_corners": False},
     "bilinear_antialias": {"mode": "bilinear", "align_corners": False, "antialias": True},
     # scipy.ndimage.zoom(order=1) aligns the corners of both grids.
     "bilinear_align_corners": {"mode": "bilinear", "align_corners": True},
@@ -25,9 +24,6 @@ INTERPOLATION: dict[str, dict[str, str | bool]] = {
 # so against rounding (https://github.com/facebookresearch/dino/issues/8); it shifts every sample a
 # little.
 OFFSET = {"bicubic_offset": 0.1}
-# Fitted to a square as large as the larger side, and cropped to its upper left (transformers 5.23,
-# `RadioPatchEmbeddings`), so that patches stay as far apart in both directions.
-CROPPED = ("bilinear_cropped",)
 
 Grid = tuple[int, int]  # patches down and across
 
@@ -101,14 +97,12 @@ def resample_positions(
     if old_grid == new_grid:
         return pos_embed
     grid = pos_embed[:, prefix:].float().reshape(1, *old_grid, -1).permute(0, 3, 1, 2)
-    down, across = new_grid
-    fitted = (max(new_grid),) * 2 if rule in CROPPED else new_grid
-    size: dict[str, tuple[float, ...]] = {"size": fitted}
+    size: dict[str, tuple[float, ...]] = {"size": new_grid}
     if rule in OFFSET:
         sizes = zip(new_grid, old_grid, strict=True)
         size = {"scale_factor": tuple((new + OFFSET[rule]) / old for new, old in sizes)}
     grid = F.interpolate(grid, **size, **INTERPOLATION[rule])  # type: ignore[arg-type]
-    patches = grid[..., :down, :across].permute(0, 2, 3, 1).flatten(1, 2).to(pos_embed.dtype)
+    patches = grid.permute(0, 2, 3, 1).flatten(1, 2).to(pos_embed.dtype)
     return torch.cat((pos_embed[:, :prefix], patches), dim=1)
 
 
@@ -126,7 +120,8 @@ def resample_relative_positions(
     after MiDaS 3.1, https://arxiv.org/abs/2307.14460.
 
     Args:
-        table: (offsets, heads): (2 rows - 1)(2 columns - 1) of them, then three of the class token.
+        table: (offsets, heads): (2 rows - 1)(2 columns - 1) of them, then three of the class token
+            if there is one.
         old_grid: Patches down and across that `table` was made for.
         new_grid: Patches down and across to fit.
         rule: One of `vitconvert.config.vocabularies.RELATIVE_RESAMPLINGS`.
@@ -141,7 +136,7 @@ def resample_relative_positions(
     """
     _check_rule(rule, RELATIVE_RESAMPLINGS)
     rows, columns = (2 * size - 1 for size in old_grid)
-    if table.ndim != 2 or len(table) != rows * columns + 3:
+    if table.ndim != 2 or len(table) - rows * columns not in (0, 3):
         raise ShapeMismatch(
             "The table of relative positions does not fit the grid it should come from.",
             evidence={
@@ -153,13 +148,14 @@ def resample_relative_positions(
         )
     if old_grid == new_grid:
         return table
-    offsets = table[:-3].float().reshape(rows, columns, -1)
+    of_patches, of_class = table.tensor_split([rows * columns])
+    offsets = of_patches.float().reshape(rows, columns, -1)
     fitted = (
         _bilinear(offsets, new_grid)
         if rule == "bilinear"
         else _geometric(offsets, old_grid, new_grid)
     )
-    return torch.cat((fitted.flatten(0, 1).to(table.dtype), table[-3:]))
+    return torch.cat((fitted.flatten(0, 1).to(table.dtype), of_class))
 
 
 def resample_patch_kernel(kernel: Tensor, *, patch_size: tuple[int, int]) -> Tensor:
@@ -242,6 +238,25 @@ def _check_positions(pos_embed: Tensor, grid: Grid, prefix: int) -> None:
     )
 
 
+def resample_decomposed_positions(vectors: Tensor, *, side: int) -> Tensor:
+    """Fit vectors of the offsets of rows, or of columns, to another number of them.
+
+    timm 1.0.31, segment-anything and transformers, `get_rel_pos`: linear interpolation.
+
+    Args:
+        vectors: (2 S - 1, K).
+        side: Patches down or across that attention is to see at once.
+
+    Returns:
+        (2 side - 1, K), in the dtype of `vectors`, computed in float32. For an unchanged length,
+        `vectors` itself.
+    """
+    if len(vectors) == 2 * side - 1:
+        return vectors
+    line = vectors.float().T[None]
+    return F.interpolate(line, size=2 * side - 1, mode="linear")[0].T.to(vectors.dtype)
+
+
 class RelativePositions(nn.Module):
     """The table that all blocks share."""
 
@@ -255,8 +270,12 @@ def unset_table(config: ViTConfig) -> nn.Parameter:
     return nn.Parameter(torch.empty(config.axes()["relative"], config.num_heads))
 
 
-def relative_position_index(grid: tuple[int, int]) -> Tensor:
+def relative_position_index(grid: tuple[int, int], *, class_token: bool = True) -> Tensor:
     """The row of the table for each pair of tokens.
+
+    Args:
+        grid: Patches down and across.
+        class_token: Whether a class token comes first; without one, N is the number of patches.
 
     Returns:
         (N, N) int64, always on the CPU: a query's offset from a key, rows first, counted from the
@@ -266,9 +285,12 @@ def relative_position_index(grid: tuple[int, int]) -> Tensor:
     y, x = (axis.flatten() for axis in torch.meshgrid(rows, columns, indexing="ij"))
     down = y[:, None] - y + grid[0] - 1
     across = x[:, None] - x + grid[1] - 1
+    patches = down * (2 * grid[1] - 1) + across
+    if not class_token:
+        return patches
     offsets = (2 * grid[0] - 1) * (2 * grid[1] - 1)
     index = torch.empty((len(y) + 1, len(y) + 1), dtype=torch.int64, device="cpu")
-    index[1:, 1:] = down * (2 * grid[1] - 1) + across
+    index[1:, 1:] = patches
     index[0, :] = offsets
     index[:, 0] = offsets + 1
     index[0, 0] = offsets + 2

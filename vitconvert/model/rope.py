@@ -10,6 +10,7 @@ Letters: H heads, P patches, K width of a head.
 
 import math
 from collections.abc import Iterator
+from typing import TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -49,13 +50,13 @@ class RotaryEmbedding(nn.Module):
                 # Each head with each position: (P, 1) by (H, 1, K/2).
                 angles = first[:, None] * along_first[:, None]
                 angles = angles + second[:, None] * along_second[:, None]
-                yield _table(angles, config.rope_half).to(self.freqs.dtype)
+                yield _table(angles, config).to(self.freqs.dtype)
         elif config.rope == "dinov3":
             angles = dinov3_angles(config, like, self.periods)
-            yield from [_table(angles, config.rope_half)] * config.depth
+            yield from [_table(angles, config)] * config.depth
         else:
             angles = axial_angles(config, like.device)
-            yield from [_table(angles, config.rope_half).to(like.dtype)] * config.depth
+            yield from [_table(angles, config).to(like.dtype)] * config.depth
 
 
 def axial_angles(config: ViTConfig, device: torch.device) -> Tensor:
@@ -94,16 +95,33 @@ def dinov3_angles(config: ViTConfig, like: Tensor, periods: Tensor | None = None
     return (2 * math.pi * centres[..., None].to(dtype) / periods.to(dtype)).flatten(-2)
 
 
-def rotate(x: Tensor, table: Tensor, *, prefix: int, half: bool) -> Tensor:
+class Rotation(TypedDict):
+    """How heads are rotated: by which pairs of channels, and how many tokens are not."""
+
+    prefix: int
+    half: bool
+    by_axis: bool
+
+
+def rotation_of(config: ViTConfig) -> Rotation:
+    """The rotation of a configuration."""
+    return Rotation(
+        prefix=config.num_prefix_tokens, half=config.rope_half, by_axis=config.rope_by_axis
+    )
+
+
+def rotate(x: Tensor, table: Tensor, *, prefix: int, half: bool, by_axis: bool) -> Tensor:
     """Rotate the patches of (B, H, N, K), and leave the `prefix` tokens unchanged.
 
     A pair of channels is two neighbours or, if `half`, one of the first half of a head and one of
-    the second.
+    the second; `by_axis`, one of each half of the channels that an axis of the grid rotates.
     """
     patches = x[:, :, prefix:]
     if half:
-        first, second = patches.chunk(2, dim=-1)
-        quarter_turn = torch.cat((-second, first), dim=-1)
+        halves = patches.chunk(4 if by_axis else 2, dim=-1)
+        pairs = zip(halves[::2], halves[1::2], strict=True)
+        turned = [part for first, second in pairs for part in (-second, first)]
+        quarter_turn = torch.cat(turned, dim=-1)
     else:
         first, second = patches[..., ::2], patches[..., 1::2]
         quarter_turn = torch.stack((-second, first), dim=-1).flatten(-2)
@@ -112,10 +130,13 @@ def rotate(x: Tensor, table: Tensor, *, prefix: int, half: bool) -> Tensor:
     return torch.cat((x[:, :, :prefix], rotated.to(x.dtype)), dim=2)
 
 
-def _table(angles: Tensor, half: bool) -> Tensor:
+def _table(angles: Tensor, config: ViTConfig) -> Tensor:
     """Angles (..., K/2) of pairs to sines and cosines (..., 2K) of channels."""
     parts = angles.sin(), angles.cos()
-    spread = [torch.cat((x, x), -1) if half else x.repeat_interleave(2, -1) for x in parts]
+    if not config.rope_half:
+        return torch.cat([x.repeat_interleave(2, -1) for x in parts], dim=-1)
+    groups = 2 if config.rope_by_axis else 1
+    spread = [torch.cat([g for x in p.chunk(groups, -1) for g in (x, x)], -1) for p in parts]
     return torch.cat(spread, dim=-1)
 
 

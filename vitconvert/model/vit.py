@@ -22,18 +22,22 @@ from vitconvert.config import ViTConfig
 from vitconvert.errors import ConflictingFact, UsageError
 from vitconvert.model.blocks import Block, OneStepBlock, ParallelBlock, TokenPositions
 from vitconvert.model.heads import REDUCTION, AttentionPool, PreLogits, classifier
-from vitconvert.model.initialisation import initialise
+from vitconvert.model.initialisation import POSITIONS, initialise
 from vitconvert.model.inputs import check_images
-from vitconvert.model.layers import norm_if, norm_of, unset
+from vitconvert.model.layers import bare_norm_if, final_norm_of, norm_if, norm_of, unset
+from vitconvert.model.merging import merger_of
+from vitconvert.model.own_grid import own_grid_of
 from vitconvert.model.positions import (
     RelativePositions,
     computed_positions,
     relative_position_bias,
     relative_position_index,
 )
+from vitconvert.model.relative_mlp import RelativeMlp, log_offsets
 from vitconvert.model.rope import RotaryEmbedding
 from vitconvert.model.selection import HeadMask, chosen_layers, head_masks, kept_heads
 from vitconvert.model.stem import stem_of
+from vitconvert.model.windows import Neck, WindowedBlock
 
 AnyBlock = Block | OneStepBlock | ParallelBlock
 Intermediates = list[Tensor] | list[tuple[Tensor, Tensor]]
@@ -52,9 +56,11 @@ class PatchEmbed(nn.Module):
             channels, config.embed_dim, config.patch_size, config.patch_size, bias=config.patch_bias
         )
         self.norm = norm_if(config.patch_norm, config.embed_dim, config)
+        self.centred_pixels = config.centred_pixels
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, C, height, width) to (B, patches, D)."""
+        images = 2 * (images - 0.5) if self.centred_pixels else images
         x = images if self.backbone is None else self.backbone(images)
         patches: Tensor = self.norm(self._project(x))
         return patches
@@ -84,6 +90,7 @@ class ViT(nn.Module):
     """
 
     relative_index: Tensor | None
+    relative_offsets: Tensor | None
 
     def __init__(
         self,
@@ -106,8 +113,15 @@ class ViT(nn.Module):
         if config.computed_positions:
             table = computed_positions(config).to(device=place, dtype=dtype)
             self.register_buffer("pos_embed", table[None], persistent=False)
-        if config.relative_positions != "none":
-            self.relative_index = relative_position_index(config.grid_size).to(device=place)
+        if config.relative_positions not in ("none", "decomposed"):
+            made = config.relative_mlp_dim > 0
+            index = relative_position_index(
+                config.grid_size, class_token=config.class_token and not made
+            )
+            self.relative_index = index.to(device=place)
+            if made:
+                offsets = log_offsets(config.grid_size)
+                self.relative_offsets = offsets.to(device=place, dtype=dtype)
 
     def _build(self, config: ViTConfig) -> None:
         D = config.embed_dim
@@ -120,15 +134,24 @@ class ViT(nn.Module):
         self.pos_embed: Tensor | None
         if not config.computed_positions:
             self.pos_embed = unset(config.num_positions, D) if config.learned_positions else None
+        self.positions = own_grid_of(config)
         self.register_buffer("relative_index", None, persistent=False)
-        self.rel_pos_bias = RelativePositions(config) if config.shared_relative_positions else None
+        self.register_buffer("relative_offsets", None, persistent=False)
+        self.rel_pos_bias: RelativePositions | RelativeMlp | None = None
+        if config.shared_relative_positions:
+            self.rel_pos_bias = RelativePositions(config)
+        elif config.shared_relative_mlp:
+            self.rel_pos_bias = RelativeMlp(config)
         self.rope = RotaryEmbedding(config) if config.rope != "none" else None
         self.embed_drop = nn.Dropout(config.embed_drop_rate)
         self.norm_pre = norm_if(config.pre_norm, D, config)
         self.blocks = nn.ModuleList(_block(config, layer) for layer in range(config.depth))
-        self.norm = norm_if(config.final_norm, D, config)
+        self.norm = final_norm_of(config)
+        self.neck = Neck(config) if config.neck_dim else nn.Identity()
+        self.merge = merger_of(config)
         self.attn_pool = AttentionPool(config) if config.map_pooling else None
         self.fc_norm = norm_if(config.fc_norm, D, config)
+        self.bare_fc_norm = bare_norm_if(config.bare_fc_norm, config.feature_dim, config)
         self.pre_logits = PreLogits(config) if config.representation_size else nn.Identity()
         self.head_drop = nn.Dropout(config.drop_rate)
         self.head = classifier(config)
@@ -149,10 +172,13 @@ class ViT(nn.Module):
         return self.forward_head(self.forward_features(images, head_mask))
 
     def forward_features(self, images: Tensor, head_mask: HeadMask = None) -> Tensor:
-        """All tokens after the last block and the final norm, (B, N, D)."""
+        """All tokens after the last block and the final norm, (B, N, D).
+
+        With a neck, what it makes of them, (B, N, neck_dim).
+        """
         for x in self._residual_stream(images, head_mask):  # noqa: B007
             pass
-        tokens: Tensor = self.norm(x)
+        tokens: Tensor = self.neck(self.norm(x))
         return tokens
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
@@ -165,7 +191,7 @@ class ViT(nn.Module):
             if not pre_logits:
                 cls, dist = self.head(cls), self.head_dist(dist)
             return (cls + dist) / 2
-        features = self._features(self.pool(x))
+        features = self._features(self.pool(self.merge(x)))
         return features if pre_logits else self.head(features)
 
     def pool(self, x: Tensor) -> Tensor:
@@ -198,7 +224,7 @@ class ViT(nn.Module):
         Args:
             indices: How many of the last blocks, or which (negative: from the end); None: all.
             return_prefix_tokens: Pair each output with its prefix tokens (B, prefix, D).
-            norm: Apply the final norm to each output.
+            norm: Apply the final norm to each output, and the neck, if there is one.
             stop_early: Compute no block after the last one asked for.
             output_fmt: "NCHW": (B, D, rows, columns), or "NLC": (B, patches, D).
             intermediates_only: Leave out the final tokens.
@@ -209,15 +235,15 @@ class ViT(nn.Module):
         if output_fmt not in ("NCHW", "NLC"):
             raise UsageError(f"output_fmt is 'NCHW' or 'NLC', not {output_fmt!r}.")
         taken = chosen_layers(indices, len(self.blocks))
-        pairs = []
+        pairs, finish = [], nn.Sequential(self.norm, self.neck)
         for layer, x in enumerate(self._residual_stream(images), start=-1):
             if layer in taken:
-                pairs.append(self._patches_and_prefix(self.norm(x) if norm else x, output_fmt))
+                pairs.append(self._patches_and_prefix(finish(x) if norm else x, output_fmt))
             if stop_early and layer == max(taken):
                 break
         with_prefix = return_prefix_tokens and self.config.num_prefix_tokens > 0
         outputs: Intermediates = pairs if with_prefix else [patches for patches, _ in pairs]
-        return outputs if intermediates_only else (self.norm(x), outputs)
+        return outputs if intermediates_only else (finish(x), outputs)
 
     def get_intermediate_layers(
         self,
@@ -288,7 +314,7 @@ class ViT(nn.Module):
             "a block has several attentions": self.config.parallel_branches,
             "a norm spans all heads": self.config.attention_norm or self.config.whole_qk_norm,
             "the blocks share a table of relative positions": (
-                self.config.shared_relative_positions
+                self.config.shared_relative_positions or self.config.shared_relative_mlp
             ),
             "the blocks share the rotary embedding's frequencies": self.config.mixed_rope,
         }
@@ -319,8 +345,8 @@ class ViT(nn.Module):
 
     def no_weight_decay(self) -> set[str]:
         """Names of parameters that should have no weight decay, besides vectors."""
-        tokens = {"pos_embed", "cls_token", "reg_token", "dist_token"}
-        tables = ("relative_position_bias_table", "rope.freqs")
+        tokens = {"cls_token", "reg_token", "dist_token"}
+        tables = ("relative_position_bias_table", "rope.freqs", *POSITIONS)
         return tokens | {name for name, _ in self.named_parameters() if name.endswith(tables)}
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
@@ -352,14 +378,16 @@ class ViT(nn.Module):
     def _token_positions(self) -> Iterator[TokenPositions]:
         """For each block, what its attention gets of its tokens' positions."""
         bias = None
-        if self.rel_pos_bias is not None and self.relative_index is not None:
-            table = self.rel_pos_bias.relative_position_bias_table
-            bias = relative_position_bias(table, self.relative_index)
+        shared, index, offsets = self.rel_pos_bias, self.relative_index, self.relative_offsets
+        if isinstance(shared, RelativePositions) and index is not None:
+            bias = relative_position_bias(shared.relative_position_bias_table, index)
+        elif isinstance(shared, RelativeMlp):
+            bias = shared(offsets, index)
         if self.rope is not None:
             tables = self.rope.tables(self.patch_embed.proj.weight)
-            yield from (TokenPositions(rope, self.relative_index, bias) for rope in tables)
+            yield from (TokenPositions(rope, index, offsets, bias) for rope in tables)
         else:
-            yield from [TokenPositions(None, self.relative_index, bias)] * len(self.blocks)
+            yield from [TokenPositions(None, index, offsets, bias)] * len(self.blocks)
 
     def _embed(self, images: Tensor) -> Tensor:
         check_images(images, self.config, self.patch_embed.proj.weight.dtype)
@@ -370,6 +398,8 @@ class ViT(nn.Module):
         patches_only = self.config.no_embed_class or self.config.computed_positions
         if self.pos_embed is not None and patches_only:
             x = x + self.pos_embed.to(x)
+        if self.positions is not None:
+            x = x + self.positions().to(x)
         late = [] if self.config.register_positions or self.reg_token is None else [prefix.pop()]
         x = torch.cat([*prefix, x], dim=1) if prefix else x
         if self.pos_embed is not None and not patches_only:
@@ -380,7 +410,7 @@ class ViT(nn.Module):
         return x
 
     def _features(self, pooled: Tensor) -> Tensor:
-        features: Tensor = self.head_drop(self.pre_logits(self.fc_norm(pooled)))
+        features: Tensor = self.head_drop(self.pre_logits(self.bare_fc_norm(self.fc_norm(pooled))))
         return features
 
     def _patches_and_prefix(self, x: Tensor, output_fmt: str) -> tuple[Tensor, Tensor]:
@@ -393,4 +423,6 @@ class ViT(nn.Module):
 def _block(config: ViTConfig, layer: int) -> AnyBlock:
     if config.parallel_branches:
         return ParallelBlock(config, layer)
+    if config.windowed or config.decomposed_positions:
+        return WindowedBlock(config, layer)
     return OneStepBlock(config, layer) if config.parallel_order else Block(config, layer)

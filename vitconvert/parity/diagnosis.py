@@ -106,7 +106,7 @@ def _up_to(layer: str, config: ViTConfig, weights: Weights) -> tuple[ViTConfig, 
     if last is None:
         return config, weights
     kept = {name: tensor for name, tensor in weights.items() if (block_of(name) or 0) <= last}
-    return config.replace(depth=last + 1), kept
+    return config.replace(depth=last + 1, kv_heads=config.kv_heads[: last + 1]), kept
 
 
 def _part_of(layer: str) -> str:

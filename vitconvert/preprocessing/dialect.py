@@ -8,7 +8,8 @@ from vitconvert.preprocessing.timm import size_before_crop
 from vitconvert.preprocessing.values import Size, height_width, numbers
 
 _REQUIRED = {"resize", "interpolation", "mean", "std", "backend"}
-_OPTIONAL = {"crop_pct", "resize_size", "crop", "transparency", "in_the_model"}
+_OPTIONAL = {"crop_pct", "resize_size", "crop", "transparency"}
+_OF_TENSORS = {"mean_in", "std_in"}  # which tensors hold them, for `checkpoint.own_scale`
 
 
 def from_section(section: Mapping[str, Any], *, image_size: Size, channels: int) -> dict[str, Any]:
@@ -18,7 +19,7 @@ def from_section(section: Mapping[str, Any], *, image_size: Size, channels: int)
         TableError: A key is unknown, missing, or contradicts another.
     """
     _check_keys(section)
-    fields = {key: value for key, value in section.items() if key != "in_the_model"}
+    fields = {key: value for key, value in section.items() if key not in _OF_TENSORS}
     resize_size = size_before_crop(image_size, fields.pop("crop_pct", 1.0))
     if "resize_size" in fields:
         resize_size = height_width(fields["resize_size"], "resize_size")
@@ -36,7 +37,7 @@ def from_section(section: Mapping[str, Any], *, image_size: Size, channels: int)
 
 
 def _check_keys(section: Mapping[str, Any]) -> None:
-    unknown = sorted(set(section) - _REQUIRED - _OPTIONAL)
+    unknown = sorted(set(section) - _REQUIRED - _OPTIONAL - _OF_TENSORS)
     missing = sorted(_REQUIRED - set(section))
     if unknown or missing:
         raise TableError(

@@ -204,6 +204,7 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
             resize_size     in pixels; without either, image_size
             crop            true by default, unless the image is squashed to image_size
             transparency    "drop" by default
+            mean_in, std_in what the names of two tensors end with that hold mean and std
 
         Raises:
             TableError: A key is unknown or missing.

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, Protocol
 
 from vitconvert.config import ViTConfig
@@ -55,12 +54,11 @@ def stated_preprocessing(files: Files, table: Table, config: ViTConfig) -> Prepr
             return Preprocessing.from_dict(own)
     if files.preprocessor is not None:
         with _naming(files, "preprocessor"):
-            found = Preprocessing.from_huggingface(
+            return Preprocessing.from_huggingface(
                 files.preprocessor,
                 model_type=files.config.get("model_type"),
                 image_size=config.image_size,
             )
-        return normalised_before(found, table) if in_the_model(table) else found
     unknown = "preprocessing" in files.own
     if isinstance(cfg := files.config.get("pretrained_cfg"), dict):
         if (unknown or config.in_channels == 1) and not all(
@@ -73,26 +71,6 @@ def stated_preprocessing(files: Files, table: Table, config: ViTConfig) -> Prepr
         with _naming(files, "config"):
             return Preprocessing.from_openclip(cfg, image_size=config.image_size)
     return None if unknown else _of_dialect(table, config)
-
-
-def in_the_model(table: Table) -> bool:
-    """Whether the project's class normalises images itself, so that its processor does not."""
-    return bool(table.preprocessing.get("in_the_model"))
-
-
-def normalised_before(found: Preprocessing, table: Table) -> Preprocessing:
-    """What a processor does, and then the project's class, up to where our model begins."""
-    if found.normalize:  # twice then, which is no released model's
-        return found
-    mean, std = (tuple(table.preprocessing[name]) for name in ("mean", "std"))
-    return replace(found, mean=mean, std=std, normalize=True)
-
-
-def normalised_within(wanted: Preprocessing, table: Table) -> Preprocessing | None:
-    """What is left to a processor; None if the project's class normalises with other numbers."""
-    bare = replace(wanted, mean=(0.0,) * _RGB, std=(1.0,) * _RGB, normalize=False)
-    same = wanted.channels == _RGB and normalised_before(bare, table).differences(wanted) == ()
-    return bare if same else None
 
 
 def preprocessing_of_name(

@@ -65,6 +65,12 @@ def photograph(config: ViTConfig) -> str:
     return f'Image.open("photo.jpg").convert("{mode}")'
 
 
+def blank_text(target: Target) -> str:
+    """A text of ids where nothing says how texts are prepared."""
+    length = target.text.plan.sizes["position"] if target.text else 0
+    return f"torch.zeros(1, {length}, dtype=torch.long)"
+
+
 def zeros(config: ViTConfig) -> str:
     """Images where nothing says how photographs are prepared."""
     sizes = ", ".join(map(str, (1, config.in_channels, *config.image_size)))

@@ -1,11 +1,18 @@
 """OpenAI's CLIP: a repository of scripts, whose image towers open_clip computes."""
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from vitconvert.checkpoint import Checkpoint
+from vitconvert.conversion.target import Target
+from vitconvert.programs.example import Example, blank_text, zeros
 from vitconvert.programs.program import Program
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from vitconvert.programs.both_towers import BothTowers
     from vitconvert.programs.reference import Reference
 
 
@@ -19,6 +26,29 @@ class OpenAIClip(Program):
         from vitconvert.programs.open_clip.reference import openclip_reference
 
         return openclip_reference(checkpoint)
+
+    def open_both(self, directory: Path) -> "BothTowers":
+        """With open_clip's loader of OpenAI's state dicts."""
+        from vitconvert.programs.open_clip.both_towers import open_state_dict
+
+        return open_state_dict(directory / "model.pt")
+
+    def examples(self, target: Target, source: Checkpoint, has_processor: bool) -> list[Example]:
+        """With the project's own loader, of a model of both towers."""
+        if not target.text:
+            return super().examples(target, source, has_processor)
+        code = (
+            'import clip\nimport torch\n\nmodel, preprocess = clip.load("model.pt", device="cpu")\n'
+            f"output = model.encode_image({zeros(source.config)})\n"
+            f"texts = model.encode_text({blank_text(target)})  # ids of clip.tokenize"
+        )
+        return [Example(title="With openai/CLIP", code=code)]
+
+    def texts(self, checkpoint: Checkpoint) -> "Callable[[Tensor], Tensor]":
+        """open_clip's own."""
+        from vitconvert.programs.open_clip.both_towers import texts_of_openai
+
+        return texts_of_openai(checkpoint)
 
 
 PROGRAM = OpenAIClip()

@@ -62,7 +62,7 @@ def _differs(reader: str, key: str) -> ParityFailed:
 
 
 # What timm and transformers raise for weights or arguments that they do not take.
-_REFUSALS = (RuntimeError, ValueError, TypeError, KeyError, AttributeError, OSError, AssertionError)
+REFUSALS = (RuntimeError, ValueError, TypeError, KeyError, AttributeError, OSError, AssertionError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +150,7 @@ def _compute(written: Checkpoint, model: "ViT") -> Opened:
         try:
             reference = build_reference(written)
         except (ConfigNotTaken, TensorsNotTaken) as error:  # vitconvert wrote both
-            raise _cannot_load(error.fact, "; ".join(error.details)) from error
+            raise cannot_load(error.fact, "; ".join(error.details)) from error
         except (MissingPackage, NotRepresentable) as error:
             ecosystem = written.table.ecosystem
             return Opened(consumer=ecosystem, relative=None, why_not=error.fact.rstrip("."))
@@ -162,7 +162,7 @@ def _compute(written: Checkpoint, model: "ViT") -> Opened:
             lambda: reference.run(theirs, images),
             lambda: ours(images) if reads_output else ours.forward_features(images),
         )
-        return _verdict(reference.name, wanted, found)
+        return verdict(reference.name, wanted, found)
 
 
 def _compare_opened(consumer: str, opener: Opener, directory: Path, model: "ViT") -> Opened:
@@ -177,7 +177,7 @@ def _compare_opened(consumer: str, opener: Opener, directory: Path, model: "ViT"
         theirs, ours = side_by_side(lambda: opened(images), lambda: model(images))
         if ours.shape != theirs.shape:  # a bare transformers model gives the tokens
             ours = model.forward_features(images)
-    return _verdict(consumer, ours, theirs)
+    return verdict(consumer, ours, theirs)
 
 
 def random_images(config: ViTConfig) -> "Tensor":
@@ -188,7 +188,8 @@ def random_images(config: ViTConfig) -> "Tensor":
     return torch.randn(2, config.in_channels, *config.image_size, generator=generator)
 
 
-def _verdict(consumer: str, ours: "Tensor", theirs: "Tensor") -> Opened:
+def verdict(consumer: str, ours: "Tensor", theirs: "Tensor") -> Opened:
+    """How near what a program computed comes."""
     import torch
 
     ours, theirs = ours.double(), theirs.double()
@@ -202,12 +203,13 @@ def _verdict(consumer: str, ours: "Tensor", theirs: "Tensor") -> Opened:
 def _open(consumer: str, opener: Opener, directory: Path) -> "Callable[[Tensor], Tensor]":
     try:
         return opener(directory)
-    except _REFUSALS as error:
+    except REFUSALS as error:
         problem = str(error).partition("\n")[0]
-        raise _cannot_load(f"{consumer} cannot load the output.", problem) from error
+        raise cannot_load(f"{consumer} cannot load the output.", problem) from error
 
 
-def _cannot_load(fact: str, problem: str) -> ParityFailed:
+def cannot_load(fact: str, problem: str) -> ParityFailed:
+    """What to say of an output that a program does not take."""
     return ParityFailed(
         fact,
         evidence={"problem": problem},

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.target import Target, fit_target
+from vitconvert.conversion.text_tower import DescribedText
 from vitconvert.errors import NotRepresentable, TableError, VitConvertError
 from vitconvert.labels import Labels
 from vitconvert.preprocessing import Preprocessing
@@ -19,6 +20,7 @@ from vitconvert.tables.table import Table
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from vitconvert.programs.both_towers import BothTowers
     from vitconvert.programs.preparation import Preparation
     from vitconvert.programs.reference import Reference
 
@@ -37,6 +39,7 @@ class DescribedModel:
         dialect: The dialect that it was read from.
         name: The name of an architecture that the reference to it states.
         their_config: The configuration file that it came with.
+        text: The text tower beside it.
     """
 
     config: ViTConfig
@@ -45,6 +48,7 @@ class DescribedModel:
     dialect: str | None = None
     name: str | None = None
     their_config: Mapping[str, Any] = field(default_factory=dict)
+    text: DescribedText | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +83,7 @@ class Program:
         Raises:
             NotRepresentable: It cannot hold it.
         """
-        return fit_target(table, model.config)
+        return fit_target(table, model.config, text=model.text)
 
     def companions(
         self, target: Target, preprocessing: Preprocessing | None, dtypes: Iterable[str]
@@ -120,6 +124,24 @@ class Program:
         raise NotRepresentable(
             f"{checkpoint.table.title}: a repository of scripts, not a package to install."
         )
+
+    def open_both(self, directory: Path) -> "BothTowers":
+        """An output of two towers, as the program loads it.
+
+        Raises:
+            MissingPackage: The program is not installed.
+            NotRepresentable: It opens no such outputs by itself.
+        """
+        raise NotRepresentable("No program opens both towers by itself.")
+
+    def texts(self, checkpoint: Checkpoint) -> "Callable[[Tensor], Tensor]":
+        """The program's own text tower with the tensors of a checkpoint: ids to features.
+
+        Raises:
+            MissingPackage: The program is not installed.
+            NotRepresentable: It cannot be built of this checkpoint's files.
+        """
+        raise NotRepresentable("No program can be installed that computes the source's texts.")
 
     def preparation(self, checkpoint: Checkpoint) -> "Preparation | None":
         """The program's own code that prepares photographs; None if it has none for this one.

@@ -24,6 +24,11 @@ def call(model: nn.Module, images: Tensor) -> Tensor:
     return output
 
 
+def as_tokens(features: Tensor) -> Tensor:
+    """A map of features, (B, channels, rows, columns), as tokens; anything else as it is."""
+    return features.flatten(2).transpose(1, 2) if features.ndim == 4 else features
+
+
 class TensorsNotTaken(NotRepresentable):
     """The program's class for such models does not take these tensors."""
 

@@ -7,7 +7,7 @@ its output.
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -50,6 +50,14 @@ def block_taps(depth: int, *, block: str, norm2: str, norm: str) -> dict[str, Ta
         taps[f"blocks.{i}.attn"] = Tap(f"{path}.{norm2}", input=True)
         taps[f"blocks.{i}.mlp"] = Tap(path)
     return taps
+
+
+def channels_last(taps: Taps, *, ends: tuple[str, ...] = ("",)) -> dict[str, Tap]:
+    """The same of a model that has patches as a grid with the channels last, in some layers."""
+    return {
+        layer: replace(tap, channels_last=True) if layer.endswith(ends) else tap
+        for layer, tap in taps.items()
+    }
 
 
 def record(model: nn.Module, taps: Taps, run: Callable[[], Tensor]) -> dict[str, Tensor]:

@@ -1,12 +1,13 @@
 """Which files of a repository to read, from their names alone."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import PurePosixPath
+from typing import Any
 
 from vitconvert.containers import weights_among
 from vitconvert.errors import SourceError, nearest
-from vitconvert.formats import FOREIGN_SUFFIXES, in_words, suffixes
-from vitconvert.sources.located import COMPANIONS
+from vitconvert.formats import FOREIGN_SUFFIXES, JOINED, in_words, suffixes
+from vitconvert.sources.located import COMPANIONS, TOKENIZERS
 
 
 def choose_weights(repo: str, names: Collection[str]) -> str:
@@ -58,7 +59,18 @@ def require(repo: str, name: str, names: Collection[str]) -> str:
     )
 
 
-def companions(weights: str, names: Collection[str]) -> list[str]:
-    """The configuration files beside the weights."""
+def tokenizer(weights: str, names: Collection[str], config: Mapping[str, Any]) -> list[str]:
+    """The files of a tokenizer beside the weights, of a model whose configuration has texts."""
+    inner = config.get("model_cfg")
+    texts = "text_config" in config or (isinstance(inner, Mapping) and "text_cfg" in inner)
     folder = PurePosixPath(weights).parent
-    return [path for name in COMPANIONS if (path := str(folder / name)) in names]
+    paths = (str(folder / name) for name in TOKENIZERS) if texts else ()
+    return [path for path in paths if path in names]
+
+
+def companions(weights: str, names: Collection[str]) -> list[str]:
+    """The configuration files beside the weights, and the file with the rest of the tensors."""
+    place = PurePosixPath(weights)
+    beside = (*COMPANIONS, JOINED.get(place.name, place.name))
+    paths = [str(place.parent / name) for name in beside]
+    return [path for path in paths if path in names and path != weights]

@@ -17,7 +17,7 @@ from vitconvert.documents import MOST_BYTES, read_object
 from vitconvert.errors import CorruptFile, OfflineError, SourceError, UsageError
 from vitconvert.formats import INDEX
 from vitconvert.sources.answers import Listing, Published, read_listing
-from vitconvert.sources.choosing import choose_weights, companions, require
+from vitconvert.sources.choosing import choose_weights, companions, require, tokenizer
 from vitconvert.sources.hub_cache import RepoCache, require_revision
 from vitconvert.sources.hub_errors import answered, broken, explained
 from vitconvert.sources.hub_ranges import WORTHWHILE, Asked, NoRanges, fetch_part, kept_part
@@ -132,7 +132,8 @@ def _from_hub(client: _Client, file: str | None, part: Asked) -> _Files:
         path, fetched = found
         paths = {**files, names[0]: path}
         return _Files(snapshot=snapshot, weights=names[0], paths=paths, fetched=fetched)
-    files |= _download(client, listing, shards)
+    tokenizing = tokenizer(names[0], listing.files, _config_among(files))
+    files |= _download(client, listing, [*shards, *tokenizing])
     return _Files(snapshot=snapshot, weights=names[0], paths=files)
 
 
@@ -164,7 +165,9 @@ def _part(
 
 
 def _config_among(files: Mapping[str, Path]) -> Mapping[str, Any]:
-    return next((read_object(path) for name, path in files.items() if name.endswith(CONFIGS)), {})
+    # A preprocessor_config.json ends so too.
+    found = (path for name, path in files.items() if PurePosixPath(name).name in CONFIGS)
+    return next(map(read_object, found), {})
 
 
 def _published(client: _Client, listing: Listing, name: str) -> Wanted:

@@ -5,11 +5,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
+from vitconvert.formats import JOINED
+
 CONFIGS = ("config.json", "open_clip_config.json")
 PREPROCESSORS = ("preprocessor_config.json", "processor_config.json")  # of transformers 4 and 5
 OWN = "vitconvert.json"
 ADAPTER = "adapter_config.json"  # of PEFT
-COMPANIONS = (*CONFIGS, *PREPROCESSORS, OWN, ADAPTER)
+# Of transformers' tokenizers, and so of open_clip's; they go along with a text tower.
+TOKENIZERS = (
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("vocab.json", "merges.txt", "vocab.txt", "spiece.model", "tokenizer.model"),
+    "sentencepiece.bpe.model",
+)
+TASK = "task.json"  # of KerasHub: the config.json of a backbone, and its head
+COMPANIONS = (*CONFIGS, TASK, *PREPROCESSORS, OWN, ADAPTER)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +86,14 @@ class Located:
     random: bool = False
 
     @property
+    def tokenizer(self) -> tuple[Path, ...]:
+        """The files of a tokenizer beside the weights."""
+        place = self.config or self.weights
+        folder = place if place is None or place.is_dir() else place.parent
+        paths = (folder / name for name in TOKENIZERS) if folder else ()
+        return tuple(path for path in paths if path.is_file())
+
+    @property
     def companions(self) -> tuple[Path, ...]:
         """The JSON files beside the weights."""
         files = (self.config, self.preprocessor, self.own, self.adapter)
@@ -95,11 +112,16 @@ class Companions(TypedDict):
 def beside(directory: Path) -> Companions:
     """The `config`, `preprocessor`, `own` and `adapter` fields for weights in a directory."""
     return {
-        "config": _first(directory, CONFIGS),
+        "config": _first(directory, (TASK, *CONFIGS) if _has_task(directory) else CONFIGS),
         "preprocessor": _first(directory, PREPROCESSORS),
         "own": _first(directory, (OWN,)),
         "adapter": _first(directory, (ADAPTER,)),
     }
+
+
+def _has_task(directory: Path) -> bool:
+    """Whether `task.json` is KerasHub's: the tensors that it is about are beside it."""
+    return any((directory / name).exists() for name in JOINED.values())
 
 
 def _first(directory: Path, names: tuple[str, ...]) -> Path | None:

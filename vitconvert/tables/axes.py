@@ -4,7 +4,7 @@
     dim  = name | number | number "+" name | "(" name* ")"
 
 A number is a dimension of exactly that size which carries nothing, mostly 1. `2+position` is two
-rows longer than the axis: they come first, as its steps -2 and -1. The order of names
+rows longer than the axis: they come first, and carry nothing. The order of names
 inside parentheses is from the slowest to the fastest, as in einops. Two layouts of one tensor
 name the same axes, and the permutation between them follows.
 """
@@ -123,9 +123,8 @@ def _dims(tokens: Iterator[str]) -> Iterator[Dim]:
             raise ValueError("a ')' without its '('")
         else:
             before, _, name = token.rpartition("+")
-            yield (
-                Dim(number=int(token)) if token.isdigit() else Dim((name,), before=int(before or 0))
-            )
+            rows = int(before or 0)
+            yield Dim(number=int(token)) if token.isdigit() else Dim((name,), before=rows)
 
 
 def _group(tokens: Iterator[str]) -> Iterator[str]:

@@ -55,7 +55,7 @@ def solve(equations: Iterable[Equation], given: Mapping[str, int]) -> Sizes:
     """
     # Blocks are alike, so most dimensions of one size are there many times.
     dims = Counter(
-        (dim.axes, size - dim.before)
+        (dim.axes, max(size - dim.before, 0))
         for equation in equations
         for dim, size in zip(equation.axes.dims, equation.shape, strict=True)
     )
@@ -161,8 +161,6 @@ class Binding:
 
 def _has_rank(axes: Axes, shape: Shape) -> bool:
     alike = len(axes.dims) == len(shape)
-    if alike and axes.origins:
-        alike = all(size >= dim.before for dim, size in zip(axes.dims, shape, strict=True))
     return alike and all(shape[place] == number for place, number in axes.fixed)
 
 
@@ -212,19 +210,25 @@ def links_alone(table: Table, shapes: Mapping[str, Shape]) -> dict[str, tuple[Li
             alternative = place.row.alternatives[place.alternative]
             for complete in binder.with_selected(place, indices, key):
                 one = instance(place.row.tensor, complete)
-                for link in links_of(alternative, one, {place.item: key}):
+                steps = binder.steps_of(alternative, key)
+                for link in links_of(alternative, one, {place.item: key}, steps):
                     if link.theirs:
                         found[key].setdefault((one.name, link.our_step), link)
     return {key: tuple(links.values()) for key, links in found.items()}
 
 
-def links_of(alternative: Alternative, one: Instance, keys: Mapping[int, str]) -> Iterator[Link]:
-    """The links of one tensor of ours, spelled by `keys`: item number -> their key."""
+def links_of(
+    alternative: Alternative, one: Instance, keys: Mapping[int, str], steps: int = 0
+) -> Iterator[Link]:
+    """The links of one tensor of ours, spelled by `keys`: item number -> their key.
+
+    `steps` is the length of their axis where a row takes the rest of it.
+    """
     ours = one.axes
     default = ours.step if alternative.joined else ours
     for number, item in enumerate(alternative.items):
         part = item if isinstance(item, Part) else None
-        yield Link(
+        link = Link(
             ours=one.name,
             tensor=one.tensor,
             indices=one.indices,
@@ -234,6 +238,11 @@ def links_of(alternative: Alternative, one: Instance, keys: Mapping[int, str]) -
             their_axes=instantiate(part.axes, one.indices) if part and part.axes else default,
             their_step=_selected(part, one.indices),
         )
+        if not (rest := alternative.rest) or not link.their_step:
+            yield link
+            continue
+        for number, theirs in enumerate(range(link.their_step[1], steps)):
+            yield link._replace(our_step=number, their_step=(rest.axis, theirs))
 
 
 def _selected(part: Part | None, indices: Mapping[str, int]) -> tuple[str, int] | None:
@@ -355,7 +364,18 @@ class _Binder:
                 keys.values()
             ):
                 self.doubled[one.name] = (*keys.values(), *sorted(others))
-            yield one.name, tuple(links_of(row.alternatives[number], one, keys))
+            alternative = row.alternatives[number]
+            steps = self.steps_of(alternative, next(iter(keys.values())))
+            if found := tuple(links_of(alternative, one, keys, steps)):
+                yield one.name, found
+
+    def steps_of(self, alternative: Alternative, key: str) -> int:
+        """The length of their axis of which a row takes the rest."""
+        rest, axes = alternative.rest, alternative.parts[0].axes
+        if rest is None or axes is None:
+            return 0
+        dims = zip(axes.dims, self.shapes[key], strict=True)
+        return next(size for dim, size in dims if rest.axis in dim.axes)
 
     @staticmethod
     def complete(row: Row, number: int, spelling: dict[int, dict[int, str]]) -> bool:

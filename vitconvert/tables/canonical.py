@@ -1,4 +1,7 @@
-"""The canonical spelling: our own ViT's tensors, their axes and when they exist."""
+"""The canonical spelling: our own ViT's tensors, their axes and when they exist.
+
+And those of a text tower beside it, which is carried, but not computed.
+"""
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
@@ -6,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from vitconvert.config import ViTConfig
+from vitconvert.config import Config, Kind, TextConfig, ViTConfig
 from vitconvert.errors import TableError
 from vitconvert.tables.axes import Axes, parse_axes
 from vitconvert.tables.templates import Template, parse_template
@@ -19,7 +22,7 @@ class CanonicalTensor:
 
     text: str  # of the name
     layout: str
-    conditions: tuple[str, ...]  # words of ViTConfig that must all hold
+    conditions: tuple[str, ...]  # words of the configuration that must all hold
 
     @functools.cached_property
     def name(self) -> Template:
@@ -57,11 +60,14 @@ def instantiate(axes: Axes, indices: Mapping[str, int]) -> Axes:
     return axes.rename(names)
 
 
+_SECTIONS: Mapping[Kind, str] = {ViTConfig: "tensors", TextConfig: "text"}
+
+
 @functools.cache
-def canonical_tensors() -> Mapping[str, CanonicalTensor]:
-    """All canonical tensors by the text of their name."""
+def canonical_tensors(of: Kind = ViTConfig) -> Mapping[str, CanonicalTensor]:
+    """All canonical tensors of a kind of tower, by the text of their name."""
     text = (tables_dir() / "canonical.toml").read_text(encoding="utf-8")
-    rows = LazyToml(text)["tensors"]
+    rows = LazyToml(text)[_SECTIONS[of]]
     return {
         name: _tensor(name, value)
         for template, value in rows.items()
@@ -71,9 +77,9 @@ def canonical_tensors() -> Mapping[str, CanonicalTensor]:
 
 
 @functools.cache
-def shown_words() -> frozenset[str]:
-    """Words of ViTConfig that tensors show, by being there or not."""
-    return frozenset(w for tensor in canonical_tensors().values() for w in tensor.conditions[-1:])
+def shown_words(of: Kind = ViTConfig) -> frozenset[str]:
+    """Words of a configuration that tensors show, by being there or not."""
+    return frozenset(w for tensor in canonical_tensors(of).values() for w in tensor.conditions[-1:])
 
 
 def _tensor(name: str, value: str) -> CanonicalTensor:
@@ -98,22 +104,26 @@ def instance(tensor: CanonicalTensor, indices: Mapping[str, int]) -> Instance:
 
 # A search for a target asks for those of one model again and again.
 @functools.lru_cache(maxsize=4)
-def instances(config: ViTConfig) -> Mapping[str, Sequence[Instance]]:
-    """Every tensor that a ViT of this configuration has, by the text of its canonical name."""
+def instances(config: Config) -> Mapping[str, Sequence[Instance]]:
+    """Every tensor that a tower of this configuration has, by the text of its canonical name."""
     return {
         name: [instance(tensor, indices) for indices in _indices(tensor, config)]
-        for name, tensor in canonical_tensors().items()
+        for name, tensor in canonical_tensors(_kind_of(config)).items()
         if all(getattr(config, word) for word in tensor.conditions)
     }
 
 
-def expected_tensors(config: ViTConfig) -> dict[str, Axes]:
-    """Every tensor that a ViT of this configuration has, with its layout."""
+def _kind_of(config: Config) -> Kind:
+    return type(config)
+
+
+def expected_tensors(config: Config) -> dict[str, Axes]:
+    """Every tensor that a tower of this configuration has, with its layout."""
     return {one.name: one.axes for several in instances(config).values() for one in several}
 
 
-def expected_shapes(config: ViTConfig) -> dict[str, tuple[int, ...]]:
-    """The shape of every tensor that a ViT of this configuration has."""
+def expected_shapes(config: Config) -> dict[str, tuple[int, ...]]:
+    """The shape of every tensor that a tower of this configuration has."""
     sizes = config.axes()
     return {name: axes.shape(sizes) for name, axes in expected_tensors(config).items()}
 
@@ -124,13 +134,20 @@ def first_kernel(config: ViTConfig) -> str:
     return next(name for name, axes in expected_tensors(config).items() if axis in axes.names)
 
 
-def _indices(tensor: CanonicalTensor, config: ViTConfig) -> Iterator[dict[str, int]]:
-    """The indices at which a ViT of this configuration has the tensor."""
+def _indices(tensor: CanonicalTensor, config: Config) -> Iterator[dict[str, int]]:
+    """The indices at which a tower of this configuration has the tensor."""
     match tensor.name.indices:
         case ():
             yield {}
         case ("i",):
             yield from ({"i": i} for i in range(config.depth))
+        case several:
+            assert isinstance(config, ViTConfig)
+            yield from _vit_indices(several, config)
+
+
+def _vit_indices(indices: tuple[str, ...], config: ViTConfig) -> Iterator[dict[str, int]]:
+    match indices:
         case ("i", "j"):
             pairs = ((i, j) for i in range(config.depth) for j in range(config.branches))
             yield from ({"i": i, "j": j} for i, j in pairs)
@@ -140,4 +157,4 @@ def _indices(tensor: CanonicalTensor, config: ViTConfig) -> Iterator[dict[str, i
             stages = enumerate(config.stem_depths)
             yield from ({"s": s, "u": u} for s, units in stages for u in range(units))
         case _:
-            raise AssertionError(f"canonical.toml uses the indices {tensor.name.indices}")
+            raise AssertionError(f"canonical.toml uses the indices {indices}")

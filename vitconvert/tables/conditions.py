@@ -5,7 +5,7 @@ from collections.abc import Set
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from vitconvert.config import ViTConfig, field_names
+from vitconvert.config import Config, Kind, ViTConfig, field_names
 from vitconvert.tables.canonical import shown_words
 from vitconvert.tables.predicates import (
     ARCHITECTURE,
@@ -29,7 +29,7 @@ class Conditional:
         """Whether the value counts, given the values of words."""
         return self.condition is None or self.condition.holds(look_up) != self.negated
 
-    def holds_for(self, config: ViTConfig) -> bool:
+    def holds_for(self, config: Config) -> bool:
         """Whether the value counts for a model."""
         return self.holds(functools.partial(getattr, config))
 
@@ -61,7 +61,7 @@ class Always(NamedTuple):
     value: Any
     reason: str = ""  # "" where the word says it
 
-    def broken_by(self, config: ViTConfig) -> str:
+    def broken_by(self, config: Config) -> str:
         """What is otherwise in a model, or nothing."""
         look_up = functools.partial(getattr, config)
         found = self.predicate.value(look_up)
@@ -77,7 +77,7 @@ class Must(NamedTuple):
     predicate: Predicate
     reason: str
 
-    def broken_by(self, config: ViTConfig) -> str:
+    def broken_by(self, config: Config) -> str:
         """What is otherwise in a model, or nothing."""
         look_up = functools.partial(getattr, config)
         if self.predicate.holds(look_up):
@@ -89,12 +89,12 @@ class Must(NamedTuple):
 
 
 @functools.cache
-def told_words() -> Set[str]:
+def told_words(of: Kind = ViTConfig) -> Set[str]:
     """Words that are known before the whole configuration is."""
-    return shown_words() | set(field_names())
+    return shown_words(of) | set(field_names(of))
 
 
 @functools.cache
-def stated_words() -> Set[str]:
+def stated_words(of: Kind = ViTConfig) -> Set[str]:
     """Fields, as they are said of a model and of the architecture that it names."""
-    return frozenset(w for name in field_names() for w in (name, ARCHITECTURE + name))
+    return frozenset(w for name in field_names(of) for w in (name, ARCHITECTURE + name))

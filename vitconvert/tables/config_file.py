@@ -7,19 +7,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from vitconvert.config import ViTConfig
+from vitconvert.config import Config, Kind
 from vitconvert.errors import TableError
 from vitconvert.tables.conditions import Conditional, parse_conditional
 from vitconvert.tables.predicates import config_words
 from vitconvert.toml_files import LazyToml, tables_dir
 
-_OF_RATIO = {"times", "over", "multiple", "whole", "decimal"}
+_OF_RATIO = {"times", "over", "multiple", "whole"}
 _SIZES = ("mlp_dim", "pool_mlp_dim", "representation_size", "num_classes")  # that a ratio may make
 
 
 @dataclass(frozen=True, kw_only=True)
 class Word:
-    """A value that is a field or property of ViTConfig."""
+    """A value that is a field or property of the configuration."""
 
     word: str
 
@@ -32,22 +32,20 @@ class Ratio:
     multiple of `multiple`.
     """
 
-    makes: str  # a field of ViTConfig
+    makes: str  # a field of the configuration
     times: int = 1
     over: int = 1
     multiple: int = 1
     whole: bool = False
-    decimal: bool = False  # 2.0 and not 2: some projects check the kind
 
-    def of(self, config: ViTConfig) -> float | None:
+    def of(self, config: Config) -> float | None:
         """The number, whole if a whole one will do, or None if there is none."""
         wanted, width = getattr(config, self.makes), config.embed_dim
         exact = wanted * self.over / self.times / width
         # Truncation eats what rounding has taken from an exact quotient.
         fractions = () if self.whole else (exact, exact + 1e-9, exact + 1e-7)
         tried = (math.floor(exact), math.ceil(exact), *fractions)
-        found = next((r for r in tried if self._makes(width, r) == wanted), None)
-        return found if found is None or not self.decimal else float(found)
+        return next((r for r in tried if self._makes(width, r) == wanted), None)
 
     def _makes(self, width: int, ratio: float) -> int:
         part = int(width * ratio) * self.times // self.over
@@ -61,6 +59,7 @@ class ConfigFile:
     file: str  # what the project calls it
     identify: Mapping[str, tuple[str, ...]]  # their key -> values that mark this dialect
     fields: Mapping[str, tuple[str, ...]]  # our field -> paths in their file, first found wins
+    reads: Mapping[str, tuple[str, ...]]  # the same, for what `writes` says on writing
     values: Mapping[str, Mapping[str, Any]]  # our field -> their value -> ours
     defaults: Mapping[str, Any]  # our field -> what the project assumes if the file is silent
     defaults_of: Mapping[str, Mapping[str, Any]]  # the same for one identifying value
@@ -72,21 +71,26 @@ class ConfigFile:
     inert: tuple[str, ...]  # arguments that change nothing in inference, or that tensors show
     architectures: str  # whose architectures.toml to look in, if not the ecosystem's
     architecture: str  # path of the name of an architecture in architectures.toml
+    image: str  # of a text tower: where the file that also tells of it has the image tower's own
 
     def paths(self, within: str = "") -> Iterator[tuple[str, tuple[str, ...]]]:
         """Every field that the file says, with all its paths."""
-        for field, paths in self.fields.items():
+        for field, paths in (*self.fields.items(), *self.reads.items()):
             yield field, tuple(within + path for path in paths)
 
 
 class Reader(Protocol):
     """What reads a table, and knows its place in every message."""
 
+    @property
+    def describes(self) -> Kind:
+        """Whose fields the table speaks of."""
+
     def error(self, place: str, problem: object) -> TableError:
         """A mistake in the table."""
 
     def field(self, place: str, field: str, value: object) -> Any:
-        """The value of a field of ViTConfig."""
+        """The value of a field of the configuration."""
 
     def check_field(self, place: str, field: str) -> None:
         """Raise TableError if there is no such field."""
@@ -118,12 +122,14 @@ class _SectionReader:
         for unknown in sorted(set(self.section) - {f.name for f in dataclasses.fields(ConfigFile)}):
             raise self.reader.error(f"config_json.{unknown}", "unknown section")
         fields, values = self.subsection("fields"), self.subsection("values")
-        for field in {**fields, **values}:
+        reads = self.subsection("reads")
+        for field in {**fields, **reads, **values}:
             self.reader.check_field(f"config_json.fields.{field}", field)
         return ConfigFile(
             file=self.text("file", "config.json"),
             identify=self.tuples("identify", self.subsection("identify")),
             fields=self.tuples("fields", fields),
+            reads=self.tuples("reads", reads),
             values={field: self.translation(field, said) for field, said in values.items()},
             defaults=self.facts("defaults", self.subsection("defaults")),
             defaults_of=dict(self.defaults_of()),
@@ -135,6 +141,7 @@ class _SectionReader:
             inert=self.texts("inert", []),
             architectures=self.text("architectures"),
             architecture=self.text("architecture"),
+            image=self.text("image"),
         )
 
     def text(self, name: str, default: str = "") -> str:
@@ -187,20 +194,23 @@ class _SectionReader:
 
     def conditionals(self, name: str) -> Iterator[Conditional]:
         for key, value in self.subsection(name).items():
+            if value == []:  # false is a constant here
+                continue
             try:
-                yield parse_conditional(key, _parse_written(value))
+                written = _parse_written(value, self.reader.describes)
+                yield parse_conditional(key, written, config_words(self.reader.describes))
             except ValueError as error:
                 raise self.reader.error(f'config_json.{name}."{key}"', error) from None
 
 
-def _parse_written(value: Any) -> Any:
+def _parse_written(value: Any, of: Kind) -> Any:
     """A constant, `{ word = ... }` or `{ makes = ... }`."""
     if not isinstance(value, dict):
         return value
     more: dict[str, Any] = dict(value)
     word, size = more.pop("word", None), more.pop("makes", None)
     if isinstance(word, str) and size is None and not more:
-        return Word(word=_check_word(word))
+        return Word(word=_check_word(word, of))
     if isinstance(size, str) and word is None and all(map(_of_ratio, more, more.values())):
         if size not in _SIZES:
             raise ValueError(f"a ratio makes one of {', '.join(_SIZES)}, not {size!r}")
@@ -210,12 +220,12 @@ def _parse_written(value: Any) -> Any:
 
 
 def _of_ratio(name: str, value: object) -> bool:
-    if name in ("whole", "decimal"):
+    if name == "whole":
         return isinstance(value, bool)
     return name in _OF_RATIO and type(value) is int and value > 0
 
 
-def _check_word(word: str) -> str:
-    if word not in config_words():
-        raise ValueError(f"{word!r} is no field or property of ViTConfig")
+def _check_word(word: str, of: Kind) -> str:
+    if word not in config_words(of):
+        raise ValueError(f"{word!r} is no field or property of {of.__name__}")
     return word

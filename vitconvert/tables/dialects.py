@@ -7,9 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from os import PathLike
 from pathlib import Path
 
+from vitconvert.config import TextConfig, ViTConfig
 from vitconvert.errors import TableError, UsageError, nearest, printable
 from vitconvert.tables.candidates import ecosystem_of, likely_dialects, may_find_required
 from vitconvert.tables.inheritance import (
+    TEXT,
     builtin_label,
     builtin_sections,
     builtin_texts,
@@ -50,6 +52,25 @@ def builtin_tables() -> Mapping[str, Table]:
         TableError: When a table that does not parse is asked for.
     """
     return _BuiltinTables()
+
+
+@functools.cache
+def text_table(name: str) -> Table:
+    """The table of a kind of text tower, of `weights_map/text/`.
+
+    Raises:
+        TableError: There is none of this name, or it does not parse.
+    """
+    label = builtin_label(TEXT + name)
+    if name not in builtin_texts(TEXT):
+        known = ", ".join(builtin_texts(TEXT))
+        raise TableError("There is no such table.", evidence={"file": label, "there are": known})
+    return table_of(TableReader(name, label, builtin_sections(name, TEXT), TextConfig))
+
+
+def text_tables_beside(table: Table, config: ViTConfig) -> list[Table]:
+    """The tables of text towers that a dialect may hold beside this image tower."""
+    return [text_table(t.name) for t in table.text_towers if t.holds_for(config)]
 
 
 def likely_tables(keys: Iterable[str]) -> list[Table]:

@@ -4,12 +4,12 @@
     alternative = "cat(" item ("," item)* ")" | part
     item        = part | "zeros"
     part        = key selection? (":" axes)?
-    selection   = "[" axis "=" number "]"            a number, or an index such as {i}; below 0, a
-                                                     row in front of the axis: x[a=-1] : 1+a b
+    selection   = "[" axis "=" number ":"? "]"       a number, an index ({i}), or the rest (1:)
 
 `cat` runs along the first axis of our tensor, one step an item: three items make up
 `(qkv head dim)`. Axes are those of their tensor before the selection; left out, they are ours.
-`x[qkv=0] : (qkv head dim) width` is the first step along their axis `qkv`.
+`x[qkv=0] : (qkv head dim) width` is the first step along their axis `qkv`. `x[prefix=1:]` is all
+but the first, which are the steps along our first axis.
 """
 
 import functools
@@ -20,15 +20,17 @@ from vitconvert.tables.axes import Axes, parse_axes
 from vitconvert.tables.parsing import Parser
 from vitconvert.tables.templates import Index, Rest, Template, Words, parse_index, parse_template
 
-_TOKEN = re.compile(r"\s*([(),|:=\[\]]|[^\s(),|:=\[\]]+)")
+# TensorFlow ends names in `:0`: a colon within a key that a digit follows is part of it.
+_TOKEN = re.compile(r"\s*([(),|:=\[\]]|(?:[^\s(),|:=\[\]]|(?<=\S):(?=[0-9]))+)")
 
 
 @dataclass(frozen=True)
 class Selection:
-    """One step of an axis: a number, or the value of an index."""
+    """One step of an axis: a number, or the value of an index; with `rest`, all from it on."""
 
     axis: str
     step: int | Index
+    rest: bool = False
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,12 @@ class Alternative:
 
     items: tuple[Part | Zeros, ...]
     joined: bool
+
+    @functools.cached_property
+    def rest(self) -> Selection | None:
+        """Which steps of theirs are the steps of ours, if the only part is such a selection."""
+        selection = self.parts[0].selection if self.parts else None
+        return selection if selection and selection.rest else None
 
     @functools.cached_property
     def parts(self) -> tuple[Part, ...]:
@@ -129,12 +137,14 @@ class _Expression(Parser):
         axis = self.take()
         self.take("=")
         step = self.number()
+        if rest := self.peek() == ":":
+            self.take()
         self.take("]")
-        return Selection(axis, step)
+        return Selection(axis, step, rest)
 
     def number(self) -> int | Index:
         token = self.take()
-        if token.removeprefix("-").isdecimal():
+        if token.isdecimal():
             return int(token)
         index = parse_index(token[1:-1]) if token.startswith("{") and token.endswith("}") else None
         if index is None:

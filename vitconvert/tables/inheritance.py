@@ -25,18 +25,23 @@ MOST_BYTES = 2**20  # of a table; the longest of ours has a hundredth
 _CHAIN = re.compile(r"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){32}")
 
 
+TEXT = "text/"  # the folder of the tables of text towers
+
+
 @functools.cache
-def builtin_texts() -> Mapping[str, str]:
-    """The text of every dialect of `weights_map/`, by name, sorted."""
-    files = {stem_of(f): f for f in tables_dir().iterdir() if f.name.endswith(".toml")}
+def builtin_texts(folder: str = "") -> Mapping[str, str]:
+    """The text of every table of `weights_map/`, or of a folder in it, by name, sorted."""
+    place = tables_dir() / folder
+    files = {stem_of(f): f for f in place.iterdir() if f.name.endswith(".toml")}
     names = sorted(files.keys() - set(_OTHERS))
-    return {name: _read(files[name], builtin_label(name)) for name in names}
+    return {name: _read(files[name], builtin_label(folder + name)) for name in names}
 
 
 @functools.cache
-def builtin_sections(name: str) -> Sections:
-    """The sections of a dialect of `weights_map/`, each parsed when it is first asked for."""
-    return _on_top_of_parent(name, builtin_label(name), LazyToml(builtin_texts()[name]))
+def builtin_sections(name: str, folder: str = "") -> Sections:
+    """The sections of a table of `weights_map/`, each parsed when it is first asked for."""
+    sections = LazyToml(builtin_texts(folder)[name])
+    return _on_top_of_parent(name, builtin_label(folder + name), sections, folder)
 
 
 def read_sections(file: Path, label: str) -> Sections:
@@ -100,18 +105,18 @@ def _not_toml(label: str, problem: object) -> TableError:
     )
 
 
-def _on_top_of_parent(name: str, label: str, data: Sections) -> Sections:
+def _on_top_of_parent(name: str, label: str, data: Sections, folder: str = "") -> Sections:
     dialect = data.get("dialect")
     if not isinstance(dialect, dict) or "extends" not in dialect:
         return data
     parent = str(dialect["extends"])
-    if parent == name or parent not in builtin_texts():
+    if parent == name or parent not in builtin_texts(folder):
         raise TableError(
             f"The table extends {dialect['extends']!r}, which is "
-            + ("itself." if parent in builtin_texts() else "no table."),
+            + ("itself." if parent in builtin_texts(folder) else "no table."),
             evidence={"file": label},
         )
-    return _OnTop(builtin_sections(parent), data)
+    return _OnTop(builtin_sections(parent, folder), data)
 
 
 class _OnTop(Mapping[str, Any]):

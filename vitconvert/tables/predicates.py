@@ -21,8 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from vitconvert.config import ViTConfig
-from vitconvert.config.vocabularies import VOCABULARIES
+from vitconvert.config import Kind, TextConfig, ViTConfig
 from vitconvert.errors import nearest
 from vitconvert.tables.parsing import Parser
 
@@ -92,9 +91,9 @@ class Predicate:
 
 
 @functools.cache
-def config_words() -> Set[str]:
-    """Every field and property of ViTConfig."""
-    return frozenset(_kinds())
+def config_words(of: Kind = ViTConfig) -> Set[str]:
+    """Every field and property of a kind of configuration."""
+    return frozenset(_kinds_of(of))
 
 
 @functools.cache
@@ -218,16 +217,28 @@ class _Predicate(Parser):
             raise self.error(f"{_kind(left)} is never equal to {_kind(right)}", at)
         match left, right:
             case (_Word(name), _Constant(text)) | (_Constant(text), _Word(name)):
-                vocabulary = VOCABULARIES.get(name.removeprefix(ARCHITECTURE))
+                vocabulary = _vocabularies().get(name.removeprefix(ARCHITECTURE))
                 if vocabulary and text not in vocabulary:
                     raise self.error(f"{name} is one of {', '.join(vocabulary)}", at)
 
 
 @functools.cache
+def _vocabularies() -> Mapping[str, tuple[str, ...]]:
+    """Of every word that has one; a text tower's are called otherwise than an image tower's."""
+    return {**TextConfig.vocabularies, **ViTConfig.vocabularies}
+
+
+@functools.cache
 def _kinds() -> Mapping[str, str]:
-    """What every field and property of ViTConfig is."""
-    types = {f.name: f.type for f in dataclasses.fields(ViTConfig) if f.name != "origins"}
-    for name, found in vars(ViTConfig).items():
+    """What every word is; those that both kinds of configuration have are alike."""
+    return {**_kinds_of(TextConfig), **_kinds_of(ViTConfig)}
+
+
+@functools.cache
+def _kinds_of(of: Kind) -> Mapping[str, str]:
+    """What every field and property is."""
+    types = {f.name: f.type for f in dataclasses.fields(of) if f.name != "origins"}
+    for name, found in vars(of).items():
         if isinstance(found, property) and found.fget:
             types[name] = found.fget.__annotations__["return"]
     return {name: _KINDS.get(kind, "several numbers") for name, kind in types.items()}

@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 
 from vitconvert.config.vit_config import FIXED_AXES
 from vitconvert.tables.axes import Axes, Dim
-from vitconvert.tables.canonical import CanonicalTensor, canonical_tensors
+from vitconvert.tables.canonical import CanonicalTensor
 from vitconvert.tables.expressions import Alternative, Part, Selection, Zeros, parse_expression
 from vitconvert.tables.inheritance import mistake
 from vitconvert.tables.templates import Index, Words, skeleton_of
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
 STACKED = "layer"  # the axis along which blocks are stacked in one array; its size is the depth
+PREFIX = "prefix"  # class token and registers, of which rows take some; the tensors tell how many
 _TOKEN = re.compile(r"[^\s(),|:=\[\]]+")
 
 
@@ -48,7 +49,7 @@ class Row:
             TableError: The right side does not parse, or does not fit our tensor.
         """
         try:
-            return _alternatives(self.name, self.spelling, tuple(self.words.items()))
+            return _alternatives(self.tensor, self.spelling, tuple(self.words.items()))
         except ValueError as error:
             raise mistake(self.label, f'rows."{self.key}"', error) from None
 
@@ -66,12 +67,12 @@ class Row:
 
 @functools.cache
 def _alternatives(
-    name: str, text: str, words: tuple[tuple[str, tuple[str, ...]], ...]
+    tensor: CanonicalTensor, text: str, words: tuple[tuple[str, tuple[str, ...]], ...]
 ) -> tuple[Alternative, ...]:
     """A row's right side. Tables that extend another share most of their rows with it."""
     alternatives = parse_expression(text, dict(words))
     for alternative in alternatives:
-        check_alternative(canonical_tensors()[name], alternative)
+        check_alternative(tensor, alternative)
     return alternatives
 
 
@@ -117,7 +118,10 @@ def _problems(tensor: CanonicalTensor, alternative: Alternative) -> Iterator[str
         ours = ours.without(ours.names[0])
     for part in alternative.parts:
         yield from _of_indices(tensor, part)
-        yield from _of_axes(set(ours.names), part)
+        rest = part.selection is not None and part.selection.rest
+        if rest and alternative.joined:
+            yield "cat joins single steps of theirs, and this takes several"
+        yield from _of_axes(set(ours.step.names if rest else ours.names), part)
         if part.selection and part.axes:
             yield from _of_selection(part.selection, part.axes)
 
@@ -153,15 +157,14 @@ def _of_axes(ours: set[str], part: Part) -> Iterator[str]:
 
 def _of_selection(selection: Selection, axes: Axes) -> Iterator[str]:
     axis, step = selection.axis, selection.step
-    before = dict(axes.origins).get(axis, 0)
-    if not isinstance(step, Index) and step < 0:
-        if step < -before:
-            yield f"the rows in front of the axis {axis!r} number {before}"
-    elif before:
-        yield f"a row in front of the axis {axis!r} has a number below 0"
-    elif axis == STACKED:
+    if axis == STACKED:
         if not isinstance(step, Index) or Dim((STACKED,)) not in axes.dims:
             yield f"{STACKED!r} is a dimension of its own, and an index such as {{i}} selects on it"
+    elif axis == PREFIX:
+        if isinstance(step, Index):
+            yield f"a number selects along {PREFIX!r}"
+    elif selection.rest:
+        yield f"only of {PREFIX!r} can the rest be taken"
     elif axis not in FIXED_AXES:
         yield f"nothing tells the size of the axis {axis!r}; blocks are stacked along {STACKED!r}"
     elif isinstance(step, Index) or step >= FIXED_AXES[axis]:

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
-from vitconvert.config import ViTConfig
+from vitconvert.config import Config, Kind
 from vitconvert.errors import printable
 from vitconvert.tables.axes import Axes
 from vitconvert.tables.conditions import Always, Conditional, Must
 from vitconvert.tables.config_file import ConfigFile
 from vitconvert.tables.constants import Constant
-from vitconvert.tables.inheritance import builtin_label
+from vitconvert.tables.inheritance import TEXT, builtin_label
 from vitconvert.tables.rows import Row
 from vitconvert.tables.table_reader import TableReader
 from vitconvert.tables.templates import Template
@@ -41,13 +41,14 @@ class Table:
     layouts: tuple[str, ...]  # what is written in its place: the first that fits
     allowed_as: str  # the step whose permission it takes to write it, if it is not named
     install: str  # what to install to open it; "" says nothing
+    framework: str  # whose tensors its safetensors say they are
     requires: tuple[tuple[str, ...], ...]  # of each group, one row must be found
     reader: TableReader = field(repr=False)
 
     @property
     def builtin(self) -> bool:
         """Whether it is one of `weights_map/`, and not a user's own."""
-        return self.file == builtin_label(self.name)
+        return self.file in (builtin_label(self.name), builtin_label(TEXT + self.name))
 
     @property
     def origin(self) -> str:
@@ -56,6 +57,11 @@ class Table:
         They are published, and the place of a user's own table is one of this machine.
         """
         return self.file if self.builtin else printable(PurePath(self.file).name)
+
+    @property
+    def describes(self) -> Kind:
+        """What its words are fields and properties of: ViTConfig, or a text tower's."""
+        return self.reader.describes
 
     @property
     def row_of(self) -> Mapping[str, Row]:
@@ -86,6 +92,11 @@ class Table:
     def constants(self) -> tuple[tuple[Template, float, Axes, str], ...]:
         """Tensors that the project's class holds, and that play no part."""
         return tuple(self.reader.constants())
+
+    @functools.cached_property
+    def files(self) -> Mapping[str, str]:
+        """Files that are written beside the first, and how the keys in each begin."""
+        return dict(self.reader.files())
 
     @functools.cached_property
     def first(self) -> tuple[Conditional, ...]:
@@ -128,6 +139,16 @@ class Table:
         return self.reader.preprocessing()
 
     @functools.cached_property
+    def text_towers(self) -> tuple[Conditional, ...]:
+        """Names of the tables of text towers that may stand beside, where they may."""
+        return tuple(self.reader.text_towers())
+
+    @functools.cached_property
+    def numbers(self) -> tuple[tuple[str, str], ...]:
+        """Whole numbers that a model of both towers keeps as tensors: key, and our word for it."""
+        return tuple(self.reader.numbers())
+
+    @functools.cached_property
     def usage(self) -> Usage | None:
         """How the project's code loads what is written."""
         return self.reader.usage()
@@ -137,7 +158,7 @@ class Table:
         """All rows."""
         return tuple(self.row_of.values())
 
-    def first_texts(self, config: ViTConfig) -> Mapping[str, str]:
+    def first_texts(self, config: Config) -> Mapping[str, str]:
         """The words that this model is not written with the first text of."""
         return {first.name: first.value for first in self.first if first.holds_for(config)}
 
@@ -174,6 +195,7 @@ def table_of(reader: TableReader) -> Table:
         layouts=reader.layouts(),
         allowed_as=reader.text("dialect", "allowed_as", ""),
         install=reader.text("dialect", "install", ""),
+        framework=reader.text("dialect", "framework", "pt"),
         requires=reader.requires(),
         reader=reader,
     )

@@ -5,9 +5,10 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import replace
+from pathlib import PurePath
 from typing import Any
 
-from vitconvert.config import field_names
+from vitconvert.config import Kind, ViTConfig, field_names
 from vitconvert.config.field_values import parse_field
 from vitconvert.errors import TableError, UsageError, nearest
 from vitconvert.formats import written_formats
@@ -38,6 +39,7 @@ _SECTIONS = (
     "holds",
     "empty",
     "constants",
+    "files",
     "config",
     "ask",
     "config_json",
@@ -45,6 +47,8 @@ _SECTIONS = (
     "must",
     "preprocessing",
     "usage",
+    "text",
+    "numbers",
 )
 _DIALECT_KEYS = (
     "title",
@@ -62,6 +66,7 @@ _DIALECT_KEYS = (
     "layouts",
     "allowed_as",
     "install",
+    "framework",
 )
 
 # What stands under a key of [preprocessing]; a text under any other.
@@ -71,7 +76,6 @@ _PREPROCESSING: Mapping[str, type | tuple[type, ...]] = {
     "crop_pct": (int, float),
     "resize_size": (int, list),
     "crop": bool,
-    "in_the_model": bool,
 }
 
 # What {p} stands for besides weight and bias where we have it: the statistics of batch norms.
@@ -85,10 +89,11 @@ SCALED_BY_WIDTH = "embed_dim ** -0.5"
 class TableReader:
     """Parses the sections of one file; every message carries its place."""
 
-    def __init__(self, name: str, label: str, data: Sections) -> None:
+    def __init__(self, name: str, label: str, data: Sections, describes: Kind = ViTConfig) -> None:
         self.name = name
         self.label = label
         self.data = data
+        self.describes = describes
         self._words: dict[str, Words] = {}  # by what {p} stands for
 
     def error(self, place: str, problem: object, hint: str | None = None) -> TableError:
@@ -151,9 +156,9 @@ class TableReader:
         """Words, with the text that some models are written with."""
         words = self.words
         for key, text in self.section("words").items():
-            if " " not in key:
+            if " " not in key or text is False:
                 continue
-            first = self.conditional(f'words."{key}"', key, text, config_words())
+            first = self.conditional(f'words."{key}"', key, text, config_words(self.describes))
             if text not in words.get(first.name, ()):
                 raise self.error(f'words."{key}"', f"{text!r} is no text of {first.name!r}")
             yield first
@@ -176,7 +181,7 @@ class TableReader:
 
     def row(self, name: str, key: str, kind: str) -> Row:
         """A row of our tensor of this name."""
-        value, tensors = self.section("rows")[key], canonical_tensors()
+        value, tensors = self.section("rows")[key], canonical_tensors(self.describes)
         if not isinstance(value, str):
             raise self.error(f'rows."{key}"', "expected a text, or false to take a row away")
         if name not in tensors:
@@ -299,18 +304,44 @@ class TableReader:
         ignored = [template for template, _ in self.ignore()]
         for key, text in self.section("constants").items():
             place = f'constants."{key}"'
-            value, _, axes = str(text).partition(" : ")
-            axes, _, dtype = axes.partition(" as ")
+            value, axes, dtype = (*str(text).split(" : "), "", "")[:3]
             try:
                 template = self.template("constants", key)
                 constant = template, float(value), parse_axes(axes), dtype
-                if dtype not in ("", "int64"):
-                    raise ValueError(f"{dtype!r} is not int64")
             except ValueError as error:
                 raise self.error(place, f'{error}; expected such as "0 : 1 width"') from None
             if template.indices or all(i.match(template.write({})) is None for i in ignored):
                 raise self.error(place, "expected one key, which an entry of [ignore] explains")
+            if dtype not in ("", "int64"):
+                raise self.error(place, f"{dtype!r} is not int64, the one dtype that can be said")
             yield constant
+
+    def text_towers(self) -> Iterator[Conditional]:
+        """Names of the tables of text towers that may stand beside, the one that is written first.
+
+        Whether they may depends on the image tower.
+        """
+        for key, value in self.section("text").items():
+            tower = self.conditional(f'text."{key}"', key, value, config_words(self.describes))
+            if type(value) is not bool:
+                raise self.error(f'text."{key}"', "expected true or false")
+            if value:
+                yield tower
+
+    def numbers(self) -> Iterator[tuple[str, str]]:
+        """Whole numbers that a model of both towers keeps as tensors: key, and our word for it."""
+        for key, word in self.section("numbers").items():
+            if word not in config_words(self.describes):
+                problem = f"{word!r} is no field or property of {self.describes.__name__}"
+                raise self.error(f'numbers."{key}"', problem)
+            yield key, word
+
+    def files(self) -> Iterator[tuple[str, str]]:
+        """A file beside the first, and how the keys in it begin."""
+        for name, begin in self.section("files").items():
+            if not isinstance(begin, str) or not begin or PurePath(name).name != name:
+                raise self.error(f'files."{name}"', "expected how the keys in this file begin")
+            yield name, begin
 
     def template(self, section: str, key: str, kind: str = "{p}") -> Template:
         """The key of an entry, with what {p} stands for."""
@@ -323,7 +354,7 @@ class TableReader:
         """Fields that the project's code fixes, given other fields or what tensors show."""
         for key, value in self.section("config").items():
             place = f'config."{key}"'
-            default = self.conditional(place, key, value, told_words())
+            default = self.conditional(place, key, value, told_words(self.describes))
             if (default.name, value) != ("attention_scale", SCALED_BY_WIDTH):
                 default = replace(default, value=self.field(place, default.name, value))
             yield default
@@ -332,7 +363,7 @@ class TableReader:
         """Fields that must be stated, each with a reason."""
         for key, reason in self.section("ask").items():
             place = f"ask.{key}" if key.isidentifier() else f'ask."{key}"'
-            asked = self.conditional(place, key, reason, stated_words())
+            asked = self.conditional(place, key, reason, stated_words(self.describes))
             self.check_field(place, asked.name)
             if reason is not False:
                 yield replace(asked, value=self.reason(place, reason))
@@ -368,7 +399,7 @@ class TableReader:
     def predicate(self, place: str, text: str) -> Predicate:
         """A condition on a model."""
         try:
-            return parse_predicate(text, config_words())
+            return parse_predicate(text, config_words(self.describes))
         except ValueError as error:
             raise self.error(place, error) from None
 
@@ -379,20 +410,20 @@ class TableReader:
         return reason
 
     def field(self, place: str, field: str, value: object) -> Any:
-        """The value of a field of ViTConfig."""
+        """The value of a field of the configuration."""
         self.check_field(place, field)
         try:
-            return parse_field(field, value)
+            return parse_field(field, value, self.describes)
         except UsageError as error:
             raise self.error(place, error.fact) from None
 
     def check_field(self, place: str, field: str) -> None:
-        """Raise TableError if ViTConfig has no such field."""
-        fields = field_names()
+        """Raise TableError if the configuration has no such field."""
+        fields = field_names(self.describes)
         if field not in fields:
             near = nearest(field, fields)
             hint = f"did you mean {near[0]!r}?" if near else None
-            raise self.error(place, f"{field!r} is no field of ViTConfig", hint)
+            raise self.error(place, f"{field!r} is no field of {self.describes.__name__}", hint)
 
 
 class _Rows(Mapping[str, Row]):

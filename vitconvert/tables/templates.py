@@ -1,13 +1,14 @@
 """Key templates: one line for the same tensor in every block.
 
-    template = (letters | "{" index "}" | "{" word "}" | "{_}" | "*")*
+    template = (letters | "{" index "}" | "{_" letter "}" | "{" word "}" | "{_}" | "*")*
     index    = letter | letter "+" n | n "*" letter | n "*" letter "+" n
     word     = a name of two letters or more, from the table's [words]
 
-An index counts from 0: `block{s+1}` spells s = 0 as `block1`. `{_}` is a number that carries
-nothing. Numbers are decimal, without leading zeros. A word stands for its text; a word with several
-texts matches any of them and is written as the first. Two numbers never touch, so every key can be
-read in one way. `*`, only at the end and only in [ignore], matches any rest.
+An index counts from 0: `block{s+1}` spells s = 0 as `block1`. Keras does not number the first of
+several: `block{_i}` spells 0 as `block`, 1 as `block_1`. `{_}` is a number that carries nothing.
+Numbers are decimal, without leading zeros. A word stands for its text; a word with several texts
+matches any of them and is written as the first. Two numbers never touch, so every key can be read
+in one way. `*`, only at the end and only in [ignore], matches any rest.
 """
 
 import functools
@@ -26,6 +27,7 @@ MOST_STEPS = 1000
 _MOST_SPELLINGS = 1000
 _MOST_SEGMENTS = 200
 _LONGEST_KEY = 10_000
+_LATER = re.compile(r"_([a-z])\Z")
 _INDEX_NUMBER = re.compile(r"(?:0|[1-9][0-9]{0,2})\Z")
 
 Words = Mapping[str, tuple[str, ...]]
@@ -50,6 +52,24 @@ class Index:
 
 
 @dataclass(frozen=True)
+class First:
+    """No number at all, which is how some spell 0."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Later:
+    """A number that is not spelled where it is 0, and follows an underscore elsewhere."""
+
+    name: str
+
+    def read(self, number: int) -> int | None:
+        """The value that is spelled so, or None where no value is."""
+        return number or None
+
+
+@dataclass(frozen=True)
 class Choice:
     """Several spellings; the first is written, unless another one is asked for."""
 
@@ -67,8 +87,8 @@ class Rest:
     """Anything up to the end."""
 
 
-Segment = str | Index | Choice | Blank | Rest
-_Numbers = tuple[str | Index | Blank, ...]  # of a key, in order
+Segment = str | Index | Later | Choice | Blank | Rest
+_Numbers = tuple[str | Index | First | Later | Blank, ...]  # of a key, in order
 
 
 @dataclass(frozen=True)
@@ -81,7 +101,7 @@ class Template:
     @functools.cached_property
     def indices(self) -> tuple[str, ...]:
         """Names of the indices, in order, each once."""
-        found = (s.name for s in self.segments if isinstance(s, Index))
+        found = (s.name for s in self.segments if isinstance(s, Index | Later))
         return tuple(dict.fromkeys(found))
 
     @functools.cached_property
@@ -146,6 +166,8 @@ def _texts(segment: Segment) -> tuple[str, ...]:
             return (segment,)
         case Index() | Blank():
             return ("0",)
+        case Later():
+            return ("", "_0")
         case Choice(texts):
             return texts
         case Rest():
@@ -154,14 +176,17 @@ def _texts(segment: Segment) -> tuple[str, ...]:
 
 def _numbers(segment: Segment, text: str) -> _Numbers:
     """The numbers in what stands for a segment."""
+    if isinstance(segment, Later):
+        return (segment if text else First(segment.name),)
     return (segment,) if isinstance(segment, Index | Blank) else tuple(_NUMBER.findall(text))
 
 
 def _read(slots: _Numbers, numbers: Sequence[str]) -> dict[str, int] | None:
     """The indices that these numbers spell, or None if they do not."""
-    found: dict[str, int] = {}
-    for slot, number in zip(slots, numbers, strict=False):  # more numbers may be in the rest
-        if isinstance(slot, Index):
+    found = {slot.name: 0 for slot in slots if isinstance(slot, First)}
+    spelled = (slot for slot in slots if not isinstance(slot, First))
+    for slot, number in zip(spelled, numbers, strict=False):  # more numbers may be in the rest
+        if isinstance(slot, Index | Later):
             value = slot.read(int(number)) if _INDEX_NUMBER.match(number) else None
             if value is None or found.setdefault(slot.name, value) != value:
                 return None
@@ -171,11 +196,15 @@ def _read(slots: _Numbers, numbers: Sequence[str]) -> dict[str, int] | None:
 
 
 def _spell(
-    segment: Index | Choice | Blank | Rest, indices: Mapping[str, int], first: Mapping[str, str]
+    segment: Index | Later | Choice | Blank | Rest,
+    indices: Mapping[str, int],
+    first: Mapping[str, str],
 ) -> str:
     match segment:
         case Index():
             return str(segment.write(indices[segment.name]))
+        case Later(name):
+            return f"_{indices[name]}" if indices[name] else ""
         case Choice(texts, word):
             return first.get(word, texts[0])
         case Blank():
@@ -193,7 +222,8 @@ def parse_template(text: str, words: Words) -> Template:
     """
     template = Template(_merge(_segments(text, words, ())), text)
     for skeleton, readings in template.skeletons.items():
-        if any(len(reading) != len(_NUMBER.findall(skeleton)) for reading in readings):
+        count = len(_NUMBER.findall(skeleton))
+        if any(sum(not isinstance(s, First) for s in r) != count for r in readings):
             raise ValueError("two numbers side by side cannot be told apart")
     return template
 
@@ -227,6 +257,8 @@ def _letters(text: str) -> str:
 def _brace(inside: str, words: Words, open_words: tuple[str, ...]) -> list[Segment]:
     if inside == "_":
         return [Blank()]
+    if later := _LATER.match(inside):
+        return [Later(later[1])]
     index = parse_index(inside)
     if index:
         return [index]

@@ -6,8 +6,18 @@ are spelled here by hand from their projects' sources, without looking into weig
 
 from tests.tables.specimens.google import GOOGLE_LIKE
 from tests.tables.specimens.lucidrains import OLD_LUCIDRAINS, VIT_PYTORCH
+from tests.tables.specimens.own_grid import OWN_GRID
 from tests.tables.specimens.packages import TORCHVISION, TRANSFORMERS
 from tests.tables.specimens.timm import OLD_TIMM, TIMM, TIMM_KINDS
+from tests.tables.specimens.windows import OF_WINDOWS, VITDETS
 
-MODELS = {**TIMM, **TIMM_KINDS, **TRANSFORMERS, **TORCHVISION, **VIT_PYTORCH}
-SPECIMENS = {**MODELS, **OLD_LUCIDRAINS, **OLD_TIMM, **GOOGLE_LIKE}
+MODELS = {
+    **TIMM,
+    **TIMM_KINDS,
+    **OWN_GRID,
+    **OF_WINDOWS,
+    **TRANSFORMERS,
+    **TORCHVISION,
+    **VIT_PYTORCH,
+}
+SPECIMENS = {**MODELS, **OLD_LUCIDRAINS, **OLD_TIMM, **VITDETS, **GOOGLE_LIKE}

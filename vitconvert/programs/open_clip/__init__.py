@@ -1,6 +1,8 @@
 """open_clip: image towers of CLIP models, its own or timm's."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from vitconvert.checkpoint import Checkpoint
@@ -11,7 +13,7 @@ from vitconvert.conversion.target import Target, fit_target
 from vitconvert.errors import NotRepresentable
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.departures import departures_of
-from vitconvert.programs.example import Example, imports_for, reading_example, zeros
+from vitconvert.programs.example import Example, blank_text, imports_for, reading_example, zeros
 from vitconvert.programs.program import CompanionFiles, DescribedModel, Program
 from vitconvert.programs.timm.architectures import fitting_architecture
 from vitconvert.programs.timm.config import BY_ARGUMENTS
@@ -20,6 +22,9 @@ from vitconvert.tables.dialects import builtin_tables
 from vitconvert.tables.table import Table
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from vitconvert.programs.both_towers import BothTowers
     from vitconvert.programs.preparation import Preparation
     from vitconvert.programs.reference import Reference
 
@@ -78,7 +83,8 @@ class OpenClip(Program):
                 raise
             return fit_target(table, model.config)
         row = find_architecture("timm", look_up(written, path)) if path else {}
-        return fit_target(table, model.config, written, state(row, "architecture"))
+        named = state(row, "architecture")
+        return fit_target(table, model.config, written, named, text=model.text)
 
     def with_preprocessing(
         self, name: str, config: dict[str, Any], preprocessing: Preprocessing
@@ -97,6 +103,18 @@ class OpenClip(Program):
 
         return openclip_reference(checkpoint)
 
+    def open_both(self, directory: Path) -> "BothTowers":
+        """With `create_model`, by `open_clip_config.json`."""
+        from vitconvert.programs.open_clip.both_towers import open_directory
+
+        return open_directory(directory)
+
+    def texts(self, checkpoint: Checkpoint) -> "Callable[[Tensor], Tensor]":
+        """By `open_clip_config.json`."""
+        from vitconvert.programs.open_clip.both_towers import texts_by_config
+
+        return texts_by_config(checkpoint)
+
     def preparation(self, checkpoint: Checkpoint) -> "Preparation | None":
         """What `image_transform_v2` makes of `preprocess_cfg`."""
         from vitconvert.programs.open_clip.preparation import openclip_preparation
@@ -108,6 +126,8 @@ class OpenClip(Program):
 
     def examples(self, target: Target, source: Checkpoint, has_processor: bool) -> list[Example]:
         """With open_clip's function that builds towers, if `open_clip_config.json` names one."""
+        if target.text:
+            return [_example_of_both(target, source.config, source.preprocessing)]
         if target.their_config:
             return [_example(target, source.config, source.preprocessing)]
         title = (
@@ -144,6 +164,23 @@ def _example(target: Target, config: ViTConfig, preprocessing: Preprocessing | N
         "same state dict)",
         code="\n".join([*imports, *build, *load, "output = tower(images)"]),
     )
+
+
+def _example_of_both(
+    target: Target, config: ViTConfig, preprocessing: Preprocessing | None
+) -> Example:
+    images = 'preprocess(Image.open("photo.jpg"))[None]' if preprocessing else zeros(config)
+    code = [
+        *(["from PIL import Image"] if preprocessing else []),
+        "import open_clip",
+        "import torch",
+        "",
+        'model, _, preprocess = open_clip.create_model_and_transforms("local-dir:.")',
+        f"output = model.eval().encode_image({images})",
+        f"texts = model.encode_text({blank_text(target)})  # ids of open_clip.get_tokenizer",
+    ]
+    title = 'With open_clip (from the Hub: `"hf-hub:ORG/REPO"` instead of `"local-dir:."`)'
+    return Example(title=title, code="\n".join(code))
 
 
 PROGRAM = OpenClip()

@@ -61,9 +61,10 @@ class Timm(Program):
         return CompanionFiles(files=files, departures=departures)
 
     def openers(self, config: ViTConfig) -> Mapping[str, Opener]:
-        """timm, and transformers through its TimmWrapper."""
+        """timm, and transformers through its TimmWrapper, which needs a model with a head."""
         own = _open_resnet_d if config.resnet_d_stem else _open
-        return {"timm": own, "transformers": auto_model_opener}
+        wrapper = {} if _of_merged(config) else {"transformers": auto_model_opener}
+        return {"timm": own, **wrapper}
 
     def reference(self, checkpoint: Checkpoint) -> "Reference":
         """The named architecture, or the class for the configuration."""
@@ -82,10 +83,17 @@ class Timm(Program):
         """With timm and with transformers."""
         config, preprocessing = source.config, source.preprocessing
         kind = "AutoModelForImageClassification" if config.num_classes else "AutoModel"
+        if _of_merged(config):
+            return [_example(config, preprocessing)]
         return [
             _example(config, preprocessing),
             transformers_example(kind, config, has_processor=preprocessing is not None),
         ]
+
+
+def _of_merged(config: ViTConfig) -> bool:
+    """Whether timm's class is an encoder for a language model, which has no `forward_head`."""
+    return bool(config.merge_size) and config.pooling == "none"
 
 
 def _fit_by_arguments(table: Table, model: DescribedModel) -> Target:
@@ -118,10 +126,10 @@ def _exact_processor(source: Preprocessing) -> dict[str, Any] | None:
 def _open(directory: Path) -> "Callable[[Tensor], Tensor]":
     import timm
 
-    model: Callable[[Tensor], Tensor] = timm.create_model(
-        f"local-dir:{directory}", pretrained=True
-    ).eval()
-    return model
+    from vitconvert.programs.reference import as_tokens
+
+    model = timm.create_model(f"local-dir:{directory}", pretrained=True).eval()
+    return lambda images: as_tokens(model(images))
 
 
 def _open_resnet_d(directory: Path) -> "Callable[[Tensor], Tensor]":

@@ -13,6 +13,8 @@ from vitconvert.tables.table import Table
 # Fields that all of timm's ViT, Eva and Beit classes take as arguments, in this order. An
 # architecture of the right size is preferred to one that needs them.
 _ARGUMENTS = ("image_size", "pooling", "patch_size", "embed_dim", "depth", "num_heads")
+# And those that some classes have: the table of such a class says what they are called.
+_OF_SOME = ("window_size", "global_blocks", "neck_dim", "relative_mlp_dim")
 _SHOWN = 3  # differences; an architecture of another kind has many
 _DEFAULTS = {f.name: f.default for f in fields(ViTConfig) if f.default is not MISSING}
 
@@ -32,7 +34,7 @@ def fitting_architecture(
         NotRepresentable: None computes this, whatever the arguments. Names the nearest.
     """
     differing = {
-        name: _differences(row, config, row["pooling"] if repooled else config.pooling)
+        name: _differences(table, row, config, row["pooling"] if repooled else config.pooling)
         for name, row in architectures().get(table.name, {}).items()
         if not repooled or (row["pooling"] == "map") == config.map_pooling
     }
@@ -40,8 +42,9 @@ def fitting_architecture(
         raise NotRepresentable(
             f"timm names no architecture of {table.title}.", evidence={"listed in": FILE}
         )
-    name = min(differing, key=lambda name: _distance(differing[name], config))
-    fixed = {field: v for field, v in differing[name].items() if field not in _ARGUMENTS}
+    arguments = _arguments(table)
+    name = min(differing, key=lambda name: _distance(differing[name], config, arguments))
+    fixed = {field: v for field, v in differing[name].items() if field not in arguments}
     if fixed:
         shown = [
             f"{field} {value} and not {getattr(config, field)}"
@@ -62,25 +65,33 @@ def with_defaults(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**_DEFAULTS, **row}
 
 
-def _distance(differences: Mapping[str, Any], config: ViTConfig) -> tuple[int, int, int]:
+def _arguments(table: Table) -> set[str]:
+    known = table.config_file.fields if table.config_file else {}
+    return {*_ARGUMENTS, *(field for field in _OF_SOME if field in known)}
+
+
+def _distance(
+    differences: Mapping[str, Any], config: ViTConfig, arguments: set[str]
+) -> tuple[int, int, int]:
     """What no argument changes weighs most, then sizes; pooling counts nothing."""
-    fixed, sizes = differences.keys() - set(_ARGUMENTS), differences.keys() - {"pooling"}
+    fixed, sizes = differences.keys() - arguments, differences.keys() - {"pooling"}
     width = config.embed_dim
     return len(fixed), len(sizes), abs(differences.get("embed_dim", width) - width)
 
 
 def _differences(
-    row: Mapping[str, Any], config: ViTConfig, pooling_when_built: str
+    table: Table, row: Mapping[str, Any], config: ViTConfig, pooling_when_built: str
 ) -> dict[str, Any]:
     """Fields of which an architecture has another value: field -> that value."""
     theirs = with_defaults(row) | _norms(row, pooling_when_built)
-    theirs["head_dim"] = config.embed_dim // config.num_heads
-    theirs["attention_scale"] = theirs["head_dim"] ** -0.5
-    theirs["patch_bias"] = row.get("patch_bias", not theirs["pre_norm"])
-    theirs["pool_heads"] = theirs["pool_heads"] or config.num_heads
+    told = table.config_file is not None and "head_dim" in table.config_file.fields
+    theirs["head_dim"] = config.head_dim if told else config.embed_dim // config.num_heads
+    theirs["attention_scale"] = theirs["attention_scale"] or theirs["head_dim"] ** -0.5
     if theirs["rope_reference"] == config.grid_size:  # as ViTConfig.function has it
         theirs["rope_reference"] = ()
-    stated = _stated_fields() | {"head_dim", "attention_scale", "head_bias", "patch_bias"}
+    theirs["pool_heads"] = theirs["pool_heads"] or config.num_heads
+    theirs["final_norm_eps"] = theirs["final_norm_eps"] or theirs["norm_eps"]
+    stated = _stated_fields() | {"head_dim", "attention_scale", "head_bias"}
     return {
         field: theirs[field]
         for field, value in config.function().items()

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vitconvert.config import ViTConfig, field_names
-from vitconvert.conversion.project_config import written_besides
+from vitconvert.conversion.project_config import their_word, written_besides
 from vitconvert.conversion.target import check_place
 from vitconvert.errors import NotRepresentable, OtherFunction
 from vitconvert.preprocessing import Preprocessing
@@ -101,7 +101,7 @@ def _written(
         "architecture": name,
         "num_classes": config.num_classes,
         "num_features": config.embed_dim,
-        "global_pool": _pooling(config),
+        "global_pool": _pooling_in(table, config),
         "model_args": dict(arguments),
         "pretrained_cfg": record,
     }
@@ -118,6 +118,8 @@ def _first_conv(table: Table, config: ViTConfig) -> str:
 
 def _classifier(config: ViTConfig) -> str | list[str]:
     """The layers that timm leaves out for another number of classes."""
+    if config.windowed or config.decomposed_positions:
+        return "head.fc"
     return ["head", "head_dist"] if config.dist_token else "head"
 
 
@@ -188,6 +190,12 @@ def _pooling(config: ViTConfig) -> str:
             "timm does not pool tokens like this.", evidence={"pooling": config.pooling}
         )
     return _POOLING[config.pooling]
+
+
+def _pooling_in(table: Table, config: ViTConfig) -> str:
+    """timm's word; an encoder for language models has one for the merging of its patches."""
+    merges = config.merge_size and config.pooling == "none"
+    return str(their_word(table, "pooling", "none")) if merges else _pooling(config)
 
 
 def _one_or_both(size: tuple[int, int]) -> int | list[int]:

@@ -13,14 +13,16 @@ from vitconvert.config import ViTConfig
 from vitconvert.errors import NotRepresentable
 from vitconvert.programs.reference import (
     Reference,
+    as_tokens,
     call,
     check_size,
     load_strictly,
     own_tensors,
     package,
 )
-from vitconvert.programs.taps import Tap, Taps, canonical_taps
+from vitconvert.programs.taps import Tap, Taps, canonical_taps, channels_last
 from vitconvert.programs.timm.config import model_args, require_plain
+from vitconvert.programs.timm.towers import tower_reference
 
 # Arguments of timm's class that its tensors do not show; of a named architecture, timm knows the
 # rest itself.
@@ -54,7 +56,9 @@ def timm_reference(checkpoint: Checkpoint) -> Reference:
         tensors = _renamed_pre_logits(tensors)
     name = f"timm {timm.__version__} {type(model).__name__}"
     load_strictly(model, tensors, name)
-    reference = timm_like(model.eval(), config, name)
+    if tower := tower_reference(model.eval(), config, name):
+        return tower
+    reference = timm_like(model, config, name)
     return replace(reference, told=TOLD_NAMED) if named else reference
 
 
@@ -66,7 +70,7 @@ def timm_like(model: nn.Module, config: ViTConfig, name: str) -> Reference:
         name=name,
         model=model,
         taps=timm_taps(model, config),
-        run=_forward_features if tokens else call,
+        run=_forward_features if tokens else _output,
         reads="tokens" if tokens else "output",
         told=TOLD,
     )
@@ -179,7 +183,14 @@ def timm_taps(model: nn.Module, config: ViTConfig) -> Taps:
         taps["features"] = Tap("head.head", input=True)
     if config.dist_token:
         del taps["features"]  # two heads, two features
+    if config.windowed or config.decomposed_positions:
+        taps["features"] = Tap("head.fc", input=True)
+        return channels_last(taps)
     return taps
+
+
+def _output(model: nn.Module, images: Tensor) -> Tensor:
+    return as_tokens(call(model, images))
 
 
 def _forward_features(model: nn.Module, images: Tensor) -> Tensor:

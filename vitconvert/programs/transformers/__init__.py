@@ -14,14 +14,14 @@ from vitconvert.labels import Labels
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.backends import BACKENDS
 from vitconvert.preprocessing.departures import departures_of
-from vitconvert.preprocessing.stated import in_the_model, normalised_within
-from vitconvert.programs.example import Example, photograph, zeros
+from vitconvert.programs.example import Example, blank_text, photograph, zeros
 from vitconvert.programs.program import CompanionFiles, DescribedModel, Opener, Program
 from vitconvert.tables.table import Table
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from vitconvert.programs.both_towers import BothTowers
     from vitconvert.programs.preparation import Preparation
     from vitconvert.programs.reference import Reference
 
@@ -42,27 +42,25 @@ class Transformers(Program):
         # CLIP's projection is a head without labels.
         if "ForImageClassification" in written["architectures"][0]:
             written |= _labels(model.config, model.labels)
-        return fit_target(table, model.config, written)
+        fitted = fit_target(table, model.config, written, text=model.text)
+        return normalising(fitted, model.preprocessing) if "norm_mean" in written else fitted
 
     def companions(
         self, target: Target, preprocessing: Preprocessing | None, dtypes: Iterable[str]
     ) -> CompanionFiles:
         """The `config.json` says the dtype too."""
-        found = {name for name in dtypes if "float" in name}
+        found = set(dtypes)
         dtype = found.pop() if len(found) == 1 else "float32"
         stated = replace(target, their_config={**target.their_config, "dtype": dtype})
-        if preprocessing is None or not in_the_model(target.table):
-            return super().companions(stated, preprocessing, dtypes)
-        left = normalised_within(preprocessing, target.table)
-        if left is not None:
-            return super().companions(stated, left, dtypes)
-        why = "preprocessor_config.json is left out: this class normalises with other numbers"
-        return replace(super().companions(stated, None, dtypes), departures=(why,))
+        return super().companions(stated, preprocessing, dtypes)
 
     def with_preprocessing(
         self, name: str, config: dict[str, Any], preprocessing: Preprocessing
     ) -> CompanionFiles:
         """Photographs have a file of their own."""
+        if "norm_mean" in config:  # the model does it
+            zero, one = ((number,) * preprocessing.channels for number in (0.0, 1.0))
+            preprocessing = replace(preprocessing, mean=zero, std=one, normalize=False)
         processor, departures = _processor(preprocessing, patches=_reads_patches(config))
         if processor is None:
             return CompanionFiles(files={name: config}, departures=departures)
@@ -78,6 +76,18 @@ class Transformers(Program):
         from vitconvert.programs.transformers.reference import transformers_reference
 
         return transformers_reference(checkpoint)
+
+    def open_both(self, directory: Path) -> "BothTowers":
+        """The class that `config.json` names."""
+        from vitconvert.programs.transformers.both_towers import open_directory
+
+        return open_directory(directory)
+
+    def texts(self, checkpoint: Checkpoint) -> "Callable[[Tensor], Tensor]":
+        """By `config.json`."""
+        from vitconvert.programs.transformers.both_towers import texts_by_config
+
+        return texts_by_config(checkpoint)
 
     def preparation(self, checkpoint: Checkpoint) -> "Preparation | None":
         """The processor that `preprocessor_config.json` names."""
@@ -103,42 +113,54 @@ class Transformers(Program):
             options=', backend="pil"' if on_pillow else "",
             patches=patches,
         )
-        return [example]
+        return [_with_texts(example, target) if target.text else example]
+
+
+def normalising(target: Target, preprocessing: Preprocessing | None) -> Target:
+    """A model that normalises pixels itself, as the source's project does, or not at all."""
+    mean = preprocessing.mean if preprocessing else (0.0,) * 3
+    std = preprocessing.std if preprocessing else (1.0,) * 3
+    said = target.table.preprocessing
+    filled = {said["mean_in"]: mean, said["std_in"]: std}
+    assemblies = tuple(
+        next((replace(a, fill=n) for end, n in filled.items() if a.target.endswith(end)), a)
+        for a in target.plan.assemblies
+    )
+    their_config = {**target.their_config, "norm_mean": list(mean), "norm_std": list(std)}
+    plan = replace(target.plan, assemblies=assemblies)
+    return replace(target, plan=plan, their_config=their_config)
 
 
 def auto_model_opener(directory: Path) -> "Callable[[Tensor], Tensor]":
     """Open a directory of timm's with the wrapper that transformers has for them."""
     from transformers import AutoConfig, AutoModel, AutoModelForImageClassification
 
+    from vitconvert.programs.reference import as_tokens
+    from vitconvert.programs.transformers.loading import load_all
+
     config = AutoConfig.from_pretrained(directory)
     kind = AutoModelForImageClassification if config.num_labels else AutoModel
-    model = _load_all(kind, directory)
+    model = load_all(kind, directory)
     output = "logits" if config.num_labels else "pooler_output"
-    return lambda images: getattr(model(images), output)
+    return lambda images: as_tokens(getattr(model(images), output))
 
 
 def _open_named_class(directory: Path) -> "Callable[[Tensor], Tensor]":
-    import transformers
+    from vitconvert.programs.transformers.both_towers import open_directory
+    from vitconvert.programs.transformers.loading import load_named_class
+    from vitconvert.programs.transformers.reference import behind_normalisation, run
 
-    from vitconvert.programs.transformers.reference import run, take_normalised
-
-    config = transformers.AutoConfig.from_pretrained(directory)
-    model = _load_all(getattr(transformers, config.architectures[0]), directory)
-    take_normalised(model)
+    if _has_both(directory):
+        return open_directory(directory).images
+    model = load_named_class(directory)
+    behind_normalisation(model)
     return lambda images: run(model, images)
 
 
-def _load_all(kind: Any, directory: Path) -> Any:
-    """A model whose every weight is in the file; transformers would draw what is missing."""
-    model, problems = kind.from_pretrained(directory, dtype="float32", output_loading_info=True)
-    found = [
-        f"{problem}: {', '.join(sorted(map(str, names)))}"
-        for problem, names in problems.items()
-        if names
-    ]
-    if found:
-        raise ValueError("; ".join(found))
-    return model.eval()
+def _has_both(directory: Path) -> bool:
+    from transformers import AutoConfig
+
+    return hasattr(AutoConfig.from_pretrained(directory), "text_config")
 
 
 def transformers_example(
@@ -171,6 +193,15 @@ def transformers_example(
         title='With transformers (from the Hub: `"ORG/REPO"` instead of `"."`)',
         code="\n".join([*imports, "", *images, *model]),
     )
+
+
+def _with_texts(example: Example, target: Target) -> Example:
+    """The same with the functions of a class of both towers."""
+    code = example.code.replace("output = model(", "output = model.get_image_features(")
+    ids = f"ids = {blank_text(target)}  # of your tokenizer"
+    texts = "texts = model.get_text_features(input_ids=ids).pooler_output"
+    lines = ("import torch", f"{code}.pooler_output", ids, texts)
+    return Example(title=example.title, code="\n".join(lines))
 
 
 def _labels(config: ViTConfig, labels: Labels | None) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """transformers' image encoders: ViT and its kin, BEiT, DINOv2 and 3, CLIP, SigLIP, AIMv2."""
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,8 +13,20 @@ from vitconvert.config import ViTConfig
 from vitconvert.conversion.project_config import written_config
 from vitconvert.errors import NotRepresentable
 from vitconvert.programs.isolation import silent_transformers
-from vitconvert.programs.reference import Reference, check_size, own_tensors, package
-from vitconvert.programs.taps import Tap, Taps, block_taps
+from vitconvert.programs.reference import (
+    Reference,
+    as_tokens,
+    check_size,
+    own_tensors,
+    package,
+)
+from vitconvert.programs.taps import Tap, Taps, block_taps, channels_last
+from vitconvert.programs.transformers.any_shape import (
+    gemma4_inputs,
+    of_each_image,
+    of_two_frames,
+    qwen3_inputs,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +37,8 @@ class _Modules:
     block: str = "layers.{i}"
     norm2: str = "layernorm_after"
     norm: str = "layernorm"  # of all tokens
+    within: str = ""  # what stands before the tower's names in the class
+    last: tuple[str, ...] = ()  # ends of layers where patches are a grid with the channels last
     kind: str = ""  # the class, where transformers' own lists have none
     pooled: bool = (
         False  # whether the class pools tokens as vitconvert's model does, without a head
@@ -62,9 +77,38 @@ _MODULES = {
     "instructblipvideo": replace(_CLIP, kind="InstructBlipVideoVisionModel", pooled=False),
     "internvl_vision": _Modules(block="encoder.layer.{i}"),
     "dpt": _Modules(block="encoder.layer.{i}"),
-    "radio": _Modules(
-        patches="embeddings.patch_projection", block="encoder.layer.{i}", norm2="norm2", norm=""
+    "sam": _Modules(
+        patches="vision_encoder.patch_embed",
+        block="vision_encoder.layers.{i}",
+        norm2="layer_norm2",
+        norm="",
+        within="vision_encoder.",
+        last=("",),
+        kind="SamVisionModel",
     ),
+    "vitdet": _Modules(
+        patches="embeddings.projection",
+        block="encoder.layer.{i}",
+        norm2="norm2",
+        norm="",
+        last=(".attn",),
+    ),
+    "gemma4_vision": _Modules(
+        patches="patch_embedder.input_proj",
+        block="encoder.layers.{i}",
+        norm2="pre_feedforward_layernorm",
+        norm="",
+        kind="Gemma4VisionModel",
+        pooled=True,
+    ),
+    "radio": _Modules(
+        patches="embeddings.patch_projection",
+        block="encoder.layer.{i}",
+        norm2="norm2",
+        norm="",
+        kind="RadioModel",
+    ),
+    "qwen3_vl_vision": replace(_VIT, kind="Qwen3VLVisionModel", pooled=True),
     "aimv2": _Modules(
         patches="embeddings.rms_norm",
         block="encoder.layers.{i}",
@@ -77,6 +121,7 @@ _WITH_PROJECTION = {
     "clip": "CLIPVisionModelWithProjection",
     "metaclip_2": "MetaClip2VisionModelWithProjection",
 }
+_SCALE = re.compile(r"\bls([12])\.(?:grandma|gamma)$")  # RADIO's own
 _TOWER = "_vision_model"  # ends the model type of an image tower by itself
 # Fields of ViTConfig that stand in for a config.json
 _TOLD = ("image_size", "num_heads", "activation", "norm_eps", "representation_activation")
@@ -100,13 +145,21 @@ def transformers_reference(checkpoint: Checkpoint) -> Reference:
     if model_type == "altclip":  # 5.x writes a spelling that only the whole model reads
         tensors = {n.replace("encoder.layer.", "encoder.layers."): t for n, t in tensors.items()}
     places = _MODULES[model_type]
+    if places.within:
+        tensors = {places.within + n.removeprefix(places.within): t for n, t in tensors.items()}
     kind = _class_of(model_type, tensors)
+    if kind == "Qwen3VLVisionModel":
+        tensors["patch_embed.proj.weight"] = of_two_frames(tensors["patch_embed.proj.weight"])
+    if model_type == "radio":  # transformers reads but its own name of these
+        tensors = {_SCALE.sub(r"layer_scale\1.lambda1", n): t for n, t in tensors.items()}
     model = _built(kind, theirs, tensors, checkpoint)
+    behind_normalisation(model)
     gives_output = _gives_output(model, places)
     return Reference(
         name=f"transformers {transformers.__version__} {kind}",
         model=model.eval(),
-        taps=_taps(model, places, checkpoint.config.depth),
+        # Qwen has its tokens in another order, until they are merged.
+        taps={} if kind.startswith("Qwen") else _taps(model, places, checkpoint.config.depth),
         run=run if gives_output else _run_to_tokens,
         reads="output" if gives_output else "tokens",
         told=() if own else _TOLD,
@@ -136,16 +189,14 @@ def _built(
             output_loading_info=True,
             **options,
         )
-    ignored = checkpoint.ledger.ignored
-    _check(kind, problems, [*ignored, *(name.removeprefix("radio_model.") for name in ignored)])
-    take_normalised(model)
+    _check(kind, problems, {n.removeprefix("radio_model.") for n in checkpoint.ledger.ignored})
     return _Projected(model, projection["visual_projection.weight"]) if projection else model
 
 
-def take_normalised(model: nn.Module) -> None:
-    """Let a class that normalises images itself (RADIO's) take normalised ones, as ours does."""
+def behind_normalisation(model: Any) -> None:
+    """Let a model that normalises pixels itself (RADIO) read what its ViT does."""
     if hasattr(model, "make_preprocessor_external"):
-        model.make_preprocessor_external()  # type: ignore[operator]
+        model.make_preprocessor_external()
 
 
 def _taken(tensors: dict[str, Tensor], start: str) -> dict[str, Tensor]:
@@ -171,6 +222,8 @@ class _Projected(nn.Module):
 def _in_float32(kind: str, config: ViTConfig) -> dict[str, Any]:
     """For classes that compute a part in float32, whatever the dtype of the weights."""
     rounded = {"DINOv3ViTModel": "rotary angles", "Aimv2VisionModel": "norms"}
+    rounded |= {"Gemma4VisionModel": "norms", "Qwen3VLVisionModel": "rotary angles"}
+    rounded |= {"RadioModel": "fitted positions"}
     if config.norm == "rms":
         rounded["InternVLVisionModel"] = "norms"
     if kind not in rounded:
@@ -226,6 +279,8 @@ def _config_of(kind: Any, theirs: Mapping[str, Any]) -> Any:
 def _config_from_ours(checkpoint: Checkpoint) -> dict[str, Any]:
     """For tensors without a config.json, from what the user stated."""
     table, config = checkpoint.table, checkpoint.config
+    if table.name == "hf_radio":  # NVIDIA's own files
+        return written_config(table, config)
     if not table.name.startswith(("hf_vit", "hf_deit", "hf_ijepa")):
         raise NotRepresentable(f"{table.title} cannot be built without its config.json.")
     kind = "deit" if config.dist_token else "vit" if config.class_token else "ijepa"
@@ -285,9 +340,10 @@ def _taps(model: nn.Module, places: _Modules, depth: int) -> Taps:
     )
     if not places.norm:
         del taps["norm"]
+    taps["patch_embed"] = Tap(f"{base}{places.patches}")
+    taps = channels_last(taps, ends=places.last)
     head = next((name for name in ("classifier", "visual_projection") if name in modules), "")
     return {
-        "patch_embed": Tap(f"{base}{places.patches}"),
         "features": Tap(head, input=True) if head else Tap("pooler"),
         **taps,
     }
@@ -308,24 +364,28 @@ def _gives_output(model: nn.Module, places: _Modules) -> bool:
 
 def run(model: nn.Module, images: Tensor) -> Tensor:
     """The output of a class of transformers: logits, an embedding, features or tokens."""
-    output = model(**_inputs(model, images))
+    output = model(**image_inputs(model, images))
     for name in ("logits", "image_embeds", "pooler_output", "last_hidden_state"):
         if getattr(output, name, None) is not None:
             tensor: Tensor = getattr(output, name)
-            return tensor
+            return as_tokens(of_each_image(model, tensor, images))
     raise AssertionError(type(output))
 
 
 def _run_to_tokens(model: nn.Module, images: Tensor) -> Tensor:
     """The tokens, whatever the class makes of them besides."""
-    tokens: Tensor = model(**_inputs(model, images)).last_hidden_state
-    return tokens
+    return as_tokens(model(**image_inputs(model, images)).last_hidden_state)
 
 
-def _inputs(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
+def image_inputs(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
+    """What a class is called with for images."""
     kind = type(model).__name__
     if kind.startswith("Siglip2"):
         return _patches(model, images)
+    if kind == "Gemma4VisionModel":
+        return gemma4_inputs(model, images)
+    if kind == "Qwen3VLVisionModel":
+        return qwen3_inputs(model, images)
     more = {}
     if "ViTMAE" in kind:
         # Masks nothing, but sorts the patches by this noise: keep them in order.

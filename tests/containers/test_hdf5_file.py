@@ -1,0 +1,246 @@
+"""Reading and writing HDF5: agreement with h5py, and files that lead elsewhere."""
+
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
+from vitconvert.containers import bytes_of, open_container
+from vitconvert.containers.hdf5 import read_plainly
+from vitconvert.containers.hdf5.writing import write_hdf5
+from vitconvert.errors import CorruptFile, UnsafeFile, UsageError, VitConvertError
+
+
+def arrays_of_every_kind() -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(0)
+    numbers = {
+        f"layers/block_{i}/vars/{j}": generator.normal(size=(i % 3 + 1, 2)).astype(dtype)
+        for i in range(60)
+        for j, dtype in enumerate(("f4", "f8", "f2"))
+    }
+    whole = {f"whole/{kind}": generator.integers(0, 99, 5).astype(kind) for kind in ("i8", "u1")}
+    return numbers | whole | {"step": np.array(7), "none": np.empty((0, 3), "f4")}
+
+
+@pytest.mark.parametrize("oldest", ["earliest", "v108", "v110"])
+def test_reads_what_h5py_wrote(tmp_path: Path, oldest: str) -> None:
+    path, arrays = tmp_path / "x", arrays_of_every_kind()
+    with h5py.File(path, "w", libver=(oldest, "latest")) as file:
+        for name, array in arrays.items():
+            file[name] = array
+        file["flag"] = np.array([True, False])
+        file["half"] = np.array([1.5, -2], ml_dtypes.bfloat16)
+        file["words"] = ["some", "text"]
+        file.attrs["layer_names"] = ["a"]
+    with open_container(path) as container:
+        assert container.format == "hdf5"
+        assert container.extras == {"words": "array of text or arrays of changing length"}
+        assert container.manifest.keys() == {*arrays, "flag", "half"}
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(container.read(name).numpy(), array, strict=True)
+        assert container.read("flag").tolist() == [True, False]
+        assert container.read("half").tolist() == [1.5, -2]
+        assert container.read("half").dtype == torch.bfloat16
+        assert all(container.places[name].path == path for name in arrays)
+
+
+def test_h5py_reads_what_is_written(tmp_path: Path) -> None:
+    dtypes = ("float64", "float32", "float16", "bfloat16", "int64", "int8", "uint16")
+    tensors = {
+        f"layers/block_{i}/vars/{dtype}": torch.randn(3, i).to(getattr(torch, dtype))
+        for i in range(40)
+        for dtype in dtypes
+    } | {"step": torch.tensor(3.5)}
+    write_hdf5(tmp_path / "x", tensors)
+    found = {name: (shape, data) for name, shape, data in read_plainly(tmp_path / "x", "")}
+    assert found == {n: (tuple(t.shape), bytes_of(t).tobytes()) for n, t in tensors.items()}
+    with open_container(tmp_path / "x") as container:
+        assert all(torch.equal(container.read(name), t) for name, t in tensors.items())
+        assert all(place.offset % 64 == 0 for place in container.places.values())
+    with h5py.File(tmp_path / "x") as file:  # Keras reads bfloat16 by this
+        half = file["layers/block_2/vars/bfloat16"]
+        assert half.attrs["dtype"] == b"bfloat16"
+        read = np.array(half, dtype=ml_dtypes.bfloat16).astype("f4")
+    assert read.tolist() == tensors["layers/block_2/vars/bfloat16"].tolist()
+
+
+def test_the_same_tensors_make_the_same_bytes(tmp_path: Path) -> None:
+    tensors = {"b/x": torch.ones(3), "a": torch.zeros(2)}
+    write_hdf5(tmp_path / "one", tensors)
+    sha256 = write_hdf5(tmp_path / "other", dict(reversed(tensors.items())))
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
+    assert len(sha256) == 64
+
+
+@pytest.mark.parametrize("names", [["a", "a/b"], ["a//b"], ["/a"], ["."], ["x" * 2000], ["a\0b"]])
+def test_error_names_that_hdf5_cannot_hold(tmp_path: Path, names: list[str]) -> None:
+    with pytest.raises(UsageError, match="a name that HDF5 cannot hold"):
+        write_hdf5(tmp_path / "x", dict.fromkeys(names, torch.ones(1)))
+    assert not any(tmp_path.iterdir())
+
+
+def soft(file: h5py.File, _: Path) -> None:
+    file["a"] = h5py.SoftLink("/b")
+
+
+def circle(file: h5py.File, _: Path) -> None:
+    file.create_group("a")["a"] = file["/"]
+
+
+def external_link(file: h5py.File, folder: Path) -> None:
+    file["a"] = h5py.ExternalLink(str(folder / "secret"), "/x")
+
+
+def external_numbers(file: h5py.File, folder: Path) -> None:
+    file.create_dataset("a", (3,), "f4", external=[(str(folder / "secret"), 0, 12)])
+
+
+def view(file: h5py.File, folder: Path) -> None:
+    layout = h5py.VirtualLayout((3,), "f4")
+    layout[:] = h5py.VirtualSource(str(folder / "secret"), "x", (3,))
+    file.create_virtual_dataset("a", layout)
+
+
+def two_names(file: h5py.File, _: Path) -> None:
+    file["a"] = np.ones(3)
+    file["b"] = file["a"]
+
+
+def compressed(file: h5py.File, _: Path) -> None:
+    file.create_dataset("a", data=np.zeros(10**6), compression="gzip")
+
+
+def records(file: h5py.File, _: Path) -> None:
+    file["a"] = np.zeros(3, [("x", "f4"), ("y", "i4")])
+
+
+def references(file: h5py.File, _: Path) -> None:
+    file["a"] = np.array([file.ref], h5py.ref_dtype)
+
+
+def unwritten(file: h5py.File, _: Path) -> None:
+    file.create_dataset("a", (2**50,), "f4")
+
+
+def big_endian(file: h5py.File, _: Path) -> None:
+    file["a"] = np.ones(3, ">f4")
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "fact"),
+    [
+        (soft, UnsafeFile, "'a' in this HDF5 file is a link to something else."),
+        (external_link, UnsafeFile, "'a' in this HDF5 file is a link to something else."),
+        (external_numbers, UnsafeFile, "The numbers of 'a' are in another file."),
+        (view, UnsafeFile, "'a' is a view on arrays elsewhere."),
+        (circle, CorruptFile, "This HDF5 file cannot be read."),
+        (two_names, CorruptFile, "This HDF5 file cannot be read."),
+        (compressed, CorruptFile, "The numbers of 'a' are stored in chunks, which may be"),
+        (unwritten, CorruptFile, "The numbers of 'a' are stored nowhere"),
+        (records, CorruptFile, "'a' has a type that is not read here."),
+        (references, CorruptFile, "'a' has a type that is not read here."),
+        (big_endian, CorruptFile, "'a' has a type that is not read here."),
+    ],
+)
+@pytest.mark.parametrize("oldest", ["earliest", "v110"])
+def test_error_what_leads_elsewhere_or_is_not_numbers(
+    tmp_path: Path,
+    make: Callable[[h5py.File, Path], None],
+    error: type[VitConvertError],
+    fact: str,
+    oldest: str,
+) -> None:
+    with h5py.File(tmp_path / "secret", "w") as file:
+        file["x"] = np.ones(3, "f4")
+    with h5py.File(tmp_path / "x", "w", libver=(oldest, "latest")) as file:
+        make(file, tmp_path)
+    with pytest.raises(error) as caught:
+        open_container(tmp_path / "x")
+    assert caught.value.fact.startswith(fact)
+
+
+def test_the_whole_message_for_compressed_arrays(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x", "w") as file:
+        compressed(file, tmp_path)
+    with pytest.raises(CorruptFile) as error:
+        open_container(tmp_path / "x")
+    assert str(error.value) == (
+        "error: corrupt-file\n"
+        "  The numbers of 'a' are stored in chunks, which may be compressed.\n"
+        f"  file  {tmp_path / 'x'}\n"
+        "  hint: h5repack -l CONTI -f NONE IN OUT (of HDF5's tools) stores it so that it is read"
+        " here."
+    )
+
+
+def test_a_damaged_description_is_noticed(tmp_path: Path) -> None:
+    write_hdf5(tmp_path / "x", {"a/b": torch.ones(3)})
+    data = bytearray((tmp_path / "x").read_bytes())
+    place = data.index(b"OHDR") + 12
+    data[place] ^= 4
+    (tmp_path / "x").write_bytes(data)
+    with pytest.raises(CorruptFile) as error:
+        open_container(tmp_path / "x")
+    assert error.value.evidence["problem"] == "a checksum is that of other bytes"
+
+
+def test_the_task_beside_a_backbone_is_read_along(tmp_path: Path) -> None:
+    backbone, task = tmp_path / "model.weights.h5", tmp_path / "task.weights.h5"
+    write_hdf5(backbone, {"layers/a/vars/0": torch.ones(3)})
+    write_hdf5(task, {"layers/dense/vars/0": torch.zeros(2)})
+    with open_container(backbone) as container:
+        assert container.files == (backbone, task)
+        assert container.read("layers/dense/vars/0").tolist() == [0, 0]
+        assert container.read("layers/a/vars/0").tolist() == [1, 1, 1]
+        assert container.notes
+    with open_container(task) as container:
+        assert list(container.manifest) == ["layers/dense/vars/0"]
+    write_hdf5(task, {"layers/a/vars/0": torch.zeros(2)})
+    with pytest.raises(CorruptFile, match="Two files of these weights have 'layers/a/vars/0'"):
+        open_container(backbone)
+
+
+def test_names_lose_the_model_that_all_of_them_have(tmp_path: Path) -> None:
+    names = ["vit/tf_model_2/vit/a:0", "head/tf_model_2/head/b:0"]
+    write_hdf5(tmp_path / "x", dict.fromkeys(names, torch.ones(1)))
+    with open_container(tmp_path / "x") as container:
+        assert set(container.manifest) == {"vit/a:0", "head/b:0"}
+        assert "tf_model_2" in container.notes[0]
+    write_hdf5(tmp_path / "x", dict.fromkeys([*names, "head/other/head/c:0"], torch.ones(1)))
+    with open_container(tmp_path / "x") as container:
+        assert "vit/tf_model_2/vit/a:0" in container.manifest
+
+
+def keras_archive(path: Path, config: bytes, method: int = zipfile.ZIP_STORED) -> Path:
+    write_hdf5(path.with_suffix(".h5"), {"layers/a/vars/0": torch.arange(3)})
+    with zipfile.ZipFile(path, "w", method) as archive:
+        archive.writestr("config.json", config)
+        archive.write(path.with_suffix(".h5"), "model.weights.h5")
+    return path
+
+
+def test_a_keras_file_is_its_weights_and_its_configuration(tmp_path: Path) -> None:
+    with open_container(keras_archive(tmp_path / "x.keras", b'{"class_name": "A"}')) as container:
+        assert container.format == "keras"
+        assert container.config == {"class_name": "A"}
+        assert container.read("layers/a/vars/0").tolist() == [0, 1, 2]
+        assert container.places["layers/a/vars/0"].path == tmp_path / "x.keras"
+
+
+@pytest.mark.parametrize(
+    ("config", "method", "fact"),
+    [
+        (b"{", zipfile.ZIP_STORED, "config.json in the archive is not valid JSON."),
+        (b"{}", zipfile.ZIP_DEFLATED, "The weights in this Keras file are compressed, so they"),
+    ],
+)
+def test_error_keras_files(tmp_path: Path, config: bytes, method: int, fact: str) -> None:
+    path = keras_archive(tmp_path / "x.keras", config, method)
+    with pytest.raises(CorruptFile) as error:
+        open_container(path)
+    assert error.value.fact.startswith(fact)

@@ -1,0 +1,242 @@
+"""KerasHub's files: what its models compute, and what it makes of what is written."""
+
+import dataclasses
+import functools
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.packages import keras, keras_hub
+from tests.small_models import relative
+from vitconvert import convert, load_checkpoint, load_model
+from vitconvert.config import ViTConfig
+from vitconvert.errors import MissingFact, NotRepresentable
+from vitconvert.export.targets import choose_target
+from vitconvert.programs import DescribedModel
+
+# Keras warns of NumPy 2, and of inputs that it takes by name.
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+ROUNDING = 2e-5
+SIZES: dict[str, Any] = {"num_layers": 2, "num_heads": 2, "hidden_dim": 12}
+RECTANGLE, SQUARE = (16, 24, 3), (16, 16, 3)
+
+
+def randomised(model: Any) -> Any:
+    """All parameters random; numbers of positions and seeds stay."""
+    rng = np.random.default_rng(0)
+    for weight in model.weights:
+        if "float" in weight.dtype:
+            weight.assign(rng.normal(0, 0.3, weight.shape) + ("gamma" in weight.path))
+    for layer in model._flatten_layers():
+        if hasattr(layer, "position_ids") and "CLIP" in type(layer).__name__:
+            layer.position_ids.assign(np.arange(layer.num_positions)[None])
+    return model
+
+
+def vit(classes: int = 5, head: dict[str, Any] | None = None, **changes: Any) -> Any:
+    sizes = {**SIZES, "image_shape": RECTANGLE, "patch_size": (8, 12), "mlp_dim": 20, **changes}
+    backbone = keras_hub.models.ViTBackbone(**sizes)
+    if classes:
+        backbone = keras_hub.models.ViTImageClassifier(backbone, classes, **(head or {}))
+    return randomised(backbone)
+
+
+def deit(classes: int = 5, **changes: Any) -> Any:
+    sizes = {**SIZES, "image_shape": RECTANGLE, "patch_size": (8, 12), "intermediate_dim": 20}
+    backbone = keras_hub.models.DeiTBackbone(**sizes, **changes)
+    model = keras_hub.models.DeiTImageClassifier(backbone, classes) if classes else backbone
+    return randomised(model)
+
+
+def dinov2(**changes: Any) -> Any:
+    sizes = {**SIZES, "patch_size": 8, "intermediate_dim": 24, "image_shape": SQUARE}
+    sizes |= {"position_embedding_shape": SQUARE, "apply_layernorm": True, **changes}
+    return randomised(keras_hub.models.DINOV2Backbone(**sizes))
+
+
+def pair(kind: str, **changes: Any) -> Any:
+    models = keras_hub.models
+    image = {**SIZES, "patch_size": 8, "intermediate_dim": 20, "image_shape": SQUARE, **changes}
+    text = {"vocabulary_size": 9, "embedding_dim": 8, "max_sequence_length": 4}
+    text |= {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 8}
+    encoder = getattr(models, f"{kind}VisionEncoder")(**image)
+    words = getattr(models, f"{kind}TextEncoder")(**text)
+    projection = {"projection_dim": 10 if kind == "CLIP" else 12}
+    return randomised(getattr(models, f"{kind}Backbone")(encoder, words, **projection))
+
+
+DROPS = {"dropout_rate": 0.1, "attention_dropout": 0.1}
+NO_BIAS = {"use_mha_bias": False, "use_mlp_bias": False, "use_patch_bias": False}
+CASES: dict[str, tuple[str, Callable[[], Any]]] = {
+    "vit": ("keras_vit", functools.partial(vit, num_layers=11, layer_norm_epsilon=1e-4, **DROPS)),
+    "gap": (
+        "keras_vit_pre_logits",
+        functools.partial(vit, head={"pooling": "gap", "intermediate_dim": 7}, **NO_BIAS),
+    ),
+    "no token": (
+        "keras_vit",
+        functools.partial(vit, head={"pooling": "gap"}, use_class_token=False),
+    ),
+    "backbone": ("keras_vit", functools.partial(vit, classes=0)),
+    "deit": ("keras_deit", functools.partial(deit, **DROPS)),
+    "dinov2": ("keras_dinov2", dinov2),
+    "dinov2 registers": ("keras_dinov2_reg", functools.partial(dinov2, num_register_tokens=3)),
+    "dinov2 giant": (
+        "keras_dinov2_reg_swiglu",
+        functools.partial(dinov2, num_register_tokens=3, use_swiglu_ffn=True),
+    ),
+    "dinov2 swiglu": (
+        "keras_dinov2_swiglu",
+        functools.partial(dinov2, use_swiglu_ffn=True, num_layers=1),
+    ),
+    "clip": ("keras_clip", functools.partial(pair, "CLIP", intermediate_activation="gelu")),
+    "siglip": ("keras_siglip", functools.partial(pair, "SigLIP")),
+}
+WRITTEN = ("vit", "gap", "deit")
+
+
+@dataclasses.dataclass(frozen=True)
+class Saved:
+    """A preset, with what its model makes of images."""
+
+    folder: Path
+    model: Any
+    dialect: str
+    images: torch.Tensor
+    output: torch.Tensor
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Saved]:
+    @functools.cache
+    def save(name: str) -> Saved:
+        dialect, make = CASES[name]
+        model = make()
+        folder = tmp_path_factory.mktemp("preset") / name
+        model.save_to_preset(str(folder))
+        if name.startswith("dinov2"):  # it makes its positions when it is loaded
+            model = keras_hub.models.Backbone.from_preset(str(folder))
+        shape = (
+            SQUARE if "dialect" != "" and name.startswith(("dino", "clip", "sig")) else RECTANGLE
+        )
+        images = np.random.default_rng(1).normal(size=(2, *shape)).astype("f4")
+        return Saved(folder, model, dialect, *map(torch.tensor, (images, computed(model, images))))
+
+    return save
+
+
+def computed(model: Any, images: np.ndarray) -> np.ndarray:
+    """Logits, image features, or tokens."""
+    match type(model).__name__:
+        case "CLIPBackbone":
+            return np.array(model.get_vision_embeddings(images))
+        case "SigLIPBackbone":
+            return np.array(model.vision_encoder({"images": images}))
+        case "DINOV2Backbone":
+            return np.array(model({"images": images}))
+    return np.array(model(images))
+
+
+@torch.no_grad()
+def ours(model: Any, case: Saved) -> torch.Tensor:
+    images = case.images.permute(0, 3, 1, 2)
+    return (model.forward_features if case.output.ndim == 3 else model)(images)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_preset_computes_what_keras_hub_does(name: str, saved: Callable[[str], Saved]) -> None:
+    case = saved(name)
+    checkpoint = load_checkpoint(case.folder)
+    assert checkpoint.dialect == case.dialect
+    assert relative(ours(load_model(case.folder), case), case.output) <= ROUNDING
+    assert relative(ours(load_model(case.folder, fast=True), case), case.output) <= ROUNDING
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_preset_comes_back_byte_for_byte(
+    name: str, saved: Callable[[str], Saved], tmp_path: Path
+) -> None:
+    case = saved(name)
+    # HF holds all but the layer before the head and the mean of all tokens.
+    done = convert(case.folder, to="vit" if name == "gap" else "hf", output=tmp_path / "ours")
+    assert done.parity.verdict == "equal"
+    done = convert(tmp_path / "ours", to="keras_hub", output=tmp_path / "back")
+    (opened,) = done.opened
+    assert (opened.consumer, done.target_dialect) == ("keras_hub", case.dialect)
+    assert opened.relative <= ROUNDING
+    theirs = keras_hub.models.ImageClassifier.from_preset(str(tmp_path / "back"))
+    again = computed(theirs, case.images.numpy())
+    assert np.abs(again - case.output.numpy()).max() < 1e-5
+    before, after = (load_checkpoint(d).weights.container for d in (case.folder, tmp_path / "back"))
+    state = ("optimizer/", "seed_generator/")
+    names = {n for n in before.manifest if not any(part in n for part in state)}
+    assert set(after.manifest) == names
+    assert all(torch.equal(before.read(n), after.read(n)) for n in names)
+    named = ("backbone", "name")  # a name counts the models of a process
+    for file in ("config.json", "task.json"):
+        theirs, back = (
+            json.loads((d / file).read_text())["config"] for d in (case.folder, tmp_path / "back")
+        )
+        kept = {key: value for key, value in theirs.items() if key in back and key not in named}
+        assert kept == {k: v for k, v in back.items() if k not in named}
+
+
+def test_files_of_the_whole_model(saved: Callable[[str], Saved], tmp_path: Path) -> None:
+    case = saved("gap")
+    case.model.save(tmp_path / "x.keras")
+    found = load_model(tmp_path / "x.keras")
+    assert relative(ours(found, case), case.output) <= ROUNDING
+    assert load_checkpoint(tmp_path / "x.keras").weights.container.format == "keras"
+    case.model.save_weights(tmp_path / "x.weights.h5")
+    told = {"image_size": (16, 24), "pooling": "avg"}
+    found = load_model(tmp_path / "x.weights.h5", overrides=told)
+    assert relative(ours(found, case), case.output) <= ROUNDING
+
+
+def test_a_backbone_alone_and_what_is_asked(saved: Callable[[str], Saved], tmp_path: Path) -> None:
+    done = convert(saved("backbone").folder, to="keras_hub", output=tmp_path / "back")
+    assert done.opened[0].relative <= ROUNDING
+    assert not (tmp_path / "back" / "task.json").exists()
+    shutil.copy(saved("dinov2").folder / "model.weights.h5", tmp_path)
+    with pytest.raises(MissingFact) as error:
+        load_checkpoint(tmp_path / "model.weights.h5")
+    assert "num_registers" in error.value.details[0]
+
+
+def test_error_positions_that_a_model_built_anew_has(tmp_path: Path) -> None:
+    size = {**SIZES, "patch_size": 8, "intermediate_dim": 20, "image_shape": SQUARE}
+    keras_hub.models.CLIPVisionEncoder(**size).save_to_preset(str(tmp_path / "x"))
+    with pytest.raises(NotRepresentable, match="ignored because it is always the same"):
+        load_model(tmp_path / "x")
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("dinov2", "is read, and not written"), ("clip", "is read, and not written")],
+)
+def test_error_what_is_only_read(
+    name: str, reason: str, saved: Callable[[str], Saved], tmp_path: Path
+) -> None:
+    with pytest.raises(NotRepresentable) as error:
+        convert(saved(name).folder, to="keras_hub", output=tmp_path / "x", verify=False)
+    told = [error.value.fact, *error.value.details]
+    assert any(reason in line for line in told)
+    assert convert(saved(name).folder, to="hf", output=tmp_path / "y").parity.skipped
+
+
+def test_error_functions_without_a_place(saved: Callable[[str], Saved], tmp_path: Path) -> None:
+    source = load_checkpoint(saved("vit").folder)
+    for change in ({"activation": "gelu_tanh"}, {"norm_bias": False}, {"fc_norm": True}):
+        config: ViTConfig = source.config.replace(**change)
+        with pytest.raises(NotRepresentable):
+            choose_target("keras_hub", DescribedModel(config=config))
+
+
+def test_keras_computes_by_itself() -> None:
+    assert keras.backend.backend() == "numpy"

@@ -1,0 +1,145 @@
+"""Text towers on their way from one project's files to another's, beside the image tower."""
+
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vitconvert.checkpoint import Checkpoint
+from vitconvert.checkpoint.text_tower import Text
+from vitconvert.containers import Content, TensorInfo, content_of
+from vitconvert.conversion.plan import compose
+from vitconvert.conversion.target import Target
+from vitconvert.conversion.text_tower import TextTarget, merged
+from vitconvert.documents import read_bytes
+from vitconvert.errors import CorruptFile, SourceError
+from vitconvert.export.stream import stream
+
+if TYPE_CHECKING:
+    import torch
+
+_MOST_BYTES = 2**28  # of a file of a tokenizer; 34 MB is Gemma's, which SigLIP 2 has
+_OPENAIS = 49408  # ids of OpenAI's tokenizer, which open_clip has built in
+# What chooses code or weights, says again what is said elsewhere, or is of another release.
+_NOT_KEPT = ("auto_map", "quantization_config", "torch_dtype", "transformers_version")
+
+
+def with_text(source: Checkpoint, target: Target) -> Checkpoint:
+    """The checkpoint with the accounts of its text tower: carried, or why it is left behind."""
+    text, ledger = source.text, source.ledger
+    if text is not None and target.text is not None:
+        note = f"the text tower is carried: {text.config}; vitconvert computes the image side only"
+        again = (name for name in target.text.numbers if name in ledger.ignored)
+        ledger = ledger.with_carried((*text.keys, *again))
+        return replace(source, ledger=replace(ledger, notes=(*ledger.notes, note)))
+    no_place = target.left or f"{target.table.title} has no place for one"
+    why = source.text_problem or (no_place if text else "")
+    notes = (f"the text tower is left behind: {why}",) if why else ()
+    return replace(source, text=None, ledger=replace(ledger, notes=(*ledger.notes, *notes)))
+
+
+def without_text(source: Checkpoint) -> Checkpoint:
+    """The image tower alone, as it is asked for."""
+    return replace(source, text=None, text_problem="as you asked" if source.text else "")
+
+
+def with_tokenizer(source: Checkpoint) -> Checkpoint:
+    """The checkpoint whose text tower says that its tokenizer lies beside it.
+
+    open_clip takes files of a tokenizer only where its configuration names one, whatever the name.
+    """
+    text = source.text
+    if text is None or text.config.tokenizer or text.config.vocab_size == _OPENAIS:
+        return source
+    if not source.located.tokenizer:
+        return source
+    located = source.located
+    name = located.repo or located.name or "beside"
+    return replace(source, text=replace(text, config=replace(text.config, tokenizer=name)))
+
+
+def text_contents(target: TextTarget, text: Text) -> dict[str, Content]:
+    """Every tensor of a text tower in the target: bytes of the file, where nothing is cast."""
+    moved = None
+    if text.dtype is None:
+        moved = stream(compose(text.plan, target.plan), text.container, text.prefix)
+    contents = moved or {n: content_of(n, t) for n, t in _materialised(target, text).items()}
+    return contents | {name: number_content(n) for name, n in target.numbers.items()}
+
+
+def _materialised(target: TextTarget, text: Text) -> "dict[str, torch.Tensor]":
+    from vitconvert.conversion.materialise import materialise
+
+    ours = materialise(text.plan, text.read)
+    return materialise(target.plan, ours.__getitem__)
+
+
+def text_infos(target: TextTarget, text: Text) -> dict[str, TensorInfo]:
+    """Dtype and shape of what `text_contents` writes, from headers alone."""
+    cast = text.dtype and str(text.dtype).removeprefix("torch.")
+    manifest, found = text.container.manifest, {}
+    for assembly in compose(text.plan, target.plan).assemblies:
+        source = next(piece.source for piece in assembly.pieces if piece.source)
+        dtype = cast or manifest[text.prefix + source].dtype
+        found[assembly.target] = TensorInfo(dtype=dtype, shape=target.plan.shape(assembly))
+    return found | {name: number_content(n).info for name, n in target.numbers.items()}
+
+
+def number_content(number: int) -> Content:
+    """A whole number as a tensor."""
+    return Content(info=TensorInfo(dtype="int64", shape=()), chunks=partial(_bytes_of, number))
+
+
+def _bytes_of(number: int, _room: object) -> Iterator[memoryview]:
+    yield memoryview(struct.pack("<q", number))
+
+
+def whole_configuration(
+    source: Checkpoint, target: Target, written: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """What is written of both towers, on top of what the source says in the same words.
+
+    A file of the same kind keeps what plays no part here: how texts are made ready, for instance.
+    """
+    same = source.text and target.text and source.text.table is target.text.table
+    if not same or source.table is not target.table:
+        return written
+    return merged(_kept(source.companions.whole_config), written)
+
+
+def _kept(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: _kept(value) if isinstance(value, Mapping) else value
+        for key, value in config.items()
+        if not key.startswith("_") and not key.endswith("_config_dict") and key not in _NOT_KEPT
+    }
+
+
+def copy_tokenizer(source: Checkpoint, directory: Path) -> None:
+    """Copy them as they are.
+
+    Raises:
+        SourceError: One cannot be read, or is a link to somewhere else: what is copied may be
+            published, and a link in somebody's folder chooses no file of this machine.
+        CorruptFile: One is larger than any tokenizer.
+    """
+    for path in source.located.tokenizer:
+        _check_place(path)
+        try:
+            (directory / path.name).write_bytes(read_bytes(path, _MOST_BYTES))
+        except ValueError as error:
+            raise CorruptFile(f"{path.name} is no tokenizer: {error}.") from None
+
+
+def _check_place(path: Path) -> None:
+    """A file of its folder, or of the Hub's cache, whose folders are links into their blobs."""
+    folder = path.parent.resolve()
+    place = path.resolve().parent
+    if place not in (folder, folder.parent.parent / "blobs"):
+        raise SourceError(
+            f"{path.name} is a link that leads out of its folder.",
+            evidence={"file": path, "leads to": path.resolve()},
+            hint="put the file itself there, or leave the texts behind: --image-only.",
+        )

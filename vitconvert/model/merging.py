@@ -1,0 +1,79 @@
+"""Squares of neighbouring patches become one token each, after the blocks.
+
+What vision-language models do before the language model reads: DeepSeek's aligner and Qwen3-VL's
+merger project a square's channels by an MLP, Gemma 4 takes their mean. Operations and their order
+are those of timm 1.0.31 (`deepseek_vit.py`, `qwen3_vit.py`, `gemma4_vit.py`).
+
+Letters: B images, N patches, D width, R patches down or across a square, M squares.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitconvert.config import ViTConfig
+from vitconvert.model.layers import linear
+
+
+class MlpMerger(nn.Module):
+    """An MLP reads the channels of all patches of a square, row by row.
+
+    Squares at the edges are filled up with zeros, where a model allows such grids (DeepSeek).
+    """
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.config = config
+        inputs = config.merge_size**2 * config.embed_dim
+        self.fc1 = linear(inputs, config.merge_mlp_dim)
+        self.fc2 = linear(config.merge_mlp_dim, config.merge_dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, N, D) to (B, M, merge_dim)."""
+        side, D = self.config.merge_size, x.shape[-1]
+        rows, columns = self.config.grid_size
+        grid = x.reshape(-1, rows, columns, D)
+        grid = F.pad(grid, (0, 0, 0, -columns % side, 0, -rows % side))
+        down, across = -(-rows // side), -(-columns // side)
+        squares = grid.reshape(-1, down, side, across, side, D).transpose(2, 3)
+        squares = squares.reshape(-1, down * across, side * side * D)
+        merged: Tensor = self.fc2(F.gelu(self.fc1(squares)))
+        return merged
+
+
+class MeanMerger(nn.Module):
+    """The mean of a square, times the root of the width, and then perhaps standardised."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.config = config
+        standard = config.merge_standard
+        self.std_bias = nn.Parameter(torch.empty(config.embed_dim)) if standard else None
+        self.std_scale = nn.Parameter(torch.empty(config.embed_dim)) if standard else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, N, D) to (B, M, D); unchanged in a model that only keeps the numbers."""
+        if not self.config.merge_size:
+            return x
+        # A product with a matrix of ones and zeros, as there, so that sums round alike.
+        mean = self._shares(x.device).expand(x.shape[0], -1, -1).transpose(1, 2) @ x.float()
+        merged: Tensor = mean.to(x.dtype) * x.shape[-1] ** 0.5
+        if self.std_bias is None or self.std_scale is None:
+            return merged
+        return torch.mul(merged - self.std_bias, self.std_scale)
+
+    def _shares(self, device: torch.device) -> Tensor:
+        """(1, N, M) float32: what each patch gives to each square."""
+        side = self.config.merge_size
+        rows, columns = (torch.arange(n, device=device) // side for n in self.config.grid_size)
+        across = self.config.grid_size[1] // side
+        square = (rows[:, None] * across + columns).flatten()
+        squares = torch.arange(across * (self.config.grid_size[0] // side), device=device)
+        return (square[None, :, None] == squares).float() / side**2
+
+
+def merger_of(config: ViTConfig) -> nn.Module:
+    """What merges patches; an identity for most ViTs."""
+    if not config.merge_size and not config.merge_standard:
+        return nn.Identity()
+    return MlpMerger(config) if config.merge_mlp else MeanMerger(config)

@@ -1,0 +1,144 @@
+"""Attention within windows, and relative positions of rows and of columns that q meets.
+
+Li et al., ViTDet, https://arxiv.org/abs/2203.16527; Kirillov et al., "Segment Anything",
+https://arxiv.org/abs/2304.02643. Operations and their order are those of timm 1.0.31
+(`vision_transformer_sam.py`).
+
+Letters: B images, N patches, D width, H heads, K width of a head, W windows of an image, n patches
+of a window, those of its padding too.
+"""
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitconvert.config import ViTConfig
+from vitconvert.model.blocks import NO_POSITIONS, Attention, Block, TokenPositions
+
+
+class WindowedAttention(Attention):
+    """Attention of the patches of a window to each other, or of all of them in a global block.
+
+    Windows that the grid does not fill are filled with zeros, which take part in the attention.
+    """
+
+    def __init__(self, config: ViTConfig, layer: int) -> None:
+        super().__init__(config, layer)
+        self.image_grid, self.grid = config.grid_size, config.attended_grid(layer)
+        self.side = config.window_size if layer in config.window_blocks else None
+        self.rel_pos_h: nn.Parameter | None = None
+        self.rel_pos_w: nn.Parameter | None = None
+        if config.decomposed_positions:
+            rows, columns = (2 * side - 1 for side in self.grid)
+            self.rel_pos_h = nn.Parameter(torch.empty(rows, config.head_dim))
+            self.rel_pos_w = nn.Parameter(torch.empty(columns, config.head_dim))
+
+    def forward(
+        self, x: Tensor, head_mask: Tensor | None = None, positions: TokenPositions = NO_POSITIONS
+    ) -> Tensor:
+        """(B, N, D) to (B, N, D)."""
+        return self._joined(super().forward(self._cut(x), head_mask, positions))
+
+    def whole_probabilities(self, x: Tensor, positions: TokenPositions) -> Tensor:
+        """(B, N, D) to (B, H, N, N), zero between windows.
+
+        What patches attend to the padding of their window is left out.
+        """
+        found = self.probabilities(self.project(self._cut(x)), positions)
+        if self.side is None:
+            return found
+        B, N, _ = x.shape
+        H, n, _ = found.shape[1:]
+        numbers = torch.arange(1, N + 1, dtype=x.dtype, device=x.device)
+        places = self._cut(numbers.view(1, N, 1))[..., 0].long()  # (W, n), 0 for padding
+        whole = found.new_zeros(B, H, N + 1, N + 1)
+        of_windows = found.reshape(B, -1, H, n, n).transpose(1, 2)  # (B, H, W, n, n)
+        whole[:, :, places[:, :, None], places[:, None, :]] = of_windows
+        return whole[:, :, 1:, 1:]
+
+    def _bias(self, q: Tensor, _positions: TokenPositions) -> Tensor | None:
+        """(B, H, n, K) to (B, H, n, n): q, not scaled, times the vectors of all offsets."""
+        if self.rel_pos_h is None or self.rel_pos_w is None:
+            return None
+        B, H, n, K = q.shape
+        grid = q.reshape(B * H, *self.grid, K)
+        down = torch.einsum("bhwc,hkc->bhwk", grid, _by_offset(self.rel_pos_h))
+        across = torch.einsum("bhwc,wkc->bhwk", grid, _by_offset(self.rel_pos_w))
+        bias = down[..., None] + across[..., None, :]  # (B*H, rows, columns, rows, columns)
+        return bias.reshape(B, H, n, n)
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+        # As there, images and heads are one dimension: torch then takes another path on a CPU.
+        flat = (None if part is None else part.flatten(0, 1) for part in (q, k, v, bias))
+        read = super()._attend(*cast("Sequence[Tensor]", tuple(flat)))
+        return read.reshape(q.shape)
+
+    def _cut(self, x: Tensor) -> Tensor:
+        """(B, N, D) to (B*W, n, D)."""
+        if self.side is None:
+            return x
+        B, _, D = x.shape
+        (rows, columns), side = self.image_grid, self.side
+        down, across = -(-rows // side), -(-columns // side)
+        grid = x.reshape(B, rows, columns, D)
+        grid = F.pad(grid, (0, 0, 0, across * side - columns, 0, down * side - rows))
+        windows = grid.reshape(B, down, side, across, side, D).transpose(2, 3)
+        return windows.reshape(-1, side * side, D)
+
+    def _joined(self, windows: Tensor) -> Tensor:
+        """(B*W, n, D) to (B, N, D)."""
+        if self.side is None:
+            return windows
+        (rows, columns), side = self.image_grid, self.side
+        down, across = -(-rows // side), -(-columns // side)
+        D = windows.shape[-1]
+        grid = windows.reshape(-1, down, across, side, side, D).transpose(2, 3)
+        grid = grid.reshape(-1, down * side, across * side, D)[:, :rows, :columns]
+        return grid.reshape(-1, rows * columns, D)
+
+
+def _by_offset(vectors: Tensor) -> Tensor:
+    """(2 S - 1, K) to (S, S, K): of each row or column of q to each of k."""
+    places = torch.arange((len(vectors) + 1) // 2, device=vectors.device)
+    return vectors[places[:, None] - places + len(places) - 1]
+
+
+class WindowedBlock(Block):
+    """A block whose attention is `WindowedAttention`."""
+
+    def __init__(self, config: ViTConfig, layer: int) -> None:
+        super().__init__(config, layer)
+        self.attn: WindowedAttention = WindowedAttention(config, layer)
+
+    def probabilities(self, x: Tensor, positions: TokenPositions) -> Tensor:
+        """(B, N, D) to (B, H, N, N)."""
+        return self.attn.whole_probabilities(x if self.post else self.norm1(x), positions)
+
+
+class Neck(nn.Sequential):
+    """SAM's neck: a convolution of each patch, one of its neighbours too, a norm after each.
+
+    Its norms have an eps of their own in timm, transformers and segment-anything.
+    """
+
+    def __init__(self, config: ViTConfig) -> None:
+        channels = config.neck_dim
+        super().__init__(
+            nn.Conv2d(config.embed_dim, channels, 1, bias=False),
+            nn.LayerNorm(channels, 1e-6),
+            nn.Conv2d(channels, channels, 3, padding=1, bias=False),
+            nn.LayerNorm(channels, 1e-6),
+        )
+        self.grid = config.grid_size
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, N, D) to (B, N, neck_dim)."""
+        first, first_norm, second, second_norm = self
+        B, _, D = x.shape
+        x = first(x.reshape(B, *self.grid, D).permute(0, 3, 1, 2))
+        x = second(first_norm(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2))
+        tokens: Tensor = second_norm(x.permute(0, 2, 3, 1)).flatten(1, 2)
+        return tokens

@@ -1,0 +1,53 @@
+"""What transformers' towers for images of any shape read instead of images, and give."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def gemma4_inputs(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
+    """What the processor of Gemma 4 makes of images: flattened patches, (channel y x), and (x, y).
+
+    transformers 5.23, `image_processing_gemma4.py`.
+    """
+    config: Any = model.config
+    side = config.patch_size
+    B, C, height, width = images.shape
+    rows, columns = height // side, width // side
+    grid = images.reshape(B, C, rows, side, columns, side).permute(0, 2, 4, 1, 3, 5)
+    y, x = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
+    places = torch.stack((x, y), dim=-1).flatten(0, 1)
+    return {
+        "pixel_values": grid.reshape(B, rows * columns, C * side * side),
+        "pixel_position_ids": places.expand(B, -1, -1),
+    }
+
+
+def qwen3_inputs(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
+    """What the processor of Qwen3-VL makes of images: patches, (channel frame y x), in squares.
+
+    transformers 5.23, `image_processing_qwen2_vl.py`: squares of patches that are merged follow one
+    another.
+    """
+    config: Any = model.config
+    side, merged, frames = config.patch_size, config.spatial_merge_size, config.temporal_patch_size
+    B, C, height, width = images.shape
+    rows, columns = height // side, width // side
+    grid = images.reshape(B, C, rows // merged, merged, side, columns // merged, merged, side)
+    patches = grid.permute(0, 2, 5, 3, 6, 1, 4, 7).flatten(0, 4)[:, :, None]
+    return {
+        "hidden_states": patches.expand(-1, -1, frames, -1, -1).flatten(1),
+        "grid_thw": torch.tensor([[1, rows, columns]] * B),
+    }
+
+
+def of_two_frames(kernel: Tensor) -> Tensor:
+    """A kernel of images as one of the same frame twice: (D, C, y, x) to (D, C, 2, y, x)."""
+    return torch.stack((kernel, torch.zeros_like(kernel)), dim=2)
+
+
+def of_each_image(model: nn.Module, output: Tensor, images: Tensor) -> Tensor:
+    """What a class gives; of these two, the tokens of all images come one after another."""
+    joined = type(model).__name__ in ("Gemma4VisionModel", "Qwen3VLVisionModel")
+    return output.reshape(len(images), -1, output.shape[-1]) if joined else output
