@@ -36,6 +36,12 @@ PROOF = {
     "sam": "segment-anything",
     "vitdet": "not verified; outputs of transformers' port",
     "deepseek": "not verified; outputs of timm's model, which reads its files",
+    "mmpretrain": "mmpretrain",
+    "mmseg": "not verified; names of its own model",
+    **dict.fromkeys(
+        ("aimv2", "beit3", "eva", "mobileclip", "pe", "sapiens2"),
+        "timm, whose own loader reads these names",
+    ),
     "vit": "itself",
 }
 

@@ -18,6 +18,8 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from tests.originals import spelling_of_others as others
+from tests.originals.make_mmpretrain_files import FOLDER
 from tests.originals.spelling import (
     HEADS,
     PATCHES,
@@ -147,6 +149,11 @@ def write_torch(folder: Path, tensors: Callable[[], Any]) -> Path:
         randomised(made).state_dict() if isinstance(made, nn.Module) else made, folder / "m.pt"
     )
     return folder / "m.pt"
+
+
+def write_mmpretrain(folder: Path) -> Path:
+    folder.mkdir()
+    return Path(shutil.copy(FOLDER / "plain.pth", folder))
 
 
 def jeonsworld_vit() -> dict[str, torch.Tensor]:
@@ -315,6 +322,32 @@ SOURCES: Mapping[str, Source] = {
     "dinov3": Source(title="ViT", write=partial(write_torch, tensors=keyless), stated=STATED),
     "deit3": Source(
         title="ViT", write=partial(write_torch, tensors=deit3), stated=STATED, dialect="deit3"
+    ),
+    "mmpretrain": Source(
+        title="VisionTransformer", write=write_mmpretrain, stated={"num_heads": 2}
+    ),
+    "mmseg": Source(
+        title="VisionTransformer",
+        write=partial(write_torch, tensors=lambda: {"state_dict": others.mmseg()}),
+        stated=STATED,
+    ),
+    "eva": Source(title="EVA-02", write=partial(write_torch, tensors=others.eva02), stated=STATED),
+    "sapiens2": Source(
+        title="ViT",
+        write=partial(write_torch, tensors=others.sapiens2),
+        stated=STATED | {"image_size": (24, 24)},
+    ),
+    "aimv2": Source(title="ViT", write=partial(write_torch, tensors=others.aimv2), stated=STATED),
+    "mobileclip": Source(
+        title="ViT", write=partial(write_torch, tensors=others.mobileclip), stated=STATED
+    ),
+    "pe": Source(
+        title="PE-Core",
+        write=partial(write_torch, tensors=partial(others.perception, side=24)),
+        stated=STATED,
+    ),
+    "beit3": Source(
+        title="classifier", write=partial(write_torch, tensors=others.beit3), stated=STATED
     ),
     "mae": Source(
         title="pre-training",
