@@ -37,6 +37,7 @@ LETTERS = {
     "vit-pytorch": "l",
     "open_clip": "o",
     "keras_hub": "k",
+    "segment-anything": "g",
     # These compute nothing.
     "torch.load": "p",
     "numpy.load": "n",
