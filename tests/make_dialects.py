@@ -13,6 +13,9 @@ BEGIN, END = "<!-- dialects: written by tests/make_dialects.py -->", "<!-- end o
 PROOF = {
     "timm": "timm",
     "hf": "transformers",
+    "hf_flax": "not verified; outputs of transformers 4's Flax classes",
+    "llama_cpp": "not verified; outputs of transformers from the same weights",
+    "mlx_image": "mlx-image",
     "hf_tf": "outputs of transformers 4, which loads what is written",
     "keras_hub": "KerasHub",
     "vit_keras": "outputs of its own model, which loads what is written",
@@ -30,9 +33,15 @@ PROOF = {
     "mae": "not verified; outputs of its own model",
     "msn": "not verified; outputs of its own model",
     "moco_v3": "not verified; outputs of its own model",
-    "sam": "outputs of segment-anything",
-    "vitdet": "not verified; outputs of its own model",
+    "sam": "segment-anything",
+    "vitdet": "not verified; outputs of transformers' port",
     "deepseek": "not verified; outputs of timm's model, which reads its files",
+    "mmpretrain": "mmpretrain",
+    "mmseg": "not verified; names of its own model",
+    **dict.fromkeys(
+        ("aimv2", "beit3", "eva", "mobileclip", "pe", "sapiens2"),
+        "timm, whose own loader reads these names",
+    ),
     "vit": "itself",
 }
 

@@ -5,6 +5,7 @@ hand from their sources.
 """
 
 import json
+import shutil
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,8 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from tests.originals import spelling_of_others as others
+from tests.originals.make_mmpretrain_files import FOLDER
 from tests.originals.spelling import (
     HEADS,
     PATCHES,
@@ -117,13 +120,6 @@ def write_naflex(folder: Path) -> Path:
     return folder
 
 
-def write_relpos(folder: Path) -> Path:
-    sizes = {"img_size": 48, "embed_dim": 48, "depth": 11, "num_heads": 3}
-    model = timm.create_model("vit_relpos_medium_patch16_cls_224", num_classes=7, **sizes)
-    timm.models.save_for_hf(randomised(model), str(folder), model_args=sizes)
-    return folder
-
-
 def sam() -> dict[str, torch.Tensor]:
     """Whole, as published: the image encoder beside the others."""
     tensors = prefixed("image_encoder.", randomised(image_encoder()).state_dict())
@@ -153,6 +149,11 @@ def write_torch(folder: Path, tensors: Callable[[], Any]) -> Path:
         randomised(made).state_dict() if isinstance(made, nn.Module) else made, folder / "m.pt"
     )
     return folder / "m.pt"
+
+
+def write_mmpretrain(folder: Path) -> Path:
+    folder.mkdir()
+    return Path(shutil.copy(FOLDER / "plain.pth", folder))
 
 
 def jeonsworld_vit() -> dict[str, torch.Tensor]:
@@ -218,6 +219,25 @@ def moco_v3() -> dict[str, dict[str, torch.Tensor]]:
     return {"state_dict": prefixed("module.base_encoder.", filled(meta_vit()))}
 
 
+def write_flax(folder: Path) -> Path:
+    """Hugging Face's Flax classes do not stand beside transformers 5: a file that they wrote."""
+    return Path(shutil.copytree(Path(__file__).parent / "flax" / "files" / "vit", folder))
+
+
+def write_mmproj(folder: Path) -> Path:
+    from tests.llama_cpp import writing
+
+    folder.mkdir()
+    return writing.write(folder / "mmproj.gguf", writing.clip(), writing.F32)
+
+
+def write_mlx(folder: Path) -> Path:
+    from tests.mlx import making
+
+    folder.mkdir()
+    return making.saved(folder / "model.safetensors", making.made())
+
+
 SOURCES: Mapping[str, Source] = {
     "timm": Source(title="ViT", write=write_timm),
     "timm NaFlex": Source(title="NaFlexVit at the size of its positions", write=write_naflex),
@@ -255,7 +275,6 @@ SOURCES: Mapping[str, Source] = {
         write=partial(unpacked, archive="keras_hub/vit_keras.zip", member="plain.weights.h5"),
         stated={"num_heads": 2, "image_size": (16, 24)},
     ),
-    "timm RelPos": Source(title="VisionTransformerRelPos", write=write_relpos),
     "hf Gemma 4": Source(
         title="Gemma4VisionModel",
         write=partial(
@@ -268,6 +287,9 @@ SOURCES: Mapping[str, Source] = {
         ),
         stated={"image_size": (24, 24)},
     ),
+    "hf_flax": Source(title="FlaxViTForImageClassification", write=write_flax),
+    "llama_cpp": Source(title="CLIP's tower", write=write_mmproj),
+    "mlx_image": Source(title="VisionTransformer", write=write_mlx, stated=STATED),
     "jax": Source(
         title="published .npz files",
         write=partial(
@@ -301,6 +323,32 @@ SOURCES: Mapping[str, Source] = {
     "deit3": Source(
         title="ViT", write=partial(write_torch, tensors=deit3), stated=STATED, dialect="deit3"
     ),
+    "mmpretrain": Source(
+        title="VisionTransformer", write=write_mmpretrain, stated={"num_heads": 2}
+    ),
+    "mmseg": Source(
+        title="VisionTransformer",
+        write=partial(write_torch, tensors=lambda: {"state_dict": others.mmseg()}),
+        stated=STATED,
+    ),
+    "eva": Source(title="EVA-02", write=partial(write_torch, tensors=others.eva02), stated=STATED),
+    "sapiens2": Source(
+        title="ViT",
+        write=partial(write_torch, tensors=others.sapiens2),
+        stated=STATED | {"image_size": (24, 24)},
+    ),
+    "aimv2": Source(title="ViT", write=partial(write_torch, tensors=others.aimv2), stated=STATED),
+    "mobileclip": Source(
+        title="ViT", write=partial(write_torch, tensors=others.mobileclip), stated=STATED
+    ),
+    "pe": Source(
+        title="PE-Core",
+        write=partial(write_torch, tensors=partial(others.perception, side=24)),
+        stated=STATED,
+    ),
+    "beit3": Source(
+        title="classifier", write=partial(write_torch, tensors=others.beit3), stated=STATED
+    ),
     "mae": Source(
         title="pre-training",
         write=partial(write_torch, tensors=lambda: filled(meta_vit() | mae_decoder())),
@@ -321,7 +369,7 @@ SOURCES: Mapping[str, Source] = {
     "vitdet": Source(
         title="a detector's ViT, its positions fitted",
         write=partial(
-            write_torch, tensors=lambda: prefixed("backbone.net.", filled(vitdet_shapes()))
+            write_torch, tensors=lambda: prefixed("backbone.net.", filled(vitdet_shapes(40, 40)))
         ),
     ),
     "deepseek": Source(

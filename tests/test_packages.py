@@ -17,6 +17,7 @@ HEAVY = {name for name, value in vars(packages).items() if isinstance(value, pac
 # Scripts, which a test imports when it runs.
 SCRIPTS = {HERE / "tables" / f"make_{name}.py" for name in ("architectures", "preprocessing")}
 SCRIPTS |= {HERE / "tables" / f"facts_of_{name}.py" for name in ("grids", "windows")}
+SCRIPTS |= {HERE / "flax" / "make_files.py"}
 
 
 def imported(path):

@@ -146,7 +146,7 @@ def load_checkpoint(source: Source, **reading: Unpack[ReadArguments]) -> Checkpo
             adapter_config.json says it: lora_alpha / r.
         rescue: Of a whole model, as torch.save(model, path) writes it, read the tensors as data.
             Nothing is run, and whether the model computes what their names say is not known.
-        dequantise: Compute the weights of a quantised file (bitsandbytes, torchao) in this:
+        dequantise: Compute the weights of a quantised file (bitsandbytes, torchao, GGUF) in this:
             "float32" or "bfloat16".
 
     Raises:

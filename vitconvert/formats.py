@@ -32,6 +32,8 @@ class Format:
         output: Name of the file of weights in an output; "" for a format that is only read.
         sharded: Whether its readers accept several files and an index.
         nested: Whether tensors may lie under a key, with other values beside them.
+        fills: Whether a directory with files of these names is one checkpoint of this format; the
+            first of the standard names is then the file to open.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Format:
     output: str = ""
     sharded: bool = False
     nested: bool = False
+    fills: Callable[[Collection[str]], bool] = _never
 
 
 def _begins_safetensors(start: bytes) -> bool:
@@ -79,6 +82,33 @@ def _begins_hdf5(start: bytes) -> bool:
 
 def _holds_keras(members: Collection[str]) -> bool:
     return {"config.json", "model.weights.h5"} <= set(members)
+
+
+_DCP = b"torch.distributed.checkpoint.metadata"
+
+
+def _begins_dcp(start: bytes) -> bool:
+    """A pickle of torch.distributed.checkpoint.metadata.Metadata, in any protocol since 2."""
+    return start[:1] == b"\x80" and _DCP in start[:64]
+
+
+def _fills_dcp(names: Collection[str]) -> bool:
+    return ".metadata" in names and any(name.endswith(".distcp") for name in names)
+
+
+def _begins_orbax(start: bytes) -> bool:
+    return start.lstrip()[:1] == b"{" and b'"tree_metadata"' in start[:64]
+
+
+def _begins_gguf(start: bytes) -> bool:
+    return start.startswith(b"GGUF")
+
+
+def _begins_msgpack(start: bytes) -> bool:
+    """A map, of 1 to 15 entries or of up to 2^16 or 2^32, whose first key is text."""
+    key = {0xDE: start[3:4], 0xDF: start[5:6]}.get(start[0], start[1:2])
+    is_map = 0x81 <= start[0] <= 0x8F or start[0] in (0xDE, 0xDF)
+    return is_map and (b"\xa0" <= key <= b"\xbf" or key in (b"\xd9", b"\xda"))
 
 
 FORMATS: tuple[Format, ...] = (
@@ -128,6 +158,40 @@ FORMATS: tuple[Format, ...] = (
         suffixes=(".keras",),
         holds=_holds_keras,
     ),
+    Format(
+        name="msgpack",
+        module="vitconvert.containers.msgpack",
+        suffixes=(".msgpack",),
+        standard=("flax_model.msgpack",),
+        begins=_begins_msgpack,
+        output="flax_model.msgpack",
+        sharded=True,
+    ),
+    Format(
+        name="gguf",
+        module="vitconvert.containers.gguf",
+        suffixes=(".gguf",),
+        begins=_begins_gguf,
+        output="mmproj.gguf",
+    ),
+    Format(
+        name="dcp",
+        module="vitconvert.containers.torch.distributed",
+        suffixes=(".distcp",),
+        standard=(".metadata",),
+        begins=_begins_dcp,
+        nested=True,
+        fills=_fills_dcp,
+    ),
+    Format(
+        name="orbax",
+        module="vitconvert.containers.orbax",
+        suffixes=(),
+        standard=("_METADATA",),
+        begins=_begins_orbax,
+        nested=True,
+        fills=lambda names: "_METADATA" in names,
+    ),
 )
 """In the order in which they are preferred where the same weights exist in several."""
 
@@ -137,8 +201,8 @@ JOINED = {"model.weights.h5": "task.weights.h5"}
 KerasHub keeps the head apart from what heads are put on.
 """
 
-FOREIGN_SUFFIXES = (".msgpack", ".onnx", ".gguf", ".tflite", ".ckpt.index", ".pb")
-"""Suffixes of weights in formats that are not read: TensorFlow's, Flax's, ONNX, quantised ones."""
+FOREIGN_SUFFIXES = (".onnx", ".tflite", ".ckpt.index", ".pb")
+"""Suffixes of weights in formats that are not read: TensorFlow's and ONNX."""
 
 
 def written_formats() -> dict[str, Format]:
@@ -151,9 +215,19 @@ def suffixes() -> tuple[str, ...]:
     return tuple(dict.fromkeys(suffix for form in FORMATS for suffix in form.suffixes))
 
 
+def of_directory(names: Collection[str]) -> Format | None:
+    """The format of a directory that is one checkpoint, by the names of its files."""
+    return next((form for form in FORMATS if form.fills(names)), None)
+
+
+def directory_names() -> list[str]:
+    """The names of files that stand for the directory that they are in."""
+    return [form.standard[0] for form in FORMATS if form.fills is not _never]
+
+
 def standard_names() -> list[str]:
     """File names that libraries look for, best first: each name, then its index."""
-    names = (name for form in FORMATS for name in form.standard)
+    names = (name for form in FORMATS if form.fills is _never for name in form.standard)
     return [variant for name in names for variant in (name, name + INDEX)]
 
 

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from vitconvert.containers import open_container, write_safetensors
+from vitconvert.containers import content_of, open_container, write_safetensors
+from vitconvert.containers.gguf.writing import write_gguf
+from vitconvert.containers.msgpack.writing import write_tree
 from vitconvert.containers.npz import write_npz
 from vitconvert.errors import CorruptFile, VitConvertError
 
@@ -22,6 +24,10 @@ def _sample(directory: Path, kind: str) -> bytes:
             write_safetensors(path, tensors, metadata={"format": "pt"})
         case ["npz", *_]:
             write_npz(path, tensors)
+        case ["msgpack"]:
+            write_tree(path, {name: content_of(name, tensors[name]) for name in tensors})
+        case ["gguf"]:
+            write_gguf(path, {name: content_of(name, tensors[name]) for name in tensors}, {"a": 1})
         case ["torch", "legacy"]:
             torch.save(checkpoint, path, _use_new_zipfile_serialization=False)
         case ["torch", *_]:
@@ -36,6 +42,7 @@ def _sample(directory: Path, kind: str) -> bytes:
 
 
 KINDS = ["safetensors", "npz", "npz deflated", "torch", "torch legacy", "torch deflated"]
+KINDS += ["msgpack", "gguf"]
 
 
 def _read_all(path: Path, data: bytes) -> None:

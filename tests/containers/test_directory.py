@@ -8,7 +8,6 @@ import torch
 import torch.distributed.checkpoint as dcp
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from vitconvert.containers import open_container, weights_in
 from vitconvert.errors import SourceError
@@ -31,7 +30,7 @@ from vitconvert.sources.choosing import choose_weights
             ["mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_optim_states.pt"],
             "mp_rank_00_model_states.pt",
         ),
-        (["IN1K.pth.tar", "flax_model.msgpack.index.json"], "IN1K.pth.tar"),
+        (["IN1K.pth.tar", "model.onnx.index.json"], "IN1K.pth.tar"),
         (["x.safetensors.index.json", "x-1.safetensors"], "x.safetensors.index.json"),
         (["x.bin.index.json", "x.safetensors.index.json"], "x.safetensors.index.json"),
         (["vit.pth", "vit.safetensors", "vit.npz", "vit.pth.tar"], "vit.safetensors"),
@@ -104,7 +103,7 @@ def test_shards_without_an_index(tmp_path: Path) -> None:
 
 
 def test_without_a_candidate_the_content_is_listed(tmp_path: Path) -> None:
-    for name in ("tf_model.onnx", "config.json"):
+    for name in ("vit.tflite", "config.json"):
         (tmp_path / name).touch()
     (tmp_path / "model.safetensors").symlink_to("../../blobs/0a1b")
     with pytest.raises(SourceError) as error:
@@ -113,10 +112,11 @@ def test_without_a_candidate_the_content_is_listed(tmp_path: Path) -> None:
         "error: source-not-found\n"
         "  The directory holds no weights file.\n"
         f"  directory   {tmp_path}\n"
-        "  looked for  *.safetensors *.pth *.pt *.bin *.ckpt *.pth.tar *.npz *.h5 *.hdf5 *.keras\n"
+        "  looked for  *.safetensors *.pth *.pt *.bin *.ckpt *.pth.tar *.npz *.h5 *.hdf5 *.keras "
+        "*.msgpack *.gguf *.distcp\n"
         "  found config.json\n"
         "  found model.safetensors, a broken link\n"
-        "  found tf_model.onnx"
+        "  found vit.tflite"
     )
 
 
@@ -130,7 +130,8 @@ def test_folders_that_hold_weights_are_named(tmp_path: Path) -> None:
         "error: source-not-found\n"
         "  The directory holds no weights file.\n"
         f"  directory   {tmp_path}\n"
-        "  looked for  *.safetensors *.pth *.pt *.bin *.ckpt *.pth.tar *.npz *.h5 *.hdf5 *.keras\n"
+        "  looked for  *.safetensors *.pth *.pt *.bin *.ckpt *.pth.tar *.npz *.h5 *.hdf5 *.keras "
+        "*.msgpack *.gguf *.distcp\n"
         "  found checkpoint-1\n"
         "  found checkpoint-2\n"
         "  found runs\n"
@@ -139,23 +140,20 @@ def test_folders_that_hold_weights_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
-@pytest.mark.parametrize("name", ["", ".metadata", "__0_0.distcp"])
-def test_a_distributed_checkpoint_and_its_parts(tmp_path: Path, name: str) -> None:
+def test_a_distributed_checkpoint_and_its_parts(tmp_path: Path) -> None:
     checkpoint = {"model": {"weight": torch.randn(3, 5)}}
     dcp.save(checkpoint, checkpoint_id=tmp_path / "step", no_dist=True)
     (tmp_path / "step" / "meta.pt").touch()  # as Lightning adds
+    assert weights_in(tmp_path / "step") == tmp_path / "step" / ".metadata"
+    part = tmp_path / "step" / "__0_0.distcp"
     with pytest.raises(SourceError) as error:
-        weights_in(tmp_path / "step") if not name else open_container(tmp_path / "step" / name)
+        open_container(part)
     assert str(error.value) == (
         "error: source-not-found\n"
-        "  This is a distributed checkpoint: each process wrote its part of the tensors.\n"
-        f"  directory  {tmp_path / 'step'}\n"
-        "  hint: torch makes one file of it: python -m torch.distributed.checkpoint.format_utils "
-        "dcp_to_torch DIRECTORY model.pth"
+        "  This is a part of a distributed checkpoint: what one process wrote of the tensors.\n"
+        f"  file  {part}\n"
+        f"  hint: name its directory, {tmp_path / 'step'}, with all parts and .metadata in it."
     )
-    dcp_to_torch_save(tmp_path / "step", tmp_path / "model.pth")
-    read = open_container(tmp_path / "model.pth").read("weight")
-    assert torch.equal(read, checkpoint["model"]["weight"])
 
 
 def test_a_directory_that_is_none(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
-"""Measure every ViT of timm and write the tables of tests/coverage/README.md.
+"""Measure every ViT of timm and write the table of tests/coverage/README.md.
 
     python -m tests.coverage.make_table [--measured FILE] [--shard I/N]
 
 What was measured is kept in FILE, so that an interrupted run goes on where it stopped, and several
-can share the work. The tables are written when nothing is left to measure.
+can share the work. The table is written when nothing is left to measure.
 """
 
 import argparse
@@ -23,11 +23,8 @@ from tests.coverage.families import (
     relative_difference,
     supported,
 )
-from tests.packages import timm
 
 DOCUMENT = Path(__file__).parent / "README.md"
-# timm's other modules of plain ViTs, and what each has that vitconvert's ViT has not.
-REFUSED = {}
 
 
 def read_measured(file: Path) -> dict[str, float]:
@@ -67,16 +64,6 @@ def _row(family: str, names: list[str], measured: Mapping[str, float]) -> tuple[
     return family, len(names), len(differences), worst
 
 
-def refused_table() -> str:
-    """A row for each module that is refused, with its architectures."""
-    rows = []
-    for module, reason in REFUSED.items():
-        names = timm.list_models(module=module)
-        rows.append(f"| `{module}` | {len(names)} | {reason} | {', '.join(names)} |")
-    lines = ["| module | architectures | what it has | names |", "|---|---|---|---|", *rows]
-    return "\n".join(lines)
-
-
 def filled(text: str, title: str, made: str) -> str:
     """The document with this table between its marks."""
     begin = f"<!-- {title}: written by tests/coverage/make_table.py -->"
@@ -85,7 +72,7 @@ def filled(text: str, title: str, made: str) -> str:
 
 
 def main() -> None:
-    """Measure what is left, then write the tables."""
+    """Measure what is left, then write the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--measured", type=Path, default=Path("coverage.jsonl"))
     parser.add_argument("--shard", default="1/1", metavar="I/N")
@@ -98,11 +85,11 @@ def main() -> None:
     measured = read_measured(options.measured)
     left = len(set(wanted) - measured.keys())
     if left:
-        print(f"{left} architectures are left to measure; the tables are as they were")
+        print(f"{left} architectures are left to measure; the table is as it was")
         return
     text = DOCUMENT.read_text(encoding="utf-8")
-    text = filled(text, "coverage", table({name: measured[name] for name in wanted}))
-    DOCUMENT.write_text(filled(text, "refused", refused_table()), encoding="utf-8")
+    made = table({name: measured[name] for name in wanted})
+    DOCUMENT.write_text(filled(text, "coverage", made), encoding="utf-8")
 
 
 if __name__ == "__main__":

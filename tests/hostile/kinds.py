@@ -24,6 +24,7 @@ import safetensors.numpy
 import safetensors.torch
 import torch
 
+from tests.hostile import containers
 from tests.hostile.documents import DIGITS, make_checkpoint, use
 from tests.hostile.mutations import (
     Mutation,
@@ -348,6 +349,18 @@ def kinds() -> dict[str, Kind]:
         ),
         "torchscript": Kind(
             bases=_program(), mutated=of_torch, ours=read_ours, theirs=read_program
+        ),
+        "msgpack": Kind(
+            bases=containers.msgpack_files(_tensors()),
+            mutated=mutated_bytes,
+            ours=read_ours,
+            theirs=containers.read_msgpack,
+        ),
+        "gguf": Kind(
+            bases=containers.gguf_files(_tensors()),
+            mutated=mutated_bytes,
+            ours=read_ours,
+            theirs=containers.read_gguf,
         ),
         "index": Kind(bases=_index()[:1], mutated=mutated_json, ours=read_ours, theirs=read_index),
         "parity": Kind(bases=_configs(), mutated=mutated_json, ours=_verify),

@@ -28,6 +28,9 @@ OTHERS = {
     "mae": {"position_embedding": "sincos2d_mae", "embed_dim": 48, "head_dim": 16},
     "pixels normed": {"patch_pre_norm": True, "patch_norm": True},
     "tokens": {"pooling": "none"},
+    "windows": {"window_size": 3, "relative_positions": "decomposed", "neck_dim": 8}
+    | {"class_token": False, "pooling": "avg", "final_norm": False},
+    "positions of an MLP": {"relative_positions": "block_mlp", "relative_mlp_dim": 5},
     "token and mean": {"pooling": "token_avg", "activation": "quick_gelu"},
 }
 

@@ -8,7 +8,6 @@ from vitconvert.sources.choosing import choose_weights, companions
     ("names", "chosen"),
     [
         (["model.safetensors", "pytorch_model.bin", "tf_model.h5"], "model.safetensors"),
-        (["task.weights.h5", "model.weights.h5", "config.json"], "model.weights.h5"),
         (["model.safetensors.index.json", "pytorch_model.bin"], "model.safetensors.index.json"),
         (["pytorch_model.bin", "open_clip_model.safetensors"], "open_clip_model.safetensors"),
         (["pytorch_model.bin.index.json", "a.npz"], "pytorch_model.bin.index.json"),
@@ -50,14 +49,14 @@ error: source-not-found
   hint: choose one: hf:org/repo/model_v1.npz""",
         ),
         (
-            ["model.onnx", "flax_model.msgpack", "README.md"],
+            ["vit.tflite", "model.onnx", "README.md"],
             """\
 error: source-not-found
   org/repo holds no weights that vitconvert reads.
-  flax_model.msgpack
   model.onnx
+  vit.tflite
   hint: safetensors, torch (.pth, .pt, .bin, .ckpt, .pth.tar), torchscript (.pt), npz, \
-hdf5 (.h5) and keras are read.""",
+hdf5 (.h5), keras, msgpack, gguf, dcp (.distcp) and orbax are read.""",
         ),
         (
             ["base/model.safetensors", "README.md"],

@@ -1,6 +1,6 @@
 """A file with quantised weights, as the file of weights that they stand for.
 
-bitsandbytes and torchao keep a weight as small numbers, with scales beside them. Headers, and the
+bitsandbytes, torchao and llama.cpp keep a weight as small numbers, with scales. Headers, and the
 few words that say how a weight was packed, are read and proved first; a weight is computed when it
 is read. What comes out is the quantised model's weights, not those that it was made from.
 """
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from vitconvert.containers import Container, TensorInfo
 from vitconvert.conversion.quantised_names import (
     FOUR_BIT,
+    GGUF,
     ROWS,
     TORCHAO,
     QuantisedNames,
@@ -34,6 +35,7 @@ _LONGEST_STATE = 2000  # bytes; bitsandbytes writes 165
 # torchao's classes with a number for each weight. Others pack several into one, in many ways.
 _PLAIN = ("Int8Tensor", "Float8Tensor", "IntxUnpackedToInt8Tensor")
 WORDS = "torchao"  # a torch container has, beside the parts, what safetensors say in the header
+_Q8_0 = 34  # bytes of a block
 _NUMBERS = ("int8", "float8_e4m3fn", "float8_e5m2")
 
 
@@ -303,10 +305,32 @@ def _understood(container: Container, name: str, text: str) -> _Said:
     )
 
 
+def _open_gguf(container: Container, name: str, found: QuantisedNames) -> Weight:
+    (numbers,) = _parts(container, name, found, "numbers")
+    info = container.manifest[numbers]
+    if info.dtype != "uint8" or len(info.shape) < 2 or info.shape[-1] != _Q8_0:
+        raise _unfit(container, numbers, "is not made of blocks of 32 weights")
+
+    def compute(read: "Callable[[str], Tensor]") -> "Tensor":
+        from vitconvert.conversion.dequantisation import eight_bit_blocks
+
+        return eight_bit_blocks(read(numbers))
+
+    return Weight(
+        title=GGUF,
+        parts=(numbers,),
+        shape=(*info.shape[:-2], info.shape[-2] * 32),
+        dtype="float32",
+        rounds_inputs=True,
+        compute=compute,
+    )
+
+
 _OPEN: Mapping[str, Callable[[Container, str, QuantisedNames], Weight]] = {
     ROWS: _open_rows,
     FOUR_BIT: _open_four_bit,
     TORCHAO: _open_torchao,
+    GGUF: _open_gguf,
 }
 
 

@@ -25,6 +25,7 @@ from vitconvert.conversion.accounts import Ledger, check_accounts, check_dtypes,
 from vitconvert.conversion.derivation import Gathered, gather_facts
 from vitconvert.conversion.statements import Statements
 from vitconvert.errors import MissingFact, Quantised, SourceError, UsageError, some
+from vitconvert.formats import directory_names
 from vitconvert.labels import Labels, stated_labels
 from vitconvert.sources import Located
 from vitconvert.tables.detection import recognise
@@ -131,8 +132,9 @@ def _check_fetched(located: Located, part: Part) -> None:
 def _may_be_read(located: Located) -> list[Path]:
     """The files, as far as they are known before any is opened."""
     path = _path(located)
-    is_index = path.suffix == ".json" and path.parent.is_dir()
-    return [*(path.parent.iterdir() if is_index else [path]), *located.companions]
+    several = path.suffix == ".json" or path.name in directory_names()
+    siblings = path.parent.iterdir() if several and path.parent.is_dir() else [path]
+    return [*siblings, *located.companions]
 
 
 def _opened(files: Collection[Path], before: Mapping[Path, State]) -> Mapping[Path, State]:

@@ -402,6 +402,8 @@ class ViTConfig:
         fields["final_norm_eps"] = self.final_norm_eps or self.norm_eps
         fields["pool_heads"] = self.pool_heads or self.num_heads
         fields["pool_mlp_dim"] = self.pool_mlp_dim or self.mlp_dim
+        if self.rope_reference == self.grid_size:  # positions scaled by one
+            fields["rope_reference"] = ()
         windows = self.window_size > 0 and self.grid_size != (self.window_size,) * 2
         fields["global_blocks"] = tuple(i for i in self.global_blocks if i < self.depth)
         effective = {

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from vitconvert.containers.container import Container
 from vitconvert.containers.content import Content
@@ -30,11 +30,13 @@ class Surroundings:
         metadata: Text for the header.
         wrapper: The key of an outer dict under which the tensors stand; "" is none.
         extras: What else stands in the outer dict, after the tensors.
+        config: What the file itself says of the model, in sections.
     """
 
     metadata: Mapping[str, str] = field(default_factory=dict)
     wrapper: str = ""
     extras: Mapping[str, int] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
 
 
 class ReadFormat(Protocol):

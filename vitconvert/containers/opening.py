@@ -16,7 +16,6 @@ from vitconvert import formats
 from vitconvert.containers.container import Container
 from vitconvert.containers.format_modules import RescuedFormat, module_of
 from vitconvert.containers.shards import open_shards
-from vitconvert.containers.weights_files import distributed, is_distributed
 from vitconvert.errors import CorruptFile, SourceError, UnsafeFile, nearest
 
 if TYPE_CHECKING:
@@ -28,11 +27,6 @@ _ZIP = (b"PK\3\4", b"PK\5\6")  # an archive, and one without members
 # First bytes, what they mean, and what to do about it.
 _FOREIGN: tuple[tuple[bytes, str, str], ...] = (
     (b"version https://git-lfs", "a Git LFS pointer, not the weights", "run `git lfs pull`."),
-    (
-        b"GGUF",
-        "a GGUF file, as llama.cpp reads",
-        "convert the checkpoint that it was made from; GGUF weights are often quantised.",
-    ),
     (b"lmgg", "an old ggml file", "convert the checkpoint that it was made from."),
     (b"\x1f\x8b", "compressed with gzip", "unpack it first."),
     (b"BZh", "compressed with bzip2", "unpack it first."),
@@ -79,8 +73,8 @@ def _open_shard(path: Path, *, prefer: tuple[str, ...], rescue: bool) -> Contain
 
 
 def _open_file(path: Path, start: bytes, prefer: tuple[str, ...], rescue: bool) -> Container:
-    if _is_part(path):
-        raise distributed(path.parent)
+    if path.suffix == ".distcp":
+        raise _part(path)
     members: Mapping[str, Member] = {}
     if start.startswith(_ZIP):
         # Late: modules for zip archives take a quarter of the time of all other imports.
@@ -96,11 +90,12 @@ def _open_file(path: Path, start: bytes, prefer: tuple[str, ...], rescue: bool) 
     return module.open_file(path, members, prefer)
 
 
-def _is_part(path: Path) -> bool:
-    """Whether a file is a part of a distributed checkpoint."""
-    if path.name == ".metadata":
-        return is_distributed({sibling.name for sibling in path.parent.iterdir()})
-    return path.suffix == ".distcp"
+def _part(path: Path) -> SourceError:
+    return SourceError(
+        "This is a part of a distributed checkpoint: what one process wrote of the tensors.",
+        evidence={"file": path},
+        hint=f"name its directory, {path.parent}, with all parts and .metadata in it.",
+    )
 
 
 def _is_index(start: bytes) -> bool:
@@ -195,13 +190,4 @@ def _look(start: bytes) -> tuple[str | None, str | None]:
         return "a tar archive", "unpack it first."
     if start[:1] == b"\x08" and (b"pytorch" in start[:64] or b"onnx" in start[:64]):
         return "an ONNX graph", "convert the checkpoint that it was exported from."
-    # A msgpack map (of 1 to 15, or of up to 2^16 or 2^32 entries) whose first key is text.
-    key = {0xDE: start[3:4], 0xDF: start[5:6]}.get(start[0], start[1:2])
-    if (0x81 <= start[0] <= 0x8F or start[0] in (0xDE, 0xDF)) and (
-        b"\xa0" <= key <= b"\xbf" or key in (b"\xd9", b"\xda")
-    ):
-        return (
-            "a msgpack file, as Flax writes",
-            "load it with Flax and save the arrays with numpy.savez or safetensors.",
-        )
     return None, None

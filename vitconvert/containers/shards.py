@@ -90,7 +90,7 @@ def open_shards(index: Path, open_shard: Callable[[Path], Container]) -> Contain
     """
     weight_map = _read_index(index)
     paths = {name: index.parent / name for name in sorted(set(weight_map.values()))}
-    if missing := [name for name, path in paths.items() if not _is_file(path)]:
+    if missing := [name for name, path in paths.items() if not is_file(path)]:
         raise SourceError(
             f"{len(missing)} of {len(paths)} shards are missing.",
             evidence={"index": index},
@@ -120,7 +120,7 @@ def _read_index(index: Path) -> dict[str, str]:
     for name, shard in weight_map.items():
         if not isinstance(shard, str) or not shard:
             raise CorruptFile(f"The index names no shard for {name!r}.", evidence={"file": index})
-        if _leads_out(shard):
+        if leads_out(shard):
             raise UnsafeFile(
                 "The index names a shard outside its own directory.",
                 evidence={"file": index, "shard": shard},
@@ -128,14 +128,16 @@ def _read_index(index: Path) -> dict[str, str]:
     return weight_map
 
 
-def _is_file(path: Path) -> bool:
+def is_file(path: Path) -> bool:
+    """Whether there is a file of this name, which somebody else chose."""
     try:
         return path.is_file()
     except OSError:  # a name longer than the file system has
         return False
 
 
-def _leads_out(shard: str) -> bool:
+def leads_out(shard: str) -> bool:
+    """Whether a name that a file gives leads out of the directory of that file."""
     return any(
         path.is_absolute() or path.drive or path.root or ".." in path.parts
         for path in (PurePosixPath(shard), PureWindowsPath(shard))

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from vitconvert.errors import SourceError
-from vitconvert.formats import INDEX, standard_names, suffixes
+from vitconvert.formats import INDEX, directory_names, of_directory, standard_names, suffixes
 
 _SHARD = re.compile(r"-\d+-of-\d+\.")
 # What training programs leave beside the weights.
@@ -27,7 +27,7 @@ def weights_among(names: Collection[str]) -> list[str]:
     for name in standard_names():
         if name in names:
             return [name]
-    if is_distributed(names):
+    if of_directory(names):
         return []
     known = _known_suffixes()
     found = sorted(n for n in names if n.endswith(known) and not _NOT_WEIGHTS.match(n))
@@ -38,11 +38,11 @@ def weights_among(names: Collection[str]) -> list[str]:
 
 
 def weights_in(directory: Path) -> Path:
-    """The one weights file, or index of shards, of a directory.
+    """The one weights file, index of shards or header of a whole directory.
 
     Raises:
-        SourceError: There is no such directory, or it holds no weights file, several without a
-            standard name, or a distributed checkpoint.
+        SourceError: There is no such directory, or it holds no weights file, or several without a
+            standard name.
     """
     if not directory.is_dir():
         raise SourceError("There is no such directory.", evidence={"path": directory})
@@ -50,24 +50,9 @@ def weights_in(directory: Path) -> Path:
     found = weights_among(names)
     if len(found) == 1:
         return directory / found[0]
-    if is_distributed(names):
-        raise distributed(directory)
+    if form := of_directory(names):
+        return directory / form.standard[0]
     raise _several(directory, found) if found else _none(directory)
-
-
-def is_distributed(names: Collection[str]) -> bool:
-    """Whether torch.distributed.checkpoint wrote the files of a folder."""
-    return ".metadata" in names and any(name.endswith(".distcp") for name in names)
-
-
-def distributed(directory: Path) -> SourceError:
-    """The error for a checkpoint of which each process wrote a part."""
-    return SourceError(
-        "This is a distributed checkpoint: each process wrote its part of the tensors.",
-        evidence={"directory": directory},
-        hint="torch makes one file of it: python -m torch.distributed.checkpoint.format_utils "
-        "dcp_to_torch DIRECTORY model.pth",
-    )
 
 
 def _known_suffixes() -> tuple[str, ...]:
@@ -84,7 +69,8 @@ def _none(directory: Path) -> SourceError:
         path.name if path.exists() else f"{path.name}, a broken link"
         for path in directory.iterdir()
     )
-    inside = {path.parent.name for path in directory.glob("*/*") if path.name.endswith(suffixes())}
+    ends = (*suffixes(), *directory_names())
+    inside = {path.parent.name for path in directory.glob("*/*") if path.name.endswith(ends)}
     return SourceError(
         "The directory holds no weights file.",
         evidence={"directory": directory, "looked for": " ".join(f"*{s}" for s in suffixes())},

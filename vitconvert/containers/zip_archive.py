@@ -4,16 +4,18 @@ torch checkpoints and npz files are both zip archives. Where their members lie i
 because a directory may be wrong on purpose: about sizes, to exhaust memory, and about positions.
 """
 
+from __future__ import annotations
+
+import io
 import struct
 import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from io import SEEK_END
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from vitconvert.errors import CorruptFile, UnsafeFile
 
@@ -23,6 +25,9 @@ from vitconvert.errors import CorruptFile, UnsafeFile
 # models be all zeros. A bomb asks for 1000 times its size.
 MOST_INFLATION = 20
 FREE_INFLATION = 64 * 2**20
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 _DIRECTORY = 0x10  # among the attributes of DOS
 _DESCRIPTOR_FOLLOWS, _UTF8 = 0x8, 0x800  # flags: sizes and CRC follow the bytes; encoding
@@ -49,8 +54,13 @@ class Member:
     offset: int
 
 
-def zip_members(path: Path) -> dict[str, Member]:
+def zip_members(path: Path, stretch: range | None = None) -> dict[str, Member]:
     """The members of an archive by name, known to lie inside the file and to fit in memory.
+
+    Args:
+        path: The file.
+        stretch: The bytes of it that are the archive; all, if it is None. Offsets of members are
+            those of the file.
 
     Other readers of zip archives trust other copies of what an archive says of a member: that in
     the directory, or that before the member's bytes. An archive whose copies differ is refused.
@@ -60,7 +70,7 @@ def zip_members(path: Path) -> dict[str, Member]:
         UnsafeFile: The members would inflate to far more than the size of the file.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
+        with _opened(path, stretch) as file, zipfile.ZipFile(file) as archive:
             entries, begin = archive.infolist(), archive.start_dir
     except BROKEN_ZIP as error:
         raise CorruptFile(
@@ -69,13 +79,56 @@ def zip_members(path: Path) -> dict[str, Member]:
             meaning="The file is probably truncated.",
             hint="download it again.",
         ) from error
-    _refuse_bombs(path, entries)
+    _refuse_bombs(path, path.stat().st_size if stretch is None else len(stretch), entries)
     _refuse_strange_entries(path, entries)
-    with path.open("rb") as file:
+    with _opened(path, stretch) as file:
         _check_end(path, file, begin, len(entries))
         members = {entry.filename: _located(path, file, entry) for entry in entries}
     _refuse_overlaps(path, entries, members, begin)
-    return members
+    return members if stretch is None else _moved(path, members, stretch.start)
+
+
+class _Part(io.RawIOBase):
+    """A stretch of a file, as a file of its own."""
+
+    def __init__(self, path: Path, stretch: range) -> None:
+        self._file = path.open("rb", buffering=0)
+        self._stretch, self._position = stretch, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position}.get(whence, len(self._stretch))
+        self._position = max(base + offset, 0)
+        return self._position
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        view = memoryview(buffer)[: max(len(self._stretch) - self._position, 0)]
+        self._file.seek(self._stretch.start + self._position)
+        count = self._file.readinto(view)
+        self._position += count
+        return count
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def _opened(path: Path, stretch: range | None) -> BinaryIO:
+    return path.open("rb") if stretch is None else io.BufferedReader(_Part(path, stretch))
+
+
+def _moved(path: Path, members: Mapping[str, Member], begin: int) -> dict[str, Member]:
+    """The members of an archive that begins further on in its file."""
+    if packed := [name for name, member in members.items() if not member.stored]:
+        raise CorruptFile(
+            f"{packed[0]!r} is compressed, in an archive within a file.", evidence={"file": path}
+        )
+    return {name: replace(m, offset=begin + m.offset) for name, m in members.items()}
 
 
 def member_bytes(path: Path, member: Member) -> bytes:
@@ -129,8 +182,7 @@ def reading(path: Path, member: Member) -> Iterator[None]:
         ) from error
 
 
-def _refuse_bombs(path: Path, entries: list[zipfile.ZipInfo]) -> None:
-    size = path.stat().st_size
+def _refuse_bombs(path: Path, size: int, entries: list[zipfile.ZipInfo]) -> None:
     inflated = sum(entry.file_size for entry in entries)
     if inflated > FREE_INFLATION + MOST_INFLATION * size:
         raise UnsafeFile(
@@ -179,7 +231,7 @@ def _check_end(path: Path, file: BinaryIO, begin: int, count: int) -> None:
     bytes; in archives with zip64, a locator of 20 and a record of 56 stand before them (APPNOTE.TXT
     6.3.10, 4.3.14 to 4.3.16).
     """
-    size = file.seek(0, SEEK_END)
+    size = file.seek(0, io.SEEK_END)
     file.seek(max(size - 98, 0))
     tail = file.read().rjust(98, b"\0")
     record = struct.unpack("<4sQ4x2I4Q", tail[:56])
@@ -217,7 +269,7 @@ def _entries_fill(file: BinaryIO, begin: int, length: int, count: int) -> bool:
 
 
 def _located(path: Path, file: BinaryIO, entry: zipfile.ZipInfo) -> Member:
-    size = file.seek(0, SEEK_END)
+    size = file.seek(0, io.SEEK_END)
     # The directory points to a local header of 30 bytes, then a name and an extra field; the data
     # follow (APPNOTE.TXT 6.3.10, 4.3.7).
     file.seek(min(max(entry.header_offset, 0), size))

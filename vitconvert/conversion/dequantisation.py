@@ -3,7 +3,8 @@
 Each sum is done as the library does it, in float32 and in its order, so that the bits are the same.
 
 Sources: bitsandbytes 0.50 (`_ops.py`, `backends/default/ops.py`, `functional.py`); torchao 0.18
-(`quantization/quant_primitives.py`, `dequantize_affine` and `_dequantize_affine_float8`).
+(`quantization/quant_primitives.py`, `dequantize_affine` and `_dequantize_affine_float8`); ggml
+(`ggml-quants.c`, `dequantize_row_q8_0`).
 """
 
 from collections.abc import Sequence
@@ -58,6 +59,12 @@ def affine(numbers: Tensor, scales: Tensor, zeros: Tensor | None, blocks: Sequen
     if zeros is not None:
         found = found - _over(zeros.float(), blocks)
     return found * _over(scales.float(), blocks)
+
+
+def eight_bit_blocks(packed: Tensor) -> Tensor:
+    """GGUF's Q8_0: a float16 factor, then 32 whole numbers. (..., B, 34) uint8 -> (..., B * 32)."""
+    scales = packed[..., :2].contiguous().view(torch.float16).float()
+    return (packed[..., 2:].contiguous().view(torch.int8).float() * scales).flatten(-2)
 
 
 def _over(each: Tensor, blocks: Sequence[int]) -> Tensor:

@@ -40,7 +40,7 @@ def _assemble(assembly: Assembly, plan: Plan, read: Read) -> Tensor:
     if not pieces:
         said: torch.dtype | None = getattr(torch, assembly.dtype) if assembly.dtype else None
         return _filled(assembly, plan, said or _any_dtype(plan, read))
-    if len(pieces) == 1 and not pieces[0].put:
+    if len(pieces) == 1 and not pieces[0].put and not assembly.axes.origins:
         # Kernels must lie in memory as the source project's would, for sums to round alike.
         return _axiswise(pieces[0], assembly.axes, plan, read).reshape(shape).contiguous()
     steps = []
@@ -49,10 +49,12 @@ def _assemble(assembly: Assembly, plan: Plan, read: Read) -> Tensor:
             steps.append((piece.put, _axiswise(piece, assembly.axes, plan, read)))
     # One dtype for all pieces, into which each of them fits.
     dtype = reduce(torch.promote_types, (tensor.dtype for _, tensor in steps))
-    whole = torch.zeros([plan.sizes[axis] for axis in assembly.axes.names], dtype=dtype)
+    whole = torch.zeros(shape, dtype=dtype)
     for put, tensor in steps:
-        _select(whole, list(assembly.axes.names), put)[0].copy_(tensor)
-    return whole.reshape(shape)
+        _select(_axis_by_axis(whole, assembly.axes, plan), list(assembly.axes.names), put)[0].copy_(
+            tensor
+        )
+    return whole
 
 
 def _filled(assembly: Assembly, plan: Plan, dtype: torch.dtype) -> Tensor:
@@ -77,8 +79,16 @@ def _axiswise(piece: Piece, target: Axes, plan: Plan, read: Read) -> Tensor:
 
 def _taken(piece: Piece, plan: Plan, read: Read) -> tuple[Tensor, list[str]]:
     assert piece.source is not None
-    tensor = read(piece.source).reshape([plan.sizes[axis] for axis in piece.axes.names])
+    tensor = _axis_by_axis(read(piece.source), piece.axes, plan)
     return _select(tensor, list(piece.axes.names), piece.take)
+
+
+def _axis_by_axis(tensor: Tensor, axes: Axes, plan: Plan) -> Tensor:
+    """A dimension for each axis, without the rows in front of one; a view of new tensors."""
+    for place, dim in enumerate(axes.dims):
+        if dim.before:
+            tensor = tensor.narrow(place, dim.before, plan.sizes[dim.axes[0]])
+    return tensor.reshape([plan.sizes[axis] for axis in axes.names])
 
 
 def _select(tensor: Tensor, names: list[str], steps: Steps) -> tuple[Tensor, list[str]]:

@@ -6,6 +6,7 @@
     W.nested_absmax, W.nested_quant_map                 with scales that are quantised themselves
     M._weight_qdata, M._weight_scale, ...               torchao, in safetensors
     W.qdata, W.scale, ...                               torchao, as its tensors are read of a pickle
+    W.eight_bit_blocks                                  GGUF, as its container lists a tensor
 
 where W is M.weight. bitsandbytes 0.50 (nn/modules.py, functional.py), torchao 0.18
 (prototype/safetensors/safetensors_support.py).
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 ROWS = "bitsandbytes, 8 bit"
 FOUR_BIT = "bitsandbytes, 4 bit"
 TORCHAO = "torchao"
+GGUF = "GGUF, Q8_0"
 
 # What follows a weight's name -> its scheme, and what the tensor is to it.
 _AFTER = {
@@ -29,13 +31,14 @@ _AFTER = {
     "quant_state.bitsandbytes__nf4": (FOUR_BIT, "state"),
     "quant_state.bitsandbytes__fp4": (FOUR_BIT, "state"),
     "qdata": (TORCHAO, "numbers"),
+    "eight_bit_blocks": (GGUF, "numbers"),
     "scale": (TORCHAO, "scales"),
     "zero_point": (TORCHAO, "zeros"),
 }
 _BESIDE = {"SCB": (ROWS, "scales"), "weight_format": (ROWS, "format")}  # of a module's weight
 _FLAT = re.compile(r"(?P<module>.*\.)?_(?P<name>[^.]+?)_(?P<part>qdata|scale|zero_point|act_\w+)")
 # Without these a name says nothing: others have a `scale`, too.
-_MARKS = {"scales": (ROWS, FOUR_BIT), "state": (FOUR_BIT,), "numbers": (TORCHAO,)}
+_MARKS = {"scales": (ROWS, FOUR_BIT), "state": (FOUR_BIT,), "numbers": (TORCHAO, GGUF)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +46,7 @@ class QuantisedNames:
     """One weight.
 
     Attributes:
-        scheme: `ROWS`, `FOUR_BIT` or `TORCHAO`.
+        scheme: `ROWS`, `FOUR_BIT`, `TORCHAO` or `GGUF`.
         parts: What a tensor is to it -> the tensor's name in the file.
     """
 

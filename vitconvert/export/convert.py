@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from vitconvert.checkpoint import Checkpoint, build_model
 from vitconvert.checkpoint.unchanged import unchanged
 from vitconvert.config import ViTConfig
-from vitconvert.containers import TensorInfo
 from vitconvert.conversion.accounts import Ledger
 from vitconvert.conversion.target import Target
 from vitconvert.export.card import write_card
@@ -121,12 +120,20 @@ def convert_checkpoint(
         whole_directory(output, overwrite=overwrite) as directory,
         unchanged(checkpoint.opened),
     ):
-        metadata = weights_metadata(source, target)
-        sha256 = write_weights(
-            directory, target.table, contents, max_bytes, metadata=metadata, read_soon=verify
-        )
         infos = {name: content.info for name, content in contents.items()}
-        departures = _write_companions(directory, target, source, infos)
+        dtypes = {info.dtype for info in infos.values()}
+        companions = program_of(target.table).companions(target, source.preprocessing, dtypes)
+        sha256 = write_weights(
+            directory,
+            target.table,
+            contents,
+            max_bytes,
+            metadata=weights_metadata(source, target),
+            config=companions.within,
+            read_soon=verify,
+        )
+        _write_companions(directory, target, source, companions.files)
+        departures = companions.departures
         opened = _opened(directory, target, source) if verify else ()
         results: dict[str, Any] = {
             "sha256_in": sha256_in(),
@@ -191,18 +198,15 @@ def _verified(checkpoint: Checkpoint) -> "ParityReport":
 
 
 def _write_companions(
-    directory: Path, target: Target, source: Checkpoint, infos: Mapping[str, TensorInfo]
-) -> tuple[str, ...]:
-    """Write the small files, and return what they cannot say about photographs."""
-    dtypes = {info.dtype for info in infos.values()}
-    companions = program_of(target.table).companions(target, source.preprocessing, dtypes)
-    for name, companion in companions.files.items():
+    directory: Path, target: Target, source: Checkpoint, files: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """Write the small files, and those of a tokenizer."""
+    for name, companion in files.items():
         is_config = target.table.config_file and name == target.table.config_file.file
         whole = whole_configuration(source, target, companion) if is_config else companion
         write_json(directory / name, whole)
     if source.text:
         copy_tokenizer(source, directory)
-    return companions.departures
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:

@@ -115,8 +115,9 @@ def _info(assembly: Assembly, plan: Plan, dtypes: Mapping[str, str]) -> TensorIn
 
 def _move(assembly: Assembly, plan: Plan, places: Mapping[str, Stretch], info: TensorInfo) -> Move:
     steps = _axis_strides(assembly.axes, row_major(info.shape), plan.sizes)
+    origins = assembly.axes.origins
     boxes = (
-        _box(piece, steps, plan, places[piece.source], ITEM_SIZE[info.dtype])
+        _box(piece, steps, plan, places[piece.source], ITEM_SIZE[info.dtype], origins)
         for piece in assembly.pieces
         if piece.source is not None
     )
@@ -141,7 +142,14 @@ def _is_zero(piece: Piece, plan: Plan, source: Container, prefix: str) -> bool:
     return not any(any(chunk) for chunk in chunks_of(info, [box], one_buffer()))
 
 
-def _box(piece: Piece, steps: Mapping[str, int], plan: Plan, place: Stretch, item_size: int) -> Box:
+def _box(
+    piece: Piece,
+    steps: Mapping[str, int],
+    plan: Plan,
+    place: Stretch,
+    item_size: int,
+    origins: Steps = (),
+) -> Box:
     strides = _axis_strides(piece.axes, place.strides, plan.sizes)
     filled = [axis for axis in steps if axis not in dict(piece.put)]
     sizes, strided, stepped = _coalesced(
@@ -149,8 +157,8 @@ def _box(piece: Piece, steps: Mapping[str, int], plan: Plan, place: Stretch, ite
     )
     return Box(
         path=place.path,
-        offset=place.offset + _reach(piece.take, strides) * item_size,
-        begin=_reach(piece.put, steps),
+        offset=place.offset + _reach((*piece.axes.origins, *piece.take), strides) * item_size,
+        begin=_reach((*origins, *piece.put), steps),
         sizes=sizes,
         strides=strided,
         steps=stepped,

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.containers import (
@@ -124,6 +125,7 @@ def write_weights(
     most: int | None = None,
     *,
     metadata: Mapping[str, str],
+    config: Mapping[str, Any] | None = None,
     read_soon: bool = True,
 ) -> dict[str, str]:
     """Write the file (or files) of weights.
@@ -134,6 +136,7 @@ def write_weights(
         contents: What, by name.
         most: Bytes of tensors in a file, where the format allows several; None is one file.
         metadata: What the header says besides, where the format has a place for it.
+        config: What the file itself says of the model, where the format has a place for it.
         read_soon: Whether the weights are read next; if not, they are written past the page cache.
 
     Returns:
@@ -149,6 +152,7 @@ def write_weights(
         metadata={**metadata, "format": table.framework},
         wrapper=table.wrapper,
         extras=table.beside,
+        config=config or {},
     )
     module = written_module(table.container)
 

@@ -25,6 +25,8 @@ class WindowedAttention(Attention):
     Windows that the grid does not fill are filled with zeros, which take part in the attention.
     """
 
+    fused = False  # whether scores are not kept, which is faster and rounds otherwise than timm
+
     def __init__(self, config: ViTConfig, layer: int) -> None:
         super().__init__(config, layer)
         self.image_grid, self.grid = config.grid_size, config.attended_grid(layer)
@@ -71,6 +73,8 @@ class WindowedAttention(Attention):
         return bias.reshape(B, H, n, n)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+        if self.fused or torch.compiler.is_compiling():  # ONNX knows no other path
+            return super()._attend(q, k, v, bias)
         # As there, images and heads are one dimension: torch then takes another path on a CPU.
         flat = (None if part is None else part.flatten(0, 1) for part in (q, k, v, bias))
         read = super()._attend(*cast("Sequence[Tensor]", tuple(flat)))

@@ -132,8 +132,16 @@ def _open_as_their_project(directory: Path, table: Table, model: "ViT") -> tuple
     options = ReadOptions(dialect=table.name, table=own, overrides=_stated(model.config))
     written = read_checkpoint(locate(directory), options)
     with written.weights.container as container:
+        return _open_plainly(directory, table, container), _compute(written, model)
+
+
+def _open_plainly(directory: Path, table: Table, container: Container) -> Opened:
+    try:
         reader = open_plainly(directory, table, container)
-        return Opened(consumer=reader, relative=None, bit_equal=True), _compute(written, model)
+    except ModuleNotFoundError as error:
+        reader, why_not = written_module(table.container).READER, f"{error.name} is not installed"
+        return Opened(consumer=reader, relative=None, why_not=why_not)
+    return Opened(consumer=reader, relative=None, bit_equal=True)
 
 
 def _stated(config: ViTConfig) -> dict[str, Any]:

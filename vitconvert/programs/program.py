@@ -53,16 +53,18 @@ class DescribedModel:
 
 @dataclass(frozen=True, kw_only=True)
 class CompanionFiles:
-    """The JSON files that are written beside the weights.
+    """What is written about the weights, beside them or within.
 
     Attributes:
         files: Name -> content of each file.
+        within: What the file of weights itself says of the model, where its format has a place.
         departures: How programs that read them treat photographs differently from the
             checkpoint's own project, one sentence each.
     """
 
     files: Mapping[str, Mapping[str, Any]]
     departures: tuple[str, ...] = ()
+    within: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Program:

@@ -1,9 +1,10 @@
 """Named axes: `(qkv head dim) width` says what every dimension of a tensor is made of.
 
     axes = dim*                          separated by blanks
-    dim  = name | number | "(" name* ")"
+    dim  = name | number | number "+" name | "(" name* ")"
 
-A number is a dimension of exactly that size which carries nothing, mostly 1. The order of names
+A number is a dimension of exactly that size which carries nothing, mostly 1. `2+position` is two
+rows longer than the axis: they come first, and carry nothing. The order of names
 inside parentheses is from the slowest to the fastest, as in einops. Two layouts of one tensor
 name the same axes, and the permutation between them follows.
 """
@@ -12,9 +13,9 @@ import functools
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-_TOKEN = re.compile(r"\s*([()]|[A-Za-z_][A-Za-z0-9_{}]*|[0-9]+\b)")
+_TOKEN = re.compile(r"\s*([()]|(?:[0-9]+\+)?[A-Za-z_][A-Za-z0-9_{}]*|[0-9]+\b)")
 
 
 @dataclass(frozen=True)
@@ -23,15 +24,18 @@ class Dim:
 
     axes: tuple[str, ...] = ()
     number: int = 1
+    before: int = 0  # rows in front of its one axis
 
     def size(self, sizes: Mapping[str, int]) -> int:
         """Number of entries, given the size of each axis."""
-        return self.number * math.prod(sizes[axis] for axis in self.axes)
+        return self.before + self.number * math.prod(sizes[axis] for axis in self.axes)
 
     def __str__(self) -> str:
         if not self.axes:
             return str(self.number)
         text = " ".join(self.axes)
+        if self.before:
+            return f"{self.before}+{text}"
         return f"({text})" if len(self.axes) > 1 else text
 
 
@@ -52,6 +56,11 @@ class Axes:
         return tuple((place, dim.number) for place, dim in enumerate(self.dims) if not dim.axes)
 
     @functools.cached_property
+    def origins(self) -> tuple[tuple[str, int], ...]:
+        """Axes with rows in front, and where in their dimension they begin."""
+        return tuple((dim.axes[0], dim.before) for dim in self.dims if dim.before)
+
+    @functools.cached_property
     def indexed(self) -> tuple[str, ...]:
         """Axes whose names hold an index: `mid{s}`."""
         return tuple(axis for axis in self.names if "{" in axis)
@@ -67,13 +76,14 @@ class Axes:
 
     def without(self, axis: str) -> "Axes":
         """The layout of one step along `axis`; a dimension made of it alone disappears."""
-        kept = (Dim(tuple(a for a in dim.axes if a != axis), dim.number) for dim in self.dims)
+        kept = (replace(dim, axes=tuple(a for a in dim.axes if a != axis)) for dim in self.dims)
         pairs = zip(self.dims, kept, strict=True)
         return Axes(tuple(new for old, new in pairs if new.axes or not old.axes))
 
     def rename(self, names: Mapping[str, str]) -> "Axes":
         """The same layout with other axis names."""
-        return Axes(tuple(Dim(tuple(names.get(a, a) for a in d.axes), d.number) for d in self.dims))
+        dims = (replace(dim, axes=tuple(names.get(a, a) for a in dim.axes)) for dim in self.dims)
+        return Axes(tuple(dims))
 
     def __str__(self) -> str:
         return " ".join(map(str, self.dims))
@@ -112,14 +122,16 @@ def _dims(tokens: Iterator[str]) -> Iterator[Dim]:
         elif token == ")":
             raise ValueError("a ')' without its '('")
         else:
-            yield Dim(number=int(token)) if token.isdigit() else Dim((token,))
+            before, _, name = token.rpartition("+")
+            rows = int(before or 0)
+            yield Dim(number=int(token)) if token.isdigit() else Dim((name,), before=rows)
 
 
 def _group(tokens: Iterator[str]) -> Iterator[str]:
     for token in tokens:
         if token == ")":
             return
-        if token == "(" or token.isdigit():
+        if token == "(" or token[0].isdigit():
             raise ValueError(f"{token!r} inside parentheses: only names can be there")
         yield token
     raise ValueError("a '(' without its ')'")

@@ -39,7 +39,7 @@ class Sizes:
     def _size(self, dim: Dim) -> int:
         if dim.axes not in self._found:
             self._found[dim.axes] = self._product(dim.axes)
-        return dim.number * self._found[dim.axes]
+        return dim.before + dim.number * self._found[dim.axes]
 
     def _product(self, axes: tuple[str, ...]) -> int:
         unknown = frozenset(axes).difference(self.known)
@@ -55,7 +55,7 @@ def solve(equations: Iterable[Equation], given: Mapping[str, int]) -> Sizes:
     """
     # Blocks are alike, so most dimensions of one size are there many times.
     dims = Counter(
-        (dim.axes, size)
+        (dim.axes, max(size - dim.before, 0))
         for equation in equations
         for dim, size in zip(equation.axes.dims, equation.shape, strict=True)
     )

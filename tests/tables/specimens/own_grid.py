@@ -58,7 +58,7 @@ OWN_GRID = {
     "timm DeepSeek": Specimen(
         dialect="timm_deepseek",
         make=partial(deepseek, "DeepseekVitClassifier", num_classes=7),
-        stated=STATED,
+        stated=STATED | {"rope": "axial"},
         expected=EXPECTED
         | {"mlp_dim": 132, "bare_fc_norm": True, "pooling": "avg", "norm": "rms", "merge_size": 0},
     ),
@@ -73,7 +73,7 @@ OWN_GRID = {
     "timm Qwen3": Specimen(
         dialect="timm_qwen3",
         make=partial(qwen3, "Qwen3VitClassifier", num_classes=7),
-        stated=STATED,
+        stated=STATED | {"rope": "axial"},
         expected=EXPECTED | {"position_grid": (5, 5), "final_norm": False, "bare_fc_norm": True},
     ),
     "timm Qwen3, merged": Specimen(

@@ -50,12 +50,12 @@ def hf_sam() -> nn.Module:
     return made
 
 
-def hf_vitdet() -> nn.Module:
+def hf_vitdet(*image_size: int) -> nn.Module:
     made: nn.Module = transformers.VitDetModel(
         transformers.VitDetConfig(
             **HF,
             mlp_ratio=2,
-            image_size=[40, 32],
+            image_size=list(image_size or (40, 32)),
             pretrain_image_size=24,
             window_size=3,
             window_block_indices=[i for i in range(11) if i not in GLOBAL],
@@ -73,10 +73,10 @@ def last_tokens(found: Any) -> Tensor:
     return tokens(found.last_hidden_state)
 
 
-def vitdet_shapes() -> dict[str, tuple[int, ...]]:
+def vitdet_shapes(*image_size: int) -> dict[str, tuple[int, ...]]:
     """detectron2's names of what transformers' port has."""
     with torch.device("meta"):
-        state = hf_vitdet().state_dict()
+        state = hf_vitdet(*image_size).state_dict()
     return {detectron2(name): tuple(tensor.shape) for name, tensor in state.items()}
 
 

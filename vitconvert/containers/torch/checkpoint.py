@@ -10,7 +10,7 @@ Source: torch/serialization.py and caffe2/serialize/inline_container.cc, torch 1
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vitconvert.containers.container import Container
@@ -18,7 +18,7 @@ from vitconvert.containers.mapped_file import MappedFile
 from vitconvert.containers.torch.pickle_reader import StrangePickle
 from vitconvert.containers.torch.reading import CheckpointReader, container_of, refusal
 from vitconvert.containers.torch.rescue import RescueReader, described, not_rescued
-from vitconvert.containers.zip_archive import Member, member_bytes
+from vitconvert.containers.zip_archive import Member, member_bytes, zip_members
 from vitconvert.errors import CorruptFile
 
 # What torch.save writes beside the pickle and the storages, in one or another of its versions.
@@ -47,7 +47,34 @@ def open_checkpoint(
         CorruptFile: The pickle is damaged or holds no named tensors.
         UnsafeFile: The pickle asks for classes that are not plain data.
     """
-    folder = next(iter(members)).partition("/")[0] + "/"  # torch takes the first member's folder
+    found, notes = _described(path, members, rescue=rescue)
+    container = container_of(path, MappedFile(path), found.value, found.storages, prefer)
+    return replace(container, notes=(*container.notes, *notes))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Described:
+    """What the pickle of an archive holds, and where its storages lie, by their keys."""
+
+    value: object
+    storages: Mapping[str, Member]
+
+
+def read_record(path: Path, stretch: range) -> Described:
+    """Describe what torch.save wrote into a stretch of a file.
+
+    Raises:
+        CorruptFile: The archive there is damaged.
+        UnsafeFile: The pickle asks for classes that are not plain data.
+    """
+    return _described(path, zip_members(path, stretch), rescue=False)[0]
+
+
+def _described(
+    path: Path, members: Mapping[str, Member], *, rescue: bool
+) -> tuple[Described, tuple[str, ...]]:
+    # torch takes the first member's folder
+    folder = next(iter(members), "").partition("/")[0] + "/"
     _check_records(path, folder, members)
     pickled = member_bytes(path, members[folder + "data.pkl"])
     reader = RescueReader() if rescue else CheckpointReader()
@@ -62,8 +89,7 @@ def open_checkpoint(
         for name, member in members.items()
         if name.startswith(prefix)
     }
-    container = container_of(path, MappedFile(path), value, storages, prefer)
-    return replace(container, notes=(*container.notes, *notes))
+    return Described(value=value, storages=storages), notes
 
 
 def _check_records(path: Path, folder: str, members: Mapping[str, Member]) -> None:

@@ -121,6 +121,8 @@ class PickleReader:
     A kind of archive says in a subclass what names mean there.
     """
 
+    most_opcodes = _MOST_OPCODES
+
     def __init__(self) -> None:
         self.storages: dict[str, Storage] = {}  # by their keys, in the order of the pickle
         self.stack: list[Any] = []
@@ -175,8 +177,8 @@ class PickleReader:
         """
         try:
             for number, (opcode, argument) in enumerate(_opcodes(data)):
-                if number == _MOST_OPCODES:
-                    raise StrangePickle(f"more than {_MOST_OPCODES:,} values")
+                if number == self.most_opcodes:
+                    raise StrangePickle(f"more than {self.most_opcodes:,} values")
                 self._step(opcode, argument)
             return self.stack.pop()  # the last opcode is STOP, or genops had raised
         except (ValueError, LookupError, TypeError) as error:

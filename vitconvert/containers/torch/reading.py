@@ -50,6 +50,9 @@ _PLAIN_CLASSES = ("torch.Tensor", "torch.nn.parameter.Parameter")
 _COUNTER = "collections.Counter"  # some schedules of learning rates keep their milestones in one
 _SIZE = "torch.Size"
 _NAMESPACE = "argparse.Namespace"  # Meta's training checkpoints keep their arguments in one
+# OpenMMLab's training keeps the history of losses; each object names the functions of its class.
+_HISTORY = "mmengine.logging.history_buffer.HistoryBuffer"
+_ATTRIBUTE = "builtins.getattr"
 # Quantised tensors come with their scheme, sparse ones with their layout.
 _ODD_TENSORS: Mapping[str, str] = {
     "torch._utils._rebuild_sparse_tensor": "is stored sparse, which is not read here.",
@@ -61,7 +64,7 @@ _DTYPE = re.compile(r"torch\.(bool|(q?u?int|b?float|complex|bits)\d+\w*)")
 _KNOWN = {
     *(TENSOR, UNTYPED_TENSOR, UNTYPED_STORAGE, *STORAGES, HOOKS),
     *(*_PARAMETERS, _WITH_ATTRIBUTES, _WRAPPER, *_PLAIN_CLASSES, *_ODD_TENSORS),
-    *(_COUNTER, _SIZE, _NAMESPACE, *STAND_INS),
+    *(_COUNTER, _SIZE, _NAMESPACE, _HISTORY, _ATTRIBUTE, *STAND_INS),
 }
 _MOST_SIDES = 8  # of a block; the weights that are quantised are matrices and kernels
 # What FSDP keeps a part of a tensor in.
@@ -97,9 +100,7 @@ class CheckpointReader(PickleReader):
                 return _quantised(kind, {**own, "dtype": dtype})
             case name, (*_, dict(), dict()) if name == TENSOR:
                 return OddTensor("is marked as conjugated or negated, which is not read here.")
-            case name, (*typed, Global(dtype)) if name == UNTYPED_TENSOR and _DTYPE.fullmatch(
-                dtype
-            ):
+            case name, (*typed, Global(dtype)) if name == UNTYPED_TENSOR and is_dtype(dtype):
                 untyped = super().described(Global(TENSOR), tuple(typed))
                 assert isinstance(untyped, StoredTensor)
                 return replace(untyped, storage=_viewed(untyped.storage, dtype[6:]))
@@ -107,6 +108,8 @@ class CheckpointReader(PickleReader):
                 return counted
             case name, (tuple(sizes),) if name == _SIZE:
                 return sizes
+            case name, (Global(owner), str()) if name == _ATTRIBUTE and owner == _HISTORY:
+                return stand_in("function")
             case name, _ if name in _ODD_TENSORS:
                 return OddTensor(_ODD_TENSORS[name])
             case name, _ if name in STAND_INS:
@@ -116,8 +119,8 @@ class CheckpointReader(PickleReader):
         return super().described(called, arguments)
 
     def made(self, named: Global) -> object:
-        """Only the arguments of a program, and those of torchao, are made without a call."""
-        if _is_torchao(named.name):
+        """Only arguments of programs, histories, and what torchao has are made without a call."""
+        if _is_torchao(named.name) or named.name == _HISTORY:
             return stand_in(named.name)
         if named.name != _NAMESPACE:
             raise StrangePickle(f"torch.save does not make {named.name} so")
@@ -135,8 +138,12 @@ class CheckpointReader(PickleReader):
 
 
 def _is_known(name: str) -> bool:
-    patterns = (_DTYPE, _SCHEMES)
-    return name in _KNOWN or _is_torchao(name) or any(p.fullmatch(name) for p in patterns)
+    return name in _KNOWN or _is_torchao(name) or is_dtype(name) or bool(_SCHEMES.fullmatch(name))
+
+
+def is_dtype(name: str) -> bool:
+    """Whether a name is that of a dtype of torch."""
+    return _DTYPE.fullmatch(name) is not None
 
 
 def _is_torchao(name: str) -> bool:
@@ -210,7 +217,9 @@ def container_of(
 
 def refusal(path: Path, pickled: bytes | IO[bytes], error: StrangePickle) -> Exception:
     """What to raise for a pickle that cannot be read: it asks for classes, or it is damaged."""
-    if classes := sorted(name for name in names_in(pickled) if not _is_known(name)):
+    names = names_in(pickled)
+    known = filter(_is_known, names if _HISTORY in names else names - {_ATTRIBUTE})
+    if classes := sorted(names.difference(known)):
         return _unsafe(path, classes)
     return CorruptFile(
         "The file begins as a torch checkpoint, but cannot be unpickled.",

@@ -87,7 +87,10 @@ def _differences(
     told = table.config_file is not None and "head_dim" in table.config_file.fields
     theirs["head_dim"] = config.head_dim if told else config.embed_dim // config.num_heads
     theirs["attention_scale"] = theirs["attention_scale"] or theirs["head_dim"] ** -0.5
+    if theirs["rope_reference"] == config.grid_size:  # as ViTConfig.function has it
+        theirs["rope_reference"] = ()
     theirs["pool_heads"] = theirs["pool_heads"] or config.num_heads
+    theirs["final_norm_eps"] = theirs["final_norm_eps"] or theirs["norm_eps"]
     stated = _stated_fields() | {"head_dim", "attention_scale", "head_bias"}
     return {
         field: theirs[field]

@@ -1,0 +1,82 @@
+"""Sound files of msgpack and GGUF, and their own packages as readers of what becomes of them."""
+
+import functools
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import gguf
+import msgpack
+import torch
+
+from vitconvert.containers import content_of
+from vitconvert.containers.gguf.layout import BLOCKS, DTYPES, OTHERWISE, PACKED
+from vitconvert.containers.gguf.writing import write_gguf
+from vitconvert.containers.msgpack.writing import write_tree
+
+Told = tuple[tuple[str, ...], dict[str, tuple[str, tuple[int, ...], bytes]]]
+
+
+def msgpack_files(tensors: Mapping[str, torch.Tensor]) -> list[tuple[str, bytes]]:
+    """A tree, and the same as the weights of a training state."""
+    contents = {n.replace(".", "/"): content_of(n, tensor) for n, tensor in tensors.items()}
+    state = {f"params/{name}": content for name, content in contents.items()}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "x"
+        write_tree(path, contents)
+        tree = path.read_bytes()
+        write_tree(path, {**state, "step": contents["d"]})
+        return [("x", tree), ("x", path.read_bytes())]
+
+
+def gguf_files(tensors: Mapping[str, torch.Tensor]) -> list[tuple[str, bytes]]:
+    contents = {name: content_of(name, tensor) for name, tensor in tensors.items()}
+    said = {"clip": {"eps": 1e-5, "use": True, "count": 3, "mean": [0.5, 0.25], "name": "x"}}
+    with tempfile.TemporaryDirectory() as folder:
+        write_gguf(Path(folder) / "x", contents, said)
+        return [("x", (Path(folder) / "x").read_bytes())]
+
+
+def read_msgpack(path: Path, ours: tuple[tuple[str, ...], Any]) -> Told:
+    found: dict[str, tuple[str, tuple[int, ...], bytes]] = {}
+    for name, value in _leaves(_unpacked(path.read_bytes()), ()):
+        assert name not in found
+        found[name] = value
+    begin = "".join(f"{key}/" for key in ours[0])
+    branch = {n.removeprefix(begin): v for n, v in found.items() if n.startswith(begin)}
+    return ours[0], branch
+
+
+class _Array(tuple):  # type: ignore[type-arg]
+    """What an extension of Flax holds."""
+
+
+def _hook(code: int, data: bytes) -> Any:
+    return _Array(_unpacked(data)) if code in (1, 3) else None
+
+
+_unpacked = functools.partial(msgpack.unpackb, ext_hook=_hook)
+
+
+def _leaves(tree: Any, keys: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    if isinstance(tree, _Array):
+        shape, dtype, data = tree
+        text = dtype if isinstance(dtype, str) else dtype.decode()
+        yield "/".join(keys), (text, tuple(shape), data)
+    elif isinstance(tree, dict | list):
+        for key, branch in tree.items() if isinstance(tree, dict) else enumerate(tree):
+            yield from _leaves(branch, (*keys, str(key)))
+
+
+def read_gguf(path: Path, _: object) -> Told:
+    found = {}
+    for tensor in gguf.GGUFReader(path).tensors:
+        kind, shape = int(tensor.tensor_type), tuple(int(n) for n in reversed(tensor.shape))
+        name, dtype = tensor.name, DTYPES.get(kind, "uint8")
+        if kind in BLOCKS:
+            title, elements, size = BLOCKS[kind]
+            name = f"{name}.{PACKED.get(title, OTHERWISE)}"
+            shape = (*shape[:-1], shape[-1] // elements, size)
+        found[name] = (dtype, shape, tensor.data.tobytes())
+    return (), found

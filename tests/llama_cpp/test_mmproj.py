@@ -1,0 +1,116 @@
+"""llama.cpp's mmproj files: written by the gguf package as llama.cpp's converter does it.
+
+No package of Python runs llama.cpp's towers, so values are compared with those of transformers.
+"""
+
+import gguf
+import numpy as np
+import pytest
+import torch
+
+import vitconvert
+from tests.llama_cpp.writing import F16, Q8_0, clip, siglip, theirs, write
+from vitconvert.errors import NotRepresentable, Quantised
+
+IMAGES = torch.randn(2, 3, 24, 24, generator=torch.Generator().manual_seed(1))
+
+
+@torch.no_grad()
+def assert_close(path, model, *, find, most=2e-5, **options):
+    """The output of our model of a file, and that of theirs from the numbers in the file."""
+    wanted = find(model(IMAGES))
+    for fast in (False, True):
+        checkpoint = vitconvert.load_checkpoint(path, **options)
+        found = vitconvert.load_model(checkpoint, fast=fast)(IMAGES)
+        assert (found - wanted).abs().max() <= most * wanted.abs().max()
+
+
+def rounded(model, kind=F16, *, back=None):
+    """A model whose matrices have the numbers that stand in a file."""
+    for name, tensor in model.state_dict().items():
+        if tensor.ndim > 1 and "embd" not in theirs(name):
+            array = tensor.numpy()
+            numbers = (
+                array.astype(np.float16)
+                if kind == F16
+                else gguf.dequantize(gguf.quantize(array, kind), kind)
+            )
+            tensor.copy_(torch.from_numpy(numbers.astype(np.float32)))
+    return model
+
+
+def tokens(output):
+    return output.last_hidden_state
+
+
+def pooled(output):
+    return output.pooler_output
+
+
+def test_clips_tower(tmp_path):
+    path = write(tmp_path / "mmproj.gguf", clip())
+    checkpoint = vitconvert.load_checkpoint(path)
+    assert checkpoint.dialect == "llama_cpp_clip"
+    assert checkpoint.config.activation == "quick_gelu"
+    assert checkpoint.config.norm_eps == 1e-5  # float32 in the file
+    assert checkpoint.config.origins["num_heads"] == "config.json"
+    assert checkpoint.ledger.ignored["mm.0.weight"] == "the projector to the language model"
+    assert_close(path, rounded(clip()), find=pooled)
+
+
+def test_siglips_tower_and_names_of_old_converters(tmp_path):
+    path = write(tmp_path / "x", siglip(), swapped=True, use_gelu=True)
+    assert vitconvert.load_checkpoint(path).dialect == "llama_cpp_siglip_swapped"
+    assert_close(path, rounded(siglip()), find=tokens)
+    out = vitconvert.convert(path, to="llama_cpp", output=tmp_path / "out", verify=False).output
+    assert vitconvert.load_checkpoint(out).dialect == "llama_cpp_siglip"
+    assert_close(out, rounded(siglip()), find=tokens)
+
+
+def test_llavas_tower_has_no_norm_at_its_end(tmp_path):
+    path = write(tmp_path / "x", clip(), leave_out=["post_ln"])
+    config = vitconvert.load_checkpoint(path).config
+    assert (config.final_norm, config.fc_norm, config.pooling) == (False, False, "none")
+    assert_close(path, rounded(clip()), find=tokens)
+
+
+def test_q8_0_is_computed_when_it_is_asked_for(tmp_path):
+    path = write(tmp_path / "x", clip(), Q8_0)
+    with pytest.raises(Quantised) as error:
+        vitconvert.load_checkpoint(path)
+    assert "GGUF, Q8_0" in str(error.value) and "--dtype" in str(error.value)
+    assert_close(path, rounded(clip(), Q8_0), find=pooled, dequantise="float32")
+
+
+def test_other_blocks_are_named(tmp_path):
+    path = write(tmp_path / "x", clip(), gguf.GGMLQuantizationType.Q4_0)
+    with pytest.raises(Quantised, match="GGUF, otherwise than Q8_0"):
+        vitconvert.load_checkpoint(path, dequantise="float32")
+
+
+def test_back_again_every_tensor_has_its_bytes(tmp_path):
+    for name, model in (("clip", clip()), ("siglip", siglip())):
+        source = tmp_path / name
+        model.bfloat16().save_pretrained(source)
+        there = vitconvert.convert(source, to="llama_cpp", output=tmp_path / f"{name}-gguf")
+        assert there.opened[0].summary() == "gguf.GGUFReader: every tensor as it was written"
+        back = vitconvert.convert(there.output, to="hf", output=tmp_path / "b", overwrite=True)
+        after = vitconvert.load_checkpoint(back.output).weights.container
+        for key, tensor in model.state_dict().items():
+            kept = key if key in after.manifest else f"vision_model.{key}"
+            assert torch.equal(after.read(kept), tensor), key
+        fields = gguf.GGUFReader(there.output / "mmproj.gguf").fields
+        said = {key: field.contents() for key, field in fields.items()}
+        assert said["general.architecture"] == "clip"
+        assert said["clip.vision.attention.head_count"] == 4
+        assert said["clip.use_gelu"] is (name == "siglip")
+        assert said["vitconvert.source_dialect"] == f"hf_{name}"
+
+
+def test_what_llama_cpp_computes_otherwise_is_refused(tmp_path):
+    with pytest.raises(NotRepresentable, match=r"clip.use_silu = True"):
+        vitconvert.load_checkpoint(write(tmp_path / "x", clip(), use_silu=True))
+    clip(hidden_act="gelu").save_pretrained(tmp_path / "exact")  # llama.cpp has the tanh formula
+    with pytest.raises(NotRepresentable) as error:
+        vitconvert.convert(tmp_path / "exact", to="llama_cpp_clip", output=tmp_path / "out")
+    assert "has no word for activation = 'gelu'" in str(error.value)

@@ -1,0 +1,37 @@
+"""llama.cpp: C++ that reads a tower, a projector and what is said of them from one GGUF file."""
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from vitconvert.conversion.project_config import put, written_config
+from vitconvert.conversion.target import Target, check_place, fit_target
+from vitconvert.preprocessing import Preprocessing
+from vitconvert.programs.program import CompanionFiles, DescribedModel, Program
+from vitconvert.tables.table import Table
+
+
+class LlamaCpp(Program):
+    """llama.cpp, of which no package of Python runs towers."""
+
+    packages: ClassVar[tuple[str, ...]] = ("llama.cpp",)
+
+    def fit(self, table: Table, model: DescribedModel) -> Target:
+        """With what the file's metadata say."""
+        check_place(table, model.config)
+        return fit_target(table, model.config, written_config(table, model.config))
+
+    def companions(
+        self, target: Target, preprocessing: Preprocessing | None, dtypes: Iterable[str]
+    ) -> CompanionFiles:
+        """Nothing beside the weights: all is said in their file."""
+        within = dict(target.their_config)
+        projector = "llama.cpp opens the tower together with a projector, which a ViT does not have"
+        if preprocessing is None:
+            unknown = "nothing says how photographs become the model's input"
+            return CompanionFiles(files={}, within=within, departures=(projector, unknown))
+        for name, values in (("mean", preprocessing.mean), ("std", preprocessing.std)):
+            put(within, f"clip.vision.image_{name}", list(values))
+        return CompanionFiles(files={}, within=within, departures=(projector,))
+
+
+PROGRAM = LlamaCpp()

@@ -1,0 +1,120 @@
+"""mlx-image: torchvision's class in MLX, of Apple, which computes on any CPU too."""
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from vitconvert.checkpoint import Checkpoint
+from vitconvert.config import ViTConfig
+from vitconvert.conversion.target import Target
+from vitconvert.formats import written_formats
+from vitconvert.programs.example import Example
+from vitconvert.programs.program import Opener, Program
+from vitconvert.programs.torchvision import class_arguments
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from vitconvert.programs.reference import Reference
+
+_INSTALL = "mlx-image"
+
+
+class MlxImage(Program):
+    """mlx-image's VisionTransformer, which has no configuration files."""
+
+    packages: ClassVar[tuple[str, ...]] = ("mlx-image",)
+    one_file: ClassVar[bool] = True
+
+    def openers(self, config: ViTConfig) -> Mapping[str, Opener]:
+        """The class, and the package's own reader of weights."""
+        return {"mlxim": partial(_open, config)}
+
+    def reference(self, checkpoint: Checkpoint) -> "Reference":
+        """The class with the checkpoint's own tensors.
+
+        Raises:
+            MissingPackage: mlx-image is not installed.
+            TensorsNotTaken: Its class does not take these tensors.
+        """
+        from importlib.metadata import version
+
+        from torch import nn
+
+        from vitconvert.programs.reference import (
+            Reference,
+            TensorsNotTaken,
+            own_tensors,
+            package,
+        )
+
+        package("mlxim", install=_INSTALL)
+        import mlx.core as mx
+
+        model = _model(checkpoint.config)
+        tensors = own_tensors(checkpoint)
+        try:
+            model.load_weights([(n, mx.array(t.float().numpy())) for n, t in tensors.items()])
+            mx.eval(model.parameters())  # now, in this thread
+        except ValueError as error:
+            problem = str(error).strip().partition("\n")[0]
+            raise TensorsNotTaken(f"mlx-image does not take these tensors: {problem}") from None
+        return Reference(
+            name=f"mlx-image {version('mlx-image')} VisionTransformer",
+            model=nn.Identity(),  # the model is none of PyTorch
+            taps={},
+            run=lambda _, images: _run(model, images),
+            dtypes=("float32",),
+            told=("num_heads", "image_size"),
+        )
+
+    def examples(self, target: Target, source: Checkpoint, has_processor: bool) -> list[Example]:
+        """The class, and images with their channels last."""
+        arguments = ", ".join(f"{k}={v!r}" for k, v in _arguments(source.config).items())
+        code = f"""\
+import mlx.core as mx
+from mlxim.model.vit import VisionTransformer
+
+model = VisionTransformer({arguments})
+model.load_weights("model.safetensors")
+model.eval()
+output = model(mx.zeros({(1, *source.config.image_size, 3)}))"""
+        return [Example(title="With mlx-image", code=code)]
+
+
+def _arguments(config: ViTConfig) -> dict[str, Any]:
+    arguments = class_arguments(config)
+    return arguments if config.qkv_bias else {**arguments, "attn_bias": False}
+
+
+def _model(config: ViTConfig) -> Any:
+    from mlxim.model.vit.vit import VisionTransformer
+
+    return VisionTransformer(**_arguments(config)).eval()
+
+
+def _open(config: ViTConfig, directory: Path) -> "Callable[[Tensor], Tensor]":
+    import mlx.core as mx
+    from mlxim.model._utils import load_weights
+
+    model = _model(config)
+    load_weights(model, str(directory / written_formats()["safetensors"].output))
+    mx.eval(model.parameters())  # now, in this thread
+    return partial(_run, model)
+
+
+def _run(model: Any, images: "Tensor") -> "Tensor":
+    """Images are as ours, (B, C, H, W)."""
+    import mlx.core as mx
+    import numpy as np
+    import torch
+
+    with mx.stream(mx.new_stream(mx.cpu)):  # each thread needs one of its own
+        output = model(mx.array(images.permute(0, 2, 3, 1).contiguous().numpy()))
+        return torch.from_numpy(np.array(output.astype(mx.float32)))
+
+
+PROGRAM = MlxImage()
