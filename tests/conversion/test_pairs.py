@@ -239,7 +239,8 @@ def test_every_dialect_is_held_by_some_model():
         AIMV2,
         RADIO,
         {"num_classes": 0, "final_norm": True},
-        {**dinov2, **GATED, "num_classes": 0},
+        *({**dinov2, "num_classes": 0}, {**dinov2, **GATED, "num_classes": 0}),
+        *(DINOV2_REGISTERS | SCALED | kind | {"num_classes": 0} for kind in ({}, GATED)),
         {**UNPLACED, "relative_positions": "shared_mlp", "relative_mlp_dim": 5, "pooling": "avg"},
         *(
             WINDOWS,

@@ -24,6 +24,7 @@ from vitconvert.conversion.surgery import cast
 from vitconvert.errors import NotRepresentable, OutputExists, ParityFailed, UsageError
 from vitconvert.export import provenance
 from vitconvert.export.targets import holders
+from vitconvert.formats import written_formats
 from vitconvert.programs import DescribedModel
 from vitconvert.programs import timm as timm_program
 from vitconvert.sources import references
@@ -131,7 +132,8 @@ def test_targets_that_compute_another_function_are_refused_by_name(timm_director
         "  No dialect of 'jax' computes the function of these weights; the nearest is google_jax: "
         "activation: the weights need gelu, and there it is gelu_tanh.\n"
         "  others  1; -v lists them (in Python, details)\n"
-        "  Targets that hold it as it is: hf, jeonsworld, mae, openclip, timm, torchvision, vit."
+        "  Targets that hold it as it is: hf, hf_tf, jeonsworld, keras_hub, mae, openclip, timm, "
+        "torchvision, vit, vit_keras."
     )
     reason = "activation: the weights need gelu, and there it is gelu_tanh"
     names = ("google_jax", "google_jax_linen")
@@ -634,7 +636,7 @@ def test_state_dicts_are_respelled_in_memory():
 
 
 def test_every_table_says_what_it_is_written_in():
-    assert {t.container for t in builtin_tables().values()} <= {"safetensors", "torch", "npz"}
+    assert {t.container for t in builtin_tables().values()} <= set(written_formats())
     for path in (Path(__file__).parents[2] / "weights_map").glob("*.toml"):
         tomllib.loads(path.read_text())
 

@@ -101,7 +101,8 @@ def _fitted(
     if binding.lacking:
         raise _lacks(table, binding.lacking)
     built_with = {name: getattr(config, name) for name in (*_BUILT_WITH, *table.ask)}
-    stated_sizes = {name: value for name, value in built_with.items() if value}
+    asked = {name for name in table.ask if built_with[name] is not None}
+    stated_sizes = {name: v for name, v in built_with.items() if v or name in asked}
     if "attention_scale" in table.ask:
         stated_sizes["attention_scale"] = config.function()["attention_scale"]
     if not config.final_norm:
