@@ -308,8 +308,8 @@ MISTAKES = [
     (
         'container = "torchscript"',
         "dialect.container",
-        "'torchscript' is no format that is written; there are safetensors, torch, npz, hdf5, msgpack, "
-        "gguf",
+        "'torchscript' is no format that is written; there are safetensors, torch, npz, hdf5, "
+        "msgpack, gguf",
         "did you mean 'torch'?",
     ),
     ("container = 3", *("dialect.container", "expected a text, found int", None)),
