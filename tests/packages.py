@@ -34,6 +34,7 @@ def keras_in_numpy() -> None:
     os.environ["KERAS_BACKEND"] = "numpy"
     absent = [name for name in ("tensorflow", "tensorflow_text") if name not in sys.modules]
     sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]  # as if it were not there
+    import_module("torch._dynamo")  # as vitconvert does, before anything imports TensorFlow
     import_module("keras_hub")
     for name in absent:  # others look whether it is here
         del sys.modules[name]

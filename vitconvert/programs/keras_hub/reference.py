@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
@@ -75,6 +76,9 @@ def _keras_hub() -> ModuleType:
     """The package, on PyTorch where neither Keras was imported nor the user has chosen."""
     os.environ.setdefault("KERAS_BACKEND", "torch")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # it imports TensorFlow, if that is there
+    # Triton, with an LLVM of its own, ends a process that has TensorFlow's already, which KerasHub
+    # imports where it is; the other way round they get on (torch 2.15, TensorFlow 2.21).
+    import_module("torch._dynamo")
     return package("keras_hub", install="keras-hub")
 
 
