@@ -3,6 +3,8 @@
 A process that only hands tests out to others reads this file too: it needs no torch.
 """
 
+from importlib.util import find_spec
+
 import pytest
 
 
@@ -17,6 +19,8 @@ def one_thread() -> None:
 @pytest.fixture(scope="session")
 def keras_in_numpy() -> None:
     """For tests that let KerasHub compute."""
+    if find_spec("keras_hub") is None:
+        pytest.skip("pip install --no-deps keras-hub, as .ci/run does")
     from tests import packages
 
     packages.keras_in_numpy()

@@ -6,7 +6,7 @@ column's, opened by what is there to open it, compared, converted back, and comp
 
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,11 +83,15 @@ def _written(table: Table) -> bool:
 
 def row(name: str) -> str:
     """A row of the table: every conversion of one project's model."""
-    source = SOURCES[name]
+    cells = cells_of(name, columns())
+    return f"| `{name.split()[0]}` {SOURCES[name].title} | {' | '.join(cells)} |"
+
+
+def cells_of(name: str, targets: Sequence[str]) -> list[str]:
+    """The cells of some columns of a row."""
     with tempfile.TemporaryDirectory() as folder:
-        origin = _origin(source, Path(folder))
-        cells = [_cell(origin, to) for to in columns()]
-    return f"| `{name.split()[0]}` {source.title} | {' | '.join(cells)} |"
+        origin = _origin(SOURCES[name], Path(folder))
+        return [_cell(origin, to) for to in targets]
 
 
 def _origin(source: Source, folder: Path) -> Origin:

@@ -235,6 +235,8 @@ def test_a_step_keeps_the_function_or_says_that_it_does_not_apply(name, fields):
         fields = fields | {"rope": "dinov3", "position_embedding": "none"}
     if name == "zero-head-bias":
         fields = fields | {"head_bias": False}
+    if name == "zero-patch-bias":
+        fields = fields | {"patch_bias": False, "pre_norm": False}
     if name == "fit-positions":
         fields = fields | {"position_embedding": "grid", "position_grid": (4, 5)}
     model = random_model(**fields, no_embed_class=name == "zero-class-position")

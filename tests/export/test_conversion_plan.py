@@ -143,7 +143,11 @@ def test_an_allowed_step_is_a_gauge(timm_directory, tmp_path):
 def test_a_step_alters_what_it_says(name):
     gauge = GAUGES[name]
     pooled_first = name == "norm-before-pooling"
+    grid = (
+        {"position_embedding": "grid", "position_grid": (4, 5)} if name == "fit-positions" else {}
+    )
     config, canonical, _ = simple(
+        **grid,
         no_embed_class=name == "zero-class-position",
         final_norm=not pooled_first,
         fc_norm=pooled_first,

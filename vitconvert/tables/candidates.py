@@ -47,7 +47,12 @@ def _may_spell(spelling: _Spelling, keys: Collection[str], words: list[str]) -> 
     if not spelling.any_rest:
         return next(absent, None) is None
     foreign = (key for word in absent for key in keys if word in key)
-    return all(any(start in key for start in spelling.any_rest) for key in foreign)
+    return all(any(_begins(key, start) for start in spelling.any_rest) for key in foreign)
+
+
+def _begins(key: str, start: str) -> bool:
+    """Whether a key, or what follows a prefix of it, begins so."""
+    return key.startswith(start) or any(f"{mark}{start}" in key for mark in "./_")
 
 
 @functools.cache
