@@ -67,9 +67,20 @@ def test_siglips_tower_and_names_of_old_converters(tmp_path):
     assert_close(out, rounded(siglip()), find=tokens)
 
 
-def test_llavas_tower_has_no_norm_at_its_end(tmp_path):
-    path = write(tmp_path / "x", clip(), leave_out=["post_ln"])
-    config = vitconvert.load_checkpoint(path).config
+def test_clips_tower_with_names_of_old_converters(tmp_path):
+    path = write(tmp_path / "x", clip(), swapped=True)
+    assert vitconvert.load_checkpoint(path).dialect == "llama_cpp_clip_swapped"
+    assert_close(path, rounded(clip()), find=pooled)
+
+
+@pytest.mark.parametrize(
+    ("swapped", "dialect"), [(False, "llama_cpp_llava"), (True, "llama_cpp_llava_swapped")]
+)
+def test_llavas_tower_has_no_norm_at_its_end(swapped, dialect, tmp_path):
+    path = write(tmp_path / "x", clip(), leave_out=["post_ln"], swapped=swapped)
+    checkpoint = vitconvert.load_checkpoint(path)
+    assert checkpoint.dialect == dialect
+    config = checkpoint.config
     assert (config.final_norm, config.fc_norm, config.pooling) == (False, False, "none")
     assert_close(path, rounded(clip()), find=tokens)
 
