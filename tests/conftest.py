@@ -3,9 +3,13 @@
 A process that only hands tests out to others reads this file too: it needs no torch.
 """
 
+import os
 from importlib.util import find_spec
 
 import pytest
+
+# Keras decides once, whoever imports it first: packages look into those that are installed.
+os.environ["KERAS_BACKEND"] = "numpy"
 
 
 @pytest.fixture(autouse=True, scope="session")

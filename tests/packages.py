@@ -32,6 +32,8 @@ def keras_in_numpy() -> None:
     And without TensorFlow, which it would import for text. Keras decides once.
     """
     os.environ["KERAS_BACKEND"] = "numpy"
+    # It finds shapes by computing with memory that nobody wrote to.
+    import_module("numpy").seterr(invalid="ignore", over="ignore", divide="ignore")
     absent = [name for name in ("tensorflow", "tensorflow_text") if name not in sys.modules]
     sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]  # as if it were not there
     import_module("torch._dynamo")  # as vitconvert does, before anything imports TensorFlow
