@@ -14,11 +14,14 @@ import secrets
 import struct
 import sys
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vitconvert.errors import UsageError
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 BLOCK = 4096  # places and lengths are multiples of it, or the kernel refuses
 _FICLONERANGE = 0x4020940D
@@ -78,6 +81,9 @@ class SequentialWriter(io.RawIOBase):
     """
 
     def __init__(self, descriptor: int, *, read_soon: bool) -> None:
+        # Late, with what only writing needs: readers import this module too.
+        from concurrent.futures import ThreadPoolExecutor
+
         super().__init__()
         self.sha256 = ""
         self._file = _File(descriptor, direct=not read_soon)
