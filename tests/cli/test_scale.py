@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from vitconvert.cli import shard_progress
+from vitconvert.cli import scale, shard_progress
 from vitconvert.demo.demonstration import DIGITS
 from vitconvert.inference import batches
 from vitconvert.scale.checking import check
