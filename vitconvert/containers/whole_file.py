@@ -258,6 +258,30 @@ def require_possible(path: Path) -> None:
         ) from None
 
 
+def require_place(path: Path) -> None:
+    """Refuse a path in a directory that does not exist, or with an impossible name.
+
+    Raises:
+        UsageError: So it is.
+    """
+    require_possible(path)
+    if not path.parent.is_dir():
+        raise UsageError(
+            "The directory of the output does not exist.", evidence={"directory": path.parent}
+        )
+
+
+def require_file(path: Path) -> None:
+    """Refuse a path where no file can be.
+
+    Raises:
+        UsageError: It is a directory, its own directory does not exist, or its name is impossible.
+    """
+    require_place(path)
+    if path.is_dir():
+        raise UsageError("The output is a directory, not a file.", evidence={"output": path})
+
+
 @contextmanager
 def whole_file(
     path: Path, *, read_soon: bool = True, scratch: Path | None = None
@@ -276,13 +300,7 @@ def whole_file(
     Raises:
         UsageError: `path` is a directory, or no file can be made in its directory.
     """
-    require_possible(path)
-    if path.is_dir():
-        raise UsageError("The output is a directory, not a file.", evidence={"output": path})
-    if not path.parent.is_dir():
-        raise UsageError(
-            "The directory of the output does not exist.", evidence={"directory": path.parent}
-        )
+    require_file(path)
     temporary = (scratch or path.parent) / f".vitconvert-{secrets.token_hex(8)}.part"
     try:
         # Not tempfile, whose files no one else may read.
