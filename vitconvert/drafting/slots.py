@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from vitconvert.config import ViTConfig
-from vitconvert.config.vit_config import FIXED_AXES
+from vitconvert.config.axis_sizes import FIXED_AXES
 from vitconvert.drafting.knowledge import knowledge
 from vitconvert.tables.axes import Axes, Dim, parse_axes
 from vitconvert.tables.binding import Shape

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from vitconvert.config.vit_config import FIXED_AXES
+from vitconvert.config.axis_sizes import FIXED_AXES
 from vitconvert.tables.axes import Axes, Dim
 from vitconvert.tables.canonical import CanonicalTensor, Instance, instance, instantiate
 from vitconvert.tables.constants import Constant
