@@ -8,7 +8,7 @@ from torch import Tensor
 from vitconvert.config import ViTConfig
 from vitconvert.config.field_values import parse_field
 from vitconvert.errors import UsageError
-from vitconvert.model import positions
+from vitconvert.model import resampling
 from vitconvert.tables.canonical import expected_shapes, first_kernel
 
 Tensors = Mapping[str, Tensor]
@@ -164,7 +164,7 @@ def _resized_kernel(
             evidence={"patches are": _by(config.patch_size), "asked": _by(patch_size)},
         )
     name = "patch_embed.proj.weight"
-    kernel = positions.resample_patch_kernel(tensors[name], patch_size=patch_size)
+    kernel = resampling.resample_patch_kernel(tensors[name], patch_size=patch_size)
     return {name: kernel}, (
         f"patches resized from {_by(config.patch_size)} to {_by(patch_size)} pixels",
     )
@@ -178,14 +178,14 @@ def _resampled_positions(
     resampled = {}
     if config.learned_positions:
         rules.append(config.position_resampling)
-        resampled["pos_embed"] = positions.resample_positions(
+        resampled["pos_embed"] = resampling.resample_positions(
             tensors["pos_embed"], **grids, prefix=config.num_prefix_positions, rule=rules[-1]
         )
     elif wanted.position_grid != config.position_grid:
         rules.append(config.position_resampling)
         table = tensors["positions.table"].flatten(1, 2)
         old_grid = (config.position_grid[0], config.position_grid[1])
-        fitted = positions.resample_positions(
+        fitted = resampling.resample_positions(
             table, old_grid=old_grid, new_grid=wanted.grid_size, prefix=0, rule=rules[-1]
         )
         resampled["positions.table"] = fitted.reshape(1, *wanted.grid_size, -1)
@@ -196,7 +196,7 @@ def _resampled_positions(
         rules.append(config.relative_resampling)
         for name, table in tensors.items():
             if name.endswith("relative_position_bias_table"):
-                resampled[name] = positions.resample_relative_positions(
+                resampled[name] = resampling.resample_relative_positions(
                     table, **grids, rule=rules[-1]
                 )
     if rules and config.grid_size != wanted.grid_size:
@@ -210,7 +210,7 @@ def _resampled_offsets(tensors: Tensors, wanted: ViTConfig) -> dict[str, Tensor]
     for i in range(wanted.depth):
         for axis, side in zip("hw", wanted.attended_grid(i), strict=True):
             name = f"blocks.{i}.attn.rel_pos_{axis}"
-            resampled[name] = positions.resample_decomposed_positions(tensors[name], side=side)
+            resampled[name] = resampling.resample_decomposed_positions(tensors[name], side=side)
     return resampled
 
 
