@@ -19,8 +19,9 @@ from vitconvert.conversion.project_config import (
     written_config,
 )
 from vitconvert.errors import NotRepresentable, OtherFunction, OtherKind
-from vitconvert.tables.binding import Binding, Shape, bind
+from vitconvert.tables.binding import Binding, bind
 from vitconvert.tables.dialects import text_tables_beside
+from vitconvert.tables.sizes import Shape
 from vitconvert.tables.table import Table
 
 _OPTIONAL = ("head_dim", "end_id", "tokenizer")
