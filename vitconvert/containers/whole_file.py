@@ -252,6 +252,27 @@ def require_possible(path: Path) -> None:
         ) from None
 
 
+def _check_place(path: Path) -> None:
+    require_possible(path)
+    if path.is_dir():
+        raise UsageError("The output is a directory, not a file.", evidence={"output": path})
+    if not path.parent.is_dir():
+        raise UsageError(
+            "The directory of the output does not exist.", evidence={"directory": path.parent}
+        )
+
+
+def _made(temporary: Path, path: Path) -> int:
+    """The descriptor of a new file."""
+    try:
+        # Not tempfile, whose files no one else may read.
+        return os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o666)
+    except OSError as error:
+        raise UsageError(
+            "The output cannot be written.", evidence={"output": path, "reason": error.strerror}
+        ) from error
+
+
 @contextmanager
 def whole_file(
     path: Path, *, read_soon: bool = True, scratch: Path | None = None
@@ -270,21 +291,9 @@ def whole_file(
     Raises:
         UsageError: `path` is a directory, or no file can be made in its directory.
     """
-    require_possible(path)
-    if path.is_dir():
-        raise UsageError("The output is a directory, not a file.", evidence={"output": path})
-    if not path.parent.is_dir():
-        raise UsageError(
-            "The directory of the output does not exist.", evidence={"directory": path.parent}
-        )
+    _check_place(path)
     temporary = (scratch or path.parent) / f".vitconvert-{secrets.token_hex(8)}.part"
-    try:
-        # Not tempfile, whose files no one else may read.
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o666)
-    except OSError as error:
-        raise UsageError(
-            "The output cannot be written.", evidence={"output": path, "reason": error.strerror}
-        ) from error
+    descriptor = _made(temporary, path)
     try:
         with (
             os.fdopen(descriptor, "wb", buffering=0) as file,
