@@ -367,6 +367,11 @@ class ViTConfig:
         return self.position_grid[0] if self.position_grid else 0
 
     @property
+    def position_count(self) -> int:
+        """How many positions a grid of their own has."""
+        return math.prod(self.position_grid) if self.position_grid else 0
+
+    @property
     def position_pixels(self) -> int:
         """Rows of an image that has the grid of such positions."""
         return self.position_side * self.patch_size[0]
@@ -467,7 +472,7 @@ class ViTConfig:
             "merge_width": self.merge_dim,
             **dict.fromkeys(("grid_y", "grid_side"), self.position_side),
             "grid_x": self.position_grid[1] if self.position_grid else 0,
-            "grid_after_one": math.prod(self.position_grid) + 1,
+            "grid_after_one": self.position_count + 1,
             "feature": self.feature_dim,
             "label": self.num_classes,
             # Offsets of rows and columns; then class to patch, patch to class, class to class.

@@ -24,7 +24,6 @@ from vitconvert.programs.taps import Tap, Taps, block_taps, channels_last
 from vitconvert.programs.transformers.any_shape import (
     gemma4_inputs,
     of_each_image,
-    of_two_frames,
     qwen3_inputs,
 )
 
@@ -148,8 +147,6 @@ def transformers_reference(checkpoint: Checkpoint) -> Reference:
     if places.within:
         tensors = {places.within + n.removeprefix(places.within): t for n, t in tensors.items()}
     kind = _class_of(model_type, tensors)
-    if kind == "Qwen3VLVisionModel":
-        tensors["patch_embed.proj.weight"] = of_two_frames(tensors["patch_embed.proj.weight"])
     if model_type == "radio":  # transformers reads but its own name of these
         tensors = {_SCALE.sub(r"layer_scale\1.lambda1", n): t for n, t in tensors.items()}
     model = _built(kind, theirs, tensors, checkpoint)
