@@ -52,7 +52,7 @@ MISTAKES = [
     (
         '[rows]\n"norm.weight" = "w : 3 width"',
         'rows."norm.weight"',
-        "the axes of w hold a number that is no power of two: parts would be rounded",
+        "the axes of w hold a number that is no power of two, which rounds parts",
         None,
     ),
     (

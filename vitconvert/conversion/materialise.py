@@ -94,8 +94,8 @@ def _of_an_image(tensor: Tensor, axes: Axes) -> Tensor:
     """
     for place, _ in axes.frames:
         # One after another, because torch's sum of negative zeros is a positive one.
-        whole = reduce(torch.add, tensor.double().split(1, place))
-        tensor = whole.to(tensor.dtype)
+        whole = reduce(torch.add, tensor.double().unbind(place))
+        tensor = whole.to(tensor.dtype).unsqueeze(place)
     return tensor
 
 

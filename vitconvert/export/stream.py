@@ -66,8 +66,10 @@ def moves(plan: Plan, source: Container, prefix: str = "") -> dict[str, Move] | 
         hold certain numbers; or constants have an unusual dtype.
     """
     pieces = (*(piece for a in plan.assemblies for piece in a.pieces), *plan.zeros)
-    frames = any(one.axes.frames for one in (*plan.assemblies, *pieces))
-    if plan.constants or frames:  # their numbers must be compared, or computed
+    layouts = (*(a.axes for a in plan.assemblies), *(piece.axes for piece in pieces))
+    if plan.constants or any(
+        axes.frames for axes in layouts
+    ):  # their numbers must be compared, or computed
         return None
     names = dict.fromkeys(piece.source for piece in pieces if piece.source)
     dtypes = {name: source.manifest[prefix + name].dtype for name in names}

@@ -152,7 +152,7 @@ def _of_axes(ours: set[str], part: Part) -> Iterator[str]:
     if theirs != ours:
         yield f"the axes of {part.key} are {_some(theirs)}; ours are {_some(ours)}"
     if any(dim.number.bit_count() != 1 for dim in part.axes.dims):
-        yield f"the axes of {part.key} hold a number that is no power of two: parts would be rounded"
+        yield f"the axes of {part.key} hold a number that is no power of two, which rounds parts"
 
 
 def _of_selection(selection: Selection, axes: Axes) -> Iterator[str]:
