@@ -369,6 +369,14 @@ def run(model: nn.Module, images: Tensor) -> Tensor:
     raise AssertionError(type(output))
 
 
+def run_opened(model: nn.Module, images: Tensor) -> Tensor:
+    """As `run`; the tokens where what a class pools is not what its larger model reads (BLIP)."""
+    config: Any = model.config
+    places = _MODULES.get(config.model_type.removesuffix(_TOWER))
+    bare = places is not None and not _gives_output(model, places)
+    return _run_to_tokens(model, images) if bare else run(model, images)
+
+
 def _run_to_tokens(model: nn.Module, images: Tensor) -> Tensor:
     """The tokens, whatever the class makes of them besides."""
     return as_tokens(model(**image_inputs(model, images)).last_hidden_state)
