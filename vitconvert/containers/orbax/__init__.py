@@ -53,9 +53,9 @@ def open_file(path: Path, _members: object, prefer: tuple[str, ...]) -> Containe
 
     tree = read_tree(path)
     files = _files(path)
-    wrapper, leaves, beside = _unwrapped(tree, prefer)
+    wrapper, found, beside = _unwrapped(tree, prefer)
+    leaves, notes = _without_variables(found)
     store = Store(path.parent, tree)
-    leaves, notes = _without_variables(leaves)
     arrays = store.open(leaves)
     _check_size(path, files, arrays)
     return Container(
