@@ -110,9 +110,12 @@ def chunks_of(
     grid = _Grid(array=info.shape, largest=largest, chunk=tuple(shape), item=item)
     if grid.count > source.size:
         raise StrangeStorage("nowhere: most of it was never written")
-    places = dict(index(grid))
-    if places.keys() != set(grid) or any(chunk.offset == UNDEFINED for chunk in places.values()):
+    listed = list(index(grid))
+    places = dict(listed)
+    if places.keys() < set(grid) or any(chunk.offset == UNDEFINED for chunk in places.values()):
         raise StrangeStorage("nowhere: a part of it was never written")
+    if [begins for begins, _ in listed] != list(grid):
+        raise source.corrupt("its chunks are not in order")
     if any(chunk.offset + chunk.size > source.size for chunk in places.values()):
         raise source.corrupt("a chunk is not in the file", hint="download it again.")
     return Chunks(shape=grid.chunk, item=item, filters=filters, places=places)
@@ -165,12 +168,12 @@ def _in_tree(source: Source, address: int, rank: int) -> Iterator[tuple[_Shape, 
         signature, kind, level, used = struct.unpack("<4sBBH", source.read(node, 8))
         if signature != b"TREE" or kind != 1:
             raise source.corrupt("a part of the index of chunks is missing")
-        entries = source.read(node + 24, entry.size * used)
-        for size, skipped, *begins, child in entry.iter_unpack(entries):
-            if level:
-                nodes.append(child)
-            else:
-                yield tuple(begins[:-1]), Chunk(offset=child, size=size, skipped=skipped)
+        entries = list(entry.iter_unpack(source.read(node + 24, entry.size * used)))
+        if level:
+            nodes += [child for *_, child in reversed(entries)]
+            continue
+        for size, skipped, *begins, child in entries:
+            yield tuple(begins[:-1]), Chunk(offset=child, size=size, skipped=skipped)
 
 
 def _modern(source: Source, layout: bytes) -> tuple[_Shape, _Index]:
