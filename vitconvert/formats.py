@@ -34,6 +34,7 @@ class Format:
         nested: Whether tensors may lie under a key, with other values beside them.
         fills: Whether a directory with files of these names is one checkpoint of this format; the
             first of the standard names is then the file to open.
+        parts: Of such a directory, whether a name below it is that of a file of the checkpoint.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Format:
     sharded: bool = False
     nested: bool = False
     fills: Callable[[Collection[str]], bool] = _never
+    parts: Callable[[str], bool] = _never
 
 
 def _begins_safetensors(start: bytes) -> bool:
@@ -182,6 +184,7 @@ FORMATS: tuple[Format, ...] = (
         begins=_begins_dcp,
         nested=True,
         fills=_fills_dcp,
+        parts=lambda name: name.endswith(".distcp"),
     ),
     Format(
         name="orbax",
@@ -191,6 +194,7 @@ FORMATS: tuple[Format, ...] = (
         begins=_begins_orbax,
         nested=True,
         fills=lambda names: "_METADATA" in names,
+        parts=lambda name: not name.startswith(".git"),
     ),
 )
 """In the order in which they are preferred where the same weights exist in several."""
@@ -223,6 +227,11 @@ def of_directory(names: Collection[str]) -> Format | None:
 def directory_names() -> list[str]:
     """The names of files that stand for the directory that they are in."""
     return [form.standard[0] for form in FORMATS if form.fills is not _never]
+
+
+def is_part(name: str) -> bool:
+    """Whether a file of this name is a part of a directory, and no checkpoint by itself."""
+    return any(name.endswith(form.suffixes) for form in FORMATS if form.fills is not _never)
 
 
 def standard_names() -> list[str]:

@@ -31,10 +31,16 @@ def weights_among(names: Collection[str]) -> list[str]:
         return []
     known = _known_suffixes()
     found = sorted(n for n in names if n.endswith(known) and not _NOT_WEIGHTS.match(n))
-    meant = [name for name in found if name.endswith(INDEX)] or found
+    meant = [name for name in found if name.endswith(INDEX)] or _towers(found) or found
     if len({name.removesuffix(_suffix(name)) for name in meant}) == 1:
         return [min(meant, key=lambda name: known.index(_suffix(name)))]
     return found
+
+
+def _towers(names: Collection[str]) -> list[str]:
+    """Of GGUF files, those of image towers, as llama.cpp tells them from those of texts."""
+    only = all(name.endswith(".gguf") for name in names)
+    return [name for name in names if only and "mmproj" in name.lower()]
 
 
 def weights_in(directory: Path) -> Path:

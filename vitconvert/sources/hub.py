@@ -17,7 +17,7 @@ from vitconvert.documents import MOST_BYTES, read_object
 from vitconvert.errors import CorruptFile, OfflineError, SourceError, UsageError
 from vitconvert.formats import INDEX
 from vitconvert.sources.answers import Listing, Published, read_listing
-from vitconvert.sources.choosing import choose_weights, companions, require, tokenizer
+from vitconvert.sources.choosing import choose_weights, companions, parts, require, tokenizer
 from vitconvert.sources.hub_cache import RepoCache, require_revision
 from vitconvert.sources.hub_errors import answered, broken, explained
 from vitconvert.sources.hub_ranges import WORTHWHILE, Asked, NoRanges, fetch_part, kept_part
@@ -125,9 +125,11 @@ def _from_hub(client: _Client, file: str | None, part: Asked) -> _Files:
     snapshot = _Snapshot(commit=listing.commit, hashes=hashes)
     sharded = names[0].endswith(INDEX)
     files = _download(client, listing, names if sharded else names[1:])
-    shards = names[:1]
     if sharded:
         shards = _shards(client.repo, names[0], files[names[0]], listing.files)
+    else:
+        # Of a directory the file to open comes last: where it is here, all of it is.
+        shards = [names[0], *parts(names[0], listing.files)]
     if found := _part(client, listing, names[0], shards, files, part):
         path, fetched = found
         paths = {**files, names[0]: path}
@@ -217,7 +219,11 @@ def _whole(repo: str, answer: "Response") -> bytes:
 
 
 def _wanted(repo: str, file: str | None, names: Collection[str]) -> list[str]:
-    weights = require(repo, file, names) if file else choose_weights(repo, names)
+    folder = f"{file.rstrip('/')}/" if file else ""
+    if file and not any(name.startswith(folder) for name in names):
+        weights = require(repo, file, names)
+    else:
+        weights = choose_weights(repo, names, folder)
     return [weights, *companions(weights, names)]
 
 
@@ -321,6 +327,7 @@ def _from_cache(client: _Client, file: str | None, part: Asked, missing: Offline
         names = _wanted(client.repo, file, hashes)
         if names[0].endswith(INDEX):
             names += _shards(client.repo, names[0], files[names[0]], hashes)
+        names += parts(names[0], hashes)
     except SourceError as error:
         if found := _part_from_cache(client, file, part, snapshot, files):
             return found
