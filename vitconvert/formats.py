@@ -6,6 +6,7 @@ that format is met (`vitconvert/containers/format_modules.py` says what a module
 itself imports nothing that takes time.
 """
 
+import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
@@ -204,6 +205,19 @@ JOINED = {"model.weights.h5": "task.weights.h5"}
 
 KerasHub keeps the head apart from what heads are put on.
 """
+
+_OF_PROCESS = re.compile(r"shard-(\d{1,9})-model-(\d{1,9})-of-(\d{1,9})\.safetensors", re.ASCII)
+
+
+def file_of_process(name: str) -> tuple[int, int, int] | None:
+    """What a name says of a file that one of several processes wrote of all tensors.
+
+    Returns:
+        The numbers of the process and of its file, and how many files it has; None of other names.
+    """
+    match = _OF_PROCESS.fullmatch(name)
+    return (int(match[1]), int(match[2]), int(match[3])) if match else None
+
 
 FOREIGN_SUFFIXES = (".onnx", ".tflite", ".ckpt.index", ".pb")
 """Suffixes of weights in formats that are not read: TensorFlow's and ONNX."""

@@ -98,6 +98,16 @@ def test_a_distributed_checkpoint(start_hub: StartHub, under: str) -> None:
         assert locate(f"hf:org/dcp/{under}", quiet=True).weights == found.weights
 
 
+def test_safetensors_of_several_processes(start_hub: StartHub) -> None:
+    place = TESTS / "distributed" / "parts"
+    start_hub({"org/parts": {**files_below(place), "config.json": b"{}"}})
+    for found in (locate("org/parts", quiet=True), locate("org/parts", headers_only=True)):
+        assert len(found.verified) == 9 and found.weights is not None
+        with open_container(found.weights) as container:
+            assert len(container.files) == 8
+            assert container.manifest["both"].shape == (5, 7)
+
+
 def read_orbax(path: Path) -> None:
     arrays = load_file(TESTS / "orbax" / "files" / "state.safetensors")
     with open_container(path) as container:

@@ -6,7 +6,15 @@ from typing import Any
 
 from vitconvert.containers import weights_among
 from vitconvert.errors import SourceError, nearest
-from vitconvert.formats import FOREIGN_SUFFIXES, JOINED, in_words, is_part, of_directory, suffixes
+from vitconvert.formats import (
+    FOREIGN_SUFFIXES,
+    JOINED,
+    file_of_process,
+    in_words,
+    is_part,
+    of_directory,
+    suffixes,
+)
 from vitconvert.sources.located import COMPANIONS, TOKENIZERS
 
 
@@ -44,8 +52,12 @@ def _inside(folder: str, names: Collection[str]) -> set[str]:
 
 def parts(weights: str, names: Collection[str]) -> list[str]:
     """What belongs to a checkpoint that is a whole directory, besides the file to open."""
-    folder = weights[: weights.rfind("/") + 1]
-    form = of_directory(_inside(folder, names))
+    folder, slash, name = weights.rpartition("/")
+    folder += slash
+    here = _inside(folder, names)
+    if file_of_process(name):
+        return sorted(folder + other for other in here - {name} if file_of_process(other))
+    form = of_directory(here)
     if form is None or weights != folder + form.standard[0]:
         return []
     return sorted(

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from vitconvert.containers.hashing import hash_file
 from vitconvert.documents import MOST_BYTES, read_object
 from vitconvert.errors import CorruptFile, OfflineError, SourceError, UsageError
-from vitconvert.formats import INDEX
+from vitconvert.formats import INDEX, file_of_process
 from vitconvert.sources.answers import Listing, Published, read_listing
 from vitconvert.sources.choosing import choose_weights, companions, parts, require, tokenizer
 from vitconvert.sources.hub_cache import RepoCache, require_revision
@@ -155,6 +155,7 @@ def _part(
     sizes = [wanted.size for wanted in of_shards.values()]
     total = sum(size or 0 for size in sizes)
     known = None not in sizes and all(name.endswith(".safetensors") for name in shards)
+    known &= not file_of_process(PurePosixPath(weights).name)  # of a tensor each has a part only
     if not known or (total < WORTHWHILE and not part.headers_only):
         return None
     config, store = _config_among(files), cache.parts(listing.commit)
