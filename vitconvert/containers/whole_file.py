@@ -282,6 +282,17 @@ def require_file(path: Path) -> None:
         raise UsageError("The output is a directory, not a file.", evidence={"output": path})
 
 
+def _made(temporary: Path, path: Path) -> int:
+    """The descriptor of a new file."""
+    try:
+        # Not tempfile, whose files no one else may read.
+        return os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o666)
+    except OSError as error:
+        raise UsageError(
+            "The output cannot be written.", evidence={"output": path, "reason": error.strerror}
+        ) from error
+
+
 @contextmanager
 def whole_file(
     path: Path, *, read_soon: bool = True, scratch: Path | None = None
@@ -302,13 +313,7 @@ def whole_file(
     """
     require_file(path)
     temporary = (scratch or path.parent) / f".vitconvert-{secrets.token_hex(8)}.part"
-    try:
-        # Not tempfile, whose files no one else may read.
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o666)
-    except OSError as error:
-        raise UsageError(
-            "The output cannot be written.", evidence={"output": path, "reason": error.strerror}
-        ) from error
+    descriptor = _made(temporary, path)
     try:
         with (
             os.fdopen(descriptor, "wb", buffering=0) as file,
