@@ -252,7 +252,12 @@ def require_possible(path: Path) -> None:
         ) from None
 
 
-def _check_place(path: Path) -> None:
+def require_file(path: Path) -> None:
+    """Refuse a path where no file can be.
+
+    Raises:
+        UsageError: It is a directory, its own directory does not exist, or its name is impossible.
+    """
     require_possible(path)
     if path.is_dir():
         raise UsageError("The output is a directory, not a file.", evidence={"output": path})
@@ -291,7 +296,7 @@ def whole_file(
     Raises:
         UsageError: `path` is a directory, or no file can be made in its directory.
     """
-    _check_place(path)
+    require_file(path)
     temporary = (scratch or path.parent) / f".vitconvert-{secrets.token_hex(8)}.part"
     descriptor = _made(temporary, path)
     try:
