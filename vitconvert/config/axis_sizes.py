@@ -1,7 +1,5 @@
 """The sizes of the axes that `weights_map/canonical.toml` names."""
 
-import math
-
 from vitconvert.config.properties import Properties
 
 # Axes of the canonical layouts whose size is the same in every ViT.
@@ -45,7 +43,7 @@ def _embedding(config: Properties) -> dict[str, int]:
         "prefix": config.num_prefix_tokens,
         **dict.fromkeys(("grid_y", "grid_side"), config.position_side),
         "grid_x": config.position_grid[1] if config.position_grid else 0,
-        "grid_after_one": math.prod(config.position_grid) + 1,
+        "grid_after_one": config.position_count + 1,
     }
 
 

@@ -131,6 +131,11 @@ class Properties(Fields):
         return self.position_grid[0] if self.position_grid else 0
 
     @property
+    def position_count(self) -> int:
+        """How many positions a grid of their own has."""
+        return math.prod(self.position_grid) if self.position_grid else 0
+
+    @property
     def position_pixels(self) -> int:
         """Rows of an image that has the grid of such positions."""
         return self.position_side * self.patch_size[0]

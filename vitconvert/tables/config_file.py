@@ -187,9 +187,11 @@ class _ConfigSection:
 
 
 def _parse_written(value: Any, of: Kind) -> Any:
-    """A constant, `{ word = ... }` or `{ makes = ... }`."""
+    """A constant, `{ word = ... }`, `{ makes = ... }` or `{ list = [] }`."""
     if not isinstance(value, dict):
         return value
+    if value == {"list": []}:  # by itself, it takes a line away
+        return []
     more: dict[str, Any] = dict(value)
     word, size = more.pop("word", None), more.pop("makes", None)
     if isinstance(word, str) and size is None and not more:

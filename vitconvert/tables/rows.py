@@ -151,8 +151,8 @@ def _of_axes(ours: set[str], part: Part) -> Iterator[str]:
     theirs = set(part.axes.names) - ({part.selection.axis} if part.selection else set())
     if theirs != ours:
         yield f"the axes of {part.key} are {_some(theirs)}; ours are {_some(ours)}"
-    if any(dim.number != 1 for dim in part.axes.dims):
-        yield f"the axes of {part.key} hold a number other than 1, which would carry something"
+    if any(dim.number.bit_count() != 1 for dim in part.axes.dims):
+        yield f"the axes of {part.key} hold a number that is no power of two, which rounds parts"
 
 
 def _of_selection(selection: Selection, axes: Axes) -> Iterator[str]:
