@@ -292,6 +292,11 @@ def some(names: Iterable[str], most: int = 3) -> str:
     return ", ".join(names[:most]) + more
 
 
+def size_text(size: Iterable[int]) -> str:
+    """A size for people: 224x320."""
+    return "x".join(map(str, size))
+
+
 def nearest(word: str, known: Iterable[str], count: int = 1) -> list[str]:
     """What somebody may have meant, the likeliest first; for hints."""
     if len(word) > _LONGEST_WORD:  # each comparison takes as long as both words together

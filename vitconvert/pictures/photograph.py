@@ -9,12 +9,11 @@ from PIL import Image
 from torch import Tensor
 
 from vitconvert.config import ViTConfig
-from vitconvert.errors import IntegrityError, VitConvertError
+from vitconvert.errors import IntegrityError, VitConvertError, size_text
 from vitconvert.inference.batches import prepare_image
 from vitconvert.preprocessing import Preprocessing, image_files
 from vitconvert.preprocessing.backends import BACKENDS
 from vitconvert.preprocessing.placement import Placement, placement
-from vitconvert.preprocessing.values import size_text
 
 
 @dataclass(frozen=True, kw_only=True)
