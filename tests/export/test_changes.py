@@ -17,7 +17,7 @@ from vitconvert.errors import NotRepresentable, ParityFailed, UsageError
 from vitconvert.export import changes
 from vitconvert.export.weights import parse_size
 from vitconvert.model import ViT
-from vitconvert.model.positions import resample_positions, resample_relative_positions
+from vitconvert.model.resampling import resample_positions, resample_relative_positions
 
 TINY = {**SMALL, "img_size": 48}
 
