@@ -227,7 +227,7 @@ def embed_dataset(
     task = Task(
         model=model,
         computed=computed,
-        reading=ReadOptions(**(reading or {})),
+        reading=ReadOptions.of(reading or {}),
         preprocessing=preprocessing,
         topk=topk,
         labels=labels,

@@ -173,7 +173,7 @@ def convert_state_dict(
     from vitconvert.export.convert import respell
 
     target, reading = _target(to, reading)
-    return respell(*read_state_dict(state_dict, ReadOptions(**reading)), target)
+    return respell(*read_state_dict(state_dict, ReadOptions.of(reading)), target)
 
 
 def _target(to: str, reading: ReadArguments) -> "tuple[str | Table, ReadArguments]":

@@ -35,7 +35,7 @@ def inspect(
     from vitconvert.inspection import inspect_located
 
     located = locate(source, tower=reading.get("tower"), headers_only=True)
-    return inspect_located(located, ReadOptions(**reading))
+    return inspect_located(located, ReadOptions.of(reading))
 
 
 def diff(
@@ -72,7 +72,7 @@ def diff(
     said_b: ReadArguments = {**reading, **(reading_b or {})}
     located_a = locate(a, tower=said_a.get("tower"))
     located_b = locate(b, tower=said_b.get("tower"))
-    options = ReadOptions(**said_a), ReadOptions(**said_b)
+    options = ReadOptions.of(said_a), ReadOptions.of(said_b)
     return diff_located(located_a, located_b, *options, header=header)
 
 

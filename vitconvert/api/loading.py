@@ -64,8 +64,8 @@ def load_checkpoint(source: Source, **reading: Unpack[ReadArguments]) -> Checkpo
     """
     if isinstance(source, Checkpoint):
         return source
-    located = locate(source, tower=reading.get("tower"))
-    return read_checkpoint(located, ReadOptions(**reading))
+    options = ReadOptions.of(reading)
+    return read_checkpoint(locate(source, tower=options.tower), options)
 
 
 def load_model(

@@ -106,7 +106,7 @@ def verify(
                 batch=batch,
                 photographs=photographs,
             ),
-            options=ReadOptions(**reading),
+            options=ReadOptions.of(reading),
             layers=layers,
             gradients=gradients,
             tolerance=tolerance,
@@ -216,7 +216,7 @@ def _verify_golden(
     return verify_golden(
         source if callable(source) else load_checkpoint(source, **reading),
         read,
-        options=ReadOptions(**reading),
+        options=ReadOptions.of(reading),
         layers=layers,
         tolerance=tolerance,
         dtypes=dtypes,

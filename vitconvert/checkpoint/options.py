@@ -7,6 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, TypedDict
 
+from vitconvert.config import field_names
 from vitconvert.errors import UsageError, nearest
 from vitconvert.sources import Located
 from vitconvert.tables.dialects import find_tables, read_table
@@ -48,6 +49,24 @@ class ReadOptions:
     ignore: Sequence[str] = ()
     rescue: bool = False
     dequantise: str | None = None
+
+    @classmethod
+    def of(cls, reading: Mapping[str, Any]) -> "ReadOptions":
+        """What a caller gave by names.
+
+        Raises:
+            TypeError: One names nothing here; a fact of the model belongs into `overrides`.
+        """
+        options = cls.__dataclass_fields__
+        for name in reading.keys() - options.keys():
+            near = (
+                [f"overrides={{{name!r}: ...}}"]
+                if name in field_names()
+                else nearest(name, options)
+            )
+            meant = f"did you mean {near[0]}?" if near else f"these are: {', '.join(options)}."
+            raise TypeError(f"{name!r} is no option of reading; {meant}")
+        return cls(**reading)
 
     def ignored(self, names: Iterable[str], file: object) -> dict[str, str]:
         """Which of a file's tensors `ignore` names, and the reason.

@@ -174,7 +174,7 @@ def _task(options: dict[str, Any], computed: str, **task: Any) -> "Task":
         model=options["model"],
         computed=computed,
         fetching={**fetching, "quiet": True},
-        reading=ReadOptions(**parse_reading(options)),
+        reading=ReadOptions.of(parse_reading(options)),
         dtype=dtype,
         engine=engines_for(
             options["runtime"], told, fast=options["fast"], dtype=dtype, device=options["device"]

@@ -222,7 +222,7 @@ class Embedder:
             model=model,
             computed=computed,
             preprocessing=preprocessing,
-            reading=ReadOptions(**reading),
+            reading=ReadOptions.of(reading),
             dtype=dtype,
             fast=fast,
             fast_preprocessing=fast_preprocessing,
