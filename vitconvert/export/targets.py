@@ -106,6 +106,8 @@ def choose_gauged_target(
         UsageError: There is no step of this name.
     """
     _check_known(to, allow)
+    if model.text and NORM_EPS in allow:
+        model = replace(model, text=replace(model.text, any_eps=True))
     try:
         target, passed_over = choose_target(to, model, allow)
         return target, _for_zeros(target, model, allow), passed_over

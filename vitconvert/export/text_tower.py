@@ -31,9 +31,10 @@ def with_text(source: Checkpoint, target: Target) -> Checkpoint:
     text, ledger = source.text, source.ledger
     if text is not None and target.text is not None:
         note = f"the text tower is carried: {text.config}; vitconvert computes the image side only"
+        changes = (f"norm-eps of the text tower: {change}" for change in target.text.changes)
         again = (name for name in target.text.numbers if name in ledger.ignored)
         ledger = ledger.with_carried((*text.keys, *again))
-        return replace(source, ledger=replace(ledger, notes=(*ledger.notes, note)))
+        return replace(source, ledger=replace(ledger, notes=(*ledger.notes, note, *changes)))
     no_place = target.left or f"{target.table.title} has no place for one"
     why = source.text_problem or (no_place if text else "")
     notes = (f"the text tower is left behind: {why}",) if why else ()

@@ -23,7 +23,7 @@ from vitconvert.tables.conditions import (
     told_words,
 )
 from vitconvert.tables.config_file import ConfigFile, read_config_file
-from vitconvert.tables.constants import Constant, parse_constant
+from vitconvert.tables.constants import Constant, checked_dtype, parse_constant
 from vitconvert.tables.inheritance import Sections, mistake
 from vitconvert.tables.predicates import Predicate, config_words, parse_predicate
 from vitconvert.tables.rows import Row
@@ -307,13 +307,11 @@ class TableReader:
             value, axes, dtype = (*str(text).split(" : "), "", "")[:3]
             try:
                 template = self.template("constants", key)
-                constant = template, float(value), parse_axes(axes), dtype
+                constant = template, float(value), parse_axes(axes), checked_dtype(dtype)
             except ValueError as error:
                 raise self.error(place, f'{error}; expected such as "0 : 1 width"') from None
             if template.indices or all(i.match(template.write({})) is None for i in ignored):
                 raise self.error(place, "expected one key, which an entry of [ignore] explains")
-            if dtype not in ("", "int64"):
-                raise self.error(place, f"{dtype!r} is not int64, the one dtype that can be said")
             yield constant
 
     def text_towers(self) -> Iterator[Conditional]:

@@ -17,6 +17,7 @@ from vitconvert.tables.table import Table
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from vitconvert.programs.both_towers import BothTowers
     from vitconvert.programs.reference import Reference
 
 _DEPARTURE = "nothing is written of how photographs become the model's input; KerasHub asks for it"
@@ -28,13 +29,17 @@ class KerasHub(Program):
     one_file = True
 
     def fit(self, table: Table, model: DescribedModel) -> Target:
-        """With a `task.json` that names the classes of backbone and task."""
+        """With files that name the classes of a backbone, and of a task or of both towers."""
         check_place(table, model.config)
-        if not (table.config_file and table.config_file.writes):
+        theirs = preset_config(table, model.config)
+        target = fit_target(table, model.config, theirs, text=model.text)
+        if table.text_towers and target.text is None:
             raise NotRepresentable(
-                f"{table.title} is read, and not written.", evidence={"table": table.file}
+                f"{table.title} is a part of a model of both towers: "
+                f"{target.left or 'there is no text tower beside this one'}",
+                evidence={"table": table.file},
             )
-        return fit_target(table, model.config, preset_config(table, model.config))
+        return target
 
     def companions(
         self, target: Target, preprocessing: Preprocessing | None, dtypes: Iterable[str]
@@ -51,6 +56,19 @@ class KerasHub(Program):
         from vitconvert.programs.keras_hub.reference import keras_hub_reference
 
         return keras_hub_reference(checkpoint)
+
+    def open_both(self, directory: Path) -> "BothTowers":
+        """The class that the preset names."""
+        from vitconvert.programs.keras_hub.reference import both_towers
+
+        return both_towers(directory)
+
+    def texts(self, checkpoint: Checkpoint) -> "Callable[[Tensor], Tensor]":
+        """The class of both towers."""
+        from vitconvert.programs.keras_hub.reference import own_model, run_texts
+
+        model = own_model(checkpoint)
+        return lambda ids: run_texts(model, ids)
 
     def examples(self, target: Target, source: Checkpoint, has_processor: bool) -> list[Example]:
         """With the class for tasks, or for backbones."""
