@@ -101,10 +101,7 @@ def derive_text(binding: Binding, their_config: Mapping[str, Any]) -> TextConfig
 def _shown(binding: Binding) -> dict[str, Any]:
     sizes, links = binding.sizes.known, binding.links
     blocks = {link.indices["i"] for several in links.values() for link in several if link.indices}
-    heads = {
-        "num_heads": sizes.get("head"),
-        "head_dim": sizes.get("dim"),
-    }  # of kernels that show them
+    heads = {"num_heads": sizes.get("head"), "head_dim": sizes.get("dim")}  # of Keras' kernels
     return {name: size for name, size in heads.items() if size} | {
         "vocab_size": sizes.get("vocabulary", 0),
         "context_length": sizes.get("position", 0),

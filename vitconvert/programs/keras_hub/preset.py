@@ -11,7 +11,7 @@ _SHAPE = "[:2]"  # ends a path of the tables to height and width; the channels c
 
 
 def preset_config(table: Table, config: ViTConfig) -> dict[str, Any]:
-    """A `task.json`, with the `config.json` of the backbone in it; or that, where none has tasks."""
+    """A `task.json`, with the backbone's `config.json` in it; or that, where none has tasks."""
     written = _with_shapes(written_config(table, config), config)
     if backbone := written["config"].get("backbone"):
         backbone["config"]["patch_size"] = list(config.patch_size)

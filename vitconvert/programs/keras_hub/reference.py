@@ -138,10 +138,8 @@ def _write_preset(folder: Path, checkpoint: Checkpoint) -> None:
 
 def _constants(checkpoint: Checkpoint, target: Target) -> dict[str, Tensor]:
     """The file's own tensors that play no part, where the class asks for them."""
-    weights, plans = (
-        checkpoint.weights,
-        (target.plan, *((target.text.plan,) if target.text else ())),
-    )
+    weights, plans = checkpoint.weights, [target.plan]
+    plans += [target.text.plan] if target.text else []
     inert = {a.target for plan in plans for a in plan.assemblies if not a.pieces}
     found = inert & weights.recognised.binding.shapes.keys()
     return {name: weights.read(name) for name in found}
