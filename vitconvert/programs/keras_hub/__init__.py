@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.target import Target, check_place, fit_target
-from vitconvert.errors import NotRepresentable
+from vitconvert.errors import OtherFunction
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.programs.example import Example
 from vitconvert.programs.keras_hub.preset import preset_config, preset_files
@@ -34,7 +34,7 @@ class KerasHub(Program):
         theirs = preset_config(table, model.config)
         target = fit_target(table, model.config, theirs, text=model.text)
         if table.text_towers and target.text is None:
-            raise NotRepresentable(
+            raise OtherFunction(
                 f"{table.title} is a part of a model of both towers: "
                 f"{target.left or 'there is no text tower beside this one'}",
                 evidence={"table": table.file},
