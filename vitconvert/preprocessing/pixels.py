@@ -137,7 +137,7 @@ def _bytes_per_pixel(mode: str, backend: Backend, transparency: str) -> int:
     stored = 1 if mode in ("1", "L", "P") else 4
     turned = stored if backend.upright else 0
     composed = 12 if transparency == "white" and mode not in ("1", "L", "RGB") else 0
-    arrays = {"pil": 0, "uint8": 4 + 3 + 4, "float": 3 + 12}
+    arrays = {"pil": 0, "uint8": 4 + 3 + 4, "float": 3 + 12, "weights": 3 + 12 + 12}
     return max(stored + turned + composed + 4, arrays[backend.resize])
 
 
@@ -253,7 +253,7 @@ def _unchecked_size(source: Size, *, resize: str, size: Size) -> Size:
     height, width = source
     if resize == "none":
         return source
-    if resize == "squash":
+    if resize in ("squash", "cut"):
         return size
     if resize == "shortest":
         long = int(size[0] * max(source) / min(source))
@@ -420,10 +420,15 @@ def normalised(
         double   x * factor in float64, rounded to float32, then mean and std
         first    x is already rescaled (before it was resized); then mean and std
         fused    mean and std divided by factor, then (x - mean) / std
+        affine   x times factor / std, less mean / std
 
     Without a factor values stay 0 to 255; without a mean the last step is left out.
     """
     x = pixels.astype(np.float32, order="C")  # a copy; working in place is five times as fast
+    if numbers == "affine" and mean is not None and std is not None:
+        x *= _per_channel(tuple((factor or 1) / each for each in std))
+        x += _per_channel(tuple(-m / each for m, each in zip(mean, std, strict=True)))
+        return x
     scale = np.float32(1)
     if numbers == "fused" and factor is not None and mean is not None:
         scale = np.float32(1 / factor)

@@ -8,7 +8,9 @@ from typing import TypedDict
 from vitconvert.formats import JOINED
 
 CONFIGS = ("config.json", "open_clip_config.json")
-PREPROCESSORS = ("preprocessor_config.json", "processor_config.json")  # of transformers 4 and 5
+CONVERTER = "image_converter.json"  # of KerasHub
+# The first two of transformers 4 and 5
+PREPROCESSORS = ("preprocessor_config.json", "processor_config.json", CONVERTER)
 OWN = "vitconvert.json"
 ADAPTER = "adapter_config.json"  # of PEFT
 # Of transformers' tokenizers, and so of open_clip's; they go along with a text tower.
@@ -56,7 +58,7 @@ class Located:
         reference: The reference as it was given.
         weights: The file, the index of shards or the directory to read.
         config: `config.json` or `open_clip_config.json` beside the weights.
-        preprocessor: `preprocessor_config.json` or `processor_config.json` beside them.
+        preprocessor: Of `PREPROCESSORS`, the first that is beside them.
         own: `vitconvert.json` beside them.
         name: Architecture name with its tag, when the reference names one.
         repo: Hub repository.

@@ -2,15 +2,21 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.target import Target, check_place, fit_target
-from vitconvert.errors import OtherFunction
+from vitconvert.errors import NotRepresentable, OtherFunction
 from vitconvert.preprocessing import Preprocessing
+from vitconvert.preprocessing.departures import departures_of
 from vitconvert.programs.example import Example
-from vitconvert.programs.keras_hub.preset import preset_config, preset_files
+from vitconvert.programs.keras_hub.preset import (
+    image_converter,
+    preset_config,
+    preset_files,
+    with_preprocessor,
+)
 from vitconvert.programs.program import CompanionFiles, DescribedModel, Opener, Program
 from vitconvert.tables.table import Table
 
@@ -18,9 +24,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from vitconvert.programs.both_towers import BothTowers
+    from vitconvert.programs.preparation import Preparation
     from vitconvert.programs.reference import Reference
-
-_DEPARTURE = "nothing is written of how photographs become the model's input; KerasHub asks for it"
 
 
 class KerasHub(Program):
@@ -44,8 +49,14 @@ class KerasHub(Program):
     def companions(
         self, target: Target, preprocessing: Preprocessing | None, dtypes: Iterable[str]
     ) -> CompanionFiles:
-        """`config.json` of the backbone, and `task.json` where there are classes."""
-        return CompanionFiles(files=preset_files(target.their_config), departures=(_DEPARTURE,))
+        """`config.json` of the backbone, and what there is of its task and of photographs."""
+        files = preset_files(target.their_config)
+        converter, departures = _converter(files["config.json"], preprocessing)
+        if converter:
+            files["image_converter.json"] = converter
+            if task := files.get("task.json"):
+                files["task.json"] = with_preprocessor(task, converter)
+        return CompanionFiles(files=files, departures=departures)
 
     def openers(self, config: ViTConfig) -> Mapping[str, Opener]:
         """The classes that the preset names."""
@@ -70,6 +81,13 @@ class KerasHub(Program):
         model = own_model(checkpoint)
         return lambda ids: run_texts(model, ids)
 
+    def preparation(self, checkpoint: Checkpoint) -> "Preparation | None":
+        """The layer that `image_converter.json` names."""
+        from vitconvert.programs.keras_hub.preparation import keras_hub_preparation
+
+        stated = checkpoint.companions.preprocessor
+        return keras_hub_preparation(stated, checkpoint.config) if stated else None
+
     def examples(self, target: Target, source: Checkpoint, has_processor: bool) -> list[Example]:
         """With the class for tasks, or for backbones."""
         config = source.config
@@ -82,6 +100,25 @@ class KerasHub(Program):
             "output = model.predict(images)"
         )
         return [Example(title="With KerasHub, on JAX, PyTorch or TensorFlow", code=code)]
+
+
+def _converter(
+    backbone: Mapping[str, Any], source: Preprocessing | None
+) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
+    """The `image_converter.json`, or None, and what departs from the source."""
+    if source is None:
+        return None, ("nothing says how photographs become the model's input",)
+    if not backbone["class_name"].endswith("Backbone"):
+        return None, ("image_converter.json is left out: KerasHub has none for an encoder alone",)
+    try:
+        arguments = source.to_keras_hub()
+    except NotRepresentable as error:
+        return None, (f"image_converter.json is left out: {error.fact}",)
+    converter = image_converter(backbone, arguments)
+    theirs = Preprocessing.from_keras_hub(
+        converter, image_size=source.image_size, channels=source.channels
+    )
+    return converter, departures_of("KerasHub", source, theirs)
 
 
 def open_preset(directory: Path) -> "Callable[[Tensor], Tensor]":

@@ -37,3 +37,29 @@ def preset_files(their_config: Mapping[str, Any]) -> dict[str, Mapping[str, Any]
     backbone = their_config["config"].get("backbone", their_config)
     has_task = backbone is not their_config and "class_name" in their_config
     return {"config.json": backbone} | ({"task.json": their_config} if has_task else {})
+
+
+def image_converter(backbone: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The `image_converter.json` beside the `config.json` of a backbone."""
+    return _beside(backbone, "image_converter", "ImageConverter", arguments)
+
+
+def with_preprocessor(task: Mapping[str, Any], converter: Mapping[str, Any]) -> dict[str, Any]:
+    """A `task.json` whose class prepares photographs itself."""
+    arguments = {"image_converter": converter, "config_file": "preprocessor.json"}
+    name = "image_classifier_preprocessor", "ImageClassifierPreprocessor"
+    preprocessor = _beside(task["config"]["backbone"], *name, arguments)
+    return {**task, "config": {**task["config"], "preprocessor": preprocessor}}
+
+
+def _beside(
+    backbone: Mapping[str, Any], module: str, kind: str, config: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Another class for the model of a backbone: KerasHub names them all alike."""
+    name = backbone["class_name"].removesuffix("Backbone") + kind
+    return {
+        "module": backbone["module"].removesuffix("backbone") + module,
+        "class_name": name,
+        "config": dict(config),
+        "registered_name": f"keras_hub>{name}",
+    }

@@ -36,7 +36,7 @@ def keras_hub_reference(checkpoint: Checkpoint) -> Reference:
         TensorsNotTaken: It does not take them.
     """
     model = own_model(checkpoint)
-    hub = _keras_hub()
+    hub = keras_hub()
     name = f"keras-hub {hub.__version__} {type(model).__name__} on {_backend()}"
     tokens = not checkpoint.config.num_classes and not _pools(model)
     return Reference(
@@ -52,7 +52,7 @@ def keras_hub_reference(checkpoint: Checkpoint) -> Reference:
 
 def own_model(checkpoint: Checkpoint) -> Any:
     """KerasHub's model of a checkpoint, as `keras_hub_reference` loads it."""
-    _keras_hub()
+    keras_hub()
     with TemporaryDirectory() as folder:
         _write_preset(Path(folder), checkpoint)
         try:
@@ -64,7 +64,7 @@ def own_model(checkpoint: Checkpoint) -> Any:
 
 def load_preset(directory: Path) -> Any:
     """The model of a directory, in float32."""
-    models = _keras_hub().models
+    models = keras_hub().models
     has_task = (directory / "task.json").exists()
     kind = models.ImageClassifier if has_task else models.Backbone
     return kind.from_preset(str(directory), dtype="float32")
@@ -74,7 +74,7 @@ def both_towers(directory: Path) -> BothTowers:
     """The model of a directory, which has both."""
     model = load_preset(directory)
     return BothTowers(
-        name=f"keras-hub {_keras_hub().__version__} {type(model).__name__} on {_backend()}",
+        name=f"keras-hub {keras_hub().__version__} {type(model).__name__} on {_backend()}",
         images=lambda images: run(model, images),
         texts=lambda ids: run_texts(model, ids),
     )
@@ -100,7 +100,7 @@ def _pools(model: Any) -> bool:
     return hasattr(model, "get_vision_embeddings") or type(model).__name__.endswith("VisionEncoder")
 
 
-def _keras_hub() -> ModuleType:
+def keras_hub() -> ModuleType:
     """The package, on PyTorch where neither Keras was imported nor the user has chosen."""
     os.environ.setdefault("KERAS_BACKEND", "torch")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # it imports TensorFlow, if that is there
@@ -131,8 +131,7 @@ def _write_preset(folder: Path, checkpoint: Checkpoint) -> None:
     for file, tensors in parts.items():
         contents = {name: content_of(name, tensor) for name, tensor in tensors.items()}
         written_module("hdf5").write_file(folder / file, contents, Surroundings(), True)
-    whole = target.text.their_config if target.text else target.their_config
-    for file, content in preset_files(whole).items():
+    for file, content in preset_files(target.their_config).items():
         (folder / file).write_text(json.dumps(content))
 
 
