@@ -1,5 +1,7 @@
 """What KerasHub's ImageConverter makes of photographs, and what is written for it."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -7,6 +9,7 @@ import pytest
 from PIL import Image
 
 from tests.packages import keras_hub
+from vitconvert import convert, predict, verify
 from vitconvert.errors import ConflictingFact, NotRepresentable
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.placement import placement
@@ -89,3 +92,36 @@ def test_error_image_converters(arguments: dict[str, Any], kind: type, fact: str
     with pytest.raises(kind) as error:
         Preprocessing.from_keras_hub(said(**arguments), image_size=(16, 24))
     assert error.value.fact.startswith(fact)
+
+
+@pytest.mark.slow
+def test_a_preset_prepares_photographs_as_before(tmp_path: Path) -> None:
+    sizes = {"num_layers": 1, "num_heads": 2, "hidden_dim": 12, "mlp_dim": 20}
+    backbone = keras_hub.models.ViTBackbone((16, 24, 3), (8, 8), **sizes)
+    arguments: dict[str, Any] = CASES["as CLIP"] | {"image_size": (16, 24)}
+    prepares = keras_hub.models.ViTImageClassifierPreprocessor(
+        keras_hub.layers.ViTImageConverter(**arguments)
+    )
+    model = keras_hub.models.ViTImageClassifier(backbone, 5, preprocessor=prepares)
+    model.save_to_preset(str(tmp_path / "x"))
+    image = photograph()
+    wanted = model(prepares(np.array(image)[None]))[0]
+    (answer,) = predict(tmp_path / "x", [image])
+    found = [one.logit for one in sorted(answer.top, key=lambda one: one.index)]
+    assert np.abs(np.array(found) - wanted).max() < 1e-5
+    done = convert(tmp_path / "x", to="keras_hub", output=tmp_path / "back")
+    assert done.departures == ()
+    written, theirs = (
+        json.loads((tmp_path / d / "image_converter.json").read_text()) for d in ("back", "x")
+    )
+    assert written["registered_name"] == theirs["registered_name"]
+    for name, value in written["config"].items():
+        assert value == pytest.approx(theirs["config"][name]) or value is theirs["config"][name]
+    again = keras_hub.models.ImageClassifier.from_preset(str(tmp_path / "back"))
+    found = again(again.preprocessor(np.array(image)[None]))[0]
+    assert np.abs(found - wanted).max() < 1e-5
+    converter = keras_hub.layers.ImageConverter.from_preset(str(tmp_path / "back"))
+    assert np.abs(converter(np.array(image)) - prepares(np.array(image))).max() < 1e-5
+    report = verify(tmp_path / "back", images=[image])
+    assert report.verdict in ("equal", "bit-equal")
+    assert not any("photographs" in part for part in report.not_tested)

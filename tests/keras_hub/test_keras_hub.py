@@ -268,6 +268,18 @@ def test_error_half_of_a_pair(saved: Callable[[str], Saved], tmp_path: Path) -> 
     assert error.value.hint.startswith("--allow norm-eps makes it fit; it changes the text tower")
 
 
+def test_tokenizers_stay_where_they_are(saved: Callable[[str], Saved], tmp_path: Path) -> None:
+    """Those of transformers and of KerasHub are others, and their files have one name."""
+    for source, to, out in (
+        (saved("siglip").folder, "hf", "a"),
+        (tmp_path / "a", "keras_hub", "b"),
+    ):
+        (source / "tokenizer.json").write_text("{}")
+        done = convert(source, to=to, output=tmp_path / out, verify=False)
+        assert done.ledger.carried and not (tmp_path / out / "tokenizer.json").exists()
+    assert "its tokenizer is left behind, because KerasHub SigLIP" in done.ledger.notes[-1]
+
+
 def test_error_functions_without_a_place(saved: Callable[[str], Saved], tmp_path: Path) -> None:
     source = load_checkpoint(saved("vit").folder)
     for change in ({"activation": "gelu_tanh"}, {"norm_bias": False}, {"fc_norm": True}):

@@ -89,7 +89,9 @@ class Located:
 
     @property
     def tokenizer(self) -> tuple[Path, ...]:
-        """The files of a tokenizer beside the weights."""
+        """The files of a tokenizer beside the weights; KerasHub's of these names are others."""
+        if self.weights and self.weights.name in JOINED:
+            return ()
         place = self.config or self.weights
         folder = place if place is None or place.is_dir() else place.parent
         paths = (folder / name for name in TOKENIZERS) if folder else ()

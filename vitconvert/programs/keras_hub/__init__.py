@@ -32,6 +32,7 @@ class KerasHub(Program):
     """KerasHub, in the layout of `save_to_preset`."""
 
     one_file = True
+    tokenizers = False
 
     def fit(self, table: Table, model: DescribedModel) -> Target:
         """With files that name the classes of a backbone, and of a task or of both towers."""
@@ -90,15 +91,22 @@ class KerasHub(Program):
 
     def examples(self, target: Target, source: Checkpoint, has_processor: bool) -> list[Example]:
         """With the class for tasks, or for backbones."""
-        config = source.config
-        kind = "ImageClassifier" if config.num_classes else "Backbone"
+        config, text = source.config, target.text
+        kind = "ImageClassifier" if config.num_classes and not text else "Backbone"
         height, width = config.image_size
-        code = (
-            "import keras_hub\nimport numpy\n\n"
-            f'model = keras_hub.models.{kind}.from_preset(".")\n'
-            f"images = numpy.zeros((1, {height}, {width}, {config.in_channels}))\n"
-            "output = model.predict(images)"
-        )
+        lines = [
+            "import keras_hub\nimport numpy\n",
+            f'model = keras_hub.models.{kind}.from_preset(".")',
+            f"images = numpy.zeros((1, {height}, {width}, {config.in_channels}))",
+            f"output = model{'.get_vision_embeddings' if text else ''}(images)",
+        ]
+        if text:
+            length = text.plan.sizes["position"]
+            lines += [
+                f'ids = numpy.zeros((1, {length}), "int32")  # of your tokenizer',
+                "texts = model.get_text_embeddings(ids)",
+            ]
+        code = "\n".join(lines)
         return [Example(title="With KerasHub, on JAX, PyTorch or TensorFlow", code=code)]
 
 
