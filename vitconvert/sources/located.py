@@ -90,11 +90,11 @@ class Located:
     @property
     def tokenizer(self) -> tuple[Path, ...]:
         """The files of a tokenizer beside the weights; KerasHub's of these names are others."""
-        if self.weights and self.weights.name in JOINED:
-            return ()
         place = self.config or self.weights
         folder = place if place is None or place.is_dir() else place.parent
-        paths = (folder / name for name in TOKENIZERS) if folder else ()
+        if folder is None or any((folder / name).is_file() for name in JOINED):
+            return ()
+        paths = (folder / name for name in TOKENIZERS)
         return tuple(path for path in paths if path.is_file())
 
     @property
