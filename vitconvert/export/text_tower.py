@@ -36,8 +36,8 @@ def with_text(source: Checkpoint, target: Target) -> Checkpoint:
             note += f"; its tokenizer is left behind, because {target.table.title} reads another"
         changes = (f"norm-eps of the text tower: {change}" for change in target.text.changes)
         again = (name for name in target.text.numbers if name in ledger.ignored)
-        ledger = ledger.with_carried((*text.keys, *again))
-        return replace(source, ledger=replace(ledger, notes=(*ledger.notes, note, *changes)))
+        ledger = ledger.with_carried((*text.keys, *again)).with_changes(changes)
+        return replace(source, ledger=replace(ledger, notes=(*ledger.notes, note)))
     no_place = target.left or f"{target.table.title} has no place for one"
     why = source.text_problem or (no_place if text else "")
     notes = (f"the text tower is left behind: {why}",) if why else ()
