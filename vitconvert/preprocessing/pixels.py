@@ -436,7 +436,7 @@ def normalised(
         x /= np.float32(255)
     elif numbers == "double" and factor is not None:
         x[:] = pixels.astype(np.float64) * factor
-    elif numbers == "fused" and factor is not None:
+    elif numbers in ("fused", "affine") and factor is not None:
         x *= np.float32(factor)
     if mean is not None and std is not None:
         x -= _per_channel(mean) * scale
