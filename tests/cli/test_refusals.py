@@ -71,3 +71,18 @@ def test_every_dialect_that_refuses_is_listed_when_asked_for(
     details = json.loads(run(*arguments, "--json").out)["error"]["details"]
     assert len(details) == 1 + int(_lines(brief.err)["others"].strip().split(";")[0])
     assert all(f"  {detail}\n" in verbose.err for detail in details)
+
+
+@pytest.mark.parametrize(
+    ("verb", "option", "meant"),
+    [
+        ("file", "--num-heads", "Did you mean '--set num_heads=...'?"),
+        ("inspect", "--norm-eps", "Did you mean '--set norm_eps=...'?"),
+        ("file", "--ouput", "Did you mean '--output'?"),
+        ("list", "--num-heads", "No such option '--num-heads'."),
+    ],
+)
+def test_a_fact_given_as_an_option_of_its_own_is_told_how_to_be_stated(run, verb, option, meant):
+    refused = run(verb, option, 3)
+    assert refused.code == 2
+    assert refused.err.rstrip().endswith(meant)

@@ -10,7 +10,6 @@ from pathlib import Path
 from vitconvert.checkpoint.adapters import Adapter, separated
 from vitconvert.checkpoint.checkpoint import Checkpoint
 from vitconvert.checkpoint.companions import Companions
-from vitconvert.checkpoint.frames import with_summed_frames
 from vitconvert.checkpoint.larger_model import preprocessing_of, what_is_read
 from vitconvert.checkpoint.merging import Merge, merge_into
 from vitconvert.checkpoint.options import ReadOptions
@@ -163,7 +162,7 @@ def open_weights(located: Located, options: ReadOptions) -> Container:
             },
             hint="leave out --prefer (in Python, prefer) to read those that were found.",
         )
-    return with_summed_frames(container)
+    return container
 
 
 def _path(located: Located) -> Path:

@@ -20,8 +20,9 @@ from vitconvert.conversion.project_config import (
     written_config,
 )
 from vitconvert.errors import NotRepresentable, OtherFunction, OtherKind
-from vitconvert.tables.binding import Binding, Shape, bind
+from vitconvert.tables.binding import Binding, bind
 from vitconvert.tables.dialects import text_tables_beside
+from vitconvert.tables.sizes import Shape
 from vitconvert.tables.table import Table
 
 _OPTIONAL = ("head_dim", "final_norm_eps", "end_id", "tokenizer")
@@ -154,43 +155,46 @@ def fit_text(
         NotRepresentable: There is no such text tower, or it would compute another function, or
             both towers do not lead to one space.
     """
-    text, features = described.config, config.num_classes or config.feature_dim
-    if text.num_features != features:
-        raise OtherKind(f"Texts lead to {text.num_features} features, and images to {features}.")
-    if broken := [found for always in tower.only if (found := always.broken_by(text))]:
-        raise OtherKind(f"{tower.title} is another: {'; '.join(broken)}.")
+    text = described.config
+    _check_kind(tower, text, config)
     plan = plan_writing(tower, text)
     whole = _whole_config(tower, text, their_config)
-    shapes = {assembly.target: plan.shape(assembly) for assembly in plan.assemblies}
-    differences = _differences(text, derive_text(bind(tower, shapes), whole))
-    only_eps = set(differences) <= _EPS
-    if differences and not (only_eps and described.any_eps):
-        advice = "; --allow norm-eps carries it" if only_eps else ""
-        found = "; ".join(differences.values())
-        raise OtherFunction(f"{tower.title} computes another function: {found}{advice}.")
+    changes = _changes(tower, described, plan, whole)
     counted = ((table, config), (tower, text))
     numbers = {
         key: their_word(of, word, getattr(said, word))
         for of, said in counted
         for key, word in of.numbers
     }
-    return TextTarget(
-        table=tower,
-        plan=plan,
-        their_config=whole,
-        numbers=numbers,
-        changes=tuple(differences.values()),
-    )
+    return TextTarget(table=tower, plan=plan, their_config=whole, numbers=numbers, changes=changes)
 
 
-def _differences(wanted: TextConfig, found: TextConfig) -> dict[str, str]:
-    """What another tower of the same weights computes otherwise: field -> how."""
-    ours, theirs = wanted.function(), found.function()
-    return {
-        name: f"{name}: the weights need {ours.get(name)}, and there it is {theirs.get(name)}"
-        for name in ours | theirs
-        if ours.get(name) != theirs.get(name)
+def _check_kind(tower: Table, text: TextConfig, config: ViTConfig) -> None:
+    features = config.num_classes or config.feature_dim
+    if text.num_features != features:
+        raise OtherKind(f"Texts lead to {text.num_features} features, and images to {features}.")
+    if broken := [found for always in tower.only if (found := always.broken_by(text))]:
+        raise OtherKind(f"{tower.title} is another: {'; '.join(broken)}.")
+
+
+def _changes(
+    tower: Table, described: DescribedText, plan: Plan, whole: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """What would be written is read again: it must mean the same, but for what is allowed."""
+    shapes = {assembly.target: plan.shape(assembly) for assembly in plan.assemblies}
+    wanted = described.config.function()
+    found = derive_text(bind(tower, shapes), whole).function()
+    differences = {
+        name: f"{name}: the weights need {wanted.get(name)}, and there it is {found.get(name)}"
+        for name in wanted | found
+        if wanted.get(name) != found.get(name)
     }
+    only_eps = set(differences) <= _EPS
+    if differences and not (only_eps and described.any_eps):
+        advice = "; --allow norm-eps carries it" if only_eps else ""
+        told = "; ".join(differences.values())
+        raise OtherFunction(f"{tower.title} computes another function: {told}{advice}.")
+    return tuple(differences.values())
 
 
 def _whole_config(tower: Table, text: TextConfig, image: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from vitconvert.parity.comparison import Pairs
 from vitconvert.parity.differences import Comparison, compare_outputs
 from vitconvert.parity.implementations import Implementation
 from vitconvert.parity.trial import run
-from vitconvert.preprocessing.pixels import open_image
+from vitconvert.preprocessing.image_files import open_image
 from vitconvert.programs import program_of
 from vitconvert.programs.agreement import largest
 from vitconvert.programs.isolation import silent_transformers

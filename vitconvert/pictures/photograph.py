@@ -11,7 +11,7 @@ from torch import Tensor
 from vitconvert.config import ViTConfig
 from vitconvert.errors import IntegrityError, VitConvertError
 from vitconvert.inference.batches import prepare_image
-from vitconvert.preprocessing import Preprocessing, pixels
+from vitconvert.preprocessing import Preprocessing, image_files
 from vitconvert.preprocessing.backends import BACKENDS
 from vitconvert.preprocessing.placement import Placement, placement
 from vitconvert.preprocessing.values import size_text
@@ -48,7 +48,7 @@ class Photograph:
         if isinstance(self.source, Image.Image):
             found = self._converted(self.source)
         else:
-            with pixels.open_image(self.source) as opened:
+            with image_files.open_image(self.source) as opened:
                 found = self._converted(opened)
         if (found.height, found.width) != self.placement.photograph:
             raise IntegrityError(
@@ -60,8 +60,8 @@ class Photograph:
     def _converted(self, image: Image.Image) -> Image.Image:
         steps = self.preprocessing
         backend = BACKENDS[steps.backend]
-        with pixels.memory_for(image, backend, steps.transparency):
-            return pixels.converted(
+        with image_files.memory_for(image, backend, steps.transparency):
+            return image_files.converted(
                 image, channels=3, transparency=steps.transparency, upright=backend.upright
             )
 
@@ -92,10 +92,10 @@ def read_photograph(
         raise image
     upright = BACKENDS[preprocessing.backend].upright
     if path is None:
-        size = pixels.size_of(source, upright=upright)  # type: ignore[arg-type]
+        size = image_files.size_of(source, upright=upright)  # type: ignore[arg-type]
     else:
-        with pixels.open_image(path) as opened:
-            size = pixels.size_of(opened, upright=upright)
+        with image_files.open_image(path) as opened:
+            size = image_files.size_of(opened, upright=upright)
     grid, whole = config.grid_size, placement(preprocessing, size)
     # Patches leave out what is left over at the bottom and at the right.
     stride = config.stem_stride

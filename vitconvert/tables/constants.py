@@ -8,7 +8,7 @@ dtype    = ":" ("int32" | "int64")   in which it is written; else in that of the
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from vitconvert.config.vit_config import FIXED_AXES
+from vitconvert.config.axis_sizes import FIXED_AXES
 from vitconvert.tables.axes import Axes, parse_axes
 from vitconvert.tables.canonical import canonical_tensors
 
