@@ -79,7 +79,7 @@ def predict(
     from vitconvert.inference.photographs import ready
     from vitconvert.inference.predict import predict as predict_with
 
-    make_engine = _engines(runtime, tell, fast=fast, dtype=dtype, device=device)
+    make_engine = engines_for(runtime, tell, fast=fast, dtype=dtype, device=device)
     opened = checkpoint_or_model(model, dtype)
     if isinstance(opened, Checkpoint):
         labels = labels or opened.labels
@@ -134,7 +134,7 @@ def embed(
     from vitconvert.inference.embed import embed as embed_with
     from vitconvert.inference.photographs import ready
 
-    make_engine = _engines(runtime, tell, fast=fast, dtype=dtype, device=device)
+    make_engine = engines_for(runtime, tell, fast=fast, dtype=dtype, device=device)
     opened = checkpoint_or_model(model, dtype)
     built, prepared = ready(
         opened,
@@ -237,7 +237,7 @@ def embed_dataset(
         device=device,
         batch_size=batch_size,
         threads=threads,
-        engine=_engines(runtime, None, fast=fast, dtype=dtype, device=device),
+        engine=engines_for(runtime, None, fast=fast, dtype=dtype, device=device),
     )
     given = [source] if isinstance(source, str | PathLike) else source
     sources = Sources(
@@ -249,7 +249,7 @@ def embed_dataset(
     return run(task, sources, fspath(output), RunOptions(**how), notify)
 
 
-def _engines(
+def engines_for(
     runtime: str, tell: Callable[[str], None] | None, **asked: Any
 ) -> "Callable[..., Engine] | None":
     """What makes an engine of a checkpoint and its model; None: torch computes."""

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +24,6 @@ from vitconvert.errors import UsageError, printable
 from vitconvert.scale import require_extra
 
 if TYPE_CHECKING:
-    from vitconvert.inference.batches import Engine
     from vitconvert.scale.embedder import Task
     from vitconvert.scale.options import RunOptions
     from vitconvert.scale.plan import Sources
@@ -163,34 +161,29 @@ def _check_options(options: dict[str, Any]) -> None:
 
 
 def _task(options: dict[str, Any], computed: str, **task: Any) -> "Task":
+    from vitconvert.api.answering import engines_for
     from vitconvert.checkpoint import ReadOptions
     from vitconvert.scale.embedder import Task
 
     names = ("fast", "fast_preprocessing", "device", "batch_size", "threads")
     fetching = locate_options(options)
     fetching.pop("tower")
+    dtype = parse_dtype(options["dtype"])
+    told = None if options["quiet"] else partial(tell, err=True)
     found = Task(
         model=options["model"],
         computed=computed,
         fetching={**fetching, "quiet": True},
         reading=ReadOptions(**parse_reading(options)),
-        dtype=parse_dtype(options["dtype"]),
-        engine=_engines(options),
+        dtype=dtype,
+        engine=engines_for(
+            options["runtime"], told, fast=options["fast"], dtype=dtype, device=options["device"]
+        ),
         **{name: options[name] for name in names},
         **task,
     )
     stated = parse_preprocessing(options, found.checkpoint)
     return dataclasses.replace(found, preprocessing=stated) if stated else found
-
-
-def _engines(options: dict[str, Any]) -> "Callable[..., Engine] | None":
-    if options["runtime"] == "torch":
-        return None
-    from vitconvert.export.fastest import engines
-
-    asked = {"dtype": parse_dtype(options["dtype"]), "fast": options["fast"]}
-    told = None if options["quiet"] else partial(tell, err=True)
-    return engines(options["runtime"], device=options["device"], tell=told, **asked)
 
 
 def _sources(options: dict[str, Any]) -> "Sources":

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from vitconvert.config.properties import Properties
 from vitconvert.config.vocabularies import VOCABULARIES
+from vitconvert.errors import size_text
 
 # Larger numbers are of no model. They would only make us count, or run out of memory.
 LARGEST = 2**31 - 1  # of any whole number
@@ -68,7 +69,7 @@ def _values(config: Properties) -> list[str]:
     ]
     for name in ("image_size", "patch_size"):
         if min(getattr(config, name)) < 1:
-            problems.append(f"{name} {_by(getattr(config, name))} must be at least 1x1")
+            problems.append(f"{name} {size_text(getattr(config, name))} must be at least 1x1")
     return [*problems, *_too_large(config), *_out_of_range(config)]
 
 
@@ -97,12 +98,12 @@ def _tokens_and_positions(config: Properties) -> list[str]:
     problems = []
     if min(config.grid_size) < 1:
         problems.append(
-            f"image_size {_by(config.image_size)} is too small for a patch of "
-            f"{_by(config.patch_size)} (stem stride {config.stem_stride})"
+            f"image_size {size_text(config.image_size)} is too small for a patch of "
+            f"{size_text(config.patch_size)} (stem stride {config.stem_stride})"
         )
     if config.num_patches > _MOST_PATCHES:
         problems.append(
-            f"image_size {_by(config.image_size)} makes {config.num_patches} patches; "
+            f"image_size {size_text(config.image_size)} makes {config.num_patches} patches; "
             f"{_MOST_PATCHES} at most"
         )
     if config.rope != "none" and config.head_dim % 4:
@@ -221,7 +222,8 @@ def _own_grid(config: Properties) -> list[str]:
         own < wanted for own, wanted in zip(config.position_grid, config.grid_size, strict=False)
     ):
         problems.append(
-            f"{_by(config.position_grid)} positions are too few for {_by(config.grid_size)} patches"
+            f"{size_text(config.position_grid)} positions are too few for "
+            f"{size_text(config.grid_size)} patches"
         )
     if config.axis_positions and len(set(config.position_grid)) > 1:
         problems.append("'axes' positions need as many rows as columns in position_grid")
@@ -242,7 +244,9 @@ def _merging(config: Properties) -> list[str]:
     if config.merge_standard and config.merge_mlp_dim:
         problems.append("merge_standard is of patches that are merged by their mean")
     if not config.whole_squares and not (config.merge_mlp and config.merge_padding):
-        problems.append(f"{_by(config.grid_size)} patches are no whole squares of {size} by {size}")
+        problems.append(
+            f"{size_text(config.grid_size)} patches are no whole squares of {size} by {size}"
+        )
     if config.merge_dim not in (0, config.embed_dim) and (config.fc_norm or config.map_pooling):
         problems.append("fc_norm and attention pooling read embed_dim channels, not merge_dim")
     if config.bare_fc_norm and config.fc_norm:
@@ -296,7 +300,3 @@ def _neck(config: Properties) -> list[str]:
         "merge_size": config.merge_size,
     }
     return [f"neck_dim excludes {obstacle}" for obstacle, present in obstacles.items() if present]
-
-
-def _by(size: tuple[int, ...]) -> str:
-    return "x".join(map(str, size))

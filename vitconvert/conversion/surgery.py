@@ -7,7 +7,7 @@ from torch import Tensor
 
 from vitconvert.config import ViTConfig
 from vitconvert.config.field_values import parse_field
-from vitconvert.errors import UsageError
+from vitconvert.errors import UsageError, size_text
 from vitconvert.model import resampling
 from vitconvert.tables.canonical import expected_shapes, first_kernel
 
@@ -127,7 +127,7 @@ def resize(
     resampled, changed_positions = _resampled_positions(tensors, config, wanted)
     changes = (*changed_kernel, *changed_positions)
     if not changes:  # fixed positions and rotations are computed anew
-        changes = (f"image size {_by(config.image_size)} to {_by(wanted.image_size)}",)
+        changes = (f"image size {size_text(config.image_size)} to {size_text(wanted.image_size)}",)
     return {**tensors, **kernel, **resampled}, wanted, changes
 
 
@@ -143,7 +143,7 @@ def _check_whole_patches(config: ViTConfig) -> None:
     patch = [side * config.stem_stride for side in config.patch_size]
     if any(side % pixels for side, pixels in zip(config.image_size, patch, strict=True)):
         raise UsageError(
-            f"An image of {_by(config.image_size)} is no whole number of patches.",
+            f"An image of {size_text(config.image_size)} is no whole number of patches.",
             evidence={"a patch is": f"{patch[0]}x{patch[1]} pixels"},
             hint="choose an image size of whole patches.",
         )
@@ -161,12 +161,12 @@ def _resized_kernel(
     if found := [obstacle for obstacle, present in obstacles.items() if present]:
         raise UsageError(
             f"The patches of this model cannot be resized: {found[0]}.",
-            evidence={"patches are": _by(config.patch_size), "asked": _by(patch_size)},
+            evidence={"patches are": size_text(config.patch_size), "asked": size_text(patch_size)},
         )
     name = "patch_embed.proj.weight"
     kernel = resampling.resample_patch_kernel(tensors[name], patch_size=patch_size)
     return {name: kernel}, (
-        f"patches resized from {_by(config.patch_size)} to {_by(patch_size)} pixels",
+        f"patches resized from {size_text(config.patch_size)} to {size_text(patch_size)} pixels",
     )
 
 
@@ -186,7 +186,7 @@ def _resampled_positions(
         rules.append(config.relative_resampling)
         resampled |= _resampled_tables(tensors, config, wanted)
     if rules and config.grid_size != wanted.grid_size:
-        moved = f"from {_by(config.grid_size)} to {_by(wanted.grid_size)} patches"
+        moved = f"from {size_text(config.grid_size)} to {size_text(wanted.grid_size)} patches"
         return resampled, (f"positions resampled {moved} ({', '.join(rules)})",)
     return {}, ()
 
@@ -233,7 +233,3 @@ def _resampled_offsets(tensors: Tensors, wanted: ViTConfig) -> dict[str, Tensor]
             name = f"blocks.{i}.attn.rel_pos_{axis}"
             resampled[name] = resampling.resample_decomposed_positions(tensors[name], side=side)
     return resampled
-
-
-def _by(size: Size) -> str:
-    return f"{size[0]}x{size[1]}"

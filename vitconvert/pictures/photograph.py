@@ -9,12 +9,11 @@ from PIL import Image
 from torch import Tensor
 
 from vitconvert.config import ViTConfig
-from vitconvert.errors import IntegrityError, VitConvertError
+from vitconvert.errors import IntegrityError, VitConvertError, size_text
 from vitconvert.inference.batches import prepare_image
 from vitconvert.preprocessing import Preprocessing, image_files
 from vitconvert.preprocessing.backends import BACKENDS
 from vitconvert.preprocessing.placement import Placement, placement
-from vitconvert.preprocessing.values import size_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +35,7 @@ class Photograph:
     @property
     def path(self) -> Path | None:
         """None for an open image."""
-        return None if isinstance(self.source, Image.Image) else self.source
+        return _path_of(self.source)
 
     def picture(self) -> Image.Image:
         """All of it in RGB and at its own size, turned as the model saw it.
@@ -73,6 +72,11 @@ class Unseen:
     path: Path | None
     error: VitConvertError
 
+    @classmethod
+    def of(cls, source: Path | Image.Image, error: VitConvertError) -> "Unseen":
+        """Of a file, or an open image."""
+        return cls(path=_path_of(source), error=error)
+
     def to_dict(self) -> dict[str, Any]:
         """As JSON types."""
         path = None if self.path is None else str(self.path)
@@ -107,3 +111,7 @@ def read_photograph(
         placement=dataclasses.replace(whole, image_size=(covered[0], covered[1])),
     )
     return photograph, image[None]
+
+
+def _path_of(source: Path | Image.Image) -> Path | None:
+    return None if isinstance(source, Image.Image) else source

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
-from vitconvert.errors import CorruptFile, SourceError, UnsafeFile
+from vitconvert.errors import CorruptFile, SourceError, UnsafeFile, size_text
 from vitconvert.preprocessing.backends import Backend
-from vitconvert.preprocessing.values import Size, size_text
+from vitconvert.preprocessing.values import Size
 
 # Bytes of one image while it is decoded, converted and resized: enough for photographs of 50
 # megapixels, whatever is done with them. Pillow itself refuses more than 179 million pixels.

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitconvert.errors import InputMismatch, NotRepresentable, UnsafeFile
+from vitconvert.errors import InputMismatch, NotRepresentable, UnsafeFile, size_text
 from vitconvert.preprocessing.backends import Backend
-from vitconvert.preprocessing.values import Size, size_text
+from vitconvert.preprocessing.values import Size
 
 Pixels = NDArray[Any]  # uint8 or float32
 

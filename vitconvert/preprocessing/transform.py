@@ -7,11 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitconvert.errors import InputMismatch
+from vitconvert.errors import InputMismatch, size_text
 from vitconvert.preprocessing import image_files, pixels
 from vitconvert.preprocessing.backends import BACKENDS
 from vitconvert.preprocessing.steps import Steps
-from vitconvert.preprocessing.values import Size, size_text
+from vitconvert.preprocessing.values import Size
 from vitconvert.preprocessing.weighted import largest_middle, resized_by_weights
 
 _PLAIN_MODES = ("L", "RGB")  # converting them before or after resizing gives the same pixels

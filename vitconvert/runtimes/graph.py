@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from vitconvert.errors import ConflictingFact, NotRepresentable
+from vitconvert.errors import ConflictingFact, NotRepresentable, what_was_raised
 from vitconvert.model import ViT
 from vitconvert.preprocessing import Preprocessing
 
@@ -106,7 +106,7 @@ def traced(graph: Graph) -> torch.export.ExportedProgram:
     except Exception as error:  # exporters raise anything
         raise NotRepresentable(
             "torch cannot export this model.",
-            evidence={"raised": f"{type(error).__name__}: {str(error).strip()[:300]}"},
+            evidence={"raised": what_was_raised(error)},
             hint="--batch-size N fixes the batch size, which may help.",
         ) from error
     for node in program.graph.nodes:  # which files and lines of this machine made it

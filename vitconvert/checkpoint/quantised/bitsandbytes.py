@@ -12,11 +12,11 @@ from vitconvert.checkpoint.quantised.weight import (
     dtype_of,
     parsed,
     parts_of,
-    times,
     unfit,
 )
 from vitconvert.containers import Container
 from vitconvert.conversion.quantised_names import FOUR_BIT, ROWS, QuantisedNames
+from vitconvert.errors import size_text
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -63,7 +63,7 @@ def open_four_bit(container: Container, name: str, found: QuantisedNames) -> Wei
     shape, block = _shape(container, state, said), _block(container, state, said, "blocksize")
     count = math.prod(shape)
     if manifest[packed].nbytes != (count + 1) // 2:
-        raise unfit(container, packed, f"has not the half bytes of {times(shape)} weights")
+        raise unfit(container, packed, f"has not the half bytes of {size_text(shape)} weights")
     check_list(container, values, "float32", 16)
     blocks = -(-count // block)
     nested = _nested(container, name, found, said, blocks)

@@ -9,11 +9,11 @@ from vitconvert.checkpoint.quantised.weight import (
     dtype_of,
     parsed,
     parts_of,
-    times,
     unfit,
 )
 from vitconvert.containers import Container
 from vitconvert.conversion.quantised_names import TORCHAO, QuantisedNames
+from vitconvert.errors import size_text
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,9 +39,9 @@ def open_torchao(container: Container, name: str, found: QuantisedNames) -> Weig
     if zeros and manifest[zeros].shape != each:
         raise unfit(container, zeros, "has not one number for each scale")
     if len(each) != len(shape) or any(not b or a % b for a, b in zip(shape, each, strict=True)):
-        raise unfit(container, scales, f"has no whole number of weights of {times(shape)} each")
+        raise unfit(container, scales, f"has no whole number of weights of {size_text(shape)} each")
     blocks = tuple(a // b for a, b in zip(shape, each, strict=True))
-    if said.blocks not in (None, times(blocks)):
+    if said.blocks not in (None, size_text(blocks)):
         raise unfit(container, scales, f"has not one number for each block of {said.blocks}")
 
     def compute(read: Read) -> "Tensor":

@@ -80,11 +80,6 @@ def dtype_of(container: Container, name: str, dtype: object) -> str:
     return str(dtype)
 
 
-def times(sizes: tuple[int, ...]) -> str:
-    """Sizes as messages show them."""
-    return "x".join(map(str, sizes))
-
-
 def unfit(container: Container, key: str, fact: str) -> TensorMismatch:
     """A part that cannot be understood."""
     return TensorMismatch(

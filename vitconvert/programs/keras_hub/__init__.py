@@ -33,6 +33,7 @@ class KerasHub(Program):
 
     one_file = True
     tokenizers = False
+    packages = ("keras_hub",)
 
     def fit(self, table: Table, model: DescribedModel) -> Target:
         """With files that name the classes of a backbone, and of a task or of both towers."""
