@@ -83,10 +83,24 @@ def write_keras_hub(folder: Path) -> Path:
         hidden_dim=48,
         mlp_dim=72,
     )
-    model = keras_hub.models.ViTImageClassifier(backbone, num_classes=7)
+    return preset(keras_hub.models.ViTImageClassifier(backbone, num_classes=7), folder)
+
+
+def write_keras_clip(folder: Path) -> Path:
+    models = keras_hub.models
+    sizes = {"num_heads": 3, "hidden_dim": 48, "intermediate_dim": 72}
+    images = models.CLIPVisionEncoder(8, num_layers=11, image_shape=(24, 24, 3), **sizes)
+    texts = {"vocabulary_size": 71, "embedding_dim": 48, "max_sequence_length": 9}
+    model = models.CLIPBackbone(images, models.CLIPTextEncoder(num_layers=2, **texts, **sizes), 20)
+    images.embedding.position_ids.assign(np.arange(10)[None])  # which presets hold
+    return preset(model, folder)
+
+
+def preset(model: Any, folder: Path) -> Path:
     rng = np.random.default_rng(5)
     for weight in model.weights:
-        weight.assign(rng.normal(0, 0.2, weight.shape) + ("gamma" in weight.path))
+        if "float" in weight.dtype:
+            weight.assign(rng.normal(0, 0.2, weight.shape) + ("gamma" in weight.path))
     model.save_to_preset(str(folder))
     return folder
 
@@ -270,6 +284,7 @@ SOURCES: Mapping[str, Source] = {
         write=partial(unpacked, archive="huggingface/tf_files.zip", member="vit/"),
     ),
     "keras_hub": Source(title="ViTImageClassifier", write=write_keras_hub),
+    "keras_hub CLIPBackbone": Source(title="CLIPBackbone", write=write_keras_clip),
     "vit_keras": Source(
         title="ViT",
         write=partial(unpacked, archive="keras_hub/vit_keras.zip", member="plain.weights.h5"),

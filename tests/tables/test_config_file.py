@@ -134,6 +134,8 @@ def test_a_constant_is_written_whole_and_plays_no_part_when_read(table):
         (Ratio(makes="mlp_dim", times=2, over=3, multiple=8, whole=True), 384, 1024, 4),
         (Ratio(makes="mlp_dim", times=2, over=3, multiple=8, whole=True), 100, 272, 4),
         (Ratio(makes="mlp_dim", times=2, over=3, multiple=8, whole=True), 100, 264, None),
+        (Ratio(makes="mlp_dim", times=2, over=3, multiple=8, alone=True), 100, 264, 396),
+        (Ratio(makes="mlp_dim", times=2, over=3, multiple=8, alone=True), 100, 50, None),
     ],
 )
 def test_the_number_by_which_a_width_makes_a_size(ratio, width, size, number):

@@ -156,6 +156,12 @@ MISTAKES = [
         *('holds."mask"', "expected numbers, a colon and axes, found 'qkv'", None),
     ),
     (
+        '[ignore]\n"mask" = "why"\n[holds]\n"mask" = "1 0 1 : qkv : int8"',
+        'holds."mask"',
+        "'int8' is neither int32 nor int64, the dtypes that can be said",
+        None,
+    ),
+    (
         '[ignore]\n"{i}.{u}.mask" = "why"\n[holds]\n"{i}.{u}.mask" = "1 0 1 : qkv"',
         *('holds."{i}.{u}.mask"', "the only index is that of the block, {i}", None),
     ),
@@ -214,7 +220,7 @@ MISTAKES = [
     (
         '[config_json.writes]\nratio = { makes = "mlp_dim", half = 2 }',
         'config_json.writes."ratio"',
-        "expected { word = ... } or { makes = ... } with multiple, over, times, whole",
+        "expected { word = ... } or { makes = ... } with alone, multiple, over, times, whole",
         None,
     ),
     (

@@ -27,9 +27,10 @@ class TextConfig:
         embed_dim, depth, num_heads, head_dim, mlp_dim: As of a ViT.
         num_features: Numbers of the space that images and texts share.
         activation: Of the MLPs.
-        norm_eps: Of every norm.
+        norm_eps: Of every norm, or of all but the last.
         causal: Whether a token sees only those before it.
         read_token: Whose output is projected: one of `READ_TOKENS`.
+        final_norm_eps: Of the last norm; 0 is that of the others.
         end_id: The id of what ends a text, where that one is read.
         head_bias: Whether the projection has a bias.
         logit_bias: Whether a bias is added to the similarities, as SigLIP's loss does.
@@ -48,6 +49,7 @@ class TextConfig:
     norm_eps: float
     causal: bool
     read_token: str
+    final_norm_eps: float = 0.0
     end_id: int = 0
     head_bias: bool = False
     logit_bias: bool = False
@@ -75,6 +77,7 @@ class TextConfig:
     def function(self) -> dict[str, Any]:
         """What decides the function; an end of the highest id of all is the highest of a text."""
         fields = {name: value for name, value in vars(self).items() if name != "tokenizer"}
+        fields["final_norm_eps"] = self.final_norm_eps or self.norm_eps
         if self.ends_highest:
             fields["read_token"] = "highest"
         if fields["read_token"] != "end":
@@ -88,7 +91,8 @@ class TextConfig:
             "vocabulary": self.vocab_size,
             "position": self.context_length,
             "width": self.embed_dim,
-            "inner": self.embed_dim,
+            "head": self.num_heads,
+            "dim": self.head_dim,
             "hidden": self.mlp_dim,
             "feature": self.num_features,
         }

@@ -114,9 +114,8 @@ def _inert(table: Table, config: Config) -> Iterable[Assembly]:
         yield Assembly(key.write({}, first), layout, (), (value,), dtype)
     for key, constant in table.holds:
         for i in range(config.depth if key.indices else 1):
-            yield Assembly(
-                key.write({"i": i}, first), constant.axes, (), constant.along(config.axes())
-            )
+            numbers = constant.along(config.axes())
+            yield Assembly(key.write({"i": i}, first), constant.axes, (), numbers, constant.dtype)
 
 
 def plan_back(links: Mapping[str, Iterable[Link]], sizes: Mapping[str, int]) -> Plan:

@@ -74,7 +74,7 @@ def fit_target(
     theirs, refusals = their_config or {}, []
     for tower in towers_beside(table, config, text) if text else ():
         try:
-            beside = fit_text(tower, text.config, table, config, theirs) if text else None
+            beside = fit_text(tower, text, table, config, theirs) if text else None
             return _fitted(table, config, theirs, named or {}, beside)
         except NotRepresentable as error:
             refusals.append(error)

@@ -14,6 +14,7 @@ from vitconvert.conversion.project_config import (
     Facts,
     broken_must_nots,
     facts_from_config,
+    put,
     their_word,
     unknown_arguments,
     written_config,
@@ -24,15 +25,23 @@ from vitconvert.tables.dialects import text_tables_beside
 from vitconvert.tables.sizes import Shape
 from vitconvert.tables.table import Table
 
-_OPTIONAL = ("head_dim", "end_id", "tokenizer")
+_OPTIONAL = ("head_dim", "final_norm_eps", "end_id", "tokenizer")
+_EPS = {"norm_eps", "final_norm_eps"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class DescribedText:
-    """A text tower as its table and its files describe it."""
+    """A text tower as its table and its files describe it.
+
+    Attributes:
+        config: What decides its function, besides the weights.
+        table: How it is spelled.
+        any_eps: Whether a place for it may have norms with another eps.
+    """
 
     config: TextConfig
     table: Table
+    any_eps: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,12 +53,14 @@ class TextTarget:
         plan: From our names of its tensors to theirs.
         their_config: The project's own configuration of both towers.
         numbers: Whole numbers that are written as tensors.
+        changes: What it computes otherwise, as it was allowed to.
     """
 
     table: Table
     plan: Plan
     their_config: Mapping[str, Any]
     numbers: Mapping[str, int]
+    changes: tuple[str, ...] = ()
 
     @property
     def shapes(self) -> dict[str, Shape]:
@@ -91,7 +102,8 @@ def derive_text(binding: Binding, their_config: Mapping[str, Any]) -> TextConfig
 def _shown(binding: Binding) -> dict[str, Any]:
     sizes, links = binding.sizes.known, binding.links
     blocks = {link.indices["i"] for several in links.values() for link in several if link.indices}
-    return {
+    heads = {"num_heads": sizes.get("head"), "head_dim": sizes.get("dim")}  # of Keras' kernels
+    return {name: size for name, size in heads.items() if size} | {
         "vocab_size": sizes.get("vocabulary", 0),
         "context_length": sizes.get("position", 0),
         "embed_dim": sizes.get("width", 0),
@@ -126,7 +138,7 @@ def _settle_heads(known: dict[str, Any]) -> None:
 
 def fit_text(
     tower: Table,
-    text: TextConfig,
+    described: DescribedText,
     table: Table,
     config: ViTConfig,
     their_config: Mapping[str, Any],
@@ -135,7 +147,7 @@ def fit_text(
 
     Args:
         tower: How it would be spelled.
-        text: Its configuration.
+        described: What it is.
         table, config, their_config: The image tower's dialect, configuration, and the project's
             own configuration of it, empty if the project has none.
 
@@ -143,17 +155,18 @@ def fit_text(
         NotRepresentable: There is no such text tower, or it would compute another function, or
             both towers do not lead to one space.
     """
+    text = described.config
     _check_kind(tower, text, config)
     plan = plan_writing(tower, text)
     whole = _whole_config(tower, text, their_config)
-    _check_function(tower, text, plan, whole)
+    changes = _changes(tower, described, plan, whole)
     counted = ((table, config), (tower, text))
     numbers = {
         key: their_word(of, word, getattr(said, word))
         for of, said in counted
         for key, word in of.numbers
     }
-    return TextTarget(table=tower, plan=plan, their_config=whole, numbers=numbers)
+    return TextTarget(table=tower, plan=plan, their_config=whole, numbers=numbers, changes=changes)
 
 
 def _check_kind(tower: Table, text: TextConfig, config: ViTConfig) -> None:
@@ -164,26 +177,34 @@ def _check_kind(tower: Table, text: TextConfig, config: ViTConfig) -> None:
         raise OtherKind(f"{tower.title} is another: {'; '.join(broken)}.")
 
 
-def _check_function(tower: Table, text: TextConfig, plan: Plan, whole: Mapping[str, Any]) -> None:
-    """What would be written is read again: it must mean the same."""
+def _changes(
+    tower: Table, described: DescribedText, plan: Plan, whole: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """What would be written is read again: it must mean the same, but for what is allowed."""
     shapes = {assembly.target: plan.shape(assembly) for assembly in plan.assemblies}
-    read_back = derive_text(bind(tower, shapes), whole).function()
-    wanted = text.function()
-    if differences := [
-        f"{name}: the weights need {wanted.get(name)}, and there it is {read_back.get(name)}"
-        for name in wanted | read_back
-        if wanted.get(name) != read_back.get(name)
-    ]:
-        raise OtherFunction(f"{tower.title} computes another function: {'; '.join(differences)}.")
+    wanted = described.config.function()
+    found = derive_text(bind(tower, shapes), whole).function()
+    differences = {
+        name: f"{name}: the weights need {wanted.get(name)}, and there it is {found.get(name)}"
+        for name in wanted | found
+        if wanted.get(name) != found.get(name)
+    }
+    only_eps = set(differences) <= _EPS
+    if differences and not (only_eps and described.any_eps):
+        advice = "; --allow norm-eps carries it" if only_eps else ""
+        told = "; ".join(differences.values())
+        raise OtherFunction(f"{tower.title} computes another function: {told}{advice}.")
+    return tuple(differences.values())
 
 
 def _whole_config(tower: Table, text: TextConfig, image: Mapping[str, Any]) -> dict[str, Any]:
     """The project's configuration of both towers; what the class is called is of the whole."""
     if not image or tower.config_file is None:
         return {}
-    place = tower.config_file.image
-    inner = {key: value for key, value in image.items() if key != "architectures"}
-    return merged({place: inner} if place else image, written_config(tower, text))
+    whole: dict[str, Any] = {}
+    if place := tower.config_file.image:
+        put(whole, place, {key: said for key, said in image.items() if key != "architectures"})
+    return merged(whole or image, written_config(tower, text))
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

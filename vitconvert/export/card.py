@@ -179,6 +179,7 @@ def _preprocessing(stated: Preprocessing | None) -> str:
         "cover": f"covering {resized}",
         "border": f"within {resized}",
         "squash": f"squashed to {resized}",
+        "cut": f"the middle in the aspect ratio of {resized}, resized to it",
         "patches": f"at most {stated.max_patches} patches of {stated.patch_size}",
         "none": "not resized",
     }

@@ -18,6 +18,7 @@ from vitconvert.export.stream import Move, moves
 from vitconvert.export.targets import choose_gauged_target
 from vitconvert.export.text_tower import (
     text_infos,
+    tokenizer_files,
     with_text,
     with_tokenizer,
     without_text,
@@ -236,7 +237,7 @@ def _files(
     index = ["model.safetensors.index.json"] if len(weights) > 1 else []
     dtypes = {info.dtype for info in infos.values()}
     companions = program_of(target.table).companions(target, source.preprocessing, dtypes)
-    tokenizer = [path.name for path in source.located.tokenizer] if source.text else []
+    tokenizer = [path.name for path in tokenizer_files(source, target)]
     return (*weights, *index, *companions.files, *tokenizer, "README.md", "vitconvert.json")
 
 

@@ -205,8 +205,7 @@ def _write_companions(
         is_config = target.table.config_file and name == target.table.config_file.file
         whole = whole_configuration(source, target, companion) if is_config else companion
         write_json(directory / name, whole)
-    if source.text:
-        copy_tokenizer(source, directory)
+    copy_tokenizer(source, target, directory)
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:

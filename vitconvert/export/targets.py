@@ -106,6 +106,8 @@ def choose_gauged_target(
         UsageError: There is no step of this name.
     """
     _check_known(to, allow)
+    if NORM_EPS in allow:
+        model = _with_any_eps(model)
     try:
         target, passed_over = choose_target(to, model, allow)
         return target, _for_zeros(target, model, allow), passed_over
@@ -119,6 +121,11 @@ def choose_gauged_target(
         error.holders = tuple(_fitting_ecosystems(model))
         error.meaning = f"Targets that hold it as it is: {', '.join(error.holders)}."
         raise
+
+
+def _with_any_eps(model: DescribedModel) -> DescribedModel:
+    """The model whose text tower may become one of another eps."""
+    return replace(model, text=replace(model.text, any_eps=True)) if model.text else model
 
 
 def _fitting_ecosystems(model: DescribedModel) -> list[str]:
@@ -138,6 +145,8 @@ def _offer(to: str | Table, model: DescribedModel) -> tuple[tuple[str, ...], str
     """All steps that together would help, if any do, and what is to be said of them."""
     exact = [name for name, gauge in GAUGES.items() if not gauge.free]
     lossy = _lossy_steps(to, model, [NORM_EPS])
+    if model.text and _fitting(to, _with_any_eps(model), (), ()):
+        return (NORM_EPS,), f"--allow {NORM_EPS} makes it fit; it changes the text tower's norms."
     for steps in ((), *((step,) for step in lossy)):
         for modules in dict.fromkeys(((), _adapted_modules(to))):
             for more in _combinations(exact):

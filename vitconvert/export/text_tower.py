@@ -16,6 +16,7 @@ from vitconvert.conversion.text_tower import TextTarget, merged
 from vitconvert.documents import read_bytes
 from vitconvert.errors import CorruptFile, SourceError
 from vitconvert.export.stream import stream
+from vitconvert.programs import program_of
 
 if TYPE_CHECKING:
     import torch
@@ -31,8 +32,11 @@ def with_text(source: Checkpoint, target: Target) -> Checkpoint:
     text, ledger = source.text, source.ledger
     if text is not None and target.text is not None:
         note = f"the text tower is carried: {text.config}; vitconvert computes the image side only"
+        if source.located.tokenizer and not tokenizer_files(source, target):
+            note += f"; its tokenizer is left behind, because {target.table.title} reads another"
+        changes = (f"norm-eps of the text tower: {change}" for change in target.text.changes)
         again = (name for name in target.text.numbers if name in ledger.ignored)
-        ledger = ledger.with_carried((*text.keys, *again))
+        ledger = ledger.with_carried((*text.keys, *again)).with_changes(changes)
         return replace(source, ledger=replace(ledger, notes=(*ledger.notes, note)))
     no_place = target.left or f"{target.table.title} has no place for one"
     why = source.text_problem or (no_place if text else "")
@@ -117,7 +121,13 @@ def _kept(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def copy_tokenizer(source: Checkpoint, directory: Path) -> None:
+def tokenizer_files(source: Checkpoint, target: Target) -> tuple[Path, ...]:
+    """Those beside the source that go along, where the target's program reads them."""
+    goes = source.text and program_of(target.table).tokenizers
+    return source.located.tokenizer if goes else ()
+
+
+def copy_tokenizer(source: Checkpoint, target: Target, directory: Path) -> None:
     """Copy them as they are.
 
     Raises:
@@ -125,7 +135,7 @@ def copy_tokenizer(source: Checkpoint, directory: Path) -> None:
             published, and a link in somebody's folder chooses no file of this machine.
         CorruptFile: One is larger than any tokenizer.
     """
-    for path in source.located.tokenizer:
+    for path in tokenizer_files(source, target):
         _check_place(path)
         try:
             (directory / path.name).write_bytes(read_bytes(path, _MOST_BYTES))

@@ -11,6 +11,7 @@ from vitconvert.documents import parse_object, read_bytes, read_object
 from vitconvert.errors import ConflictingFact, CorruptFile, MissingFact
 from vitconvert.labels import Labels, stated_labels
 from vitconvert.preprocessing import Preprocessing
+from vitconvert.preprocessing.keras_hub import is_image_converter
 from vitconvert.preprocessing.timm import size_before_crop
 
 USER = "you"
@@ -23,7 +24,8 @@ class StatedPixels:
     Attributes:
         mean, std: One number, or one for each channel, for pixels from 0 to 1.
         crop: The share of the resized image that is kept, such as 0.875.
-        preprocessor: A `preprocessor_config.json`, or timm's `config.json` or `pretrained_cfg`.
+        preprocessor: A `preprocessor_config.json`, timm's `config.json` or `pretrained_cfg`, or
+            KerasHub's `image_converter.json`.
     """
 
     mean: Sequence[float] | None = None
@@ -87,17 +89,22 @@ class StatedPixels:
 
 
 def preprocessing_in(file: Path, config: ViTConfig) -> Preprocessing:
-    """What a file of transformers or of timm says, for images of the model's size.
+    """What a file of transformers, of timm or of KerasHub says, for images of the model's size.
 
     Raises:
         SourceError, CorruptFile: It cannot be read.
-        MissingFact, ConflictingFact, NotRepresentable: As `from_timm` and `from_huggingface`.
+        MissingFact, ConflictingFact, NotRepresentable: As the reader of each project's file.
     """
     stated = read_object(file)
     cfg = stated.get("pretrained_cfg", stated)
     origin = f"{file.name}, {USER}"
     if isinstance(cfg, dict) and ("input_size" in cfg or "pretrained_cfg" in stated):
         found = Preprocessing.from_timm(cfg, origin=origin)
+    elif is_image_converter(stated):
+        size, channels = config.image_size, config.in_channels
+        found = Preprocessing.from_keras_hub(
+            stated, image_size=size, channels=channels, origin=origin
+        )
     else:
         found = Preprocessing.from_huggingface(stated, image_size=config.image_size, origin=origin)
     return found

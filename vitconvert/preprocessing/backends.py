@@ -9,6 +9,7 @@ RESIZES = (
     "cover",  # the aspect ratio kept: the smallest size that covers resize_size, rounded (timm)
     "border",  # the aspect ratio kept: the largest size inside resize_size, rounded (timm)
     "squash",  # both sides to resize_size
+    "cut",  # the largest middle of resize_size's aspect ratio, squashed to it (KerasHub)
     "patches",  # the aspect ratio nearly kept: as many patches as SigLIP 2 allows
     "none",  # the image already has its size
 )
@@ -27,7 +28,7 @@ CLIP = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711
 class Backend:
     """How one project computes with pixels."""
 
-    resize: str  # on "pil" images, "uint8" tensors or "float" tensors
+    resize: str  # on "pil" images, "uint8" tensors or "float" tensors, or by Keras' "weights"
     interpolations: tuple[str, ...] = _TENSOR_INTERPOLATIONS
     antialias: bool = True
     truncate: bool = False  # to whole numbers after resizing, towards zero
@@ -36,7 +37,7 @@ class Backend:
     converts_last: bool = False  # to RGB after resizing and padding, which changes palettes, CMYK
     black_border: bool = False  # for resize "border"; timm's border has the mean colour
     upright: bool  # EXIF orientation is applied
-    numbers: str  # "divide", "double", "first" or "fused": see `pixels.normalised`
+    numbers: str  # "divide", "double", "first", "fused" or "affine": see `pixels.normalised`
 
 
 BACKENDS = {
@@ -88,4 +89,7 @@ BACKENDS = {
         upright=False,
         numbers="divide",
     ),
+    # KerasHub 0.32, image_converter.py, of images that were read as whole numbers.
+    "keras": Backend(resize="weights", antialias=False, upright=False, numbers="affine"),
+    "keras_antialias": Backend(resize="weights", upright=False, numbers="affine"),
 }

@@ -3,7 +3,12 @@
 from vitconvert.preprocessing.backends import BACKENDS
 from vitconvert.preprocessing.steps import Steps
 
-_RESIZES = {"pil": "Pillow images", "uint8": "uint8 tensors", "float": "float tensors"}
+_RESIZES = {
+    "pil": "Pillow images",
+    "uint8": "uint8 tensors",
+    "float": "float tensors",
+    "weights": "arrays by weights",
+}
 _TRANSPARENCY = {"drop": "ignores transparency", "white": "puts transparent images on white"}
 # Fields that the sentences below put into words
 _IN_WORDS = ("backend", "transparency", "patch_size", "max_patches")

@@ -116,7 +116,7 @@ def _bytes_per_pixel(mode: str, backend: Backend, transparency: str) -> int:
     stored = 1 if mode in ("1", "L", "P") else 4
     turned = stored if backend.upright else 0
     composed = 12 if transparency == "white" and mode not in ("1", "L", "RGB") else 0
-    arrays = {"pil": 0, "uint8": 4 + 3 + 4, "float": 3 + 12}
+    arrays = {"pil": 0, "uint8": 4 + 3 + 4, "float": 3 + 12, "weights": 3 + 12 + 12}
     return max(stored + turned + composed + 4, arrays[backend.resize])
 
 

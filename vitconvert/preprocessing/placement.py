@@ -7,6 +7,7 @@ from vitconvert.preprocessing.pixels import middle
 from vitconvert.preprocessing.steps import Steps
 from vitconvert.preprocessing.transform import size_resized
 from vitconvert.preprocessing.values import Size
+from vitconvert.preprocessing.weighted import largest_middle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,8 +23,8 @@ class Placement:
     """
 
     photograph: Size
-    resized: Size
-    offset: tuple[int, int]
+    resized: tuple[float, float]
+    offset: tuple[float, float]
     image_size: Size
 
     def in_photograph(self, row: float, column: float) -> tuple[float, float]:
@@ -53,10 +54,17 @@ def placement(steps: Steps, photograph: Size) -> Placement:
     Raises:
         InputMismatch, UnsafeFile: The photograph cannot be resized.
     """
-    resized = size_resized(steps, photograph)
-    backend, (top, left) = BACKENDS[steps.backend], (0, 0)
-    if steps.crop:
-        top, left = (middle(*pair, backend) for pair in zip(resized, steps.image_size, strict=True))
+    size = size_resized(steps, photograph)
+    resized: tuple[float, float] = size
+    backend, offset = BACKENDS[steps.backend], (0.0, 0.0)
+    if steps.resize == "cut":
+        corner, cut = largest_middle(photograph, steps.image_size)
+        down, across = (made / part for made, part in zip(steps.image_size, cut, strict=True))
+        resized = photograph[0] * down, photograph[1] * across
+        offset = corner[0] * down, corner[1] * across
+    elif steps.crop:
+        top, left = (middle(*pair, backend) for pair in zip(size, steps.image_size, strict=True))
+        offset = top, left
     return Placement(
-        photograph=photograph, resized=resized, offset=(top, left), image_size=steps.image_size
+        photograph=photograph, resized=resized, offset=offset, image_size=steps.image_size
     )

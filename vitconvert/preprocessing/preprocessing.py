@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitconvert.errors import size_text
-from vitconvert.preprocessing import dialect, open_clip, timm, transformers
+from vitconvert.preprocessing import dialect, keras_hub, open_clip, timm, transformers
 from vitconvert.preprocessing.steps import Steps
 from vitconvert.preprocessing.values import Size
 
@@ -185,6 +185,40 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
         away. `differences` from `from_openclip` of the result tells the rest.
         """
         return open_clip.to_preprocess_cfg(self)
+
+    @classmethod
+    def from_keras_hub(
+        cls,
+        image_converter: Mapping[str, Any],
+        *,
+        image_size: Size,
+        channels: int = 3,
+        origin: str = "image_converter.json",
+    ) -> "Preprocessing":
+        """What KerasHub 0.32 does with this `image_converter.json`, for a model of this size.
+
+        As Keras computes it on JAX, NumPy and TensorFlow, of images read as whole numbers. On
+        PyTorch, bicubic resizing without antialias has another cubic.
+
+        Raises:
+            ConflictingFact: A value is malformed.
+            NotRepresentable: Images are padded, or resized by an unknown filter.
+        """
+        fields = keras_hub.from_image_converter(
+            image_converter, image_size=image_size, channels=channels
+        )
+        return cls(**fields, origin=origin)
+
+    def to_keras_hub(self) -> dict[str, Any]:
+        """The `config` of the `image_converter.json` that says the same, or comes near.
+
+        KerasHub resizes to exactly the size of the model's images, so that no margin is cropped
+        away. `differences` from `from_keras_hub` of the result tells the rest.
+
+        Raises:
+            NotRepresentable: KerasHub has no such resizing.
+        """
+        return keras_hub.to_image_converter(self)
 
     @classmethod
     def from_dialect(

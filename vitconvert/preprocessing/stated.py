@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from vitconvert.config import ViTConfig
 from vitconvert.errors import VitConvertError, printable
+from vitconvert.preprocessing.keras_hub import is_image_converter
 from vitconvert.preprocessing.preprocessing import Preprocessing
 from vitconvert.tables.architectures import preparation_of
 from vitconvert.tables.table import Table
@@ -26,7 +27,7 @@ class Files(Protocol):
 
     @property
     def preprocessor(self) -> Mapping[str, Any] | None:
-        """`preprocessor_config.json`, None where there is none."""
+        """`preprocessor_config.json` or `image_converter.json`, None where there is none."""
 
     def name_of(self, kind: str) -> str:
         """Where one of the three lies, for messages."""
@@ -54,6 +55,12 @@ def stated_preprocessing(files: Files, table: Table, config: ViTConfig) -> Prepr
             return Preprocessing.from_dict(own)
     if files.preprocessor is not None:
         with _naming(files, "preprocessor"):
+            if is_image_converter(files.preprocessor):
+                return Preprocessing.from_keras_hub(
+                    files.preprocessor,
+                    image_size=config.image_size,
+                    channels=config.in_channels,
+                )
             return Preprocessing.from_huggingface(
                 files.preprocessor,
                 model_type=files.config.get("model_type"),

@@ -168,6 +168,8 @@ def _size_contradictions(p: Steps) -> Iterator[str]:
         yield f"resize = {p.resize!r} does not fit resize_size = {p.resize_size}"
     if min(p.image_size + (p.resize_size or ())) < 1:
         yield f"{size_text(p.resize_size or p.image_size)} is not a size of an image"
+    if p.resize == "cut" and BACKENDS[p.backend].resize != "weights":
+        yield f"backend = {p.backend!r} does not cut before it resizes"
     if p.resize == "shortest" and p.resize_size and p.resize_size[0] != p.resize_size[1]:
         yield f"resize = 'shortest' needs one size, not {size_text(p.resize_size)}"
     if not p.crop and p.resize not in ("none", "squash", "patches"):

@@ -62,7 +62,7 @@ def to_pretrained_cfg(steps: Steps) -> dict[str, Any]:
 def _crop(steps: Steps) -> tuple[str, float]:
     """crop_mode and crop_pct."""
     center = "shortest" if steps.image_size[0] == steps.image_size[1] else "cover"
-    modes = {center: "center", "border": "border", "squash": "squash"}
+    modes = {center: "center", "cut": "center", "border": "border", "squash": "squash"}
     if not steps.crop:
         return "squash", 1.0  # nothing is resized twice, and nothing is cut off
     size = steps.resize_size or steps.image_size

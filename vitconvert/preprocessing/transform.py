@@ -12,6 +12,7 @@ from vitconvert.preprocessing import image_files, pixels
 from vitconvert.preprocessing.backends import BACKENDS
 from vitconvert.preprocessing.steps import Steps
 from vitconvert.preprocessing.values import Size
+from vitconvert.preprocessing.weighted import largest_middle, resized_by_weights
 
 _PLAIN_MODES = ("L", "RGB")  # converting them before or after resizing gives the same pixels
 
@@ -84,6 +85,11 @@ def _resized(image: Image.Image, steps: Steps, *, ours: bool = False) -> pixels.
         return pixels.channels_first(image)
     values = pixels.channels_first(image)
     del image  # two of them and the numbers would take a third more memory
+    if backend.resize == "weights":
+        if steps.resize == "cut":
+            (top, left), (height, width) = largest_middle((values.shape[1], values.shape[2]), size)
+            values = values[:, top : top + height, left : left + width]
+        return resized_by_weights(values, size, steps.interpolation, antialias=backend.antialias)
     if backend.resize == "float":
         values = values.astype(np.float32)
     if backend.numbers == "first":
@@ -97,10 +103,11 @@ def _resized(image: Image.Image, steps: Steps, *, ours: bool = False) -> pixels.
 def _may_be_shrunk(steps: Steps) -> bool:
     """Whether an image may be shrunk before it is resized.
 
-    Without antialias, or with the nearest pixel, the result would be entirely different.
+    Without antialias, or with the nearest pixel, the result would be entirely different; and what
+    is cut out is not the middle of what was resized.
     """
     antialias = BACKENDS[steps.backend].antialias and steps.interpolation != "nearest"
-    return antialias and steps.resize_size is not None
+    return antialias and steps.resize_size is not None and steps.resize != "cut"
 
 
 def _shrunk(image: Image.Image, steps: Steps) -> Size:

@@ -1,5 +1,6 @@
 """transformers 5.23: `preprocessor_config.json`, read and written."""
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -253,6 +254,9 @@ def to_preprocessor_config(steps: Steps) -> dict[str, Any]:
     Raises:
         NotRepresentable: transformers has no such resizing.
     """
+    if steps.resize == "cut":  # nearly the same, where it is square
+        square = len(set(steps.image_size)) == 1
+        steps = dataclasses.replace(steps, resize="shortest" if square else "cover")
     if steps.resize in ("cover", "border") or steps.interpolation in ("box", "hamming"):
         raise NotRepresentable(
             f"transformers cannot express this resizing: {steps.resize} with "

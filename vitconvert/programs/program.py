@@ -78,6 +78,8 @@ class Program:
     one_file: ClassVar[bool] = False
     # Packages that open weights with the names of its dialects; none: the project's own code.
     packages: ClassVar[tuple[str, ...]] = ()
+    # Whether it reads the files of transformers' tokenizers.
+    tokenizers: ClassVar[bool] = True
 
     def fit(self, table: Table, model: DescribedModel) -> Target:
         """How a dialect of the program holds a model, with the program's configuration file.

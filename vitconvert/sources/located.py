@@ -8,7 +8,9 @@ from typing import TypedDict
 from vitconvert.formats import JOINED
 
 CONFIGS = ("config.json", "open_clip_config.json")
-PREPROCESSORS = ("preprocessor_config.json", "processor_config.json")  # of transformers 4 and 5
+CONVERTER = "image_converter.json"  # of KerasHub
+# The first two of transformers 4 and 5
+PREPROCESSORS = ("preprocessor_config.json", "processor_config.json", CONVERTER)
 OWN = "vitconvert.json"
 ADAPTER = "adapter_config.json"  # of PEFT
 # Of transformers' tokenizers, and so of open_clip's; they go along with a text tower.
@@ -56,7 +58,7 @@ class Located:
         reference: The reference as it was given.
         weights: The file, the index of shards or the directory to read.
         config: `config.json` or `open_clip_config.json` beside the weights.
-        preprocessor: `preprocessor_config.json` or `processor_config.json` beside them.
+        preprocessor: Of `PREPROCESSORS`, the first that is beside them.
         own: `vitconvert.json` beside them.
         name: Architecture name with its tag, when the reference names one.
         repo: Hub repository.
@@ -87,10 +89,12 @@ class Located:
 
     @property
     def tokenizer(self) -> tuple[Path, ...]:
-        """The files of a tokenizer beside the weights."""
+        """The files of a tokenizer beside the weights; KerasHub's of these names are others."""
         place = self.config or self.weights
         folder = place if place is None or place.is_dir() else place.parent
-        paths = (folder / name for name in TOKENIZERS) if folder else ()
+        if folder is None or any((folder / name).is_file() for name in JOINED):
+            return ()
+        paths = (folder / name for name in TOKENIZERS)
         return tuple(path for path in paths if path.is_file())
 
     @property

@@ -13,7 +13,7 @@ from vitconvert.tables.predicates import config_words
 from vitconvert.tables.section_reader import SectionReader
 from vitconvert.toml_files import LazyToml, tables_dir
 
-_OF_RATIO = {"times", "over", "multiple", "whole"}
+_OF_RATIO = {"times", "over", "multiple", "whole", "alone"}
 _SIZES = ("mlp_dim", "pool_mlp_dim", "representation_size", "num_classes")  # that a ratio may make
 
 
@@ -28,8 +28,8 @@ class Word:
 class Ratio:
     """A number that makes one of our sizes of the width.
 
-    The width times the number is truncated, then `times / over` of it, which is rounded up to a
-    multiple of `multiple`.
+    The width times the number, or the number alone, is truncated, then `times / over` of it, which
+    is rounded up to a multiple of `multiple`.
     """
 
     makes: str  # a field of the configuration
@@ -37,10 +37,11 @@ class Ratio:
     over: int = 1
     multiple: int = 1
     whole: bool = False
+    alone: bool = False
 
     def of(self, config: Config) -> float | None:
         """The number, whole if a whole one will do, or None if there is none."""
-        wanted, width = getattr(config, self.makes), config.embed_dim
+        wanted, width = getattr(config, self.makes), 1 if self.alone else config.embed_dim
         exact = wanted * self.over / self.times / width
         # Truncation eats what rounding has taken from an exact quotient.
         fractions = () if self.whole else (exact, exact + 1e-9, exact + 1e-7)
@@ -205,7 +206,7 @@ def _parse_written(value: Any, of: Kind) -> Any:
 
 
 def _of_ratio(name: str, value: object) -> bool:
-    if name == "whole":
+    if name in ("whole", "alone"):
         return isinstance(value, bool)
     return name in _OF_RATIO and type(value) is int and value > 0
 

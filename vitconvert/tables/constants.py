@@ -1,7 +1,8 @@
 """What a tensor must hold to play no part: `1 0 1 : (qkv head dim)`.
 
-constant = number+ ":" axes          one number for each step along the first axis
-         | "0.." ":" axes            the steps along the first axis, counted from 0
+constant = number+ ":" axes dtype?   one number for each step along the first axis
+         | "0.." ":" axes dtype?     the steps along the first axis, counted from 0
+dtype    = ":" ("int32" | "int64")   in which it is written; else in that of the other tensors
 """
 
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ class Constant:
     numbers: tuple[float, ...]
     axes: Axes
     text: str  # as it stands in the table, for messages
+    dtype: str = ""  # in which it is written, if not that of the other tensors
 
     def along(self, sizes: Mapping[str, int]) -> tuple[float, ...]:
         """The number for each step along the first axis."""
@@ -36,12 +38,13 @@ def parse_constant(text: str, row: str) -> Constant:
         ValueError: The text is not of this form, or the first axis has another number of steps,
             or nothing tells the size of another.
     """
-    numbers, colon, layout = text.partition(":")
+    numbers, colon, rest = text.partition(":")
+    layout, _, dtype = rest.partition(":")
     if not colon:
         raise ValueError(f"expected numbers, a colon and axes, found {text!r}")
     counted = numbers.strip() == "0.."
     stated = () if counted else tuple(map(float, numbers.split()))
-    constant = Constant(stated, parse_axes(layout), row)
+    constant = Constant(stated, parse_axes(layout), row, checked_dtype(dtype.strip()))
     axis = next(iter(constant.axes.names), "")
     if not counted and FIXED_AXES.get(axis) != len(constant.numbers):
         known = f"it has {FIXED_AXES[axis]}" if axis in FIXED_AXES else "nothing tells how many"
@@ -51,3 +54,14 @@ def parse_constant(text: str, row: str) -> Constant:
         if name not in ours:
             raise ValueError(f"no tensor of ours has an axis {name!r}")
     return constant
+
+
+def checked_dtype(name: str) -> str:
+    """The dtype of what plays no part; "" is that of the other tensors.
+
+    Raises:
+        ValueError: It cannot be said.
+    """
+    if name not in ("", "int32", "int64"):
+        raise ValueError(f"{name!r} is neither int32 nor int64, the dtypes that can be said")
+    return name

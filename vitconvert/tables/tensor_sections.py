@@ -9,7 +9,7 @@ from vitconvert.config import Kind, ViTConfig
 from vitconvert.tables.axes import Axes, Dim, parse_axes
 from vitconvert.tables.canonical import canonical_tensors
 from vitconvert.tables.conditions import Conditional
-from vitconvert.tables.constants import Constant, parse_constant
+from vitconvert.tables.constants import Constant, checked_dtype, parse_constant
 from vitconvert.tables.inheritance import Sections
 from vitconvert.tables.predicates import config_words
 from vitconvert.tables.rows import Row
@@ -154,13 +154,11 @@ class TensorSections(SectionReader):
             value, axes, dtype = (*str(text).split(" : "), "", "")[:3]
             try:
                 template = self.template("constants", key)
-                constant = template, float(value), parse_axes(axes), dtype
+                constant = template, float(value), parse_axes(axes), checked_dtype(dtype)
             except ValueError as error:
                 raise self.error(place, f'{error}; expected such as "0 : 1 width"') from None
             if template.indices or all(i.match(template.write({})) is None for i in ignored):
                 raise self.error(place, "expected one key, which an entry of [ignore] explains")
-            if dtype not in ("", "int64"):
-                raise self.error(place, f"{dtype!r} is not int64, the one dtype that can be said")
             yield constant
 
 

@@ -2,45 +2,63 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.target import Target, check_place, fit_target
-from vitconvert.errors import NotRepresentable
+from vitconvert.errors import NotRepresentable, OtherFunction
 from vitconvert.preprocessing import Preprocessing
+from vitconvert.preprocessing.departures import departures_of
 from vitconvert.programs.example import Example
-from vitconvert.programs.keras_hub.preset import preset_config, preset_files
+from vitconvert.programs.keras_hub.preset import (
+    image_converter,
+    preset_config,
+    preset_files,
+    with_preprocessor,
+)
 from vitconvert.programs.program import CompanionFiles, DescribedModel, Opener, Program
 from vitconvert.tables.table import Table
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from vitconvert.programs.both_towers import BothTowers
+    from vitconvert.programs.preparation import Preparation
     from vitconvert.programs.reference import Reference
-
-_DEPARTURE = "nothing is written of how photographs become the model's input; KerasHub asks for it"
 
 
 class KerasHub(Program):
     """KerasHub, in the layout of `save_to_preset`."""
 
     one_file = True
+    tokenizers = False
+    packages = ("keras_hub",)
 
     def fit(self, table: Table, model: DescribedModel) -> Target:
-        """With a `task.json` that names the classes of backbone and task."""
+        """With files that name the classes of a backbone, and of a task or of both towers."""
         check_place(table, model.config)
-        if not (table.config_file and table.config_file.writes):
-            raise NotRepresentable(
-                f"{table.title} is read, and not written.", evidence={"table": table.file}
+        theirs = preset_config(table, model.config)
+        target = fit_target(table, model.config, theirs, text=model.text)
+        if table.text_towers and target.text is None:
+            raise OtherFunction(
+                f"{table.title} is a part of a model of both towers: "
+                f"{target.left or 'there is no text tower beside this one'}",
+                evidence={"table": table.file},
             )
-        return fit_target(table, model.config, preset_config(table, model.config))
+        return target
 
     def companions(
         self, target: Target, preprocessing: Preprocessing | None, dtypes: Iterable[str]
     ) -> CompanionFiles:
-        """`config.json` of the backbone, and `task.json` where there are classes."""
-        return CompanionFiles(files=preset_files(target.their_config), departures=(_DEPARTURE,))
+        """`config.json` of the backbone, and what there is of its task and of photographs."""
+        files = preset_files(target.their_config)
+        converter, departures = _converter(files["config.json"], preprocessing)
+        if converter:
+            files["image_converter.json"] = converter
+            if task := files.get("task.json"):
+                files["task.json"] = with_preprocessor(task, converter)
+        return CompanionFiles(files=files, departures=departures)
 
     def openers(self, config: ViTConfig) -> Mapping[str, Opener]:
         """The classes that the preset names."""
@@ -52,18 +70,64 @@ class KerasHub(Program):
 
         return keras_hub_reference(checkpoint)
 
+    def open_both(self, directory: Path) -> "BothTowers":
+        """The class that the preset names."""
+        from vitconvert.programs.keras_hub.reference import both_towers
+
+        return both_towers(directory)
+
+    def texts(self, checkpoint: Checkpoint) -> "Callable[[Tensor], Tensor]":
+        """The class of both towers."""
+        from vitconvert.programs.keras_hub.reference import own_model, run_texts
+
+        model = own_model(checkpoint)
+        return lambda ids: run_texts(model, ids)
+
+    def preparation(self, checkpoint: Checkpoint) -> "Preparation | None":
+        """The layer that `image_converter.json` names."""
+        from vitconvert.programs.keras_hub.preparation import keras_hub_preparation
+
+        stated = checkpoint.companions.preprocessor
+        return keras_hub_preparation(stated, checkpoint.config) if stated else None
+
     def examples(self, target: Target, source: Checkpoint, has_processor: bool) -> list[Example]:
         """With the class for tasks, or for backbones."""
-        config = source.config
-        kind = "ImageClassifier" if config.num_classes else "Backbone"
+        config, text = source.config, target.text
+        kind = "ImageClassifier" if config.num_classes and not text else "Backbone"
         height, width = config.image_size
-        code = (
-            "import keras_hub\nimport numpy\n\n"
-            f'model = keras_hub.models.{kind}.from_preset(".")\n'
-            f"images = numpy.zeros((1, {height}, {width}, {config.in_channels}))\n"
-            "output = model.predict(images)"
-        )
+        lines = [
+            "import keras_hub\nimport numpy\n",
+            f'model = keras_hub.models.{kind}.from_preset(".")',
+            f"images = numpy.zeros((1, {height}, {width}, {config.in_channels}))",
+            f"output = model{'.get_vision_embeddings' if text else ''}(images)",
+        ]
+        if text:
+            length = text.plan.sizes["position"]
+            lines += [
+                f'ids = numpy.zeros((1, {length}), "int32")  # of your tokenizer',
+                "texts = model.get_text_embeddings(ids)",
+            ]
+        code = "\n".join(lines)
         return [Example(title="With KerasHub, on JAX, PyTorch or TensorFlow", code=code)]
+
+
+def _converter(
+    backbone: Mapping[str, Any], source: Preprocessing | None
+) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
+    """The `image_converter.json`, or None, and what departs from the source."""
+    if source is None:
+        return None, ("nothing says how photographs become the model's input",)
+    if not backbone["class_name"].endswith("Backbone"):
+        return None, ("image_converter.json is left out: KerasHub has none for an encoder alone",)
+    try:
+        arguments = source.to_keras_hub()
+    except NotRepresentable as error:
+        return None, (f"image_converter.json is left out: {error.fact}",)
+    converter = image_converter(backbone, arguments)
+    theirs = Preprocessing.from_keras_hub(
+        converter, image_size=source.image_size, channels=source.channels
+    )
+    return converter, departures_of("KerasHub", source, theirs)
 
 
 def open_preset(directory: Path) -> "Callable[[Tensor], Tensor]":

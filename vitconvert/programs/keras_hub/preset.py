@@ -7,20 +7,59 @@ from vitconvert.config import ViTConfig
 from vitconvert.conversion.project_config import written_config
 from vitconvert.tables.table import Table
 
+_SHAPE = "[:2]"  # ends a path of the tables to height and width; the channels come third
+
 
 def preset_config(table: Table, config: ViTConfig) -> dict[str, Any]:
-    """A `task.json`, with the `config.json` of the backbone in it."""
-    written = written_config(table, config)
-    backbone = written["config"]["backbone"]["config"]
-    backbone.pop("image_shape[:2]")  # read so; written with the channels
-    backbone["image_shape"] = [*config.image_size, config.in_channels]
-    backbone["patch_size"] = list(config.patch_size)
+    """A `task.json`, with the backbone's `config.json` in it; or that, where none has tasks."""
+    written = _with_shapes(written_config(table, config), config)
+    if backbone := written["config"].get("backbone"):
+        backbone["config"]["patch_size"] = list(config.patch_size)
     if not written["config"].get("intermediate_dim"):
         written["config"].pop("intermediate_dim", None)
     return written
 
 
+def _with_shapes(written: Mapping[str, Any], config: ViTConfig) -> dict[str, Any]:
+    shape = [*config.image_size, config.in_channels]
+    return {
+        key.removesuffix(_SHAPE): shape
+        if key.endswith(_SHAPE)
+        else _with_shapes(value, config)
+        if isinstance(value, Mapping)
+        else value
+        for key, value in written.items()
+    }
+
+
 def preset_files(their_config: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """The files of a preset, by name, from its `task.json`; a backbone alone has none."""
-    files = {"config.json": their_config["config"]["backbone"]}
-    return files | ({"task.json": their_config} if "class_name" in their_config else {})
+    """The files of a preset, by name; a backbone alone has no `task.json`."""
+    backbone = their_config["config"].get("backbone", their_config)
+    has_task = backbone is not their_config and "class_name" in their_config
+    return {"config.json": backbone} | ({"task.json": their_config} if has_task else {})
+
+
+def image_converter(backbone: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The `image_converter.json` beside the `config.json` of a backbone."""
+    return _beside(backbone, "image_converter", "ImageConverter", arguments)
+
+
+def with_preprocessor(task: Mapping[str, Any], converter: Mapping[str, Any]) -> dict[str, Any]:
+    """A `task.json` whose class prepares photographs itself."""
+    arguments = {"image_converter": converter, "config_file": "preprocessor.json"}
+    name = "image_classifier_preprocessor", "ImageClassifierPreprocessor"
+    preprocessor = _beside(task["config"]["backbone"], *name, arguments)
+    return {**task, "config": {**task["config"], "preprocessor": preprocessor}}
+
+
+def _beside(
+    backbone: Mapping[str, Any], module: str, kind: str, config: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Another class for the model of a backbone: KerasHub names them all alike."""
+    name = backbone["class_name"].removesuffix("Backbone") + kind
+    return {
+        "module": backbone["module"].removesuffix("backbone") + module,
+        "class_name": name,
+        "config": dict(config),
+        "registered_name": f"keras_hub>{name}",
+    }

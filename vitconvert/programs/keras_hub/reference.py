@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,9 +16,12 @@ from vitconvert.checkpoint import Checkpoint
 from vitconvert.containers import written_module
 from vitconvert.containers.content import content_of
 from vitconvert.containers.format_modules import Surroundings
-from vitconvert.errors import NotRepresentable
-from vitconvert.programs.keras_hub.preset import preset_config, preset_files
+from vitconvert.conversion.target import Target
+from vitconvert.programs.both_towers import BothTowers
+from vitconvert.programs.keras_hub.preset import preset_files
+from vitconvert.programs.program import DescribedModel, program_of
 from vitconvert.programs.reference import Reference, TensorsNotTaken, own_tensors, package
+from vitconvert.tables.table import Table
 
 
 def keras_hub_reference(checkpoint: Checkpoint) -> Reference:
@@ -33,20 +35,10 @@ def keras_hub_reference(checkpoint: Checkpoint) -> Reference:
         NotRepresentable: Its class needs more than these tensors.
         TensorsNotTaken: It does not take them.
     """
-    if not (checkpoint.table.config_file and checkpoint.table.config_file.writes):
-        raise NotRepresentable(
-            f"{checkpoint.table.title}: its class needs more of a preset than vitconvert reads."
-        )
-    hub = _keras_hub()
-    with TemporaryDirectory() as folder:
-        _write_preset(Path(folder), checkpoint)
-        try:
-            model = load_preset(Path(folder))
-        except (ValueError, KeyError, TypeError) as error:
-            problem = str(error).strip().partition("\n")[0]
-            raise TensorsNotTaken(f"KerasHub does not take these tensors: {problem}") from error
+    model = own_model(checkpoint)
+    hub = keras_hub()
     name = f"keras-hub {hub.__version__} {type(model).__name__} on {_backend()}"
-    tokens = not checkpoint.config.num_classes
+    tokens = not checkpoint.config.num_classes and not _pools(model)
     return Reference(
         name=name,
         model=nn.Identity(),  # the model is none of PyTorch
@@ -58,21 +50,57 @@ def keras_hub_reference(checkpoint: Checkpoint) -> Reference:
     )
 
 
+def own_model(checkpoint: Checkpoint) -> Any:
+    """KerasHub's model of a checkpoint, as `keras_hub_reference` loads it."""
+    keras_hub()
+    with TemporaryDirectory() as folder:
+        _write_preset(Path(folder), checkpoint)
+        try:
+            return load_preset(Path(folder))
+        except (ValueError, KeyError, TypeError) as error:
+            problem = str(error).strip().partition("\n")[0]
+            raise TensorsNotTaken(f"KerasHub does not take these tensors: {problem}") from error
+
+
 def load_preset(directory: Path) -> Any:
     """The model of a directory, in float32."""
-    models = _keras_hub().models
+    models = keras_hub().models
     has_task = (directory / "task.json").exists()
     kind = models.ImageClassifier if has_task else models.Backbone
     return kind.from_preset(str(directory), dtype="float32")
 
 
+def both_towers(directory: Path) -> BothTowers:
+    """The model of a directory, which has both."""
+    model = load_preset(directory)
+    return BothTowers(
+        name=f"keras-hub {keras_hub().__version__} {type(model).__name__} on {_backend()}",
+        images=lambda images: run(model, images),
+        texts=lambda ids: run_texts(model, ids),
+    )
+
+
 def run(model: Any, images: Tensor) -> Tensor:
-    """Logits of a task, or tokens of a backbone; images are as ours, (B, C, H, W)."""
-    output = model(images.permute(0, 2, 3, 1).numpy())
-    return torch.from_numpy(np.array(output))
+    """Logits of a task, features, or tokens of a backbone; images are as ours, (B, C, H, W)."""
+    inputs = images.permute(0, 2, 3, 1).numpy()
+    if hasattr(model, "get_vision_embeddings"):
+        return torch.from_numpy(np.array(model.get_vision_embeddings(inputs)))
+    output = np.array(model({"images": inputs} if isinstance(model.input, dict) else inputs))
+    pooled = output[:, 0] if type(model).__name__ == "CLIPVisionEncoder" else output
+    return torch.from_numpy(pooled)
 
 
-def _keras_hub() -> ModuleType:
+def run_texts(model: Any, ids: Tensor) -> Tensor:
+    """What a model of both towers makes of texts, (B, L), before it is normed."""
+    return torch.from_numpy(np.array(model.get_text_embeddings(ids.numpy())))
+
+
+def _pools(model: Any) -> bool:
+    """Whether `run` leads to features: CLIP and SigLIP have no class for tokens."""
+    return hasattr(model, "get_vision_embeddings") or type(model).__name__.endswith("VisionEncoder")
+
+
+def keras_hub() -> ModuleType:
     """The package, on PyTorch where neither Keras was imported nor the user has chosen."""
     os.environ.setdefault("KERAS_BACKEND", "torch")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # it imports TensorFlow, if that is there
@@ -89,8 +117,13 @@ def _backend() -> str:
 
 
 def _write_preset(folder: Path, checkpoint: Checkpoint) -> None:
-    table = checkpoint.table
+    table, text = checkpoint.table, checkpoint.text
+    described = DescribedModel(config=checkpoint.config, text=text.described if text else None)
+    target = program_of(table).fit(table, described)
     names = {n.removeprefix(_base(table)): t for n, t in own_tensors(checkpoint).items()}
+    if text and target.text:
+        names |= {key: text.read(key).float() for key in text.keys}
+    names |= _constants(checkpoint, target)
     parts: dict[str, dict[str, Tensor]] = {"model.weights.h5": {}}
     for name, tensor in names.items():
         of = (file for file, begin in table.files.items() if name.startswith(begin))
@@ -98,11 +131,20 @@ def _write_preset(folder: Path, checkpoint: Checkpoint) -> None:
     for file, tensors in parts.items():
         contents = {name: content_of(name, tensor) for name, tensor in tensors.items()}
         written_module("hdf5").write_file(folder / file, contents, Surroundings(), True)
-    files: Mapping[str, Any] = preset_files(preset_config(table, checkpoint.config))
-    for file, content in files.items():
+    for file, content in preset_files(target.their_config).items():
         (folder / file).write_text(json.dumps(content))
 
 
-def _base(table: Any) -> str:
-    """What stands before a backbone's names in a file of the whole model."""
-    return str(table.reader.words["base"][1])
+def _constants(checkpoint: Checkpoint, target: Target) -> dict[str, Tensor]:
+    """The file's own tensors that play no part, where the class asks for them."""
+    weights, plans = checkpoint.weights, [target.plan]
+    plans += [target.text.plan] if target.text else []
+    inert = {a.target for plan in plans for a in plan.assemblies if not a.pieces}
+    found = inert & weights.recognised.binding.shapes.keys()
+    return {name: weights.read(name) for name in found}
+
+
+def _base(table: Table) -> str:
+    """What stands before a backbone's names in a file of the whole model, where two are read."""
+    _, *others = table.reader.words.get("base", ("",))
+    return others[0] if others else ""
