@@ -63,7 +63,9 @@ def _described_to_timm(checkpoint: Checkpoint) -> dict[str, Any]:
     refused = []
     # Its loader keeps biases of q and v apart where the original does: for Eva, not for a ViT.
     keyless = _keyless(checkpoint.table)
-    for table in sorted(find_tables("timm"), key=lambda table: _keyless(table) != keyless):
+    for table in find_tables("timm"):
+        if _keyless(table) != keyless:
+            continue
         try:
             return dict(program_of(table).fit(table, model).their_config)
         except NotRepresentable as error:
