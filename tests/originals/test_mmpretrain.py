@@ -11,6 +11,7 @@ from torch import Tensor
 
 import vitconvert
 from tests.originals.make_mmpretrain_files import BACKBONES, FOLDER, HEADS
+from tests.packages import mmpretrain_alone
 from tests.small_models import relative
 from vitconvert.errors import MissingFact, NotRepresentable, UnsafeFile
 
@@ -134,7 +135,7 @@ def test_attributes_are_those_of_histories_alone(tmp_path):
 @pytest.mark.slow
 @every_file
 def test_mmpretrain_itself_computes_the_same(name, tmp_path):
-    pytest.importorskip("mmpretrain")
+    mmpretrain_alone()
     report = vitconvert.verify(FOLDER / f"{name}.pth", overrides=stated(name))
     assert report.reference.startswith("mmpretrain") and not report.skipped
     output = tmp_path / "out"
