@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 import vitconvert
-from tests.originals.make_mmpretrain_files import BACKBONES, FOLDER, HEADS
+from tests.originals.make_mmpretrain_files import BACKBONES, FOLDER, HEADS, SIZES
 from tests.packages import mmpretrain_alone
-from tests.small_models import relative
-from vitconvert.errors import MissingFact, NotRepresentable, UnsafeFile
+from tests.small_models import randomise, relative
+from vitconvert.errors import MissingFact, NotRepresentable, UnknownDialect, UnsafeFile
 
 ROUNDING = 2e-5
 DIALECTS = {
@@ -117,6 +117,50 @@ def test_a_segmenter_has_torchs_attention_and_a_head_of_its_own(tmp_path):
     torch.save({"state_dict": tensors}, tmp_path / "mmseg.pth")
     with pytest.raises(MissingFact, match="final_norm"):
         vitconvert.load_checkpoint(tmp_path / "mmseg.pth", overrides=stated("pre_logits"))
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_the_image_encoder_of_segment_anything(tmp_path):
+    mmpretrain_alone()
+    from mmpretrain.registry import MODELS
+
+    arch = SIZES | {"num_layers": 11, "global_attn_indexes": [1, 7]}
+    backbone = {"type": "ViTSAM", "arch": arch, "img_size": 40, "patch_size": 8, "window_size": 3}
+    model = MODELS.build({"type": "ImageClassifier", "backbone": backbone | {"out_channels": 5}})
+    torch.manual_seed(1)
+    randomise(model)
+    torch.save({"meta": {"epoch": 3}, "state_dict": model.state_dict()}, tmp_path / "sam.pth")
+    done = vitconvert.convert(tmp_path / "sam.pth", to="mmpretrain", output=tmp_path / "back")
+    assert vitconvert.load_checkpoint(tmp_path / "back").dialect == "mmpretrain_sam"
+    assert done.opened[1].relative <= ROUNDING and "ViTSAM" in done.opened[1].consumer
+    written = torch.load(tmp_path / "back" / "model.pt", weights_only=True)["state_dict"]
+    assert written.keys() == model.state_dict().keys()
+    assert all(torch.equal(written[name], t) for name, t in model.state_dict().items())
+    images = torch.randn(2, 3, 40, 40)
+    ours = vitconvert.load_model(tmp_path / "sam.pth")(images)
+    (theirs,) = model.backbone(images)
+    assert relative(ours, theirs.flatten(2).transpose(1, 2)) <= ROUNDING
+
+
+@torch.no_grad()
+def test_error_eva02_of_mmpretrain_turns_q_and_k_otherwise(tmp_path):
+    """The cosines of a pair differ: `repeat` in position_encoding.py, where EVA-02 interleaves."""
+    layer = "backbone.layers.0"
+    names = ("attn.rope.freqs_cos", "attn.qkv.weight", "mlp.w12.weight")
+    torch.save(
+        {"state_dict": {f"{layer}.{n}": torch.ones(6, 2) for n in names}}, tmp_path / "eva.pth"
+    )
+    with pytest.raises(UnknownDialect, match="MMPretrain's ViTEVA02, whose q and k are turned"):
+        vitconvert.load_checkpoint(tmp_path / "eva.pth")
+
+
+def test_what_pre_training_has_beside_the_encoder_is_ignored(tmp_path):
+    tensors = dict(beside("plain")["state_dict"])
+    extra = {"backbone.proj_weights": torch.ones(2), "backbone.proj_layers.0.bias": torch.ones(8)}
+    torch.save({"state_dict": tensors | extra}, tmp_path / "mff.pth")
+    checkpoint = vitconvert.load_checkpoint(tmp_path / "mff.pth", overrides=stated("plain"))
+    assert checkpoint.ledger.ignored.keys() == extra.keys()
 
 
 class _Attribute:
