@@ -2,6 +2,7 @@
 
 import pickle
 import re
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,8 @@ from torch import Tensor
 
 import vitconvert
 from tests.originals.make_mmpretrain_files import BACKBONES, FOLDER, HEADS, SIZES
+from tests.originals.spelling import HEADS as SPELLED_HEADS
+from tests.originals.spelling_of_others import mmseg
 from tests.packages import mmpretrain_alone
 from tests.small_models import randomise, relative
 from vitconvert.errors import MissingFact, NotRepresentable, UnknownDialect, UnsafeFile
@@ -161,6 +164,36 @@ def test_what_pre_training_has_beside_the_encoder_is_ignored(tmp_path):
     torch.save({"state_dict": tensors | extra}, tmp_path / "mff.pth")
     checkpoint = vitconvert.load_checkpoint(tmp_path / "mff.pth", overrides=stated("plain"))
     assert checkpoint.ledger.ignored.keys() == extra.keys()
+
+
+HEADS_OF = {
+    "mmseg": ("decode_head.conv_seg.weight", "auxiliary_head.convs.0.conv.weight"),
+    "mmdet": ("neck.convs.0.weight", "rpn_head.rpn_conv.weight", "roi_head.bbox_head.fc_cls.bias"),
+}
+
+
+@pytest.mark.parametrize("program", HEADS_OF)
+def test_what_mmengine_saves_of_a_larger_model(program, tmp_path):
+    """Its averaged weights lie beside those that it evaluates (EMAHook swaps them)."""
+    tensors, heads = mmseg(), dict.fromkeys(HEADS_OF[program], torch.ones(3))
+    data = {"cfg": "model = dict()", "dataset_meta": {"palette": [[1, 2, 3]]}, "seed": 1}
+    state = OrderedDict(tensors | heads | {"data_preprocessor.mean": torch.ones(3, 1, 1)})
+    state._metadata = OrderedDict({"": {"version": 1}})
+    file = {"meta": data, "state_dict": state, "param_schedulers": [{"last_step": 1}]}
+    averaged = {f"module.{name}": tensor + 1 for name, tensor in tensors.items()}
+    file["ema_state_dict"] = averaged | {"steps": torch.tensor(7)}
+    torch.save(file, tmp_path / "iter_80000.pth")
+    overrides = {"num_heads": SPELLED_HEADS}
+    checkpoint = vitconvert.load_checkpoint(tmp_path / "iter_80000.pth", overrides=overrides)
+    assert checkpoint.dialect == "mmseg"
+    assert checkpoint.ledger.ignored.keys() == {*heads, "data_preprocessor.mean"}
+    assert any("beside them lie ema_state_dict" in note for note in checkpoint.ledger.notes)
+    done = vitconvert.convert(
+        tmp_path / "iter_80000.pth", to="mmseg", output=tmp_path / "out", overrides=overrides
+    )
+    written = torch.load(done.output / "model.pt", weights_only=True)["state_dict"]
+    assert written.keys() == tensors.keys()
+    assert all(torch.equal(written[name], t) for name, t in tensors.items())
 
 
 class _Attribute:
