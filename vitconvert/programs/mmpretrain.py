@@ -27,6 +27,7 @@ class MMPretrain(Program):
         from vitconvert.programs.taps import Tap, block_taps
 
         mmpretrain = package("mmpretrain", install=_INSTALL)
+        package("mmpretrain.models", install=_INSTALL)  # which registers the classes
         config = checkpoint.config
         if checkpoint.table.name == "mmpretrain_sam":
             return _sam(checkpoint, f"mmpretrain {mmpretrain.__version__} ViTSAM")
@@ -43,7 +44,6 @@ class MMPretrain(Program):
 
 def _sam(checkpoint: Checkpoint, name: str) -> "Reference":
     """The image encoder of Segment Anything, which has no head."""
-    import mmpretrain.models  # noqa: F401  it registers the classes
     from mmpretrain.registry import MODELS
     from torch import nn
 
@@ -85,7 +85,6 @@ def classifier(config: ViTConfig, *, beit: bool = False) -> Any:
         config: Architecture and numerics.
         beit: Whether the backbone is BEiT's.
     """
-    import mmpretrain.models  # noqa: F401  it registers the classes
     from mmpretrain.registry import MODELS
     from torch import nn
 
