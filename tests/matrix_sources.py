@@ -69,8 +69,8 @@ def write_timm(folder: Path) -> Path:
 def write_transformers(folder: Path, *, family: str, task: str, **changes: Any) -> Path:
     sizes = {"hidden_size": 48, "num_hidden_layers": 11, "num_attention_heads": 3}
     sizes |= {"intermediate_size": 72, "image_size": 24, "patch_size": 8}
-    config = getattr(transformers, f"{family}Config")(**sizes | changes)
-    randomised(getattr(transformers, family + task)(config)).save_pretrained(folder)
+    kind = getattr(transformers, family + task)
+    randomised(kind(kind.config_class(**sizes | changes))).save_pretrained(folder)
     return folder
 
 
@@ -286,6 +286,32 @@ SOURCES: Mapping[str, Source] = {
             position_embedding_size=7,
         ),
         stated={"image_size": (24, 24)},
+    ),
+    "hf Qwen3-VL": Source(
+        title="Qwen3VLVisionModel",
+        write=partial(
+            write_transformers,
+            family="Qwen3VLVision",
+            task="Model",
+            num_position_embeddings=25,
+            out_hidden_size=20,
+            deepstack_visual_indexes=[1, 3],
+        ),
+        stated={"image_size": (32, 48)},
+    ),
+    "hf BLIP": Source(
+        title="BlipVisionModel",
+        write=partial(write_transformers, family="BlipVision", task="Model"),
+    ),
+    "hf InternVL": Source(
+        title="InternVLVisionModel",
+        write=partial(
+            write_transformers,
+            family="InternVLVision",
+            task="Model",
+            image_size=(24, 24),
+            patch_size=(8, 8),
+        ),
     ),
     "hf_flax": Source(title="FlaxViTForImageClassification", write=write_flax),
     "llama_cpp": Source(title="CLIP's tower", write=write_mmproj),

@@ -40,6 +40,7 @@ from typing import ClassVar
 # halves of characters, which no encoding can write (Unicode 16, chapter 23; UAX 9 and UAX 14).
 UNPRINTABLE = "\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff"
 _UNPRINTABLE = re.compile(f"[{UNPRINTABLE}]")
+_LONGEST_MESSAGE = 300  # of an exception of somebody else's
 _LONGEST_LINE = 4000
 
 
@@ -47,6 +48,11 @@ def printable(text: str) -> str:
     """One line that any terminal, log or page can show: what steers them is escaped."""
     shown = _UNPRINTABLE.sub(_escaped, text[:_LONGEST_LINE])
     return shown + "..." if len(text) > _LONGEST_LINE else shown
+
+
+def what_was_raised(error: BaseException) -> str:
+    """Of an exception of somebody else's code: its kind, and how its message begins."""
+    return f"{type(error).__name__}: {str(error).strip()[:_LONGEST_MESSAGE]}"
 
 
 def _escaped(match: re.Match[str]) -> str:
@@ -284,6 +290,11 @@ def some(names: Iterable[str], most: int = 3) -> str:
     names = list(names)
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
+
+
+def size_text(size: Iterable[int]) -> str:
+    """A size for people: 224x320."""
+    return "x".join(map(str, size))
 
 
 def nearest(word: str, known: Iterable[str], count: int = 1) -> list[str]:

@@ -6,6 +6,7 @@ that format is met (`vitconvert/containers/format_modules.py` says what a module
 itself imports nothing that takes time.
 """
 
+import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
@@ -34,6 +35,7 @@ class Format:
         nested: Whether tensors may lie under a key, with other values beside them.
         fills: Whether a directory with files of these names is one checkpoint of this format; the
             first of the standard names is then the file to open.
+        parts: Of such a directory, whether a name below it is that of a file of the checkpoint.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Format:
     sharded: bool = False
     nested: bool = False
     fills: Callable[[Collection[str]], bool] = _never
+    parts: Callable[[str], bool] = _never
 
 
 def _begins_safetensors(start: bytes) -> bool:
@@ -182,6 +185,7 @@ FORMATS: tuple[Format, ...] = (
         begins=_begins_dcp,
         nested=True,
         fills=_fills_dcp,
+        parts=lambda name: name.endswith(".distcp"),
     ),
     Format(
         name="orbax",
@@ -191,6 +195,7 @@ FORMATS: tuple[Format, ...] = (
         begins=_begins_orbax,
         nested=True,
         fills=lambda names: "_METADATA" in names,
+        parts=lambda name: not name.startswith(".git"),
     ),
 )
 """In the order in which they are preferred where the same weights exist in several."""
@@ -200,6 +205,19 @@ JOINED = {"model.weights.h5": "task.weights.h5"}
 
 KerasHub keeps the head apart from what heads are put on.
 """
+
+_OF_PROCESS = re.compile(r"shard-(\d{1,9})-model-(\d{1,9})-of-(\d{1,9})\.safetensors", re.ASCII)
+
+
+def file_of_process(name: str) -> tuple[int, int, int] | None:
+    """What a name says of a file that one of several processes wrote of all tensors.
+
+    Returns:
+        The numbers of the process and of its file, and how many files it has; None of other names.
+    """
+    match = _OF_PROCESS.fullmatch(name)
+    return (int(match[1]), int(match[2]), int(match[3])) if match else None
+
 
 FOREIGN_SUFFIXES = (".onnx", ".tflite", ".ckpt.index", ".pb")
 """Suffixes of weights in formats that are not read: TensorFlow's and ONNX."""
@@ -223,6 +241,11 @@ def of_directory(names: Collection[str]) -> Format | None:
 def directory_names() -> list[str]:
     """The names of files that stand for the directory that they are in."""
     return [form.standard[0] for form in FORMATS if form.fills is not _never]
+
+
+def is_part(name: str) -> bool:
+    """Whether a file of this name is a part of a directory, and no checkpoint by itself."""
+    return any(name.endswith(form.suffixes) for form in FORMATS if form.fills is not _never)
 
 
 def standard_names() -> list[str]:

@@ -2,10 +2,13 @@
 
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from safetensors.torch import load_file, save_file
 
 from vitconvert import attention_maps, feature_maps, load_checkpoint
 from vitconvert.demo.demonstration import DIGITS
@@ -114,6 +117,17 @@ def test_a_page_has_all_blocks_and_heads_of_both_models(run, tmp_path):
     data = json.loads(re.search(r'id="data">(.*?)</script>', output.read_text()).group(1))
     planes = [["attention", 3, "mean", 17], ["rollout", 0, "mean", 17]]
     assert data["views"][0]["planes"] == planes
+
+
+def test_the_other_model_is_read_as_its_own_options_say(run, tmp_path):
+    other, output = tmp_path / "other", tmp_path / "page.html"
+    shutil.copytree(DIGITS, other)
+    file = other / "model.safetensors"
+    save_file(load_file(file) | {"aux.weight": torch.ones(1)}, file)
+    asked = ["attention", DIGITS, ONE, "-o", output, "--against", other]
+    code, _, err = run(*asked)
+    assert code == 1 and "aux.weight" in err
+    assert run(*asked, "--ignore-against", "aux.*").code == 0
 
 
 @pytest.mark.parametrize("name", ["x.png", "x.html", "x"])

@@ -7,7 +7,7 @@ from safetensors import safe_open
 
 from vitconvert.api import load_checkpoint, load_model
 from vitconvert.demo.demonstration import DIGITS
-from vitconvert.preprocessing.pixels import open_image
+from vitconvert.preprocessing.image_files import open_image
 
 SAMPLES = DIGITS / "samples"
 IMAGES = [SAMPLES / f"{digit}.png" for digit in range(10)]

@@ -14,7 +14,7 @@ from PIL import Image
 from vitconvert.api import load_checkpoint, load_model, predict
 from vitconvert.cli import main
 from vitconvert.demo.demonstration import DIGITS
-from vitconvert.preprocessing.pixels import open_image
+from vitconvert.preprocessing.image_files import open_image
 
 SAMPLES = DIGITS / "samples"
 IMAGE = SAMPLES / "3.png"

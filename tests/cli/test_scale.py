@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from vitconvert.cli import scale
+from vitconvert.cli import scale, shard_progress
 from vitconvert.demo.demonstration import DIGITS
 from vitconvert.inference import batches
 from vitconvert.scale.checking import check
@@ -57,7 +57,7 @@ def test_lines_where_there_is_no_terminal(run, workplace, monkeypatch):
         "",
         "0 images in 0 shards; 10 are there already\n0 images in 0 shards; 2 failed before\n",
     )
-    monkeypatch.setattr(scale, "_SECONDS", 0)
+    monkeypatch.setattr(shard_progress, "_SECONDS", 0)
     _, _, err = run(*EVERYTHING[:-1], 3, "-o", "again")
     lines = err.splitlines()
     assert len(lines) == 12

@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from tests.spelling import google_arrays
+from vitconvert import convert
 from vitconvert.containers import whole_file as whole_file_module
 
 
@@ -52,6 +53,35 @@ def test_both_checkpoints_are_named(google, run, tmp_path):
     assert (code, err) == (0, "")
     answer = json.loads(out)
     assert (answer["source"], answer["against"]) == (str(google), str(other))
+
+
+def test_the_other_checkpoint_is_read_as_its_own_options_say(google, run, tmp_path):
+    convert(google, output=tmp_path / "timm", to="timm", verify=False)
+    other = tmp_path / "timm" / "model.safetensors"
+    other = other.rename(tmp_path / "w.safetensors")  # nothing beside it tells its heads
+    asked = ["verify", google, "--against", other, "--json"]
+    code, out, _ = run(*asked, "--set", "num_heads=3")
+    assert code == 1 and "num_heads" in out
+    facts = {"num_heads": 3, "activation": "gelu_tanh", "norm_eps": 1e-6, "image_size": 24}
+    said = [word for name, v in facts.items() for word in ("--set-against", f"{name}={v}")]
+    code, out, err = run(*asked, *said)
+    assert (code, err) == (0, "") and json.loads(out)["ok"]
+
+
+@pytest.mark.parametrize(
+    ("verb", "asked", "why"),
+    [
+        ("verify", [], "--against is missing"),
+        ("verify", ["--audit"], "--against is missing"),
+        ("verify", ["--against", "x.golden"], "--against is a golden file"),
+        ("attention", ["photo.png", "-o", "x.html"], "--against is missing"),
+    ],
+    ids=str,
+)
+def test_options_on_reading_want_a_checkpoint(verb, asked, why, google, run):
+    code, _, err = run(verb, google, *asked, "--tower-against", "x")
+    assert code == 2
+    assert f"--tower-against is about reading a checkpoint, and {why}." in err
 
 
 def test_photographs_are_compared_too(google, run, tmp_path):

@@ -3,6 +3,7 @@
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import h5py
 import ml_dtypes
@@ -47,6 +48,102 @@ def test_reads_what_h5py_wrote(tmp_path: Path, oldest: str) -> None:
         assert container.read("half").tolist() == [1.5, -2]
         assert container.read("half").dtype == torch.bfloat16
         assert all(container.places[name].path == path for name in arrays)
+
+
+FILTERS: list[dict[str, Any]] = [
+    {},
+    {"compression": "gzip"},
+    {"compression": "gzip", "compression_opts": 9, "shuffle": True, "fletcher32": True},
+    {"shuffle": True},
+    {"fletcher32": True},
+]
+
+
+@pytest.mark.parametrize("oldest", ["earliest", "v108", "v110"])
+@pytest.mark.parametrize("filters", FILTERS, ids=str)
+def test_reads_arrays_in_chunks(tmp_path: Path, oldest: str, filters: dict[str, Any]) -> None:
+    """One chunk, many with cut edges, more than a node of a tree or a page of a list has."""
+    generator = np.random.default_rng(1)
+    sizes = [((5, 7), (5, 7)), ((5, 7), (2, 3)), ((1, 2, 3, 11), (1, 1, 2, 4)), ((2500,), (1,))]
+    arrays = {
+        f"{number}/{kind}": (generator.normal(scale=99, size=shape).astype(kind), chunk)
+        for number, (shape, chunk) in enumerate(sizes)
+        for kind in ("f4", "u1", "f2", "f8")
+    }
+    with h5py.File(tmp_path / "x", "w", libver=(oldest, "latest")) as file:
+        for name, (array, chunk) in arrays.items():
+            file.create_dataset(name, data=array, chunks=chunk, **filters)
+        half = np.arange(33).astype(ml_dtypes.bfloat16)
+        file.create_dataset("half", data=half, chunks=(10,), **filters)
+        file["plain"] = np.arange(3)
+    with open_container(tmp_path / "x") as container:
+        assert container.places.keys() == {"plain"}
+        for name, (array, _) in arrays.items():
+            np.testing.assert_array_equal(container.read(name).numpy(), array, strict=True)
+        assert container.read("half").tolist() == list(range(33))
+
+
+def test_reads_what_was_made_to_grow_with_a_tree_of_chunks(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x", "w") as file:
+        options = {"maxshape": (None, 9), "compression": "gzip"}
+        file.create_dataset("a", data=np.arange(12).reshape(4, 3), chunks=(3, 5), **options)
+        file.create_dataset("none", (0, 3), "f4", maxshape=(None, 3))
+    with open_container(tmp_path / "x") as container:
+        assert container.read("a").tolist() == np.arange(12).reshape(4, 3).tolist()
+        assert container.read("none").shape == (0, 3)
+
+
+def allocated_early(path: Path) -> None:
+    """Chunks one behind another, which need no index."""
+    with h5py.File(path, "w", libver=("v110", "latest")) as file:
+        settings = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        settings.set_chunk((2, 2))
+        settings.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+        space, kind = h5py.h5s.create_simple((3, 5)), h5py.h5t.IEEE_F32LE
+        dataset = h5py.h5d.create(file.id, b"a", kind, space, settings)
+        dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, np.arange(15, dtype="f4").reshape(3, 5))
+
+
+def test_reads_chunks_without_an_index(tmp_path: Path) -> None:
+    allocated_early(tmp_path / "x")
+    with open_container(tmp_path / "x") as container:
+        assert container.read("a").tolist() == np.arange(15).reshape(3, 5).tolist()
+
+
+@pytest.mark.parametrize("oldest", ["earliest", "v110"])
+def test_a_filter_that_was_left_out_of_a_chunk(tmp_path: Path, oldest: str) -> None:
+    with h5py.File(tmp_path / "x", "w", libver=(oldest, "latest")) as file:
+        data = file.create_dataset("a", (4,), "f4", chunks=(2,), shuffle=True, compression="gzip")
+        data[2:] = [5, 6]
+        data.id.write_direct_chunk((0,), np.array([3, 4], "f4").tobytes(), filter_mask=3)
+    with open_container(tmp_path / "x") as container:
+        assert container.read("a").tolist() == [3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("oldest", ["earliest", "v110"])
+@pytest.mark.parametrize(
+    ("filters", "fact"),
+    [
+        ({"compression": "gzip"}, "cannot be inflated"),
+        ({"compression": "gzip", "fletcher32": True}, "its checksum is that of other bytes"),
+        ({"fletcher32": True}, "its checksum is that of other bytes"),
+    ],
+)
+def test_error_a_chunk_that_is_damaged(
+    tmp_path: Path, oldest: str, filters: dict[str, Any], fact: str
+) -> None:
+    with h5py.File(tmp_path / "x", "w", libver=(oldest, "latest")) as file:
+        file.create_dataset("a", data=np.arange(50.0), chunks=(30,), **filters)
+        place = file["a"].id.get_chunk_info(1).byte_offset
+    data = bytearray((tmp_path / "x").read_bytes())
+    data[place + 9] ^= 255
+    (tmp_path / "x").write_bytes(data)
+    with (
+        open_container(tmp_path / "x") as container,
+        pytest.raises(CorruptFile, match="A chunk of 'a' cannot be read: it") as error,
+    ):
+        container.read("a")
+    assert fact in error.value.fact
 
 
 def test_h5py_reads_what_is_written(tmp_path: Path) -> None:
@@ -111,8 +208,30 @@ def two_names(file: h5py.File, _: Path) -> None:
     file["b"] = file["a"]
 
 
-def compressed(file: h5py.File, _: Path) -> None:
-    file.create_dataset("a", data=np.zeros(10**6), compression="gzip")
+def lzf(file: h5py.File, _: Path) -> None:
+    file.create_dataset("a", data=np.zeros(10**6), compression="lzf")
+
+
+def scaled(file: h5py.File, _: Path) -> None:
+    file.create_dataset("a", data=np.arange(9), chunks=(9,), scaleoffset=4)
+
+
+def bomb(file: h5py.File, _: Path) -> None:
+    options = {"compression": "gzip", "compression_opts": 9, "chunks": (2**22,)}
+    file.create_dataset("a", data=np.zeros(2**24, "i8"), **options)
+
+
+def far_chunk(file: h5py.File, _: Path) -> None:
+    file.create_dataset("a", (1,), "i8", maxshape=(2**30,), chunks=(2**29 - 1,))
+    file["a"].id.write_direct_chunk((0,), b"x")
+
+
+def half_written(file: h5py.File, _: Path) -> None:
+    file.create_dataset("a", (4,), "f4", chunks=(2,))[:2] = 1
+
+
+def chunks_unwritten(file: h5py.File, _: Path) -> None:
+    file.create_dataset("a", (2**50,), "f4", chunks=(2,))
 
 
 def records(file: h5py.File, _: Path) -> None:
@@ -140,7 +259,12 @@ def big_endian(file: h5py.File, _: Path) -> None:
         (view, UnsafeFile, "'a' is a view on arrays elsewhere."),
         (circle, CorruptFile, "This HDF5 file cannot be read."),
         (two_names, CorruptFile, "This HDF5 file cannot be read."),
-        (compressed, CorruptFile, "The numbers of 'a' are stored in chunks, which may be"),
+        (lzf, CorruptFile, "The numbers of 'a' are stored in chunks that lzf has compressed"),
+        (scaled, CorruptFile, "The numbers of 'a' are stored in chunks that scaleoffset has"),
+        (bomb, UnsafeFile, "The arrays would inflate to far more than the size of the file."),
+        (far_chunk, VitConvertError, "The "),
+        (half_written, CorruptFile, "The numbers of 'a' are stored nowhere: a part of it"),
+        (chunks_unwritten, CorruptFile, "The numbers of 'a' are stored nowhere: most of it"),
         (unwritten, CorruptFile, "The numbers of 'a' are stored nowhere"),
         (records, CorruptFile, "'a' has a type that is not read here."),
         (references, CorruptFile, "'a' has a type that is not read here."),
@@ -164,14 +288,14 @@ def test_error_what_leads_elsewhere_or_is_not_numbers(
     assert caught.value.fact.startswith(fact)
 
 
-def test_the_whole_message_for_compressed_arrays(tmp_path: Path) -> None:
+def test_the_whole_message_for_a_compression_that_is_not_read(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "x", "w") as file:
-        compressed(file, tmp_path)
+        lzf(file, tmp_path)
     with pytest.raises(CorruptFile) as error:
         open_container(tmp_path / "x")
     assert str(error.value) == (
         "error: corrupt-file\n"
-        "  The numbers of 'a' are stored in chunks, which may be compressed.\n"
+        "  The numbers of 'a' are stored in chunks that lzf has compressed.\n"
         f"  file  {tmp_path / 'x'}\n"
         "  hint: h5repack -l CONTI -f NONE IN OUT (of HDF5's tools) stores it so that it is read"
         " here."

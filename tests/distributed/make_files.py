@@ -1,4 +1,6 @@
-"""Write files/: what four processes save together, each with its part of every tensor.
+"""Write files/ and parts/: what four processes save together, each with its part of every tensor.
+
+In parts/ are safetensors, two of each process.
 
 Run from the repository's root; `expected.pt` is what torch's own reader gathers of them:
 
@@ -16,6 +18,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 FILES = Path(__file__).parent / "files"
+PARTS = Path(__file__).parent / "parts"
 
 
 def tensors() -> dict[str, torch.Tensor]:
@@ -37,10 +40,14 @@ def main() -> None:
     """Write the files anew."""
     dist.init_process_group("gloo")
     if dist.get_rank() == 0:
-        shutil.rmtree(FILES, ignore_errors=True)
+        for place in (FILES, PARTS):
+            shutil.rmtree(place, ignore_errors=True)
     dist.barrier()
     saved = {"iteration": 3, "model": tensors(), "args": {"lr": [0.5, None], "name": "x"}}
     dcp.save(saved, checkpoint_id=FILES.relative_to(Path.cwd()))  # it is written down
+    file_of = {name: 1 + number % 2 for number, name in enumerate(tensors())}
+    writer = dcp.HuggingFaceStorageWriter(str(PARTS), file_of, save_distributed=True)
+    dcp.save(tensors(), storage_writer=writer)
     if dist.get_rank() == 0:
         dcp_to_torch_save(FILES, FILES / "expected.pt")
     dist.destroy_process_group()

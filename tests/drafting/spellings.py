@@ -35,8 +35,8 @@ class Spelling:
         rows: Ours = theirs, as in a table.
         config: What is otherwise than in `SIZES`.
         words: As in a table.
-        beside: Names and shapes of tensors that are no ViT's, or that no row can spell.
-        unspelled: Ours that the language of tables cannot spell for these names.
+        beside: Names and shapes of tensors that are no ViT's, or that no draft takes apart.
+        undrafted: Ours that a table takes out of a larger array, which a draft leaves to people.
         ignore: Patterns of what is beside.
     """
 
@@ -44,7 +44,7 @@ class Spelling:
     config: dict[str, Any] = field(default_factory=dict)
     words: dict[str, tuple[str, ...]] = field(default_factory=dict)
     beside: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    unspelled: tuple[str, ...] = ()
+    undrafted: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
 
     def vit(self, **changes: Any) -> ViTConfig:
@@ -65,7 +65,7 @@ class Spelling:
         selected: dict[str, tuple[Axes, str, dict[int, Tensor]]] = {}
         sizes = config.axes()
         for name, several in instances(config).items():
-            if not several or name in self.unspelled:
+            if not several or name in self.undrafted:
                 continue
             text = self.expressions()[name]
             (alternative, *_) = parse_expression(text, self.words)
@@ -278,7 +278,7 @@ SPELLINGS: dict[str, Spelling] = {
         beside={"logit_scale": (), "text_projection": (36, 36), "transformer.text.ln": (36,)},
         ignore=("text_projection", "transformer.text.*"),
     ),
-    # 9: RADIO; its first tokens are rows of one array, which no row can spell
+    # 9: RADIO; its first tokens are steps of one array, as hf_radio.toml has them
     "radio": Spelling(
         config={"num_registers": 4, "final_norm": False, "num_classes": 0, "patch_bias": False}
         | {"no_embed_class": True, "image_size": (128, 128)},
@@ -298,7 +298,7 @@ SPELLINGS: dict[str, Spelling] = {
             "radio_model.input_conditioner.norm_std": (3, 1, 1),
             "radio_model.summary_idxs": (3,),
         },
-        unspelled=("cls_token", "reg_token"),
+        undrafted=("cls_token", "reg_token"),
     ),
     # 9: AIMv2 of Apple
     "aimv2": Spelling(
@@ -317,7 +317,7 @@ SPELLINGS: dict[str, Spelling] = {
             norm.weight = trunk.post_trunk_norm.weight
         """),
     ),
-    # 9: BEiT-3 of Microsoft; two rows of its positions are of no patch, which no row can spell
+    # 9: BEiT-3 of Microsoft; its positions begin after two rows, as beit3.toml has them
     "beit3": Spelling(
         config={**_EVA, "norm_eps": 1e-5},
         rows=_rows("""
@@ -349,7 +349,7 @@ SPELLINGS: dict[str, Spelling] = {
                 for kind in ("weight", "bias")
             },
         },
-        unspelled=("pos_embed",),
+        undrafted=("pos_embed",),
     ),
     # 8: SAM without what a plain ViT lacks: relative positions in every block, and a neck
     "sam": Spelling(
@@ -374,7 +374,7 @@ SPELLINGS: dict[str, Spelling] = {
                 for a in "hw"
             },
         },
-        unspelled=("pos_embed",),
+        undrafted=("pos_embed",),
     ),
     # 9: Sapiens 2 of Meta without shared heads; gate and value are one matrix
     "sapiens2": Spelling(

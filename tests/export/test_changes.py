@@ -17,7 +17,7 @@ from vitconvert.errors import NotRepresentable, ParityFailed, UsageError
 from vitconvert.export import changes
 from vitconvert.export.weights import parse_size
 from vitconvert.model import ViT
-from vitconvert.model.positions import resample_positions, resample_relative_positions
+from vitconvert.model.resampling import resample_positions, resample_relative_positions
 
 TINY = {**SMALL, "img_size": 48}
 
@@ -233,6 +233,9 @@ def test_a_step_keeps_the_function_or_says_that_it_does_not_apply(name, fields):
         fields = fields | {"final_norm": False, "fc_norm": True}
     if name == "store-rope-periods":
         fields = fields | {"rope": "dinov3", "position_embedding": "none"}
+    if name in ("token-as-register", "register-as-token"):  # of one such token
+        fields = fields | {"dist_token": name == "token-as-register", "num_registers": 0}
+        fields |= {} if fields["dist_token"] else {"num_registers": 1, "register_positions": True}
     if name == "zero-head-bias":
         fields = fields | {"head_bias": False}
     if name == "zero-patch-bias":
@@ -306,6 +309,13 @@ def test_a_bias_is_folded_only_where_others_can_take_it(fields):
         ("norm-before-pooling", {"fc_norm": True}),
         ("store-rope-periods", {"rope": "axial"}),
         ("store-rope-periods", {"rope": "dinov3", "rope_periods": True}),
+        ("token-as-register", {}),
+        ("token-as-register", {"dist_token": True, "dist_head": True}),
+        ("token-as-register", {"dist_token": True, "num_registers": 1}),
+        ("register-as-token", {}),
+        ("register-as-token", {"num_registers": 2}),
+        ("register-as-token", {"num_registers": 1, "register_positions": False}),
+        ("register-as-token", {"num_registers": 1, "dist_token": True}),
         ("zero-head-bias", {}),
         ("zero-head-bias", {"head_bias": False, "num_classes": 0}),
         ("drop-head-bias", {"head_bias": False}),

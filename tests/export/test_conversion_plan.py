@@ -152,6 +152,8 @@ def test_a_step_alters_what_it_says(name):
         final_norm=not pooled_first,
         fc_norm=pooled_first,
         head_bias=name != "zero-head-bias",
+        dist_token=name == "token-as-register",
+        num_registers=int(name == "register-as-token"),
     )
     canonical = canonical | {key: torch.zeros_like(canonical[key]) for key in gauge.zero}
     after = gauge.tensors(canonical, config)

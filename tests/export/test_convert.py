@@ -114,6 +114,22 @@ def test_eps_that_timm_has_makes_a_directory_for_both(huggingface_directory, tmp
     assert all(opened.relative <= 2e-5 for opened in conversion.opened)
 
 
+def test_a_distillation_token_without_its_head_is_a_register_to_timm(
+    huggingface_directory, tmp_path
+):
+    """timm's VisionTransformerDistilled averages two heads; this class has one."""
+    deit = {"num_hidden_layers": 11, "layer_norm_eps": 1e-6}
+    source = huggingface_directory("DeiTForImageClassification", **deit)
+    done = vitconvert.convert(source, output=tmp_path / "timm", to="timm")
+    assert "became a register" in str(done.ledger.changed)
+    assert done.opened[0].consumer == "timm" and done.opened[0].bit_equal
+    back = vitconvert.convert(tmp_path / "timm", output=tmp_path / "back", to="hf_deit")
+    assert back.opened[0].consumer == "transformers" and back.opened[0].bit_equal
+    before, after = (load_file(d / "model.safetensors") for d in (source, tmp_path / "back"))
+    assert before.keys() == after.keys()
+    assert all(torch.equal(tensor, after[key]) for key, tensor in before.items())
+
+
 def test_a_function_that_neither_can_hold_is_written_whole_in_our_own_names(
     timm_directory, tmp_path
 ):

@@ -268,7 +268,7 @@ def _npz() -> list[tuple[str, bytes]]:
 
 
 def _hdf5() -> list[tuple[str, bytes]]:
-    """As h5py writes it in three ways, one with more members than a header holds; and as we do."""
+    """As h5py writes it, one with more members than a header holds, in chunks; and as we do."""
     found = []
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "x"
@@ -278,6 +278,12 @@ def _hdf5() -> list[tuple[str, bytes]]:
                     file[f"layers/block_{number}/vars/0"] = np.arange(6.0, dtype="f4") + number
                 file["layers/scalar"] = np.arange(3)
                 file["half"] = np.ones((2, 0), "f2")
+            found.append(("x", path.read_bytes()))
+        for oldest in ("earliest", "v110"):
+            with h5py.File(path, "w", libver=(oldest, "latest")) as file:
+                options = {"compression": "gzip", "shuffle": True, "fletcher32": True}
+                file.create_dataset("some", data=np.arange(15.0), chunks=(4,), **options)
+                file.create_dataset("one", data=np.arange(15.0), chunks=(15,), **options)
             found.append(("x", path.read_bytes()))
         write_hdf5(path, _tensors())
         found.append(("x", path.read_bytes()))

@@ -11,9 +11,12 @@ import pickle
 import socket
 import struct
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -114,6 +117,62 @@ def test_an_array_of_hdf5_that_is_larger_than_the_file(tmp_path: Path) -> None:
     changed = data[:at] + header + checksum(header) + data[at + len(header) + 4 :]
     (tmp_path / "x.h5").write_bytes(changed)
     refused(tmp_path / "x.h5", CORRUPT)
+
+
+def in_chunks(path: Path, **options: Any) -> tuple[bytearray, int]:
+    """A file with an array in three chunks, and where the tree of them lies."""
+    with h5py.File(path, "w") as file:
+        file.create_dataset("a", data=np.arange(9.0), chunks=(3,), **options)
+    data = bytearray(path.read_bytes())
+    return data, data.index(b"TREE\1\0")
+
+
+ENTRY = 32  # bytes of one in that tree: size, filters, two offsets, address
+
+
+@pytest.mark.parametrize(
+    ("at", "number", "width"),
+    [
+        (5, 1, 1),  # children that are no nodes
+        (6, 65535, 2),  # more of them than there are bytes
+        (6, 2, 2),
+        (24, 2**32 - 1, 4),  # the size of a chunk
+        (24, 23, 4),
+        (32, 3, 8),  # two chunks in one place
+        (32, 1, 8),
+        (48, 2**63, 8),
+    ],
+)
+def test_chunks_of_hdf5_that_are_elsewhere(
+    tmp_path: Path, at: int, number: int, width: int
+) -> None:
+    data, tree = in_chunks(tmp_path / "x.h5")
+    data[tree + at : tree + at + width] = number.to_bytes(width, "little")
+    (tmp_path / "x.h5").write_bytes(data)
+    check(call_limited(read_all, tmp_path / "x.h5"), CORRUPT)
+
+
+def test_chunks_of_hdf5_in_a_circle_or_over_each_other(tmp_path: Path) -> None:
+    data, tree = in_chunks(tmp_path / "x.h5")
+    circle = bytearray(data)
+    circle[tree + 5] = 1
+    second = bytearray(data)
+    for entry in range(3):
+        place = tree + 24 + ENTRY * entry + 24
+        circle[place : place + 8] = tree.to_bytes(8, "little")
+        second[place : place + 8] = data[tree + 48 : tree + 56]
+    for changed in (circle, second):
+        (tmp_path / "x.h5").write_bytes(changed)
+        refused(tmp_path / "x.h5", CORRUPT)
+
+
+def test_a_chunk_of_hdf5_that_inflates_to_more_than_it_says(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        data = file.create_dataset("a", (2**18,), "f4", chunks=(2**18,), compression="gzip")
+        data.id.write_direct_chunk((0,), zlib.compress(bytes(2**27), 9))
+    answer = call_limited(read_all, tmp_path / "x.h5")
+    check(answer, CORRUPT)
+    assert answer.peak_mib < 32
 
 
 # Zip archives.

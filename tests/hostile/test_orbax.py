@@ -22,6 +22,18 @@ HEADER: dict[str, Any] = {
     "shape": [2, 3],
     "zarr_format": 2,
 }
+ORDER = {"name": "bytes", "configuration": {"endian": "little"}}
+ZSTD = {"name": "zstd", "configuration": {"level": 3}}
+THIRD: dict[str, Any] = {
+    "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [2, 3]}},
+    "chunk_key_encoding": {"name": "default"},
+    "codecs": [ORDER],
+    "data_type": "float32",
+    "fill_value": 0.0,
+    "node_type": "array",
+    "shape": [2, 3],
+    "zarr_format": 3,
+}
 KIND = {"value_type": "np.ndarray", "skip_deserialize": False}
 
 
@@ -40,9 +52,12 @@ class Directory:
         return self.tree["tree_metadata"]["('a',)"]
 
     def write(self) -> Path:
-        (self.place / "a").mkdir(parents=True)
-        (self.place / "a" / ".zarray").write_text(json.dumps(self.header))
-        (self.place / "a" / "0.0").write_bytes(self.chunk)
+        third = self.tree["use_zarr3"]
+        chunk = self.place / "a" / ("c/0/0" if third else "0.0")
+        chunk.parent.mkdir(parents=True)
+        chunk.write_bytes(self.chunk)
+        header = self.place / "a" / ("zarr.json" if third else ".zarray")
+        header.write_text(json.dumps(self.header))
         text = json.dumps({"tree_metadata": self.tree.pop("tree_metadata"), **self.tree})
         (self.place / "_METADATA").write_text(text)
         return self.place / "_METADATA"
@@ -56,10 +71,10 @@ def zstd(made: Directory) -> None:
     made.header["compressor"] = {"id": "zstd", "level": 1}
 
 
-def repeated(blocks: int) -> bytes:
-    """A frame of zstd that repeats a zero 2^17 times in each block."""
-    block = ((2**17 << 3) | (1 << 1)).to_bytes(3, "little") + b"\0"
-    last = ((2**17 << 3) | (1 << 1) | 1).to_bytes(3, "little") + b"\0"
+def repeated(blocks: int, times: int = 2**17) -> bytes:
+    """A frame of zstd that repeats a zero so often in each block."""
+    block = ((times << 3) | (1 << 1)).to_bytes(3, "little") + b"\0"
+    last = ((times << 3) | (1 << 1) | 1).to_bytes(3, "little") + b"\0"
     return b"\x28\xb5\x2f\xfd\x00\x58" + block * (blocks - 1) + last
 
 
@@ -110,6 +125,45 @@ def empty_store(made: Directory) -> None:
     made.tree["use_ocdbt"] = True
 
 
+def third(**header: Any) -> Callable[[Directory], None]:
+    def change(made: Directory) -> None:
+        made.tree["use_zarr3"], made.header = True, {**THIRD, **header}
+
+    return change
+
+
+def crc32c(data: bytes) -> bytes:
+    """The checksum of RFC 3720, section 12.1."""
+    value = 2**32 - 1
+    for byte in data:
+        value ^= byte
+        for _ in range(8):
+            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
+    return (value ^ 2**32 - 1).to_bytes(4, "little")
+
+
+def sharding(codec: Any = ORDER, pieces: Any = (1, 3), **settings: Any) -> dict[str, Any]:
+    codecs = [ORDER, codec] if codec is ZSTD else [codec]
+    index = [ORDER, {"name": "crc32c"}]
+    within = {"chunk_shape": pieces, "codecs": codecs, "index_codecs": index}
+    return {"name": "sharding_indexed", "configuration": {**within, **settings}}
+
+
+def in_pieces(
+    index: list[int], data: bytes = bytes(24), **settings: Any
+) -> Callable[[Directory], None]:
+    """An array in one chunk of two pieces, with this index."""
+
+    def change(made: Directory) -> None:
+        third(codecs=[sharding(**settings)])(made)
+        numbers = b"".join(number.to_bytes(8, "little") for number in index)
+        made.chunk = data + numbers + crc32c(numbers)
+
+    return change
+
+
+NONE = 2**64 - 1
+FRAME = repeated(100_000)
 CASES = {
     "2^60 elements": (changed(shape=[2**60], chunks=[2**60]), UNSAFE, "far more"),
     "2^60 chunks": (changed(shape=[2**60], chunks=[1]), CORRUPT, "100,000 chunks"),
@@ -139,6 +193,38 @@ CASES = {
     "twice": (twice, CORRUPT, "twice"),
     "one name": (one_name, CORRUPT, "under one name"),
     "no type": (no_type, CORRUPT, "no type"),
+    "3: 2^60 elements": (third(shape=[2**60, 3]), CORRUPT, "100,000 chunks"),
+    "3: objects": (third(data_type="string"), CORRUPT, "dtype"),
+    "3: a group": (third(node_type="group"), CORRUPT, "does not write"),
+    "3: no grid": (third(chunk_grid=[1]), CORRUPT, "does not write"),
+    "3: names": (third(chunk_key_encoding={"name": "v2"}), CORRUPT, "names"),
+    "3: big-endian": (
+        third(codecs=[{"name": "bytes", "configuration": {"endian": "big"}}]),
+        CORRUPT,
+        "compressed",
+    ),
+    "3: another codec": (third(codecs=[ORDER, {"name": "blosc"}]), CORRUPT, "compressed"),
+    "3: no codec": (third(codecs={}), CORRUPT, "compressed"),
+    "3: a header of 2": (third(zarr_format=2), CORRUPT, "does not write"),
+    "3: an index that waits": (
+        in_pieces([0, 12, 12, 12], index_location="start"),
+        CORRUPT,
+        "an index",
+    ),
+    "3: pieces of pieces": (in_pieces([0, 12, 12, 12], codec=sharding()), CORRUPT, "compressed"),
+    "3: pieces that do not fit": (in_pieces([0, 12, 12, 12], pieces=[2, 2]), CORRUPT, "pieces"),
+    "3: pieces of nothing": (in_pieces([0, 12, 12, 12], pieces=[0, 3]), CORRUPT, "pieces"),
+    "3: outside the chunk": (in_pieces([0, 12, 12, 13]), CORRUPT, "index"),
+    "3: far outside": (in_pieces([0, 12, 2**63, 12]), CORRUPT, "index"),
+    "3: one over another": (in_pieces([0, 12, 6, 12]), CORRUPT, "index"),
+    "3: a piece is missing": (in_pieces([0, 12, NONE, NONE]), CORRUPT, "missing"),
+    "3: a short piece": (in_pieces([0, 12, 12, 11]), CORRUPT, "wrong size"),
+    "3: a bomb": (in_pieces([0, len(FRAME), NONE, NONE], FRAME, codec=ZSTD), CORRUPT, "missing"),
+    "3: two bombs": (
+        in_pieces([0, len(FRAME), len(FRAME), len(FRAME)], 2 * FRAME, codec=ZSTD),
+        UNSAFE,
+        "would inflate",
+    ),
     "an empty store": (empty_store, CORRUPT, "no header"),
 }
 
@@ -153,8 +239,20 @@ def test_an_orbax_directory_that_lies(tmp_path: Path, case: str) -> None:
     assert said in answer.err
 
 
-def test_a_sound_one(tmp_path: Path) -> None:
-    assert call_limited(read_all, Directory(tmp_path / "x").write(), mebibytes=2048).code == 0
+SOUND = {
+    "zarr 2": lambda _: None,
+    "zarr 3": third(),
+    "pieces": in_pieces([12, 12, 0, 12]),
+    "zstd": in_pieces([0, 10, 10, 10], 2 * repeated(1, 12), codec=ZSTD),
+}
+
+
+@pytest.mark.parametrize("case", SOUND)
+def test_a_sound_one(tmp_path: Path, case: str) -> None:
+    made = Directory(tmp_path / "x")
+    SOUND[case](made)
+    answer = call_limited(read_all, made.write(), mebibytes=2048)
+    assert answer.code == 0, answer.err
 
 
 @pytest.mark.parametrize("damage", ["zeros", "cut", "none"])

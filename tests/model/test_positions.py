@@ -11,15 +11,13 @@ import torch.nn.functional as F
 from tests.packages import timm, torchvision, transformers, vit_pytorch
 from vitconvert.config.vocabularies import RELATIVE_RESAMPLINGS, RESAMPLINGS
 from vitconvert.errors import ShapeMismatch, UsageError
-from vitconvert.model.positions import (
+from vitconvert.model.positions import sincos2d_mae_positions, sincos2d_positions
+from vitconvert.model.relative_positions import relative_position_bias, relative_position_index
+from vitconvert.model.resampling import (
     INTERPOLATION,
-    relative_position_bias,
-    relative_position_index,
     resample_patch_kernel,
     resample_positions,
     resample_relative_positions,
-    sincos2d_mae_positions,
-    sincos2d_positions,
 )
 
 GRIDS = [((4, 4), (7, 5)), ((7, 5), (4, 4)), ((5, 3), (5, 8)), ((6, 6), (3, 3)), ((3, 4), (1, 2))]

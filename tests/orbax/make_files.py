@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
@@ -56,10 +57,11 @@ def nested(arrays: dict[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def write(name: str, tree: Any, **options: Any) -> None:
+def write(name: str, tree: Any, chunk_bytes: int | None = None, **options: Any) -> None:
     """Save a tree in a directory of files/."""
+    asked = jax.tree.map(lambda _: ocp.SaveArgs(chunk_byte_size=chunk_bytes), tree)
     with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(**options)) as writer:
-        writer.save(FILES.resolve() / name, tree)
+        writer.save(FILES.resolve() / name, tree, save_args=asked)
     (FILES / name / "commit_success.txt").unlink()  # it says where this was
 
 
@@ -78,7 +80,8 @@ def main() -> None:
         "scalar": 3,
     }
     write("few", few, use_ocdbt=False)
-    write("zarr3", {"a": np.ones(3)}, use_zarr3=True)
+    cut = {"rows": np.arange(24, dtype="f4").reshape(4, 6), "zeros": np.zeros((4, 4), "f2"), **few}
+    write("zarr3", cut, chunk_bytes=24, use_ocdbt=False, use_zarr3=True)
     save_file(arrays, FILES / "state.safetensors")
     model = vit()
     images = torch.randn(2, 3, 12, 12, generator=torch.Generator().manual_seed(1))

@@ -7,7 +7,7 @@ from torch import nn
 from tests.packages import timm
 from vitconvert.checkpoint import ReadOptions, build_model, read_checkpoint
 from vitconvert.model import ViT
-from vitconvert.model.positions import resample_positions
+from vitconvert.model.resampling import resample_positions
 from vitconvert.parity.verification import verify_checkpoint
 from vitconvert.sources import locate
 

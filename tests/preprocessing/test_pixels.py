@@ -13,7 +13,7 @@ from scipy.ndimage import map_coordinates
 
 from vitconvert.errors import CorruptFile, SourceError, UnsafeFile
 from vitconvert.preprocessing import Preprocessing
-from vitconvert.preprocessing.pixels import load, open_image
+from vitconvert.preprocessing.image_files import load, open_image
 
 TENSORFLOW = {
     "resize": "squash",

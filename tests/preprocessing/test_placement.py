@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import ExifTags, Image
 
-from vitconvert.preprocessing import Preprocessing, pixels
+from vitconvert.preprocessing import Preprocessing, image_files, pixels
 from vitconvert.preprocessing.backends import BACKENDS
 from vitconvert.preprocessing.placement import placement
 
@@ -103,9 +103,9 @@ def test_a_turned_photograph_has_the_size_that_is_seen(backend, orientation, tmp
     exif[ExifTags.Base.Orientation] = orientation
     image.save(tmp_path / "turned.png", exif=exif)
     upright = BACKENDS[backend].upright
-    with pixels.open_image(tmp_path / "turned.png") as opened:
-        size = pixels.size_of(opened, upright=upright)
-        shown = pixels.converted(opened, channels=3, transparency="drop", upright=upright)
+    with image_files.open_image(tmp_path / "turned.png") as opened:
+        size = image_files.size_of(opened, upright=upright)
+        shown = image_files.converted(opened, channels=3, transparency="drop", upright=upright)
     assert size == (shown.height, shown.width)
     steps = stated("squash, then crop", backend, size)
     seen = centre(steps.array(tmp_path / "turned.png"))
@@ -117,7 +117,7 @@ def test_a_turned_photograph_has_the_size_that_is_seen(backend, orientation, tmp
 def test_an_orientation_that_is_none_turns_nothing():
     image = bright_square((4, 7), 1, 1, 2)
     image.getexif()[ExifTags.Base.Orientation] = "left"
-    assert pixels.size_of(image, upright=True) == (4, 7)
+    assert image_files.size_of(image, upright=True) == (4, 7)
 
 
 def test_the_box_lies_outside_of_a_photograph_that_is_padded():

@@ -12,7 +12,7 @@ from tests.packages import sklearn, timm
 from vitconvert.errors import ConflictingFact, InputMismatch, NotRepresentable
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.backends import INTERPOLATIONS
-from vitconvert.preprocessing.pixels import open_image
+from vitconvert.preprocessing.image_files import open_image
 
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 

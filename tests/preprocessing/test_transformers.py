@@ -18,7 +18,7 @@ from vitconvert.errors import (
     NotRepresentable,
     VitConvertError,
 )
-from vitconvert.preprocessing import Preprocessing, pixels
+from vitconvert.preprocessing import Preprocessing, image_files, pixels
 
 BACKENDS = ["torchvision", "pil"]
 IMAGENET = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
@@ -209,7 +209,7 @@ def test_photographs_are_turned_upright_as_load_image_does(
     path = tmp_path / "turned.jpg"
     photograph(61, 45).save(path, exif=exif)
     expected = theirs(auto(tmp_path, vit()), transformers.image_utils.load_image(str(path)))
-    ours = Preprocessing.from_huggingface(vit())(pixels.open_image(path))
+    ours = Preprocessing.from_huggingface(vit())(image_files.open_image(path))
     assert torch.equal(ours, expected)
 
 

@@ -30,6 +30,8 @@ OTHERS = {
     "tokens": {"pooling": "none"},
     "windows": {"window_size": 3, "relative_positions": "decomposed", "neck_dim": 8}
     | {"class_token": False, "pooling": "avg", "final_norm": False},
+    "positions resized": {"position_embedding": "grid", "position_grid": (5, 3)}
+    | {"class_token": False, "pooling": "avg", "position_resampling": "bicubic_antialias"},
     "positions of an MLP": {"relative_positions": "block_mlp", "relative_mlp_dim": 5},
     "token and mean": {"pooling": "token_avg", "activation": "quick_gelu"},
 }
@@ -72,7 +74,9 @@ def test_onnx_runtime(kind, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("to", ["openvino", "pt2"])
-@pytest.mark.parametrize("kind", ["beit_base_patch16_224", "vit_base_patch16_sapiens2"])
+@pytest.mark.parametrize(
+    "kind", ["beit_base_patch16_224", "vit_base_patch16_sapiens2", "positions resized"]
+)
 def test_other_runtimes(to, kind, tmp_path):
     assert all(found.ok for found in compared(config_of(kind), to, tmp_path))
 

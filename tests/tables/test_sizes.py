@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vitconvert.tables.axes import parse_axes
-from vitconvert.tables.binding import Equation, solve
+from vitconvert.tables.sizes import Equation, solve
 
 
 def solved(*pairs, **given_sizes):

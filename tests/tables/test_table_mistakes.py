@@ -50,9 +50,9 @@ MISTAKES = [
         None,
     ),
     (
-        '[rows]\n"norm.weight" = "w : 2 width"',
+        '[rows]\n"norm.weight" = "w : 3 width"',
         'rows."norm.weight"',
-        "the axes of w hold a number other than 1, which would carry something",
+        "the axes of w hold a number that is no power of two, which rounds parts",
         None,
     ),
     (

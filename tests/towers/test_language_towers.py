@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 import vitconvert
 from tests.coverage.families import random_model
 from tests.packages import transformers
-from vitconvert.errors import MissingFact, NotRepresentable
+from vitconvert.errors import MissingFact
 from vitconvert.programs.transformers.reference import run
 from vitconvert.tables.dialects import builtin_tables
 
@@ -102,19 +102,51 @@ def test_qwens_kernel_of_two_frames_is_summed(tmp_path):
     model.save_pretrained(tmp_path / "hf")
     said = {"overrides": {"image_size": (24, 36)}}
     found = vitconvert.load_checkpoint(tmp_path / "hf", **said)
+    assert found.table.name == "hf_qwen3_vl"
     assert any("it was summed over them, in float64" in note for note in found.ledger.notes)
     assert_close(model, vitconvert.load_model(found))
     kernel = model.patch_embed.proj.weight.detach()
     assert torch.equal(found.tensors["patch_embed.proj.weight"], kernel.double().sum(dim=2).float())
-    vitconvert.convert(tmp_path / "hf", output=tmp_path / "timm", to="timm", **said)
-    with pytest.raises(NotRepresentable, match="hf_qwen3_vl"):
-        vitconvert.convert(tmp_path / "hf", output=tmp_path / "no", to="hf", **said)
     tensors = load_file(tmp_path / "hf" / "model.safetensors")
     tensors = {f"model.visual.{key}": tensor for key, tensor in tensors.items()}
     section = json.loads((tmp_path / "hf" / "config.json").read_text(encoding="utf-8"))
     config = {"model_type": "qwen3_vl", "vision_config": section}
     whole = larger(tmp_path / "whole", tensors, config)
     assert_close(model, vitconvert.load_model(whole, **said))
+
+
+SMALLEST = {"float32": 2.0**-149, "float16": 2.0**-24, "bfloat16": 2.0**-133}
+
+
+@pytest.mark.parametrize("dtype", SMALLEST)
+def test_each_of_qwens_frames_gets_a_half(dtype, tmp_path):
+    model = qwen()
+    # Numbers that have no half, and one of the two zeros.
+    first, second = model.patch_embed.proj.weight.data.unbind(2)
+    first[0, 0, 0, :5] = torch.tensor([3.0, 1.0, -1.0, 5.0, -0.0]) * SMALLEST[dtype]
+    second[0, 0, 0, :5] = -0.0
+    model.to(getattr(torch, dtype)).save_pretrained(tmp_path / "hf")
+    said = {"overrides": {"image_size": (24, 36)}, "verify": dtype == "float32"}
+    vitconvert.convert(tmp_path / "hf", output=tmp_path / "timm", to="timm", **said)
+    done = vitconvert.convert(tmp_path / "timm", output=tmp_path / "back", to="hf", verify=True)
+    assert [opened.consumer for opened in done.opened] == ["transformers"]
+    assert "do not come back" in done.ledger.notes[-1]
+    planned = vitconvert.plan_conversion(tmp_path / "timm", to="hf")
+    assert planned.ledger.notes == done.ledger.notes
+    before, after = (load_file(tmp_path / d / "model.safetensors") for d in ("hf", "back"))
+    assert after.keys() == {key for key in before if not key.startswith("deepstack")}
+    assert {t.assembly.target: t.info.shape for t in planned.tensors} == {
+        key: tuple(tensor.shape) for key, tensor in after.items()
+    }
+    name = "patch_embed.proj.weight"
+    assert all(torch.equal(tensor, before[key]) for key, tensor in after.items() if key != name)
+    halves = after[name].double()
+    assert torch.equal(halves[:, :, 0, 1:], halves[:, :, 1, 1:])
+    ours = load_file(tmp_path / "timm" / "model.safetensors")[name]
+    vitconvert.convert(tmp_path / "back", output=tmp_path / "again", to="timm", verify=False)
+    again = load_file(tmp_path / "again" / "model.safetensors")[name]
+    assert torch.equal(ours, again) and torch.equal(ours.signbit(), again.signbit())
+    assert ours[0, 0, 0].count_nonzero() == ours.shape[-1] - 1 and ours[0, 0, 0, 4].signbit()
 
 
 def test_deepseeks_own_names(tmp_path):

@@ -292,10 +292,10 @@ def test_internvit_in_its_own_names(tmp_path, prefix, norm, normed):
     assert torch.equal(vitconvert.load_model(checkpoint)(IMAGES), tokens[:, 0])
 
 
-def test_norms_of_whole_queries_fit_our_own_files_alone(tmp_path):
+def test_norms_of_whole_queries_fit_their_own_class_alone(tmp_path):
     model = internvl(norm_type="rms_norm", use_qk_norm=True, num_hidden_layers=11)
     folder = save(randomise_calmly(model), tmp_path / "internvl")
-    with pytest.raises(NotRepresentable, match="Targets that hold it as it is: vit"):
+    with pytest.raises(NotRepresentable, match="Targets that hold it as it is: hf, vit"):
         vitconvert.convert(folder, to="timm", output=tmp_path / "timm")
     done = vitconvert.convert(folder, output=tmp_path / "out")
     assert done.parity is not None and done.parity.ok

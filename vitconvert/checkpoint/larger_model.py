@@ -6,7 +6,7 @@ from typing import Any
 from vitconvert.checkpoint.companions import Companions
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.statements import Statements
-from vitconvert.errors import VitConvertError
+from vitconvert.errors import VitConvertError, size_text
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.stated import preprocessing_of_name, stated_preprocessing
 from vitconvert.tables.parts import Part, sections
@@ -33,7 +33,7 @@ def preprocessing_of(
             raise
         return None, (f"preprocessing is unknown: the larger model's is not read ({error.fact})",)
     if larger and stated is not None and stated.image_size != config.image_size:
-        sizes = ["x".join(map(str, size)) for size in (stated.image_size, config.image_size)]
+        sizes = [size_text(size) for size in (stated.image_size, config.image_size)]
         return None, (
             f"preprocessing is unknown: the larger model's gives {sizes[0]} pixels, and the ViT "
             f"reads {sizes[1]}",

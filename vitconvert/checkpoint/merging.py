@@ -18,9 +18,9 @@ from vitconvert.containers import Container, TensorInfo
 from vitconvert.conversion.adapter_placement import HEAD, Placement, place
 from vitconvert.conversion.plan import Plan, compose, plan_back, plan_overlay
 from vitconvert.errors import TensorMismatch
-from vitconvert.tables.binding import Link, links_of
 from vitconvert.tables.canonical import instance
 from vitconvert.tables.detection import common_prefix
+from vitconvert.tables.links import Link, links_of
 from vitconvert.tables.parts import Part
 from vitconvert.tables.towers import tower_prefixes
 

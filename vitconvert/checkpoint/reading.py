@@ -6,16 +6,15 @@ Only headers and the JSON files beside them are read.
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint.adapters import Adapter, separated
 from vitconvert.checkpoint.checkpoint import Checkpoint
 from vitconvert.checkpoint.companions import Companions
-from vitconvert.checkpoint.frames import with_summed_frames
 from vitconvert.checkpoint.larger_model import preprocessing_of, what_is_read
 from vitconvert.checkpoint.merging import Merge, merge_into
 from vitconvert.checkpoint.options import ReadOptions
 from vitconvert.checkpoint.own_scale import with_own_scale
-from vitconvert.checkpoint.quantised import Dequantised, dequantised
 from vitconvert.checkpoint.text_tower import find_text
 from vitconvert.checkpoint.unchanged import State, states_of
 from vitconvert.checkpoint.weights import Weights
@@ -31,6 +30,9 @@ from vitconvert.sources import Located
 from vitconvert.tables.detection import recognise
 from vitconvert.tables.parts import Header, Part
 from vitconvert.tables.towers import find_part
+
+if TYPE_CHECKING:
+    from vitconvert.checkpoint.quantised import Dequantised
 
 
 def read_checkpoint(located: Located, options: ReadOptions | None = None) -> Checkpoint:
@@ -163,7 +165,7 @@ def open_weights(located: Located, options: ReadOptions) -> Container:
             },
             hint="leave out --prefer (in Python, prefer) to read those that were found.",
         )
-    return with_summed_frames(container)
+    return container
 
 
 def _path(located: Located) -> Path:
@@ -188,7 +190,7 @@ def recognise_part(container: Container, companions: Companions, options: ReadOp
 
 def computed_part(
     container: Container, companions: Companions, options: ReadOptions
-) -> tuple[Container, Part, Dequantised | None]:
+) -> "tuple[Container, Part, Dequantised | None]":
     """The ViT in a file, among the weights that quantised ones stand for if that is asked for.
 
     Raises:
@@ -201,6 +203,8 @@ def computed_part(
         # Of a header alone, what says how weights are packed is not here.
         if options.dequantise is None or companions.located.fetched or not error.computable:
             raise
+        from vitconvert.checkpoint.quantised import dequantised  # few files have such weights
+
         computed = dequantised(container, options.dequantise)
     container = computed.container
     return container, recognise_part(container, companions, options), computed

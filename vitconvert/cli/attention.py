@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vitconvert.cli.options import locate_options
+from vitconvert.cli.options import (
+    AGAINST,
+    checkpoint_against,
+    reading_options_of,
+    require_against,
+)
 from vitconvert.cli.photographs import (
     FailureCount,
     image_options,
@@ -77,6 +82,7 @@ def command(name: str, help_text: str) -> click.Command:
     @click.option("--against", metavar="MODEL", help="Another model, beside the first in a page.")
     @click.option("--force", is_flag=True, help="Replace an earlier output.")
     @image_options
+    @reading_options_of(AGAINST)
     def attention(**options: Any) -> int:
         return _attention(options)
 
@@ -121,8 +127,10 @@ def _check(options: dict[str, Any], output: Path | None, *, page: bool) -> None:
             "Nothing says where the maps go.",
             hint="-o page.html, -o maps.png or -o DIR; or --json.",
         )
-    if options["against"] and not page:
+    if options[AGAINST] and not page:
         raise UsageError("--against shows two models side by side in a page: -o page.html.")
+    if not options[AGAINST]:
+        require_against(options, "--against is missing")
     if options["foreground"] and not options["features"]:
         raise UsageError("--foreground is for --features.")
     if output is None:
@@ -185,8 +193,9 @@ def _views(
     found = list(find_images(named_images(options), recursive=options["recursive"]))
     layers = None if everything and not options["layers"] else choice.layers
     models = [(checkpoint, parse_preprocessing(options, lambda: checkpoint), options["model"])]
-    if options["against"]:
-        models.append((_against(options), None, options["against"]))
+    if options[AGAINST]:
+        other = checkpoint_against({**options, "dtype": _DTYPE})
+        models.append((other, None, options[AGAINST]))
     streams = [_seen(options, found, layers, *model) for model in models]
     return chain.from_iterable(zip(*streams, strict=True))
 
@@ -209,7 +218,7 @@ def _seen(
     features: Iterable[Any] = repeat(None)
     if options["features"]:
         features = feature_maps(checkpoint, images, **_foreground(options), **shared)
-    model = _shown(name) if options["against"] else ""
+    model = _shown(name) if options[AGAINST] else ""
     for maps, feature in zip(found, features, strict=False):
         if not isinstance(maps, AttentionMaps):
             yield maps
@@ -217,14 +226,6 @@ def _seen(
             yield View(maps=maps, features=feature, model=model)
         else:
             yield feature
-
-
-def _against(options: dict[str, Any]) -> "Checkpoint":
-    from vitconvert.api import load_checkpoint
-    from vitconvert.sources import locate
-
-    located = locate(options["against"], **{**locate_options(options), "tower": None})
-    return load_checkpoint(located, dequantise=_DTYPE)
 
 
 def _foreground(options: dict[str, Any]) -> dict[str, Any]:

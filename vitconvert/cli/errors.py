@@ -26,7 +26,7 @@ def run(command: click.Command, arguments: list[str]) -> int:
         return INTERRUPTED
     except click.ClickException as error:
         if isinstance(error, click.NoSuchOption):
-            _name_setting(error)
+            error = _named_setting(error)
         if as_json:
             return _report(UsageError(error.format_message()), as_json)
         error.show()
@@ -48,14 +48,15 @@ def _report(error: VitConvertError, as_json: bool, *, verbose: bool = False) -> 
     return error.exit_code
 
 
-def _name_setting(error: click.NoSuchOption) -> None:
+def _named_setting(error: click.NoSuchOption) -> click.UsageError:
     """A fact of the model is no option of its own, as many expect: --set states it."""
     from vitconvert.config import field_names
 
     field = error.option_name.lstrip("-").replace("-", "_")
     options = error.ctx.command.params if error.ctx is not None else []
-    if field in field_names() and any("--set" in option.opts for option in options):
-        error.possibilities = [f"--set {field}=..."]
+    if field not in field_names() or not any("--set" in option.opts for option in options):
+        return error
+    return click.UsageError(f"{error.message} Did you mean '--set {field}=...'?", error.ctx)
 
 
 def _refused_by_system(error: OSError) -> VitConvertError:

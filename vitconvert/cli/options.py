@@ -10,6 +10,8 @@ from click.core import ParameterSource
 if TYPE_CHECKING:
     import torch
 
+    from vitconvert.checkpoint import Checkpoint
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -57,6 +59,8 @@ def dtype_option(help_text: str) -> Callable[[Command], Command]:
         help=help_text,
     )
 
+
+AGAINST = "against"
 
 _READING: Mapping[str, dict[str, Any]] = {
     "--dialect": {"help": "Name of the source's dialect or ecosystem; default: detected."},
@@ -155,8 +159,8 @@ def reading_options(command: Command) -> Command:
 
 
 def reading_options_of(side: str) -> Callable[[Command], Command]:
-    """The same for one of two checkpoints, such as `--table-b`; they come before those for both."""
-    only = {"help": f"For {side.upper()} only."}
+    """The same for one of two checkpoints, such as `--table-b` and `--table-against`."""
+    only = {"help": f"For {f'--{side}' if side == AGAINST else side.upper()} only."}
     options = tuple(
         click.option(f"{flag}-{side}", **said | only) for flag, said in _READING.items()
     )
@@ -224,11 +228,11 @@ def parse_reading(options: dict[str, Any], side: str | None = None) -> dict[str,
 
     Args:
         options: What was given.
-        side: One of two checkpoints, of which the options of `reading_options_of` speak.
+        side: One of two checkpoints, of which the options of `reading_options_of` speak; they come
+            before those for both.
     """
     said = {name: options[name] for name in map(_name, _READING)}
-    for name in said if side else ():
-        own = options[f"{name}_{side}"]
+    for name, own in _said_of(side, options).items() if side else ():
         said[name] = (*said[name], *own) if isinstance(own, tuple) else own or said[name]
     said["overrides"] = parse_settings(said.pop("set"))
     said["dequantise"] = None if options["dtype"] == "keep" else options["dtype"]
@@ -239,6 +243,32 @@ def parse_reading(options: dict[str, Any], side: str | None = None) -> dict[str,
         where = locate_options(options) | {"revision": None, "tower": None}
         said["adapter"] = locate(said["adapter"], **where)
     return said
+
+
+def checkpoint_against(options: dict[str, Any]) -> "Checkpoint":
+    """The checkpoint of `--against`, of which the options of `reading_options_of` alone speak."""
+    from vitconvert.api import load_checkpoint
+    from vitconvert.sources import locate
+
+    said = {**options, **_said_of(AGAINST, options)}
+    return load_checkpoint(locate(options[AGAINST], **locate_options(said)), **parse_reading(said))
+
+
+def require_against(options: dict[str, Any], why_not: str) -> None:
+    """Refuse options on how to read `--against` where no checkpoint is.
+
+    Raises:
+        UsageError: There are such options.
+    """
+    from vitconvert.errors import UsageError
+
+    endings = (f"{name}_{AGAINST}" for name in _said_of(AGAINST, options))
+    if given := next(given_options(endings), None):
+        raise UsageError(f"{given} is about reading a checkpoint, and {why_not}.")
+
+
+def _said_of(side: str, options: dict[str, Any]) -> dict[str, Any]:
+    return {name: options[f"{name}_{side}"] for name in map(_name, _READING)}
 
 
 def _name(flag: str) -> str:

@@ -3,9 +3,6 @@
 import dataclasses
 import json
 import os
-import sys
-import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,17 +19,14 @@ from vitconvert.cli.options import (
 )
 from vitconvert.cli.photographs import STDIN, listed_on_stdin, parse_preprocessing
 from vitconvert.cli.report import tell
+from vitconvert.cli.shard_progress import duration, in_shards, progress
 from vitconvert.errors import UsageError, printable
 from vitconvert.scale import require_extra
 
 if TYPE_CHECKING:
-    from vitconvert.inference.batches import Engine
     from vitconvert.scale.embedder import Task
-    from vitconvert.scale.events import Event
     from vitconvert.scale.options import RunOptions
     from vitconvert.scale.plan import Sources
-
-_SECONDS = 10  # between lines of progress where there is no terminal
 
 _SCALE = (
     click.option(
@@ -143,7 +137,7 @@ def compute_shards(options: dict[str, Any], computed: str, **task: Any) -> int:
         return _plan(work, sources, output, how, as_json=options["as_json"])
     from vitconvert.scale.run import run
 
-    shown = _shown(options)
+    shown = progress(as_json=options["as_json"], quiet=options["quiet"])
     try:
         finished = run(work, sources, output, how, shown)
     except KeyboardInterrupt:
@@ -167,34 +161,29 @@ def _check_options(options: dict[str, Any]) -> None:
 
 
 def _task(options: dict[str, Any], computed: str, **task: Any) -> "Task":
+    from vitconvert.api.answering import engines_for
     from vitconvert.checkpoint import ReadOptions
     from vitconvert.scale.embedder import Task
 
     names = ("fast", "fast_preprocessing", "device", "batch_size", "threads")
     fetching = locate_options(options)
     fetching.pop("tower")
+    dtype = parse_dtype(options["dtype"])
+    told = None if options["quiet"] else partial(tell, err=True)
     found = Task(
         model=options["model"],
         computed=computed,
         fetching={**fetching, "quiet": True},
         reading=ReadOptions(**parse_reading(options)),
-        dtype=parse_dtype(options["dtype"]),
-        engine=_engines(options),
+        dtype=dtype,
+        engine=engines_for(
+            options["runtime"], told, fast=options["fast"], dtype=dtype, device=options["device"]
+        ),
         **{name: options[name] for name in names},
         **task,
     )
     stated = parse_preprocessing(options, found.checkpoint)
     return dataclasses.replace(found, preprocessing=stated) if stated else found
-
-
-def _engines(options: dict[str, Any]) -> "Callable[..., Engine] | None":
-    if options["runtime"] == "torch":
-        return None
-    from vitconvert.export.fastest import engines
-
-    asked = {"dtype": parse_dtype(options["dtype"]), "fast": options["fast"]}
-    told = None if options["quiet"] else partial(tell, err=True)
-    return engines(options["runtime"], device=options["device"], tell=told, **asked)
 
 
 def _sources(options: dict[str, Any]) -> "Sources":
@@ -244,159 +233,12 @@ def _plan(
     if as_json:
         click.echo(json.dumps(found.to_dict()))
         return 0
-    tell(_in_shards(found.images, found.shards))
+    tell(in_shards(found.images, found.shards))
     tell(
-        f"about {_duration(found.seconds)} in one process here, and {_bytes(found.bytes)} "
+        f"about {duration(found.seconds)} in one process here, and {_bytes(found.bytes)} "
         f"(from {found.tried} images)"
     )
     return 0
-
-
-def _shown(options: dict[str, Any]) -> "_Quiet":
-    if options["as_json"]:
-        return _JsonLines()
-    if options["quiet"]:
-        return _Quiet()
-    return _Bar() if sys.stderr.isatty() else _Lines()
-
-
-class _Quiet:
-    """Tells only of what went wrong."""
-
-    def __call__(self, event: "Event") -> None:
-        """Tell of it, if it is worth telling."""
-        match event.what:
-            case "shard" | "abandoned":
-                _tell_of_shard(event, lambda text: tell(text, err=True))
-            case "finished" if event.failed or event.abandoned:
-                tell(_summary(event), err=True)
-
-    def close(self) -> None:
-        """There are no more events, whatever happened."""
-
-
-class _JsonLines(_Quiet):
-    """A line of JSON for each event; images are told of once a second at most."""
-
-    def __init__(self) -> None:
-        self._images = self._failed = 0
-        self._told = time.monotonic()
-
-    def __call__(self, event: "Event") -> None:
-        """Print it."""
-        if event.what == "images":
-            self._images += event.images
-            self._failed += event.failed
-            if time.monotonic() - self._told < 1:
-                return
-        self._told = time.monotonic()
-        if self._images:
-            _print({"what": "images", "images": self._images, "failed": self._failed})
-            self._images = self._failed = 0
-        if event.what != "images":
-            _print(event.to_dict())
-
-
-class _Bar(_Quiet):
-    """A bar on a terminal: images, rate, time left, failures."""
-
-    def __init__(self) -> None:
-        self._bar: Any = None
-        self._failed = 0
-
-    def __call__(self, event: "Event") -> None:
-        """Show it."""
-        from tqdm import tqdm
-
-        if event.what == "planned":
-            total = event.images + event.known
-            self._bar = tqdm(total=total, initial=event.known, unit="image", leave=False)
-        elif event.what == "images":
-            self._bar.update(event.images)
-            if event.failed:
-                self._failed += event.failed
-                self._bar.set_postfix(failed=self._failed)
-        elif event.what == "finished":
-            self.close()
-            tell(_summary(event), err=True)
-        else:
-            _tell_of_shard(event, lambda text: self._bar.write(text, file=sys.stderr))
-
-    def close(self) -> None:
-        """Remove the bar."""
-        if self._bar is not None:
-            self._bar.close()
-
-
-class _Lines(_Quiet):
-    """A line now and then, where nothing can be drawn over."""
-
-    def __init__(self) -> None:
-        self._begun = self._told = time.monotonic()
-        self._total = self._images = self._failed = 0
-
-    def __call__(self, event: "Event") -> None:
-        """Print it, if it is time."""
-        if event.what == "planned":
-            self._total = event.images
-            known = f"; {event.known:,} are there already" if event.known else ""
-            tell(f"{_in_shards(event.images, event.shards)}{known}", err=True)
-        elif event.what == "images":
-            self._images += event.images
-            self._failed += event.failed
-            if time.monotonic() - self._told >= _SECONDS:
-                self._told = time.monotonic()
-                tell(self._line(), err=True)
-        elif event.what == "finished":
-            tell(_summary(event), err=True)
-        else:
-            _tell_of_shard(event, lambda text: tell(text, err=True))
-
-    def _line(self) -> str:
-        rate = self._images / (time.monotonic() - self._begun)
-        left = _duration((self._total - self._images) / rate)
-        failed = f", {self._failed:,} failed" if self._failed else ""
-        return f"{self._images:,} of {self._total:,}, {rate:.1f} a second, {left} left{failed}"
-
-
-def _tell_of_shard(event: "Event", say: Callable[[str], Any]) -> None:
-    if event.what == "abandoned":
-        say(f"shard {event.number} was given up: {printable(event.message or '')}")
-    elif event.changed:
-        say(f"shard {event.number}: {event.changed} files changed after the plan was made")
-
-
-def _print(told: dict[str, Any]) -> None:
-    click.echo(json.dumps(told))
-    sys.stdout.flush()  # a pipe would keep it for later
-
-
-def _summary(event: "Event") -> str:
-    parts = [_in_shards(event.images, event.shards)]
-    if event.failed:
-        parts.append(f"{event.failed:,} failed, see failed/")
-    if event.known_failed:
-        parts.append(f"{event.known_failed:,} failed before")
-    if event.changed:
-        parts.append(f"{event.changed:,} changed after the plan was made")
-    if event.abandoned:
-        parts.append(f"given up: {event.abandoned:,}")
-    return "; ".join(parts)
-
-
-def _in_shards(images: int, shards: int) -> str:
-    return f"{_counted(images, 'image')} in {_counted(shards, 'shard')}"
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes / 60:.0f} h"
 
 
 def _bytes(count: int) -> str:

@@ -48,29 +48,33 @@ def command(name: str, help_text: str) -> click.Command:
     @fetching_options
     @reporting_options
     def table_(**options: Any) -> int:
-        from vitconvert.api import draft_table
-        from vitconvert.drafting.draft_file import check_draft_output
-        from vitconvert.sources import locate
-
-        output, force = options["output"], options["force"]
-        check_draft_output(output, overwrite=force)  # before anything is downloaded
-        draft = draft_table(
-            locate(options["source"], **locate_options(options)),
-            like=_like(options),
-            output=output,
-            prefer=options["prefer"],
-            ignore=options["ignore"],
-            overwrite=force,
-        )
-        if options["as_json"]:
-            print_json({"ok": draft.problem is None, "output": str(output), **draft.to_dict()})
-        elif options["quiet"]:
-            tell(str(output))
-        else:
-            tell(_report(draft, options))
-        return 0
+        return _draft(options)
 
     return table_
+
+
+def _draft(options: dict[str, Any]) -> int:
+    from vitconvert.api import draft_table
+    from vitconvert.drafting.draft_file import check_draft_output
+    from vitconvert.sources import locate
+
+    output, force = options["output"], options["force"]
+    check_draft_output(output, overwrite=force)  # before anything is downloaded
+    draft = draft_table(
+        locate(options["source"], **locate_options(options)),
+        like=_like(options),
+        output=output,
+        prefer=options["prefer"],
+        ignore=options["ignore"],
+        overwrite=force,
+    )
+    if options["as_json"]:
+        print_json({"ok": draft.problem is None, "output": str(output), **draft.to_dict()})
+    elif options["quiet"]:
+        tell(str(output))
+    else:
+        tell(_report(draft, options))
+    return 0
 
 
 def _like(options: dict[str, Any]) -> "str | Located":

@@ -8,12 +8,16 @@ import click
 
 from vitconvert.cli.audit import audit_model, audit_options
 from vitconvert.cli.options import (
+    AGAINST,
+    checkpoint_against,
     computing_option,
     fetching_options,
     locate_options,
     parse_reading,
     reading_options,
+    reading_options_of,
     reporting_options,
+    require_against,
 )
 from vitconvert.cli.report import print_json, tell
 
@@ -21,7 +25,6 @@ if TYPE_CHECKING:
     from vitconvert.checkpoint import Checkpoint
     from vitconvert.parity.audit_report import AuditReport
     from vitconvert.parity.report import ParityReport
-    from vitconvert.sources import Located
 
 NOT_COMPARED = 1
 
@@ -71,12 +74,14 @@ def command(name: str, help_text: str) -> click.Command:
     @audit_options
     @computing_option
     @reading_options
+    @reading_options_of(AGAINST)
     @fetching_options
     @reporting_options
     def verify_(**options: Any) -> int:
         page: Path | None = options["report"]
         if page:
             _check_page(page, overwrite=options["force"])
+        _check_against(options)
         report = audit_model(options) if options["audit"] else _verify(options)
         if page:
             _write_page(page, report)
@@ -119,9 +124,8 @@ def _verify(options: dict[str, Any]) -> "ParityReport":
     from vitconvert.sources import locate
 
     _check_module_options(options)
-    fetching = locate_options(options)
-    against = options["against"]
-    located, reading = locate(options["model"], **fetching), parse_reading(options)
+    located = locate(options["model"], **locate_options(options))
+    reading = parse_reading(options)
     try:
         checkpoint = load_checkpoint(located, **reading)
     except UnknownDialect:
@@ -129,9 +133,10 @@ def _verify(options: dict[str, Any]) -> "ParityReport":
             raise
         # The table is about the module alone, then; the report says which tensors were loaded.
         checkpoint = load_checkpoint(located, **{**reading, "table": None, "dialect": None})
+    against = options[AGAINST]
     other = against
     if against and not is_golden(against):
-        other = locate(against, **{**fetching, "tower": None})
+        other = checkpoint_against(options)
     measured = {
         "tolerance": options["tolerance"],
         "seed": options["seed"],
@@ -145,7 +150,7 @@ def _verify(options: dict[str, Any]) -> "ParityReport":
 def _verify_module(
     options: dict[str, Any],
     checkpoint: "Checkpoint",
-    against: "Located | Checkpoint | str",
+    against: "Checkpoint | str",
     measured: dict[str, Any],
 ) -> "ParityReport":
     """Compare a model that the user's own code builds."""
@@ -164,6 +169,15 @@ def _verify_module(
         **measured,
     )
     return replace(report, notes=(loaded, *report.notes))
+
+
+def _check_against(options: dict[str, Any]) -> None:
+    from vitconvert.parity.golden_file import is_golden
+
+    if not options[AGAINST]:
+        require_against(options, "--against is missing")
+    elif is_golden(options[AGAINST]):
+        require_against(options, "--against is a golden file")
 
 
 def _check_module_options(options: dict[str, Any]) -> None:

@@ -1,11 +1,10 @@
 """Values of ViTConfig that are impossible, alone or together, each with a sentence that says so."""
 
 from collections.abc import Iterator
-from typing import Any
 
+from vitconvert.config.properties import Properties
 from vitconvert.config.vocabularies import VOCABULARIES
-
-Config = Any  # a ViTConfig, whose module imports this one
+from vitconvert.errors import size_text
 
 # Larger numbers are of no model. They would only make us count, or run out of memory.
 LARGEST = 2**31 - 1  # of any whole number
@@ -39,7 +38,7 @@ _LEAST = {
 _OF_TWO_STEPS = ("attention_norm", "gated_mlp", "mlp_norm", "v_norm")
 
 
-def contradictions(config: Config) -> list[str]:
+def contradictions(config: Properties) -> list[str]:
     """One sentence for each impossible value, or else for each impossible combination."""
     return _values(config) or [
         *_tokens_and_positions(config),
@@ -57,7 +56,7 @@ def contradictions(config: Config) -> list[str]:
     ]
 
 
-def _values(config: Config) -> list[str]:
+def _values(config: Properties) -> list[str]:
     problems = [
         f"{name} = {getattr(config, name)!r} is none of {', '.join(words)}"
         for name, words in VOCABULARIES.items()
@@ -70,11 +69,11 @@ def _values(config: Config) -> list[str]:
     ]
     for name in ("image_size", "patch_size"):
         if min(getattr(config, name)) < 1:
-            problems.append(f"{name} {_by(getattr(config, name))} must be at least 1x1")
+            problems.append(f"{name} {size_text(getattr(config, name))} must be at least 1x1")
     return [*problems, *_too_large(config), *_out_of_range(config)]
 
 
-def _too_large(config: Config) -> Iterator[str]:
+def _too_large(config: Properties) -> Iterator[str]:
     for name in _LEAST:
         if getattr(config, name) > (most := _MOST.get(name, LARGEST)):
             yield f"{name} = {getattr(config, name)} must be at most {most}"
@@ -88,23 +87,23 @@ def _too_large(config: Config) -> Iterator[str]:
         yield f"stem_depths has {len(config.stem_depths)} stages; {_MOST_STAGES} at most"
 
 
-def _out_of_range(config: Config) -> Iterator[str]:
+def _out_of_range(config: Properties) -> Iterator[str]:
     for name, (least, most) in _RANGES.items():
         value = getattr(config, name)
         if value is not None and not least <= value <= most:  # also what is no number
             yield f"{name} = {value} must be from {least:g} to {most:g}"
 
 
-def _tokens_and_positions(config: Config) -> list[str]:
+def _tokens_and_positions(config: Properties) -> list[str]:
     problems = []
     if min(config.grid_size) < 1:
         problems.append(
-            f"image_size {_by(config.image_size)} is too small for a patch of "
-            f"{_by(config.patch_size)} (stem stride {config.stem_stride})"
+            f"image_size {size_text(config.image_size)} is too small for a patch of "
+            f"{size_text(config.patch_size)} (stem stride {config.stem_stride})"
         )
     if config.num_patches > _MOST_PATCHES:
         problems.append(
-            f"image_size {_by(config.image_size)} makes {config.num_patches} patches; "
+            f"image_size {size_text(config.image_size)} makes {config.num_patches} patches; "
             f"{_MOST_PATCHES} at most"
         )
     if config.rope != "none" and config.head_dim % 4:
@@ -121,7 +120,7 @@ def _tokens_and_positions(config: Config) -> list[str]:
     return problems
 
 
-def _stem(config: Config) -> list[str]:
+def _stem(config: Properties) -> list[str]:
     problems = []
     if config.standardised_stem and config.stem_width % 32:
         problems.append(f"the stem's 32 groups do not divide stem_width {config.stem_width}")
@@ -132,7 +131,7 @@ def _stem(config: Config) -> list[str]:
     return problems
 
 
-def _norm_and_attention(config: Config) -> list[str]:
+def _norm_and_attention(config: Properties) -> list[str]:
     problems = []
     if config.norm == "rms" and config.norm_bias:
         problems.append("norm = 'rms' has no bias: norm_bias must be false")
@@ -150,7 +149,7 @@ def _norm_and_attention(config: Config) -> list[str]:
     return problems
 
 
-def _branches(config: Config) -> list[str]:
+def _branches(config: Properties) -> list[str]:
     if config.single_branch:
         return []
     problems = [
@@ -166,7 +165,7 @@ def _branches(config: Config) -> list[str]:
     return problems
 
 
-def _parallel_order(config: Config) -> list[str]:
+def _parallel_order(config: Properties) -> list[str]:
     if not config.parallel_order:
         return []
     problems = [
@@ -181,7 +180,7 @@ def _parallel_order(config: Config) -> list[str]:
     return problems
 
 
-def _differential(config: Config) -> list[str]:
+def _differential(config: Properties) -> list[str]:
     if not config.differential:
         return []
     present = {name: getattr(config, name) for name in ("kv_heads", "qk_norm", "whole_qk_norm")}
@@ -196,7 +195,7 @@ def _differential(config: Config) -> list[str]:
     return problems
 
 
-def _pooling_and_head(config: Config) -> list[str]:
+def _pooling_and_head(config: Properties) -> list[str]:
     problems = []
     if config.pooling in ("token", "token_avg") and not config.class_token:
         problems.append(f"pooling = {config.pooling!r} needs a class token")
@@ -212,7 +211,7 @@ def _pooling_and_head(config: Config) -> list[str]:
     return problems
 
 
-def _own_grid(config: Config) -> list[str]:
+def _own_grid(config: Properties) -> list[str]:
     problems = []
     pair = len(config.position_grid) == 2 and min(config.position_grid) > 0
     if config.own_grid != pair or (config.position_grid and not pair):
@@ -223,7 +222,8 @@ def _own_grid(config: Config) -> list[str]:
         own < wanted for own, wanted in zip(config.position_grid, config.grid_size, strict=False)
     ):
         problems.append(
-            f"{_by(config.position_grid)} positions are too few for {_by(config.grid_size)} patches"
+            f"{size_text(config.position_grid)} positions are too few for "
+            f"{size_text(config.grid_size)} patches"
         )
     if config.axis_positions and len(set(config.position_grid)) > 1:
         problems.append("'axes' positions need as many rows as columns in position_grid")
@@ -234,7 +234,7 @@ def _own_grid(config: Config) -> list[str]:
     return problems
 
 
-def _merging(config: Config) -> list[str]:
+def _merging(config: Properties) -> list[str]:
     problems = []
     size = config.merge_size
     if size and config.num_prefix_tokens:
@@ -244,7 +244,9 @@ def _merging(config: Config) -> list[str]:
     if config.merge_standard and config.merge_mlp_dim:
         problems.append("merge_standard is of patches that are merged by their mean")
     if not config.whole_squares and not (config.merge_mlp and config.merge_padding):
-        problems.append(f"{_by(config.grid_size)} patches are no whole squares of {size} by {size}")
+        problems.append(
+            f"{size_text(config.grid_size)} patches are no whole squares of {size} by {size}"
+        )
     if config.merge_dim not in (0, config.embed_dim) and (config.fc_norm or config.map_pooling):
         problems.append("fc_norm and attention pooling read embed_dim channels, not merge_dim")
     if config.bare_fc_norm and config.fc_norm:
@@ -256,7 +258,7 @@ def _merging(config: Config) -> list[str]:
     return problems
 
 
-def _relative_positions(config: Config) -> list[str]:
+def _relative_positions(config: Properties) -> list[str]:
     problems = []
     if config.relative_positions != "none" and config.dist_token + config.num_registers:
         problems.append("relative positions need no prefix tokens but a class token")
@@ -265,7 +267,7 @@ def _relative_positions(config: Config) -> list[str]:
     return problems
 
 
-def _windows(config: Config) -> list[str]:
+def _windows(config: Properties) -> list[str]:
     if not (config.windowed or config.decomposed_positions):
         return []
     obstacles = {
@@ -287,7 +289,7 @@ def _windows(config: Config) -> list[str]:
     return problems
 
 
-def _neck(config: Config) -> list[str]:
+def _neck(config: Properties) -> list[str]:
     if not config.neck_dim:
         return []
     obstacles = {
@@ -298,7 +300,3 @@ def _neck(config: Config) -> list[str]:
         "merge_size": config.merge_size,
     }
     return [f"neck_dim excludes {obstacle}" for obstacle, present in obstacles.items() if present]
-
-
-def _by(size: tuple[int, int]) -> str:
-    return f"{size[0]}x{size[1]}"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from vitconvert.config.vit_config import FIXED_AXES
+from vitconvert.config.axis_sizes import FIXED_AXES
 from vitconvert.config.vocabularies import ACTIVATIONS
 
 READ_TOKENS = (

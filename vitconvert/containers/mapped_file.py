@@ -34,7 +34,7 @@ class MappedFile:
     """
 
     def __init__(self, path: Path, size: int = 1) -> None:
-        self._path = path
+        self.path = path
         with path.open("rb") as file:
             if (found := os.fstat(file.fileno()).st_size) < size:
                 raise _cut(path, size, found)
@@ -69,7 +69,7 @@ class MappedFile:
         if self._bytes is None:
             raise ValueError("read from a closed container")
         if (size := self._bytes.size()) < len(self._bytes):  # the file's now, and when mapped
-            raise _cut(self._path, len(self._bytes), size)
+            raise _cut(self.path, len(self._bytes), size)
         return self._bytes
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, cast
 from vitconvert import formats
 from vitconvert.containers.container import Container
 from vitconvert.containers.format_modules import RescuedFormat, module_of
+from vitconvert.containers.process_files import PARTS, open_processes
 from vitconvert.containers.shards import open_shards
 from vitconvert.errors import CorruptFile, SourceError, UnsafeFile, nearest
 
@@ -62,7 +63,10 @@ def open_container(path: Path, *, prefer: tuple[str, ...] = (), rescue: bool = F
     start = _first_bytes(path)
     if _is_index(start):
         return open_shards(path, partial(_open_shard, prefer=prefer, rescue=rescue))
-    return _open_file(path, start, prefer, rescue)
+    container = _open_file(path, start, prefer, rescue)
+    if PARTS not in container.metadata:
+        return container
+    return open_processes(container, partial(_open_shard, prefer=prefer, rescue=rescue))
 
 
 def _open_shard(path: Path, *, prefer: tuple[str, ...], rescue: bool) -> Container:

@@ -5,7 +5,14 @@ from collections.abc import Collection
 from pathlib import Path
 
 from vitconvert.errors import SourceError
-from vitconvert.formats import INDEX, directory_names, of_directory, standard_names, suffixes
+from vitconvert.formats import (
+    INDEX,
+    directory_names,
+    file_of_process,
+    of_directory,
+    standard_names,
+    suffixes,
+)
 
 _SHARD = re.compile(r"-\d+-of-\d+\.")
 # What training programs leave beside the weights.
@@ -31,10 +38,18 @@ def weights_among(names: Collection[str]) -> list[str]:
         return []
     known = _known_suffixes()
     found = sorted(n for n in names if n.endswith(known) and not _NOT_WEIGHTS.match(n))
-    meant = [name for name in found if name.endswith(INDEX)] or found
+    meant = [name for name in found if name.endswith(INDEX)] or _towers(found) or found
+    if all(map(file_of_process, found)):
+        return found[:1]  # the others are opened with it
     if len({name.removesuffix(_suffix(name)) for name in meant}) == 1:
         return [min(meant, key=lambda name: known.index(_suffix(name)))]
     return found
+
+
+def _towers(names: Collection[str]) -> list[str]:
+    """Of GGUF files, those of image towers, as llama.cpp tells them from those of texts."""
+    only = all(name.endswith(".gguf") for name in names)
+    return [name for name in names if only and "mmproj" in name.lower()]
 
 
 def weights_in(directory: Path) -> Path:

@@ -14,11 +14,14 @@ import secrets
 import struct
 import sys
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vitconvert.errors import UsageError
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 BLOCK = 4096  # places and lengths are multiples of it, or the kernel refuses
 _FICLONERANGE = 0x4020940D
@@ -78,6 +81,9 @@ class SequentialWriter(io.RawIOBase):
     """
 
     def __init__(self, descriptor: int, *, read_soon: bool) -> None:
+        # Late, with what only writing needs: readers import this module too.
+        from concurrent.futures import ThreadPoolExecutor
+
         super().__init__()
         self.sha256 = ""
         self._file = _File(descriptor, direct=not read_soon)
@@ -252,6 +258,41 @@ def require_possible(path: Path) -> None:
         ) from None
 
 
+def require_place(path: Path) -> None:
+    """Refuse a path in a directory that does not exist, or with an impossible name.
+
+    Raises:
+        UsageError: So it is.
+    """
+    require_possible(path)
+    if not path.parent.is_dir():
+        raise UsageError(
+            "The directory of the output does not exist.", evidence={"directory": path.parent}
+        )
+
+
+def require_file(path: Path) -> None:
+    """Refuse a path where no file can be.
+
+    Raises:
+        UsageError: It is a directory, its own directory does not exist, or its name is impossible.
+    """
+    require_place(path)
+    if path.is_dir():
+        raise UsageError("The output is a directory, not a file.", evidence={"output": path})
+
+
+def _made(temporary: Path, path: Path) -> int:
+    """The descriptor of a new file."""
+    try:
+        # Not tempfile, whose files no one else may read.
+        return os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o666)
+    except OSError as error:
+        raise UsageError(
+            "The output cannot be written.", evidence={"output": path, "reason": error.strerror}
+        ) from error
+
+
 @contextmanager
 def whole_file(
     path: Path, *, read_soon: bool = True, scratch: Path | None = None
@@ -270,21 +311,9 @@ def whole_file(
     Raises:
         UsageError: `path` is a directory, or no file can be made in its directory.
     """
-    require_possible(path)
-    if path.is_dir():
-        raise UsageError("The output is a directory, not a file.", evidence={"output": path})
-    if not path.parent.is_dir():
-        raise UsageError(
-            "The directory of the output does not exist.", evidence={"directory": path.parent}
-        )
+    require_file(path)
     temporary = (scratch or path.parent) / f".vitconvert-{secrets.token_hex(8)}.part"
-    try:
-        # Not tempfile, whose files no one else may read.
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o666)
-    except OSError as error:
-        raise UsageError(
-            "The output cannot be written.", evidence={"output": path, "reason": error.strerror}
-        ) from error
+    descriptor = _made(temporary, path)
     try:
         with (
             os.fdopen(descriptor, "wb", buffering=0) as file,

@@ -285,10 +285,22 @@ def _located(path: Path, file: BinaryIO, entry: zipfile.ZipInfo) -> Member:
             evidence={"file": path, "position": entry.header_offset},
         )
     here: tuple[object, ...] = (name, flags, method)
-    there: tuple[object, ...] = (_name(entry), entry.flag_bits, entry.compress_type)
     if not flags & _DESCRIPTOR_FOLLOWS:
         here += (crc, *_zip64_sizes(packed, whole, extra))
-        there += (entry.CRC, entry.compress_size, entry.file_size)
+    _check_alike(path, entry, here)
+    return Member(
+        name=entry.filename,
+        size=entry.file_size,
+        crc=entry.CRC,
+        stored=entry.compress_type == zipfile.ZIP_STORED,
+        offset=offset,
+    )
+
+
+def _check_alike(path: Path, entry: zipfile.ZipInfo, here: tuple[object, ...]) -> None:
+    """What stands before the bytes of a member must be what the directory says of it."""
+    said = (_name(entry), entry.flag_bits, entry.compress_type)
+    there = (*said, entry.CRC, entry.compress_size, entry.file_size)[: len(here)]
     if here != there:
         raise CorruptFile(
             f"The archive says two different things of {entry.filename!r}.",
@@ -299,13 +311,6 @@ def _located(path: Path, file: BinaryIO, entry: zipfile.ZipInfo) -> Member:
             },
             hint="download it again.",
         )
-    return Member(
-        name=entry.filename,
-        size=entry.file_size,
-        crc=entry.CRC,
-        stored=entry.compress_type == zipfile.ZIP_STORED,
-        offset=offset,
-    )
 
 
 def _name(entry: zipfile.ZipInfo) -> bytes:

@@ -138,6 +138,7 @@ def open_ledger(
     own = wrappers_own or {}
     empty = set(_empty_and_unwanted(binding, config))
     used = {link.theirs for links in binding.links.values() for link in links} - empty
+    notes = (*notes, *_frames(binding))
     return Ledger(
         dialect=binding.table.name,
         read=len(binding.shapes) + len(own),
@@ -150,6 +151,17 @@ def open_ledger(
         },
         notes=notes,
     )
+
+
+def _frames(binding: Binding) -> Iterator[str]:
+    for key, axes in dict.fromkeys(
+        (link.theirs, link.their_axes) for links in binding.links.values() for link in links
+    ):
+        for _, count in axes.frames:
+            yield (
+                f"{key} reads {count} frames, and an image is the same frame {count} times: it was "
+                "summed over them, in float64"
+            )
 
 
 def _missing(binding: Binding, config: Config) -> Iterator[str]:

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.adapter_names import WEIGHTS
 from vitconvert.errors import AmbiguousDialect, TensorMismatch
-from vitconvert.tables.binding import Equation, Link, Shape, links_alone, solve
+from vitconvert.tables.binding import links_alone
 from vitconvert.tables.candidates import family_of, likely_dialects
 from vitconvert.tables.canonical import canonical_tensors, expected_tensors, instances
 from vitconvert.tables.dialects import builtin_tables
+from vitconvert.tables.links import Link
+from vitconvert.tables.sizes import Equation, Shape, solve
 from vitconvert.tables.table import Table
 
 HEAD = "head"  # what the canonical names of a classifier begin with

@@ -94,19 +94,11 @@ class Gathered:
                 "positions; --set only states what the file already is.",
             )
         if self.asked:
-            settings = " ".join(f"--set {name}=..." for name in self.asked)
-            width = max(map(len, self.asked))
-            raise MissingFact(
-                "The tensors do not tell everything that decides the function.",
-                evidence={"dialect": f"{self.table.name} ({self.table.file})"},
-                details=[f"{name:<{width}}  {why}" for name, why in self.asked.items()],
-                hint=f"{settings} (in Python, overrides={{...}}) states it.",
-            )
+            raise self._missing()
         values = {name: value for name, (value, _) in self.facts.items()}
         origins = {name: origin for name, (_, origin) in self.facts.items()}
         config = ViTConfig(**values, origins=origins)
-        broken = [text for one in self.table.must if (text := one.broken_by(config))]
-        if broken:
+        if broken := [text for one in self.table.must if (text := one.broken_by(config))]:
             raise NotRepresentable(
                 "The project's own code mistakes tensors like these.",
                 evidence={"dialect": f"{self.table.name} ({self.table.file})"},
@@ -114,6 +106,16 @@ class Gathered:
                 meaning="So nothing tells which function they were trained for.",
             )
         return config
+
+    def _missing(self) -> MissingFact:
+        settings = " ".join(f"--set {name}=..." for name in self.asked)
+        width = max(map(len, self.asked))
+        return MissingFact(
+            "The tensors do not tell everything that decides the function.",
+            evidence={"dialect": f"{self.table.name} ({self.table.file})"},
+            details=[f"{name:<{width}}  {why}" for name, why in self.asked.items()],
+            hint=f"{settings} (in Python, overrides={{...}}) states it.",
+        )
 
 
 def gather_facts(binding: Binding, stated: Facts) -> Gathered:

@@ -184,6 +184,27 @@ def _renamed(tensors: Tensors, old: str, new: str) -> Tensors:
     }
 
 
+def _with_token_as_register(config: ViTConfig) -> ViTConfig | None:
+    """DeiTForImageClassification reads the class token alone: the other one is a register."""
+    unread = config.dist_token and not config.dist_head and not config.num_registers
+    as_one = {"dist_token": False, "num_registers": 1, "register_positions": True}
+    return config.replace(**as_one) if unread else None
+
+
+def _with_register_as_token(config: ViTConfig) -> ViTConfig | None:
+    like_class = config.register_positions or not config.num_prefix_positions
+    one = config.class_token and not config.dist_token and config.num_registers == 1
+    return config.replace(dist_token=True, num_registers=0) if one and like_class else None
+
+
+def _token_as_register(tensors: Tensors, _: ViTConfig) -> Tensors:
+    return _renamed(tensors, "dist_token", "reg_token")
+
+
+def _register_as_token(tensors: Tensors, _: ViTConfig) -> Tensors:
+    return _renamed(tensors, "reg_token", "dist_token")
+
+
 def _with_stored_periods(config: ViTConfig) -> ViTConfig | None:
     computes = config.rope == "dinov3" and not config.rope_periods
     return config.replace(rope_periods=True) if computes else None
@@ -306,6 +327,22 @@ GAUGES: Mapping[str, Gauge] = {
             alters=("norm.weight", "norm.bias"),
             config=_with_norm_before_pooling,
             tensors=_norm_before_pooling,
+            free=True,
+        ),
+        Gauge(
+            name="token-as-register",
+            change="the distillation token, which nothing reads, became a register",
+            alters=("reg_token",),
+            config=_with_token_as_register,
+            tensors=_token_as_register,
+            free=True,
+        ),
+        Gauge(
+            name="register-as-token",
+            change="the one register became a distillation token, which nothing reads",
+            alters=("dist_token",),
+            config=_with_register_as_token,
+            tensors=_register_as_token,
             free=True,
         ),
         Gauge(

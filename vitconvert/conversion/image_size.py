@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 
-from vitconvert.config.vit_config import stem_positions, stem_stride
+from vitconvert.config.stem_sizes import stem_positions, stem_stride
 from vitconvert.conversion.tensor_evidence import TENSORS, USER, Findings, show
 from vitconvert.conversion.window_evidence import read_windows
 

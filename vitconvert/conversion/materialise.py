@@ -1,6 +1,7 @@
 """Carrying out a plan in memory: views where the layouts are the same, copies elsewhere."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import reduce
 from math import prod
 
@@ -40,6 +41,9 @@ def _assemble(assembly: Assembly, plan: Plan, read: Read) -> Tensor:
     if not pieces:
         said: torch.dtype | None = getattr(torch, assembly.dtype) if assembly.dtype else None
         return _filled(assembly, plan, said or _any_dtype(plan, read))
+    if assembly.axes.frames:
+        image = replace(assembly, axes=assembly.axes.one_frame)
+        return _for_frames(_assemble(image, plan, read), assembly.axes)
     if len(pieces) == 1 and not pieces[0].put and not assembly.axes.origins:
         # Kernels must lie in memory as the source project's would, for sums to round alike.
         return _axiswise(pieces[0], assembly.axes, plan, read).reshape(shape).contiguous()
@@ -79,8 +83,32 @@ def _axiswise(piece: Piece, target: Axes, plan: Plan, read: Read) -> Tensor:
 
 def _taken(piece: Piece, plan: Plan, read: Read) -> tuple[Tensor, list[str]]:
     assert piece.source is not None
-    tensor = _axis_by_axis(read(piece.source), piece.axes, plan)
+    tensor = _axis_by_axis(_of_an_image(read(piece.source), piece.axes), piece.axes, plan)
     return _select(tensor, list(piece.axes.names), piece.take)
+
+
+def _of_an_image(tensor: Tensor, axes: Axes) -> Tensor:
+    """The sum over frames, which an image fills alike; rounded once, as timm does it.
+
+    timm 1.0.31, `qwen3_vit.checkpoint_filter_fn_encoder`.
+    """
+    for place, _ in axes.frames:
+        # One after another, because torch's sum of negative zeros is a positive one.
+        whole = reduce(torch.add, tensor.double().unbind(place))
+        tensor = whole.to(tensor.dtype).unsqueeze(place)
+    return tensor
+
+
+def _for_frames(tensor: Tensor, axes: Axes) -> Tensor:
+    """Equal parts for all frames, of which the sum has the bits of the tensor."""
+    for place, count in axes.frames:
+        whole = tensor.double()
+        part = (whole / count).to(tensor.dtype)
+        # The smallest numbers of a dtype have no half: the last part is what the others leave.
+        left = (whole - part.double() * (count - 1)).to(tensor.dtype)
+        last = torch.where(part.double() * count == whole, part, left)
+        tensor = torch.cat([*[part] * (count - 1), last], dim=place)
+    return tensor
 
 
 def _axis_by_axis(tensor: Tensor, axes: Axes, plan: Plan) -> Tensor:

@@ -12,10 +12,11 @@ from typing import NamedTuple
 from vitconvert.config import Config, ViTConfig
 from vitconvert.errors import NotRepresentable, some
 from vitconvert.tables.axes import Axes
-from vitconvert.tables.binding import Binding, Link, links_of
+from vitconvert.tables.binding import Binding
 from vitconvert.tables.canonical import expected_tensors, instances
 from vitconvert.tables.constants import Constant
 from vitconvert.tables.expressions import Part
+from vitconvert.tables.links import Link, links_of
 from vitconvert.tables.table import Table
 
 Step = tuple[str, int]  # an axis, and which step along it

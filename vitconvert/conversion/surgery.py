@@ -7,8 +7,8 @@ from torch import Tensor
 
 from vitconvert.config import ViTConfig
 from vitconvert.config.field_values import parse_field
-from vitconvert.errors import UsageError
-from vitconvert.model import positions
+from vitconvert.errors import UsageError, size_text
+from vitconvert.model import resampling
 from vitconvert.tables.canonical import expected_shapes, first_kernel
 
 Tensors = Mapping[str, Tensor]
@@ -127,7 +127,7 @@ def resize(
     resampled, changed_positions = _resampled_positions(tensors, config, wanted)
     changes = (*changed_kernel, *changed_positions)
     if not changes:  # fixed positions and rotations are computed anew
-        changes = (f"image size {_by(config.image_size)} to {_by(wanted.image_size)}",)
+        changes = (f"image size {size_text(config.image_size)} to {size_text(wanted.image_size)}",)
     return {**tensors, **kernel, **resampled}, wanted, changes
 
 
@@ -143,7 +143,7 @@ def _check_whole_patches(config: ViTConfig) -> None:
     patch = [side * config.stem_stride for side in config.patch_size]
     if any(side % pixels for side, pixels in zip(config.image_size, patch, strict=True)):
         raise UsageError(
-            f"An image of {_by(config.image_size)} is no whole number of patches.",
+            f"An image of {size_text(config.image_size)} is no whole number of patches.",
             evidence={"a patch is": f"{patch[0]}x{patch[1]} pixels"},
             hint="choose an image size of whole patches.",
         )
@@ -161,48 +161,69 @@ def _resized_kernel(
     if found := [obstacle for obstacle, present in obstacles.items() if present]:
         raise UsageError(
             f"The patches of this model cannot be resized: {found[0]}.",
-            evidence={"patches are": _by(config.patch_size), "asked": _by(patch_size)},
+            evidence={"patches are": size_text(config.patch_size), "asked": size_text(patch_size)},
         )
     name = "patch_embed.proj.weight"
-    kernel = positions.resample_patch_kernel(tensors[name], patch_size=patch_size)
+    kernel = resampling.resample_patch_kernel(tensors[name], patch_size=patch_size)
     return {name: kernel}, (
-        f"patches resized from {_by(config.patch_size)} to {_by(patch_size)} pixels",
+        f"patches resized from {size_text(config.patch_size)} to {size_text(patch_size)} pixels",
     )
 
 
 def _resampled_positions(
     tensors: Tensors, config: ViTConfig, wanted: ViTConfig
 ) -> tuple[Tensors, tuple[str, ...]]:
-    grids = {"old_grid": config.grid_size, "new_grid": wanted.grid_size}
-    rules = []
-    resampled = {}
-    if config.learned_positions:
+    """Positions of another grid, and by which rules they were fitted to it, in words."""
+    rules: list[str] = []
+    resampled: dict[str, Tensor] = {}
+    if added := _resampled_added(tensors, config, wanted):
         rules.append(config.position_resampling)
-        resampled["pos_embed"] = positions.resample_positions(
-            tensors["pos_embed"], **grids, prefix=config.num_prefix_positions, rule=rules[-1]
-        )
-    elif wanted.position_grid != config.position_grid:
-        rules.append(config.position_resampling)
-        table = tensors["positions.table"].flatten(1, 2)
-        old_grid = (config.position_grid[0], config.position_grid[1])
-        fitted = positions.resample_positions(
-            table, old_grid=old_grid, new_grid=wanted.grid_size, prefix=0, rule=rules[-1]
-        )
-        resampled["positions.table"] = fitted.reshape(1, *wanted.grid_size, -1)
+        resampled |= added
     if config.decomposed_positions:
         rules.append("linear")
         resampled |= _resampled_offsets(tensors, wanted)
     elif config.block_relative_positions or config.shared_relative_positions:
         rules.append(config.relative_resampling)
-        for name, table in tensors.items():
-            if name.endswith("relative_position_bias_table"):
-                resampled[name] = positions.resample_relative_positions(
-                    table, **grids, rule=rules[-1]
-                )
+        resampled |= _resampled_tables(tensors, config, wanted)
     if rules and config.grid_size != wanted.grid_size:
-        moved = f"from {_by(config.grid_size)} to {_by(wanted.grid_size)} patches"
+        moved = f"from {size_text(config.grid_size)} to {size_text(wanted.grid_size)} patches"
         return resampled, (f"positions resampled {moved} ({', '.join(rules)})",)
     return {}, ()
+
+
+def _resampled_added(tensors: Tensors, config: ViTConfig, wanted: ViTConfig) -> dict[str, Tensor]:
+    """Positions that are added to tokens."""
+    rule = config.position_resampling
+    if config.learned_positions:
+        table = resampling.resample_positions(
+            tensors["pos_embed"],
+            old_grid=config.grid_size,
+            new_grid=wanted.grid_size,
+            prefix=config.num_prefix_positions,
+            rule=rule,
+        )
+        return {"pos_embed": table}
+    if wanted.position_grid == config.position_grid:
+        return {}
+    old_grid = (config.position_grid[0], config.position_grid[1])
+    table = tensors["positions.table"].flatten(1, 2)
+    fitted = resampling.resample_positions(
+        table, old_grid=old_grid, new_grid=wanted.grid_size, prefix=0, rule=rule
+    )
+    return {"positions.table": fitted.reshape(1, *wanted.grid_size, -1)}
+
+
+def _resampled_tables(tensors: Tensors, config: ViTConfig, wanted: ViTConfig) -> dict[str, Tensor]:
+    return {
+        name: resampling.resample_relative_positions(
+            table,
+            old_grid=config.grid_size,
+            new_grid=wanted.grid_size,
+            rule=config.relative_resampling,
+        )
+        for name, table in tensors.items()
+        if name.endswith("relative_position_bias_table")
+    }
 
 
 def _resampled_offsets(tensors: Tensors, wanted: ViTConfig) -> dict[str, Tensor]:
@@ -210,9 +231,5 @@ def _resampled_offsets(tensors: Tensors, wanted: ViTConfig) -> dict[str, Tensor]
     for i in range(wanted.depth):
         for axis, side in zip("hw", wanted.attended_grid(i), strict=True):
             name = f"blocks.{i}.attn.rel_pos_{axis}"
-            resampled[name] = positions.resample_decomposed_positions(tensors[name], side=side)
+            resampled[name] = resampling.resample_decomposed_positions(tensors[name], side=side)
     return resampled
-
-
-def _by(size: Size) -> str:
-    return f"{size[0]}x{size[1]}"

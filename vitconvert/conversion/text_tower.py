@@ -19,8 +19,9 @@ from vitconvert.conversion.project_config import (
     written_config,
 )
 from vitconvert.errors import NotRepresentable, OtherFunction, OtherKind
-from vitconvert.tables.binding import Binding, Shape, bind
+from vitconvert.tables.binding import Binding, bind
 from vitconvert.tables.dialects import text_tables_beside
+from vitconvert.tables.sizes import Shape
 from vitconvert.tables.table import Table
 
 _OPTIONAL = ("head_dim", "end_id", "tokenizer")
@@ -142,13 +143,29 @@ def fit_text(
         NotRepresentable: There is no such text tower, or it would compute another function, or
             both towers do not lead to one space.
     """
+    _check_kind(tower, text, config)
+    plan = plan_writing(tower, text)
+    whole = _whole_config(tower, text, their_config)
+    _check_function(tower, text, plan, whole)
+    counted = ((table, config), (tower, text))
+    numbers = {
+        key: their_word(of, word, getattr(said, word))
+        for of, said in counted
+        for key, word in of.numbers
+    }
+    return TextTarget(table=tower, plan=plan, their_config=whole, numbers=numbers)
+
+
+def _check_kind(tower: Table, text: TextConfig, config: ViTConfig) -> None:
     features = config.num_classes or config.feature_dim
     if text.num_features != features:
         raise OtherKind(f"Texts lead to {text.num_features} features, and images to {features}.")
     if broken := [found for always in tower.only if (found := always.broken_by(text))]:
         raise OtherKind(f"{tower.title} is another: {'; '.join(broken)}.")
-    plan = plan_writing(tower, text)
-    whole = _whole_config(tower, text, their_config)
+
+
+def _check_function(tower: Table, text: TextConfig, plan: Plan, whole: Mapping[str, Any]) -> None:
+    """What would be written is read again: it must mean the same."""
     shapes = {assembly.target: plan.shape(assembly) for assembly in plan.assemblies}
     read_back = derive_text(bind(tower, shapes), whole).function()
     wanted = text.function()
@@ -158,13 +175,6 @@ def fit_text(
         if wanted.get(name) != read_back.get(name)
     ]:
         raise OtherFunction(f"{tower.title} computes another function: {'; '.join(differences)}.")
-    counted = ((table, config), (tower, text))
-    numbers = {
-        key: their_word(of, word, getattr(said, word))
-        for of, said in counted
-        for key, word in of.numbers
-    }
-    return TextTarget(table=tower, plan=plan, their_config=whole, numbers=numbers)
 
 
 def _whole_config(tower: Table, text: TextConfig, image: Mapping[str, Any]) -> dict[str, Any]:

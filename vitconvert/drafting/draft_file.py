@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from vitconvert.containers.whole_file import require_possible, whole_file
+from vitconvert.containers.whole_file import require_place, whole_file
 from vitconvert.drafting.draft_text import MARK
 from vitconvert.errors import OutputExists, UsageError
 
@@ -18,11 +18,7 @@ def check_draft_output(path: Path, *, overwrite: bool) -> None:
     """
     if path.suffix != _SUFFIX:
         raise UsageError(f"The name of a table ends with {_SUFFIX}.", evidence={"output": path})
-    require_possible(path)
-    if not path.parent.is_dir():
-        raise UsageError(
-            "The directory of the output does not exist.", evidence={"directory": path.parent}
-        )
+    require_place(path)
     if not path.exists():
         return
     if not overwrite:

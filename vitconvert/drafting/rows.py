@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from vitconvert.config.vit_config import FIXED_AXES
+from vitconvert.config.axis_sizes import FIXED_AXES
 from vitconvert.drafting.matching import Match
 from vitconvert.drafting.slots import Place
 from vitconvert.drafting.values import Values

@@ -17,7 +17,7 @@ from vitconvert.config import ViTConfig
 from vitconvert.containers import TensorInfo
 from vitconvert.conversion.accounts import Ledger
 from vitconvert.conversion.target import Target
-from vitconvert.errors import printable
+from vitconvert.errors import printable, size_text
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.programs import program_of
 from vitconvert.programs.example import Example, vitconvert_example
@@ -145,8 +145,8 @@ def _model(source: Checkpoint, target: Target, tensors: Mapping[str, TensorInfo]
         ),
         (
             "images",
-            f"{_by(config.image_size)} pixels, {config.in_channels} channels, patches of "
-            f"{_by(config.patch_size)}{' of a stem' if config.stem else ''}",
+            f"{size_text(config.image_size)} pixels, {config.in_channels} channels, patches of "
+            f"{size_text(config.patch_size)}{' of a stem' if config.stem else ''}",
         ),
         ("arithmetic", f"{config.activation}, {config.norm} norms with eps {config.norm_eps:g}"),
         ("pooling", config.pooling),
@@ -173,7 +173,7 @@ def _dtypes(tensors: Mapping[str, TensorInfo]) -> list[str]:
 def _preprocessing(stated: Preprocessing | None) -> str:
     if stated is None:
         return "unknown"
-    size, resized = _by(stated.image_size), _by(stated.resize_size or ())
+    size, resized = size_text(stated.image_size), size_text(stated.resize_size or ())
     steps = {
         "shortest": f"shortest side to {(stated.resize_size or (0,))[0]}",
         "cover": f"covering {resized}",
@@ -256,7 +256,3 @@ def _block(rows: _Rows) -> str:
 def _plain(text: str) -> str:
     """One line that may stand in a code span, or in a table."""
     return printable(re.sub(r"\s+", " ", re.sub(r"[`|<>]", "'", text)))
-
-
-def _by(size: tuple[int, ...]) -> str:
-    return "x".join(map(str, size))

@@ -22,7 +22,7 @@ from vitconvert.export.text_tower import (
     with_tokenizer,
     without_text,
 )
-from vitconvert.export.weights import parse_size, weights_files
+from vitconvert.export.weights import parse_size, weights_files, with_frames
 from vitconvert.export.whole_directory import check_source
 from vitconvert.programs import program_of
 from vitconvert.sources import Located
@@ -163,7 +163,7 @@ def plan_checkpoint(
         altered = {**altered, **dict.fromkeys(checkpoint.merge.touched, "lossy")}
     source = without_text(source) if image_only else with_tokenizer(source)
     target, gauges, passed_over = choose_gauged_target(to, describe(source), allow)
-    source = with_text(source, target)
+    source = with_frames(with_text(source, target), target)
     for gauge in gauges:
         source, altered = _after_gauge(source, altered, gauge)
     plan = compose(_reading_plan(weights.plan, source.config), target.plan)

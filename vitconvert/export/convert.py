@@ -22,7 +22,7 @@ from vitconvert.export.text_tower import (
     with_tokenizer,
     without_text,
 )
-from vitconvert.export.weights import contents_for, parse_size, write_weights
+from vitconvert.export.weights import contents_for, parse_size, with_frames, write_weights
 from vitconvert.export.whole_directory import check_source, whole_directory
 from vitconvert.export.written import RECORD
 from vitconvert.programs import DescribedModel, program_of
@@ -114,7 +114,7 @@ def convert_checkpoint(
     target, gauges, passed_over = choose_gauged_target(to, describe(source), allow)
     if gauges:
         source = gauged(source, gauges)
-    source = with_text(source, target)
+    source = with_frames(with_text(source, target), target)
     contents = contents_for(target, source, allow)
     with (
         whole_directory(output, overwrite=overwrite) as directory,

@@ -1,7 +1,7 @@
 """An output to the Hugging Face Hub, in one commit, after its weights were checked once more."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -138,20 +138,9 @@ def push(
             revision=revision,
             create_pr=create_pr,
         )
-        if not is_commit(done.oid):
-            raise UploadError(
-                "The Hub does not say which commit it has made.",
-                evidence={"expected": "40 hexadecimal digits", "found": shown(done.oid)},
-                hint="look at the repository's page for what has arrived.",
-            )
+        _check_commit(done.oid)
         there = api.list_repo_files(repo, revision=done.pr_revision or done.oid)
-    if left_out := sorted(files.keys() - set(there)):
-        raise UploadError(
-            "The Hub left out files that the .gitignore of the repository names.",
-            evidence={"commit": done.pr_url or done.commit_url},
-            details=left_out,
-            hint="take them out of its .gitignore, and push again.",
-        )
+    _check_arrived(files, there, page=done.pr_url or done.commit_url)
     return Pushed(
         repo=repo,
         url=done.pr_url or done.commit_url,
@@ -159,6 +148,25 @@ def push(
         pull_request=create_pr,
         files=sizes(files),
     )
+
+
+def _check_commit(oid: object) -> None:
+    if not is_commit(oid):
+        raise UploadError(
+            "The Hub does not say which commit it has made.",
+            evidence={"expected": "40 hexadecimal digits", "found": shown(oid)},
+            hint="look at the repository's page for what has arrived.",
+        )
+
+
+def _check_arrived(files: Collection[str], there: Collection[str], *, page: str) -> None:
+    if left_out := sorted(set(files) - set(there)):
+        raise UploadError(
+            "The Hub left out files that the .gitignore of the repository names.",
+            evidence={"commit": page},
+            details=left_out,
+            hint="take them out of its .gitignore, and push again.",
+        )
 
 
 def sizes(files: Mapping[str, Path]) -> dict[str, int]:

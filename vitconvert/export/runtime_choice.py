@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitconvert.checkpoint import Checkpoint
+from vitconvert.containers.whole_file import require_file
 from vitconvert.errors import ConflictingFact, MissingFact, OutputExists, UsageError, nearest
-from vitconvert.export.whole_files import require_file
 from vitconvert.runtimes import RUNTIMES
 from vitconvert.runtimes.graph import OUTPUTS, Shape
 from vitconvert.runtimes.runtime import Runtime

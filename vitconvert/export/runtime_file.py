@@ -13,7 +13,7 @@ import torch
 from vitconvert.checkpoint import Checkpoint, build_model
 from vitconvert.checkpoint.unchanged import unchanged
 from vitconvert.containers import hash_file
-from vitconvert.errors import MissingFact, ParityFailed, VitConvertError, some
+from vitconvert.errors import MissingFact, ParityFailed, VitConvertError, some, what_was_raised
 from vitconvert.export.provenance import source_hashes, source_record
 from vitconvert.export.runtime_choice import RECORD, Wanted
 from vitconvert.export.whole_files import whole_files
@@ -187,7 +187,7 @@ def _verified(trial: _Trial, path: Path, dtype: str, *, photographs: bool = True
     except Exception as error:  # a runtime raises anything
         raise ParityFailed(
             f"{runtime.version} cannot run the file, so nothing is written.",
-            evidence={"raised": f"{type(error).__name__}: {str(error).strip()[:300]}"},
+            evidence={"raised": what_was_raised(error)},
         ) from error
     _require(comparisons, runtime.version)
     if not photographs or trial.photographs is None or prepared is None:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,18 @@ from vitconvert.export.text_tower import text_contents
 from vitconvert.formats import written_formats
 from vitconvert.programs import program_of
 from vitconvert.tables.table import Table
+
+
+def with_frames(source: Checkpoint, target: Target) -> Checkpoint:
+    """The checkpoint with a note on what is written for each frame of a video."""
+    found = {a.target: count for a in target.plan.assemblies for _, count in a.axes.frames}
+    notes = (
+        f"{name} reads {count} frames: each gets an equal part, and the sum has every bit; those "
+        f"of {count} frames that it was the sum of before do not come back"
+        for name, count in found.items()
+    )
+    ledger = replace(source.ledger, notes=(*source.ledger.notes, *notes))
+    return replace(source, ledger=ledger) if found else source
 
 
 def contents_for(

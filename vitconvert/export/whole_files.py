@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from vitconvert.containers.whole_file import require_possible, sync_names
+from vitconvert.containers.whole_file import require_file, sync_names
 from vitconvert.errors import UsageError
 
 
@@ -42,21 +42,6 @@ def whole_files(path: Path) -> Iterator[Path]:
         sync_names(path.parent)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def require_file(path: Path) -> None:
-    """Refuse a path where no file can be.
-
-    Raises:
-        UsageError: It is a directory, its own directory does not exist, or its name is impossible.
-    """
-    require_possible(path)
-    if path.is_dir():
-        raise UsageError("The output is a directory, not a file.", evidence={"output": path})
-    if not path.parent.is_dir():
-        raise UsageError(
-            "The directory of the output does not exist.", evidence={"directory": path.parent}
-        )
 
 
 def _sync(file: Path) -> None:

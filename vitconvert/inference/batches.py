@@ -13,10 +13,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vitconvert.errors import InputMismatch, SourceError, UsageError, VitConvertError
+from vitconvert.errors import InputMismatch, SourceError, UsageError, VitConvertError, size_text
 from vitconvert.model import FastViT, ViT
 from vitconvert.preprocessing import Preprocessing
-from vitconvert.preprocessing.values import size_text
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from vitconvert.containers import write_safetensors
-from vitconvert.containers.whole_file import require_possible, whole_file
+from vitconvert.containers.whole_file import require_place, whole_file
 from vitconvert.errors import OutputExists, UsageError
 from vitconvert.inference.embed import Embedding
 
@@ -21,15 +21,11 @@ def check_output(path: Path, *, overwrite: bool) -> None:
         UsageError: The suffix is unknown, or the directory does not exist.
         OutputExists: The file exists, and `overwrite` is false.
     """
-    require_possible(path)
+    require_place(path)
     if path.suffix not in _WRITERS:
         raise UsageError(
             f"Features cannot be written as {path.suffix or 'a file without suffix'}.",
             evidence={"output": path, "known": ", ".join(_WRITERS)},
-        )
-    if not path.parent.is_dir():
-        raise UsageError(
-            "The directory of the output does not exist.", evidence={"directory": path.parent}
         )
     if path.exists() and not overwrite:
         raise OutputExists(

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitconvert.config import ViTConfig
-from vitconvert.model.positions import INTERPOLATION
+from vitconvert.model.resampling import INTERPOLATION
 
 
 class GridPositions(nn.Module):

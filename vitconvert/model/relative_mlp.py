@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from vitconvert.config import ViTConfig
 from vitconvert.model.layers import linear
-from vitconvert.model.positions import relative_position_bias
+from vitconvert.model.relative_positions import relative_position_bias
 
 
 class RelativeMlp(nn.Module):

@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 
 from torch import Tensor, nn
 
+from vitconvert.config import ViTConfig
 from vitconvert.errors import UsageError
 
 # For each block, a factor for each head, or None.
@@ -31,6 +32,22 @@ def chosen_layers(indices: int | Sequence[int] | None, depth: int) -> list[int]:
             evidence={"asked": list(indices), "blocks": f"0 to {depth - 1}"},
         )
     return sorted({index % depth for index in indices})
+
+
+def check_prunable(config: ViTConfig) -> None:
+    """Raise UsageError if a block without some heads would differ from one that masks them."""
+    obstacles = {
+        "an output projection is missing": not config.attention_proj,
+        "a block has several attentions": config.parallel_branches,
+        "a norm spans all heads": config.attention_norm or config.whole_qk_norm,
+        "the blocks share a table of relative positions": (
+            config.shared_relative_positions or config.shared_relative_mlp
+        ),
+        "the blocks share the rotary embedding's frequencies": config.mixed_rope,
+    }
+    found = [obstacle for obstacle, present in obstacles.items() if present]
+    if found:
+        raise UsageError(f"Heads of this model cannot be pruned: {' and '.join(found)}.")
 
 
 def kept_heads(pruned: Collection[int], num_heads: int) -> list[int]:

@@ -3,8 +3,8 @@
 Dosovitskiy et al., "An Image is Worth 16x16 Words", https://arxiv.org/abs/2010.11929. Operations
 and their order are those of timm 1.0.31 (`VisionTransformer`), so that float32 results on a CPU
 are equal to the last bit. Everything that varies between published ViTs is a field of `ViTConfig`;
-names and shapes of the parameters are those of `weights_map/canonical.toml`. The blocks are in
-`blocks.py`.
+names and shapes of the parameters are those of `weights_map/canonical.toml`. Its parts, in the
+order of the way of an image: `patch_embed.py`, `blocks.py` of `attention.py`, and `heads.py`.
 
 Letters: B images, C channels, N tokens (prefix tokens, then patches row by row), D width,
 H heads, K width of a head.
@@ -14,65 +14,40 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vitconvert.config import ViTConfig
 from vitconvert.errors import ConflictingFact, UsageError
-from vitconvert.model.blocks import Block, OneStepBlock, ParallelBlock, TokenPositions
+from vitconvert.model.attention import TokenPositions
+from vitconvert.model.blocks import Block, OneStepBlock, ParallelBlock
 from vitconvert.model.heads import REDUCTION, AttentionPool, PreLogits, classifier
 from vitconvert.model.initialisation import POSITIONS, initialise
 from vitconvert.model.inputs import check_images
-from vitconvert.model.layers import bare_norm_if, final_norm_of, norm_if, norm_of, unset
+from vitconvert.model.layers import bare_norm_if, final_norm_of, norm_if, unset
 from vitconvert.model.merging import merger_of
+from vitconvert.model.neck import Neck
 from vitconvert.model.own_grid import own_grid_of
-from vitconvert.model.positions import (
+from vitconvert.model.patch_embed import PatchEmbed
+from vitconvert.model.positions import computed_positions
+from vitconvert.model.relative_mlp import RelativeMlp, log_offsets
+from vitconvert.model.relative_positions import (
     RelativePositions,
-    computed_positions,
     relative_position_bias,
     relative_position_index,
 )
-from vitconvert.model.relative_mlp import RelativeMlp, log_offsets
 from vitconvert.model.rope import RotaryEmbedding
-from vitconvert.model.selection import HeadMask, chosen_layers, head_masks, kept_heads
-from vitconvert.model.stem import stem_of
-from vitconvert.model.windows import Neck, WindowedBlock
+from vitconvert.model.selection import (
+    HeadMask,
+    check_prunable,
+    chosen_layers,
+    head_masks,
+    kept_heads,
+)
+from vitconvert.model.windows import WindowedBlock
 
 AnyBlock = Block | OneStepBlock | ParallelBlock
 Intermediates = list[Tensor] | list[tuple[Tensor, Tensor]]
-
-
-class PatchEmbed(nn.Module):
-    """Cuts images, or the feature map of a hybrid's stem, into patches and projects each."""
-
-    def __init__(self, config: ViTConfig) -> None:
-        super().__init__()
-        self.backbone = stem_of(config) if config.stem else None
-        channels = self.backbone.out_channels if self.backbone else config.in_channels
-        pixels = channels * config.patch_size[0] * config.patch_size[1]
-        self.pre_norm = norm_of(pixels, config) if config.patch_pre_norm else None
-        self.proj = nn.Conv2d(
-            channels, config.embed_dim, config.patch_size, config.patch_size, bias=config.patch_bias
-        )
-        self.norm = norm_if(config.patch_norm, config.embed_dim, config)
-        self.centred_pixels = config.centred_pixels
-
-    def forward(self, images: Tensor) -> Tensor:
-        """(B, C, height, width) to (B, patches, D)."""
-        images = 2 * (images - 0.5) if self.centred_pixels else images
-        x = images if self.backbone is None else self.backbone(images)
-        patches: Tensor = self.norm(self._project(x))
-        return patches
-
-    def _project(self, x: Tensor) -> Tensor:
-        if self.pre_norm is None:
-            grid: Tensor = self.proj(x)
-            return grid.flatten(2).transpose(1, 2)
-        # lucidrains' ViT normalises the pixels of each patch, which no convolution can do. Its
-        # pixels are ordered (y x channel), ours (channel y x) like the kernel; the tables convert.
-        patches = F.unfold(x, self.proj.kernel_size, stride=self.proj.stride).transpose(1, 2)
-        return F.linear(self.pre_norm(patches), self.proj.weight.flatten(1), self.proj.bias)
 
 
 class ViT(nn.Module):
@@ -109,24 +84,20 @@ class ViT(nn.Module):
             self.to_empty(device=device)
             initialise(self, "timm")
         # Tables that no checkpoint contains are computed even for a model on "meta".
-        place = None if device.type == "meta" else device
-        if config.computed_positions:
-            table = computed_positions(config).to(device=place, dtype=dtype)
-            self.register_buffer("pos_embed", table[None], persistent=False)
-        if config.relative_positions not in ("none", "decomposed"):
-            made = config.relative_mlp_dim > 0
-            index = relative_position_index(
-                config.grid_size, class_token=config.class_token and not made
-            )
-            self.relative_index = index.to(device=place)
-            if made:
-                offsets = log_offsets(config.grid_size)
-                self.relative_offsets = offsets.to(device=place, dtype=dtype)
+        self._compute_tables(config, None if device.type == "meta" else device, dtype)
 
     def _build(self, config: ViTConfig) -> None:
-        D = config.embed_dim
         self.config = config
         self.grad_checkpointing = False
+        self._add_embedding(config)
+        self.blocks = nn.ModuleList(_block(config, layer) for layer in range(config.depth))
+        self.norm = final_norm_of(config)
+        self.neck = Neck(config) if config.neck_dim else nn.Identity()
+        self.merge = merger_of(config)
+        self._add_head(config)
+
+    def _add_embedding(self, config: ViTConfig) -> None:
+        D = config.embed_dim
         self.patch_embed = PatchEmbed(config)
         self.cls_token = unset(1, D) if config.class_token else None
         self.dist_token = unset(1, D) if config.dist_token else None
@@ -145,17 +116,31 @@ class ViT(nn.Module):
         self.rope = RotaryEmbedding(config) if config.rope != "none" else None
         self.embed_drop = nn.Dropout(config.embed_drop_rate)
         self.norm_pre = norm_if(config.pre_norm, D, config)
-        self.blocks = nn.ModuleList(_block(config, layer) for layer in range(config.depth))
-        self.norm = final_norm_of(config)
-        self.neck = Neck(config) if config.neck_dim else nn.Identity()
-        self.merge = merger_of(config)
+
+    def _add_head(self, config: ViTConfig) -> None:
         self.attn_pool = AttentionPool(config) if config.map_pooling else None
-        self.fc_norm = norm_if(config.fc_norm, D, config)
+        self.fc_norm = norm_if(config.fc_norm, config.embed_dim, config)
         self.bare_fc_norm = bare_norm_if(config.bare_fc_norm, config.feature_dim, config)
         self.pre_logits = PreLogits(config) if config.representation_size else nn.Identity()
         self.head_drop = nn.Dropout(config.drop_rate)
         self.head = classifier(config)
         self.head_dist = classifier(config) if config.dist_head else None
+
+    def _compute_tables(
+        self, config: ViTConfig, place: torch.device | None, dtype: torch.dtype | None
+    ) -> None:
+        if config.computed_positions:
+            table = computed_positions(config).to(device=place, dtype=dtype)
+            self.register_buffer("pos_embed", table[None], persistent=False)
+        if config.relative_positions not in ("none", "decomposed"):
+            made = config.relative_mlp_dim > 0
+            index = relative_position_index(
+                config.grid_size, class_token=config.class_token and not made
+            )
+            self.relative_index = index.to(device=place)
+            if made:
+                offsets = log_offsets(config.grid_size)
+                self.relative_offsets = offsets.to(device=place, dtype=dtype)
 
     def forward(self, images: Tensor, head_mask: HeadMask = None) -> Tensor:
         """Logits, or features without a head.
@@ -300,27 +285,12 @@ class ViT(nn.Module):
             UsageError: There are no such blocks or heads, or a block would keep none.
         """
         chosen_layers(list(heads), len(self.blocks))
-        self._check_prunable()
+        check_prunable(self.config)
         blocks = {layer: cast("Block | OneStepBlock", self.blocks[layer]) for layer in heads}
         for layer, block in blocks.items():
             kept_heads(heads[layer], block.num_heads)  # before any block is changed
         for layer, block in blocks.items():
             block.prune(heads[layer])
-
-    def _check_prunable(self) -> None:
-        """Raise UsageError if a block without some heads would differ from one that masks them."""
-        obstacles = {
-            "an output projection is missing": not self.config.attention_proj,
-            "a block has several attentions": self.config.parallel_branches,
-            "a norm spans all heads": self.config.attention_norm or self.config.whole_qk_norm,
-            "the blocks share a table of relative positions": (
-                self.config.shared_relative_positions or self.config.shared_relative_mlp
-            ),
-            "the blocks share the rotary embedding's frequencies": self.config.mixed_rope,
-        }
-        found = [obstacle for obstacle, present in obstacles.items() if present]
-        if found:
-            raise UsageError(f"Heads of this model cannot be pruned: {' and '.join(found)}.")
 
     def reset_classifier(self, num_classes: int, pooling: str | None = None) -> None:
         """Replace the head by one initialised as `nn.Linear` is, and the pooling if one is given.

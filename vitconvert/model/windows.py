@@ -16,7 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitconvert.config import ViTConfig
-from vitconvert.model.blocks import NO_POSITIONS, Attention, Block, TokenPositions
+from vitconvert.model.attention import NO_POSITIONS, Attention, TokenPositions
+from vitconvert.model.blocks import Block
 
 
 class WindowedAttention(Attention):
@@ -120,29 +121,3 @@ class WindowedBlock(Block):
     def probabilities(self, x: Tensor, positions: TokenPositions) -> Tensor:
         """(B, N, D) to (B, H, N, N)."""
         return self.attn.whole_probabilities(x if self.post else self.norm1(x), positions)
-
-
-class Neck(nn.Sequential):
-    """SAM's neck: a convolution of each patch, one of its neighbours too, a norm after each.
-
-    Its norms have an eps of their own in timm, transformers and segment-anything.
-    """
-
-    def __init__(self, config: ViTConfig) -> None:
-        channels = config.neck_dim
-        super().__init__(
-            nn.Conv2d(config.embed_dim, channels, 1, bias=False),
-            nn.LayerNorm(channels, 1e-6),
-            nn.Conv2d(channels, channels, 3, padding=1, bias=False),
-            nn.LayerNorm(channels, 1e-6),
-        )
-        self.grid = config.grid_size
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, N, D) to (B, N, neck_dim)."""
-        first, first_norm, second, second_norm = self
-        B, _, D = x.shape
-        x = first(x.reshape(B, *self.grid, D).permute(0, 3, 1, 2))
-        x = second(first_norm(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2))
-        tokens: Tensor = second_norm(x.permute(0, 2, 3, 1)).flatten(1, 2)
-        return tokens

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from vitconvert.config import ViTConfig
 from vitconvert.config.field_values import parse_field
 from vitconvert.containers import Container, open_container, write_safetensors
-from vitconvert.containers.whole_file import require_possible
+from vitconvert.containers.whole_file import require_place
 from vitconvert.documents import parse_object
 from vitconvert.errors import CorruptFile, OutputExists, UsageError, VitConvertError
 from vitconvert.parity.golden import MOST_NUMBERS, Drawn, Golden, numbers_of
@@ -40,11 +40,7 @@ def check_golden_output(path: Path, *, overwrite: bool) -> None:
         raise UsageError(
             f"The name of a golden file ends with {SUFFIX}.", evidence={"output": path}
         )
-    require_possible(path)
-    if not path.parent.is_dir():
-        raise UsageError(
-            "The directory of the output does not exist.", evidence={"directory": path.parent}
-        )
+    require_place(path)
     if not path.exists():
         return
     if not overwrite:

@@ -1,7 +1,6 @@
 """Whether two models learn alike: gradients of one loss by the images and by every weight."""
 
 import copy
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,8 +22,6 @@ _ALLOWED = {"float32": 1e-3, "float64": 1e-9}
 # Some gradients are zero but for rounding, such as that of the bias of k, which softmax does not
 # see: they are measured by the others.
 _SMALLEST_SCALE = 1e-3
-
-Gradients = Mapping[str, Tensor]
 
 
 def gradients_of(model: nn.Module, images: Tensor, *, seed: int) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 from vitconvert.checkpoint import Checkpoint
-from vitconvert.errors import UsageError, nearest, some
+from vitconvert.errors import UsageError, nearest, some, what_was_raised
 
 _EXAMPLE = "team.models:build_vit"
 
@@ -70,7 +70,7 @@ def _raised(fact: str, error: Exception) -> UsageError:
     return UsageError(
         fact,
         evidence={
-            "raised": f"{type(error).__name__}: {str(error).strip()[:300]}",
+            "raised": what_was_raised(error),
             "in": f"{Path(frame.filename).name}, line {frame.lineno}",
         },
     )

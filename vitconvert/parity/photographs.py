@@ -16,12 +16,12 @@ from PIL import Image
 from torch import Tensor
 
 from vitconvert.checkpoint import Checkpoint
-from vitconvert.errors import MissingFact, UsageError, VitConvertError, printable
+from vitconvert.errors import MissingFact, UsageError, VitConvertError, printable, what_was_raised
 from vitconvert.parity.comparison import Pairs
 from vitconvert.parity.differences import Comparison, compare_outputs
 from vitconvert.parity.implementations import Implementation
 from vitconvert.parity.trial import run
-from vitconvert.preprocessing.pixels import open_image
+from vitconvert.preprocessing.image_files import open_image
 from vitconvert.programs import program_of
 from vitconvert.programs.agreement import largest
 from vitconvert.programs.isolation import silent_transformers
@@ -252,4 +252,4 @@ def _name_of(file: Path | Image.Image) -> str:
 def _reason(error: Exception) -> str:
     if isinstance(error, VitConvertError):
         return error.evidence.get("raised", error.fact)
-    return printable(f"{type(error).__name__}: {str(error).strip()[:300]}")
+    return printable(what_was_raised(error))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vitconvert.errors import UsageError, some
+from vitconvert.errors import UsageError, some, what_was_raised
 from vitconvert.parity.comparison import DTYPES, Pairs, Part, compare_in
 from vitconvert.parity.implementations import Implementation, Run
 from vitconvert.programs.taps import OUTPUT
@@ -107,7 +107,7 @@ def run(side: Implementation, images: Tensor) -> Run:
         raise UsageError(
             f"{side.name} does not run on images of shape {tuple(images.shape)}.",
             evidence={
-                "raised": f"{type(error).__name__}: {str(error).strip()[:300]}",
+                "raised": what_was_raised(error),
                 "in": f"{frame.name}, line {frame.lineno}",
             },
         ) from error

@@ -1,6 +1,6 @@
 """Proof that a model computes what the checkpoint's own project computes."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -78,12 +78,10 @@ def verify_checkpoint(
             _as_stated(theirs, of_reference(reference)),
         )
         prepared = of_both_checkpoints(checkpoint, against) if photographs else None
-        parts: list[Part] = []
+        shared = in_order([*(set(dtypes) & set(reference.dtypes))] or reference.dtypes)
+        in_each = (compare_in(dtype, *sides, images, tolerance=tolerance) for dtype in shared)
         try:
-            for dtype in in_order([*(set(dtypes) & set(reference.dtypes))] or reference.dtypes):
-                parts.append(compare_in(dtype, *sides, images, tolerance=tolerance))
-                if until_equal and parts[-1].bit_equal:
-                    break
+            parts = list(_until_equal(in_each) if until_equal else in_each)
         except ConfigNotTaken as error:
             return skipped(skipped=error.fact)
         seen = Seen()
@@ -101,6 +99,14 @@ def verify_checkpoint(
         not_tested=(*unseen_of_checkpoints(checkpoint, against, reference), *seen.not_tested),
         tolerance=tolerance,
     )
+
+
+def _until_equal(parts: Iterable[Part]) -> Iterator[Part]:
+    """Results of one dtype after the other, up to the first in which no bit differs."""
+    for part in parts:
+        yield part
+        if part.bit_equal:
+            return
 
 
 def _as_stated(checkpoint: Checkpoint, theirs: Implementation) -> Implementation:

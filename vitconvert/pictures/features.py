@@ -249,7 +249,7 @@ def _read(model: ViT, source: Path | Image.Image, preprocessing: Preprocessing) 
                 "The features are not finite.", evidence={"image": photograph.path or "in memory"}
             )
     except VitConvertError as error:
-        return Unseen(path=None if isinstance(source, Image.Image) else source, error=error)
+        return Unseen.of(source, error)
     lengths = [states[0].float().norm(dim=-1).cpu() for states in stream[1:]]
     return _Read(
         photograph=photograph,

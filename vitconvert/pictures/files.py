@@ -8,7 +8,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from vitconvert.containers.whole_file import require_possible, whole_file
+from vitconvert.containers.whole_file import require_place, whole_file
 from vitconvert.errors import OutputExists, UsageError
 from vitconvert.pictures.chosen import Choice
 from vitconvert.pictures.page import page
@@ -42,11 +42,7 @@ def check_file(path: Path, *, overwrite: bool) -> None:
         UsageError: Nothing can be here, or its directory does not exist.
         OutputExists: Something is here, and `overwrite` is false or it is no file.
     """
-    require_possible(path)
-    if not path.parent.is_dir():
-        raise UsageError(
-            "The directory of the output does not exist.", evidence={"directory": path.parent}
-        )
+    require_place(path)
     if path.is_dir() or (path.exists() and not overwrite):
         raise OutputExists(
             "The output is there already.",

@@ -280,7 +280,7 @@ def _maps(
         photograph, image = read_photograph(source, preprocessing, model.config)
         return attention_of(model, photograph, image, kept)
     except VitConvertError as error:
-        return Unseen(path=None if isinstance(source, Image.Image) else source, error=error)
+        return Unseen.of(source, error)
 
 
 @torch.no_grad()

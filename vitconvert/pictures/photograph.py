@@ -9,12 +9,11 @@ from PIL import Image
 from torch import Tensor
 
 from vitconvert.config import ViTConfig
-from vitconvert.errors import IntegrityError, VitConvertError
+from vitconvert.errors import IntegrityError, VitConvertError, size_text
 from vitconvert.inference.batches import prepare_image
-from vitconvert.preprocessing import Preprocessing, pixels
+from vitconvert.preprocessing import Preprocessing, image_files
 from vitconvert.preprocessing.backends import BACKENDS
 from vitconvert.preprocessing.placement import Placement, placement
-from vitconvert.preprocessing.values import size_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +35,7 @@ class Photograph:
     @property
     def path(self) -> Path | None:
         """None for an open image."""
-        return None if isinstance(self.source, Image.Image) else self.source
+        return _path_of(self.source)
 
     def picture(self) -> Image.Image:
         """All of it in RGB and at its own size, turned as the model saw it.
@@ -48,7 +47,7 @@ class Photograph:
         if isinstance(self.source, Image.Image):
             found = self._converted(self.source)
         else:
-            with pixels.open_image(self.source) as opened:
+            with image_files.open_image(self.source) as opened:
                 found = self._converted(opened)
         if (found.height, found.width) != self.placement.photograph:
             raise IntegrityError(
@@ -60,8 +59,8 @@ class Photograph:
     def _converted(self, image: Image.Image) -> Image.Image:
         steps = self.preprocessing
         backend = BACKENDS[steps.backend]
-        with pixels.memory_for(image, backend, steps.transparency):
-            return pixels.converted(
+        with image_files.memory_for(image, backend, steps.transparency):
+            return image_files.converted(
                 image, channels=3, transparency=steps.transparency, upright=backend.upright
             )
 
@@ -72,6 +71,11 @@ class Unseen:
 
     path: Path | None
     error: VitConvertError
+
+    @classmethod
+    def of(cls, source: Path | Image.Image, error: VitConvertError) -> "Unseen":
+        """Of a file, or an open image."""
+        return cls(path=_path_of(source), error=error)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON types."""
@@ -92,10 +96,10 @@ def read_photograph(
         raise image
     upright = BACKENDS[preprocessing.backend].upright
     if path is None:
-        size = pixels.size_of(source, upright=upright)  # type: ignore[arg-type]
+        size = image_files.size_of(source, upright=upright)  # type: ignore[arg-type]
     else:
-        with pixels.open_image(path) as opened:
-            size = pixels.size_of(opened, upright=upright)
+        with image_files.open_image(path) as opened:
+            size = image_files.size_of(opened, upright=upright)
     grid, whole = config.grid_size, placement(preprocessing, size)
     # Patches leave out what is left over at the bottom and at the right.
     stride = config.stem_stride
@@ -107,3 +111,7 @@ def read_photograph(
         placement=dataclasses.replace(whole, image_size=(covered[0], covered[1])),
     )
     return photograph, image[None]
+
+
+def _path_of(source: Path | Image.Image) -> Path | None:
+    return None if isinstance(source, Image.Image) else source

@@ -48,7 +48,7 @@ class Placement:
 def placement(steps: Steps, photograph: Size) -> Placement:
     """Where the image that these steps make lies in a photograph of this size.
 
-    The size is that of the photograph as the steps turn it: `pixels.size_of`.
+    The size is that of the photograph as the steps turn it: `image_files.size_of`.
 
     Raises:
         InputMismatch, UnsafeFile: The photograph cannot be resized.

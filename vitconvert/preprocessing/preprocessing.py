@@ -6,9 +6,10 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vitconvert.errors import size_text
 from vitconvert.preprocessing import dialect, open_clip, timm, transformers
 from vitconvert.preprocessing.steps import Steps
-from vitconvert.preprocessing.values import Size, size_text
+from vitconvert.preprocessing.values import Size
 
 if TYPE_CHECKING:
     import numpy as np

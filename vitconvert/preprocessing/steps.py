@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from vitconvert.errors import ConflictingFact, MissingFact, NotRepresentable
+from vitconvert.errors import ConflictingFact, MissingFact, NotRepresentable, size_text
 from vitconvert.preprocessing import backends
 from vitconvert.preprocessing.backends import BACKENDS
 from vitconvert.preprocessing.values import (
@@ -13,7 +13,6 @@ from vitconvert.preprocessing.values import (
     height_width,
     numbers,
     short,
-    size_text,
     whole_numbers,
 )
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from vitconvert.errors import ConflictingFact, NotRepresentable
+from vitconvert.errors import ConflictingFact, NotRepresentable, size_text
 from vitconvert.preprocessing.backends import IMAGENET
 from vitconvert.preprocessing.steps import Steps, unit_mean_std
 from vitconvert.preprocessing.values import (
@@ -12,7 +12,6 @@ from vitconvert.preprocessing.values import (
     Size,
     numbers,
     positive,
-    size_text,
     whole_numbers,
 )
 

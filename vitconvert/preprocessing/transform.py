@@ -7,11 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitconvert.errors import InputMismatch
-from vitconvert.preprocessing import pixels
+from vitconvert.errors import InputMismatch, size_text
+from vitconvert.preprocessing import image_files, pixels
 from vitconvert.preprocessing.backends import BACKENDS
 from vitconvert.preprocessing.steps import Steps
-from vitconvert.preprocessing.values import Size, size_text
+from vitconvert.preprocessing.values import Size
 
 _PLAIN_MODES = ("L", "RGB")  # converting them before or after resizing gives the same pixels
 
@@ -30,10 +30,10 @@ def transformed(
     shrunk = fast and _may_be_shrunk(steps)
     with ExitStack() as held:
         if ours := not isinstance(image, Image.Image):
-            image = held.enter_context(pixels.open_image(image))
+            image = held.enter_context(image_files.open_image(image))
         source = _shrunk(image, steps) if ours and shrunk else None
-        held.enter_context(pixels.memory_for(image, backend, steps.transparency))
-        pixels.load(image)
+        held.enter_context(image_files.memory_for(image, backend, steps.transparency))
+        image_files.load(image)
         if shrunk:
             values = _nearly_resized(image, source, steps)
         else:
@@ -106,7 +106,7 @@ def _may_be_shrunk(steps: Steps) -> bool:
 def _shrunk(image: Image.Image, steps: Steps) -> Size:
     """Have a file read smaller, which no resizing shows; the size of the whole image."""
     at_least = pixels.MARGIN * max(steps.resize_size or steps.image_size)
-    return pixels.shrink(image, at_least, upright=BACKENDS[steps.backend].upright)
+    return image_files.shrink(image, at_least, upright=BACKENDS[steps.backend].upright)
 
 
 def _nearly_resized(image: Image.Image, source: Size | None, steps: Steps) -> pixels.Pixels:
@@ -132,7 +132,7 @@ def _nearly_resized(image: Image.Image, source: Size | None, steps: Steps) -> pi
 
 
 def _converted(image: Image.Image, steps: Steps) -> Image.Image:
-    return pixels.converted(
+    return image_files.converted(
         image,
         channels=steps.channels,
         transparency=steps.transparency,

@@ -67,11 +67,6 @@ def short(value: object) -> str:
     return text if len(text) <= _LONGEST_TEXT else f"{text[: _LONGEST_TEXT - 3]}..."
 
 
-def size_text(size: tuple[int, ...]) -> str:
-    """A size for people: 224x320."""
-    return "x".join(map(str, size))
-
-
 def _is_finite(value: object) -> bool:
     if not isinstance(value, int | float) or isinstance(value, bool):
         return False

@@ -1,11 +1,12 @@
 """What becomes a file: a model, with what may stand before and after it, traced by torch."""
 
+import copy
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from vitconvert.errors import ConflictingFact, NotRepresentable
+from vitconvert.errors import ConflictingFact, NotRepresentable, what_was_raised
 from vitconvert.model import ViT
 from vitconvert.preprocessing import Preprocessing
 
@@ -39,7 +40,7 @@ class Graph(nn.Module):
 
     def __init__(self, model: ViT, shape: Shape) -> None:
         super().__init__()
-        self.model, self.shape = model.eval().requires_grad_(False), shape
+        self.model, self.shape = _settled(model.eval().requires_grad_(False)), shape
         self.dtype = model.patch_embed.proj.weight.dtype
         if shape.pixels is not None:
             _check_channels(model, shape.pixels)
@@ -66,6 +67,31 @@ class Graph(nn.Module):
         return torch.zeros(batch, config.in_channels, *config.image_size)
 
 
+class _Computed(nn.Module):
+    """What a module that takes nothing gives, once and for all."""
+
+    result: Tensor
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.register_buffer("result", module(), persistent=False)
+
+    def forward(self) -> Tensor:
+        return self.result
+
+
+def _settled(model: ViT) -> ViT:
+    """The model, whose positions are resized here, and not by a runtime for each batch.
+
+    OpenVINO 2026.4 has no antialiased bicubic interpolation. The caller's model stays as it is.
+    """
+    if model.positions is None:
+        return model
+    settled = copy.copy(model)  # which shares all parts, and the dictionary of them
+    settled._modules = model._modules | {"positions": _Computed(model.positions)}
+    return settled
+
+
 def traced(graph: Graph) -> torch.export.ExportedProgram:
     """The graph as torch exports it, for one batch size or for any.
 
@@ -80,7 +106,7 @@ def traced(graph: Graph) -> torch.export.ExportedProgram:
     except Exception as error:  # exporters raise anything
         raise NotRepresentable(
             "torch cannot export this model.",
-            evidence={"raised": f"{type(error).__name__}: {str(error).strip()[:300]}"},
+            evidence={"raised": what_was_raised(error)},
             hint="--batch-size N fixes the batch size, which may help.",
         ) from error
     for node in program.graph.nodes:  # which files and lines of this machine made it

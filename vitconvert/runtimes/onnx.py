@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitconvert.errors import NotRepresentable, UsageError
+from vitconvert.errors import NotRepresentable, UsageError, what_was_raised
 from vitconvert.machine import busy
 from vitconvert.runtimes.runtime import Run, Runtime
 
@@ -56,7 +56,7 @@ class OnnxRuntime(Runtime):
         except Exception as error:  # exporters raise anything
             raise NotRepresentable(
                 "torch cannot write this model as ONNX.",
-                evidence={"raised": f"{type(error).__name__}: {str(error).strip()[:300]}"},
+                evidence={"raised": what_was_raised(error)},
             ) from error
         assert exported is not None
         _name_the_batch(exported.model.graph)

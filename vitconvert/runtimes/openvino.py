@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitconvert.errors import NotRepresentable
+from vitconvert.errors import NotRepresentable, what_was_raised
 from vitconvert.runtimes.runtime import Run, Runtime
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class OpenVino(Runtime):
         except Exception as error:  # its converter raises anything
             raise NotRepresentable(
                 "OpenVINO cannot convert this model.",
-                evidence={"raised": f"{type(error).__name__}: {str(error).strip()[:300]}"},
+                evidence={"raised": what_was_raised(error)},
             ) from error
         # The converter forgets the sizes that are no batch size.
         model.reshape([_size(side) for side in _input_shape(program)])

@@ -5,7 +5,7 @@ import glob
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -64,11 +64,7 @@ def make_plan(
     if not units:
         raise SourceError("There are no images.", evidence={"sources": some(sources.given)})
     old = list(before.units) if before else []
-    total = len(old) + len(units)
-    named = [
-        dataclasses.replace(unit, part=f"part-{unit.number:06d}-of-{total:06d}.parquet")
-        for unit in units
-    ]
+    named = _named(units, of=len(old) + len(units))
     lists = before.lists if before else 0
     with folder.writing(list_name(lists)) as file:
         for unit in named:
@@ -83,10 +79,23 @@ def make_plan(
         lists=lists + 1,
         units=[*old, *named],
     )
+    _write_plan(folder, plan)
+    return plan
+
+
+def _named(units: Iterable[Unit], of: int) -> list[Unit]:
+    """Units with the names of their shards, which say how many there are."""
+    return [
+        dataclasses.replace(unit, part=f"part-{unit.number:06d}-of-{of:06d}.parquet")
+        for unit in units
+    ]
+
+
+def _write_plan(folder: Folder, plan: Plan) -> None:
+    """Write all but the units, which lists of their own have; what is here is a plan from now."""
     stated = {field.name: getattr(plan, field.name) for field in dataclasses.fields(plan)}
     del stated["units"]
     write_json(folder, PLAN, {"version": VERSION, **stated})
-    return plan
 
 
 class _Making:

@@ -1,35 +1,74 @@
 """Which files of a repository to read, from their names alone."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
 from vitconvert.containers import weights_among
 from vitconvert.errors import SourceError, nearest
-from vitconvert.formats import FOREIGN_SUFFIXES, JOINED, in_words, suffixes
+from vitconvert.formats import (
+    FOREIGN_SUFFIXES,
+    JOINED,
+    file_of_process,
+    in_words,
+    is_part,
+    of_directory,
+    suffixes,
+)
 from vitconvert.sources.located import COMPANIONS, TOKENIZERS
 
 
-def choose_weights(repo: str, names: Collection[str]) -> str:
-    """The file of weights, or the index of its shards, among a repository's files.
+def choose_weights(repo: str, names: Collection[str], folder: str = "") -> str:
+    """The file of weights, or what stands for all of them, among a repository's files.
+
+    Args:
+        repo: The repository, for messages.
+        names: Its files.
+        folder: The one to look in, with a slash at its end.
 
     Raises:
         SourceError: There is none, or several could be meant.
     """
-    found = weights_among({name for name in names if "/" not in name})
+    here = _inside(folder, names)
+    found = [name for name in weights_among(here) if not is_part(name)]
     if len(found) == 1:
-        return found[0]
+        return folder + found[0]
+    if form := of_directory(here):
+        return folder + form.standard[0]
     if found:
         raise SourceError(
-            f"{repo} holds {len(found)} files of weights.",
+            f"{repo} holds {len(found)} files of weights{f' in {folder}' if folder else ''}.",
             details=found,
-            hint=f"choose one: hf:{repo}/{found[0]}",
+            hint=f"choose one: hf:{repo}/{folder}{found[0]}",
         )
     raise _no_weights(repo, names)
 
 
+def _inside(folder: str, names: Collection[str]) -> set[str]:
+    """The files of a folder itself."""
+    below = (name.removeprefix(folder) for name in names if name.startswith(folder))
+    return {name for name in below if "/" not in name}
+
+
+def parts(weights: str, names: Collection[str]) -> list[str]:
+    """What belongs to a checkpoint that is a whole directory, besides the file to open."""
+    folder, slash, name = weights.rpartition("/")
+    folder += slash
+    here = _inside(folder, names)
+    if file_of_process(name):
+        return sorted(folder + other for other in here - {name} if file_of_process(other))
+    form = of_directory(here)
+    if form is None or weights != folder + form.standard[0]:
+        return []
+    return sorted(
+        name
+        for name in names
+        if name.startswith(folder) and name != weights and form.parts(name.removeprefix(folder))
+    )
+
+
 def _no_weights(repo: str, names: Collection[str]) -> SourceError:
-    if nested := sorted(name for name in names if name.endswith(suffixes())):
+    if nested := sorted(_places(names)):
         return SourceError(
             f"{repo} holds weights only in folders.",
             details=nested,
@@ -40,6 +79,17 @@ def _no_weights(repo: str, names: Collection[str]) -> SourceError:
         details=sorted(name for name in names if name.endswith(FOREIGN_SUFFIXES)),
         hint=f"{in_words()} are read.",
     )
+
+
+def _places(names: Collection[str]) -> Iterator[str]:
+    """Files of weights, and folders that are a checkpoint as a whole."""
+    for folder in {name[: name.rfind("/") + 1] for name in names}:
+        here = _inside(folder, names)
+        if folder and of_directory(here):
+            yield folder.rstrip("/")
+        else:
+            known = (name for name in here if name.endswith(suffixes()) and not is_part(name))
+            yield from (folder + name for name in known)
 
 
 def require(repo: str, name: str, names: Collection[str]) -> str:

@@ -15,9 +15,9 @@ from urllib.parse import quote
 from vitconvert.containers.hashing import hash_file
 from vitconvert.documents import MOST_BYTES, read_object
 from vitconvert.errors import CorruptFile, OfflineError, SourceError, UsageError
-from vitconvert.formats import INDEX
+from vitconvert.formats import INDEX, file_of_process
 from vitconvert.sources.answers import Listing, Published, read_listing
-from vitconvert.sources.choosing import choose_weights, companions, require, tokenizer
+from vitconvert.sources.choosing import choose_weights, companions, parts, require, tokenizer
 from vitconvert.sources.hub_cache import RepoCache, require_revision
 from vitconvert.sources.hub_errors import answered, broken, explained
 from vitconvert.sources.hub_ranges import WORTHWHILE, Asked, NoRanges, fetch_part, kept_part
@@ -125,9 +125,11 @@ def _from_hub(client: _Client, file: str | None, part: Asked) -> _Files:
     snapshot = _Snapshot(commit=listing.commit, hashes=hashes)
     sharded = names[0].endswith(INDEX)
     files = _download(client, listing, names if sharded else names[1:])
-    shards = names[:1]
     if sharded:
         shards = _shards(client.repo, names[0], files[names[0]], listing.files)
+    else:
+        # Of a directory the file to open comes last: where it is here, all of it is.
+        shards = [names[0], *parts(names[0], listing.files)]
     if found := _part(client, listing, names[0], shards, files, part):
         path, fetched = found
         paths = {**files, names[0]: path}
@@ -153,6 +155,7 @@ def _part(
     sizes = [wanted.size for wanted in of_shards.values()]
     total = sum(size or 0 for size in sizes)
     known = None not in sizes and all(name.endswith(".safetensors") for name in shards)
+    known &= not file_of_process(PurePosixPath(weights).name)  # of a tensor each has a part only
     if not known or (total < WORTHWHILE and not part.headers_only):
         return None
     config, store = _config_among(files), cache.parts(listing.commit)
@@ -217,7 +220,11 @@ def _whole(repo: str, answer: "Response") -> bytes:
 
 
 def _wanted(repo: str, file: str | None, names: Collection[str]) -> list[str]:
-    weights = require(repo, file, names) if file else choose_weights(repo, names)
+    folder = f"{file.rstrip('/')}/" if file else ""
+    if file and not any(name.startswith(folder) for name in names):
+        weights = require(repo, file, names)
+    else:
+        weights = choose_weights(repo, names, folder)
     return [weights, *companions(weights, names)]
 
 
@@ -321,6 +328,7 @@ def _from_cache(client: _Client, file: str | None, part: Asked, missing: Offline
         names = _wanted(client.repo, file, hashes)
         if names[0].endswith(INDEX):
             names += _shards(client.repo, names[0], files[names[0]], hashes)
+        names += parts(names[0], hashes)
     except SourceError as error:
         if found := _part_from_cache(client, file, part, snapshot, files):
             return found

@@ -33,9 +33,9 @@ def locate(
 
     Args:
         reference: A path, `local-dir:PATH`, `timm:NAME[.TAG]`, `hf-hub:ORG/REPO[@REV][/FILE]`
-            (also `hf:`, `hf://` or nothing before it), `google:NAME`, `torchvision:NAME`,
-            `dino:NAME` or an https address. What exists on disk is a path before all else. Files
-            that have been located stay as they are.
+            (also `hf:`, `hf://` or nothing before it; FILE may be a folder), `google:NAME`,
+            `torchvision:NAME`, `dino:NAME` or an https address. What exists on disk is a path
+            before all else. Files that have been located stay as they are.
         revision: Branch, tag or commit of a Hub repository.
         token: For private and gated repositories; by default the one of `hf auth login`.
         cache_dir: Where downloads are kept; by default the Hub's own cache, and

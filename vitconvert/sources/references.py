@@ -1,7 +1,7 @@
 """The language of references: text to one of five frozen kinds, without touching the network.
 
     reference = path | "local-dir:" path | "timm:" NAME ["." TAG] | hub | named | "https://" ...
-    hub       = ["hf-hub:" | "hf:" | "hf://"] ORG "/" REPO ["@" REVISION] ["/" FILE]
+    hub       = ["hf-hub:" | "hf:" | "hf://"] ORG "/" REPO ["@" REVISION] ["/" (FILE | FOLDER)]
     named     = COLLECTION ":" NAME                    the collections of weights_map/downloads.toml
 
 The prefixes are those of timm (`hf-hub:`, `local-dir:`) and of huggingface_hub (`hf://`). A web
@@ -54,7 +54,7 @@ class TimmName:
 
 @dataclass(frozen=True, kw_only=True)
 class HubRepo:
-    """A repository of the Hugging Face Hub, or one file of it."""
+    """A repository of the Hugging Face Hub, or one file or folder of it."""
 
     repo: str
     revision: str | None

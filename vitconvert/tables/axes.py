@@ -3,7 +3,8 @@
     axes = dim*                          separated by blanks
     dim  = name | number | number "+" name | "(" name* ")"
 
-A number is a dimension of exactly that size which carries nothing, mostly 1. `2+position` is two
+A number is a dimension of exactly that size which carries nothing, mostly 1; a larger one counts
+frames of a video, of which an image fills each. `2+position` is two
 rows longer than the axis: they come first, and carry nothing. The order of names
 inside parentheses is from the slowest to the fastest, as in einops. Two layouts of one tensor
 name the same axes, and the permutation between them follows.
@@ -54,6 +55,16 @@ class Axes:
     def fixed(self) -> tuple[tuple[int, int], ...]:
         """Dimensions that are numbers: the place of each, and the number."""
         return tuple((place, dim.number) for place, dim in enumerate(self.dims) if not dim.axes)
+
+    @functools.cached_property
+    def frames(self) -> tuple[tuple[int, int], ...]:
+        """Dimensions that count frames: the place of each, and how many."""
+        return tuple((place, number) for place, number in self.fixed if number > 1)
+
+    @functools.cached_property
+    def one_frame(self) -> "Axes":
+        """The layout for an image alone."""
+        return Axes(tuple(dim if dim.axes else replace(dim, number=1) for dim in self.dims))
 
     @functools.cached_property
     def origins(self) -> tuple[tuple[str, int], ...]:

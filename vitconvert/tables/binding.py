@@ -1,106 +1,23 @@
 """Applies a table to a checkpoint's header: which of their tensors make up which of ours."""
 
 import functools
-import math
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 
-from vitconvert.config.vit_config import FIXED_AXES
+from vitconvert.config.axis_sizes import FIXED_AXES
 from vitconvert.tables.axes import Axes, Dim
-from vitconvert.tables.canonical import CanonicalTensor, Instance, instance, instantiate
+from vitconvert.tables.canonical import instance, instantiate
 from vitconvert.tables.constants import Constant
 from vitconvert.tables.expressions import Alternative, Part
+from vitconvert.tables.links import Link, links_of
 from vitconvert.tables.rows import Row
+from vitconvert.tables.sizes import Equation, Shape, Sizes, solve
 from vitconvert.tables.table import Table
 from vitconvert.tables.templates import MOST_STEPS, Index, numbers_of, skeleton_of
 
-
-class Equation(NamedTuple):
-    """A tensor of this shape is laid out like this."""
-
-    axes: Axes
-    shape: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """What a file's shapes say about its axes."""
-
-    known: Mapping[str, int]
-    products: Mapping[frozenset[str], int]  # axes of which only the product is known
-    _found: dict[tuple[str, ...], int] = field(default_factory=dict, repr=False, compare=False)
-
-    def shape(self, axes: Axes) -> tuple[int, ...]:
-        """The shape of a tensor of this layout; a size is 0 where nothing tells it."""
-        return tuple(map(self._size, axes.dims))
-
-    def _size(self, dim: Dim) -> int:
-        if dim.axes not in self._found:
-            self._found[dim.axes] = self._product(dim.axes)
-        return dim.before + dim.number * self._found[dim.axes]
-
-    def _product(self, axes: tuple[str, ...]) -> int:
-        unknown = frozenset(axes).difference(self.known)
-        known = math.prod(self.known[axis] for axis in axes if axis in self.known)
-        return known * (self.products.get(unknown, 0) if unknown else 1)
-
-
-def solve(equations: Iterable[Equation], given: Mapping[str, int]) -> Sizes:
-    """Find the sizes that most tensors agree on.
-
-    A vote, so that one misshapen tensor is reported instead of all the others. What is settled
-    divides the dimensions that hold several axes, until nothing new comes of it.
-    """
-    # Blocks are alike, so most dimensions of one size are there many times.
-    dims = Counter(
-        (dim.axes, max(size - dim.before, 0))
-        for equation in equations
-        for dim, size in zip(equation.axes.dims, equation.shape, strict=True)
-    )
-    known = dict(given)
-    while True:
-        winners = _vote(dims, known)
-        found = {axis: size for axes, size in winners.items() if len(axes) == 1 for axis in axes}
-        if not found:
-            return Sizes(known, winners)
-        known |= found
-
-
-def _vote(
-    dims: Mapping[tuple[tuple[str, ...], int], int], known: Mapping[str, int]
-) -> dict[frozenset[str], int]:
-    """The most frequent size of each group of axes that share a dimension and are not known."""
-    ballots: dict[frozenset[str], Counter[int]] = defaultdict(Counter)
-    for (axes, size), count in dims.items():
-        unknown = frozenset(axes).difference(known)
-        factor = math.prod(known[axis] for axis in axes if axis in known)
-        if unknown and factor and size % factor == 0:
-            ballots[unknown][size // factor] += count
-    return {axes: ballot.most_common(1)[0][0] for axes, ballot in ballots.items()}
-
-
-Shape = tuple[int, ...]
-
 NO_ELEMENTS = "has no elements"
 """Why a tensor is ignored that no row, no [ignore] and no [empty] of its table explains."""
-
-
-class Link(NamedTuple):
-    """One of their tensors (or one step of it) is one of ours (or one step of it).
-
-    There are hundreds, and a frozen dataclass takes five times as long to make.
-    """
-
-    ours: str
-    tensor: CanonicalTensor
-    indices: Mapping[str, int]
-    our_axes: Axes
-    our_step: int | None  # along the first axis of ours, where a row joins several of theirs
-    theirs: str | None  # None: they leave this step out because it is zero
-    their_axes: Axes
-    their_step: tuple[str, int] | None  # along an axis of theirs, where a row selects
 
 
 @dataclass(frozen=True)
@@ -217,42 +134,6 @@ def links_alone(table: Table, shapes: Mapping[str, Shape]) -> dict[str, tuple[Li
     return {key: tuple(links.values()) for key, links in found.items()}
 
 
-def links_of(
-    alternative: Alternative, one: Instance, keys: Mapping[int, str], steps: int = 0
-) -> Iterator[Link]:
-    """The links of one tensor of ours, spelled by `keys`: item number -> their key.
-
-    `steps` is the length of their axis where a row takes the rest of it.
-    """
-    ours = one.axes
-    default = ours.step if alternative.joined else ours
-    for number, item in enumerate(alternative.items):
-        part = item if isinstance(item, Part) else None
-        link = Link(
-            ours=one.name,
-            tensor=one.tensor,
-            indices=one.indices,
-            our_axes=ours,
-            our_step=number if alternative.joined else None,
-            theirs=keys.get(number) if part else None,
-            their_axes=instantiate(part.axes, one.indices) if part and part.axes else default,
-            their_step=_selected(part, one.indices),
-        )
-        if not (rest := alternative.rest) or not link.their_step:
-            yield link
-            continue
-        for number, theirs in enumerate(range(link.their_step[1], steps)):
-            yield link._replace(our_step=number, their_step=(rest.axis, theirs))
-
-
-def _selected(part: Part | None, indices: Mapping[str, int]) -> tuple[str, int] | None:
-    if not part or not part.selection:
-        return None
-    step = part.selection.step
-    number = step.write(indices[step.name]) if isinstance(step, Index) else step
-    return part.selection.axis, number
-
-
 def _places(table: Table, skeletons: Set[str]) -> Mapping[str, Sequence[_Place]]:
     """Where keys stand in a table, by skeleton: those that differ in numbers alone stand alike."""
     found: dict[str, list[_Place]] = defaultdict(list)
@@ -275,42 +156,47 @@ class _Binder:
         self.skeletons = {key: skeleton_of(key) for key in shapes}
         self.places = _places(table, set(self.skeletons.values()))
         self.spellings: _Spellings = defaultdict(dict)
+        self.ignored: dict[str, str] = {}
+        self.unexplained: list[str] = []
+        self.misfits: dict[str, str] = {}
         self.doubled: dict[str, tuple[str, ...]] = {}
         self.partial: dict[str, tuple[str, ...]] = {}
 
     def binding(self) -> Binding:
-        unexplained, misfits, ignored = [], {}, {}
         for key in self.shapes:
-            if empty := self.empty_axes(key):
-                ignored[key] = f"the project keeps an empty {empty} here"
-                continue
-            matched = self.match(key)
-            fitting = [(p, indices) for p, indices in matched if p.has_rank(self.shapes[key])]
-            for place, indices in fitting:
-                self.spell(place, indices, key)
-            if fitting:
-                continue
-            if reason := self.reason_to_ignore(key):
-                ignored[key] = reason
-            elif 0 in self.shapes[key]:
-                ignored[key] = NO_ELEMENTS
-            elif matched:
-                misfits[key] = matched[0][0].row.text
-            else:
-                unexplained.append(key)
+            self.explain(key)
         links = dict(self.links())
-        sizes = solve(self.equations(links), FIXED_AXES)
         return Binding(
             table=self.table,
             links=links,
-            ignored=ignored,
-            unexplained=tuple(unexplained),
-            misfits=misfits,
+            ignored=self.ignored,
+            unexplained=tuple(self.unexplained),
+            misfits=self.misfits,
             doubled=self.doubled,
             partial=self.partial,
             shapes=self.shapes,
-            sizes=sizes,
+            sizes=solve(self.equations(links), FIXED_AXES),
         )
+
+    def explain(self, key: str) -> None:
+        """Note of which tensors of ours a key is a part, or why of none."""
+        if empty := self.empty_axes(key):
+            self.ignored[key] = f"the project keeps an empty {empty} here"
+            return
+        matched = self.match(key)
+        fitting = [(p, indices) for p, indices in matched if p.has_rank(self.shapes[key])]
+        for place, indices in fitting:
+            self.spell(place, indices, key)
+        if fitting:
+            return
+        if reason := self.reason_to_ignore(key):
+            self.ignored[key] = reason
+        elif 0 in self.shapes[key]:
+            self.ignored[key] = NO_ELEMENTS
+        elif matched:
+            self.misfits[key] = matched[0][0].row.text
+        else:
+            self.unexplained.append(key)
 
     def match(self, key: str) -> list[tuple[_Place, dict[str, int]]]:
         skeleton, numbers = self.skeletons[key], numbers_of(key)

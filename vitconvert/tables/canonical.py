@@ -63,9 +63,13 @@ def instantiate(axes: Axes, indices: Mapping[str, int]) -> Axes:
 _SECTIONS: Mapping[Kind, str] = {ViTConfig: "tensors", TextConfig: "text"}
 
 
-@functools.cache
 def canonical_tensors(of: Kind = ViTConfig) -> Mapping[str, CanonicalTensor]:
     """All canonical tensors of a kind of tower, by the text of their name."""
+    return _tensors(of)
+
+
+@functools.cache  # of its own: to it, a default that is written out is another call
+def _tensors(of: Kind) -> Mapping[str, CanonicalTensor]:
     text = (tables_dir() / "canonical.toml").read_text(encoding="utf-8")
     rows = LazyToml(text)[_SECTIONS[of]]
     return {

@@ -5,12 +5,12 @@ import functools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from vitconvert.config import Config, Kind
-from vitconvert.errors import TableError
 from vitconvert.tables.conditions import Conditional, parse_conditional
 from vitconvert.tables.predicates import config_words
+from vitconvert.tables.section_reader import SectionReader
 from vitconvert.toml_files import LazyToml, tables_dir
 
 _OF_RATIO = {"times", "over", "multiple", "whole"}
@@ -79,30 +79,13 @@ class ConfigFile:
             yield field, tuple(within + path for path in paths)
 
 
-class Reader(Protocol):
-    """What reads a table, and knows its place in every message."""
-
-    @property
-    def describes(self) -> Kind:
-        """Whose fields the table speaks of."""
-
-    def error(self, place: str, problem: object) -> TableError:
-        """A mistake in the table."""
-
-    def field(self, place: str, field: str, value: object) -> Any:
-        """The value of a field of the configuration."""
-
-    def check_field(self, place: str, field: str) -> None:
-        """Raise TableError if there is no such field."""
-
-
-def read_config_file(section: Mapping[str, Any], reader: Reader) -> ConfigFile:
+def read_config_file(section: Mapping[str, Any], reader: SectionReader) -> ConfigFile:
     """Parse `[config_json]`.
 
     Raises:
         TableError: With the place and what is wrong there.
     """
-    return _SectionReader(section, reader).config_file()
+    return _ConfigSection(section, reader).config_file()
 
 
 @functools.cache
@@ -111,10 +94,10 @@ def translations() -> Mapping[str, Mapping[str, Any]]:
     return LazyToml((tables_dir() / "translations.toml").read_text(encoding="utf-8"))
 
 
-class _SectionReader:
+class _ConfigSection:
     """One method for each kind of subsection."""
 
-    def __init__(self, section: Mapping[str, Any], reader: Reader) -> None:
+    def __init__(self, section: Mapping[str, Any], reader: SectionReader) -> None:
         self.section = section
         self.reader = reader
 
@@ -204,9 +187,11 @@ class _SectionReader:
 
 
 def _parse_written(value: Any, of: Kind) -> Any:
-    """A constant, `{ word = ... }` or `{ makes = ... }`."""
+    """A constant, `{ word = ... }`, `{ makes = ... }` or `{ list = [] }`."""
     if not isinstance(value, dict):
         return value
+    if value == {"list": []}:  # by itself, it takes a line away
+        return []
     more: dict[str, Any] = dict(value)
     word, size = more.pop("word", None), more.pop("makes", None)
     if isinstance(word, str) and size is None and not more:

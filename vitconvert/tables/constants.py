@@ -7,7 +7,7 @@ constant = number+ ":" axes          one number for each step along the first ax
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from vitconvert.config.vit_config import FIXED_AXES
+from vitconvert.config.axis_sizes import FIXED_AXES
 from vitconvert.tables.axes import Axes, parse_axes
 from vitconvert.tables.canonical import canonical_tensors
 

@@ -28,9 +28,18 @@ _CHAIN = re.compile(r"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){32}")
 TEXT = "text/"  # the folder of the tables of text towers
 
 
-@functools.cache
 def builtin_texts(folder: str = "") -> Mapping[str, str]:
     """The text of every table of `weights_map/`, or of a folder in it, by name, sorted."""
+    return _texts(folder)
+
+
+def builtin_sections(name: str, folder: str = "") -> Sections:
+    """The sections of a table of `weights_map/`, each parsed when it is first asked for."""
+    return _sections(name, folder)
+
+
+@functools.cache  # of its own: to it, a default that is written out is another call
+def _texts(folder: str) -> Mapping[str, str]:
     place = tables_dir() / folder
     files = {stem_of(f): f for f in place.iterdir() if f.name.endswith(".toml")}
     names = sorted(files.keys() - set(_OTHERS))
@@ -38,8 +47,7 @@ def builtin_texts(folder: str = "") -> Mapping[str, str]:
 
 
 @functools.cache
-def builtin_sections(name: str, folder: str = "") -> Sections:
-    """The sections of a table of `weights_map/`, each parsed when it is first asked for."""
+def _sections(name: str, folder: str) -> Sections:
     sections = LazyToml(builtin_texts(folder)[name])
     return _on_top_of_parent(name, builtin_label(folder + name), sections, folder)
 

@@ -3,9 +3,9 @@
 from collections.abc import Collection, Iterator, Mapping
 
 from vitconvert.errors import MissingFact, TensorMismatch, VitConvertError, some
-from vitconvert.tables.binding import Shape
 from vitconvert.tables.detection import Recognised, common_prefix
 from vitconvert.tables.parts import WHOLE, Header, Part, Tower, sections
+from vitconvert.tables.sizes import Shape
 
 
 def with_own_head(header: Header, tower: Tower) -> Part | None:

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vitconvert.errors import NotRepresentable
-from vitconvert.tables.binding import Shape
 from vitconvert.tables.detection import Recognised, fitting, identifies, recognise
 from vitconvert.tables.others import look_alike, quantised_by
+from vitconvert.tables.sizes import Shape
 from vitconvert.tables.table import Table
 from vitconvert.toml_files import LazyToml, tables_dir
 

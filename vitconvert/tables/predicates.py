@@ -238,7 +238,7 @@ def _kinds() -> Mapping[str, str]:
 def _kinds_of(of: Kind) -> Mapping[str, str]:
     """What every field and property is."""
     types = {f.name: f.type for f in dataclasses.fields(of) if f.name != "origins"}
-    for name, found in vars(of).items():
+    for name, found in (item for kind in of.__mro__ for item in vars(kind).items()):
         if isinstance(found, property) and found.fget:
             types[name] = found.fget.__annotations__["return"]
     return {name: _KINDS.get(kind, "several numbers") for name, kind in types.items()}

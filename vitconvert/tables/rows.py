@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from vitconvert.config.vit_config import FIXED_AXES
+from vitconvert.config.axis_sizes import FIXED_AXES
 from vitconvert.tables.axes import Axes, Dim
 from vitconvert.tables.canonical import CanonicalTensor
 from vitconvert.tables.expressions import Alternative, Part, Selection, Zeros, parse_expression
@@ -151,8 +151,8 @@ def _of_axes(ours: set[str], part: Part) -> Iterator[str]:
     theirs = set(part.axes.names) - ({part.selection.axis} if part.selection else set())
     if theirs != ours:
         yield f"the axes of {part.key} are {_some(theirs)}; ours are {_some(ours)}"
-    if any(dim.number != 1 for dim in part.axes.dims):
-        yield f"the axes of {part.key} hold a number other than 1, which would carry something"
+    if any(dim.number.bit_count() != 1 for dim in part.axes.dims):
+        yield f"the axes of {part.key} hold a number that is no power of two, which rounds parts"
 
 
 def _of_selection(selection: Selection, axes: Axes) -> Iterator[str]:

@@ -8,7 +8,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vitconvert.api import Source
+    from vitconvert.api.loading import Source
     from vitconvert.parity.report import ParityReport
     from vitconvert.testing.assertion import Tolerance
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from vitconvert.containers.container import ITEM_SIZE, Container, Stretch, TensorInfo, row_major
 from vitconvert.containers.gguf.layout import (
@@ -25,6 +25,7 @@ from vitconvert.containers.gguf.layout import (
     VERSIONS,
 )
 from vitconvert.containers.mapped_file import MappedFile, checked_shape
+from vitconvert.containers.sequential_reader import SequentialReader
 from vitconvert.errors import CorruptFile
 
 _MOST_VALUES = 2_000_000  # of metadata: the largest vocabularies have a quarter of it
@@ -120,28 +121,26 @@ def _nested(metadata: Mapping[str, Any]) -> dict[str, Any]:
     return nested
 
 
-class _Reader:
+class _Reader(SequentialReader):
     """Reads a header from its beginning on."""
 
-    def __init__(self, path: Path, file: BinaryIO, size: int) -> None:
-        self._path, self._file, self._size = path, file, size
-        self._values = 0
+    too_short = "The file ends within its header."
 
     def metadata(self) -> tuple[int, dict[str, Any]]:
         """How many tensors there are, and what is said besides; long arrays are only named."""
-        magic, version = self._bytes(4), self._number("<I")
+        magic, version = self.bytes(4), self._number("<I")
         if magic != MAGIC or version not in VERSIONS:
             known = " and ".join(map(str, VERSIONS))
             raise CorruptFile(
                 f"This is no GGUF file of version {known} with its lowest bytes first.",
-                evidence={"file": self._path, "version": version},
+                evidence={"file": self.path, "version": version},
             )
         tensors, entries = self._number("<Q"), self._number("<Q")
         found: dict[str, Any] = {}
         for _ in range(entries):
             key = self._text()
             if key in found:
-                raise self._corrupt(f"The metadata have {key[:80]!r} more than once.")
+                raise self.corrupt(f"The metadata have {key[:80]!r} more than once.")
             found[key] = self._value(self._number("<I"))
         return tensors, found
 
@@ -151,32 +150,32 @@ class _Reader:
         for _ in range(count):
             name, entry = self._tensor()
             if name in found:
-                raise self._corrupt(f"{name[:80]!r} stands in the header more than once.")
+                raise self.corrupt(f"{name[:80]!r} stands in the header more than once.")
             found[name] = entry
         return found
 
     def _tensor(self) -> tuple[str, _Entry]:
         name, axes = self._text(), self._number("<I")
         if axes > MOST_AXES:
-            raise self._corrupt(f"{name[:80]!r} has more axes than a tensor of GGUF may have.")
+            raise self.corrupt(f"{name[:80]!r} has more axes than a tensor of GGUF may have.")
         lengths = [self._number("<Q") for _ in range(axes)]
-        shape = checked_shape(self._path, name[:80], lengths[::-1])
+        shape = checked_shape(self.path, name[:80], lengths[::-1])
         kind, offset = self._number("<I"), self._number("<Q")
         if kind in DTYPES:
             info = TensorInfo(dtype=DTYPES[kind], shape=shape)
             if info.dtype == "bfloat16" and not shape:
-                raise self._corrupt(f"{name[:80]!r} has no axes, as no tensor of bfloat16 has.")
+                raise self.corrupt(f"{name[:80]!r} has no axes, as no tensor of bfloat16 has.")
             if prod(max(axis, 1) for axis in shape) * ITEM_SIZE[info.dtype] > _MOST_BYTES:
-                raise self._corrupt(f"{name[:80]!r} has a shape that no memory can hold.")
+                raise self.corrupt(f"{name[:80]!r} has a shape that no memory can hold.")
             return name, _Entry(info=info, offset=offset)
         if kind not in BLOCKS:
             raise CorruptFile(
                 f"{name[:80]!r} has a type that is not read here.",
-                evidence={"file": self._path, "type": kind, "known": ", ".join(_known())},
+                evidence={"file": self.path, "type": kind, "known": ", ".join(_known())},
             )
         title, elements, size = BLOCKS[kind]
         if not shape or shape[-1] % elements:
-            raise self._corrupt(f"The rows of {name[:80]!r} are no whole blocks of {elements}.")
+            raise self.corrupt(f"The rows of {name[:80]!r} are no whole blocks of {elements}.")
         packed = (*shape[:-1], shape[-1] // elements, size)
         info = TensorInfo(dtype="uint8", shape=packed)
         return f"{name}.{PACKED.get(title, OTHERWISE)}", _Entry(info=info, offset=offset)
@@ -188,7 +187,7 @@ class _Reader:
             return self._single(kind)
         kind, count = self._number("<I"), self._number("<Q")
         if kind in NUMBERS and count > _MOST_KEPT:
-            self._skip(count * struct.calcsize(NUMBERS[kind]))
+            self.skip(count * struct.calcsize(NUMBERS[kind]))
             return f"{count:,} numbers"
         values = []
         for index in range(count):
@@ -199,53 +198,32 @@ class _Reader:
 
     def _single(self, kind: int) -> Any:
         if kind not in NUMBERS:
-            raise self._corrupt("The metadata have a value of no known type.")
+            raise self.corrupt("The metadata have a value of no known type.")
         value = self._number(NUMBERS[kind])
         return _shortest(value) if kind == FLOAT32 else value
 
     def _number(self, form: str) -> Any:
-        self._values += 1
-        if self._values > _MOST_VALUES:
-            raise self._corrupt("The header has more values than any checkpoint's.")
-        return struct.unpack(form, self._bytes(struct.calcsize(form)))[0]
+        self.values += 1
+        if self.values > _MOST_VALUES:
+            raise self.corrupt("The header has more values than any checkpoint's.")
+        return struct.unpack(form, self.bytes(struct.calcsize(form)))[0]
 
     def _text(self) -> str:
         length = self._number("<Q")
         if length > _LONGEST_TEXT:
-            raise self._corrupt("The header has a name that is longer than any.")
+            raise self.corrupt("The header has a name that is longer than any.")
         try:
-            return self._bytes(length).decode()
+            return self.bytes(length).decode()
         except UnicodeDecodeError:
-            raise self._corrupt("The header has a name that is not valid Unicode.") from None
+            raise self.corrupt("The header has a name that is not valid Unicode.") from None
 
     def _long_text(self) -> str:
         """Text of the metadata; what is long is only named, what is no Unicode is told so."""
         length = self._number("<Q")
         if length > _LONGEST_TEXT:
-            self._skip(length)
+            self.skip(length)
             return f"text of {length:,} bytes"
-        return self._bytes(length).decode(errors="backslashreplace")
-
-    def _bytes(self, length: int) -> bytes:
-        data = self._file.read(length)
-        if len(data) < length:
-            raise self._truncated()
-        return data
-
-    def _skip(self, length: int) -> None:
-        if self._file.tell() + length > self._size:
-            raise self._truncated()
-        self._file.seek(length, 1)
-
-    def _truncated(self) -> CorruptFile:
-        return CorruptFile(
-            "The file ends within its header.",
-            evidence={"file": self._path, "found": f"{self._size:,} bytes"},
-            hint="download it again.",
-        )
-
-    def _corrupt(self, fact: str) -> CorruptFile:
-        return CorruptFile(fact, evidence={"file": self._path, "before byte": self._file.tell()})
+        return self.bytes(length).decode(errors="backslashreplace")
 
 
 def _known() -> list[str]:

@@ -2,7 +2,7 @@
 
 Read by a reader of our own, of the parts of the format that weights need: HDF5's library was never
 meant for files of somebody hostile. What it does not know is refused by name. Nothing is followed
-that leads out of the file or in a circle, and every array is used where it lies.
+that leads out of the file or in a circle. An array that is not in chunks is used where it lies.
 
 A preset of KerasHub keeps the tensors of the head in a file of their own, `task.weights.h5`, which
 is read along with `model.weights.h5`. A `.keras` file is a zip archive with such a file within.
@@ -15,17 +15,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vitconvert.containers.container import Container, Stretch, row_major
 from vitconvert.containers.content import Content
 from vitconvert.containers.format_modules import Array, Surroundings
-from vitconvert.containers.hdf5.arrays import StoredArray, array, check_apart
+from vitconvert.containers.hdf5.arrays import StoredArray, array, check_apart, check_size
 from vitconvert.containers.hdf5.groups import members
 from vitconvert.containers.hdf5.objects import LONGEST_NAME, Source, messages_at, root_address
 from vitconvert.containers.hdf5.writing import write_hdf5
 from vitconvert.containers.mapped_file import MappedFile
 from vitconvert.errors import CorruptFile, printable
 from vitconvert.formats import JOINED
+
+if TYPE_CHECKING:
+    import torch
 
 READER = "h5py.File"
 EXAMPLE = """\
@@ -80,10 +84,26 @@ def open_within(path: Path, base: int, size: int) -> Container:
                 path=path, offset=base + stored.offset, strides=row_major(stored.info.shape)
             )
             for name, stored in arrays.items()
+            if stored.chunks is None
         },
-        reader=lambda name: mapped.tensor(base + arrays[name].offset, arrays[name].info),
+        reader=lambda name: _tensor(mapped, base, name, arrays[name]),
         release=mapped.close,
     )
+
+
+def _tensor(mapped: MappedFile, base: int, name: str, stored: StoredArray) -> torch.Tensor:
+    if stored.chunks is None:
+        return mapped.tensor(base + stored.offset, stored.info)
+    try:
+        return stored.chunks.read(
+            lambda offset, size: mapped.bytes_at(base + offset, size), stored.info
+        )
+    except ValueError as error:
+        raise CorruptFile(
+            f"A chunk of {name!r} cannot be read: {error}.",
+            evidence={"file": mapped.path},
+            hint="download it again.",
+        ) from error
 
 
 def _read(source: Source) -> _Contents:
@@ -113,6 +133,7 @@ def _read(source: Source) -> _Contents:
         else:
             others[path] = stored
     check_apart(source, arrays)
+    check_size(source, arrays)
     return _Contents(arrays=arrays, others=others)
 
 

@@ -1,7 +1,8 @@
 """An array of an HDF5 file: its type and shape, and where its numbers lie.
 
-Arrays that fill one stretch of the file are read, as Keras and TensorFlow write them: their bytes
-are used where they lie. Others are refused with the command that makes such of them.
+The bytes of arrays that fill one stretch of the file, as Keras and TensorFlow write them, are used
+where they lie; arrays in chunks are put together. Others are refused with the command that makes
+such of them.
 """
 
 from __future__ import annotations
@@ -9,13 +10,15 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 
 from vitconvert.containers.container import TensorInfo
+from vitconvert.containers.hdf5.chunks import Chunks, chunks_of
+from vitconvert.containers.hdf5.filters import StrangeStorage
 from vitconvert.containers.hdf5.objects import (
     DATASPACE,
     DATATYPE,
     EXTERNAL,
+    FILTERS,
     LAYOUT,
     UNDEFINED,
     Message,
@@ -23,6 +26,7 @@ from vitconvert.containers.hdf5.objects import (
     exactly,
 )
 from vitconvert.containers.mapped_file import checked_shape
+from vitconvert.containers.zip_archive import FREE_INFLATION, MOST_INFLATION
 from vitconvert.errors import CorruptFile, UnsafeFile
 
 _REPACK = "h5repack -l CONTI -f NONE IN OUT (of HDF5's tools) stores it so that it is read here."
@@ -47,10 +51,27 @@ _FLOATS: Mapping[tuple[int, ...], str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class StoredArray:
-    """An array; `offset` counts from where HDF5 begins, and is 0 where there is no number."""
+    """An array; `offset` counts from where HDF5 begins, and is 0 where there is no number.
+
+    Attributes:
+        chunks: What it is stored in, if that is not one stretch that begins at `offset`.
+    """
 
     info: TensorInfo
-    offset: int
+    offset: int = 0
+    chunks: Chunks | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that reading it takes."""
+        return self.chunks.nbytes if self.chunks else self.info.nbytes
+
+    @property
+    def stretches(self) -> list[tuple[int, int]]:
+        """Offset and size of each stretch that it fills."""
+        if self.chunks:
+            return [(chunk.offset, chunk.size) for chunk in self.chunks.places.values()]
+        return [(self.offset, self.info.nbytes)] if self.info.nbytes else []
 
 
 def array(source: Source, name: str, messages: Sequence[Message]) -> StoredArray | str:
@@ -73,19 +94,30 @@ def array(source: Source, name: str, messages: Sequence[Message]) -> StoredArray
     dtype = _dtype(source, name, found[DATATYPE].data)
     if dtype in _TEXT.values():
         return f"array of {dtype}"
-    shape = checked_shape(source.path, name, _shape(source, found[DATASPACE].data))
-    info = TensorInfo(dtype=dtype, shape=shape)
-    return StoredArray(info=info, offset=_offset(source, name, info, found[LAYOUT]))
+    sizes, largest = _shape(source, found[DATASPACE].data)
+    info = TensorInfo(dtype=dtype, shape=checked_shape(source.path, name, sizes))
+    if not info.nbytes or not _is_in_chunks(found[LAYOUT]):
+        return StoredArray(info=info, offset=_offset(source, name, info, found[LAYOUT]))
+    pipeline = found[FILTERS].data if FILTERS in found else None
+    try:
+        chunks = chunks_of(source, info, largest, found[LAYOUT].data, pipeline)
+    except StrangeStorage as error:
+        raise _unread(source, name, str(error)) from error
+    return StoredArray(info=info, chunks=chunks)
 
 
-def _shape(source: Source, data: bytes) -> list[int]:
+def _shape(source: Source, data: bytes) -> tuple[list[int], tuple[int, ...]]:
+    """The length of each axis, and the largest that it may have."""
     version, rank, flags = exactly(source, data[:3], 3)
     begin = {1: 8, 2: 4}.get(version)
     if begin is None or (version == 2 and data[3] > 1):
         raise source.corrupt("the shape of an array is of a kind that is not known here")
-    del flags  # whether largest sizes follow
-    return list(
-        struct.unpack(f"<{rank}Q", exactly(source, data[begin : begin + 8 * rank], 8 * rank))
+    end = begin + 8 * rank
+    lengths = struct.unpack(f"<{rank}Q", exactly(source, data[begin:end], 8 * rank))
+    if not flags & 1:
+        return list(lengths), lengths
+    return list(lengths), struct.unpack(
+        f"<{rank}Q", exactly(source, data[end : end + 8 * rank], 8 * rank)
     )
 
 
@@ -119,6 +151,10 @@ def _dtype(source: Source, name: str, data: bytes) -> str:
     )
 
 
+def _is_in_chunks(layout: Message) -> bool:
+    return layout.data[0:1] in (b"\3", b"\4") and layout.data[1:2] == b"\2"
+
+
 def _offset(source: Source, name: str, info: TensorInfo, layout: Message) -> int:
     data = exactly(source, layout.data[:2], 2) + layout.data[2:]
     version, kind = data[0], data[1]
@@ -131,8 +167,6 @@ def _offset(source: Source, name: str, info: TensorInfo, layout: Message) -> int
             meaning="A virtual dataset can name any file of the machine; it was not opened.",
             hint="h5repack (of HDF5's tools) makes one file of what you trust.",
         )
-    if kind == 2:
-        raise _unread(source, name, "in chunks, which may be compressed")
     if kind == 0:
         (size,), offset = struct.unpack("<H", exactly(source, data[2:4], 2)), layout.offset + 4
     else:
@@ -167,8 +201,28 @@ def check_apart(source: Source, arrays: Mapping[str, StoredArray]) -> None:
         CorruptFile: They do.
     """
     end, before = 0, ""
-    filled = ((a.offset, n, a.info) for n, a in arrays.items() if prod(a.info.shape))
-    for offset, name, info in sorted(filled, key=lambda item: item[:2]):
+    filled = ((*stretch, name) for name, array in arrays.items() for stretch in array.stretches)
+    for offset, size, name in sorted(filled):
         if offset < end:
             raise source.corrupt(f"{name!r} overlaps {before!r}")
-        end, before = offset + info.nbytes, name
+        end, before = offset + size, name
+
+
+def check_size(source: Source, arrays: Mapping[str, StoredArray]) -> None:
+    """Make sure that the file justifies the memory that its arrays take.
+
+    Raises:
+        UnsafeFile: It is a bomb.
+    """
+    asked = sum(array.nbytes for array in arrays.values())
+    if asked > (limit := FREE_INFLATION + MOST_INFLATION * source.size):
+        raise UnsafeFile(
+            "The arrays would inflate to far more than the size of the file.",
+            evidence={
+                "file": source.path,
+                "on disk": f"{source.size:,} bytes",
+                "arrays": f"{asked:,} bytes",
+                "limit": f"{limit:,} bytes",
+            },
+            meaning="Weights hardly compress; a file like this is made to exhaust memory.",
+        )

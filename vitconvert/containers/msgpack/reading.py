@@ -10,10 +10,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from vitconvert.containers.container import ITEM_SIZE, Container, Stretch, TensorInfo, row_major
 from vitconvert.containers.mapped_file import MappedFile, checked_shape, shown
+from vitconvert.containers.sequential_reader import SequentialReader
 from vitconvert.errors import CorruptFile
 
 if TYPE_CHECKING:
@@ -117,12 +118,8 @@ def _numbered(found: dict[str, Any], begin: str) -> list[Any]:
     return values
 
 
-class _Reader:
+class _Reader(SequentialReader):
     """Reads a file from its beginning to its end, but for the elements of arrays."""
-
-    def __init__(self, path: Path, file: BinaryIO, size: int) -> None:
-        self._path, self._file, self._size = path, file, size
-        self._values = 0
 
     def tree(self) -> _Tree:
         """All of the file.
@@ -132,21 +129,21 @@ class _Reader:
         """
         tree = _Tree()
         self._value(tree, ())
-        if self._file.tell() != self._size:
-            left = self._size - self._file.tell()
-            raise self._corrupt(f"{left:,} bytes follow the tree.")
+        if self.file.tell() != self.size:
+            left = self.size - self.file.tell()
+            raise self.corrupt(f"{left:,} bytes follow the tree.")
         return tree
 
     def _value(self, tree: _Tree, keys: tuple[str, ...]) -> None:
         kind, number = self._head()
-        self._values += 1
-        if self._values > _MOST_VALUES or len(keys) > _DEEPEST:
-            raise self._corrupt("The tree has more values, or is deeper, than any checkpoint's.")
+        self.values += 1
+        if self.values > _MOST_VALUES or len(keys) > _DEEPEST:
+            raise self.corrupt("The tree has more values, or is deeper, than any checkpoint's.")
         if kind == "map":
             seen = set[str]()
             for _ in range(number):
                 if (key := self._key()) in seen:
-                    raise self._corrupt(f"{key[:80]!r} stands in a map more than once.")
+                    raise self.corrupt(f"{key[:80]!r} stands in a map more than once.")
                 seen.add(key)
                 self._value(tree, (*keys, key))
         elif kind == "array":
@@ -160,13 +157,13 @@ class _Reader:
     def _name(self, tree: _Tree, keys: tuple[str, ...]) -> str:
         name = "/".join(keys)
         if name in tree.arrays or name in tree.others:
-            raise self._corrupt(f"{name[:80]!r} stands in the tree more than once.")
+            raise self.corrupt(f"{name[:80]!r} stands in the tree more than once.")
         return name
 
     def _key(self) -> str:
         kind, number = self._head()
         if kind != "str":
-            raise self._corrupt("A key of the tree is not text.")
+            raise self.corrupt("A key of the tree is not text.")
         return self._text(number)
 
     def _plain(self, kind: str, number: int) -> object:
@@ -174,62 +171,62 @@ class _Reader:
         if kind == "str" and number <= _LONGEST_TEXT:
             return self._text(number)
         if kind in ("str", "bin"):
-            self._skip(number)
+            self.skip(number)
             return "text" if kind == "str" else "bytes"
         if kind == "float":
-            return struct.unpack(">f" if number == 4 else ">d", self._bytes(number))[0]
+            return struct.unpack(">f" if number == 4 else ">d", self.bytes(number))[0]
         return {"nil": None, "bool": bool(number)}.get(kind, number)
 
     def _extension(self, tree: _Tree, name: str, length: int) -> None:
         """An array or a number of numpy; complex numbers are only named."""
-        code = self._bytes(1)[0]
-        end = self._file.tell() + length
+        code = self.bytes(1)[0]
+        end = self.file.tell() + length
         if code == _COMPLEX:
-            self._skip(length)
+            self.skip(length)
             tree.others[name] = "a complex number"
             return
         if code not in (ARRAY, _SCALAR):
-            raise self._corrupt(f"{name[:80]!r} is an extension that Flax does not write.")
+            raise self.corrupt(f"{name[:80]!r} is an extension that Flax does not write.")
         leaf = self._leaf(name)
-        self._skip(leaf.info.nbytes)
-        if self._file.tell() != end:
-            raise self._corrupt(f"{name[:80]!r} is not as long as it is said to be.")
+        self.skip(leaf.info.nbytes)
+        if self.file.tell() != end:
+            raise self.corrupt(f"{name[:80]!r} is not as long as it is said to be.")
         tree.arrays[name] = leaf
 
     def _leaf(self, name: str) -> _Leaf:
         """The header of an array: its shape, its dtype and the length of its elements."""
         kind, count = self._head()
         if (kind, count) != ("array", 3):
-            raise self._corrupt(f"{name[:80]!r} is not a shape, a dtype and elements.")
+            raise self.corrupt(f"{name[:80]!r} is not a shape, a dtype and elements.")
         kind, axes = self._head()
         lengths = [self._head() for _ in range(axes)] if axes <= _DEEPEST else []
         if kind != "array" or any(kind != "int" for kind, _ in lengths) or len(lengths) < axes:
-            raise self._corrupt(f"{name[:80]!r} has no shape.")
+            raise self.corrupt(f"{name[:80]!r} has no shape.")
         shape = [length for _, length in lengths]
         kind, number = self._head()
         dtype = self._text(number) if kind in ("str", "bin") else ""
         if dtype not in _DTYPES:
             raise CorruptFile(
                 f"{name[:80]!r} has a dtype that is not read here.",
-                evidence={"file": self._path, "dtype": shown(dtype), "known": " ".join(ITEM_SIZE)},
+                evidence={"file": self.path, "dtype": shown(dtype), "known": " ".join(ITEM_SIZE)},
             )
-        info = TensorInfo(dtype=dtype, shape=checked_shape(self._path, name[:80], shape))
+        info = TensorInfo(dtype=dtype, shape=checked_shape(self.path, name[:80], shape))
         kind, number = self._head()
         if kind != "bin" or number != info.nbytes:
             raise CorruptFile(
                 f"{name[:80]!r} does not have the size that its shape says.",
                 evidence={
-                    "file": self._path,
+                    "file": self.path,
                     "shape": list(info.shape),
                     "needs": f"{info.nbytes:,} bytes",
                     "found": f"{number:,} bytes" if kind == "bin" else f"a {kind}",
                 },
             )
-        return _Leaf(info=info, offset=self._file.tell())
+        return _Leaf(info=info, offset=self.file.tell())
 
     def _head(self) -> tuple[str, int]:
         """What comes next, and its length; of a whole number, and of a truth value, itself."""
-        first = self._bytes(1)[0]
+        first = self.bytes(1)[0]
         if first <= 0x7F:
             return "int", first
         if first >= 0xE0:
@@ -240,40 +237,19 @@ class _Reader:
         if 0xD4 <= first <= 0xD8:
             return "ext", 2 ** (first - 0xD4)
         if first not in _HEADS:
-            raise self._corrupt("This is no msgpack.")
+            raise self.corrupt("This is no msgpack.")
         kind, form = _HEADS[first]
         if isinstance(form, int):
             return kind, form
-        return kind, struct.unpack(form, self._bytes(struct.calcsize(form)))[0]
+        return kind, struct.unpack(form, self.bytes(struct.calcsize(form)))[0]
 
     def _text(self, length: int) -> str:
         if length > _LONGEST_TEXT:
-            raise self._corrupt("A key of the tree is longer than any name.")
+            raise self.corrupt("A key of the tree is longer than any name.")
         try:
-            return self._bytes(length).decode()
+            return self.bytes(length).decode()
         except UnicodeDecodeError:
-            raise self._corrupt("A key of the tree is not valid Unicode.") from None
-
-    def _bytes(self, length: int) -> bytes:
-        data = self._file.read(length)
-        if len(data) < length:
-            raise self._truncated()
-        return data
-
-    def _skip(self, length: int) -> None:
-        if self._file.tell() + length > self._size:
-            raise self._truncated()
-        self._file.seek(length, 1)
-
-    def _truncated(self) -> CorruptFile:
-        return CorruptFile(
-            "The file is truncated.",
-            evidence={"file": self._path, "found": f"{self._size:,} bytes"},
-            hint="download it again.",
-        )
-
-    def _corrupt(self, fact: str) -> CorruptFile:
-        return CorruptFile(fact, evidence={"file": self._path, "before byte": self._file.tell()})
+            raise self.corrupt("A key of the tree is not valid Unicode.") from None
 
 
 # First byte -> what it begins, and how its length follows, or the length (or the value) itself.

@@ -2,11 +2,10 @@
 of zarr for each array. Only read.
 
 `_METADATA` is JSON with the keys that lead to each leaf; names of tensors are these keys, joined by
-"/". An array is a header (`.zarray`) and chunks, which tensorstore finds and inflates when the
-array is asked for; their sizes are looked at before.
+"/". An array is a header (of zarr 2, or of zarr 3 as the newest interface writes) and chunks, which
+tensorstore finds and inflates when the array is asked for; their sizes are looked at before.
 
-Format: orbax-checkpoint 0.12, `metadata/tree.py` and `serialization/tensorstore_utils.py`; zarr 2:
-https://zarr-specs.readthedocs.io/en/latest/v2/v2.0.html.
+Format: orbax-checkpoint 0.12, `metadata/tree.py`.
 """
 
 from __future__ import annotations
@@ -23,11 +22,13 @@ from vitconvert.containers.zip_archive import FREE_INFLATION, MOST_INFLATION
 from vitconvert.errors import CorruptFile, MissingPackage, UnsafeFile
 
 if TYPE_CHECKING:
-    from vitconvert.containers.orbax.arrays import ZarrArray
+    from vitconvert.containers.orbax.headers import ZarrArray
 
 _MOST_FILES = 100_000
 _DEEPEST = 4  # wrappers in one another
 _WRAPPERS = ("params", "target")  # of Flax's training states, today and before Linen
+
+_VARIABLE = "/value"
 
 
 def open_file(path: Path, _members: object, prefer: tuple[str, ...]) -> Container:
@@ -52,7 +53,8 @@ def open_file(path: Path, _members: object, prefer: tuple[str, ...]) -> Containe
 
     tree = read_tree(path)
     files = _files(path)
-    wrapper, leaves, beside = _unwrapped(tree, prefer)
+    wrapper, found, beside = _unwrapped(tree, prefer)
+    leaves, notes = _without_variables(found)
     store = Store(path.parent, tree)
     arrays = store.open(leaves)
     _check_size(path, files, arrays)
@@ -63,6 +65,7 @@ def open_file(path: Path, _members: object, prefer: tuple[str, ...]) -> Containe
         manifest={name: array.info for name, array in arrays.items()},
         wrapper=wrapper,
         extras=beside,
+        notes=notes,
         reader=lambda name: store.read(name, arrays[name]),
         release=store.close,
     )
@@ -99,6 +102,14 @@ def _unwrapped(
     scalars = [keys for keys, leaf in level.items() if not leaf.is_array]
     beside |= {"/".join([*wrapper, *keys]): level.pop(keys).kind for keys in scalars}
     return tuple(wrapper), {"/".join(keys): leaf for keys, leaf in level.items()}, beside
+
+
+def _without_variables(leaves: Mapping[str, Leaf]) -> tuple[Mapping[str, Leaf], tuple[str, ...]]:
+    """The names of weights alone, where a state of Flax's NNX put its variables around each."""
+    if not all(name.endswith(_VARIABLE) for name in leaves):
+        return leaves, ()
+    shorter = {name.removesuffix(_VARIABLE): leaf for name, leaf in leaves.items()}
+    return shorter, (f"behind the names of tensors, the file has {_VARIABLE}",)
 
 
 def _told(count: int) -> str:

@@ -1,17 +1,14 @@
-"""The arrays of an Orbax directory: headers of zarr 2, and chunks that tensorstore inflates."""
+"""The arrays of an Orbax directory: chunks, which are measured, and which tensorstore inflates."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from itertools import product
-from math import prod
+import struct
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitconvert.containers.container import ITEM_SIZE, TensorInfo
-from vitconvert.containers.json_object import parse_object
-from vitconvert.containers.mapped_file import checked_shape, shown, tensor_from_buffer
+from vitconvert.containers.mapped_file import tensor_from_buffer
+from vitconvert.containers.orbax.headers import StrangeHeader, ZarrArray, read_header
 from vitconvert.containers.orbax.tree import Leaf, Tree
 from vitconvert.containers.zip_archive import FREE_INFLATION
 from vitconvert.errors import CorruptFile, UnsafeFile
@@ -19,45 +16,11 @@ from vitconvert.errors import CorruptFile, UnsafeFile
 if TYPE_CHECKING:
     import torch
 
-_DTYPES: Mapping[str, str] = {
-    **{f"<f{size}": f"float{8 * size}" for size in (2, 4, 8)},
-    **{f"<i{size}": f"int{8 * size}" for size in (2, 4, 8)},
-    **{f"<u{size}": f"uint{8 * size}" for size in (2, 4, 8)},
-    "|i1": "int8",
-    "|u1": "uint8",
-    "|b1": "bool",
-    "<c8": "complex64",
-    **{name: name for name in ("bfloat16", "float8_e4m3fn", "float8_e5m2")},
-}
-"""torch's name of each dtype of zarr 2, with those that tensorstore adds."""
-
 _LONGEST_HEADER = 2**20  # bytes
-_MOST_CHUNKS = 100_000  # of one array
 # A frame of zstd is a header and blocks, of 128 KiB at most when inflated (RFC 8878, 3.1.1.2.4).
 _MAGIC, _BLOCK = b"\x28\xb5\x2f\xfd", 2**17
+_MISSING = (2**64 - 1, 2**64 - 1)  # of a piece: it has the value that fills
 _MOST_BLOCKS = 4  # for each 128 KiB: an encoder may end blocks early
-
-
-@dataclass(frozen=True, kw_only=True)
-class ZarrArray:
-    """An array, by its header."""
-
-    place: str
-    info: TensorInfo
-    chunks: tuple[int, ...]
-    compressed: bool
-    separator: str
-
-    def parts(self) -> Iterator[str]:
-        """The names of its chunks."""
-        counts = map(_quotient, self.info.shape, self.chunks)
-        for numbers in product(*map(range, counts)):
-            yield self.separator.join(map(str, numbers)) or "0"
-
-    @property
-    def chunk_size(self) -> int:
-        """Bytes of a chunk, inflated."""
-        return prod(self.chunks) * ITEM_SIZE[self.info.dtype]
 
 
 class Store:
@@ -67,6 +30,7 @@ class Store:
         import tensorstore
 
         self._directory, self._has_zeros = directory, tree.has_zeros
+        self._third, self._header = tree.third, "zarr.json" if tree.third else ".zarray"
         files = {"driver": "file", "path": f"{directory.resolve()}/"}
         in_one = {"driver": "ocdbt", "base": files, "path": ""}
         self._place: dict[str, Any] = in_one if tree.in_one_store else files
@@ -78,7 +42,7 @@ class Store:
         Raises:
             CorruptFile: One is missing, damaged or of a kind that is not read.
         """
-        asked = {n: self._store.read(f"{leaf.place}/.zarray") for n, leaf in leaves.items()}
+        asked = {n: self._store.read(f"{leaf.place}/{self._header}") for n, leaf in leaves.items()}
         return {name: self._array(name, leaves[name], asked[name]) for name in leaves}
 
     def read(self, name: str, array: ZarrArray) -> torch.Tensor:
@@ -96,7 +60,7 @@ class Store:
         for part in array.parts() if array.info.nbytes else ():
             self._check_chunk(name, array, f"{array.place}/{part}")
         place = {**self._place, "path": f"{self._place['path']}{array.place}/"}
-        spec = {"driver": "zarr", "kvstore": place}
+        spec = {"driver": array.driver, "kvstore": place}
         opened = self._asked(lambda: tensorstore.open(spec, open=True, read=True).result())
         if tuple(opened.shape) != array.info.shape:
             raise self._corrupt(f"The header of {name!r} changed since it was read.")
@@ -113,11 +77,25 @@ class Store:
             if self._has_zeros:
                 raise self._corrupt(f"A chunk of {name!r} is missing.", chunk=place)
             return  # which then means zeros
-        size = array.chunk_size
+        if array.pieces is None:
+            self._check_frame(name, array, place, found.value, array.chunk_size)
+            return
+        pieces = pieces_of(found.value, array.pieces_of_a_chunk)
+        if pieces is None:
+            raise self._corrupt(f"A chunk of {name!r} has an index that cannot be.", chunk=place)
+        if self._has_zeros and len(pieces) < array.pieces_of_a_chunk:
+            raise self._corrupt(f"A piece of a chunk of {name!r} is missing.", chunk=place)
+        size = array.chunk_size // array.pieces_of_a_chunk
+        for piece in pieces:
+            self._check_frame(name, array, place, found.value[piece], size)
+
+    def _check_frame(
+        self, name: str, array: ZarrArray, place: str, frame: bytes, size: int
+    ) -> None:
         if not array.compressed:
-            if len(found.value) != size:
+            if len(frame) != size:
                 raise self._corrupt(f"A chunk of {name!r} has a wrong size.", chunk=place)
-        elif (inflated := most_inflated(found.value)) is None:
+        elif (inflated := most_inflated(frame)) is None:
             raise self._corrupt(f"A chunk of {name!r} is no frame of zstd.", chunk=place)
         elif inflated > FREE_INFLATION + _MOST_BLOCKS * size:
             raise UnsafeFile(
@@ -130,28 +108,11 @@ class Store:
         found = self._asked(asked.result)
         if found.state != "value" or len(found.value) > _LONGEST_HEADER:
             raise self._corrupt(f"{name!r} has no header among the arrays.", array=leaf.place)
-        path = self._directory / leaf.place / ".zarray"
-        header = parse_object(path, bytes(found.value), what="The header of an array")
-        dtype = header.get("dtype")
-        if not isinstance(dtype, str) or dtype not in _DTYPES:
-            raise self._corrupt(
-                f"{name!r} has a dtype that is not read here.",
-                dtype=shown(dtype),
-                known=" ".join(_DTYPES),
-            )
-        info = TensorInfo(
-            dtype=_DTYPES[dtype], shape=checked_shape(path, name, header.get("shape"))
-        )
-        chunks = checked_shape(path, name, header.get("chunks"))
-        if problem := _problem(header, info.shape, chunks):
-            raise self._corrupt(f"{name!r} {problem}", array=leaf.place)
-        return ZarrArray(
-            place=leaf.place,
-            info=info,
-            chunks=chunks,
-            compressed=header.get("compressor") is not None,
-            separator=str(header.get("dimension_separator", ".")),
-        )
+        path = self._directory / leaf.place / self._header
+        try:
+            return read_header(leaf.place, path, name, bytes(found.value), third=self._third)
+        except StrangeHeader as error:
+            raise self._corrupt(f"{name!r} {error}", array=leaf.place) from error
 
     def _asked(self, question: Any) -> Any:
         """What tensorstore answers; it raises ValueError for whatever is damaged."""
@@ -168,33 +129,6 @@ class Store:
             evidence={"directory": self._directory, **evidence},
             hint="copy or download it again.",
         )
-
-
-def _problem(
-    header: Mapping[str, object], shape: tuple[int, ...], chunks: tuple[int, ...]
-) -> str | None:
-    """Why an array is not read, in words that follow its name."""
-    compressor = header.get("compressor")
-    is_zstd = isinstance(compressor, dict) and compressor.get("id") == "zstd"
-    if header.get("zarr_format") != 2 or header.get("order") != "C" or header.get("filters"):
-        return "is kept in a way of zarr that Orbax does not write."
-    if compressor is not None and not is_zstd:
-        return "is compressed in a way that is not read here."
-    if header.get("dimension_separator", ".") not in (".", "/"):
-        return "has chunks whose names are not known."
-    if len(chunks) != len(shape) or not all(map(_fits, chunks, shape)):
-        return "has chunks that do not go with its shape."
-    if prod(map(_quotient, shape, chunks)) > _MOST_CHUNKS:
-        return f"has more than {_MOST_CHUNKS:,} chunks."
-    return None
-
-
-def _fits(chunk: int, axis: int) -> bool:
-    return 0 < chunk <= max(axis, 1)
-
-
-def _quotient(axis: int, chunk: int) -> int:
-    return -(-axis // chunk)
 
 
 def most_inflated(frame: bytes) -> int | None:
@@ -219,3 +153,22 @@ def most_inflated(frame: bytes) -> int | None:
         position += 3 + (1 if kind == 1 else size)
     checksum = 4 * (descriptor >> 2 & 1)
     return total if position + checksum == len(frame) else None
+
+
+def pieces_of(chunk: bytes, count: int) -> list[slice] | None:
+    """Where the pieces of a chunk lie that are there; None if its index cannot be.
+
+    Source: https://zarr-specs.readthedocs.io/en/latest/v3/codecs/sharding-indexed
+    """
+    begin = len(chunk) - 16 * count - 4  # a checksum, which tensorstore compares
+    if begin < 0:
+        return None
+    found = []
+    end = 0
+    for offset, size in sorted(struct.iter_unpack("<QQ", chunk[begin:-4])):
+        if (offset, size) == _MISSING:
+            continue
+        if offset < end or offset + size > begin:
+            return None
+        found.append(slice(offset, end := offset + size))
+    return found

@@ -36,11 +36,13 @@ class Tree:
     Attributes:
         in_one_store: Whether the arrays lie in one OCDBT store, and not in folders.
         has_zeros: Whether chunks of zeros were written, too.
+        third: Whether they are kept as zarr 3, and not as zarr 2.
         leaves: All that are not empty.
     """
 
     in_one_store: bool
     has_zeros: bool
+    third: bool
     leaves: Mapping[tuple[str, ...], Leaf]
 
 
@@ -57,12 +59,6 @@ def read_tree(path: Path) -> Tree:
             evidence={"file": path, "found": f"{size:,} bytes", "limit": f"{_LONGEST:,}"},
         )
     content = parse_object(path, path.read_bytes(), what="The tree of this Orbax directory")
-    if content.get("use_zarr3"):
-        raise CorruptFile(
-            "The arrays of this Orbax directory are kept as zarr 3, which is not read here.",
-            evidence={"file": path},
-            hint="restore it with orbax and save it with use_zarr3=False.",
-        )
     listed = content.get("tree_metadata")
     if not isinstance(listed, dict):
         raise _strange(path, "it lists no leaves")
@@ -80,6 +76,7 @@ def read_tree(path: Path) -> Tree:
         # Absent in what older releases wrote, which tells by its files.
         in_one_store=bool(content.get("use_ocdbt", (path.parent / "manifest.ocdbt").exists())),
         has_zeros=content.get("store_array_data_equal_to_fill_value") is True,
+        third=content.get("use_zarr3") is True,
         leaves=leaves,
     )
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from vitconvert.containers.grids import fill
 from vitconvert.containers.torch.pickle_reader import Global, PickleReader, StrangePickle
 from vitconvert.containers.torch.reading import is_dtype
 from vitconvert.containers.torch.unwrapping import STAND_INS
@@ -241,7 +242,8 @@ def _sharded(name: str, value: _Made, places: Mapping[tuple[str, object], Record
     if not _counts(shape):
         raise StrangePickle(f"{name[:80]!r} has no shape")
     parts = dict(_extents(name, shape, _chunks(value)))
-    _check_cover(name, shape, parts)
+    if not fill(shape, parts):
+        raise StrangePickle(f"the chunks of {name[:80]!r} overlap or leave gaps")
     return Sharded(
         dtype=dtype.name.removeprefix("torch."),
         shape=shape,
@@ -273,36 +275,6 @@ def _extents(
             raise StrangePickle(f"{name[:80]!r} has two chunks at {list(offsets)}")
         seen.add(offsets)
         yield offsets, sizes
-
-
-def _check_cover(
-    name: str, shape: tuple[int, ...], parts: Mapping[tuple[int, ...], tuple[int, ...]]
-) -> None:
-    """Make sure that chunks fill a tensor and overlap nowhere.
-
-    Processes cut a tensor along some axes, so chunks make a grid: along each axis there are
-    sections, and a chunk for each combination of them.
-    """
-    if 0 in shape:
-        fills = not parts
-    else:
-        cells, fills = 1, True
-        for axis, length in enumerate(shape):
-            sections = {(offsets[axis], sizes[axis]) for offsets, sizes in parts.items()}
-            fills &= _follow(sections, length)
-            cells *= len(sections)
-        fills &= cells == len(parts)
-    if not fills:
-        raise StrangePickle(f"the chunks of {name[:80]!r} overlap or leave gaps")
-
-
-def _follow(sections: set[tuple[int, int]], length: int) -> bool:
-    position = 0
-    for begin, size in sorted(sections):
-        if begin != position:
-            return False
-        position += size
-    return position == length
 
 
 def _keys(names: Mapping[str, object], planned: object) -> dict[str, tuple[str, ...]]:

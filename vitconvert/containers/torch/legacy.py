@@ -122,26 +122,30 @@ def _members(
         )
     members = {}
     for key in keys:
-        storage = storages[key]
-        size = storage.length * _SIZES.get(storage.dtype, 1)
-        length = int.from_bytes(mapped.bytes_at(place, 8), "little", signed=True)
-        place += 8
-        if place + size > len(mapped):
-            raise CorruptFile(
-                "The file is truncated.",
-                evidence={
-                    "file": path,
-                    "expected": f"at least {place + size:,} bytes",
-                    "found": f"{len(mapped):,} bytes",
-                },
-                hint="download it again.",
-            )
-        if length != storage.length:
-            raise CorruptFile(
-                f"Storage {key!r} does not have the size that the pickle declares.",
-                evidence={"file": path, "declared": storage.length, "found": length},
-                hint="download it again.",
-            )
-        members[key] = Member(name=key, size=size, crc=0, stored=True, offset=place)
-        place += size
+        members[key] = _member(path, mapped, key, storages[key], place)
+        place = members[key].offset + members[key].size
     return members
+
+
+def _member(path: Path, mapped: MappedFile, key: str, storage: Storage, place: int) -> Member:
+    """One storage, in front of which its length stands."""
+    size = storage.length * _SIZES.get(storage.dtype, 1)
+    length = int.from_bytes(mapped.bytes_at(place, 8), "little", signed=True)
+    begin = place + 8
+    if begin + size > len(mapped):
+        raise CorruptFile(
+            "The file is truncated.",
+            evidence={
+                "file": path,
+                "expected": f"at least {begin + size:,} bytes",
+                "found": f"{len(mapped):,} bytes",
+            },
+            hint="download it again.",
+        )
+    if length != storage.length:
+        raise CorruptFile(
+            f"Storage {key!r} does not have the size that the pickle declares.",
+            evidence={"file": path, "declared": storage.length, "found": length},
+            hint="download it again.",
+        )
+    return Member(name=key, size=size, crc=0, stored=True, offset=begin)

@@ -29,7 +29,7 @@ from vitconvert.containers.torch.pickle_reader import (
     StrangePickle,
     names_in,
 )
-from vitconvert.containers.torch.stored_tensors import located_tensors
+from vitconvert.containers.torch.stored_tensors import container_of_tensors, located_tensors
 from vitconvert.containers.torch.unwrapping import (
     STAND_INS,
     Namespace,
@@ -199,19 +199,14 @@ def container_of(
     """
     found = unwrap(path, value, prefer)
     tensors = located_tensors(path, found.tensors, members)
-    return Container(
-        path=path,
-        files=(path,),
-        format="torch",
-        manifest={name: tensor.info for name, tensor in tensors.items()},
+    return container_of_tensors(
+        path,
+        mapped,
+        tensors,
+        form="torch",
         wrapper=found.wrapper,
         extras=found.extras,
         notes=found.notes,
-        places={
-            name: tensor.stretch(path) for name, tensor in tensors.items() if tensor.member.stored
-        },
-        reader=lambda name: tensors[name].read(path, mapped),
-        release=mapped.close,
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitconvert.containers.container import ITEM_SIZE, Stretch, TensorInfo
+from vitconvert.containers.container import ITEM_SIZE, Container, Stretch, TensorInfo
 from vitconvert.containers.mapped_file import (
     MappedFile,
     checked_shape,
@@ -103,6 +103,32 @@ def located_tensors(
             meaning="A file like this is made to exhaust memory, or the disk.",
         )
     return found
+
+
+def container_of_tensors(
+    path: Path,
+    mapped: MappedFile,
+    tensors: Mapping[str, LocatedTensor],
+    *,
+    form: str,
+    wrapper: tuple[str, ...] = (),
+    extras: Mapping[str, object],
+    notes: tuple[str, ...] = (),
+) -> Container:
+    """The container of a file in which these tensors lie."""
+    stored = {name: tensor for name, tensor in tensors.items() if tensor.member.stored}
+    return Container(
+        path=path,
+        files=(path,),
+        format=form,
+        manifest={name: tensor.info for name, tensor in tensors.items()},
+        wrapper=wrapper,
+        extras=extras,
+        notes=notes,
+        places={name: tensor.stretch(path) for name, tensor in stored.items()},
+        reader=lambda name: tensors[name].read(path, mapped),
+        release=mapped.close,
+    )
 
 
 def _located(

@@ -24,7 +24,7 @@ from vitconvert.containers.torch.pickle_reader import (
     StoredTensor,
     StrangePickle,
 )
-from vitconvert.containers.torch.stored_tensors import located_tensors
+from vitconvert.containers.torch.stored_tensors import container_of_tensors, located_tensors
 from vitconvert.containers.torch.unwrapping import checked_names
 from vitconvert.containers.zip_archive import Member, member_bytes
 from vitconvert.errors import CorruptFile, UnsafeFile
@@ -115,16 +115,9 @@ def open_file(path: Path, members: Mapping[str, Member], _prefer: object) -> Con
     pickled = next(name for name in members if name.endswith("/data.pkl"))
     archive = pickled.removesuffix("data.pkl")
     _refuse_big_endian(path, members.get(archive + "byteorder"))
-    described: dict[str, StoredTensor] = {}
-    extras: dict[str, object] = {}
-    top = _read_pickle(path, member_bytes(path, members[pickled]))
-    for name, value in checked_names(path, _leaves(path, top)):
-        if name in described or name in extras:
-            raise CorruptFile(f"{name!r} appears twice.", evidence={"file": path})
-        if isinstance(value, StoredTensor):
-            described[name] = value
-        elif value is not None and name.rpartition(".")[2] not in _FLAGS:
-            extras[name] = _plain(value)
+    described, extras = _tensors_and_extras(
+        path, _read_pickle(path, member_bytes(path, members[pickled]))
+    )
     if not described:
         raise _no_tensors(path, members)
     prefix = f"{archive}data/"
@@ -132,19 +125,22 @@ def open_file(path: Path, members: Mapping[str, Member], _prefer: object) -> Con
         name.removeprefix(prefix): m for name, m in members.items() if name.startswith(prefix)
     }
     tensors = located_tensors(path, described, storages)
-    mapped = MappedFile(path)
-    return Container(
-        path=path,
-        files=(path,),
-        format="torchscript",
-        manifest={name: tensor.info for name, tensor in tensors.items()},
-        extras=extras,
-        places={
-            name: tensor.stretch(path) for name, tensor in tensors.items() if tensor.member.stored
-        },
-        reader=lambda name: tensors[name].read(path, mapped),
-        release=mapped.close,
-    )
+    return container_of_tensors(path, MappedFile(path), tensors, form="torchscript", extras=extras)
+
+
+def _tensors_and_extras(
+    path: Path, top: object
+) -> tuple[dict[str, StoredTensor], dict[str, object]]:
+    described: dict[str, StoredTensor] = {}
+    extras: dict[str, object] = {}
+    for name, value in checked_names(path, _leaves(path, top)):
+        if name in described or name in extras:
+            raise CorruptFile(f"{name!r} appears twice.", evidence={"file": path})
+        if isinstance(value, StoredTensor):
+            described[name] = value
+        elif value is not None and name.rpartition(".")[2] not in _FLAGS:
+            extras[name] = _plain(value)
+    return described, extras
 
 
 def _leaves(path: Path, top: object) -> Iterator[tuple[str, object]]:

@@ -143,6 +143,19 @@ class _Unwrapping:
                 evidence={"file": self.path, "sets": ", ".join(alike[:10])},
                 hint=f"--prefer {alike[0]} (in Python, prefer={alike[0]!r}) takes that one.",
             )
+        tensors = self._tensors_of(level, wrapper, extras)
+        if not tensors:
+            raise CorruptFile(
+                "The file holds no named tensors.",
+                evidence={"file": self.path, "holds": self._summary(loaded)},
+            )
+        notes = tuple(_passed_over(wrapper, extras, len(tensors)))
+        return Unwrapped(tensors=tensors, wrapper=wrapper, extras=extras, notes=notes)
+
+    def _tensors_of(
+        self, level: object, wrapper: tuple[str, ...], extras: dict[str, object]
+    ) -> dict[str, StoredTensor | OddTensor]:
+        """The tensors of a level; what else lies among them goes into `extras`."""
         tensors: dict[str, StoredTensor | OddTensor] = {}
         for name, value in checked_names(self.path, self._leaves(level)):
             if isinstance(value, MaybeWeight):
@@ -160,13 +173,7 @@ class _Unwrapping:
                 )
             else:
                 tensors[name] = value
-        if not tensors:
-            raise CorruptFile(
-                "The file holds no named tensors.",
-                evidence={"file": self.path, "holds": self._summary(loaded)},
-            )
-        notes = tuple(_passed_over(wrapper, extras, len(tensors)))
-        return Unwrapped(tensors=tensors, wrapper=wrapper, extras=extras, notes=notes)
+        return tensors
 
     def _level(self, loaded: object) -> tuple[object, tuple[str, ...], dict[str, object]]:
         """The innermost wrapped value, the keys that lead to it, and what lay beside them."""

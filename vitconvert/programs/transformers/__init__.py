@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from vitconvert.programs.reference import Reference
 
 
+# They read patches with their places, which the processor of the larger model makes.
+_OF_ANY_SHAPE = ("Gemma4VisionModel", "Qwen3VLVisionModel")
+
+
 class Transformers(Program):
     """transformers, in the layout of `save_pretrained`."""
 
@@ -102,7 +106,8 @@ class Transformers(Program):
     def examples(self, target: Target, source: Checkpoint, has_processor: bool) -> list[Example]:
         """With the class that `config.json` names."""
         patches = _reads_patches(target.their_config)
-        if patches and not has_processor:
+        own = target.their_config["architectures"][0] in _OF_ANY_SHAPE
+        if own or (patches and not has_processor):
             return super().examples(target, source, has_processor)
         preprocessing = source.preprocessing if has_processor else None
         on_pillow = preprocessing and BACKENDS[preprocessing.backend].resize == "pil"
@@ -148,13 +153,13 @@ def auto_model_opener(directory: Path) -> "Callable[[Tensor], Tensor]":
 def _open_named_class(directory: Path) -> "Callable[[Tensor], Tensor]":
     from vitconvert.programs.transformers.both_towers import open_directory
     from vitconvert.programs.transformers.loading import load_named_class
-    from vitconvert.programs.transformers.reference import behind_normalisation, run
+    from vitconvert.programs.transformers.reference import behind_normalisation, run_opened
 
     if _has_both(directory):
         return open_directory(directory).images
     model = load_named_class(directory)
     behind_normalisation(model)
-    return lambda images: run(model, images)
+    return lambda images: run_opened(model, images)
 
 
 def _has_both(directory: Path) -> bool:

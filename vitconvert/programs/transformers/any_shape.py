@@ -42,11 +42,6 @@ def qwen3_inputs(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
     }
 
 
-def of_two_frames(kernel: Tensor) -> Tensor:
-    """A kernel of images as one of the same frame twice: (D, C, y, x) to (D, C, 2, y, x)."""
-    return torch.stack((kernel, torch.zeros_like(kernel)), dim=2)
-
-
 def of_each_image(model: nn.Module, output: Tensor, images: Tensor) -> Tensor:
     """What a class gives; of these two, the tokens of all images come one after another."""
     joined = type(model).__name__ in ("Gemma4VisionModel", "Qwen3VLVisionModel")

@@ -24,7 +24,6 @@ from vitconvert.programs.taps import Tap, Taps, block_taps, channels_last
 from vitconvert.programs.transformers.any_shape import (
     gemma4_inputs,
     of_each_image,
-    of_two_frames,
     qwen3_inputs,
 )
 
@@ -148,8 +147,6 @@ def transformers_reference(checkpoint: Checkpoint) -> Reference:
     if places.within:
         tensors = {places.within + n.removeprefix(places.within): t for n, t in tensors.items()}
     kind = _class_of(model_type, tensors)
-    if kind == "Qwen3VLVisionModel":
-        tensors["patch_embed.proj.weight"] = of_two_frames(tensors["patch_embed.proj.weight"])
     if model_type == "radio":  # transformers reads but its own name of these
         tensors = {_SCALE.sub(r"layer_scale\1.lambda1", n): t for n, t in tensors.items()}
     model = _built(kind, theirs, tensors, checkpoint)
@@ -370,6 +367,14 @@ def run(model: nn.Module, images: Tensor) -> Tensor:
             tensor: Tensor = getattr(output, name)
             return as_tokens(of_each_image(model, tensor, images))
     raise AssertionError(type(output))
+
+
+def run_opened(model: nn.Module, images: Tensor) -> Tensor:
+    """As `run`; the tokens where what a class pools is not what its larger model reads (BLIP)."""
+    config: Any = model.config
+    places = _MODULES.get(config.model_type.removesuffix(_TOWER))
+    bare = places is not None and not _gives_output(model, places)
+    return _run_to_tokens(model, images) if bare else run(model, images)
 
 
 def _run_to_tokens(model: nn.Module, images: Tensor) -> Tensor:

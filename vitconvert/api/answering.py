@@ -1,0 +1,271 @@
+"""What a model says of photographs: classes and features, of a few or of any number."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from os import PathLike, fspath
+from typing import TYPE_CHECKING, Any
+
+from vitconvert.api.loading import Source, checkpoint_or_model
+from vitconvert.checkpoint import Checkpoint, ReadArguments, ReadOptions
+from vitconvert.errors import UsageError
+from vitconvert.preprocessing import Preprocessing
+from vitconvert.scale import require_extra
+from vitconvert.sources import Located
+
+if TYPE_CHECKING:
+    import torch
+
+    from vitconvert.inference.batches import Engine
+    from vitconvert.inference.embed import Embedding
+    from vitconvert.inference.images import ImageSource
+    from vitconvert.inference.predict import Prediction
+    from vitconvert.model import ViT
+    from vitconvert.scale.events import Event
+
+
+def predict(
+    model: "ViT | Source",
+    images: "ImageSource | Iterable[ImageSource]",
+    preprocessing: Preprocessing | None = None,
+    *,
+    topk: int = 5,
+    labels: Sequence[str] | None = None,
+    batch_size: int = 8,
+    recursive: bool = False,
+    fast: bool = True,
+    fast_preprocessing: bool = False,
+    dtype: "torch.dtype | None" = None,
+    device: "torch.device | str" = "cpu",
+    threads: int | None = None,
+    runtime: str = "torch",
+    tell: Callable[[str], None] | None = None,
+) -> "Iterator[Prediction]":
+    """The most likely classes of each image, in the order of the images, as they come.
+
+    An image that cannot be read, or does not fit, gives an error instead and does not stop the
+    others. Threads decode and preprocess the next images while the model computes.
+
+    Args:
+        model: What `load_model` takes, a checkpoint, or a model, which is used as it is.
+        images: One or several of: a file, a folder, a pattern such as "photos/**/*.jpg", an open
+            Pillow image. Folders and patterns are searched as images are needed.
+        preprocessing: By default, the checkpoint's own; needed with a model.
+        topk: How many classes, at most.
+        labels: Names of the classes; by default, the checkpoint's.
+        batch_size: How many images the model sees at once.
+        recursive: Search subfolders too.
+        fast: Faster arithmetic, equal within rounding: see `load_model`.
+        fast_preprocessing: Faster reading, of nearly the same pixels: see `Preprocessing`.
+        dtype: Compute in it; by default, as `load_model` does. bfloat16 takes half the time on a
+            CPU that has it, and logits differ by 1 to 2 % of the largest.
+        device: Where the model goes.
+        threads: How many decode images; by default, one for each processor.
+        runtime: "torch", "onnxruntime" or "openvino", which compute a file that is exported once,
+            checked, and kept in the cache; or "auto": what is installed and was measured to be the
+            fastest here. It needs a checkpoint, `fast`, float32 and the CPU.
+        tell: Called with a sentence before a runtime does what takes seconds.
+
+    Raises:
+        VitConvertError: One of the errors of `load_checkpoint`.
+        MissingPackage: The runtime is not installed.
+        MissingFact: Nothing says how images are prepared.
+        InputMismatch: The preprocessing makes other images than the model reads.
+        ConflictingFact: The model has no head, or not as many classes as there are labels.
+        UsageError: `topk` or `batch_size` is below 1.
+
+    Example:
+        >>> for prediction in predict("hf-hub:google/vit-base-patch16-224", "photos"):
+        ...     print(prediction.path, prediction.top[0].label)          # doctest: +SKIP
+    """
+    from vitconvert.inference.photographs import ready
+    from vitconvert.inference.predict import predict as predict_with
+
+    make_engine = engines_for(runtime, tell, fast=fast, dtype=dtype, device=device)
+    opened = checkpoint_or_model(model, dtype)
+    if isinstance(opened, Checkpoint):
+        labels = labels or opened.labels
+    built, prepared = ready(opened, preprocessing, fast=fast, dtype=dtype, device=device)
+    engine = _engine(make_engine, opened, built, kind="logits")
+    return predict_with(
+        built,
+        images,
+        prepared,
+        topk=topk,
+        labels=labels,
+        batch_size=batch_size,
+        recursive=recursive,
+        fast_preprocessing=fast_preprocessing,
+        threads=threads,
+        engine=engine,
+    )
+
+
+def embed(
+    model: "ViT | Source",
+    images: "ImageSource | Iterable[ImageSource]",
+    preprocessing: Preprocessing | None = None,
+    *,
+    tokens: bool = False,
+    projected: bool = False,
+    batch_size: int = 8,
+    recursive: bool = False,
+    fast: bool = True,
+    fast_preprocessing: bool = False,
+    dtype: "torch.dtype | None" = None,
+    device: "torch.device | str" = "cpu",
+    threads: int | None = None,
+    runtime: str = "torch",
+    tell: Callable[[str], None] | None = None,
+) -> "Iterator[Embedding]":
+    """The features of each image, in the order of the images, as they come.
+
+    They are what the classification head reads, pooled as the model pools: (D,) for each image.
+    With `tokens`, all tokens after the last block and the final norm, (N, D): class token and
+    registers, then patches row by row. With `projected`, CLIP's projection of the pooled features,
+    which is compared with that of texts after both are scaled to length 1. The other arguments are
+    those of `predict`.
+
+    Raises:
+        VitConvertError: One of the errors of `load_checkpoint`.
+        MissingFact: Nothing says how images are prepared.
+        InputMismatch: The preprocessing makes other images than the model reads.
+        ConflictingFact: There is no projection.
+        UsageError: `batch_size` is below 1, or tokens are to be projected.
+    """
+    from vitconvert.inference.embed import embed as embed_with
+    from vitconvert.inference.photographs import ready
+
+    make_engine = engines_for(runtime, tell, fast=fast, dtype=dtype, device=device)
+    opened = checkpoint_or_model(model, dtype)
+    built, prepared = ready(
+        opened,
+        preprocessing,
+        # Without its head, a fast model computes nothing but the features.
+        num_classes=None if projected else 0,
+        fast=fast,
+        dtype=dtype,
+        device=device,
+    )
+    kind = "logits" if projected else "tokens" if tokens else "features"
+    engine = _engine(make_engine, opened, built, kind=kind)
+    return embed_with(
+        built,
+        images,
+        prepared,
+        tokens=tokens,
+        projected=projected,
+        batch_size=batch_size,
+        recursive=recursive,
+        fast_preprocessing=fast_preprocessing,
+        threads=threads,
+        engine=engine,
+    )
+
+
+def embed_dataset(
+    model: str | PathLike[str] | Located,
+    source: "str | PathLike[str] | Iterable[str | PathLike[str]]",
+    output: str | PathLike[str],
+    preprocessing: Preprocessing | None = None,
+    *,
+    computed: str = "features",
+    recursive: bool = False,
+    keep: Sequence[str] = (),
+    image_column: str | None = None,
+    labels: Sequence[str] | None = None,
+    topk: int = 5,
+    batch_size: int = 8,
+    threads: int | None = None,
+    fast: bool = True,
+    fast_preprocessing: bool = False,
+    dtype: "torch.dtype | None" = None,
+    device: str = "cpu",
+    runtime: str = "torch",
+    notify: "Callable[[Event], None]" = lambda _event: None,
+    reading: ReadArguments | None = None,
+    **how: Any,
+) -> "Event":
+    """Compute the features, or the classes, of any number of images, as Parquet in a directory.
+
+    A run that was interrupted goes on: what `output` has is kept, and what it lacks is computed.
+    Each file of it, a shard, appears whole or not at all. Memory does not grow with the number of
+    images. Needs the extra `scale` (pyarrow); the engine "ray" the extra `ray`.
+
+    Args:
+        model: A path or a reference, as for `load_model`.
+        source: One or several of: a folder, a file, a pattern, a tar of WebDataset, a Parquet file
+            with images (of Hugging Face datasets), a URL of pyarrow such as s3://bucket/photos.
+        output: A directory, or a URL of an object store.
+        preprocessing: By default, the checkpoint's own.
+        computed: "features", "tokens" or "projected", as for `embed`, or "classes".
+        recursive: Search subfolders too; the first of them becomes the column "class".
+        keep: Columns of Parquet sources, or files of WebDataset samples, that go along.
+        image_column: Of Parquet sources, if it is not clear.
+        labels, topk: Of classes, as for `predict`.
+        batch_size, fast, fast_preprocessing, dtype, device, runtime: As for `embed`.
+        threads: How many decode, and how many torch takes; by default, all processors.
+        notify: Is told what happens; see `scale.events.Event`.
+        reading: As for `load_checkpoint`.
+        how: `shard_rows`, `store`, `append`, `retry_failed`, `only`, `max_errors`, `engine`,
+            `workers`, `cpus_per_worker`, `gpus_per_worker` and `address`: see
+            `scale.options.RunOptions`.
+
+    Returns:
+        How many images were computed, and how many failed.
+
+    Raises:
+        MissingPackage: pyarrow, or ray, is not installed.
+        ConflictingFact: `output` has features of another model, preprocessing or source.
+        OutputExists: Another run writes there, or it is no output of this function.
+        VitConvertError: One of the errors of `embed`.
+    """
+    require_extra("pyarrow", "scale")
+    from vitconvert.scale.embedder import Task
+    from vitconvert.scale.options import RunOptions
+    from vitconvert.scale.plan import Sources
+    from vitconvert.scale.run import run
+
+    task = Task(
+        model=model,
+        computed=computed,
+        reading=ReadOptions(**(reading or {})),
+        preprocessing=preprocessing,
+        topk=topk,
+        labels=labels,
+        dtype=dtype,
+        fast=fast,
+        fast_preprocessing=fast_preprocessing,
+        device=device,
+        batch_size=batch_size,
+        threads=threads,
+        engine=engines_for(runtime, None, fast=fast, dtype=dtype, device=device),
+    )
+    given = [source] if isinstance(source, str | PathLike) else source
+    sources = Sources(
+        given=[fspath(place) for place in given],
+        recursive=recursive,
+        keep=keep,
+        image_column=image_column,
+    )
+    return run(task, sources, fspath(output), RunOptions(**how), notify)
+
+
+def engines_for(
+    runtime: str, tell: Callable[[str], None] | None, **asked: Any
+) -> "Callable[..., Engine] | None":
+    """What makes an engine of a checkpoint and its model; None: torch computes."""
+    if runtime == "torch":
+        return None
+    from vitconvert.export.fastest import engines
+
+    return engines(runtime, tell=tell, **asked)
+
+
+def _engine(
+    make: "Callable[..., Engine] | None", source: "ViT | Checkpoint", model: "ViT", *, kind: str
+) -> "Engine | None":
+    """What computes in the place of a model that was built of a checkpoint; None: nothing."""
+    if make is None:
+        return None
+    if not isinstance(source, Checkpoint):
+        raise UsageError("A runtime needs a checkpoint, and not a model.")
+    return make(source, model, kind=kind)

@@ -1,0 +1,186 @@
+"""Another checkpoint that computes the same function."""
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Unpack
+
+from vitconvert.api.loading import Size, Source, computed_in, load_checkpoint
+from vitconvert.checkpoint import ReadArguments, ReadOptions
+
+if TYPE_CHECKING:
+    import torch
+
+    from vitconvert.export.conversion_plan import ConversionPlan
+    from vitconvert.export.convert import Conversion
+    from vitconvert.tables.table import Table
+
+
+def plan_conversion(
+    source: Source,
+    *,
+    to: str = "vit",
+    dtype: "torch.dtype | None" = None,
+    image_size: Size | None = None,
+    patch_size: Size | None = None,
+    in_channels: int | None = None,
+    num_classes: int | None = None,
+    classes: Sequence[int | str] | None = None,
+    allow: Sequence[str] = (),
+    image_only: bool = False,
+    max_shard_size: int | str | None = None,
+    output: str | PathLike[str] | None = None,
+    **reading: Unpack[ReadArguments],
+) -> "ConversionPlan":
+    """Say what `convert` would do, reading no weights and writing nothing.
+
+    The plan proves that each tensor of the source would be used or ignored once, that each of the
+    target would be written once, and that all shapes fit. What only the weights can show is in
+    `guards`.
+
+    Args:
+        source: A path or a reference, as for `load_model`.
+        to: As for `convert`, like all arguments below.
+        output: If it is given, and would replace the source, it is refused as by `convert`.
+
+    Raises:
+        NotRepresentable: The target cannot compute this function.
+        VitConvertError: One of the errors of `load_checkpoint`.
+    """
+    from vitconvert.export.changes import Changes
+    from vitconvert.export.conversion_plan import plan_checkpoint
+
+    changes = Changes(
+        image_size=image_size,
+        patch_size=patch_size,
+        in_channels=in_channels,
+        num_classes=num_classes,
+        classes=classes,
+        dtype=dtype,
+    )
+    target, reading = _target(to, computed_in(dtype, reading))
+    return plan_checkpoint(
+        load_checkpoint(source, **reading),
+        to=target,
+        changes=changes,
+        allow=allow,
+        image_only=image_only,
+        max_shard_size=max_shard_size,
+        output=Path(output) if output is not None else None,
+    )
+
+
+def convert(
+    source: Source,
+    *,
+    to: str = "vit",
+    output: str | PathLike[str],
+    dtype: "torch.dtype | None" = None,
+    image_size: Size | None = None,
+    patch_size: Size | None = None,
+    in_channels: int | None = None,
+    num_classes: int | None = None,
+    classes: Sequence[int | str] | None = None,
+    allow: Sequence[str] = (),
+    image_only: bool = False,
+    max_shard_size: int | str | None = None,
+    verify: bool = True,
+    overwrite: bool = False,
+    command: str | None = None,
+    **reading: Unpack[ReadArguments],
+) -> "Conversion":
+    """Convert a checkpoint to another ecosystem, and prove that the function is the same.
+
+    Args:
+        source: A path or a reference, as for `load_model`.
+        to: An ecosystem, a dialect, or `vit`: a directory that vitconvert loads, and timm or
+            transformers too if they can compute the function. The name of `table` ("team" of
+            team.toml) makes that table the target, and the source is read without it.
+        output: The directory to write. It appears complete or not at all.
+        dtype: Cast the weights.
+        image_size: Resample the positions to this size.
+        patch_size: Resize the kernel of the patches as FlexiViT does, and resample the positions.
+        in_channels: Adapt to images of this many channels, as timm adapts a first convolution.
+        num_classes: A new head of zeros for this many classes; 0 removes the head.
+        classes: Keep these classes of the head, by index or name, in this order.
+        allow: Names of steps that the target may need: they keep the function but change the
+            bytes, or are lossy and measured ("norm-eps"). The error of a refusal names those that
+            would help.
+        image_only: Leave a text tower behind. Without it, a CLIP or SigLIP keeps both towers where
+            the target has a place for them; vitconvert computes the image side only.
+        max_shard_size: Split safetensors into files of at most this size ("5GB"), with an index.
+        verify: Compare with the source's own implementation, in float64 too if any bit differs in
+            float32, and with the programs that the output is for.
+        overwrite: Replace an earlier output. What vitconvert did not write is never replaced.
+        command: The command that the record of the output names.
+        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower,
+            ignore, adapter, lora_scale, rescue, dequantise.
+
+    Raises:
+        NotRepresentable: The target cannot compute this function.
+        ParityFailed: The numbers disagree; nothing is written.
+        OutputExists: The output is there, and `overwrite` is false, or holds other files.
+        VitConvertError: One of the errors of `load_checkpoint`.
+    """
+    from vitconvert.export.changes import Changes
+    from vitconvert.export.convert import convert_checkpoint
+    from vitconvert.export.whole_directory import check_output
+
+    check_output(Path(output), overwrite=overwrite)  # before anything is downloaded
+    changes = Changes(
+        image_size=image_size,
+        patch_size=patch_size,
+        in_channels=in_channels,
+        num_classes=num_classes,
+        classes=classes,
+        dtype=dtype,
+    )
+    target, reading = _target(to, computed_in(dtype, reading))
+    return convert_checkpoint(
+        load_checkpoint(source, **reading),
+        to=target,
+        output=Path(output),
+        changes=changes,
+        allow=allow,
+        image_only=image_only,
+        max_shard_size=max_shard_size,
+        verify=verify,
+        overwrite=overwrite,
+        command=command,
+    )
+
+
+def convert_state_dict(
+    state_dict: "Mapping[str, torch.Tensor]",
+    *,
+    to: str,
+    **reading: Unpack[ReadArguments],
+) -> "dict[str, torch.Tensor]":
+    """Convert a state dict in memory to the names and layouts of another dialect.
+
+    Args:
+        state_dict: Tensors by name. They are not changed; the result may share their memory.
+        to: An ecosystem or dialect; `vit` gives vitconvert's own names. The name of `table`
+            ("team" of team.toml) makes that table the target.
+        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, tower, ignore,
+            adapter, lora_scale, dequantise. An adapter is merged on the CPU.
+
+    Raises:
+        NotRepresentable: The target cannot compute this function.
+        VitConvertError: One of the errors of `load_checkpoint`.
+    """
+    from vitconvert.checkpoint.state_dict import read_state_dict
+    from vitconvert.export.convert import respell
+
+    target, reading = _target(to, reading)
+    return respell(*read_state_dict(state_dict, ReadOptions(**reading)), target)
+
+
+def _target(to: str, reading: ReadArguments) -> "tuple[str | Table, ReadArguments]":
+    """A table of the user's as the target, if `to` is its name, and how to read the source then."""
+    from vitconvert.tables.dialects import is_of, read_table
+
+    file = reading.get("table")
+    if file is None or not is_of(to, file):
+        return to, reading
+    return read_table(Path(file)), {**reading, "table": None}

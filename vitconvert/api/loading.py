@@ -1,0 +1,131 @@
+"""A checkpoint, and the model that is built of it."""
+
+from os import PathLike
+from typing import TYPE_CHECKING, Unpack
+
+from vitconvert.checkpoint import (
+    Checkpoint,
+    ReadArguments,
+    ReadOptions,
+    build_model,
+    read_checkpoint,
+)
+from vitconvert.sources import Located, locate
+
+if TYPE_CHECKING:
+    import torch
+
+    from vitconvert.model import ViT
+
+Source = str | PathLike[str] | Located | Checkpoint
+"""A path, `timm:NAME`, `hf-hub:ORG/REPO` or another reference that `vitconvert.sources.locate`
+takes; or what `locate` or `load_checkpoint` returned."""
+
+Size = int | tuple[int, int]
+"""Pixels of a side, or height and width."""
+
+
+def load_checkpoint(source: Source, **reading: Unpack[ReadArguments]) -> Checkpoint:
+    """Read a pretrained ViT checkpoint, and return its tensors under canonical names.
+
+    Nothing in the file is executed, and nothing is dropped in silence: each tensor of the file is
+    used exactly once, or ignored for a reason that the dialect's table states. That is proved from
+    the header; the tensors are read when they are first asked for.
+
+    Args:
+        source: A path, `timm:NAME`, `hf-hub:ORG/REPO` or what else `sources.locate` takes.
+        dialect: Name of a table of `weights_map/` or of an ecosystem; by default the one table
+            that explains every key.
+        overrides: Fields of ViTConfig that the tensors do not show, such as `{"num_heads": 3}`.
+        architecture: Name of the architecture, for files that do not show it.
+        table: A TOML file with one more dialect.
+        prefer: Which weights to read from a torch checkpoint that has several, such as "model"
+            if it has averaged ones too; by default the averaged ones.
+        tower: What stands before the names of the tensors to take, in a file of a larger model,
+            such as "vision_tower"; by default, the one image tower that is found.
+        ignore: Patterns of names of tensors that play no part, such as ["aux_head.*"].
+        adapter: A LoRA or DoRA adapter of PEFT, a path or a reference, to merge into the model.
+        lora_scale: What the product of an adapter's two matrices is multiplied with, where no
+            adapter_config.json says it: lora_alpha / r.
+        rescue: Of a whole model, as torch.save(model, path) writes it, read the tensors as data.
+            Nothing is run, and whether the model computes what their names say is not known.
+        dequantise: Compute the weights of a quantised file (bitsandbytes, torchao, GGUF) in this:
+            "float32" or "bfloat16".
+
+    Raises:
+        SourceError: The source leads to no file.
+        CorruptFile, UnsafeFile: The file cannot be read, or not safely. Damaged bytes of a tensor
+            raise it when the tensors are read.
+        UnknownDialect, AmbiguousDialect: No table explains every key, or several do.
+        TensorMismatch, ShapeMismatch: Tensors are missing, left over, doubled or misshapen.
+        MissingFact, ConflictingFact: A fact that decides the function is unknown, or contradicts
+            the tensors.
+        NotRepresentable: The checkpoint's own configuration asks for something unknown.
+    """
+    if isinstance(source, Checkpoint):
+        return source
+    located = locate(source, tower=reading.get("tower"))
+    return read_checkpoint(located, ReadOptions(**reading))
+
+
+def load_model(
+    source: Source,
+    *,
+    image_size: Size | None = None,
+    patch_size: Size | None = None,
+    in_channels: int | None = None,
+    num_classes: int | None = None,
+    dtype: "torch.dtype | None" = None,
+    device: "torch.device | str" = "cpu",
+    fast: bool = False,
+    **reading: Unpack[ReadArguments],
+) -> "ViT":
+    """Load a pretrained ViT of any dialect as vitconvert's own, in eval mode.
+
+    Args:
+        source: A path, `timm:NAME`, `hf-hub:ORG/REPO` or what else `sources.locate` takes.
+        image_size: Resample the positions to this size, by the project's own rule.
+        patch_size: Resize the kernel of the patches as FlexiViT does, and resample the positions.
+        in_channels: Adapt to images of this many channels, as timm adapts a first convolution.
+        num_classes: Replace the head by a new one of this size (0: none).
+        dtype: Cast the weights; by default, half-precision weights become float32, which is exact
+            and what their projects compute in on a CPU, and others are not cast. Those of a
+            quantised file are computed in it.
+        device: Where the model goes.
+        fast: Build a `model.fast.FastViT`, for inference only: faster, and equal within rounding
+            where the usual one is equal to the last bit.
+        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower,
+            ignore, adapter, lora_scale, rescue, dequantise.
+
+    Raises:
+        UsageError: There is no such device, or a change makes no sense for this model.
+        VitConvertError: One of the errors of `load_checkpoint`.
+
+    Example:
+        >>> model = load_model("ViT-B_16.npz")            # doctest: +SKIP
+        >>> logits = model(images)                        # doctest: +SKIP
+    """
+    return build_model(
+        load_checkpoint(source, **computed_in(dtype, reading)),
+        image_size=image_size,
+        patch_size=patch_size,
+        in_channels=in_channels,
+        num_classes=num_classes,
+        dtype=dtype,
+        device=device,
+        fast=fast,
+    )
+
+
+def checkpoint_or_model(model: "ViT | Source", dtype: "torch.dtype | None") -> "ViT | Checkpoint":
+    """What a model was given as: itself, or the checkpoint that a reference leads to."""
+    if not isinstance(model, str | PathLike | Located):
+        return model
+    return load_checkpoint(model, **computed_in(dtype, {}))
+
+
+def computed_in(dtype: "torch.dtype | None", reading: ReadArguments) -> ReadArguments:
+    """How to read a checkpoint whose weights are cast: quantised ones are computed in that."""
+    if dtype is None or reading.get("dequantise"):
+        return reading
+    return {**reading, "dequantise": str(dtype).removeprefix("torch.")}

@@ -1,0 +1,243 @@
+"""Whether two compute the same function, and how far arithmetic takes one from itself."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+from vitconvert.api.loading import Size, Source, load_checkpoint
+from vitconvert.checkpoint import ReadArguments, ReadOptions
+from vitconvert.errors import UsageError
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from vitconvert.inference.images import ImageSource
+    from vitconvert.parity.audit_report import AuditReport
+    from vitconvert.parity.golden import Golden
+    from vitconvert.parity.photographs import Photographs
+    from vitconvert.parity.report import ParityReport
+
+
+def verify(
+    source: "Source | Callable[..., Any]",
+    *,
+    against: "Source | Callable[..., Any] | None" = None,
+    tolerance: float = 2e-5,
+    seed: int = 0,
+    batch: int = 2,
+    dtypes: Sequence[str] = ("float32", "float64"),
+    layers: Mapping[str, str] | None = None,
+    gradients: bool = False,
+    image_size: Size | None = None,
+    in_channels: int | None = None,
+    images: "ImageSource | Iterable[ImageSource] | None" = None,
+    preprocess: "Callable[[Image.Image], Any] | None" = None,
+    **reading: Unpack[ReadArguments],
+) -> "ParityReport":
+    """Compare a checkpoint, or a model of your own, with another implementation.
+
+    A checkpoint is compared with the implementation of its own ecosystem, which loads the same file
+    by itself. If there is none, the report says so (`verified` is False) and claims nothing.
+
+    A module or a function of your own is compared with `against`: with a checkpoint (through
+    vitconvert's ViT, once that is proved equal to the checkpoint's own project) or with another
+    module or function. It runs as it is, on noise, on a photograph, and on images that are
+    constant, large, of one channel, one and three in a batch. If it differs, the report names the
+    first layer that does and the likely cause, as far as modules are matched: by the names of their
+    tensors (`table`, `dialect`, or a dialect that is known), or by `layers`.
+
+    Args:
+        source: A path or a reference, as for `load_model`; or an `nn.Module`, or a function of
+            images (B, C, H, W) to logits, of torch tensors or NumPy arrays. It may return several
+            outputs by name ("logits", "last_hidden_state", "pooler_output"; in a dict, or as
+            attributes).
+        against: Another checkpoint that should compute the same function, which the implementation
+            of *its* ecosystem loads; a module or function; or a golden file (NAME.golden, of
+            `record_golden`), which says itself which images are compared.
+        tolerance: Largest relative difference in float32; in float64 a ten-millionth of it.
+        seed, batch: Which images, and how many of each kind.
+        dtypes: "float32", "float64" or both, where both sides compute in them.
+        layers: Name of a module of your own -> name of a module of vitconvert's ViT, or of the
+            module that it is compared with, such as `{"encoder.3.attention": "blocks.3.attn"}`:
+            their outputs are compared.
+        gradients: Whether to compare gradients by the images and by every weight as well, between a
+            module and a checkpoint: a wrong backward pass is what training finds.
+        image_size, in_channels: Of the images, where neither side is a checkpoint.
+        images: Photographs, as for `predict`: the first 32 are compared as well. Each side takes
+            its own preprocessing: vitconvert's for a checkpoint that is verified, that of its own
+            program for what it is measured by (timm's transforms, transformers' processor), as far
+            as these are known.
+        preprocess: With `images`, what a model of your own does with an image that Pillow opened,
+            to a tensor (C, H, W); by default, it takes the preprocessing of the checkpoint.
+        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower,
+            ignore, adapter, lora_scale, rescue, dequantise. With a model of your own, `dialect` and
+            `table` are about the names of its tensors, and the others about `against`.
+
+    Raises:
+        VitConvertError: A checkpoint cannot be loaded, as for `load_model`.
+        UsageError: The two take other images or give other outputs, a model of your own raises an
+            error on such images, none of `images` can be read, a golden file was recorded of other
+            weights, or an argument is wrong.
+        MissingFact: Nothing says how `images` are prepared.
+        ParityFailed: vitconvert's ViT does not compute what the project of `against` computes.
+    """
+    from vitconvert.parity.golden_file import is_golden
+
+    if isinstance(against, str | PathLike) and is_golden(against):
+        if (seed, batch, image_size, in_channels, images) != (0, 2, None, None, None):
+            raise UsageError("A golden file says itself which images are compared.")
+        if gradients:
+            raise UsageError("A golden file has no gradients to compare with.")
+        return _verify_golden(source, Path(against), layers, tolerance, dtypes, reading)
+    photographs = _photographs(images, preprocess)
+    if callable(source) or callable(against):
+        from vitconvert.parity.own_models import Inputs, verify_model
+
+        if against is None:
+            raise UsageError("`against` is missing: what should the model compute the same as?")
+        size = (image_size, image_size) if isinstance(image_size, int) else image_size
+        return verify_model(
+            *_models(source, against, reading),
+            inputs=Inputs(
+                image_size=size,
+                in_channels=in_channels,
+                seed=seed,
+                batch=batch,
+                photographs=photographs,
+            ),
+            options=ReadOptions(**reading),
+            layers=layers,
+            gradients=gradients,
+            tolerance=tolerance,
+            dtypes=dtypes,
+        )
+    from vitconvert.parity.verification import verify_checkpoint
+
+    if preprocess:
+        raise UsageError("`preprocess` is for a model of your own, and both are checkpoints.")
+    return verify_checkpoint(
+        load_checkpoint(source, **reading),
+        against=None if against is None else load_checkpoint(against),
+        tolerance=tolerance,
+        seed=seed,
+        batch=batch,
+        dtypes=dtypes,
+        photographs=photographs,
+    )
+
+
+def record_golden(
+    source: Source,
+    output: str | PathLike[str],
+    *,
+    seed: int = 0,
+    batch: int = 2,
+    tolerance: float = 2e-5,
+    overwrite: bool = False,
+    **reading: Unpack[ReadArguments],
+) -> "Golden":
+    """Record what a checkpoint gives for images, so that others can be compared with it anywhere.
+
+    The checkpoint is first proved equal to its own project's implementation. Where there is none,
+    the golden file says "not verified", and so does each report of a comparison with it. The file
+    (safetensors, a few hundred KB) has outputs in float64, digests of all layers, the sha256 of the
+    weights and of the images, and versions; `verify(model, against=output)` compares with it.
+
+    Args:
+        source: A path or a reference, as for `load_model`.
+        output: The file, NAME.golden. It appears whole or not at all.
+        seed, batch: Which images, and how many of each kind.
+        tolerance: Of the proof, as for `verify`.
+        overwrite: Replace an earlier golden file, and nothing else.
+        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower.
+
+    Raises:
+        ParityFailed: vitconvert's ViT does not compute what the checkpoint's project computes;
+            nothing is written.
+        OutputExists: The output is there, and `overwrite` is false or it is no golden file.
+        UsageError: The output's name is no golden file's, or the images would be too large.
+        VitConvertError: One of the errors of `load_checkpoint`.
+    """
+    from vitconvert.parity.golden import record
+    from vitconvert.parity.golden_file import check_golden_output, write_golden
+
+    check_golden_output(Path(output), overwrite=overwrite)  # before anything is downloaded
+    checkpoint = load_checkpoint(source, **reading)
+    golden = record(checkpoint, seed=seed, batch=batch, tolerance=tolerance)
+    write_golden(golden, Path(output))
+    return golden
+
+
+def audit(
+    source: Source,
+    *,
+    seed: int = 0,
+    batch: int = 8,
+    without: Sequence[str] = (),
+    **reading: Unpack[ReadArguments],
+) -> "AuditReport":
+    """Measure how far lower precision and faster arithmetic take a model from float64.
+
+    float32, bfloat16, float16, `fast` (as for `load_model`), torch's compiler and ONNX Runtime
+    compute the same images on the CPU. The report says how far each is from float64, at each layer
+    of vitconvert's own model, where numbers become infinite or NaN, and how often the class
+    changes. What cannot be measured here is named with the reason. The model is not judged.
+
+    Args:
+        source: A path or a reference, as for `load_model`.
+        seed, batch: Which images of noise and photographs, and how many of each.
+        without: What to leave out: "bfloat16", "float16", "fast", "compiled" (which takes most of
+            the time) or "onnxruntime".
+        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower.
+
+    Raises:
+        VitConvertError: The checkpoint cannot be loaded, as for `load_model`.
+        UsageError: `batch` is below 1, or there is no such arithmetic.
+    """
+    from vitconvert.parity.audit import audit_checkpoint
+
+    checkpoint = load_checkpoint(source, **reading)
+    return audit_checkpoint(checkpoint, seed=seed, batch=batch, without=without)
+
+
+def _verify_golden(
+    source: Any,
+    golden: Path,
+    layers: Mapping[str, str] | None,
+    tolerance: float,
+    dtypes: Sequence[str],
+    reading: ReadArguments,
+) -> "ParityReport":
+    from vitconvert.parity.golden_file import read_golden
+    from vitconvert.parity.replay import verify_golden
+
+    read = read_golden(golden)  # before anything is downloaded
+    return verify_golden(
+        source if callable(source) else load_checkpoint(source, **reading),
+        read,
+        options=ReadOptions(**reading),
+        layers=layers,
+        tolerance=tolerance,
+        dtypes=dtypes,
+    )
+
+
+def _photographs(images: Any, preprocess: Any) -> "Photographs | None":
+    if images is None:
+        if preprocess:
+            raise UsageError("`preprocess` prepares `images`, and there are none.")
+        return None
+    from vitconvert.inference.images import find_images
+    from vitconvert.parity.photographs import Photographs
+
+    return Photographs(files=find_images(images), preprocess=preprocess)
+
+
+def _models(source: Any, against: Any, reading: ReadArguments) -> Iterator[Any]:
+    """What is compared; the options that are not about the names of a module read a checkpoint."""
+    others = reading.copy()
+    others.pop("dialect", None)
+    others.pop("table", None)
+    for model in (source, against):
+        yield model if callable(model) else load_checkpoint(model, **others)

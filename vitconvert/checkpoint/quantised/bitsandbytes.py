@@ -1,0 +1,133 @@
+"""Weights of bitsandbytes: rows of int8, and blocks of 4 bits with scales that may have 8."""
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from vitconvert.checkpoint.quantised.weight import (
+    Compute,
+    Read,
+    Weight,
+    check_list,
+    dtype_of,
+    parsed,
+    parts_of,
+    unfit,
+)
+from vitconvert.containers import Container
+from vitconvert.conversion.quantised_names import FOUR_BIT, ROWS, QuantisedNames
+from vitconvert.errors import size_text
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_BLOCKS = [2**power for power in range(5, 13)]  # 32 to 4096 weights
+_LONGEST_STATE = 2000  # bytes; bitsandbytes writes 165
+
+
+def open_rows(container: Container, name: str, found: QuantisedNames) -> Weight:
+    """A matrix of int8 with a scale for each row."""
+    numbers, scales, form = parts_of(container, name, found, "numbers", "scales", "format")
+    manifest = container.manifest
+    shape = manifest[numbers].shape
+    if manifest[numbers].dtype != "int8" or len(shape) != 2:
+        raise unfit(container, name, "is no matrix of int8")
+    check_list(container, scales, "float32", shape[0])
+    if math.prod(manifest[form].shape) != 1:
+        raise unfit(container, form, "is not one number")
+
+    def compute(read: Read) -> "Tensor":
+        from vitconvert.conversion.dequantisation import whole_rows
+
+        if (layout := int(read(form).flatten()[0])) != 0:
+            fact = f"has layout {layout} of bitsandbytes, where only 0 (by rows) is read"
+            raise unfit(container, form, fact)
+        return whole_rows(read(numbers), read(scales))
+
+    return Weight(
+        title=ROWS,
+        parts=(numbers, scales, form),
+        shape=shape,
+        dtype="float32",
+        rounds_inputs=True,
+        compute=compute,
+    )
+
+
+def open_four_bit(container: Container, name: str, found: QuantisedNames) -> Weight:
+    """A weight in blocks of 4 bits, each with a scale."""
+    packed, scales, values, state = parts_of(
+        container, name, found, "numbers", "scales", "values", "state"
+    )
+    said, manifest = _state(container, state), container.manifest
+    shape, block = _shape(container, state, said), _block(container, state, said, "blocksize")
+    count = math.prod(shape)
+    if manifest[packed].nbytes != (count + 1) // 2:
+        raise unfit(container, packed, f"has not the half bytes of {size_text(shape)} weights")
+    check_list(container, values, "float32", 16)
+    blocks = -(-count // block)
+    nested = _nested(container, name, found, said, blocks)
+    if nested is None:
+        check_list(container, scales, "float32", blocks)
+
+    def compute(read: Read) -> "Tensor":
+        from vitconvert.conversion.dequantisation import four_bit
+
+        factors = nested(read) if nested else read(scales)
+        return four_bit(read(packed), factors, read(values), block, shape)
+
+    kind = state.rpartition("__")[2]
+    return Weight(
+        title=f"{FOUR_BIT} ({kind}{', scales of 8 bit' if nested else ''})",
+        parts=tuple(found.parts.values()),
+        shape=shape,
+        dtype=dtype_of(container, state, said.get("dtype")),
+        rounds_inputs=False,
+        compute=compute,
+    )
+
+
+def _nested(
+    container: Container, name: str, found: QuantisedNames, said: Mapping[str, Any], blocks: int
+) -> Compute | None:
+    """What computes the scales, where they are quantised themselves."""
+    if not any(key.startswith("nested") for key in (*found.parts, *said)):
+        return None
+    places, scales, values = parts_of(
+        container, name, found, "scales", "nested scales", "nested values"
+    )
+    state, offset = found.parts["state"], said.get("nested_offset")
+    block = _block(container, state, said, "nested_blocksize")
+    if not isinstance(offset, float) or not math.isfinite(offset):
+        raise unfit(container, state, "does not say how its scales are quantised")
+    check_list(container, places, "uint8", blocks)
+    check_list(container, scales, "float32", -(-blocks // block))
+    check_list(container, values, "float32", 256)
+
+    def compute(read: Read) -> "Tensor":
+        from vitconvert.conversion.dequantisation import eight_bit
+
+        return eight_bit(read(places), read(scales), read(values), block, offset)
+
+    return compute
+
+
+def _state(container: Container, key: str) -> Mapping[str, Any]:
+    info = container.manifest[key]
+    if info.dtype != "uint8" or info.nbytes > _LONGEST_STATE:
+        raise unfit(container, key, "is no short text")
+    return parsed(container, key, container.read(key).numpy().tobytes())
+
+
+def _shape(container: Container, key: str, said: Mapping[str, Any]) -> tuple[int, ...]:
+    sizes = said.get("shape")
+    if not isinstance(sizes, list) or not sizes or not all(type(n) is int and n > 0 for n in sizes):
+        raise unfit(container, key, "says no shape")
+    return tuple(sizes)
+
+
+def _block(container: Container, key: str, said: Mapping[str, Any], word: str) -> int:
+    block = said.get(word)
+    if type(block) is not int or block not in _BLOCKS:
+        raise unfit(container, key, f"says {word} = {str(block)[:40]}, which is none")
+    return block

@@ -1,0 +1,106 @@
+"""Weights of torchao that have a number for each, in blocks that share a scale."""
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from vitconvert.checkpoint.quantised.weight import (
+    Read,
+    Weight,
+    dtype_of,
+    parsed,
+    parts_of,
+    unfit,
+)
+from vitconvert.containers import Container
+from vitconvert.conversion.quantised_names import TORCHAO, QuantisedNames
+from vitconvert.errors import size_text
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+WORDS = "torchao"  # a torch container has, beside the parts, what safetensors say in the header
+_MOST_SAID = 100  # different words on tensors; they differ where matrices have other sizes
+# torchao's classes with a number for each weight. Others pack several into one, in many ways.
+_PLAIN = ("Int8Tensor", "Float8Tensor", "IntxUnpackedToInt8Tensor")
+_NUMBERS = ("int8", "float8_e4m3fn", "float8_e5m2")
+
+
+def open_torchao(container: Container, name: str, found: QuantisedNames) -> Weight:
+    """A weight of 8 bits, of whole numbers or floats."""
+    numbers, scales = parts_of(container, name, found, "numbers", "scales")
+    zeros, manifest = found.parts.get("zeros"), container.manifest
+    known = ("numbers", "scales", "zeros")
+    if more := [key for role, key in found.parts.items() if role not in known]:
+        raise unfit(container, more[0], "belongs to a quantised weight, and is not read here")
+    said = _said_by_torchao(container, name)
+    shape, each = manifest[numbers].shape, manifest[scales].shape
+    if manifest[numbers].dtype not in _NUMBERS:
+        raise unfit(container, numbers, "has not whole numbers or floats of 8 bits")
+    if zeros and manifest[zeros].shape != each:
+        raise unfit(container, zeros, "has not one number for each scale")
+    if len(each) != len(shape) or any(not b or a % b for a, b in zip(shape, each, strict=True)):
+        raise unfit(container, scales, f"has no whole number of weights of {size_text(shape)} each")
+    blocks = tuple(a // b for a, b in zip(shape, each, strict=True))
+    if said.blocks not in (None, size_text(blocks)):
+        raise unfit(container, scales, f"has not one number for each block of {said.blocks}")
+
+    def compute(read: Read) -> "Tensor":
+        from vitconvert.conversion.dequantisation import affine
+
+        return affine(read(numbers), read(scales), read(zeros) if zeros else None, blocks)
+
+    return Weight(
+        title=f"{TORCHAO}, {said.kind}",
+        parts=tuple(found.parts.values()),
+        shape=shape,
+        dtype=dtype_of(container, name, said.dtype),
+        rounds_inputs=said.rounds_inputs,
+        compute=compute,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Said:
+    """What torchao says of a tensor; of several, what it says of all."""
+
+    kind: str
+    dtype: str
+    rounds_inputs: bool
+    blocks: str | None
+
+
+def _said_by_torchao(container: Container, name: str) -> _Said:
+    """What stands in the header for a tensor, or alike for every quantised one.
+
+    transformers 5.23 renames tensors when it saves them, and not what the header says of them.
+    """
+    own = container.metadata.get(name) or container.extras.get(f"{name}.{WORDS}")
+    texts = [str(own)] if own else _of_all(container)[:_MOST_SAID]
+    every = {_understood(container, name, text) for text in texts}
+    alike = {replace(said, blocks=None) for said in every}
+    if len(alike) != 1:
+        raise unfit(container, name, "is quantised by torchao, and nothing says how")
+    said = (every if own else alike).pop()
+    if said.kind not in _PLAIN:
+        raise unfit(container, name, f"is a {said.kind} of torchao, which is not read here")
+    return said
+
+
+def _of_all(container: Container) -> list[str]:
+    """What the header says of quantised tensors, whatever they are called there."""
+    mark = '"_tensor_data_names"'
+    return list(dict.fromkeys(text for text in container.metadata.values() if mark in text))
+
+
+def _understood(container: Container, name: str, text: str) -> _Said:
+    said = parsed(container, name, text.encode())
+    attributes = said.get("_data")
+    attributes = attributes if isinstance(attributes, dict) else {}
+    dtype, blocks = attributes.get("dtype"), attributes.get("block_size")
+    inputs = ("act_quant_kwargs", "activation_quantization")
+    return _Said(
+        kind=str(said.get("_type"))[:80],
+        dtype=str(dtype.get("_data") if isinstance(dtype, dict) else dtype)[:80],
+        rounds_inputs=any(attributes.get(key) for key in inputs),
+        blocks="x".join(map(str, blocks)) if isinstance(blocks, list) else None,
+    )

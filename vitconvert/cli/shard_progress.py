@@ -1,0 +1,167 @@
+"""What a run over any number of images shows while it computes, and at its end."""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from vitconvert.cli.report import tell
+from vitconvert.errors import printable
+
+if TYPE_CHECKING:
+    from vitconvert.scale.events import Event
+
+_SECONDS = 10  # between lines where there is no terminal
+
+
+def progress(*, as_json: bool, quiet: bool) -> "Quiet":
+    """What shows a run, in the way that was asked for or fits where it is shown."""
+    if as_json:
+        return _JsonLines()
+    if quiet:
+        return Quiet()
+    return _Bar() if sys.stderr.isatty() else _Lines()
+
+
+class Quiet:
+    """Tells only of what went wrong."""
+
+    def __call__(self, event: "Event") -> None:
+        """Tell of it, if it is worth telling."""
+        match event.what:
+            case "shard" | "abandoned":
+                _tell_of_shard(event, lambda text: tell(text, err=True))
+            case "finished" if event.failed or event.abandoned:
+                tell(_summary(event), err=True)
+
+    def close(self) -> None:
+        """There are no more events, whatever happened."""
+
+
+class _JsonLines(Quiet):
+    """A line of JSON for each event; images are told of once a second at most."""
+
+    def __init__(self) -> None:
+        self._images = self._failed = 0
+        self._told = time.monotonic()
+
+    def __call__(self, event: "Event") -> None:
+        """Print it."""
+        if event.what == "images":
+            self._images += event.images
+            self._failed += event.failed
+            if time.monotonic() - self._told < 1:
+                return
+        self._told = time.monotonic()
+        if self._images:
+            _print({"what": "images", "images": self._images, "failed": self._failed})
+            self._images = self._failed = 0
+        if event.what != "images":
+            _print(event.to_dict())
+
+
+class _Bar(Quiet):
+    """A bar on a terminal: images, rate, time left, failures."""
+
+    def __init__(self) -> None:
+        self._bar: Any = None
+        self._failed = 0
+
+    def __call__(self, event: "Event") -> None:
+        """Show it."""
+        from tqdm import tqdm
+
+        if event.what == "planned":
+            total = event.images + event.known
+            self._bar = tqdm(total=total, initial=event.known, unit="image", leave=False)
+        elif event.what == "images":
+            self._bar.update(event.images)
+            if event.failed:
+                self._failed += event.failed
+                self._bar.set_postfix(failed=self._failed)
+        elif event.what == "finished":
+            self.close()
+            tell(_summary(event), err=True)
+        else:
+            _tell_of_shard(event, lambda text: self._bar.write(text, file=sys.stderr))
+
+    def close(self) -> None:
+        """Remove the bar."""
+        if self._bar is not None:
+            self._bar.close()
+
+
+class _Lines(Quiet):
+    """A line now and then, where nothing can be drawn over."""
+
+    def __init__(self) -> None:
+        self._begun = self._told = time.monotonic()
+        self._total = self._images = self._failed = 0
+
+    def __call__(self, event: "Event") -> None:
+        """Print it, if it is time."""
+        if event.what == "planned":
+            self._total = event.images
+            known = f"; {event.known:,} are there already" if event.known else ""
+            tell(f"{in_shards(event.images, event.shards)}{known}", err=True)
+        elif event.what == "images":
+            self._images += event.images
+            self._failed += event.failed
+            if time.monotonic() - self._told >= _SECONDS:
+                self._told = time.monotonic()
+                tell(self._line(), err=True)
+        elif event.what == "finished":
+            tell(_summary(event), err=True)
+        else:
+            _tell_of_shard(event, lambda text: tell(text, err=True))
+
+    def _line(self) -> str:
+        rate = self._images / (time.monotonic() - self._begun)
+        left = duration((self._total - self._images) / rate)
+        failed = f", {self._failed:,} failed" if self._failed else ""
+        return f"{self._images:,} of {self._total:,}, {rate:.1f} a second, {left} left{failed}"
+
+
+def _tell_of_shard(event: "Event", say: Callable[[str], Any]) -> None:
+    if event.what == "abandoned":
+        say(f"shard {event.number} was given up: {printable(event.message or '')}")
+    elif event.changed:
+        say(f"shard {event.number}: {event.changed} files changed after the plan was made")
+
+
+def _print(told: dict[str, Any]) -> None:
+    click.echo(json.dumps(told))
+    sys.stdout.flush()  # a pipe would keep it for later
+
+
+def _summary(event: "Event") -> str:
+    parts = [in_shards(event.images, event.shards)]
+    if event.failed:
+        parts.append(f"{event.failed:,} failed, see failed/")
+    if event.known_failed:
+        parts.append(f"{event.known_failed:,} failed before")
+    if event.changed:
+        parts.append(f"{event.changed:,} changed after the plan was made")
+    if event.abandoned:
+        parts.append(f"given up: {event.abandoned:,}")
+    return "; ".join(parts)
+
+
+def in_shards(images: int, shards: int) -> str:
+    """How many of both, in words."""
+    return f"{_counted(images, 'image')} in {_counted(shards, 'shard')}"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def duration(seconds: float) -> str:
+    """A time, as people say it."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes / 60:.0f} h"

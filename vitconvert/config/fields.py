@@ -1,0 +1,147 @@
+"""What decides the function that a Vision Transformer computes, besides its weights.
+
+A plain ViT is all of the first section. Each of the others is a way in which published ViTs differ
+from it, in the order in which an image meets them; their defaults are those of a plain ViT.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from vitconvert.config.vocabularies import VOCABULARIES
+
+
+# `ViTConfig`, which checks the values, is the dataclass that is made of them.
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class Fields:
+    """The fields of a `ViTConfig`.
+
+    Names are those of the literature, timm's where there is one. Sizes are in pixels (`image_size`,
+    `patch_size`: height, width), tokens or channels. What has no default must be known from the
+    tensors, the checkpoint's own configuration, the dialect's table or the user.
+    """
+
+    vocabularies: ClassVar[Mapping[str, tuple[str, ...]]] = VOCABULARIES
+
+    # A plain ViT: sizes
+    image_size: tuple[int, int]
+    # Kernel of the patch convolution, on the stem's grid if there is one
+    patch_size: tuple[int, int]
+    in_channels: int
+    num_classes: int  # 0: no head, the model returns pooled features
+    embed_dim: int
+    depth: int
+    num_heads: int
+    head_dim: int  # num_heads * head_dim need not be embed_dim
+    mlp_dim: int
+
+    # A plain ViT: what its tensors cannot show
+    activation: str  # of the MLPs, one of ACTIVATIONS
+    norm_eps: float
+    pooling: str  # one of POOLINGS; token_avg concatenates class token and mean of the patches
+
+    # A plain ViT: tokens and positions
+    class_token: bool = True
+    position_embedding: str = "learned"  # one of POSITIONS
+    position_resampling: str = "bicubic_antialias"  # one of OWN_RESAMPLINGS, for other sizes
+
+    # A plain ViT: dropout rates, in training only
+    drop_rate: float = 0.0  # before the head
+    embed_drop_rate: float = 0.0  # after the positions
+    attention_drop_rate: float = 0.0  # on attention probabilities
+    proj_drop_rate: float = 0.0  # after attention projection and in the MLPs
+
+    # Hybrid stem: convolutions, mostly a ResNet, in front of the patch convolution
+    stem: bool = False
+    stem_depths: tuple[int, ...] = ()  # bottleneck units in each stage; (): the root alone
+    stem_width: int = 64
+    stem_style: str = "google"  # one of STEM_STYLES
+
+    # Patches
+    centred_pixels: bool = False  # 2 * pixel - 1 is what the patches read (Gemma 4)
+    patch_bias: bool = True
+    patch_pre_norm: bool = False  # LayerNorm on the flattened pixels of a patch (lucidrains)
+    patch_norm: bool = False  # LayerNorm on the embedded patch
+
+    # Tokens in front of the patches, besides the class token
+    dist_token: bool = False  # DeiT's distillation token, after the class token
+    num_registers: int = 0  # register tokens, after class and distillation tokens
+    register_positions: bool = True  # False: registers come after positions are added (DINOv2)
+
+    # Positions that are added to the tokens
+    no_embed_class: bool = False  # positions belong to patches only
+    position_grid: tuple[int, ...] = ()  # rows and columns of "grid" and "axes" positions
+    position_square: bool = False  # those are fitted to a square, of which the image is a part
+    pre_norm: bool = False  # LayerNorm after the positions are added (CLIP)
+
+    # Rotary embedding: q and k of patch tokens are rotated by their position
+    rope: str = "none"  # one of ROPES
+    rope_temperature: float = 10000.0
+    rope_periods: bool = False  # Meta's DINOv3 stores the periods, rounded to bfloat16
+    rope_indexing: str = "ij"  # one of ROPE_INDEXINGS: which of row and column comes first
+    rope_offset: float = 0.0  # added to grid positions
+    rope_half: bool = False  # pairs channels of a head's first and second half, not neighbours
+    rope_by_axis: bool = False  # the halves are of the channels that one axis rotates (Gemma 4)
+    rope_reference: tuple[int, ...] = ()  # grid to which positions are scaled; (): not scaled
+
+    # Relative positions, which are added to attention scores
+    relative_positions: str = "none"  # one of RELATIVE_POSITIONS
+    relative_mlp_dim: int = 0  # hidden width of the MLP that makes them; 0: there is none
+    relative_resampling: str = "geometric"  # one of RELATIVE_RESAMPLINGS, for other image sizes
+
+    # Norms and blocks
+    norm: str = "layer"  # one of NORMS
+    norm_bias: bool = True  # whether norms have a bias
+    block_order: str = "pre"  # one of BLOCK_ORDERS
+    branches: int = 1  # attentions, and MLPs, side by side in a block ("18x2" has 2)
+    layer_scale: bool = False
+    mlp_layer_scale: bool = True  # Sapiens2 has LayerScale on the attention alone
+    clipped_linears: bool = False  # the blocks' linear layers clip inputs and outputs (Gemma 4)
+
+    # Attention
+    attention_scale: float | None = None  # None: head_dim ** -0.5
+    window_size: int = 0  # attention within windows of so many patches a side; 0: there are none
+    global_blocks: tuple[int, ...] = ()  # blocks that have none, from 0 (ViTDet, SAM)
+    kv_heads: tuple[int, ...] = ()  # heads of k and v in each block (Sapiens2); (): num_heads
+    qkv_bias: bool = True  # in parallel order, of the matrix that q, k, v and the MLP share
+    differential: bool = False  # a head is the difference of two attentions, half as wide each
+    qk_norm: bool = False  # on each head of q and k
+    whole_qk_norm: bool = False  # on q and k before they are split into heads (InternViT 6B)
+    v_norm: bool = False  # on each head of v, an RMS norm without weights (Gemma 4)
+    attention_norm: bool = False  # on the heads' joined outputs, before the projection
+    attention_proj: bool = True  # lucidrains leaves it out for a single head
+    proj_bias: bool = True
+
+    # MLPs
+    gated_mlp: bool = False  # SwiGLU: activation(gate) * value
+    mlp_bias: bool = True
+    mlp_norm: bool = False  # on the hidden activations of the MLP
+
+    # After the blocks
+    final_norm: bool = True  # LayerNorm of all tokens, before pooling
+    final_norm_eps: float | None = None  # None: norm_eps
+    neck_dim: int = 0  # channels of SAM's neck, two convolutions on all tokens; 0: there is none
+    merge_size: int = 0  # squares of so many patches a side become one token at the end; 0: none
+    merge_padding: bool = False  # squares at the edges are filled up with zeros (DeepSeek)
+    merge_mlp_dim: int = 0  # hidden width of the MLP that reads a square; 0: its mean is taken
+    merge_dim: int = 0  # what this MLP gives
+    merge_standard: bool = False  # a shift and a factor after the mean (Gemma 4); kept without one
+
+    # Pooling
+    pool_include_prefix: bool = False  # whether avg, max and map pooling read the prefix tokens
+    pool_heads: int = 0  # heads of the attention pooling; 0: num_heads
+    pool_q_proj: bool = True  # False: the learned query is not projected (AIMv2)
+    pool_kv_bias: bool = True
+    pool_mlp: bool = True  # whether an MLP follows the attention pooling; AIMv2 has none
+    pool_mlp_dim: int = 0  # hidden width of this MLP; 0: mlp_dim
+    fc_norm: bool = False  # LayerNorm of the pooled token
+    bare_fc_norm: bool = False  # the same without weights
+
+    # Head
+    representation_size: int = 0  # width of the layer before the head (pre-logits, pooler); 0: none
+    representation_activation: str = "tanh"
+    dist_head: bool = False  # DeiT: a second head on the distillation token, logits are averaged
+    head_bias: bool = True
+
+    # Which of tensors, configuration, table and user each value comes from
+    origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)

@@ -1,0 +1,267 @@
+"""What follows from the fields of a ViT. Tables use these words in their conditions."""
+
+import math
+
+from vitconvert.config.fields import Fields
+from vitconvert.config.stem_sizes import stem_positions, stem_stride
+from vitconvert.config.vocabularies import STANDARDISED_STEMS
+
+
+class Properties(Fields):
+    """The properties of a `ViTConfig`, in the order of its fields."""
+
+    # Images and patches
+
+    @property
+    def grid_size(self) -> tuple[int, int]:
+        """Patches down and across."""
+        height, width = self.image_size
+        if self.stem:
+            style, depths = self.stem_style, self.stem_depths
+            height, width = (stem_positions(size, style, depths) for size in self.image_size)
+        return height // self.patch_size[0], width // self.patch_size[1]
+
+    @property
+    def num_patches(self) -> int:
+        """Patch tokens."""
+        return self.grid_size[0] * self.grid_size[1]
+
+    @property
+    def square_patches(self) -> bool:
+        """Whether patches are as high as wide."""
+        return len(set(self.patch_size)) == 1
+
+    @property
+    def square(self) -> bool:
+        """Whether images and patches are as high as wide."""
+        return len(set(self.image_size)) == 1 and self.square_patches
+
+    @property
+    def even_heads(self) -> bool:
+        """Whether the heads share the model's width."""
+        return self.num_heads * self.head_dim == self.embed_dim
+
+    # Hybrid stem
+
+    @property
+    def stem_stride(self) -> int:
+        """Pixels per position of the stem's grid."""
+        return stem_stride(self.stem_style, self.stem_depths) if self.stem else 1
+
+    @property
+    def standardised_stem(self) -> bool:
+        """Whether the stem is a ResNet with group norms and weight standardisation."""
+        return self.stem and self.stem_style in STANDARDISED_STEMS
+
+    @property
+    def resnet_d_stem(self) -> bool:
+        """Whether the stem is a ResNet-D with batch norms."""
+        return self.stem and self.stem_style == "resnet_d"
+
+    @property
+    def mobileclip_stem(self) -> bool:
+        """Whether the stem is two convolutions with batch norms."""
+        return self.stem and self.stem_style == "mobileclip"
+
+    # Tokens and positions
+
+    @property
+    def num_prefix_tokens(self) -> int:
+        """Tokens in front of the patches: class, distillation, registers."""
+        return int(self.class_token) + int(self.dist_token) + self.num_registers
+
+    @property
+    def learned_positions(self) -> bool:
+        """Whether positions are a parameter."""
+        return self.position_embedding == "learned"
+
+    @property
+    def num_positions(self) -> int:
+        """Rows of the learned position table."""
+        return self.num_patches + self.num_prefix_positions
+
+    @property
+    def num_prefix_positions(self) -> int:
+        """Leading rows of the position table, which belong to no patch."""
+        if self.no_embed_class:
+            return 0
+        return self.num_prefix_tokens - (0 if self.register_positions else self.num_registers)
+
+    @property
+    def class_position_counts(self) -> bool:
+        """Whether positions number a square plus one exactly if the class token has one."""
+        seen = math.isqrt(self.num_positions) ** 2 + 1 == self.num_positions
+        return not self.learned_positions or seen == bool(self.num_prefix_positions)
+
+    @property
+    def computed_positions(self) -> bool:
+        """Whether positions are fixed sines and cosines, which patches alone have."""
+        return self.position_embedding.startswith("sincos2d")
+
+    # Positions on a grid of their own
+
+    @property
+    def grid_positions(self) -> bool:
+        """Whether learned positions have a grid of their own, which is fitted to the image's."""
+        return self.position_embedding == "grid"
+
+    @property
+    def class_grid_positions(self) -> bool:
+        """Whether such positions come after a row that is not used."""
+        return self.position_embedding == "class_grid"
+
+    @property
+    def axis_positions(self) -> bool:
+        """Whether rows and columns have learned positions, which are added."""
+        return self.position_embedding == "axes"
+
+    @property
+    def own_grid(self) -> bool:
+        """Whether the model fits its positions to the grid of the image."""
+        return self.grid_positions or self.class_grid_positions or self.axis_positions
+
+    @property
+    def fitted_grid(self) -> bool:
+        """Whether such positions are of another grid than the image, and how they fit matters."""
+        return self.own_grid and self.position_grid != self.grid_size
+
+    @property
+    def position_side(self) -> int:
+        """Rows of positions with a grid of their own."""
+        return self.position_grid[0] if self.position_grid else 0
+
+    @property
+    def position_count(self) -> int:
+        """How many positions a grid of their own has."""
+        return math.prod(self.position_grid) if self.position_grid else 0
+
+    @property
+    def position_pixels(self) -> int:
+        """Rows of an image that has the grid of such positions."""
+        return self.position_side * self.patch_size[0]
+
+    # Rotary embedding and relative positions
+
+    @property
+    def mixed_rope(self) -> bool:
+        """Whether the frequencies of the rotary embedding are learned."""
+        return self.rope == "mixed"
+
+    @property
+    def block_relative_positions(self) -> bool:
+        """Whether each block has a table of relative positions."""
+        return self.relative_positions == "block"
+
+    @property
+    def shared_relative_positions(self) -> bool:
+        """Whether all blocks share a table of relative positions."""
+        return self.relative_positions == "shared"
+
+    @property
+    def block_relative_mlp(self) -> bool:
+        """Whether each block has an MLP that makes its relative positions."""
+        return self.relative_positions == "block_mlp"
+
+    @property
+    def shared_relative_mlp(self) -> bool:
+        """Whether all blocks share an MLP that makes their relative positions."""
+        return self.relative_positions == "shared_mlp"
+
+    @property
+    def decomposed_positions(self) -> bool:
+        """Whether q meets relative positions of rows and of columns."""
+        return self.relative_positions == "decomposed"
+
+    # Blocks
+
+    @property
+    def single_branch(self) -> bool:
+        """Whether a block has one attention and one MLP."""
+        return self.branches == 1
+
+    @property
+    def parallel_branches(self) -> bool:
+        """Whether a block has several attentions and MLPs side by side."""
+        return self.branches > 1
+
+    @property
+    def parallel_order(self) -> bool:
+        """Whether attention and MLP read the same tokens."""
+        return self.block_order == "parallel"
+
+    @property
+    def two_steps(self) -> bool:
+        """Whether a block is one attention, then one MLP."""
+        return self.single_branch and not self.parallel_order
+
+    @property
+    def sandwich(self) -> bool:
+        """Whether each branch has a norm before and after it."""
+        return self.block_order == "sandwich"
+
+    @property
+    def joined_proj(self) -> bool:
+        """Whether attention and MLP share the last matrix."""
+        return self.parallel_order and self.differential
+
+    @property
+    def separate_proj(self) -> bool:
+        """Whether the attention and the MLP of a block have a last matrix each."""
+        return self.single_branch and not self.joined_proj
+
+    @property
+    def own_mlp_bias(self) -> bool:
+        """Whether the MLP has a bias of its own; its first matrix is shared with q, k and v."""
+        return self.parallel_order and not self.qkv_bias
+
+    # Attention
+
+    @property
+    def shared_kv(self) -> bool:
+        """Whether several heads of q may share one of k and v."""
+        return bool(self.kv_heads)
+
+    @property
+    def joined_qkv(self) -> bool:
+        """Whether q, k and v come from one matrix; heads that share k and v need three."""
+        return self.two_steps and not self.shared_kv
+
+    @property
+    def windowed(self) -> bool:
+        """Whether attention is within windows in some block."""
+        return self.window_size > 0
+
+    @property
+    def window_blocks(self) -> tuple[int, ...]:
+        """Blocks whose attention is within windows."""
+        blocks = range(self.depth) if self.windowed else ()
+        return tuple(i for i in blocks if i not in self.global_blocks)
+
+    def attended_grid(self, block: int) -> tuple[int, int]:
+        """Patches down and across that a block's attention sees at once."""
+        side = self.window_size
+        return (side, side) if block in self.window_blocks else self.grid_size
+
+    # After the blocks
+
+    @property
+    def merge_mlp(self) -> bool:
+        """Whether an MLP merges patches."""
+        return self.merge_size > 0 and self.merge_mlp_dim > 0
+
+    @property
+    def whole_squares(self) -> bool:
+        """Whether the grid is made of squares that are merged."""
+        return not self.merge_size or not any(side % self.merge_size for side in self.grid_size)
+
+    @property
+    def map_pooling(self) -> bool:
+        """Whether a learned query pools the tokens by attention."""
+        return self.pooling == "map"
+
+    @property
+    def feature_dim(self) -> int:
+        """Width of what the head reads."""
+        width = self.merge_dim if self.merge_mlp else self.neck_dim or self.embed_dim
+        pooled = width * (2 if self.pooling == "token_avg" else 1)
+        return self.representation_size or pooled

@@ -1,0 +1,43 @@
+"""From pixels to the first tokens.
+
+Letters: B images, C channels, D width.
+"""
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitconvert.config import ViTConfig
+from vitconvert.model.layers import norm_if, norm_of
+from vitconvert.model.stem import stem_of
+
+
+class PatchEmbed(nn.Module):
+    """Cuts images, or the feature map of a hybrid's stem, into patches and projects each."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.backbone = stem_of(config) if config.stem else None
+        channels = self.backbone.out_channels if self.backbone else config.in_channels
+        pixels = channels * config.patch_size[0] * config.patch_size[1]
+        self.pre_norm = norm_of(pixels, config) if config.patch_pre_norm else None
+        self.proj = nn.Conv2d(
+            channels, config.embed_dim, config.patch_size, config.patch_size, bias=config.patch_bias
+        )
+        self.norm = norm_if(config.patch_norm, config.embed_dim, config)
+        self.centred_pixels = config.centred_pixels
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, C, height, width) to (B, patches, D)."""
+        images = 2 * (images - 0.5) if self.centred_pixels else images
+        x = images if self.backbone is None else self.backbone(images)
+        patches: Tensor = self.norm(self._project(x))
+        return patches
+
+    def _project(self, x: Tensor) -> Tensor:
+        if self.pre_norm is None:
+            grid: Tensor = self.proj(x)
+            return grid.flatten(2).transpose(1, 2)
+        # lucidrains' ViT normalises the pixels of each patch, which no convolution can do. Its
+        # pixels are ordered (y x channel), ours (channel y x) like the kernel; the tables convert.
+        patches = F.unfold(x, self.proj.kernel_size, stride=self.proj.stride).transpose(1, 2)
+        return F.linear(self.pre_norm(patches), self.proj.weight.flatten(1), self.proj.bias)

@@ -1,0 +1,194 @@
+"""The sections of a dialect's file that are about tensors: their names, layouts and sizes."""
+
+import functools
+import itertools
+import re
+from collections.abc import Iterator, Mapping
+
+from vitconvert.config import Kind, ViTConfig
+from vitconvert.tables.axes import Axes, Dim, parse_axes
+from vitconvert.tables.canonical import canonical_tensors
+from vitconvert.tables.conditions import Conditional
+from vitconvert.tables.constants import Constant, parse_constant
+from vitconvert.tables.inheritance import Sections
+from vitconvert.tables.predicates import config_words
+from vitconvert.tables.rows import Row
+from vitconvert.tables.section_reader import SectionReader, did_you_mean
+from vitconvert.tables.templates import Template, Words, parse_template
+
+# What {p} stands for besides weight and bias where we have it: the statistics of batch norms.
+_GATHERED = ("running_mean", "running_var", "num_batches_tracked")
+
+
+class TensorSections(SectionReader):
+    """[words], [rows], [ignore], [holds], [sizes], [empty] and [constants]."""
+
+    def __init__(self, name: str, label: str, data: Sections, describes: Kind = ViTConfig) -> None:
+        super().__init__(name, label, data, describes)
+        self._words: dict[str, Words] = {}  # by what {p} stands for
+
+    @functools.cached_property
+    def words(self) -> Words:
+        """What the words stand for."""
+        words = {}
+        for word, texts in self.section("words").items():
+            if " " in word:
+                continue
+            several = [texts] if isinstance(texts, str) else texts
+            if len(word) < 2:
+                raise self.error(f"words.{word}", "a word has two letters or more; one is an index")
+            if not isinstance(several, list) or not all(isinstance(t, str) for t in several or [0]):
+                raise self.error(f"words.{word}", "expected a text or a list of texts")
+            words[word] = tuple(several)
+        return words
+
+    def words_with(self, kind: str) -> Words:
+        """The words, with what {p} stands for."""
+        if kind not in self._words:
+            words = self.words.items()
+            self._words[kind] = {w: tuple(t.replace("{p}", kind) for t in ts) for w, ts in words}
+        return self._words[kind]
+
+    def first(self) -> Iterator[Conditional]:
+        """Words, with the text that some models are written with."""
+        words = self.words
+        for key, text in self.section("words").items():
+            if " " not in key or text is False:
+                continue
+            first = self.conditional(f'words."{key}"', key, text, config_words(self.describes))
+            if text not in words.get(first.name, ()):
+                raise self.error(f'words."{key}"', f"{text!r} is no text of {first.name!r}")
+            yield first
+
+    def template(self, section: str, key: str, kind: str = "{p}") -> Template:
+        """The key of an entry, with what {p} stands for."""
+        try:
+            return parse_template(key.replace("{p}", kind), self.words_with(kind))
+        except ValueError as error:
+            raise self.error(f'{section}."{key}"', error) from None
+
+    @functools.cached_property
+    def rows(self) -> Mapping[str, Row]:
+        """Rows by the name of our tensor, each made when it is first asked for."""
+        rows = self.section("rows").items()
+        return _Rows(
+            self,
+            {name: (key, kind) for key, v in rows if v is not False for name, kind in _names(key)},
+        )
+
+    def row(self, name: str, key: str, kind: str) -> Row:
+        """A row of our tensor of this name."""
+        value, tensors = self.section("rows")[key], canonical_tensors(self.describes)
+        if not isinstance(value, str):
+            raise self.error(f'rows."{key}"', "expected a text, or false to take a row away")
+        if name not in tensors:
+            hint = did_you_mean(name, tensors)
+            raise self.error(f'rows."{key}"', f"{name!r} is no canonical name", hint)
+        spelling, words = value.replace("{p}", kind), self.words_with(kind)
+        return Row(tensors[name], spelling, words, self.label, key)
+
+    def requires(self) -> tuple[tuple[str, ...], ...]:
+        """Groups of rows, of each of which a file has one."""
+        groups = (either.split("|") for either in self.texts("dialect", "requires"))
+        return tuple(tuple(name.strip() for name in group) for group in groups)
+
+    def check_uses(self) -> None:
+        """No tensor of theirs, and no step of one, may go into two of ours."""
+        users: dict[object, str] = {}
+        for row in self.rows.values():
+            for part in itertools.chain(*(a.parts for a in row.alternatives)):
+                use = (part.key.segments, part.selection)
+                if users.setdefault(use, row.name) != row.name:
+                    problem = f"{part.key} is used by {users[use]!r} already"
+                    raise self.error(f'rows."{row.name}"', problem)
+
+    def ignore(self) -> Iterator[tuple[Template, str]]:
+        """Ignored keys, and why."""
+        for key, reason in self.section("ignore").items():
+            if reason is False:
+                continue
+            why = self.reason(f'ignore."{key}"', reason)
+            for _, kind in _names(key):
+                yield self.template("ignore", key, kind), why
+
+    def holds(self) -> Iterator[tuple[Template, Constant]]:
+        """What ignored tensors must be."""
+        for key, text in self.section("holds").items():
+            if text is False:
+                continue
+            if not self.section("ignore").get(key):
+                raise self.error(f'holds."{key}"', "only an ignored tensor must hold something")
+            try:
+                constant = parse_constant(str(text), f'{self.label}: "{key}" = "{text}"')
+            except ValueError as error:
+                raise self.error(f'holds."{key}"', error) from None
+            template = self.template("holds", key)
+            if set(template.indices) - {"i"}:
+                raise self.error(f'holds."{key}"', "the only index is that of the block, {i}")
+            yield template, constant
+
+    def sizes(self) -> Iterator[tuple[Template, str, int]]:
+        """A key, an axis, and what times its length that is."""
+        for key, value in self.section("sizes").items():
+            match = re.fullmatch(r"([a-z]+)(?: / ([1-9][0-9]*))?", str(value))
+            if not match:
+                raise self.error(f'sizes."{key}"', 'expected an axis, or one divided: "dim / 4"')
+            yield self.template("sizes", key), match[1], int(match[2] or 1)
+
+    def empty(self) -> Iterator[tuple[Template, Axes]]:
+        """Arrays without elements."""
+        for key, axes in self.section("empty").items():
+            try:
+                template, layout = self.template("empty", key), parse_axes(str(axes))
+            except ValueError as error:
+                raise self.error(f'empty."{key}"', error) from None
+            if template.indices or Dim(number=0) not in layout.dims:
+                raise self.error(f'empty."{key}"', "expected one key, and axes of which one is 0")
+            yield template, layout
+
+    def constants(self) -> Iterator[tuple[Template, float, Axes, str]]:
+        """Tensors that are written and play no part."""
+        ignored = [template for template, _ in self.ignore()]
+        for key, text in self.section("constants").items():
+            place = f'constants."{key}"'
+            value, axes, dtype = (*str(text).split(" : "), "", "")[:3]
+            try:
+                template = self.template("constants", key)
+                constant = template, float(value), parse_axes(axes), dtype
+            except ValueError as error:
+                raise self.error(place, f'{error}; expected such as "0 : 1 width"') from None
+            if template.indices or all(i.match(template.write({})) is None for i in ignored):
+                raise self.error(place, "expected one key, which an entry of [ignore] explains")
+            if dtype not in ("", "int64"):
+                raise self.error(place, f"{dtype!r} is not int64, the one dtype that can be said")
+            yield constant
+
+
+class _Rows(Mapping[str, Row]):
+    def __init__(self, reader: TensorSections, places: Mapping[str, tuple[str, str]]) -> None:
+        self._reader = reader
+        self._places = places  # name -> key in the table, what {p} is there
+        self._rows: dict[str, Row] = {}
+
+    def __getitem__(self, name: str) -> Row:
+        if name not in self._rows:
+            self._rows[name] = self._reader.row(name, *self._places[name])
+        return self._rows[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._places
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
+@functools.cache
+def _names(key: str) -> tuple[tuple[str, str], ...]:
+    """What a key with {p} stands for, each with the kind; a key without it means itself."""
+    if "{p}" not in key:
+        return ((key, "{p}"),)
+    names = ((key.replace("{p}", kind), kind) for kind in ("weight", "bias", *_GATHERED))
+    return tuple((n, k) for n, k in names if k not in _GATHERED or n in canonical_tensors())
