@@ -72,7 +72,7 @@ def _sam(checkpoint: Checkpoint, name: str) -> "Reference":
         name=name,
         model=model.eval(),
         taps=channels_last(taps),
-        run=lambda model, images: as_tokens(model.backbone(images)[-1]),
+        run=lambda model, images: as_tokens(_run(model, images)),
         reads="tokens",
         told=("image_size", "num_heads", "norm_eps", "window_size", "global_blocks"),
     )
