@@ -40,7 +40,7 @@ LETTERS = {
     "mlxim": "m",
     "segment-anything": "a",
     "keras_hub": "k",
-    "mmpretrain": "",  # CI does not install it; tests/originals/test_mmpretrain.py has its outputs
+    "mmpretrain": "",  # its import takes seconds: tests/originals/test_mmpretrain.py computes
     # These compute nothing.
     "torch.load": "p",
     "numpy.load": "n",

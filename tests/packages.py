@@ -6,8 +6,10 @@ transformers would take it many seconds, for tests that mostly run elsewhere or 
 
 import os
 import sys
+import warnings
 from importlib import import_module
 from typing import Any
+from unittest.mock import MagicMock
 
 
 class _Package:
@@ -39,6 +41,23 @@ def keras_in_numpy() -> None:
     import_module("torch._dynamo")  # as vitconvert does, before anything imports TensorFlow
     import_module("keras_hub")
     for name in absent:  # others look whether it is here
+        del sys.modules[name]
+
+
+def mmpretrain_alone() -> None:
+    """Import MMPretrain without what reads pictures, and what lists its models.
+
+    OpenCV is large, and model-index installs a package `tests`, which would hide this one.
+    """
+    unused = ("cv2", "modelindex", "modelindex.load_model_index")
+    unused += ("modelindex.models", "modelindex.models.Model")
+    stand_ins = {name: MagicMock() for name in unused}
+    stand_ins["importlib_metadata"] = import_module("importlib.metadata")
+    absent = {name: stand_ins[name] for name in stand_ins.keys() - sys.modules.keys()}
+    sys.modules.update(absent)
+    with warnings.catch_warnings(action="ignore"):  # of what mmcv-lite leaves out
+        import_module("mmpretrain.models")
+    for name in absent:  # others look whether they are here
         del sys.modules[name]
 
 

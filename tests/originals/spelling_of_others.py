@@ -54,6 +54,24 @@ def eva02(*, clip: bool = False, packed: bool = False) -> Tensors:
     return filled(shapes | last | pair("head", LABELS, D))
 
 
+def eva01(*, clip: bool = False, relative: bool = False) -> Tensors:
+    """baaivision/EVA, EVA-01/eva/modeling_finetune.py; EVA-CLIP/rei/eva_clip/eva_vit_model.py."""
+    shapes: Shapes = {"cls_token": (1, 1, D)} | patches("patch_embed.proj")
+    if not relative:
+        shapes["pos_embed"] = (1, PATCHES + 1, D)
+    for i in range(DEPTH):
+        block = f"blocks.{i}"
+        shapes |= pair(f"{block}.norm1", D) | pair(f"{block}.norm2", D)
+        shapes |= {f"{block}.attn.q_bias": (D,), f"{block}.attn.v_bias": (D,)}
+        shapes |= without_bias(f"{block}.attn.qkv", 3 * D, D) | pair(f"{block}.attn.proj", D, D)
+        shapes |= pair(f"{block}.mlp.fc1", M, D) | pair(f"{block}.mlp.fc2", D, M)
+        if relative:  # a grid of 3 by 3, and three ways between the class token and patches
+            shapes |= {f"{block}.attn.relative_position_bias_table": (5 * 5 + 3, HEADS)}
+            shapes |= {f"{block}.gamma_1": (D,), f"{block}.gamma_2": (D,)}
+    last = pair("norm" if clip else "fc_norm", D)
+    return filled(shapes | last | pair("head", LABELS, D))
+
+
 def sapiens2() -> Tensors:
     """facebookresearch/sapiens2, sapiens/backbones/standalone/sapiens2.py."""
     shapes: Shapes = {"cls_token": (1, 1, D), "storage_tokens": (1, 8, D), "mask_token": (1, 1, D)}

@@ -120,9 +120,13 @@ def vitdet():
 def test_detectron2s_detector_and_transformers_port(vitdet, tmp_path):
     own = {f"backbone.net.{detectron2(name)}": t for name, t in vitdet.state_dict().items()}
     others = {"backbone.simfp_2.0.weight": torch.ones(3), "roi_heads.box_head.fc1": torch.ones(3)}
-    torch.save({"model": own | others}, tmp_path / "model_final.pth")
+    others["pixel_mean"] = torch.ones(3, 1, 1)
+    trained = {"optimizer": {"state": {0: {"exp_avg": torch.ones(3)}}}, "iteration": 9999}
+    named = {"scheduler": {"base_lrs": [0.1]}, "__author__": "Detectron2 Model Zoo"}
+    torch.save({"model": own | others, **trained, **named}, tmp_path / "model_final.pth")
     checkpoint = vitconvert.load_checkpoint(tmp_path / "model_final.pth")
     assert checkpoint.dialect == "vitdet"
+    assert checkpoint.ledger.ignored.keys() == others.keys()
     x = images(40, 32)
     wanted = tokens(vitdet(x).last_hidden_state)
     assert relative(vitconvert.load_model(tmp_path / "model_final.pth")(x), wanted) <= ROUNDING

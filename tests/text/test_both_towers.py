@@ -27,6 +27,7 @@ VISION = {"hidden_size": 30, "intermediate_size": 45, "num_hidden_layers": 2, "i
 VISION |= {"num_attention_heads": 3, "patch_size": 8}
 OPEN_VISION = {"image_size": 24, "layers": 2, "width": 64, "patch_size": 8}
 OPEN_TEXT = {"context_length": 7, "vocab_size": 40, "width": 128, "heads": 2, "layers": 3}
+NUMBERS = {"input_resolution": 24, "context_length": 7, "vocab_size": 40}
 SIGLIP_TEXT = {"proj_bias": True, "pool_type": "last", "no_causal_mask": True}
 SIGLIP_TEXT |= {"act_kwargs": {"approximate": "tanh"}, "norm_kwargs": {"eps": 1e-6}}
 IMAGES = torch.randn(2, 3, 24, 24, generator=torch.Generator().manual_seed(1))
@@ -89,9 +90,25 @@ def openai(folder):
     """A state dict as OpenAI's code reads it, with the numbers of a traced model."""
     config = {"embed_dim": 20, "vision_cfg": OPEN_VISION, "text_cfg": OPEN_TEXT}
     tensors = randomised(open_clip.CLIP(**config, quick_gelu=True)).state_dict()
-    numbers = {"input_resolution": 24, "context_length": 7, "vocab_size": 40}
     folder.mkdir()
-    torch.save(tensors | {n: torch.tensor(v) for n, v in numbers.items()}, folder / "model.pt")
+    torch.save(tensors | {n: torch.tensor(v) for n, v in NUMBERS.items()}, folder / "model.pt")
+    return folder
+
+
+def traced_openai(folder):
+    """As OpenAI publishes it: a TorchScript archive in half precision, that computes by itself."""
+    config = {"embed_dim": 20, "vision_cfg": OPEN_VISION, "text_cfg": OPEN_TEXT}
+    model = randomised(open_clip.CLIP(**config, quick_gelu=True))
+    open_clip.convert_weights_to_fp16(model)
+    mask = model._buffers.pop("attn_mask")
+    model.attn_mask = mask  # a constant there, which open_clip's own traces keep as a tensor
+    for name, number in NUMBERS.items():
+        model.__dict__.pop(name, None)
+        model.register_buffer(name, torch.tensor(number))
+    inputs = {"encode_image": IMAGES.half(), "encode_text": ids(40, 7, 39)}
+    folder.mkdir()
+    with warnings.catch_warnings(action="ignore"):  # torch.jit is deprecated
+        torch.jit.save(torch.jit.trace_module(model, inputs), folder / "model.pt")
     return folder
 
 
@@ -100,6 +117,7 @@ SOURCES = {
     "hf_siglip": hf_siglip,
     "hf_siglip2": hf_siglip2,
     "openai_clip": openai,
+    "openai_clip, traced": traced_openai,
     "openclip": openclip,
     "openclip, QuickGELU": lambda folder: openclip(folder, quick_gelu=True),
     "openclip, as SigLIP": lambda folder: openclip(
@@ -180,9 +198,7 @@ def of_openai(folder, texts):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it tries torch.jit first, which is deprecated
         model = open_clip.load_openai_model(str(file), precision="fp32", device="cpu").eval()
-    tensors = {
-        n: v for n, v in torch.load(file, weights_only=True).items() if v.is_floating_point()
-    }
+    tensors = {n: v for n, v in tensors_of(folder).items() if v.is_floating_point()}
     model.load_state_dict(tensors)
     return model.encode_image(IMAGES), model.encode_text(texts), model
 
@@ -192,7 +208,13 @@ COMPUTED = {"hf": of_transformers, "openclip": of_open_clip, "openai_clip": of_o
 
 def tensors_of(folder):
     (file,) = (f for f in folder.iterdir() if f.suffix in (".pt", ".safetensors"))
-    return torch.load(file, weights_only=True) if file.suffix == ".pt" else load_file(file)
+    if file.suffix == ".safetensors":
+        return load_file(file)
+    with warnings.catch_warnings(action="ignore"):  # torch.jit is deprecated
+        try:
+            return dict(torch.jit.load(file).state_dict())
+        except RuntimeError:
+            return torch.load(file, weights_only=True)
 
 
 def assert_same_bytes(one, other):
@@ -206,6 +228,8 @@ PAIRS = [  # kind of source, its program, the target, ids, positions, what ends 
     ("hf_clip", "hf", "openclip", (71, 9, 60)),
     ("openai_clip", "openai_clip", "hf", (40, 7, 39)),
     ("openai_clip", "openai_clip", "openclip", (40, 7, 39)),
+    ("openai_clip, traced", "openai_clip", "hf", (40, 7, 39)),
+    ("openai_clip, traced", "openai_clip", "openclip", (40, 7, 39)),
     ("openclip", "openclip", "hf", (40, 7, 39)),
     ("openclip, QuickGELU", "openclip", "openai_clip", (40, 7, 39)),
     ("hf_siglip", "hf", "openclip", (71, 9, None)),
@@ -219,7 +243,7 @@ def test_both_towers_there_and_back(kind, ours, to, texts, source_of, named_sigl
     read = len(tensors_of(source))
     ledger = conversion.ledger
     assert ledger.read == read == len(ledger.used) + len(ledger.carried) + len(ledger.ignored)
-    assert set(ledger.ignored) <= {"input_resolution", "context_length", "vocab_size"}
+    assert set(ledger.ignored) <= NUMBERS.keys()
     (verdict,) = (o for o in conversion.opened if o.consumer.endswith("texts"))
     assert verdict.relative < 2e-6
     wanted, found = COMPUTED[ours](source, ids(*texts)), COMPUTED[to](tmp_path / "out", ids(*texts))
@@ -257,6 +281,18 @@ def test_what_a_file_says_of_texts_stays_in_it(tmp_path):
     vitconvert.convert(source, to="openclip", output=tmp_path / "out", verify=False)
     written = json.loads((tmp_path / "out/open_clip_config.json").read_text())
     assert written["model_cfg"]["text_cfg"]["tokenizer_kwargs"] == {"clean": "lower"}
+
+
+def test_a_traced_models_mask_of_texts_is_computed(source_of, tmp_path):
+    source = tmp_path / "source"
+    shutil.copytree(source_of("openclip"), source)
+    tensors = load_file(source / "open_clip_model.safetensors")
+    mask = open_clip.CLIP(20, OPEN_VISION, OPEN_TEXT).attn_mask
+    save_file(tensors | {"attn_mask": mask}, source / "open_clip_model.safetensors")
+    checkpoint = vitconvert.load_checkpoint(source)
+    assert checkpoint.text and "attn_mask" in checkpoint.ledger.ignored
+    vitconvert.convert(source, to="openclip", output=tmp_path / "out", verify=False)
+    assert_same_bytes(source_of("openclip"), tmp_path / "out")
 
 
 def test_in_half_precision(source_of, tmp_path):

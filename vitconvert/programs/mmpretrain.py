@@ -27,7 +27,10 @@ class MMPretrain(Program):
         from vitconvert.programs.taps import Tap, block_taps
 
         mmpretrain = package("mmpretrain", install=_INSTALL)
+        package("mmpretrain.models", install=_INSTALL)  # which registers the classes
         config = checkpoint.config
+        if checkpoint.table.name == "mmpretrain_sam":
+            return _sam(checkpoint, f"mmpretrain {mmpretrain.__version__} ViTSAM")
         beit = checkpoint.table.name == "mmpretrain_beit"
         model = classifier(config, beit=beit)
         name = f"mmpretrain {mmpretrain.__version__} {type(model.backbone).__name__}"
@@ -39,6 +42,42 @@ class MMPretrain(Program):
         return Reference(name=name, model=model.eval(), taps=taps, run=_run, told=_TOLD)
 
 
+def _sam(checkpoint: Checkpoint, name: str) -> "Reference":
+    """The image encoder of Segment Anything, which has no head."""
+    from mmpretrain.registry import MODELS
+    from torch import nn
+
+    from vitconvert.programs.reference import Reference, as_tokens, load_strictly, own_tensors
+    from vitconvert.programs.taps import block_taps, channels_last
+
+    config = checkpoint.config
+    backbone = {
+        "type": "ViTSAM",
+        "arch": _arch(config) | {"global_attn_indexes": config.global_blocks},
+        "img_size": config.image_size,
+        "patch_size": config.patch_size[0],
+        "in_channels": config.in_channels,
+        "out_channels": config.neck_dim,
+        "qkv_bias": config.qkv_bias,
+        "use_abs_pos": config.grid_positions,
+        "window_size": config.window_size,
+        "norm_cfg": {"type": "LN", "eps": config.norm_eps},
+    }
+    model: Any = nn.Module()
+    model.backbone = MODELS.build(backbone)
+    load_strictly(model, _as_class_has(model, own_tensors(checkpoint)), name)
+    taps = block_taps(config.depth, block="backbone.layers.{i}", norm2="ln2", norm="")
+    del taps["norm"]  # it has none of all tokens
+    return Reference(
+        name=name,
+        model=model.eval(),
+        taps=channels_last(taps),
+        run=lambda model, images: as_tokens(_run(model, images)),
+        reads="tokens",
+        told=("image_size", "num_heads", "norm_eps", "window_size", "global_blocks"),
+    )
+
+
 def classifier(config: ViTConfig, *, beit: bool = False) -> Any:
     """A module with MMPretrain's `backbone` and, if there are classes, `head`.
 
@@ -46,7 +85,6 @@ def classifier(config: ViTConfig, *, beit: bool = False) -> Any:
         config: Architecture and numerics.
         beit: Whether the backbone is BEiT's.
     """
-    import mmpretrain.models  # noqa: F401  it registers the classes
     from mmpretrain.registry import MODELS
     from torch import nn
 
@@ -70,12 +108,7 @@ def _backbone(config: ViTConfig, *, beit: bool) -> dict[str, Any]:
     hidden = config.mlp_dim * 3 // 2 if config.gated_mlp else config.mlp_dim
     backbone: dict[str, Any] = {
         "type": "BEiTViT" if beit else kind,
-        "arch": {
-            "embed_dims": config.embed_dim,
-            "num_layers": config.depth,
-            "num_heads": config.num_heads,
-            "feedforward_channels": hidden,
-        },
+        "arch": _arch(config) | {"feedforward_channels": hidden},
         "img_size": config.image_size,
         "patch_size": config.patch_size[0],
         "in_channels": config.in_channels,
@@ -97,6 +130,15 @@ def _backbone(config: ViTConfig, *, beit: bool) -> dict[str, Any]:
     if config.pre_norm:
         backbone["pre_norm"] = True
     return backbone | {"layer_cfgs": _layers(config)}
+
+
+def _arch(config: ViTConfig) -> dict[str, Any]:
+    return {
+        "embed_dims": config.embed_dim,
+        "num_layers": config.depth,
+        "num_heads": config.num_heads,
+        "feedforward_channels": config.mlp_dim,
+    }
 
 
 def _layers(config: ViTConfig) -> dict[str, Any]:

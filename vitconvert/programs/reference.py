@@ -91,15 +91,15 @@ def package(name: str, *, install: str) -> ModuleType:
     """Import a reference package.
 
     Raises:
-        MissingPackage: It is not installed.
+        MissingPackage: It is not installed, or what it imports is not.
     """
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
-        if error.name != name.partition(".")[0]:
-            raise
+        lacks = error.name if error.name != name.partition(".")[0] else None
+        needed = f"{lacks}, which {name} imports," if lacks else install
         raise MissingPackage(
-            f"{install} is not installed.", hint=f"pip install {install}"
+            f"{needed} is not installed.", hint=f"pip install {lacks or install}"
         ) from None
 
 

@@ -8,6 +8,7 @@ from vitconvert.config import ViTConfig
 from vitconvert.errors import NotRepresentable
 from vitconvert.programs.program import DescribedModel, Program, program_of
 from vitconvert.tables.dialects import find_tables
+from vitconvert.tables.table import Table
 
 if TYPE_CHECKING:
     from vitconvert.programs.reference import Reference
@@ -27,7 +28,7 @@ class TimmOriginals(Program):
         from vitconvert.programs.timm.reference import timm_like
 
         timm = package("timm", install="timm")
-        written = _described_to_timm(_as_timm_has_it(checkpoint.config), checkpoint.located.name)
+        written = _described_to_timm(checkpoint)
         model = _built(timm, written)
         hybrid = "timm.models.vision_transformer_hybrid" if checkpoint.config.stem else ""
         loader = import_module(hybrid or type(model).__module__)
@@ -56,16 +57,26 @@ def _as_timm_has_it(config: ViTConfig) -> ViTConfig:
     return config.replace(**heads, **patches, rope_periods=False)
 
 
-def _described_to_timm(config: ViTConfig, name: str | None) -> dict[str, Any]:
+def _described_to_timm(checkpoint: Checkpoint) -> dict[str, Any]:
     """An architecture of timm's, and arguments with which it computes the function."""
+    model = DescribedModel(config=_as_timm_has_it(checkpoint.config), name=checkpoint.located.name)
     refused = []
+    # Its loader keeps biases of q and v apart where the original does: for Eva, not for a ViT.
+    keyless = _keyless(checkpoint.table)
     for table in find_tables("timm"):
+        if _keyless(table) != keyless:
+            continue
         try:
-            model = DescribedModel(config=config, name=name)
             return dict(program_of(table).fit(table, model).their_config)
         except NotRepresentable as error:
             refused.append(f"{table.name}: {error.in_one_line()}")
     raise NotRepresentable("timm has no architecture that computes this.", details=refused)
+
+
+def _keyless(table: Table) -> bool:
+    """Whether its attention has no bias of keys."""
+    row = table.row_of.get("blocks.{i}.attn.qkv.bias")
+    return bool(row and row.leaves_out)
 
 
 PROGRAM = TimmOriginals()
