@@ -217,7 +217,8 @@ def _obstacles(error: NotRepresentable) -> str:
     if error.fact.startswith("No dialect"):
         reasons = [detail.partition(": ")[2] for detail in error.details]
     else:
-        reasons = [error.in_one_line()]
+        what, *_ = error.in_one_line().split("; not zero")
+        reasons = [what.replace("; tensor ", "; tensors ")]
     nearest = min(
         reasons,
         key=lambda told: (_strangeness(told), len(_words(told)), "no place" not in told),

@@ -211,7 +211,8 @@ def test_attributes_are_those_of_histories_alone(tmp_path):
 
 @pytest.mark.slow
 @every_file
-def test_mmpretrain_itself_computes_the_same(name, tmp_path):
+def test_mmpretrain_itself_computes_the_same(name, tmp_path, monkeypatch):
+    """And the code of the card opens the output."""
     mmpretrain_alone()
     report = vitconvert.verify(FOLDER / f"{name}.pth", overrides=stated(name))
     assert report.reference.startswith("mmpretrain") and not report.skipped
@@ -219,3 +220,7 @@ def test_mmpretrain_itself_computes_the_same(name, tmp_path):
     options = {"overrides": stated(name), "output": output}
     done = vitconvert.convert(FOLDER / f"{name}.pth", to="mmpretrain", **options)
     assert [o.why_not for o in done.opened] == [None, None] and done.opened[1].relative is not None
+    card = (output / "README.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n([^`]*MODELS[^`]*)```", card, re.DOTALL)
+    monkeypatch.chdir(output)
+    exec(code, {})

@@ -48,5 +48,5 @@ def _written(config: ViTConfig, word: str) -> str:
         ratio = Ratio(makes="mlp_dim").of(config)
         return f"{config.mlp_dim} / {config.embed_dim}" if ratio is None else repr(ratio)
     value = getattr(config, word)
-    one_number = isinstance(value, tuple) and len(set(value)) == 1
+    one_number = isinstance(value, tuple) and len(value) == 2 and len(set(value)) == 1
     return repr(value[0] if one_number else value)
