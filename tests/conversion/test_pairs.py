@@ -235,6 +235,7 @@ def test_every_dialect_is_held_by_some_model():
         CLIP,
         {**CLIP, "fc_norm": False, "pooling": "avg", "head_bias": True},
         {**CLIP, "pre_norm": False, "pooling": "avg"},
+        {**CLIP, **SQUARE, "num_classes": 0},
         {**NO_CLASS, "pooling": "map", "num_classes": 0},
         AIMV2,
         RADIO,
