@@ -4,9 +4,14 @@ A process that only hands tests out to others reads this file too: it needs no t
 """
 
 import os
+import signal
 from importlib.util import find_spec
 
 import pytest
+
+# A shell's jobs in the background ignore Ctrl-C, and so would all processes that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Keras decides once, whoever imports it first: packages look into those that are installed.
 os.environ["KERAS_BACKEND"] = "numpy"
