@@ -29,14 +29,8 @@ def test_an_interrupt_is_told_in_a_word(imported, start, tmp_path):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=_interruptible,
     ) as process:
         assert process.stdout.readline() == "importing\n"
         process.send_signal(signal.SIGINT)
         assert process.communicate() == ("", "\ninterrupted\n")
     assert process.returncode == 130
-
-
-def _interruptible():
-    """A shell starts its background jobs with SIGINT ignored, and their children inherit that."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -54,10 +54,9 @@ def _assemble(assembly: Assembly, plan: Plan, read: Read) -> Tensor:
     # One dtype for all pieces, into which each of them fits.
     dtype = reduce(torch.promote_types, (tensor.dtype for _, tensor in steps))
     whole = torch.zeros(shape, dtype=dtype)
+    places = _axis_by_axis(whole, assembly.axes, plan)
     for put, tensor in steps:
-        _select(_axis_by_axis(whole, assembly.axes, plan), list(assembly.axes.names), put)[0].copy_(
-            tensor
-        )
+        _select(places, list(assembly.axes.names), put)[0].copy_(tensor)
     return whole
 
 
