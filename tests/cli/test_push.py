@@ -359,13 +359,13 @@ def test_error_answers_without_end(where, hub, run, output, monkeypatch):
 
 @pytest.mark.parametrize("where", STEPS)
 def test_error_silence(where, hub, run, output, monkeypatch, slept):
-    monkeypatch.setattr("vitconvert.sources.upload_bounds._TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr("vitconvert.sources.upload_bounds._TIMEOUT_SECONDS", 0.2)
     monkeypatch.setattr("socketserver.BaseServer.handle_error", lambda *_: None)  # nobody listens
     heard = threading.Event()
 
     def wait(method, path):
         if where in path:
-            heard.wait(0.3)
+            heard.wait(10)
 
     hub.on_request = wait
     code, _, err = run("push", output, "me/vit", "-q")

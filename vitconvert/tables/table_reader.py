@@ -155,7 +155,7 @@ class TableReader(TensorSections):
     def numbers(self) -> Iterator[tuple[str, str]]:
         """Whole numbers that a model of both towers keeps as tensors: key, and our word for it."""
         for key, word in self.section("numbers").items():
-            if word not in config_words(self.describes):
+            if not isinstance(word, str) or word not in config_words(self.describes):
                 problem = f"{word!r} is no field or property of {self.describes.__name__}"
                 raise self.error(f'numbers."{key}"', problem)
             yield key, word
