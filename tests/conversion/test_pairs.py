@@ -23,7 +23,7 @@ from vitconvert.tables.dialects import builtin_tables
 TOLD = (
     *("num_heads", "head_dim", "image_size", "patch_size", "in_channels", "pool_heads"),
     *("pooling", "activation", "norm_eps", "position_embedding", "norm", "block_order"),
-    *("rope", "rope_indexing", "rope_temperature", "rope_half", "final_norm"),
+    *("rope", "rope_indexing", "rope_temperature", "rope_half", "final_norm", "num_registers"),
 )
 GATED = {"gated_mlp": True, "activation": "silu"}
 SCALED = {"layer_scale": True}
