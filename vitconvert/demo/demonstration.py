@@ -20,6 +20,7 @@ from vitconvert.errors import MissingFact
 from vitconvert.export.convert import convert_checkpoint
 from vitconvert.export.fitting import WriteOptions
 from vitconvert.export.targets import OWN, holders
+from vitconvert.inference.batches import BatchOptions
 from vitconvert.inference.predict import Prediction, predict
 from vitconvert.model import ViT
 from vitconvert.parity.verification import verify_checkpoint
@@ -258,7 +259,14 @@ def _samples(model: ViT, checkpoint: Checkpoint) -> tuple[Sample, ...]:
     """Predictions for the sample images, which are named after their true classes."""
     assert checkpoint.preprocessing is not None and checkpoint.labels is not None
     images = sorted((DIGITS / "samples").glob("*.png"))
-    predictions = predict(model, images, checkpoint.preprocessing, topk=1, labels=checkpoint.labels)
+    predictions = predict(
+        model,
+        images,
+        checkpoint.preprocessing,
+        topk=1,
+        labels=checkpoint.labels,
+        options=BatchOptions(),
+    )
     return tuple(map(_sample, images, predictions))
 
 
