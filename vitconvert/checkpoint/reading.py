@@ -48,6 +48,7 @@ def read_checkpoint(located: Located, options: ReadOptions | None = None) -> Che
     options = options or ReadOptions()
     before = states_of(_may_be_read(located))
     read = explained(open_weights(located, options), located, options)
+    _check_fetched(located, read.part)
     companions, merge, config = read.companions, read.merge, read.weights.config
     preprocessing, unknown = preprocessing_of(companions, read.part, config, read.statements)
     container, table = read.weights.container, read.weights.table
@@ -82,23 +83,47 @@ class Explained:
     statements: Statements
 
 
-def explained(container: Container, located: Located, options: ReadOptions) -> Explained:
+@dataclass
+class Progress:
+    """How far a header is explained, which is all that is known of one that cannot be.
+
+    Attributes:
+        part: The ViT in the file, or None if it was not found.
+        gathered: What is known of it.
+        changes: What reading does to the numbers of tensors, a sentence each.
+    """
+
+    part: Part | None = None
+    gathered: Gathered | None = None
+    changes: tuple[str, ...] = ()
+
+
+def explained(
+    container: Container, located: Located, options: ReadOptions, progress: Progress | None = None
+) -> Explained:
     """Recognise the tensors, weigh statements, prove.
+
+    Args:
+        container: The open file.
+        located: What lies beside it.
+        options: How to read them.
+        progress: Is told how far that comes.
 
     Raises:
         VitConvertError: As `read_checkpoint`.
     """
+    progress = progress or Progress()
     companions = Companions(located=located, within=container.config)
     container, adapter = separated(container, located, options)
-    container, part, quantised = computed_part(container, companions, options)
-    _check_fetched(located, part)
-    container, companions = narrowed(container, companions, part)
-    container, part, merge = with_adapter(container, companions, part, adapter, options)
-    statements = believed(part, statements_on(companions, options, container.extras))
-    gathered = gather(part, statements)
-    config, ledger = prove(container, part, gathered, statements)
+    container, progress.part, quantised = computed_part(container, companions, options)
+    container, companions = narrowed(container, companions, progress.part)
+    container, part, merge = with_adapter(container, companions, progress.part, adapter, options)
     done = [quantised.description(part.names)] if quantised else []
     done += [merge.description] if merge else []
+    progress.part, progress.changes = part, tuple(filter(None, done))
+    statements = believed(part, statements_on(companions, options, container.extras))
+    progress.gathered = gather(part, statements)
+    config, ledger = prove(container, part, progress.gathered, statements)
     weights = Weights(
         container=container,
         recognised=part.recognised,
@@ -108,7 +133,7 @@ def explained(container: Container, located: Located, options: ReadOptions) -> E
     )
     return Explained(
         weights=weights,
-        ledger=ledger.with_changes(filter(None, done)),
+        ledger=ledger.with_changes(progress.changes),
         merge=merge,
         part=part,
         companions=companions,
