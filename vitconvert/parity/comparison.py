@@ -50,7 +50,7 @@ class Sides:
 
 
 @dataclass(frozen=True)
-class Part:
+class Outcome:
     """The result of one dtype."""
 
     comparisons: list[Comparison]
@@ -64,16 +64,18 @@ class Part:
         return outputs and all(layer.relative == 0 for layer in self.layers)
 
 
-def joined(parts: Sequence[Part]) -> Part:
+def joined(outcomes: Sequence[Outcome]) -> Outcome:
     """The results of several dtypes, of which the last tells where the two part."""
-    return Part(
-        [comparison for part in parts for comparison in part.comparisons],
-        [layer for part in parts for layer in part.layers],
-        parts[-1].divergence,
+    return Outcome(
+        [comparison for outcome in outcomes for comparison in outcome.comparisons],
+        [layer for outcome in outcomes for layer in outcome.layers],
+        outcomes[-1].divergence,
     )
 
 
-def compare_in(dtype: str, sides: Sides, images: Mapping[str, Tensor], *, tolerance: float) -> Part:
+def compare_in(
+    dtype: str, sides: Sides, images: Mapping[str, Tensor], *, tolerance: float
+) -> Outcome:
     """Run both in one dtype, image by image, and compare all that both keep.
 
     Args:
@@ -103,7 +105,7 @@ def compare_in(dtype: str, sides: Sides, images: Mapping[str, Tensor], *, tolera
         worst = {layer: max(value, worst.get(layer, 0.0)) for layer, value in apart.items()}
         divergence = divergence or computed.divergence(apart)
     layers = [LayerDifference(layer=k, dtype=dtype, relative=value) for k, value in worst.items()]
-    return Part(comparisons, layers, divergence)
+    return Outcome(comparisons, layers, divergence)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from vitconvert.checkpoint import Checkpoint, ReadOptions, build_model
 from vitconvert.config import ViTConfig
 from vitconvert.errors import UsageError, some
 from vitconvert.model import ViT
-from vitconvert.parity.comparison import Part, in_order
+from vitconvert.parity.comparison import Outcome, in_order
 from vitconvert.parity.fingerprints import fingerprint
 from vitconvert.parity.golden import Golden, own_versions
 from vitconvert.parity.implementations import Implementation, name_of, of_module, of_vit
@@ -68,7 +68,7 @@ def _report(
     tested: Model,
     golden: Golden,
     side: "_Side",
-    found: Part,
+    found: Outcome,
     notes: Sequence[str],
     tolerance: float,
 ) -> ParityReport:

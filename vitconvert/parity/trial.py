@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from vitconvert.errors import UsageError, some, what_was_raised
-from vitconvert.parity.comparison import DTYPES, Pairs, Part, Sides, compare_in, joined
+from vitconvert.parity.comparison import DTYPES, Outcome, Pairs, Sides, compare_in, joined
 from vitconvert.parity.implementations import Implementation, Run
 from vitconvert.programs.taps import OUTPUT
 
@@ -35,7 +35,7 @@ class Trial:
     dtypes: Sequence[str]
     notes: tuple[str, ...]
 
-    def compare(self, tolerance: float) -> Part:
+    def compare(self, tolerance: float) -> Outcome:
         """Compare in all of the dtypes."""
         return joined(
             [

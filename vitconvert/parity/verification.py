@@ -11,7 +11,7 @@ from torch import Tensor
 from vitconvert.checkpoint import Checkpoint, build_model
 from vitconvert.errors import MissingPackage, NotRepresentable, UsageError
 from vitconvert.model import ViT
-from vitconvert.parity.comparison import DTYPES, Part, Sides, compare_in, in_order, joined
+from vitconvert.parity.comparison import DTYPES, Outcome, Sides, compare_in, in_order, joined
 from vitconvert.parity.implementations import Implementation, Run, of_reference, of_vit
 from vitconvert.parity.inputs import sample_images
 from vitconvert.parity.photographs import (
@@ -106,11 +106,11 @@ def _sides(model: ViT, checkpoint: Checkpoint, reference: Reference) -> Sides:
     )
 
 
-def _until_equal(parts: Iterable[Part]) -> Iterator[Part]:
+def _until_equal(outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
     """Results of one dtype after the other, up to the first in which no bit differs."""
-    for part in parts:
-        yield part
-        if part.bit_equal:
+    for outcome in outcomes:
+        yield outcome
+        if outcome.bit_equal:
             return
 
 
