@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from vitconvert.checkpoint.adapters import Adapter, separated
 from vitconvert.checkpoint.checkpoint import Checkpoint
 from vitconvert.checkpoint.companions import Companions
-from vitconvert.checkpoint.larger_model import preprocessing_of, what_is_read
+from vitconvert.checkpoint.larger_model import what_is_read
 from vitconvert.checkpoint.merging import Merge, merge_into
 from vitconvert.checkpoint.options import ReadOptions
-from vitconvert.checkpoint.own_scale import with_own_scale
+from vitconvert.checkpoint.photographs import preprocessing_of
 from vitconvert.checkpoint.text_tower import find_text
 from vitconvert.checkpoint.unchanged import State, states_of
 from vitconvert.checkpoint.weights import Weights
@@ -50,10 +50,10 @@ def read_checkpoint(located: Located, options: ReadOptions | None = None) -> Che
     read = explained(open_weights(located, options), located, options)
     _check_fetched(located, read.part)
     companions, merge, config = read.companions, read.merge, read.weights.config
-    preprocessing, unknown = preprocessing_of(companions, read.part, config, read.statements)
-    container, table = read.weights.container, read.weights.table
-    preprocessing, scaled = with_own_scale(preprocessing, container, table)
-    notes = (*read.ledger.notes, *what_is_read(companions, read.part), *unknown, *scaled)
+    preprocessing, said = preprocessing_of(
+        companions, read.part, config, read.statements, read.weights.container
+    )
+    notes = (*read.ledger.notes, *what_is_read(companions, read.part), *said)
     text, text_problem = find_text(read.weights, companions)
     other_classes = merge and merge.base.config.num_classes != config.num_classes
     return Checkpoint(
