@@ -251,15 +251,8 @@ def _record(
     """
     checkpoint, wanted, shape = trial.checkpoint, trial.wanted, trial.shape
     config, own = checkpoint.config, checkpoint.companions.own
-    pixels = shape.pixels is not None
-    sides = (
-        [*config.image_size, config.in_channels]
-        if pixels
-        else [
-            config.in_channels,
-            *config.image_size,
-        ]
-    )
+    pixels, size, channels = shape.pixels is not None, config.image_size, config.in_channels
+    sides = [*size, channels] if pixels else [channels, *size]
     return {
         "vitconvert": VERSION,
         "command": command,

@@ -298,9 +298,8 @@ def _start_batch(
         torch.stack(images, out=gathered)
         rows = compute(gathered.to(like.device, like.dtype, non_blocking=True)).float()
         copied = rows.to("cpu", non_blocking=True)
-        written = torch.Event(
-            like.device, blocking=True
-        )  # a thread that waits leaves its processor
+        # Blocking: a thread that waits leaves its processor.
+        written = torch.Event(like.device, blocking=True)
         written.record()
 
     def finish() -> list[Output]:
