@@ -5,7 +5,7 @@ Nothing outside is needed: float64 of vitconvert's own model is the reference, o
 
 import math
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,11 +18,13 @@ from vitconvert.model import ViT
 from vitconvert.parity.audit_report import AuditReport, LayerAudit, OutputAudit
 from vitconvert.parity.implementations import of_vit
 from vitconvert.parity.peaks import Peak, peaks_of, unfit
-from vitconvert.parity.runtimes import RUNTIMES, missing_packages
 from vitconvert.parity.verification import sampled_images
 from vitconvert.programs.agreement import largest
 from vitconvert.programs.isolation import isolated, silent
 from vitconvert.programs.taps import OUTPUT
+from vitconvert.runtimes import RUNTIMES
+from vitconvert.runtimes.graph import Graph, Shape, traced
+from vitconvert.runtimes.runtime import Run
 
 Batches = Sequence[tuple[str, Tensor]]  # kind of images, (B, C, H, W) in float64
 
@@ -56,7 +58,7 @@ def audit_checkpoint(
         images = _batches(checkpoint, seed=seed, batch=batch)
         audit = _Audit(checkpoint, images, skipped=dict.fromkeys(without, "not asked for"))
         audit.measure_layers()
-        for name in RUNTIMES:
+        for name in _OPAQUE:
             if name not in audit.skipped:
                 audit.measure_outputs(name)
         return audit.report(batch)
@@ -116,15 +118,15 @@ class _Audit:
                 tally.add(kind, ours, theirs)
 
     def measure_outputs(self, name: str) -> None:
-        """Measure an arithmetic that gives no layers, or say why it cannot be measured."""
-        if missing := missing_packages(name):
+        """Measure an arithmetic that shows no layers, or say why it cannot be measured."""
+        if missing := RUNTIMES["onnx"].missing() if name == "onnxruntime" else []:
             self.skipped[name] = f"not installed: {', '.join(missing)}"
             return
         model = build_model(self.checkpoint, dtype=torch.float32)
         tally = _Tally(head=model.config.num_classes > 0)
         with tempfile.TemporaryDirectory() as folder, silent("torch"), silent("onnxscript"):
             try:
-                run = RUNTIMES[name](model, self.images[0][1].float(), Path(folder))
+                run = _OPAQUE[name](model, self.images[0][1].float(), Path(folder))
                 for (kind, x), theirs in zip(self.images, self.exact, strict=True):
                     tally.add(kind, {OUTPUT: run(x.float())}, {OUTPUT: theirs})
             except Exception as error:  # compilers and exporters raise anything
@@ -157,7 +159,27 @@ def _layers(model: ViT, images: Tensor) -> Mapping[str, Tensor]:
     return of_vit(model, name="vitconvert").prepare(images.dtype)(images).layers
 
 
-ARITHMETICS = (*_LAYERED, *RUNTIMES)
+def _compiled(model: ViT, _: Tensor, __: Path) -> Run:
+    """torch's own compiler; in one piece, so that nothing is left uncompiled in silence."""
+    compiled: Run = torch.compile(model, fullgraph=True, dynamic=False)
+    return compiled
+
+
+def _onnxruntime(model: ViT, images: Tensor, folder: Path) -> Run:
+    """The model as torch exports it, on ONNX Runtime's CPU provider in one thread."""
+    path = folder / "model.onnx"
+    program = traced(Graph(model, Shape(batch=len(images))))
+    RUNTIMES["onnx"].write(program, path, metadata={})
+    return RUNTIMES["onnx"].open(path, threads=1)
+
+
+# What shows a model's outputs, and none of its layers; it is given images like those to come, and
+# an empty folder.
+_OPAQUE: dict[str, Callable[[ViT, Tensor, Path], Run]] = {
+    "compiled": _compiled,
+    "onnxruntime": _onnxruntime,
+}
+ARITHMETICS = (*_LAYERED, *_OPAQUE)
 
 
 def _dtype(name: str) -> torch.dtype:
