@@ -15,7 +15,7 @@ from PIL import Image
 
 import vitconvert
 from benchmarks.measuring import ratios, spread, table
-from vitconvert.inference.predict import predict
+from vitconvert.api import predict
 
 ROOT = Path(__file__).parent.parent
 SMALL, LARGE = (500, 375), (4000, 3000)

@@ -19,7 +19,8 @@ from tests.packages import keras_in_numpy
 from tests.small_models import small_config
 from vitconvert.checkpoint import Checkpoint, ReadOptions, read_checkpoint
 from vitconvert.errors import NotRepresentable
-from vitconvert.export.convert import Conversion, describe
+from vitconvert.export.convert import Conversion
+from vitconvert.export.fitting import describe
 from vitconvert.model import ViT
 from vitconvert.programs import program_of
 from vitconvert.programs.opening import Opened, open_output

@@ -6,22 +6,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from vitconvert.checkpoint.adapters import separated
 from vitconvert.checkpoint.companions import Companions
 from vitconvert.checkpoint.larger_model import what_is_read
 from vitconvert.checkpoint.options import ReadOptions
-from vitconvert.checkpoint.reading import (
-    believed,
-    computed_part,
-    gather,
-    narrowed,
-    open_weights,
-    prove,
-    statements_on,
-    with_adapter,
-)
+from vitconvert.checkpoint.reading import Progress, explained, open_weights
 from vitconvert.checkpoint.text_tower import Text, find_text
-from vitconvert.checkpoint.weights import Weights
 from vitconvert.containers import Container, TensorInfo
 from vitconvert.conversion.project_config import Facts
 from vitconvert.errors import VitConvertError
@@ -127,51 +116,44 @@ def inspect_located(located: Located, options: ReadOptions) -> Inspection:
         SourceError: There are no weights.
         CorruptFile, UnsafeFile: The header cannot be read, or not safely.
     """
-    container, companions = open_weights(located, options), Companions(located=located)
-    whole = container
-    part: Part | None = None
-    facts: Facts = {}
-    missing: Mapping[str, str] = {}
-    notes = container.notes
+    container, progress = open_weights(located, options), Progress()
     problem: VitConvertError | None = None
     text, text_problem = None, ""
     try:
-        container, adapter = separated(container, located, options)
-        container, part, quantised = computed_part(container, companions, options)
-        container, companions = narrowed(container, companions, part)
-        container, part, merge = with_adapter(container, companions, part, adapter, options)
-        statements = believed(part, statements_on(companions, options, container.extras))
-        gathered = gather(part, statements)
-        facts, missing = gathered.facts, gathered.asked
-        notes = (*gathered.notes, *notes)
-        done = [quantised.description(part.names)] if quantised else []
-        done += [merge.description] if merge else []
-        notes = (*notes, *part.notes(), *what_is_read(companions, part), *filter(None, done))
-        config, _ = prove(container, part, gathered, statements)
-        weights = Weights(
-            container=container, recognised=part.recognised, config=config, tower=part.tower
-        )
-        text, text_problem = find_text(weights, companions)
+        read = explained(container, located, options, progress)
+        text, text_problem = find_text(read.weights, read.companions)
     except VitConvertError as error:
         problem = error
+    part, gathered = progress.part, progress.gathered
+    companions = Companions(located=located, within=container.config)
     return Inspection(
         located=located,
         format=container.format,
         wrapper=container.wrapper,
-        tensors=whole.manifest,
+        tensors=container.manifest,
         dialect=part.recognised.table.name if part else None,
-        written_by=tuple(_writers(whole, companions, part)),
+        written_by=tuple(_writers(container, companions, part)),
         opened_by=tuple(_readers(part)) if part else (),
         tower=part.tower if part and part.tower.prefix else None,
         prefix=part.tower.prefix + part.recognised.prefix if part else "",
-        facts=facts,
-        missing=missing,
+        facts=gathered.facts if gathered else {},
+        missing=gathered.asked if gathered else {},
         ignored=part.ignored if part else {},
-        notes=notes,
+        notes=tuple(_notes(container, companions, progress)),
         problem=problem,
         text=text,
         text_problem=text_problem,
     )
+
+
+def _notes(container: Container, companions: Companions, progress: Progress) -> Iterator[str]:
+    if progress.gathered:
+        yield from progress.gathered.notes
+    yield from container.notes
+    if progress.gathered and progress.part:
+        yield from progress.part.notes()
+        yield from what_is_read(companions, progress.part)
+        yield from progress.changes
 
 
 def _writers(container: Container, companions: Companions, part: Part | None) -> Iterator[str]:

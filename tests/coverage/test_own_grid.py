@@ -13,7 +13,7 @@ from tests.coverage.families import random_model
 from tests.packages import timm
 from vitconvert.api import load_checkpoint
 from vitconvert.errors import ConflictingFact, InputMismatch, NotRepresentable
-from vitconvert.export.runtime_choice import Wanted
+from vitconvert.export.runtime_choice import ExportOptions
 from vitconvert.export.runtime_file import export_checkpoint
 from vitconvert.model.clipped import ClippedLinear
 from vitconvert.model.fast import FastLinear
@@ -120,7 +120,7 @@ def test_clipped_layers_clip_with_fast_arithmetic_too(saved):
 def test_a_clipped_layer_is_exported_for_onnx(saved, tmp_path):
     _, folder = saved("gemma4_vit_167m_enc", depth=1)
     exported = export_checkpoint(
-        load_checkpoint(folder), tmp_path / "model.onnx", Wanted(to="onnx")
+        load_checkpoint(folder), tmp_path / "model.onnx", ExportOptions(to="onnx")
     )
     assert len(exported.comparisons) == 4
 

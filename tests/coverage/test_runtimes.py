@@ -5,7 +5,7 @@ import pytest
 from tests.coverage.families import random_model, small_arguments, smallest_of_each_family
 from tests.packages import timm
 from vitconvert.api import load_checkpoint
-from vitconvert.export.runtime_choice import Wanted
+from vitconvert.export.runtime_choice import ExportOptions
 from vitconvert.export.runtime_file import export_checkpoint
 from vitconvert.runtimes import RUNTIMES
 from vitconvert.tables.architectures import named
@@ -23,5 +23,5 @@ def test_every_family(name, to, tmp_path):
     timm.models.save_for_hf(model, tmp_path / "timm", model_args=arguments, safe_serialization=True)
     path = tmp_path / f"model{RUNTIMES[to].suffix}"
     RUNTIMES[to].require()
-    exported = export_checkpoint(load_checkpoint(tmp_path / "timm"), path, Wanted(to=to))
+    exported = export_checkpoint(load_checkpoint(tmp_path / "timm"), path, ExportOptions(to=to))
     assert len(exported.comparisons) == 4

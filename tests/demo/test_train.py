@@ -8,12 +8,11 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from vitconvert.api import load_checkpoint
+from vitconvert.api import load_checkpoint, predict
 from vitconvert.checkpoint import build_model
 from vitconvert.demo import train
 from vitconvert.demo.demonstration import DIGITS
 from vitconvert.errors import MissingPackage, OutputExists
-from vitconvert.inference.predict import predict
 
 pytestmark = pytest.mark.skipif(find_spec("sklearn") is None, reason="needs scikit-learn")
 

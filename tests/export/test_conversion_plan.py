@@ -16,7 +16,7 @@ from vitconvert.containers.container import Container
 from vitconvert.conversion.gauges import GAUGES
 from vitconvert.conversion.materialise import materialise
 from vitconvert.conversion.target import Target
-from vitconvert.export import conversion_plan, stream
+from vitconvert.export import fitting, stream
 
 ARRAYS = {"depth": 11, "heads": 3, "width": 36, "size": 32}
 
@@ -118,7 +118,7 @@ def beit(tmp_path, monkeypatch):
         path = tmp_path / "model.safetensors"
         write_safetensors(path, materialise(writing, canonical.__getitem__))
         chosen = Target(table=table, plan=target, their_config={})
-        monkeypatch.setattr(conversion_plan, "choose_gauged_target", lambda *_: (chosen, (), {}))
+        monkeypatch.setattr(fitting, "choose_gauged_target", lambda *_: (chosen, (), {}))
         options = {"dialect": source.name, "overrides": told(config)}
         return vitconvert.plan_conversion(path, **options)
 

@@ -11,10 +11,10 @@ import torch
 from PIL import Image
 
 from tests.inference.test_predict import PREPROCESSING, vit
+from vitconvert.api import predict
 from vitconvert.errors import SourceError
 from vitconvert.inference import batches
 from vitconvert.inference.batches import map_with_prefetch
-from vitconvert.inference.predict import predict
 from vitconvert.model import FastViT, ViT
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
+from vitconvert.api import predict as predict_lazily
 from vitconvert.config import ViTConfig
 from vitconvert.errors import (
     ConflictingFact,
@@ -16,7 +17,6 @@ from vitconvert.errors import (
     VitConvertError,
 )
 from vitconvert.inference.predict import Prediction
-from vitconvert.inference.predict import predict as predict_lazily
 from vitconvert.model import ViT
 from vitconvert.preprocessing import Preprocessing
 

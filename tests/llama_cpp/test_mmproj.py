@@ -55,6 +55,9 @@ def test_clips_tower(tmp_path):
     assert checkpoint.config.norm_eps == 1e-5  # float32 in the file
     assert checkpoint.config.origins["num_heads"] == "config.json"
     assert checkpoint.ledger.ignored["mm.0.weight"] == "the projector to the language model"
+    inspection = vitconvert.inspect(path)
+    assert inspection.problem is None
+    assert inspection.facts["num_heads"] == (4, "config.json")
     assert_close(path, rounded(clip()), find=pooled)
 
 

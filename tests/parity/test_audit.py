@@ -11,7 +11,6 @@ import vitconvert
 from tests.packages import timm
 from vitconvert.errors import UsageError
 from vitconvert.parity import audit as audit_module
-from vitconvert.parity import runtimes
 from vitconvert.parity.verification import sampled_images
 
 RUNTIMES = ("compiled", "onnxruntime")
@@ -249,7 +248,7 @@ def test_what_cannot_be_measured_is_named(saved, monkeypatch):
     def refuse(model, images, folder):
         raise RuntimeError("no working C++ compiler\nfound in 3 places")
 
-    monkeypatch.setitem(runtimes.RUNTIMES, "compiled", refuse)
+    monkeypatch.setitem(audit_module._OPAQUE, "compiled", refuse)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     build = audit_module.build_model
 

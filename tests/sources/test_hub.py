@@ -11,8 +11,8 @@ from tqdm import tqdm
 from tests.hub_server import HubServer
 from tests.sources.conftest import StartHub
 from vitconvert.errors import IntegrityError, OfflineError, SourceError, UsageError
+from vitconvert.export.push import progress_bars
 from vitconvert.sources import locate
-from vitconvert.sources.progress import progress
 
 WEIGHTS = bytes(range(256)) * 41
 CONFIG = b'{"architecture": "vit_odd"}\n'
@@ -460,7 +460,7 @@ def test_quiet_hides_the_bars_of_the_client_and_brings_them_back(
     start_hub: StartHub, quiet: bool
 ) -> None:
     start_hub({})
-    with progress(quiet=quiet):
+    with progress_bars(quiet=quiet):
         assert huggingface_hub.utils.are_progress_bars_disabled() == quiet
     assert not huggingface_hub.utils.are_progress_bars_disabled()
 

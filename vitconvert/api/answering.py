@@ -76,6 +76,8 @@ def predict(
         >>> for prediction in predict("hf-hub:google/vit-base-patch16-224", "photos"):
         ...     print(prediction.path, prediction.top[0].label)          # doctest: +SKIP
     """
+    from vitconvert.inference.batches import BatchOptions
+    from vitconvert.inference.images import find_images
     from vitconvert.inference.photographs import ready
     from vitconvert.inference.predict import predict as predict_with
 
@@ -84,19 +86,14 @@ def predict(
     if isinstance(opened, Checkpoint):
         labels = labels or opened.labels
     built, prepared = ready(opened, preprocessing, fast=fast, dtype=dtype, device=device)
-    engine = _engine(make_engine, opened, built, kind="logits")
-    return predict_with(
-        built,
-        images,
-        prepared,
-        topk=topk,
-        labels=labels,
+    options = BatchOptions(
         batch_size=batch_size,
-        recursive=recursive,
         fast_preprocessing=fast_preprocessing,
         threads=threads,
-        engine=engine,
+        engine=_engine(make_engine, opened, built, kind="logits"),
     )
+    found = find_images(images, recursive=recursive)
+    return predict_with(built, found, prepared, topk=topk, labels=labels, options=options)
 
 
 def embed(
@@ -131,9 +128,17 @@ def embed(
         ConflictingFact: There is no projection.
         UsageError: `batch_size` is below 1, or tokens are to be projected.
     """
+    from vitconvert.inference.batches import BatchOptions
     from vitconvert.inference.embed import embed as embed_with
+    from vitconvert.inference.images import find_images
     from vitconvert.inference.photographs import ready
 
+    if tokens and projected:
+        raise UsageError(
+            "Only pooled features can be projected, not tokens.",
+            hint="ask for tokens or for projected features, not for both.",
+        )
+    computed = "projected" if projected else "tokens" if tokens else "features"
     make_engine = engines_for(runtime, tell, fast=fast, dtype=dtype, device=device)
     opened = checkpoint_or_model(model, dtype)
     built, prepared = ready(
@@ -145,20 +150,15 @@ def embed(
         dtype=dtype,
         device=device,
     )
-    kind = "logits" if projected else "tokens" if tokens else "features"
-    engine = _engine(make_engine, opened, built, kind=kind)
-    return embed_with(
-        built,
-        images,
-        prepared,
-        tokens=tokens,
-        projected=projected,
+    kind = "logits" if projected else computed
+    options = BatchOptions(
         batch_size=batch_size,
-        recursive=recursive,
         fast_preprocessing=fast_preprocessing,
         threads=threads,
-        engine=engine,
+        engine=_engine(make_engine, opened, built, kind=kind),
     )
+    found = find_images(images, recursive=recursive)
+    return embed_with(built, found, prepared, computed=computed, options=options)
 
 
 def embed_dataset(

@@ -49,25 +49,25 @@ def plan_conversion(
     """
     from vitconvert.export.changes import Changes
     from vitconvert.export.conversion_plan import plan_checkpoint
+    from vitconvert.export.fitting import WriteOptions
 
-    changes = Changes(
-        image_size=image_size,
-        patch_size=patch_size,
-        in_channels=in_channels,
-        num_classes=num_classes,
-        classes=classes,
-        dtype=dtype,
-    )
     target, reading = _target(to, computed_in(dtype, reading))
-    return plan_checkpoint(
-        load_checkpoint(source, **reading),
+    options = WriteOptions(
         to=target,
-        changes=changes,
+        changes=Changes(
+            image_size=image_size,
+            patch_size=patch_size,
+            in_channels=in_channels,
+            num_classes=num_classes,
+            classes=classes,
+            dtype=dtype,
+        ),
         allow=allow,
         image_only=image_only,
         max_shard_size=max_shard_size,
-        output=Path(output) if output is not None else None,
     )
+    place = None if output is None else Path(output)
+    return plan_checkpoint(load_checkpoint(source, **reading), options, output=place)
 
 
 def convert(
@@ -124,26 +124,29 @@ def convert(
     """
     from vitconvert.export.changes import Changes
     from vitconvert.export.convert import convert_checkpoint
+    from vitconvert.export.fitting import WriteOptions
     from vitconvert.export.whole_directory import check_output
 
     check_output(Path(output), overwrite=overwrite)  # before anything is downloaded
-    changes = Changes(
-        image_size=image_size,
-        patch_size=patch_size,
-        in_channels=in_channels,
-        num_classes=num_classes,
-        classes=classes,
-        dtype=dtype,
-    )
     target, reading = _target(to, computed_in(dtype, reading))
-    return convert_checkpoint(
-        load_checkpoint(source, **reading),
+    options = WriteOptions(
         to=target,
-        output=Path(output),
-        changes=changes,
+        changes=Changes(
+            image_size=image_size,
+            patch_size=patch_size,
+            in_channels=in_channels,
+            num_classes=num_classes,
+            classes=classes,
+            dtype=dtype,
+        ),
         allow=allow,
         image_only=image_only,
         max_shard_size=max_shard_size,
+    )
+    return convert_checkpoint(
+        load_checkpoint(source, **reading),
+        options,
+        output=Path(output),
         verify=verify,
         overwrite=overwrite,
         command=command,

@@ -71,10 +71,10 @@ def export_model(
         UsageError, ConflictingFact, MissingFact: The model has no such output.
         VitConvertError: One of the errors of `load_checkpoint`.
     """
-    from vitconvert.export.runtime_choice import Wanted, check_export
+    from vitconvert.export.runtime_choice import ExportOptions, check_export
     from vitconvert.inference.images import find_images
 
-    wanted = Wanted(
+    wanted = ExportOptions(
         to=to,
         output=kind,
         softmax=softmax,

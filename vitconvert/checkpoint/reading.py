@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from vitconvert.checkpoint.adapters import Adapter, separated
 from vitconvert.checkpoint.checkpoint import Checkpoint
 from vitconvert.checkpoint.companions import Companions
-from vitconvert.checkpoint.larger_model import preprocessing_of, what_is_read
+from vitconvert.checkpoint.larger_model import what_is_read
 from vitconvert.checkpoint.merging import Merge, merge_into
 from vitconvert.checkpoint.options import ReadOptions
-from vitconvert.checkpoint.own_scale import with_own_scale
+from vitconvert.checkpoint.photographs import preprocessing_of
 from vitconvert.checkpoint.text_tower import find_text
 from vitconvert.checkpoint.unchanged import State, states_of
 from vitconvert.checkpoint.weights import Weights
@@ -48,11 +48,12 @@ def read_checkpoint(located: Located, options: ReadOptions | None = None) -> Che
     options = options or ReadOptions()
     before = states_of(_may_be_read(located))
     read = explained(open_weights(located, options), located, options)
+    _check_fetched(located, read.part)
     companions, merge, config = read.companions, read.merge, read.weights.config
-    preprocessing, unknown = preprocessing_of(companions, read.part, config, read.statements)
-    container, table = read.weights.container, read.weights.table
-    preprocessing, scaled = with_own_scale(preprocessing, container, table)
-    notes = (*read.ledger.notes, *what_is_read(companions, read.part), *unknown, *scaled)
+    preprocessing, said = preprocessing_of(
+        companions, read.part, config, read.statements, read.weights.container
+    )
+    notes = (*read.ledger.notes, *what_is_read(companions, read.part), *said)
     text, text_problem = find_text(read.weights, companions)
     other_classes = merge and merge.base.config.num_classes != config.num_classes
     return Checkpoint(
@@ -82,23 +83,47 @@ class Explained:
     statements: Statements
 
 
-def explained(container: Container, located: Located, options: ReadOptions) -> Explained:
+@dataclass
+class Progress:
+    """How far a header is explained, which is all that is known of one that cannot be.
+
+    Attributes:
+        part: The ViT in the file, or None if it was not found.
+        gathered: What is known of it.
+        changes: What reading does to the numbers of tensors, a sentence each.
+    """
+
+    part: Part | None = None
+    gathered: Gathered | None = None
+    changes: tuple[str, ...] = ()
+
+
+def explained(
+    container: Container, located: Located, options: ReadOptions, progress: Progress | None = None
+) -> Explained:
     """Recognise the tensors, weigh statements, prove.
+
+    Args:
+        container: The open file.
+        located: What lies beside it.
+        options: How to read them.
+        progress: Is told how far that comes.
 
     Raises:
         VitConvertError: As `read_checkpoint`.
     """
+    progress = progress or Progress()
     companions = Companions(located=located, within=container.config)
     container, adapter = separated(container, located, options)
-    container, part, quantised = computed_part(container, companions, options)
-    _check_fetched(located, part)
-    container, companions = narrowed(container, companions, part)
-    container, part, merge = with_adapter(container, companions, part, adapter, options)
-    statements = believed(part, statements_on(companions, options, container.extras))
-    gathered = gather(part, statements)
-    config, ledger = prove(container, part, gathered, statements)
+    container, progress.part, quantised = computed_part(container, companions, options)
+    container, companions = narrowed(container, companions, progress.part)
+    container, part, merge = with_adapter(container, companions, progress.part, adapter, options)
     done = [quantised.description(part.names)] if quantised else []
     done += [merge.description] if merge else []
+    progress.part, progress.changes = part, tuple(filter(None, done))
+    statements = believed(part, statements_on(companions, options, container.extras))
+    progress.gathered = gather(part, statements)
+    config, ledger = prove(container, part, progress.gathered, statements)
     weights = Weights(
         container=container,
         recognised=part.recognised,
@@ -108,7 +133,7 @@ def explained(container: Container, located: Located, options: ReadOptions) -> E
     )
     return Explained(
         weights=weights,
-        ledger=ledger.with_changes(filter(None, done)),
+        ledger=ledger.with_changes(progress.changes),
         merge=merge,
         part=part,
         companions=companions,

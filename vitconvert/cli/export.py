@@ -98,13 +98,13 @@ def _options(command: Command) -> Command:
 def _export(options: dict[str, Any]) -> int:
     from vitconvert.api import export_model
     from vitconvert.cli.typed_command import command_line
-    from vitconvert.export.runtime_choice import Wanted, check_export
+    from vitconvert.export.runtime_choice import ExportOptions, check_export
     from vitconvert.sources import locate
 
     passed = {name: options[name] for name in _PASSED}
     choice = {**passed, "output": passed["kind"]}
     del choice["kind"]
-    check_export(options["file"], Wanted(**choice), overwrite=options["force"])
+    check_export(options["file"], ExportOptions(**choice), overwrite=options["force"])
     located = locate(options["model"], **locate_options(options))
     exported = export_model(
         located,

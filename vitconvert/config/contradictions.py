@@ -110,6 +110,8 @@ def _tokens_and_positions(config: Properties) -> list[str]:
         problems.append(f"a rotary embedding needs head_dim divisible by 4, not {config.head_dim}")
     if config.rope_periods and config.rope != "dinov3":
         problems.append("rope_periods need rope = 'dinov3'")
+    if config.rope_by_axis and not config.rope_half:
+        problems.append("rope_by_axis needs rope_half")
     if len(config.rope_reference) not in (0, 2):
         problems.append("rope_reference must be rows and columns, or nothing")
     if config.computed_positions and (config.embed_dim % 4 or config.embed_dim < 8):
@@ -141,6 +143,8 @@ def _norm_and_attention(config: Properties) -> list[str]:
         problems.append(f"kv_heads must divide num_heads = {config.num_heads}")
     if config.whole_qk_norm and (config.qk_norm or config.kv_heads):
         problems.append("whole_qk_norm excludes qk_norm and kv_heads")
+    if config.clipped_linears and not (config.kv_heads and config.two_steps):
+        problems.append("clipped_linears need kv_heads, and attention and MLP one after another")
     if not config.attention_proj and not config.even_heads:
         problems.append(
             f"without an output projection, {config.num_heads} heads of {config.head_dim} must "
@@ -201,6 +205,8 @@ def _pooling_and_head(config: Properties) -> list[str]:
         problems.append(f"pooling = {config.pooling!r} needs a class token")
     if config.pooling == "token_avg" and (config.fc_norm or config.representation_size):
         problems.append("pooling = 'token_avg' excludes fc_norm and representation_size")
+    if config.bare_fc_norm and config.fc_norm:
+        problems.append("bare_fc_norm excludes fc_norm")
     if config.dist_head and not (config.dist_token and config.pooling == "token"):
         problems.append("dist_head needs a distillation token and pooling = 'token'")
     if config.map_pooling and config.embed_dim % (config.pool_heads or config.num_heads):
@@ -229,8 +235,6 @@ def _own_grid(config: Properties) -> list[str]:
         problems.append("'axes' positions need as many rows as columns in position_grid")
     if config.learned_positions and config.position_resampling == "first":
         problems.append("position_resampling = 'first' needs positions on a grid of their own")
-    if config.rope_by_axis and not config.rope_half:
-        problems.append("rope_by_axis needs rope_half")
     return problems
 
 
@@ -249,12 +253,6 @@ def _merging(config: Properties) -> list[str]:
         )
     if config.merge_dim not in (0, config.embed_dim) and (config.fc_norm or config.map_pooling):
         problems.append("fc_norm and attention pooling read embed_dim channels, not merge_dim")
-    if config.bare_fc_norm and config.fc_norm:
-        problems.append("bare_fc_norm excludes fc_norm")
-    if config.clipped_linears and not (config.kv_heads and config.two_steps):
-        problems.append("clipped_linears need kv_heads, and attention and MLP one after another")
-    if config.sandwich and not config.two_steps:
-        problems.append("block_order = 'sandwich' needs branches = 1")
     return problems
 
 

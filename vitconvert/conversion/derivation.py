@@ -37,15 +37,8 @@ _TRACELESS = {
 _TOLD_BY_ROWS = {
     *("layer_scale", "gated_mlp", "final_norm", "fc_norm", "dist_token", "branches"),
     *("class_token", "num_registers", "position_embedding", "pre_norm", "qkv_bias", "qk_norm"),
-    *(
-        "whole_qk_norm",
-        "attention_norm",
-        "mlp_norm",
-        "relative_positions",
-        "differential",
-        "proj_bias",
-        "mlp_bias",
-    ),
+    *("whole_qk_norm", "attention_norm", "mlp_norm", "relative_positions", "differential"),
+    *("proj_bias", "mlp_bias"),
 }
 _INCIDENTAL = {"image_size", "num_classes", "num_heads", "pool_heads", "no_embed_class"}
 

@@ -6,6 +6,7 @@ rounding or the step itself makes of the numbers is measured by whoever takes it
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from vitconvert.config import ViTConfig
@@ -169,15 +170,7 @@ def _with_norm_before_pooling(config: ViTConfig) -> ViTConfig | None:
     return config.replace(final_norm=True, fc_norm=False) if moves else None
 
 
-def _norm_after_pooling(tensors: Tensors, _: ViTConfig) -> Tensors:
-    return _renamed(tensors, "norm.", "fc_norm.")
-
-
-def _norm_before_pooling(tensors: Tensors, _: ViTConfig) -> Tensors:
-    return _renamed(tensors, "fc_norm.", "norm.")
-
-
-def _renamed(tensors: Tensors, old: str, new: str) -> Tensors:
+def _rename(old: str, new: str, tensors: Tensors, _: ViTConfig) -> Tensors:
     return {
         new + name.removeprefix(old) if name.startswith(old) else name: tensor
         for name, tensor in tensors.items()
@@ -195,14 +188,6 @@ def _with_register_as_token(config: ViTConfig) -> ViTConfig | None:
     like_class = config.register_positions or not config.num_prefix_positions
     one = config.class_token and not config.dist_token and config.num_registers == 1
     return config.replace(dist_token=True, num_registers=0) if one and like_class else None
-
-
-def _token_as_register(tensors: Tensors, _: ViTConfig) -> Tensors:
-    return _renamed(tensors, "dist_token", "reg_token")
-
-
-def _register_as_token(tensors: Tensors, _: ViTConfig) -> Tensors:
-    return _renamed(tensors, "reg_token", "dist_token")
 
 
 def _with_stored_periods(config: ViTConfig) -> ViTConfig | None:
@@ -235,15 +220,6 @@ def _zero_patch_bias(tensors: Tensors, config: ViTConfig) -> Tensors:
     return {**tensors, "patch_embed.proj.bias": weight.new_zeros(config.embed_dim)}
 
 
-def _drop_patch_bias(tensors: Tensors, _: ViTConfig) -> Tensors:
-    from vitconvert.conversion.materialise import require_zero
-
-    name = "patch_embed.proj.bias"
-    fact = "The target's patches are projected without a bias, and these have one."
-    require_zero(tensors[name], name, fact)
-    return {other: tensor for other, tensor in tensors.items() if other != name}
-
-
 def _with_head_bias(config: ViTConfig) -> ViTConfig | None:
     adds = config.num_classes and not config.head_bias
     return config.replace(head_bias=True) if adds else None
@@ -259,12 +235,12 @@ def _zero_head_bias(tensors: Tensors, config: ViTConfig) -> Tensors:
     return {**tensors, "head.bias": weight.new_zeros(config.num_classes)}
 
 
-def _drop_head_bias(tensors: Tensors, _: ViTConfig) -> Tensors:
+def _leave_out(name: str, fact: str, tensors: Tensors, _: ViTConfig) -> Tensors:
+    """All but one that is zero; the fact is told where it is not."""
     from vitconvert.conversion.materialise import require_zero
 
-    fact = "The target's head is a projection without bias, and this one has a bias."
-    require_zero(tensors["head.bias"], "head.bias", fact)
-    return {name: tensor for name, tensor in tensors.items() if name != "head.bias"}
+    require_zero(tensors[name], name, fact)
+    return {other: tensor for other, tensor in tensors.items() if other != name}
 
 
 GAUGES: Mapping[str, Gauge] = {
@@ -318,7 +294,7 @@ GAUGES: Mapping[str, Gauge] = {
             change="the norm of all tokens became one of the class token, the only one read",
             alters=("fc_norm.weight", "fc_norm.bias"),
             config=_with_norm_after_pooling,
-            tensors=_norm_after_pooling,
+            tensors=partial(_rename, "norm.", "fc_norm."),
             free=True,
         ),
         Gauge(
@@ -326,7 +302,7 @@ GAUGES: Mapping[str, Gauge] = {
             change="the norm of the class token became one of all tokens, of which it is read",
             alters=("norm.weight", "norm.bias"),
             config=_with_norm_before_pooling,
-            tensors=_norm_before_pooling,
+            tensors=partial(_rename, "fc_norm.", "norm."),
             free=True,
         ),
         Gauge(
@@ -334,7 +310,7 @@ GAUGES: Mapping[str, Gauge] = {
             change="the distillation token, which nothing reads, became a register",
             alters=("reg_token",),
             config=_with_token_as_register,
-            tensors=_token_as_register,
+            tensors=partial(_rename, "dist_token", "reg_token"),
             free=True,
         ),
         Gauge(
@@ -342,7 +318,7 @@ GAUGES: Mapping[str, Gauge] = {
             change="the one register became a distillation token, which nothing reads",
             alters=("dist_token",),
             config=_with_register_as_token,
-            tensors=_register_as_token,
+            tensors=partial(_rename, "reg_token", "dist_token"),
             free=True,
         ),
         Gauge(
@@ -366,7 +342,11 @@ GAUGES: Mapping[str, Gauge] = {
             change="the bias of the patches' projection, which is zero, was left out",
             alters=(),
             config=_without_patch_bias,
-            tensors=_drop_patch_bias,
+            tensors=partial(
+                _leave_out,
+                "patch_embed.proj.bias",
+                "The target's patches are projected without a bias, and these have one.",
+            ),
             free=True,
             zero=("patch_embed.proj.bias",),
         ),
@@ -383,7 +363,11 @@ GAUGES: Mapping[str, Gauge] = {
             change="the bias of the head, which is zero, was left out",
             alters=(),
             config=_without_head_bias,
-            tensors=_drop_head_bias,
+            tensors=partial(
+                _leave_out,
+                "head.bias",
+                "The target's head is a projection without bias, and this one has a bias.",
+            ),
             free=True,
             zero=("head.bias",),
         ),

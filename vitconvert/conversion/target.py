@@ -71,17 +71,20 @@ def fit_target(
             would compute another function.
     """
     check_place(table, config, only=only)
-    theirs, refusals = their_config or {}, []
-    for tower in towers_beside(table, config, text) if text else ():
+    theirs, implied = their_config or {}, named or {}
+    if text is None:
+        return _fitted(table, config, theirs, implied)
+    refusals = []
+    for tower in towers_beside(table, config, text):
         try:
-            beside = fit_text(tower, text, table, config, theirs) if text else None
-            return _fitted(table, config, theirs, named or {}, beside)
+            beside = fit_text(tower, text, table, config, theirs)
+            return _fitted(table, config, theirs, implied, beside)
         except NotRepresentable as error:
             refusals.append(error)
-    target = _fitted(table, config, theirs, named or {})
+    target = _fitted(table, config, theirs, implied)
     # A tower of another kind says less than one that computes something else.
     nearest = min(refusals, key=lambda error: isinstance(error, OtherKind), default=None)
-    no_place = f"{table.title} has no place for one" if text else ""
+    no_place = f"{table.title} has no place for one"
     return replace(target, left=nearest.in_one_line() if nearest else no_place)
 
 

@@ -18,7 +18,9 @@ from vitconvert.checkpoint import Checkpoint, ReadOptions, build_model, read_che
 from vitconvert.config import ViTConfig
 from vitconvert.errors import MissingFact
 from vitconvert.export.convert import convert_checkpoint
+from vitconvert.export.fitting import WriteOptions
 from vitconvert.export.targets import OWN, holders
+from vitconvert.inference.batches import BatchOptions
 from vitconvert.inference.predict import Prediction, predict
 from vitconvert.model import ViT
 from vitconvert.parity.verification import verify_checkpoint
@@ -186,7 +188,7 @@ def _round_trips(dialects: list[str], declared: Mapping[str, str]) -> list[Round
 def _round_trip(
     dialect: str, origin: Checkpoint, declared: Mapping[str, str], output: Path
 ) -> RoundTrip:
-    convert_checkpoint(origin, to=dialect, output=output, verify=False)
+    convert_checkpoint(origin, WriteOptions(to=dialect), output=output, verify=False)
     # It would tell the reader everything, and the project's own readers do not have it either.
     (output / "vitconvert.json").unlink()
     located, table = locate(output), builtin_tables()[dialect]
@@ -257,7 +259,14 @@ def _samples(model: ViT, checkpoint: Checkpoint) -> tuple[Sample, ...]:
     """Predictions for the sample images, which are named after their true classes."""
     assert checkpoint.preprocessing is not None and checkpoint.labels is not None
     images = sorted((DIGITS / "samples").glob("*.png"))
-    predictions = predict(model, images, checkpoint.preprocessing, topk=1, labels=checkpoint.labels)
+    predictions = predict(
+        model,
+        images,
+        checkpoint.preprocessing,
+        topk=1,
+        labels=checkpoint.labels,
+        options=BatchOptions(),
+    )
     return tuple(map(_sample, images, predictions))
 
 

@@ -31,7 +31,9 @@ from vitconvert.checkpoint import read_checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.containers import write_safetensors
 from vitconvert.errors import MissingPackage, VitConvertError
-from vitconvert.export.convert import convert_checkpoint, write_json
+from vitconvert.export.convert import convert_checkpoint
+from vitconvert.export.fitting import WriteOptions
+from vitconvert.export.provenance import write_json
 from vitconvert.export.whole_directory import check_output
 from vitconvert.model import ViT
 from vitconvert.model.initialisation import initialise
@@ -194,7 +196,11 @@ def write(model: ViT, output: Path, *, record: Mapping[str, Any]) -> None:
         # The directory is temporary, so the record names the command that filled it.
         located = replace(locate(own), reference=COMMAND)
         convert_checkpoint(
-            read_checkpoint(located), to="vit", output=output, verify=False, command=COMMAND
+            read_checkpoint(located),
+            WriteOptions(to="vit"),
+            output=output,
+            verify=False,
+            command=COMMAND,
         )
     write_json(output / "training.json", record)
     _write_samples(output / "samples")

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
@@ -18,16 +17,13 @@ from vitconvert.containers import TensorInfo
 from vitconvert.conversion.accounts import Ledger
 from vitconvert.conversion.target import Target
 from vitconvert.errors import printable, size_text
+from vitconvert.export.provenance import Proof
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.programs import program_of
 from vitconvert.programs.example import Example, vitconvert_example
 from vitconvert.sources import Located
 from vitconvert.sources.references import published
 from vitconvert.version import VERSION
-
-if TYPE_CHECKING:
-    from vitconvert.parity.report import ParityReport
-    from vitconvert.programs.opening import Opened
 
 # https://huggingface.co/docs/hub/repositories-licenses, as far as ViTs have them
 _LICENSES = (
@@ -46,11 +42,7 @@ def write_card(
     source: Checkpoint,
     target: Target,
     tensors: Mapping[str, TensorInfo],
-    *,
-    sha256_in: Mapping[str, str],
-    parity: "ParityReport | None",
-    opened: "Sequence[Opened]",
-    departures: Sequence[str],
+    proof: Proof,
 ) -> None:
     """Tell people and the Hub about an output, in its `README.md`.
 
@@ -59,13 +51,9 @@ def write_card(
         source: What was converted.
         target: The layout that it has.
         tensors: What was written.
-        sha256_in: Hash of each file of the source, by its name.
-        parity: Comparison with the source's own implementation, if it was asked for.
-        opened: How programs that loaded the output agree.
-        departures: What they do otherwise with photographs.
+        proof: What was found out.
     """
     located = source.located
-    photographs = [("photographs", departure) for departure in departures]
     has_processor = (directory / "preprocessor_config.json").is_file()
     examples = [
         *program_of(target.table).examples(target, source, has_processor),
@@ -79,9 +67,9 @@ def write_card(
         f"{VERSION}.\n{_RANDOM if source.random else ''}"
         "`vitconvert.json` tells everything below, and more, to programs.",
         _section("Model", _table([*_model(source, target, tensors), *texts])),
-        _section("Origin", _block(_origin(source, sha256_in))),
+        _section("Origin", _block(_origin(source, proof.sha256_in))),
         _section("Assumed, changed, ignored", _block(_accounts(source.ledger))),
-        _section("Proof", _block([*_proof(parity, source.ledger, opened), *photographs])),
+        _section("Proof", _block(_proof(proof, source.ledger))),
         _section("Use", "\n\n".join(map(_example, examples))),
     ]
     (directory / "README.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
@@ -218,13 +206,14 @@ def _accounts(ledger: Ledger) -> _Rows:
     ]
 
 
-def _proof(parity: "ParityReport | None", ledger: Ledger, opened: "Sequence[Opened]") -> _Rows:
+def _proof(proof: Proof, ledger: Ledger) -> _Rows:
     lossy = dict.fromkeys(effect["step"] for effect in ledger.measured)
     other = "other outputs than the source's: {} is lossy, as measured above"
     return [
-        ("parity", parity.summary() if parity else "not asked for"),
+        ("parity", proof.parity.summary() if proof.parity else "not asked for"),
         *(("after it", other.format(step)) for step in lossy),
-        *(("opened by", program.summary()) for program in opened),
+        *(("opened by", program.summary()) for program in proof.opened),
+        *(("photographs", departure) for departure in proof.departures),
     ]
 
 

@@ -37,8 +37,8 @@ class Changes:
     classes: Sequence[int | str] | None = None
     dtype: "torch.dtype | None" = None
 
-    def __bool__(self) -> bool:
-        return self != Changes()
+
+NO_CHANGES = Changes()
 
 
 def changed(checkpoint: Checkpoint, changes: Changes) -> Checkpoint:
@@ -47,6 +47,8 @@ def changed(checkpoint: Checkpoint, changes: Changes) -> Checkpoint:
     Raises:
         UsageError: A change makes no sense for this model.
     """
+    if changes == NO_CHANGES:
+        return checkpoint
     if changes.num_classes is not None and changes.classes is not None:
         raise UsageError("num_classes replaces the head, classes keeps a part: give only one.")
     checkpoint = _resized(checkpoint, changes)

@@ -12,24 +12,15 @@ from vitconvert.conversion.accounts import Ledger
 from vitconvert.conversion.gauges import Gauge
 from vitconvert.conversion.plan import Assembly, Piece, Plan, compose
 from vitconvert.conversion.target import Target
-from vitconvert.export.changes import Changes, changed
-from vitconvert.export.convert import describe
+from vitconvert.export.changes import NO_CHANGES, Changes, changed
+from vitconvert.export.fitting import WriteOptions, companions_for, fit
 from vitconvert.export.stream import Move, moves
-from vitconvert.export.targets import choose_gauged_target
-from vitconvert.export.text_tower import (
-    text_infos,
-    tokenizer_files,
-    with_text,
-    with_tokenizer,
-    without_text,
-)
-from vitconvert.export.weights import parse_size, weights_files, with_frames
+from vitconvert.export.text_tower import text_infos, tokenizer_files
+from vitconvert.export.weights import parse_size, weights_files
 from vitconvert.export.whole_directory import check_source
-from vitconvert.programs import program_of
 from vitconvert.sources import Located
 from vitconvert.tables.axes import Axes
 from vitconvert.tables.canonical import expected_shapes, expected_tensors
-from vitconvert.tables.table import Table
 
 if TYPE_CHECKING:
     import torch
@@ -145,32 +136,19 @@ class ConversionPlan:
 
 
 def plan_checkpoint(
-    checkpoint: Checkpoint,
-    *,
-    to: str | Table,
-    changes: Changes | None = None,
-    allow: Sequence[str] = (),
-    image_only: bool = False,
-    max_shard_size: int | str | None = None,
-    output: Path | None = None,
+    checkpoint: Checkpoint, options: WriteOptions, *, output: Path | None = None
 ) -> ConversionPlan:
     """Plan a conversion; see `vitconvert.plan_conversion`."""
-    max_bytes = parse_size(max_shard_size)
+    max_bytes = parse_size(options.max_shard_size)
     if output is not None:
         check_source(output, checkpoint.sources)
-    weights = checkpoint.weights
-    source, altered = _after(checkpoint, changes) if changes else (checkpoint, {})
-    if checkpoint.merge:
-        altered = {**altered, **dict.fromkeys(checkpoint.merge.touched, "lossy")}
-    source = without_text(source) if image_only else with_tokenizer(source)
-    target, gauges, passed_over = choose_gauged_target(to, describe(source), allow)
-    source = with_frames(with_text(source, target), target)
-    for gauge in gauges:
+    source, altered = _after_changes(checkpoint, options.changes)
+    fitted = fit(source, options)
+    source, target = fitted.source, fitted.target
+    for gauge in fitted.gauges:
         source, altered = _after_gauge(source, altered, gauge)
-    plan = compose(_reading_plan(weights.plan, source.config), target.plan)
-    moved = None
-    if source.as_read:
-        moved = moves(plan, weights.container, weights.recognised.prefix)
+    plan = compose(_reading_plan(checkpoint.weights.plan, source.config), target.plan)
+    moved = _moved(plan, source)
     infos = {n: m.info for n, m in moved.items()} if moved else _infos_in_memory(target, source)
     return ConversionPlan(
         located=source.located,
@@ -178,7 +156,7 @@ def plan_checkpoint(
         target_dialect=target.table.name,
         config=source.config,
         ledger=source.ledger,
-        passed_over=passed_over,
+        passed_over=fitted.passed_over,
         tensors=(
             *(
                 _planned(assembly, infos, moved, _steps(assembly, plan.zeros, kinds))
@@ -186,15 +164,23 @@ def plan_checkpoint(
             ),
             *_planned_text(target, source),
         ),
-        guards=(
-            *(f"{name} is zero" for gauge in gauges for name in gauge.zero),
-            *(f"{piece.taken} is zero" for piece in plan.zeros),
-            *(f"{name} is as in {constant.text}" for name, constant in plan.constants.items()),
-        ),
+        guards=tuple(_guards(fitted.gauges, plan)),
         files=_files(target, source, infos, max_bytes),
         wrapper=target.table.wrapper,
         streamed=moved is not None,
     )
+
+
+def _moved(plan: Plan, source: Checkpoint) -> Mapping[str, Move] | None:
+    """What would go from file to file, or None if tensors go through memory."""
+    weights = source.weights
+    return moves(plan, weights.container, weights.recognised.prefix) if source.as_read else None
+
+
+def _guards(gauges: Sequence[Gauge], plan: Plan) -> Iterator[str]:
+    yield from (f"{name} is zero" for gauge in gauges for name in gauge.zero)
+    yield from (f"{piece.taken} is zero" for piece in plan.zeros)
+    yield from (f"{name} is as in {constant.text}" for name, constant in plan.constants.items())
 
 
 def _planned_text(target: Target, source: Checkpoint) -> Iterator[PlannedTensor]:
@@ -235,14 +221,18 @@ def _files(
         infos = {**infos, **text_infos(target.text, source.text)}
     weights = list(weights_files(target.table, infos, max_bytes))
     index = ["model.safetensors.index.json"] if len(weights) > 1 else []
-    dtypes = {info.dtype for info in infos.values()}
-    companions = program_of(target.table).companions(target, source.preprocessing, dtypes)
+    companions = companions_for(target, source, infos)
     tokenizer = [path.name for path in tokenizer_files(source, target)]
     return (*weights, *index, *companions.files, *tokenizer, "README.md", "vitconvert.json")
 
 
-def _after(checkpoint: Checkpoint, changes: Changes) -> tuple[Checkpoint, dict[str, str]]:
+def _after_changes(
+    checkpoint: Checkpoint, changes: Changes
+) -> tuple[Checkpoint, Mapping[str, str]]:
     """The checkpoint as it would be after changes, and the kind of each tensor's change."""
+    merged = dict.fromkeys(checkpoint.merge.touched if checkpoint.merge else (), "lossy")
+    if changes == NO_CHANGES:
+        return checkpoint, merged
     from vitconvert.conversion.surgery import cast
 
     before = _on_meta(checkpoint)
@@ -255,12 +245,12 @@ def _after(checkpoint: Checkpoint, changes: Changes) -> tuple[Checkpoint, dict[s
         for name, tensor in after.tensors.items()
         if tensor is not before.tensors.get(name)
     }
-    return after, altered
+    return after, {**altered, **merged}
 
 
 def _after_gauge(
     source: Checkpoint, altered: Mapping[str, str], gauge: Gauge
-) -> tuple[Checkpoint, dict[str, str]]:
+) -> tuple[Checkpoint, Mapping[str, str]]:
     """The same after a step that keeps the function; its numbers are not computed."""
     import torch
 

@@ -1,7 +1,6 @@
 """Converts a checkpoint to a directory that other programs load, with the same function."""
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,20 +11,20 @@ from vitconvert.config import ViTConfig
 from vitconvert.conversion.accounts import Ledger
 from vitconvert.conversion.target import Target
 from vitconvert.export.card import write_card
-from vitconvert.export.changes import Changes, changed, gauged, with_effect_of_merge
-from vitconvert.export.provenance import provenance, source_hashes, weights_metadata
-from vitconvert.export.targets import OWN, choose_gauged_target, choose_target
-from vitconvert.export.text_tower import (
-    copy_tokenizer,
-    whole_configuration,
-    with_text,
-    with_tokenizer,
-    without_text,
+from vitconvert.export.changes import changed, gauged, with_effect_of_merge
+from vitconvert.export.fitting import WriteOptions, companions_for, fit
+from vitconvert.export.provenance import (
+    Proof,
+    source_hashes,
+    weights_metadata,
+    write_json,
+    write_record,
 )
-from vitconvert.export.weights import contents_for, parse_size, with_frames, write_weights
+from vitconvert.export.targets import OWN, choose_target
+from vitconvert.export.text_tower import copy_tokenizer, whole_configuration
+from vitconvert.export.weights import contents_for, parse_size, write_weights
 from vitconvert.export.whole_directory import check_source, whole_directory
-from vitconvert.export.written import RECORD
-from vitconvert.programs import DescribedModel, program_of
+from vitconvert.programs import DescribedModel
 from vitconvert.sources import Located
 from vitconvert.tables.table import Table
 
@@ -92,38 +91,28 @@ class Conversion:
 
 def convert_checkpoint(
     checkpoint: Checkpoint,
+    options: WriteOptions,
     *,
-    to: str | Table,
     output: Path,
-    changes: Changes | None = None,
-    allow: Sequence[str] = (),
-    image_only: bool = False,
-    max_shard_size: int | str | None = None,
     verify: bool = True,
     overwrite: bool = False,
     command: str | None = None,
 ) -> Conversion:
     """Write a checkpoint for another ecosystem; see `vitconvert.convert`."""
     check_source(output, checkpoint.sources)
-    max_bytes = parse_size(max_shard_size)
+    max_bytes = parse_size(options.max_shard_size)
     sha256_in = source_hashes(checkpoint)
     parity = _verified(checkpoint) if verify else None
-    source = with_effect_of_merge(checkpoint)
-    source = changed(source, changes) if changes else source
-    source = without_text(source) if image_only else with_tokenizer(source)
-    target, gauges, passed_over = choose_gauged_target(to, describe(source), allow)
-    if gauges:
-        source = gauged(source, gauges)
-    source = with_frames(with_text(source, target), target)
-    contents = contents_for(target, source, allow)
+    fitted = fit(changed(with_effect_of_merge(checkpoint), options.changes), options)
+    source, target = gauged(fitted.source, fitted.gauges), fitted.target
+    contents = contents_for(target, source, options.allow)
     with (
         whole_directory(output, overwrite=overwrite) as directory,
         unchanged(checkpoint.opened),
     ):
         infos = {name: content.info for name, content in contents.items()}
-        dtypes = {info.dtype for info in infos.values()}
-        companions = program_of(target.table).companions(target, source.preprocessing, dtypes)
-        sha256 = write_weights(
+        companions = companions_for(target, source, infos)
+        sha256_out = write_weights(
             directory,
             target.table,
             contents,
@@ -133,18 +122,14 @@ def convert_checkpoint(
             read_soon=verify,
         )
         _write_companions(directory, target, source, companions.files)
-        departures = companions.departures
-        opened = _opened(directory, target, source) if verify else ()
-        results: dict[str, Any] = {
-            "sha256_in": sha256_in(),
-            "parity": parity,
-            "opened": opened,
-            "departures": departures,
-        }
-        write_card(directory, source, target, infos, **results)
-        files = [*(file.name for file in directory.iterdir()), RECORD]
-        results |= {"sha256_out": sha256, "files": files, "command": command}
-        write_json(directory / RECORD, provenance(source, target, **results))
+        proof = Proof(
+            parity=parity,
+            opened=_opened(directory, target, source) if verify else (),
+            departures=companions.departures,
+            sha256_in=sha256_in(),
+        )
+        write_card(directory, source, target, infos, proof)
+        write_record(directory, source, target, proof, sha256_out=sha256_out, command=command)
     return Conversion(
         output=output,
         located=source.located,
@@ -152,11 +137,11 @@ def convert_checkpoint(
         target_dialect=target.table.name,
         config=source.config,
         ledger=source.ledger,
-        passed_over=passed_over,
+        passed_over=fitted.passed_over,
         parity=parity,
-        opened=opened,
-        departures=departures,
-        sha256=sha256,
+        opened=proof.opened,
+        departures=proof.departures,
+        sha256=sha256_out,
     )
 
 
@@ -176,19 +161,6 @@ def respell(
     return materialise(target.plan, tensors.__getitem__)
 
 
-def describe(source: Checkpoint) -> DescribedModel:
-    """What a target has to represent."""
-    return DescribedModel(
-        config=source.config,
-        preprocessing=source.preprocessing,
-        labels=source.labels,
-        dialect=source.dialect,
-        name=source.located.name,
-        their_config=source.their_config,
-        text=source.text.described if source.text else None,
-    )
-
-
 def _verified(checkpoint: Checkpoint) -> "ParityReport":
     from vitconvert.parity.verification import verify_checkpoint
 
@@ -206,11 +178,6 @@ def _write_companions(
         whole = whole_configuration(source, target, companion) if is_config else companion
         write_json(directory / name, whole)
     copy_tokenizer(source, target, directory)
-
-
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a JSON object, indented for people."""
-    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _opened(directory: Path, target: Target, source: Checkpoint) -> "tuple[Opened, ...]":

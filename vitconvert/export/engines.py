@@ -18,7 +18,7 @@ import torch
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.errors import UsageError, nearest
-from vitconvert.export.runtime_choice import Wanted
+from vitconvert.export.runtime_choice import ExportOptions
 from vitconvert.export.runtime_file import export_checkpoint
 from vitconvert.runtimes import RUNTIMES
 from vitconvert.sources.web import default_cache
@@ -107,7 +107,7 @@ def engine_of(
     with WeakFileLock(folder / "lock"):  # of several processes, one makes the file
         if made := not path.is_file():
             tell(f"the model is exported once for {runtime.version}, and kept in {folder}")
-            export_checkpoint(checkpoint, path, Wanted(to=FORMATS[name], output=kind))
+            export_checkpoint(checkpoint, path, ExportOptions(to=FORMATS[name], output=kind))
     return Engine(name=name, path=path, made=made)
 
 

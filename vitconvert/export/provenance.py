@@ -1,8 +1,10 @@
 """`vitconvert.json`: where a directory came from, what was done, and how it was proved."""
 
+import json
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +12,7 @@ from vitconvert.checkpoint import Checkpoint
 from vitconvert.containers import hash_file
 from vitconvert.conversion.target import Target
 from vitconvert.errors import printable
+from vitconvert.export.written import RECORD
 from vitconvert.sources import Located
 from vitconvert.sources.references import published
 from vitconvert.version import VERSION
@@ -19,39 +22,68 @@ if TYPE_CHECKING:
     from vitconvert.programs.opening import Opened
 
 
-def provenance(
+@dataclass(frozen=True, kw_only=True)
+class Proof:
+    """What a conversion found out, which the card and the record of its output tell.
+
+    Attributes:
+        parity: Comparison with the source's own implementation, or None if it was not asked for.
+        opened: How programs that loaded the output agree.
+        departures: What they do otherwise with photographs.
+        sha256_in: Hash of each file of the source, by its name.
+    """
+
+    parity: "ParityReport | None"
+    opened: "tuple[Opened, ...]"
+    departures: tuple[str, ...]
+    sha256_in: Mapping[str, str]
+
+
+def write_record(
+    directory: Path,
     source: Checkpoint,
     target: Target,
+    proof: Proof,
     *,
-    sha256_in: Mapping[str, str],
     sha256_out: Mapping[str, str],
-    files: Iterable[str],
-    parity: "ParityReport | None",
-    opened: "Sequence[Opened]",
-    departures: Sequence[str],
     command: str | None,
-) -> dict[str, Any]:
-    """The record of a conversion; `config` in it is what vitconvert itself reads back.
+) -> None:
+    """Write the record of a conversion; `config` in it is what vitconvert itself reads back.
 
     It goes to the Hub with the weights, so it tells of no place on this machine.
+
+    Args:
+        directory: The output, with all else that is in it.
+        source: What was converted.
+        target: The layout that it has.
+        proof: What was found out.
+        sha256_out: Hash of each file of weights.
+        command: What was typed.
     """
-    return {
+    parity = proof.parity
+    record = {
         "vitconvert": VERSION,
         "command": command,
-        "source": source_record(source, sha256_in),
+        "source": source_record(source, proof.sha256_in),
         "target": target.table.name,
         "config": source.config.to_dict(),
         "origins": dict(source.config.origins),
         "preprocessing": source.preprocessing and source.preprocessing.to_dict(),
         "text": source.text.to_dict() if source.text else None,
         "labels": source.own_labels and list(source.own_labels),
-        "departures": list(departures),
+        "departures": list(proof.departures),
         "ledger": source.ledger.to_dict(),
         "parity": {**parity.to_dict(), "source": published(parity.source)} if parity else None,
-        "opened_by": [consumer.to_dict() for consumer in opened],
+        "opened_by": [consumer.to_dict() for consumer in proof.opened],
         "sha256": dict(sha256_out),
-        "files": sorted(files),
+        "files": sorted([*(file.name for file in directory.iterdir()), RECORD]),
     }
+    write_json(directory / RECORD, record)
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write a JSON object, indented for people."""
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def source_record(source: Checkpoint, sha256: Mapping[str, str]) -> dict[str, Any]:

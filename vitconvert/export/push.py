@@ -1,7 +1,8 @@
 """An output to the Hugging Face Hub, in one commit, after its weights were checked once more."""
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,6 @@ from vitconvert.export.written import RECORD
 from vitconvert.formats import FOREIGN_SUFFIXES, suffixes
 from vitconvert.sources.answers import is_commit, shown
 from vitconvert.sources.hub_errors import explained_upload
-from vitconvert.sources.progress import progress
 from vitconvert.sources.upload_bounds import bounded_client
 from vitconvert.version import LIBRARY, VERSION
 
@@ -129,7 +129,7 @@ def push(
             hint="pass --token, or run `hf auth login`; --dry-run only lists the files.",
         )
     api = HfApi(library_name=LIBRARY, library_version=VERSION, token=token)
-    with progress(quiet=quiet), explained_upload(repo, revision), bounded_client():
+    with progress_bars(quiet=quiet), explained_upload(repo, revision), bounded_client():
         repo = _repository(api, repo, revision, private=private)
         done = api.create_commit(
             repo,
@@ -148,6 +148,28 @@ def push(
         pull_request=create_pr,
         files=sizes(files),
     )
+
+
+@contextmanager
+def progress_bars(*, quiet: bool) -> Iterator[None]:
+    """Show no bars of the Hub's client within the block, if `quiet`; others' choices stay."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import (  # type: ignore[attr-defined]
+        are_progress_bars_disabled,
+        disable_progress_bars,
+        enable_progress_bars,
+    )
+
+    # The environment variable, where it is set, has the last word in the client.
+    free = constants.HF_HUB_DISABLE_PROGRESS_BARS is None
+    hide = quiet and free and not are_progress_bars_disabled()
+    if hide:
+        disable_progress_bars()
+    try:
+        yield
+    finally:
+        if hide:
+            enable_progress_bars()
 
 
 def _check_commit(oid: object) -> None:

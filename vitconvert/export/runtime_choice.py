@@ -15,7 +15,7 @@ DTYPES = ("float32", "float16")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class ExportOptions:
     """What a file should be; see `vitconvert.export_model`."""
 
     to: str
@@ -80,7 +80,7 @@ class Wanted:
         return Shape(output=output, softmax=self.softmax, pixels=pixels, batch=self.batch_size)
 
 
-def check_export(path: Path, wanted: Wanted, *, overwrite: bool) -> None:
+def check_export(path: Path, wanted: ExportOptions, *, overwrite: bool) -> None:
     """Make sure, before any work is done, that the packages are there and the file may be written.
 
     Raises:

@@ -15,7 +15,7 @@ from vitconvert.checkpoint.unchanged import unchanged
 from vitconvert.containers import hash_file
 from vitconvert.errors import MissingFact, ParityFailed, VitConvertError, some, what_was_raised
 from vitconvert.export.provenance import source_hashes, source_record
-from vitconvert.export.runtime_choice import RECORD, Wanted
+from vitconvert.export.runtime_choice import RECORD, ExportOptions
 from vitconvert.export.whole_files import whole_files
 from vitconvert.parity.exported import Expected, agreement, compare_exported, worst
 from vitconvert.parity.peaks import Peak, peaks_of, unfit
@@ -81,7 +81,7 @@ class Exported:
 def export_checkpoint(
     checkpoint: Checkpoint,
     path: Path,
-    wanted: Wanted,
+    wanted: ExportOptions,
     *,
     photographs: "Iterable[Path | Image.Image] | None" = None,
     verify: bool = True,
@@ -122,7 +122,7 @@ class _Trial:
     """What is exported, and what it is tried on."""
 
     checkpoint: Checkpoint
-    wanted: Wanted
+    wanted: ExportOptions
     shape: Shape
     photographs: "Iterable[Path | Image.Image] | None"
 
@@ -151,7 +151,11 @@ def _make(trial: _Trial, draft: Path, metadata: Mapping[str, str], *, verify: bo
 
 
 def write_graph(
-    checkpoint: Checkpoint, path: Path, wanted: Wanted, shape: Shape, metadata: Mapping[str, str]
+    checkpoint: Checkpoint,
+    path: Path,
+    wanted: ExportOptions,
+    shape: Shape,
+    metadata: Mapping[str, str],
 ) -> None:
     """Write a checkpoint's graph.
 
@@ -247,15 +251,8 @@ def _record(
     """
     checkpoint, wanted, shape = trial.checkpoint, trial.wanted, trial.shape
     config, own = checkpoint.config, checkpoint.companions.own
-    pixels = shape.pixels is not None
-    sides = (
-        [*config.image_size, config.in_channels]
-        if pixels
-        else [
-            config.in_channels,
-            *config.image_size,
-        ]
-    )
+    pixels, size, channels = shape.pixels is not None, config.image_size, config.in_channels
+    sides = [*size, channels] if pixels else [channels, *size]
     return {
         "vitconvert": VERSION,
         "command": command,

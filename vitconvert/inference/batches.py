@@ -4,6 +4,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -47,6 +48,23 @@ class Engine(Protocol):
         """
 
 
+@dataclass(frozen=True, kw_only=True)
+class BatchOptions:
+    """How images go through a model.
+
+    Attributes:
+        batch_size: How many the model reads at once.
+        fast_preprocessing: See `Preprocessing`.
+        threads: How many decode; by default, one for each processor.
+        engine: What computes in the place of the model.
+    """
+
+    batch_size: int = 8
+    fast_preprocessing: bool = False
+    threads: int | None = None
+    engine: Engine | None = None
+
+
 def check_batches(model: ViT, preprocessing: Preprocessing, batch_size: int) -> None:
     """Check, before any image is opened, that the preprocessing makes what the model reads.
 
@@ -74,57 +92,55 @@ def run_in_batches(
     compute: Compute,
     images: Iterable[Picture],
     preprocessing: Preprocessing,
-    *,
-    batch_size: int,
-    fast_preprocessing: bool,
-    threads: int | None = None,
-    engine: Engine | None = None,
+    options: BatchOptions,
 ) -> Iterator[Output]:
     """For each image, in order, its row of `compute(batch)`: float32, on the CPU.
 
     An image that cannot be read, or does not fit, gives an error instead, and the rest goes on.
     Memory holds one batch of prepared images more than those that are computed, and as many open
-    images as there are threads: as processors, if `threads` does not say how many. A GPU computes a
-    batch while the next is gathered and sent to it.
+    images as there are threads. A GPU computes a batch while the next is gathered and sent to it.
     """
-    threads = threads or processors()
+    size = options.batch_size
+    images = iter(images)
+    first = list(islice(images, size + 1))
+    images = chain(first, images)
+    count = None if len(first) > size else len(first)
+    concurrent = count is None and _may_run_concurrently(model)
+    compute = _chosen(compute, options, images=count, streams=_workers() if concurrent else 1)
 
     def prepare(image: Picture) -> Output:
-        return prepare_image(image, preprocessing, fast=fast_preprocessing)
+        return prepare_image(image, preprocessing, fast=options.fast_preprocessing)
 
     def compute_batch(batch: list[Output]) -> list[Output]:
         return _compute_batch(model, compute, batch)
 
-    images = iter(images)
-    first = list(islice(images, batch_size + 1))
-    images = chain(first, images)
-    count = None if len(first) > batch_size else len(first)
-    concurrent = count is None and _may_run_concurrently(model)
-    if engine:
-        ready = engine.ready(
-            images=count,
-            batch=batch_size,
-            threads=torch.get_num_threads(),
-            streams=_workers() if concurrent else 1,
-        )
-        compute = ready or compute
     computed: Iterable[list[Output]]
     if concurrent:
         computed = _run_concurrently(
-            lambda batch: compute_batch([prepare(image) for image in batch]),
-            _split(images, batch_size),
+            lambda batch: compute_batch([prepare(image) for image in batch]), _split(images, size)
         )
     else:
-        prepared = map_with_prefetch(
-            prepare, images, prefetch=batch_size + threads, threads=threads
-        )
-        batches = _split(prepared, batch_size)
+        threads = options.threads or processors()
+        prepared = map_with_prefetch(prepare, images, prefetch=size + threads, threads=threads)
+        batches = _split(prepared, size)
         if _on_gpu(model):
             computed = _in_turns(partial(_start_batch, model, compute), batches)
         else:
             computed = map(compute_batch, batches)
     for batch in computed:
         yield from batch
+
+
+def _chosen(
+    compute: Compute, options: BatchOptions, *, images: int | None, streams: int
+) -> Compute:
+    """What the engine makes ready, where it is the better one; the model otherwise."""
+    if options.engine is None:
+        return compute
+    ready = options.engine.ready(
+        images=images, batch=options.batch_size, threads=torch.get_num_threads(), streams=streams
+    )
+    return ready or compute
 
 
 def map_with_prefetch(
@@ -282,9 +298,8 @@ def _start_batch(
         torch.stack(images, out=gathered)
         rows = compute(gathered.to(like.device, like.dtype, non_blocking=True)).float()
         copied = rows.to("cpu", non_blocking=True)
-        written = torch.Event(
-            like.device, blocking=True
-        )  # a thread that waits leaves its processor
+        # Blocking: a thread that waits leaves its processor.
+        written = torch.Event(like.device, blocking=True)
         written.record()
 
     def finish() -> list[Output]:

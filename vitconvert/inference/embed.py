@@ -1,15 +1,20 @@
 """The features of photographs."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from vitconvert.errors import ConflictingFact, UsageError, VitConvertError
-from vitconvert.inference.batches import Engine, Picture, check_batches, run_in_batches
-from vitconvert.inference.images import ImageSource, find_images
+from vitconvert.errors import ConflictingFact, VitConvertError
+from vitconvert.inference.batches import (
+    BatchOptions,
+    Compute,
+    Picture,
+    check_batches,
+    run_in_batches,
+)
 from vitconvert.model import ViT
 from vitconvert.preprocessing import Preprocessing
 
@@ -33,65 +38,34 @@ class Embedding:
 
 def embed(
     model: ViT,
-    images: ImageSource | Iterable[ImageSource],
-    preprocessing: Preprocessing,
-    *,
-    tokens: bool = False,
-    projected: bool = False,
-    batch_size: int = 8,
-    recursive: bool = False,
-    fast_preprocessing: bool = False,
-    threads: int | None = None,
-    engine: Engine | None = None,
-) -> Iterator[Embedding]:
-    """The features of each image, in the order of the images, one at a time.
-
-    By default, the pooled features, which the classification head reads: (D,) for each image;
-    timm's `forward_head(..., pre_logits=True)`.
-
-    Args:
-        tokens: Give all tokens after the last block and the final norm, (N, D): class token and
-            registers, then patches row by row; timm's `forward_features`.
-        projected: Give CLIP's projection of the pooled features. Divide it by its length to
-            compare it with texts. It is `image_embeds` of `CLIPVisionModelWithProjection`
-            (transformers 5.23) and `encode_image` (open_clip 3.3).
-
-    The other arguments are those of `predict`.
-
-    Raises:
-        UsageError: `batch_size` is below 1, or both `tokens` and `projected` are asked for.
-        InputMismatch: The preprocessing does not make the images that the model reads.
-        ConflictingFact: The model has no projection.
-    """
-    return embed_pictures(
-        model,
-        find_images(images, recursive=recursive),
-        preprocessing,
-        tokens=tokens,
-        projected=projected,
-        batch_size=batch_size,
-        fast_preprocessing=fast_preprocessing,
-        threads=threads,
-        engine=engine,
-    )
-
-
-def embed_pictures(
-    model: ViT,
     pictures: Iterable[Picture],
     preprocessing: Preprocessing,
     *,
-    tokens: bool = False,
-    projected: bool = False,
-    batch_size: int = 8,
-    fast_preprocessing: bool = False,
-    threads: int | None = None,
-    engine: Engine | None = None,
+    computed: str = "features",
+    options: BatchOptions,
 ) -> Iterator[Embedding]:
-    """As `embed`, for images that are found already: one answer for each, in order."""
-    check_batches(model, preprocessing, batch_size)
-    if projected:
-        _check_projection(model, tokens=tokens)
+    """The features of each image, in the order of the images, one at a time.
+
+    Args:
+        model: Which runs as it is.
+        pictures: The images.
+        preprocessing: What makes the model's input of them.
+        computed: "features": what the classification head reads, (D,) for each image; timm's
+            `forward_head(..., pre_logits=True)`. "tokens": all tokens after the last block and the
+            final norm, (N, D): class token and registers, then patches row by row; timm's
+            `forward_features`. "projected": CLIP's projection of the pooled features. Divide it by
+            its length to compare it with texts. It is `image_embeds` of
+            `CLIPVisionModelWithProjection` (transformers 5.23) and `encode_image` (open_clip 3.3).
+        options: How they go through the model.
+
+    Raises:
+        UsageError: `batch_size` is below 1.
+        InputMismatch: The preprocessing does not make the images that the model reads.
+        ConflictingFact: The model has no projection.
+    """
+    check_batches(model, preprocessing, options.batch_size)
+    if computed == "projected":
+        _check_projection(model)
 
     def pooled(batch: Tensor) -> Tensor:
         if not model.config.num_classes:
@@ -99,25 +73,13 @@ def embed_pictures(
             return features
         return model.forward_head(model.forward_features(batch), pre_logits=True)
 
-    outputs = run_in_batches(
-        model,
-        model if projected else model.forward_features if tokens else pooled,
-        pictures,
-        preprocessing,
-        batch_size=batch_size,
-        fast_preprocessing=fast_preprocessing,
-        threads=threads,
-        engine=engine,
-    )
+    compute: Mapping[str, Compute]
+    compute = {"features": pooled, "tokens": model.forward_features, "projected": model}
+    outputs = run_in_batches(model, compute[computed], pictures, preprocessing, options)
     return (_embedding(path, features) for path, features in outputs)
 
 
-def _check_projection(model: ViT, *, tokens: bool) -> None:
-    if tokens:
-        raise UsageError(
-            "Only pooled features can be projected, not tokens.",
-            hint="ask for tokens or for projected features, not for both.",
-        )
+def _check_projection(model: ViT) -> None:
     config = model.config
     if not config.num_classes:
         raise ConflictingFact(

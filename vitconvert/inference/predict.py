@@ -9,8 +9,7 @@ from torch import Tensor
 
 from vitconvert.config import ViTConfig
 from vitconvert.errors import ConflictingFact, UsageError, VitConvertError
-from vitconvert.inference.batches import Engine, Picture, check_batches, run_in_batches
-from vitconvert.inference.images import ImageSource, find_images
+from vitconvert.inference.batches import BatchOptions, Picture, check_batches, run_in_batches
 from vitconvert.model import ViT
 from vitconvert.preprocessing import Preprocessing
 
@@ -44,16 +43,12 @@ class Prediction:
 
 def predict(
     model: ViT,
-    images: ImageSource | Iterable[ImageSource],
+    pictures: Iterable[Picture],
     preprocessing: Preprocessing,
     *,
     topk: int = 5,
     labels: Sequence[str] | None = None,
-    batch_size: int = 8,
-    recursive: bool = False,
-    fast_preprocessing: bool = False,
-    threads: int | None = None,
-    engine: Engine | None = None,
+    options: BatchOptions,
 ) -> Iterator[Prediction]:
     """The likeliest classes of each image, in the order of the images, one at a time.
 
@@ -63,58 +58,21 @@ def predict(
     batches at once, each by one thread.
 
     Args:
-        images: Files, folders, patterns and open images: see `images.find_images`.
+        model: What computes.
+        pictures: The images.
+        preprocessing: What makes the model's input of them.
         topk: How many classes, at most; on the command line, `--top` or `--topk`.
         labels: Names of the classes.
-        batch_size: How many images the model reads at once.
-        recursive: Look into subfolders too.
-        fast_preprocessing: See `Preprocessing`.
-        threads: How many decode; by default, one for each processor.
-        engine: What computes in the place of the model.
+        options: How the images go through the model.
 
     Raises:
         UsageError: `topk` or `batch_size` is below 1.
         InputMismatch: The preprocessing does not make the images that the model reads.
         ConflictingFact: The model has no classifier, or another number of classes than of labels.
     """
-    return predict_pictures(
-        model,
-        find_images(images, recursive=recursive),
-        preprocessing,
-        topk=topk,
-        labels=labels,
-        batch_size=batch_size,
-        fast_preprocessing=fast_preprocessing,
-        threads=threads,
-        engine=engine,
-    )
-
-
-def predict_pictures(
-    model: ViT,
-    pictures: Iterable[Picture],
-    preprocessing: Preprocessing,
-    *,
-    topk: int = 5,
-    labels: Sequence[str] | None = None,
-    batch_size: int = 8,
-    fast_preprocessing: bool = False,
-    threads: int | None = None,
-    engine: Engine | None = None,
-) -> Iterator[Prediction]:
-    """As `predict`, for images that are found already: one answer for each, in order."""
-    check_batches(model, preprocessing, batch_size)
+    check_batches(model, preprocessing, options.batch_size)
     _check(model.config, topk=topk, labels=labels)
-    outputs = run_in_batches(
-        model,
-        model,
-        pictures,
-        preprocessing,
-        batch_size=batch_size,
-        fast_preprocessing=fast_preprocessing,
-        threads=threads,
-        engine=engine,
-    )
+    outputs = run_in_batches(model, model, pictures, preprocessing, options)
     return (_prediction(path, logits, topk=topk, labels=labels) for path, logits in outputs)
 
 

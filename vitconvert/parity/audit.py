@@ -5,7 +5,7 @@ Nothing outside is needed: float64 of vitconvert's own model is the reference, o
 
 import math
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,11 +18,13 @@ from vitconvert.model import ViT
 from vitconvert.parity.audit_report import AuditReport, LayerAudit, OutputAudit
 from vitconvert.parity.implementations import of_vit
 from vitconvert.parity.peaks import Peak, peaks_of, unfit
-from vitconvert.parity.runtimes import RUNTIMES, Prepare, missing_packages
 from vitconvert.parity.verification import sampled_images
 from vitconvert.programs.agreement import largest
 from vitconvert.programs.isolation import isolated, silent
 from vitconvert.programs.taps import OUTPUT
+from vitconvert.runtimes import RUNTIMES
+from vitconvert.runtimes.graph import Graph, Shape, traced
+from vitconvert.runtimes.runtime import Run
 
 Batches = Sequence[tuple[str, Tensor]]  # kind of images, (B, C, H, W) in float64
 
@@ -52,26 +54,14 @@ def audit_checkpoint(
         UsageError: `batch` is below 1, or there is no such arithmetic.
     """
     _check(batch, without)
-    tallies: dict[str, _Tally] = {}
-    skipped = dict.fromkeys(without, "not asked for")
     with isolated():
         images = _batches(checkpoint, seed=seed, batch=batch)
-        peak, exact = _layered(checkpoint, images, tallies, skipped)
-        for name, prepare in RUNTIMES.items():
-            if name not in skipped:
-                _outputs_only(name, prepare, checkpoint, images, exact, tallies, skipped)
-        measured = [name for name in ARITHMETICS if name in tallies]
-        return AuditReport(
-            source=checkpoint.located.reference,
-            images=batch,
-            outputs=tuple(o for name in measured for o in tallies[name].outputs(name)),
-            layers=tuple(layer for name in measured for layer in tallies[name].layers(name)),
-            limits={name: torch.finfo(_dtype(name)).max for name in measured},
-            peak=peak.value,
-            peak_module=peak.module,
-            unfit=_unfit(checkpoint, measured),
-            skipped={name: skipped[name] for name in ARITHMETICS if name in skipped},
-        )
+        audit = _Audit(checkpoint, images, skipped=dict.fromkeys(without, "not asked for"))
+        audit.measure_layers()
+        for name in _OPAQUE:
+            if name not in audit.skipped:
+                audit.measure_outputs(name)
+        return audit.report(batch)
 
 
 def _check(batch: int, without: Sequence[str]) -> None:
@@ -86,30 +76,78 @@ def _check(batch: int, without: Sequence[str]) -> None:
         raise UsageError("float32 is what the others are seen against; it cannot be left out.")
 
 
-def _layered(
-    checkpoint: Checkpoint, images: Batches, tallies: "dict[str, _Tally]", skipped: dict[str, str]
-) -> "tuple[Peak, list[Tensor]]":
-    """Run float64 and each arithmetic of our own model; the largest value and float64's outputs."""
-    model = build_model(checkpoint, dtype=torch.float64)
-    peak, exact = Peak(), []
-    for kind, x in images:
-        with peak.watching(model):
-            theirs = _layers(model, x)
-        exact.append(theirs[OUTPUT])
-        for name in _LAYERED:
-            if name in skipped:
-                continue
+@dataclass
+class _Audit:
+    """What is measured so far.
+
+    Attributes:
+        checkpoint: What is computed.
+        images: Of which.
+        skipped: Arithmetics that are not measured, and why.
+        tallies: Those that are.
+        exact: float64's outputs, for each batch.
+        peak: The largest value in float64.
+    """
+
+    checkpoint: Checkpoint
+    images: Batches
+    skipped: dict[str, str]
+    tallies: "dict[str, _Tally]" = field(default_factory=dict)
+    exact: list[Tensor] = field(default_factory=list)
+    peak: Peak = field(default_factory=Peak)
+
+    def measure_layers(self) -> None:
+        """Run float64 and each arithmetic of our own model."""
+        model = build_model(self.checkpoint, dtype=torch.float64)
+        for kind, x in self.images:
+            with self.peak.watching(model):
+                theirs = _layers(model, x)
+            self.exact.append(theirs[OUTPUT])
+            for name in _LAYERED:
+                if name in self.skipped:
+                    continue
+                try:
+                    ours = _in_arithmetic(self.checkpoint, name, x)
+                except RuntimeError as error:  # "not implemented for 'Half'"
+                    if name == "float32":
+                        raise
+                    self.skipped[name] = _reason(error)
+                    self.tallies.pop(name, None)
+                    continue
+                tally = self.tallies.setdefault(name, _Tally(head=model.config.num_classes > 0))
+                tally.add(kind, ours, theirs)
+
+    def measure_outputs(self, name: str) -> None:
+        """Measure an arithmetic that shows no layers, or say why it cannot be measured."""
+        if missing := RUNTIMES["onnx"].missing() if name == "onnxruntime" else []:
+            self.skipped[name] = f"not installed: {', '.join(missing)}"
+            return
+        model = build_model(self.checkpoint, dtype=torch.float32)
+        tally = _Tally(head=model.config.num_classes > 0)
+        with tempfile.TemporaryDirectory() as folder, silent("torch"), silent("onnxscript"):
             try:
-                ours = _in_arithmetic(checkpoint, name, x)
-            except RuntimeError as error:  # "not implemented for 'Half'"
-                if name == "float32":
-                    raise
-                skipped[name] = _reason(error)
-                tallies.pop(name, None)
-                continue
-            tally = tallies.setdefault(name, _Tally(head=model.config.num_classes > 0))
-            tally.add(kind, ours, theirs)
-    return peak, exact
+                run = _OPAQUE[name](model, self.images[0][1].float(), Path(folder))
+                for (kind, x), theirs in zip(self.images, self.exact, strict=True):
+                    tally.add(kind, {OUTPUT: run(x.float())}, {OUTPUT: theirs})
+            except Exception as error:  # compilers and exporters raise anything
+                self.skipped[name] = _reason(error)
+                return
+        self.tallies[name] = tally
+
+    def report(self, batch: int) -> AuditReport:
+        """All of it, in the order of `ARITHMETICS`."""
+        tallies = {name: self.tallies[name] for name in ARITHMETICS if name in self.tallies}
+        return AuditReport(
+            source=self.checkpoint.located.reference,
+            images=batch,
+            outputs=tuple(o for name, tally in tallies.items() for o in tally.outputs(name)),
+            layers=tuple(layer for name, tally in tallies.items() for layer in tally.layers(name)),
+            limits={name: torch.finfo(_dtype(name)).max for name in tallies},
+            peak=self.peak.value,
+            peak_module=self.peak.module,
+            unfit=_unfit(self.checkpoint, tallies),
+            skipped={name: self.skipped[name] for name in ARITHMETICS if name in self.skipped},
+        )
 
 
 def _in_arithmetic(checkpoint: Checkpoint, name: str, images: Tensor) -> Mapping[str, Tensor]:
@@ -121,33 +159,27 @@ def _layers(model: ViT, images: Tensor) -> Mapping[str, Tensor]:
     return of_vit(model, name="vitconvert").prepare(images.dtype)(images).layers
 
 
-def _outputs_only(
-    name: str,
-    prepare: Prepare,
-    checkpoint: Checkpoint,
-    images: Batches,
-    exact: Sequence[Tensor],
-    tallies: "dict[str, _Tally]",
-    skipped: dict[str, str],
-) -> None:
-    """Measure an arithmetic that gives no layers, or say why it cannot be measured."""
-    if missing := missing_packages(name):
-        skipped[name] = f"not installed: {', '.join(missing)}"
-        return
-    model = build_model(checkpoint, dtype=torch.float32)
-    tally = _Tally(head=model.config.num_classes > 0)
-    with tempfile.TemporaryDirectory() as folder, silent("torch"), silent("onnxscript"):
-        try:
-            run = prepare(model, images[0][1].float(), Path(folder))
-            for (kind, x), theirs in zip(images, exact, strict=True):
-                tally.add(kind, {OUTPUT: run(x.float())}, {OUTPUT: theirs})
-        except Exception as error:  # compilers and exporters raise anything
-            skipped[name] = _reason(error)
-            return
-    tallies[name] = tally
+def _compiled(model: ViT, _: Tensor, __: Path) -> Run:
+    """torch's own compiler; in one piece, so that nothing is left uncompiled in silence."""
+    compiled: Run = torch.compile(model, fullgraph=True, dynamic=False)
+    return compiled
 
 
-ARITHMETICS = (*_LAYERED, *RUNTIMES)
+def _onnxruntime(model: ViT, images: Tensor, folder: Path) -> Run:
+    """The model as torch exports it, on ONNX Runtime's CPU provider in one thread."""
+    path = folder / "model.onnx"
+    program = traced(Graph(model, Shape(batch=len(images))))
+    RUNTIMES["onnx"].write(program, path, metadata={})
+    return RUNTIMES["onnx"].open(path, threads=1)
+
+
+# What shows a model's outputs, and none of its layers; it is given images like those to come, and
+# an empty folder.
+_OPAQUE: dict[str, Callable[[ViT, Tensor, Path], Run]] = {
+    "compiled": _compiled,
+    "onnxruntime": _onnxruntime,
+}
+ARITHMETICS = (*_LAYERED, *_OPAQUE)
 
 
 def _dtype(name: str) -> torch.dtype:
@@ -159,7 +191,7 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 
-def _unfit(checkpoint: Checkpoint, measured: Sequence[str]) -> dict[str, tuple[str, ...]]:
+def _unfit(checkpoint: Checkpoint, measured: Iterable[str]) -> dict[str, tuple[str, ...]]:
     """The weights that are finite, but not in an arithmetic's dtype."""
     peaks = peaks_of(checkpoint.tensors)
     found = {name: unfit(peaks, _dtype(name)) for name in measured}

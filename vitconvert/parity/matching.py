@@ -109,18 +109,17 @@ def match_by_layers(layers: Mapping[str, str], theirs: nn.Module, ours: nn.Modul
     Raises:
         UsageError: There is no such module.
     """
-    for names, model, whose in (
-        (layers.keys(), theirs, "the module"),
-        (layers.values(), ours, "what it is compared with"),
+    their_modules, our_modules = dict(theirs.named_modules()), dict(ours.named_modules())
+    for names, known, whose in (
+        (layers.keys(), their_modules, "the module"),
+        (layers.values(), our_modules, "what it is compared with"),
     ):
-        known = dict(model.named_modules())
         if unknown := sorted(name for name in names if name not in known):
             like = nearest(unknown[0], known, 3)
             raise UsageError(
                 f"`layers` names {unknown[0]!r}, which is no module of {whose}.",
                 evidence={"modules like it": ", ".join(like) or "none"},
             )
-    their_modules, our_modules = dict(theirs.named_modules()), dict(ours.named_modules())
     is_vit = isinstance(ours, ViT)
     named = {mine: (_layer(mine) if is_vit else mine, path) for path, mine in layers.items()}
     return Match(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from vitconvert.checkpoint import Checkpoint, ReadOptions, build_model
 from vitconvert.errors import NotRepresentable, UsageError, some
 from vitconvert.model import ViT
-from vitconvert.parity.comparison import DTYPES, in_order
+from vitconvert.parity.comparison import DTYPES, Sides, in_order
 from vitconvert.parity.diagnosis import UNKNOWN
 from vitconvert.parity.differences import Divergence
 from vitconvert.parity.gradients import Backward, compare_gradients
@@ -105,26 +105,25 @@ def verify_model(
     with isolated():
         images = _images(inputs, models.checkpoint, models.vit)
         match = _match(models, options, layers)
-        sides = _implementations(models, match, images[NOISE])
+        both = _implementations(models, match, images[NOISE])
         weights = _weights(models, match)
-        trial = try_out(*sides, images, in_order(dtypes))
-        parts = [trial.compare_in(dtype, tolerance) for dtype in trial.dtypes]
-        seen = _on_photographs(inputs.photographs, (tested, against), trial, tolerance)
-        exact = images[NOISE].to(DTYPES[trial.dtypes[-1]])
-        backward = _gradients(models, match, exact, inputs.seed) if gradients else None
-    divergence = parts[-1].divergence or (backward and backward.divergence)
+        trial = try_out(*both, images, in_order(dtypes))
+        found, sides = trial.compare(tolerance), trial.sides
+        seen = _on_photographs(inputs.photographs, models, sides, tolerance)
+        backward = _gradients(models, match, trial, inputs.seed) if gradients else None
+    divergence = found.divergence or (backward and backward.divergence)
     return ParityReport(
-        source=_reference_of(tested) or sides[0].name,
+        source=_reference_of(tested) or sides.tested.name,
         against=_reference_of(against),
-        reference=sides[1].name,
-        comparisons=(*(c for part in parts for c in part.comparisons), *seen.comparisons),
-        layers=tuple(layer for part in parts for layer in part.layers),
+        reference=sides.reference.name,
+        comparisons=(*found.comparisons, *seen.comparisons),
+        layers=tuple(found.layers),
         gradients=backward.tensors if backward else (),
         first_divergence=weights.named_in(divergence) if divergence else None,
         notes=(*notes, *match.notes, *weights.notes, *trial.notes, *seen.notes),
-        executed=_executed(sides, models.checkpoint),
+        executed=_executed(sides.both, models.checkpoint),
         not_tested=(
-            *unseen_of_models((sides[0].name, tested), (sides[1].name, against)),
+            *unseen_of_models((sides.tested.name, tested), (sides.reference.name, against)),
             *seen.not_tested,
         ),
         tolerance=tolerance,
@@ -227,27 +226,24 @@ def _implementations(
     return implementation(models.tested), implementation(models.against)
 
 
-def _gradients(models: _Models, match: Match, noise: Tensor, seed: int) -> Backward:
+def _gradients(models: _Models, match: Match, trial: Trial, seed: int) -> Backward:
+    """Of noise, in the most exact dtype that both compute in."""
     if models.vit is None or len(models.modules) != 1:
         raise UsageError(
             "Gradients are compared between a torch module and a checkpoint.",
             evidence={"found": " and ".join(type(model).__name__ for model in models.both)},
         )
+    noise = trial.images[NOISE].to(DTYPES[trial.dtypes[-1]])
     return compare_gradients(models.modules[0], models.vit, match, noise, seed=seed)
 
 
 def _on_photographs(
-    photographs: Photographs | None, models: tuple[Model, Model], trial: Trial, tolerance: float
+    photographs: Photographs | None, models: _Models, sides: Sides, tolerance: float
 ) -> Seen:
     if photographs is None:
         return Seen()
-    return compare_on_photographs(
-        photographs,
-        trial.sides,
-        of_own_models(models, photographs.preprocess),
-        tolerance=tolerance,
-        pairs=trial.pairs,
-    )
+    prepared = of_own_models(models.both, photographs.preprocess)
+    return compare_on_photographs(photographs, sides, prepared, tolerance=tolerance)
 
 
 def own_function(function: Callable[..., Any], noise: Tensor) -> Implementation:

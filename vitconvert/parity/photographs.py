@@ -4,7 +4,7 @@ Noise is given to both as numbers. Whoever deploys a model gives it files, and a
 kind changes more than any rounding.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
@@ -17,16 +17,14 @@ from torch import Tensor
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.errors import MissingFact, UsageError, VitConvertError, printable, what_was_raised
-from vitconvert.parity.comparison import Pairs
+from vitconvert.parity.comparison import Pairs, Sides
 from vitconvert.parity.differences import Comparison, compare_outputs
-from vitconvert.parity.implementations import Implementation
 from vitconvert.parity.trial import run
 from vitconvert.preprocessing.image_files import open_image
 from vitconvert.programs import program_of
 from vitconvert.programs.agreement import largest
 from vitconvert.programs.isolation import silent_transformers
 from vitconvert.programs.preparation import Preparation
-from vitconvert.programs.taps import OUTPUT
 
 KIND = "photographs"  # of images, as comparisons call them
 MOST = 32
@@ -150,20 +148,18 @@ class _Tally:
 
 def compare_on_photographs(
     photographs: Photographs,
-    sides: Sequence[Implementation],
+    sides: Sides,
     preparations: tuple[Preparation, Preparation],
     *,
     tolerance: float,
-    pairs: Pairs | None = None,
 ) -> Seen:
     """Run both on each photograph, in float32, and compare pixels and outputs.
 
     Args:
         photographs: The images.
-        sides: What is tested, and what it is measured by.
+        sides: The two.
         preparations: What prepares images for each.
         tolerance: The relative difference that counts as equal.
-        pairs: Which outputs are compared; by default, the one called "output".
 
     Raises:
         UsageError: None of the photographs could be compared.
@@ -184,7 +180,7 @@ def compare_on_photographs(
     tested, reference = preparations
     one = ("preprocessing of photographs: both sides took the same",) if tested is reference else ()
     return Seen(
-        comparisons=tuple(_compared(tally, pairs or {OUTPUT: OUTPUT}, tolerance)),
+        comparisons=tuple(_compared(tally, sides.pairs, tolerance)),
         notes=tuple(_notes(tally, preparations, left_over=left_over)),
         not_tested=one,
     )
@@ -192,7 +188,7 @@ def compare_on_photographs(
 
 def _look(
     file: Path | Image.Image,
-    sides: Sequence[Implementation],
+    sides: Sides,
     preparations: tuple[Preparation, Preparation],
     tally: _Tally,
 ) -> None:
@@ -204,7 +200,9 @@ def _look(
         raise UsageError(f"it becomes {tuple(mine.shape)} here and {tuple(theirs.shape)} there")
     if (apart := largest(mine - theirs)) > tally.apart:
         tally.apart, tally.worst = apart, _name_of(file)
-    outputs = [run(side, x[None]).outputs for side, x in zip(sides, (mine, theirs), strict=True)]
+    outputs = [
+        run(side, x[None]).outputs for side, x in zip(sides.both, (mine, theirs), strict=True)
+    ]
     tally.mine.append(outputs[0])
     tally.theirs.append(outputs[1])
 

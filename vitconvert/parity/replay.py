@@ -9,7 +9,7 @@ from vitconvert.checkpoint import Checkpoint, ReadOptions, build_model
 from vitconvert.config import ViTConfig
 from vitconvert.errors import UsageError, some
 from vitconvert.model import ViT
-from vitconvert.parity.comparison import Part, in_order
+from vitconvert.parity.comparison import Outcome, in_order
 from vitconvert.parity.fingerprints import fingerprint
 from vitconvert.parity.golden import Golden, own_versions
 from vitconvert.parity.implementations import Implementation, name_of, of_module, of_vit
@@ -59,25 +59,25 @@ def verify_golden(
         reference = golden.implementation(images, side.vit, side.match.ours)
         trial = try_out(side.tested, reference, images, in_order(dtypes))
         if side.tested.vit:  # its other outputs are layers, too
-            trial = replace(trial, pairs={OUTPUT: OUTPUT})
-        parts = [trial.compare_in(dtype, tolerance) for dtype in trial.dtypes]
-    return _report(tested, golden, side, parts, trial.notes, tolerance)
+            trial = replace(trial, sides=replace(trial.sides, pairs={OUTPUT: OUTPUT}))
+        found = trial.compare(tolerance)
+    return _report(tested, golden, side, found, trial.notes, tolerance)
 
 
 def _report(
     tested: Model,
     golden: Golden,
     side: "_Side",
-    parts: Sequence[Part],
+    found: Outcome,
     notes: Sequence[str],
     tolerance: float,
 ) -> ParityReport:
     return ParityReport(
         source=tested.located.reference if isinstance(tested, Checkpoint) else side.tested.name,
         reference=golden.title,
-        comparisons=tuple(comparison for part in parts for comparison in part.comparisons),
-        layers=tuple(layer for part in parts for layer in part.layers),
-        first_divergence=parts[-1].divergence,
+        comparisons=tuple(found.comparisons),
+        layers=tuple(found.layers),
+        first_divergence=found.divergence,
         notes=(_recorded(golden), _versions(golden), *side.notes, *side.match.notes, *notes),
         executed=_executed(side.tested),
         not_tested=(*side.unseen, *unseen_of_models((side.tested.name, tested)), *_unseen(golden)),

@@ -5,14 +5,14 @@ several outputs.
 """
 
 import traceback
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from vitconvert.errors import UsageError, some, what_was_raised
-from vitconvert.parity.comparison import DTYPES, Pairs, Part, compare_in
+from vitconvert.parity.comparison import DTYPES, Outcome, Pairs, Sides, compare_in, joined
 from vitconvert.parity.implementations import Implementation, Run
 from vitconvert.programs.taps import OUTPUT
 
@@ -24,30 +24,24 @@ class Trial:
     """Two models, and what of them can be compared.
 
     Attributes:
-        sides: What is tested, and what it is measured by.
+        sides: The two, with the outputs that are the same.
         images: Batches on which both run.
         dtypes: In which both compute.
-        pairs: Which outputs are the same.
-        skipped: Layers that cannot be compared.
         notes: What is not compared, and why.
     """
 
-    sides: tuple[Implementation, Implementation]
+    sides: Sides
     images: Mapping[str, Tensor]
     dtypes: Sequence[str]
-    pairs: Pairs
-    skipped: Collection[str]
     notes: tuple[str, ...]
 
-    def compare_in(self, dtype: str, tolerance: float) -> Part:
-        """Compare in one of the dtypes."""
-        return compare_in(
-            dtype,
-            *self.sides,
-            self.images,
-            tolerance=tolerance,
-            pairs=self.pairs,
-            skipped=self.skipped,
+    def compare(self, tolerance: float) -> Outcome:
+        """Compare in all of the dtypes."""
+        return joined(
+            [
+                compare_in(dtype, self.sides, self.images, tolerance=tolerance)
+                for dtype in self.dtypes
+            ]
         )
 
 
@@ -82,11 +76,9 @@ def try_out(
     if too_coarse:
         notes.append(f"not compared in float64: {too_coarse}")
     return Trial(
-        sides=sides,
+        sides=Sides(tested=tested, reference=reference, pairs=pairs, skipped={*odd}),
         images={kind: batch for kind, batch in images.items() if kind not in refused},
         dtypes=[d for d in dtypes if not (too_coarse and d == "float64")] or ["float32"],
-        pairs=pairs,
-        skipped={*odd},
         notes=tuple(notes),
     )
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from vitconvert.checkpoint import Checkpoint, build_model
 from vitconvert.errors import MissingPackage, NotRepresentable, UsageError
 from vitconvert.model import ViT
-from vitconvert.parity.comparison import DTYPES, Part, compare_in, in_order
+from vitconvert.parity.comparison import DTYPES, Outcome, Sides, compare_in, in_order, joined
 from vitconvert.parity.implementations import Implementation, Run, of_reference, of_vit
 from vitconvert.parity.inputs import sample_images
 from vitconvert.parity.photographs import (
@@ -73,15 +73,12 @@ def verify_checkpoint(
         model = reference.adapt(model)
         size, channels = model.config.image_size, model.config.in_channels
         images = sampled_images(size, channels, checkpoint.preprocessing, seed=seed, batch=batch)
-        sides = (
-            of_vit(model, name="vitconvert", reads=reference.reads),
-            _as_stated(theirs, of_reference(reference)),
-        )
+        sides = _sides(model, theirs, reference)
         prepared = of_both_checkpoints(checkpoint, against) if photographs else None
         shared = in_order([*(set(dtypes) & set(reference.dtypes))] or reference.dtypes)
-        in_each = (compare_in(dtype, *sides, images, tolerance=tolerance) for dtype in shared)
+        in_each = (compare_in(dtype, sides, images, tolerance=tolerance) for dtype in shared)
         try:
-            parts = list(_until_equal(in_each) if until_equal else in_each)
+            found = joined([*(_until_equal(in_each) if until_equal else in_each)])
         except ConfigNotTaken as error:
             return skipped(skipped=error.fact)
         seen = Seen()
@@ -91,9 +88,9 @@ def verify_checkpoint(
         source=source,
         against=loaded,
         reference=reference.name,
-        comparisons=(*(c for part in parts for c in part.comparisons), *seen.comparisons),
-        layers=tuple(layer for part in parts for layer in part.layers),
-        first_divergence=parts[-1].divergence,
+        comparisons=(*found.comparisons, *seen.comparisons),
+        layers=tuple(found.layers),
+        first_divergence=found.divergence,
         notes=(*differing_classes(checkpoint, against), *reference.notes, *seen.notes),
         executed=_executed(reference, against),
         not_tested=(*unseen_of_checkpoints(checkpoint, against, reference), *seen.not_tested),
@@ -101,11 +98,19 @@ def verify_checkpoint(
     )
 
 
-def _until_equal(parts: Iterable[Part]) -> Iterator[Part]:
+def _sides(model: ViT, checkpoint: Checkpoint, reference: Reference) -> Sides:
+    """vitconvert's model, and the project's own."""
+    return Sides(
+        tested=of_vit(model, name="vitconvert", reads=reference.reads),
+        reference=_as_stated(checkpoint, of_reference(reference)),
+    )
+
+
+def _until_equal(outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
     """Results of one dtype after the other, up to the first in which no bit differs."""
-    for part in parts:
-        yield part
-        if part.bit_equal:
+    for outcome in outcomes:
+        yield outcome
+        if outcome.bit_equal:
             return
 
 

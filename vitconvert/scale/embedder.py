@@ -13,7 +13,7 @@ from PIL import Image
 
 from vitconvert.checkpoint import Checkpoint, ReadOptions, read_checkpoint
 from vitconvert.errors import UsageError, VitConvertError
-from vitconvert.inference.batches import Engine, Picture
+from vitconvert.inference.batches import BatchOptions, Engine, Picture
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.sources import Located, locate
 
@@ -109,7 +109,12 @@ class LoadedTask:
             device=task.device,
         )
         kind = task.computed if task.computed in ("features", "tokens") else "logits"
-        self.engine = task.engine and task.engine(checkpoint, self.model, kind=kind)
+        self.options = BatchOptions(
+            batch_size=task.batch_size,
+            fast_preprocessing=task.fast_preprocessing,
+            threads=task.threads,
+            engine=task.engine and task.engine(checkpoint, self.model, kind=kind),
+        )
         self.identity = self._identity(checkpoint)
 
     @property
@@ -128,33 +133,28 @@ class LoadedTask:
 
     def features(self, pictures: Iterable[Picture]) -> "Iterator[Embedding]":
         """The features of each image, in order, or its error."""
-        from vitconvert.inference.embed import embed_pictures
+        from vitconvert.inference.embed import embed
 
-        return embed_pictures(
+        return embed(
             self.model,
             pictures,
             self.preprocessing,
-            tokens=self.task.computed == "tokens",
-            projected=self.task.computed == "projected",
-            **self._running(),
+            computed=self.task.computed,
+            options=self.options,
         )
 
     def classes(self, pictures: Iterable[Picture]) -> "Iterator[Prediction]":
         """The likeliest classes of each image, in order, or its error."""
-        from vitconvert.inference.predict import predict_pictures
+        from vitconvert.inference.predict import predict
 
-        return predict_pictures(
+        return predict(
             self.model,
             pictures,
             self.preprocessing,
             topk=self.task.topk,
             labels=self.labels,
-            **self._running(),
+            options=self.options,
         )
-
-    def _running(self) -> dict[str, Any]:
-        names = ("batch_size", "fast_preprocessing", "threads")
-        return {"engine": self.engine, **{name: getattr(self.task, name) for name in names}}
 
     def _identity(self, checkpoint: Checkpoint) -> dict[str, Any]:
         from vitconvert.parity.fingerprints import fingerprint

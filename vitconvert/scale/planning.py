@@ -63,21 +63,18 @@ def make_plan(
         return before
     if not units:
         raise SourceError("There are no images.", evidence={"sources": some(sources.given)})
-    old = list(before.units) if before else []
+    old, lists = (before.units, before.lists) if before else ((), 0)
     named = _named(units, of=len(old) + len(units))
-    lists = before.lists if before else 0
     with folder.writing(list_name(lists)) as file:
         for unit in named:
             file.write(json.dumps(dataclasses.asdict(unit)).encode() + b"\n")
-    plan = Plan(
-        identity=before.identity
-        if before
-        else {**identity, "source": sources.description(making.listed_hash)},
-        columns=before.columns if before else making.columns(),
+    plan = before or Plan(
+        identity={**identity, "source": sources.description(making.listed_hash)},
+        columns=making.columns(),
         kept=making.kept,
-        image_column=making.image_column,
-        lists=lists + 1,
-        units=[*old, *named],
+    )
+    plan = dataclasses.replace(
+        plan, image_column=making.image_column, lists=lists + 1, units=[*old, *named]
     )
     _write_plan(folder, plan)
     return plan

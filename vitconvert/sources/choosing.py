@@ -83,8 +83,11 @@ def _no_weights(repo: str, names: Collection[str]) -> SourceError:
 
 def _places(names: Collection[str]) -> Iterator[str]:
     """Files of weights, and folders that are a checkpoint as a whole."""
-    for folder in {name[: name.rfind("/") + 1] for name in names}:
-        here = _inside(folder, names)
+    folders: dict[str, set[str]] = {}
+    for name in names:
+        folder, slash, file = name.rpartition("/")
+        folders.setdefault(folder + slash, set()).add(file)
+    for folder, here in folders.items():
         if folder and of_directory(here):
             yield folder.rstrip("/")
         else:

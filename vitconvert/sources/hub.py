@@ -18,6 +18,7 @@ from vitconvert.errors import CorruptFile, OfflineError, SourceError, UsageError
 from vitconvert.formats import INDEX, file_of_process
 from vitconvert.sources.answers import Listing, Published, read_listing
 from vitconvert.sources.choosing import choose_weights, companions, parts, require, tokenizer
+from vitconvert.sources.fetching import Fetching
 from vitconvert.sources.hub_cache import RepoCache, require_revision
 from vitconvert.sources.hub_errors import answered, broken, explained
 from vitconvert.sources.hub_ranges import WORTHWHILE, Asked, NoRanges, fetch_part, kept_part
@@ -65,32 +66,22 @@ class _Files:
     fetched: Fetched | None = None
 
 
-def locate_repo(
-    reference: str,
-    hub: HubRepo,
-    *,
-    name: str | None,
-    revision: str | None,
-    token: str | None,
-    cache_dir: Path | None,
-    offline: bool,
-    quiet: bool,
-    part: Asked,
-) -> Located:
+def locate_repo(reference: str, hub: HubRepo, name: str | None, fetching: Fetching) -> Located:
     """Download what a conversion reads of a repository, or take it from the cache."""
     from huggingface_hub import constants
 
-    revision = _one_revision(hub.revision, revision)
+    revision = _one_revision(hub.revision, fetching.revision)
     if revision is not None:
         require_revision(revision)
     client = _Client(
         repo=hub.repo,
         revision=revision,
-        token=token,
-        cache_dir=cache_dir or Path(constants.HF_HUB_CACHE),
-        quiet=quiet,
+        token=fetching.token,
+        cache_dir=fetching.cache_dir or Path(constants.HF_HUB_CACHE),
+        quiet=fetching.quiet,
     )
-    if offline or constants.HF_HUB_OFFLINE:
+    part = Asked(tower=fetching.tower, headers_only=fetching.headers_only)
+    if fetching.offline or constants.HF_HUB_OFFLINE:
         files = _from_cache(client, hub.file, part, _offline(client, asked=True))
     else:
         files = _from_hub(client, hub.file, part)

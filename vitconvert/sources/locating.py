@@ -5,6 +5,7 @@ from pathlib import Path
 
 from vitconvert.errors import SourceError, UsageError
 from vitconvert.sources.downloads import address
+from vitconvert.sources.fetching import Fetching
 from vitconvert.sources.local import locate_path
 from vitconvert.sources.located import Located
 from vitconvert.sources.references import (
@@ -54,39 +55,40 @@ def locate(
     if isinstance(reference, Located):
         return reference
     text = fspath(reference)
-    cache = Path(cache_dir).expanduser() if cache_dir else None
     target, name = _resolve(text)
     if revision and not isinstance(target, HubRepo):
         raise UsageError(
             f"{text} has no revisions.", hint="--revision is for repositories of the Hub."
         )
+    fetching = Fetching(
+        revision=revision,
+        token=token,
+        cache_dir=Path(cache_dir).expanduser() if cache_dir else None,
+        offline=offline,
+        quiet=quiet,
+        tower=tower,
+        headers_only=headers_only,
+    )
     try:
-        match target:
-            case LocalPath(path=path):
-                return locate_path(text, path)
-            case WebAddress(url=url):
-                from vitconvert.sources.web import locate_address
-
-                return locate_address(
-                    text, url, name=name, cache_dir=cache, offline=offline, quiet=quiet
-                )
-            case HubRepo():
-                from vitconvert.sources.hub import locate_repo
-                from vitconvert.sources.hub_ranges import Asked
-
-                return locate_repo(
-                    text,
-                    target,
-                    name=name,
-                    revision=revision,
-                    token=token,
-                    cache_dir=cache,
-                    offline=offline,
-                    quiet=quiet,
-                    part=Asked(tower=tower, headers_only=headers_only),
-                )
+        return _located(text, target, name, fetching)
     except OSError as error:
         raise _unusable_disk(text, error) from error
+
+
+def _located(
+    text: str, target: LocalPath | HubRepo | WebAddress, name: str | None, fetching: Fetching
+) -> Located:
+    match target:
+        case LocalPath(path=path):
+            return locate_path(text, path)
+        case WebAddress(url=url):
+            from vitconvert.sources.web import locate_address
+
+            return locate_address(text, url, name, fetching)
+        case HubRepo():
+            from vitconvert.sources.hub import locate_repo
+
+            return locate_repo(text, target, name, fetching)
 
 
 def _resolve(text: str) -> tuple[LocalPath | HubRepo | WebAddress, str | None]:

@@ -20,6 +20,7 @@ from vitconvert.documents import read_object
 from vitconvert.errors import CorruptFile, SourceError
 from vitconvert.sources.answers import is_relative_name
 from vitconvert.sources.downloads import publishes_sha256_in_name
+from vitconvert.sources.fetching import Fetching
 from vitconvert.sources.integrity import mismatch
 from vitconvert.sources.located import Located, beside
 from vitconvert.sources.offline import offline_error
@@ -34,27 +35,19 @@ if TYPE_CHECKING:
 _HASH_IN_NAME = re.compile(r"-([0-9a-f]{8,64})\.[^.]+")
 
 
-def locate_address(
-    reference: str,
-    url: str,
-    *,
-    name: str | None,
-    cache_dir: Path | None,
-    offline: bool,
-    quiet: bool,
-) -> Located:
+def locate_address(reference: str, url: str, name: str | None, fetching: Fetching) -> Located:
     """Download an https address, or take it from the cache."""
     from huggingface_hub import constants
 
     require_https(url)
-    cache = cache_dir or default_cache()
+    cache = fetching.cache_dir or default_cache()
     folder = cache / "downloads" / hashlib.sha256(url.encode()).hexdigest()[:16]
     target = folder / file_name(url)
     if not (folder / "download.json").is_file():
-        if offline or constants.HF_HUB_OFFLINE:
+        if fetching.offline or constants.HF_HUB_OFFLINE:
             raise offline_error(url, asked=True, cache=cache)
         folder.mkdir(parents=True, exist_ok=True)
-        _download_once(url, target, cache=cache, quiet=quiet)
+        _download_once(url, target, cache=cache, quiet=fetching.quiet)
     sha256, verified = _remembered(folder)
     if (found := hash_file(target)) != sha256:
         raise mismatch(folder, name=target.name, kind="sha256", published=sha256, found=found)

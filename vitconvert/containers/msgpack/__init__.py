@@ -10,13 +10,14 @@ row-major order), and arrays of more than 2^30 bytes in chunks.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from vitconvert.containers.container import Container
 from vitconvert.containers.content import Content
-from vitconvert.containers.flax_trees import branch_of_weights
 from vitconvert.containers.format_modules import Array, Surroundings
 from vitconvert.containers.msgpack.reading import read_header
 
@@ -28,6 +29,7 @@ from flax.serialization import msgpack_restore
 
 params = msgpack_restore(Path("flax_model.msgpack").read_bytes())"""
 
+_WEIGHTS = "params"  # of flax.core variables, flax.training.TrainState and big_vision
 _ARRAY = 1  # flax.serialization._MsgpackExtType.ndarray
 
 
@@ -41,7 +43,37 @@ def open_file(path: Path, _members: object, prefer: tuple[str, ...]) -> Containe
     Raises:
         CorruptFile: The file is truncated or contradicts itself.
     """
-    return branch_of_weights(read_header(path), prefer)
+    return _branch_of_weights(read_header(path), prefer)
+
+
+def _branch_of_weights(container: Container, prefer: tuple[str, ...]) -> Container:
+    """A tree's weights under the names that they have in their branch.
+
+    Args:
+        container: The whole tree; its names have the keys of branches, joined by "/".
+        prefer: Keys of branches to try before "params".
+
+    Returns:
+        The branch, with the key as wrapper and what else there is as extras; or the whole tree if
+        it has no such branch.
+    """
+    for key in (*prefer, _WEIGHTS):
+        names = {n.removeprefix(f"{key}/"): n for n in container.manifest if _is_in(n, key)}
+        if not names:
+            continue
+        others = Counter(n.partition("/")[0] for n in container.manifest if not _is_in(n, key))
+        told = {other: f"{count} arrays" for other, count in others.items()}
+        branch = replace(
+            container.renamed(names),
+            wrapper=(*container.wrapper, key),
+            extras={**container.extras, **told},
+        )
+        return _branch_of_weights(branch, prefer)
+    return container
+
+
+def _is_in(name: str, branch: str) -> bool:
+    return name.startswith(f"{branch}/")
 
 
 def write_file(

@@ -12,8 +12,9 @@ from vitconvert.checkpoint.text_tower import Text
 from vitconvert.errors import NotRepresentable
 from vitconvert.programs.both_towers import BothTowers
 from vitconvert.programs.reference import check_size, package
+from vitconvert.programs.transformers.inputs import image_inputs
 from vitconvert.programs.transformers.loading import load_named_class
-from vitconvert.programs.transformers.reference import image_inputs, without_code
+from vitconvert.programs.transformers.reference import without_code
 
 # The class of a text tower by itself, with what leads to the space of images.
 _TEXTS = {

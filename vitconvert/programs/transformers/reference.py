@@ -21,11 +21,7 @@ from vitconvert.programs.reference import (
     package,
 )
 from vitconvert.programs.taps import Tap, Taps, block_taps, channels_last
-from vitconvert.programs.transformers.any_shape import (
-    gemma4_inputs,
-    of_each_image,
-    qwen3_inputs,
-)
+from vitconvert.programs.transformers.inputs import image_inputs, of_each_image
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,9 +35,7 @@ class _Modules:
     within: str = ""  # what stands before the tower's names in the class
     last: tuple[str, ...] = ()  # ends of layers where patches are a grid with the channels last
     kind: str = ""  # the class, where transformers' own lists have none
-    pooled: bool = (
-        False  # whether the class pools tokens as vitconvert's model does, without a head
-    )
+    pooled: bool = False  # whether it pools tokens as vitconvert's model does, without a head
 
 
 _VIT = _Modules()
@@ -380,36 +374,3 @@ def run_opened(model: nn.Module, images: Tensor) -> Tensor:
 def _run_to_tokens(model: nn.Module, images: Tensor) -> Tensor:
     """The tokens, whatever the class makes of them besides."""
     return as_tokens(model(**image_inputs(model, images)).last_hidden_state)
-
-
-def image_inputs(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
-    """What a class is called with for images."""
-    kind = type(model).__name__
-    if kind.startswith("Siglip2"):
-        return _patches(model, images)
-    if kind == "Gemma4VisionModel":
-        return gemma4_inputs(model, images)
-    if kind == "Qwen3VLVisionModel":
-        return qwen3_inputs(model, images)
-    more = {}
-    if "ViTMAE" in kind:
-        # Masks nothing, but sorts the patches by this noise: keep them in order.
-        embeddings: Any = model.embeddings
-        patches = embeddings.patch_embeddings.num_patches
-        more["noise"] = torch.arange(patches).expand(len(images), -1)
-    return {"pixel_values": images, **more}
-
-
-def _patches(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
-    """What the processor of SigLIP 2 makes of images: flattened patches, (y x channel)."""
-    config: Any = model.config
-    side = getattr(config, "vision_config", config).patch_size
-    B, C, height, width = images.shape
-    rows, columns = height // side, width // side
-    grid = images.reshape(B, C, rows, side, columns, side).permute(0, 2, 4, 3, 5, 1)
-    patches = grid.reshape(B, rows * columns, side * side * C)
-    return {
-        "pixel_values": patches,
-        "pixel_attention_mask": torch.ones(patches.shape[:2], dtype=torch.int64),
-        "spatial_shapes": torch.tensor([[rows, columns]] * B),
-    }

@@ -1,4 +1,4 @@
-"""What transformers' towers for images of any shape read instead of images, and give."""
+"""What transformers' towers read, some of which are for images of any shape, and give."""
 
 from typing import Any
 
@@ -6,7 +6,40 @@ import torch
 from torch import Tensor, nn
 
 
-def gemma4_inputs(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
+def image_inputs(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
+    """What a class is called with for images."""
+    kind = type(model).__name__
+    if kind.startswith("Siglip2"):
+        return _siglip2_inputs(model, images)
+    if kind == "Gemma4VisionModel":
+        return _gemma4_inputs(model, images)
+    if kind == "Qwen3VLVisionModel":
+        return _qwen3_inputs(model, images)
+    more = {}
+    if "ViTMAE" in kind:
+        # Masks nothing, but sorts the patches by this noise: keep them in order.
+        embeddings: Any = model.embeddings
+        patches = embeddings.patch_embeddings.num_patches
+        more["noise"] = torch.arange(patches).expand(len(images), -1)
+    return {"pixel_values": images, **more}
+
+
+def _siglip2_inputs(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
+    """What the processor of SigLIP 2 makes of images: flattened patches, (y x channel)."""
+    config: Any = model.config
+    side = getattr(config, "vision_config", config).patch_size
+    B, C, height, width = images.shape
+    rows, columns = height // side, width // side
+    grid = images.reshape(B, C, rows, side, columns, side).permute(0, 2, 4, 3, 5, 1)
+    patches = grid.reshape(B, rows * columns, side * side * C)
+    return {
+        "pixel_values": patches,
+        "pixel_attention_mask": torch.ones(patches.shape[:2], dtype=torch.int64),
+        "spatial_shapes": torch.tensor([[rows, columns]] * B),
+    }
+
+
+def _gemma4_inputs(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
     """What the processor of Gemma 4 makes of images: flattened patches, (channel y x), and (x, y).
 
     transformers 5.23, `image_processing_gemma4.py`.
@@ -24,7 +57,7 @@ def gemma4_inputs(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
     }
 
 
-def qwen3_inputs(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
+def _qwen3_inputs(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
     """What the processor of Qwen3-VL makes of images: patches, (channel frame y x), in squares.
 
     transformers 5.23, `image_processing_qwen2_vl.py`: squares of patches that are merged follow one

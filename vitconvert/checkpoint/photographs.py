@@ -1,0 +1,102 @@
+"""What turns a photograph into the input of a checkpoint's ViT, as its files and tensors say it."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+from vitconvert.checkpoint.companions import Companions
+from vitconvert.config import ViTConfig
+from vitconvert.containers import Container
+from vitconvert.conversion.statements import Statements
+from vitconvert.errors import VitConvertError, size_text
+from vitconvert.preprocessing import Preprocessing
+from vitconvert.preprocessing.stated import preprocessing_of_name, stated_preprocessing
+from vitconvert.tables.parts import Part
+from vitconvert.tables.table import Table
+
+
+def preprocessing_of(
+    companions: Companions, part: Part, config: ViTConfig, said: Statements, container: Container
+) -> tuple[Preprocessing | None, tuple[str, ...]]:
+    """What turns a photograph into the ViT's input, or None if nothing says; and notes on it.
+
+    Raises:
+        MissingFact, ConflictingFact, NotRepresentable: The files are about the ViT alone, and what
+            they or its tensors say of photographs cannot be.
+    """
+    stated, notes = _stated(companions, part, config, said)
+    scaled, more = _with_own_scale(stated, container, part.recognised.table)
+    return scaled, (*notes, *more)
+
+
+def _stated(
+    companions: Companions, part: Part, config: ViTConfig, said: Statements
+) -> tuple[Preprocessing | None, tuple[str, ...]]:
+    """What the files say, and why it is unknown.
+
+    A larger model may cut photographs into tiles or pad them: that is no reason to refuse its ViT.
+    """
+    table = part.recognised.table
+    larger = part.tower.prefix or isinstance(companions.whole_config.get("vision_config"), Mapping)
+    try:
+        stated = stated_preprocessing(companions, table, config)
+    except VitConvertError as error:
+        if not larger:
+            raise
+        return None, (f"preprocessing is unknown: the larger model's is not read ({error.fact})",)
+    if larger and stated is not None and stated.image_size != config.image_size:
+        sizes = [size_text(size) for size in (stated.image_size, config.image_size)]
+        return None, (
+            f"preprocessing is unknown: the larger model's gives {sizes[0]} pixels, and the ViT "
+            f"reads {sizes[1]}",
+        )
+    if stated is None and (said.architecture or "preprocessing" not in companions.own):
+        return _of_name(table, config, said)
+    return stated, ()
+
+
+def _of_name(
+    table: Table, config: ViTConfig, said: Statements
+) -> tuple[Preprocessing | None, tuple[str, ...]]:
+    """What the project does with photographs for an architecture of this name."""
+    for name in said.names(table):
+        try:
+            found = preprocessing_of_name(table, name, config, arguments=said.arguments)
+        except VitConvertError as error:  # of arguments, which the tensors do without
+            return None, (f"preprocessing is unknown: the training's is not read ({error.fact})",)
+        if found:
+            return found, (f"preprocessing is {found.origin}, as nothing else says it",)
+    return None, ()
+
+
+def _with_own_scale(
+    preprocessing: Preprocessing | None, container: Container, table: Table
+) -> tuple[Preprocessing | None, tuple[str, ...]]:
+    """The same with what the project's model does to pixels before its ViT reads them.
+
+    The files beside the weights leave normalising to such a model. Which two tensors hold its mean
+    and deviation, `mean_in` and `std_in` in `[preprocessing]` of the dialect's table say.
+    """
+    names = [table.preprocessing.get(name) for name in ("mean_in", "std_in")]
+    keys = [key for name in names for key in container.manifest if name and key.endswith(name)]
+    if preprocessing is None or len(keys) != len(names):
+        return preprocessing, ()
+    usual, said = table.preprocessing, preprocessing
+    mean = _numbers(container, keys[0], (said.mean, usual["mean"]))
+    std = _numbers(container, keys[1], (said.std, usual["std"]))
+    scaled = replace(preprocessing, mean=mean, std=std, normalize=True)
+    note = "the model normalises pixels itself: its mean and deviation are part of preprocessing"
+    return scaled, (note,)
+
+
+def _numbers(
+    container: Container, key: str, known: tuple[tuple[float, ...], ...]
+) -> tuple[float, ...]:
+    """Those of a tensor, in the digits of numbers that are known, where they round to the same."""
+    import torch
+
+    found = container.read(key).flatten()
+    for numbers in known:
+        if torch.equal(torch.tensor(numbers, dtype=found.dtype), found):
+            return tuple(numbers)
+    return tuple(n if math.isfinite(n) else 0.0 for n in found.tolist())
