@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from vitconvert.containers import bytes_of, open_container
-from vitconvert.containers.hdf5 import read_plainly
+from vitconvert.containers import TensorInfo, bytes_of, open_container
+from vitconvert.containers.hdf5 import read_plainly, writing
 from vitconvert.containers.hdf5.checksum import checksum
 from vitconvert.containers.hdf5.filters import unfiltered
 from vitconvert.containers.hdf5.writing import write_hdf5
@@ -377,6 +377,17 @@ def test_error_a_description_that_lies(tmp_path: Path, lie: str) -> None:
     with pytest.raises(CorruptFile) as error:
         open_container(tmp_path / "x")
     assert said in str(error.value)
+
+
+def test_of_two_shapes_the_first_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As HDF5's library reads such a file."""
+    one = writing._array
+    other = one(TensorInfo(dtype="float32", shape=(3, 2)), 0)[0]
+    monkeypatch.setattr(writing, "_array", lambda info, place: [*one(info, place), other])
+    write_hdf5(tmp_path / "x", {"a": torch.arange(6.0).reshape(2, 3)})
+    [(_, shape, _)] = read_plainly(tmp_path / "x", "")
+    with open_container(tmp_path / "x") as container:
+        assert container.manifest["a"].shape == shape == (2, 3)
 
 
 @pytest.mark.parametrize("at", [4, 60])
