@@ -113,6 +113,35 @@ def test_reads_chunks_without_an_index(tmp_path: Path) -> None:
         assert container.read("a").tolist() == np.arange(15).reshape(3, 5).tolist()
 
 
+def test_reads_chunks_that_are_shuffled_after_their_checksum(tmp_path: Path) -> None:
+    """What is left over behind whole numbers is not shuffled."""
+    with h5py.File(tmp_path / "x", "w") as file:
+        settings = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        settings.set_chunk((3,))
+        settings.set_fletcher32()
+        settings.set_shuffle()
+        space, kind = h5py.h5s.create_simple((5,)), h5py.h5t.IEEE_F64LE
+        dataset = h5py.h5d.create(file.id, b"a", kind, space, settings)
+        dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, np.arange(5.0))
+    with open_container(tmp_path / "x") as container:
+        assert container.read("a").tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(("at", "number"), [(5, 1), (6, 7), (7, 33), (8, 8), (3, 0)])
+def test_error_a_list_of_chunks_that_lies(tmp_path: Path, at: int, number: int) -> None:
+    """With filters, entries that are too short, pages beyond count, one chunk more, and another."""
+    with h5py.File(tmp_path / "x", "w", libver=("v110", "latest")) as file:
+        file.create_dataset("a", data=np.arange(14.0), chunks=(2,))
+    data = bytearray((tmp_path / "x").read_bytes())
+    place = data.index(b"FAHD")
+    data[place + at] = number
+    data[place + 24 : place + 28] = checksum(bytes(data[place : place + 24]))
+    (tmp_path / "x").write_bytes(data)
+    with pytest.raises(CorruptFile) as error:
+        open_container(tmp_path / "x")
+    assert error.value.evidence["problem"] == "the list of chunks is not that of their array"
+
+
 @pytest.mark.parametrize("oldest", ["earliest", "v110"])
 def test_a_filter_that_was_left_out_of_a_chunk(tmp_path: Path, oldest: str) -> None:
     with h5py.File(tmp_path / "x", "w", libver=(oldest, "latest")) as file:

@@ -166,6 +166,8 @@ def test_timms_sam_of_larger_images_is_resampled_as_timm_does(tmp_path):
     [
         ({"window_size": 4}, "window_size = 4 (user), but no block sees 4x4 patches at once"),
         ({"global_blocks": (1, 2)}, "blocks see at once as many patches as 0: 3x3, 1: 5x5"),
+        ({"global_blocks": (1,)}, "global_blocks = (1,) (user), but blocks see at once as many"),
+        ({"global_blocks": (10,)}, "global_blocks = (10,) (user), but blocks see at once as many"),
         ({"image_size": (48, 48)}, "image_size = 48x48 (user), but the relative positions are of"),
     ],
 )

@@ -253,8 +253,6 @@ def _merging(config: Properties) -> list[str]:
         problems.append("bare_fc_norm excludes fc_norm")
     if config.clipped_linears and not (config.kv_heads and config.two_steps):
         problems.append("clipped_linears need kv_heads, and attention and MLP one after another")
-    if config.sandwich and not config.two_steps:
-        problems.append("block_order = 'sandwich' needs branches = 1")
     return problems
 
 
