@@ -221,6 +221,56 @@ def test_h5py_reads_what_is_written(tmp_path: Path) -> None:
     assert read.tolist() == tensors["layers/block_2/vars/bfloat16"].tolist()
 
 
+def test_reads_objects_that_say_how_many_attributes_they_expect(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x", "w", libver=("v110", "latest")) as file:
+        settings = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        settings.set_attr_phase_change(4, 2)
+        space, kind = h5py.h5s.create_simple((3,)), h5py.h5t.IEEE_F32LE
+        dataset = h5py.h5d.create(file.id, b"a", kind, space, settings)
+        dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, np.arange(3, dtype="f4"))
+    with open_container(tmp_path / "x") as container:
+        assert container.read("a").tolist() == [0, 1, 2]
+
+
+def test_error_chunks_of_no_size(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x", "w") as file:
+        file.create_dataset("a", data=np.arange(6.0).reshape(2, 3), chunks=(2, 3))
+    shape = struct.pack("<3I", 2, 3, 8)
+    data = (tmp_path / "x").read_bytes()
+    assert data.count(shape) == 1
+    (tmp_path / "x").write_bytes(data.replace(shape, struct.pack("<3I", 2, 0, 8)))
+    with pytest.raises(CorruptFile) as error:
+        open_container(tmp_path / "x")
+    assert "chunks do not go with" in error.value.evidence["problem"]
+
+
+def test_error_a_header_of_another_version(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x", "w") as file:
+        file["a"] = np.ones(3)
+        place = h5py.h5o.get_info(file["a"].id).addr
+    data = bytearray((tmp_path / "x").read_bytes())
+    assert data[place] == 1
+    data[place] = 3
+    (tmp_path / "x").write_bytes(data)
+    with pytest.raises(CorruptFile) as error:
+        open_container(tmp_path / "x")
+    assert error.value.evidence["problem"] == f"there is no object header at {place:,}"
+
+
+def test_error_links_in_a_heap_with_filters(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x", "w", libver=("v110", "latest")) as file:
+        for number in range(40):
+            file[f"{number}"] = np.ones(1)
+    data = bytearray((tmp_path / "x").read_bytes())
+    place = data.index(b"FRHP")
+    data[place + 7] = 1
+    data[place + 142 : place + 146] = checksum(bytes(data[place : place + 142]))
+    (tmp_path / "x").write_bytes(data)
+    with pytest.raises(CorruptFile) as error:
+        open_container(tmp_path / "x")
+    assert "stored in a way that is not read" in error.value.evidence["problem"]
+
+
 def test_the_same_tensors_make_the_same_bytes(tmp_path: Path) -> None:
     tensors = {"b/x": torch.ones(3), "a": torch.zeros(2)}
     write_hdf5(tmp_path / "one", tensors)
@@ -484,7 +534,9 @@ def test_a_keras_file_is_its_weights_and_its_configuration(tmp_path: Path) -> No
         assert container.format == "keras"
         assert container.config == {"class_name": "A"}
         assert container.read("layers/a/vars/0").tolist() == [0, 1, 2]
-        assert container.places["layers/a/vars/0"].path == tmp_path / "x.keras"
+        place = container.places["layers/a/vars/0"]
+        assert place.path == tmp_path / "x.keras"
+        assert place.path.read_bytes()[place.offset :][:24] == np.arange(3).tobytes()
 
 
 @pytest.mark.parametrize(

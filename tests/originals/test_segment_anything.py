@@ -204,6 +204,16 @@ def test_error_vitdet_with_residual_blocks_or_a_made_up_grid(tmp_path):
         vitconvert.load_checkpoint(tmp_path / "other.pth")
 
 
+def test_error_windows_that_are_no_squares(encoder, tmp_path):
+    tensors = encoder.state_dict()
+    for name, tensor in tensors.items():
+        if name.endswith("rel_pos_w") and len(tensor) == 5:
+            tensors[name] = torch.ones(7, tensor.shape[1])
+    torch.save(tensors, tmp_path / "sam.pth")
+    with pytest.raises(ConflictingFact, match=r"window_size = 0 .* as 0: 3x4, 1: 5x5"):
+        vitconvert.load_checkpoint(tmp_path / "sam.pth")
+
+
 @pytest.mark.parametrize(
     ("name", "changes"),
     [

@@ -12,6 +12,7 @@ from tests.packages import bitsandbytes
 from tests.quantised.writers import FOUR_BIT, TORCHAO, by_torchao, four_bit, rows, save_flat
 from vitconvert.checkpoint.quantised import dequantised
 from vitconvert.containers import Container, open_container
+from vitconvert.conversion.quantised_names import quantised_names
 from vitconvert.errors import CorruptFile, TensorMismatch, UsageError, VitConvertError
 
 pytestmark = [
@@ -141,6 +142,12 @@ def test_what_does_not_add_up_is_refused(damage, tmp_path):
     with pytest.raises(VitConvertError, match=message) as error:
         computed(open_container(tmp_path / "a.safetensors"))
     assert isinstance(error.value, TensorMismatch | CorruptFile)
+
+
+def test_names_that_others_have_too_say_nothing_alone():
+    names = ["fc.weight", "fc.weight.scale", "fc.weight.quant_map", "fc.weight.zero_point"]
+    assert quantised_names([*names, "fc._weight_scale", "fc._weight_act_x"]) == {}
+    assert quantised_names([*names, "fc.weight.qdata"]).keys() == {"fc.weight"}
 
 
 @pytest.mark.parametrize(
