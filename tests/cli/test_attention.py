@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from vitconvert import attention_maps, feature_maps, load_checkpoint
 from vitconvert.demo.demonstration import DIGITS
+from vitconvert.pictures.files import _new_stem
 from vitconvert.pictures.sheet import PANEL
 
 SAMPLES = DIGITS / "samples"
@@ -63,6 +65,14 @@ def test_a_directory_has_a_picture_of_each_map(run, tmp_path, maps):
         r"most, \d+\.\d\d%, patch:\d,\d",
         out.splitlines()[2],
     )
+
+
+def test_names_of_pictures_are_names_alone():
+    """None is hidden, too long, a path or, where capitals are not told apart, another's."""
+    taken = set()
+    names = [".hidden.png", "HIDDEN.jpg", "a b.png", "x" * 200 + ".png", "...png", ".png"]
+    found = [_new_stem(Path(name), taken) for name in names]
+    assert found == ["hidden", "HIDDEN-2", "a_b", "x" * 60, "image", "png"]
 
 
 def test_one_map_of_one_photograph_is_a_picture_of_its_size(run, tmp_path, maps):

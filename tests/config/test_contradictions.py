@@ -16,6 +16,11 @@ WINDOWED = {"window_size": 3, "class_token": False, "pooling": "avg"}
 UNNORMED = {"class_token": False, "pooling": "avg", "final_norm": False}
 ORDER = "another block_order and relative positions per block need branches = 1"
 STEM = {"stem": True}
+PATCHES = {"class_token": False, "pooling": "avg"}
+GRID = {"position_embedding": "grid", "position_grid": (5, 5)}
+ON_A_GRID = "position_grid is rows and columns of positions on a grid of their own alone"
+CLIPPED = "clipped_linears need kv_heads, and attention and MLP one after another"
+MERGING = "merge_mlp_dim and merge_dim go together, and need merge_size"
 
 IMPOSSIBLE = [
     ({"norm": "batch"}, "norm = 'batch' is none of layer, rms"),
@@ -70,6 +75,66 @@ TOGETHER = [
     ),
     (UNNORMED | {"neck_dim": 8, "final_norm": True}, "neck_dim excludes norms after the blocks"),
     (UNNORMED | {"neck_dim": 8, "pooling": "map"}, "neck_dim excludes attention pooling"),
+    *(
+        (UNNORMED | {"neck_dim": 8} | more, f"neck_dim excludes {obstacle}")
+        for more, obstacle in (
+            ({"class_token": True}, "prefix tokens"),
+            ({"representation_size": 5}, "representation_size"),
+            ({"merge_size": 2}, "merge_size"),
+        )
+    ),
+    *(
+        (grid, ON_A_GRID)
+        for grid in (
+            {"position_grid": (5, 5)},
+            GRID | {"position_grid": ()},
+            GRID | {"position_grid": (5,)},
+            GRID | {"position_grid": (5, 0)},
+        )
+    ),
+    (
+        GRID | {"position_resampling": "first", "position_grid": (9, 3)},
+        "9x3 positions are too few for 4x4 patches",
+    ),
+    (
+        {"position_embedding": "axes", "position_grid": (5, 6)},
+        "'axes' positions need as many rows as columns in position_grid",
+    ),
+    (
+        {"position_resampling": "first"},
+        "position_resampling = 'first' needs positions on a grid of their own",
+    ),
+    (
+        {"rope": "axial", "head_dim": 12, "rope_by_axis": True},
+        "rope_by_axis needs rope_half",
+    ),
+    ({"merge_size": 2}, "merge_size needs a model without class token and registers"),
+    *(
+        (PATCHES | sizes, MERGING)
+        for sizes in (
+            {"merge_mlp_dim": 9, "merge_dim": 7},
+            {"merge_size": 2, "merge_mlp_dim": 9},
+            {"merge_size": 2, "merge_dim": 7},
+        )
+    ),
+    (
+        PATCHES | {"merge_size": 2, "merge_mlp_dim": 9, "merge_dim": 30, "merge_standard": True},
+        "merge_standard is of patches that are merged by their mean",
+    ),
+    *(
+        (
+            PATCHES | {"merge_size": 3, "merge_padding": True} | mlp,
+            "4x4 patches are no whole squares of 3 by 3",
+        )
+        for mlp in ({}, {"merge_mlp_dim": 9, "merge_dim": 7, "merge_padding": False})
+    ),
+    (
+        PATCHES | {"merge_size": 2, "merge_mlp_dim": 9, "merge_dim": 7, "fc_norm": True},
+        "fc_norm and attention pooling read embed_dim channels, not merge_dim",
+    ),
+    ({"fc_norm": True, "bare_fc_norm": True}, "bare_fc_norm excludes fc_norm"),
+    ({"clipped_linears": True}, CLIPPED),
+    ({"branches": 2, "block_order": "sandwich"}, ORDER),
     ({"rope": "axial"}, "a rotary embedding needs head_dim divisible by 4, not 10"),
     ({"rope_periods": True}, "rope_periods need rope = 'dinov3'"),
     ({"rope_reference": (16,)}, "rope_reference must be rows and columns, or nothing"),

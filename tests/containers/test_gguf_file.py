@@ -9,9 +9,38 @@ import pytest
 import torch
 
 from vitconvert.containers import TensorInfo, content_of, open_container
-from vitconvert.containers.gguf import read_plainly
+from vitconvert.containers.format_modules import Surroundings
+from vitconvert.containers.gguf import layout, read_plainly, reading, write_file
 from vitconvert.containers.gguf.writing import write_gguf
 from vitconvert.errors import CorruptFile, UsageError
+
+
+def test_types_are_those_of_the_package() -> None:
+    sizes = {kind.value: (kind.name.lower(), *size) for kind, size in gguf.GGML_QUANT_SIZES.items()}
+    assert {kind: sizes[kind] for kind in layout.BLOCKS} == layout.BLOCKS
+    lengths = {kind: (1, getattr(torch, dtype).itemsize) for kind, dtype in layout.DTYPES.items()}
+    assert lengths == {kind: sizes[kind][1:] for kind in lengths}
+
+
+def test_numbers_of_every_type(tmp_path: Path) -> None:
+    """The largest and the smallest of each, as the package writes it."""
+    path, said = tmp_path / "x", {}
+    writer = gguf.GGUFWriter(path, "clip")
+    for width in (8, 16, 32, 64):
+        said |= {f"u{width}": 2**width - 1, f"i{width}": -(2 ** (width - 1))}
+        getattr(writer, f"add_uint{width}")(f"u{width}", 2**width - 1)
+        getattr(writer, f"add_int{width}")(f"i{width}", -(2 ** (width - 1)))
+    writer.add_bool("on", True)
+    for digits in ("0.5", "0.33333334", "123456.79", "1.1754944e-38"):  # shortest, of a float32
+        writer.add_float32(f"f.{digits.replace('.', '_')}", float(digits))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    with open_container(path) as container:
+        assert container.config.items() >= said.items()
+        assert container.config["on"] is True
+        floats = {key.replace("_", "."): value for key, value in container.config["f"].items()}
+        assert floats == {digits: float(digits) for digits in floats} and len(floats) == 4
 
 
 def test_reads_what_the_package_wrote(tmp_path: Path) -> None:
@@ -67,8 +96,10 @@ def test_the_package_reads_what_is_written(tmp_path: Path) -> None:
         "a": torch.randn(7).bfloat16(),
         "half": torch.randn(3, 5).half(),
         "none": torch.empty(0, 3),
+        "x" * 63: torch.zeros(3, dtype=torch.int8),
     }
     said = {"clip": {"on": True, "eps": 1e-6, "count": 3, "mean": [0.5, 0.25], "name": "é"}}
+    said["clip"]["none"] = []
     contents = {name: content_of(name, tensor) for name, tensor in tensors.items()}
     write_gguf(tmp_path / "x", contents, said)
     theirs = {name: (shape, data) for name, shape, data in read_plainly(tmp_path / "x", "")}
@@ -81,9 +112,26 @@ def test_the_package_reads_what_is_written(tmp_path: Path) -> None:
             assert theirs[name] == (tuple(tensor.shape), data)
     fields = gguf.GGUFReader(tmp_path / "x").fields
     assert fields["clip.name"].contents() == "é" and fields["clip.on"].contents() is True
+    assert fields["GGUF.version"].contents() == gguf.GGUF_VERSION
 
 
-@pytest.mark.parametrize("tensor", [torch.zeros(1, 1, 1, 1, 1), torch.zeros(1, dtype=torch.bool)])
+def test_only_words_with_a_section_are_written_of_the_origin(tmp_path: Path) -> None:
+    """A word without a dot is of another format's header."""
+    origin = {"general.source": "x", "format": "pt"}
+    around = Surroundings(metadata=origin, config={"clip": {"count": 3}})
+    write_file(tmp_path / "x", {"a": content_of("a", torch.zeros(3))}, around, True)
+    with open_container(tmp_path / "x") as container:
+        assert container.config == {"clip": {"count": 3}, "general": {"source": "x"}}
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.zeros(1, 1, 1, 1, 1),
+        torch.zeros(1, dtype=torch.bool),
+        torch.tensor(1, dtype=torch.bfloat16),  # the package cannot read it
+    ],
+)
 def test_what_gguf_cannot_hold(tmp_path: Path, tensor) -> None:
     with pytest.raises(UsageError):
         write_gguf(tmp_path / "x", {"a": content_of("a", tensor)}, {})
@@ -105,6 +153,10 @@ def header(*tensors: bytes, words: tuple[bytes, ...] = (), version: int = 3) -> 
     counts = struct.pack("<IQQ", version, len(tensors), len(words))
     start = b"GGUF" + counts + b"".join(words) + b"".join(tensors)
     return start.ljust(-(-len(start) // 32) * 32, b"\0") + bytes(32)
+
+
+def aligned(form: str, *values: float) -> bytes:
+    return header(words=(text(b"general.alignment") + struct.pack(form, *values),))
 
 
 FAR = 2**64 - 1
@@ -132,9 +184,16 @@ HOSTILE = {
         header(words=(text(b"a") + struct.pack("<IIQ", 9, 9, 1),)),
         "no known type",
     ),
-    "an alignment of 3": (
-        header(words=(text(b"general.alignment") + struct.pack("<II", 4, 3),)),
-        "no power of two",
+    **{
+        f"an alignment of {n}": (aligned("<II", 4, n), "no power of two")
+        for n in (0, 3, 4, 24, 2**17)
+    },
+    "an alignment that is no whole number": (aligned("<If", 6, 64.0), "no power of two"),
+    "a block without axes": (header(tensor(axes=(), kind=8)), "no whole blocks of 32"),
+    "a bfloat16 without axes": (header(tensor(axes=(), kind=30)), "no axes"),
+    "more bytes than numpy counts": (
+        header(tensor(axes=(0, 2**60), kind=28)),
+        "no memory can hold",
     ),
     "bytes behind the last tensor": (header(tensor()) + bytes(32), "follow the last tensor"),
 }
@@ -148,3 +207,18 @@ def test_hostile_headers(tmp_path: Path, case: str) -> None:
         open_container(tmp_path / "x")
     assert said in error.value.fact
     assert len(str(error.value)) < 1000
+
+
+def test_error_more_values_than_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "_MOST_VALUES", 100)
+    (tmp_path / "x").write_bytes(header(*(tensor(bytes([i])) for i in range(97, 122))))
+    with pytest.raises(CorruptFile, match="more values than any"):
+        open_container(tmp_path / "x")
+
+
+def test_version_2_and_text_that_is_no_unicode(tmp_path: Path) -> None:
+    word = text(b"a") + struct.pack("<I", 8) + text(b"\xff!")
+    (tmp_path / "x").write_bytes(header(tensor(), words=(word,), version=2))
+    with open_container(tmp_path / "x") as container:
+        assert container.config == {"a": "\\xff!"}
+        assert container.read("a").tolist() == [0] * 8

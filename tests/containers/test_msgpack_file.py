@@ -65,11 +65,50 @@ def test_reads_what_the_package_wrote(tmp_path: Path) -> None:
             "list/0": 1,
             "wave": "a complex number",
         }
+        assert container.extras["done"] is True
         assert "tree/layer/large" not in container.places  # in parts
         assert np.array_equal(container.read("tree/layer/kernel").numpy(), whole)
         assert np.array_equal(container.read("tree/layer/large").numpy(), whole)
         assert torch.equal(container.read("tree/half"), half)
         assert container.read("step").item() == -7
+
+
+EDGES = (0, 127, 128, 255, 256, 2**16 - 1, 2**16, 2**32 - 1, 2**32, 2**63, 2**64 - 1)
+EDGES += (-1, -32, -33, -128, -129, -(2**15), -(2**15) - 1, -(2**31), -(2**31) - 1, -(2**63))
+
+
+def test_every_length_of_a_head(tmp_path: Path) -> None:
+    tree = {
+        "number": {str(number): number for number in EDGES},
+        "text": {str(length): "x" * length for length in (0, 31, 32, 255, 256, 10_000)},
+        "key": {"k" * length: length for length in (31, 32, 255, 256, 10_000)},
+        "map": {str(count): dict.fromkeys(map(str, range(count))) for count in (15, 16, 2**16)},
+        "list": {str(count): [False] * count for count in (15, 16, 2**16)},
+    }
+    rest = {"bytes": {str(length): b"x" * length for length in (1, 255, 256, 2**16)}}
+    rest |= {
+        "wave": {str(n): msgpack.ExtType(2, b"x" * n) for n in (1, 2, 4, 8, 16, 17, 256, 2**16)}
+    }
+    rest |= {"long": "x" * 10_001, "longer": "x" * 2**16}
+    with open_container(packed(tmp_path / "x", tree | rest)) as container:
+        for branch, values in tree.items():
+            for key, value in values.items():
+                inner = dict(enumerate(value)) if isinstance(value, list) else value
+                found = inner.items() if isinstance(inner, dict) else [(None, inner)]
+                for last, wanted in found:
+                    name = f"{branch}/{key}" + ("" if last is None else f"/{last}")
+                    assert container.extras[name] == wanted, name[:80]
+        assert {container.extras[f"bytes/{length}"] for length in rest["bytes"]} == {"bytes"}
+        assert {container.extras[f"wave/{length}"] for length in rest["wave"]} == {
+            "a complex number"
+        }
+        assert container.extras["long"] == container.extras["longer"] == "text"
+
+
+def test_numbers_of_four_bytes(tmp_path: Path) -> None:
+    path = packed(tmp_path / "x", msgpack.packb({"rate": 0.5}, use_single_float=True))
+    with open_container(path) as container:
+        assert container.extras == {"rate": 0.5}
 
 
 def test_the_weights_of_a_training_state(tmp_path: Path) -> None:
@@ -109,6 +148,28 @@ def test_the_package_reads_what_is_written(tmp_path: Path, monkeypatch, most: in
             assert theirs[name] == (tuple(tensor.shape), data)
 
 
+def test_writes_the_bytes_that_flax_does(tmp_path: Path) -> None:
+    """flax.serialization.to_bytes packs such a tree with the package."""
+    names = ["x" * length for length in (31, 32, 255, 256, 2**16)]
+    tree: dict[str, Any] = {name: torch.arange(3) for name in names}
+    for count in (15, 16):
+        tree[f"map {count}"] = {f"{i:05}": torch.zeros(0) for i in range(count)}
+    sizes = (1, 127, 128, 255, 256, 2**16 - 1, 2**16)
+    tree["size"] = {f"{size:05}": torch.zeros(size, dtype=torch.uint8) for size in sizes}
+    tree["shape"] = {"far": torch.empty(0, 2**32), "many": torch.ones((1,) * 17)}
+    tree = dict(sorted(tree.items()))
+    flat = {
+        name if leaf is None else f"{name}/{leaf}": tensor
+        for name, branch in tree.items()
+        for leaf, tensor in (branch.items() if isinstance(branch, dict) else [(None, branch)])
+    }
+    contents = {name: content_of(name, tensor) for name, tensor in reversed(flat.items())}
+    writing.write_tree(tmp_path / "x", contents)
+    wanted = msgpack.packb(tree, default=lambda tensor: array(tensor.numpy()))
+    assert (tmp_path / "x").read_bytes() == wanted
+    assert writing._map(2**16) == msgpack.Packer().pack_map_header(2**16)
+
+
 @pytest.mark.parametrize("names", [("a", "a/b"), ("a/b", "a/b/c")])
 def test_a_name_that_is_a_branch_too_is_refused(tmp_path: Path, names) -> None:
     contents = {name: content_of(name, torch.zeros(1)) for name in names}
@@ -119,6 +180,12 @@ def test_a_name_that_is_a_branch_too_is_refused(tmp_path: Path, names) -> None:
 
 def deep(levels: int) -> bytes:
     return b"\x81\xa1a" * levels + b"\xc0"
+
+
+def of_three(*parts: Any) -> dict[str, Any]:
+    """A large array of three numbers in these parts."""
+    chunks = {str(index): array(part) for index, part in enumerate(parts)}
+    return {"a": {"__msgpack_chunked_array__": True, "shape": {"0": 3}, "chunks": chunks}}
 
 
 LARGE = msgpack.packb(((2**62, 8), "float32", b""))
@@ -154,10 +221,10 @@ HOSTILE: dict[str, tuple[Any, str]] = {
         "has no shape",
     ),
     "an array of two parts": ({"a": msgpack.ExtType(1, msgpack.packb((1, 2)))}, "is not a shape"),
-    "parts that are missing": (
-        {"a": {"__msgpack_chunked_array__": True, "shape": {"0": 3}, "chunks": {}}},
-        "do not make up",
-    ),
+    "parts that are missing": (of_three(), "do not make up"),
+    "a part that is missing": (of_three([1.0], [2.0]), "do not make up"),
+    "parts of two dtypes": (of_three([1.0], np.zeros(2, "float32")), "do not make up"),
+    "parts that are matrices": (of_three(np.zeros((1, 3))), "do not make up"),
     "a key that is no Unicode": (b"\x82\xa1a\x01\xa1\xff\x01", "not valid Unicode"),
 }
 

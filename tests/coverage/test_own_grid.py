@@ -70,6 +70,24 @@ def test_there_and_back(name, saved, tmp_path):
     assert all(torch.equal(tensor, after[key]) for key, tensor in before.items())
 
 
+BARE = {
+    "deepseek_vit_412m_enc": {"num_heads": 3, "image_size": (48, 32)},
+    "qwen3_vit_88m_enc": {"num_heads": 3, "image_size": (48, 32)},
+    "gemma4_vit_167m_enc": {"patch_size": (8, 8), "image_size": (72, 48)},
+}
+
+
+@pytest.mark.parametrize("name", BARE)
+@torch.inference_mode()
+def test_the_tensors_alone(name, saved, tmp_path):
+    """What neither they nor a named architecture say is in the table."""
+    theirs, folder = saved(name)
+    file = (folder / "model.safetensors").replace(tmp_path / "alone.safetensors")
+    ours = vitconvert.load_model(file, overrides=BARE[name])
+    x = torch.rand(2, 3, *ours.config.image_size)
+    assert relative(theirs(x), ours(x)) <= 2e-5
+
+
 @torch.inference_mode()
 def test_another_size_of_images_fits_the_same_tensors(saved):
     theirs, folder = saved("naflexvit_base_patch16_radio_v3")

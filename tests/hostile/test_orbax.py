@@ -10,6 +10,8 @@ import pytest
 from tests.hostile.harness import call_limited
 from tests.hostile.test_containers import CORRUPT, UNSAFE, check, read_all
 from vitconvert.containers.orbax.arrays import most_inflated
+from vitconvert.containers.orbax.tree import read_tree
+from vitconvert.errors import UnsafeFile
 
 HEADER: dict[str, Any] = {
     "chunks": [2, 3],
@@ -286,3 +288,12 @@ def test_how_much_a_frame_may_inflate_to() -> None:
     assert most_inflated(repeated(3)[:-1]) is None
     assert most_inflated(repeated(3) + b"x") is None
     assert most_inflated(b"") is None
+
+
+@pytest.mark.parametrize("letter", ["/", "\\", "\0", ":", "|", '"'])
+def test_a_key_that_would_be_more_than_a_name(tmp_path: Path, letter: str) -> None:
+    """Parts of a path, drives of Windows, and what tensorstore reads as another store."""
+    made = Directory(tmp_path / "x")
+    keys(f"a{letter}b")(made)
+    with pytest.raises(UnsafeFile, match="leads to another place"):
+        read_tree(made.write())

@@ -15,6 +15,8 @@ from safetensors.numpy import load_file
 import vitconvert
 from tests.hostile.harness import call_limited, run_limited
 from vitconvert.containers import open_container, weights_in
+from vitconvert.containers.orbax import _unwrapped
+from vitconvert.containers.orbax.tree import Leaf, Tree
 from vitconvert.errors import MissingPackage, SourceError
 
 FILES = Path(__file__).parent / "files"
@@ -104,6 +106,18 @@ def test_a_step_of_a_manager(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="name a folder that holds some: default"):
         weights_in(tmp_path / "5")
     assert weights_in(tmp_path / "5" / "default").name == "_METADATA"
+
+
+def test_which_of_several_branches_holds_the_weights() -> None:
+    keys = [("params", "params", "a"), ("ema", "a"), ("ema", "b", "c"), ("step",)]
+    leaves = {key: Leaf(place=".".join(key), kind="jax.Array") for key in keys}
+    tree = Tree(in_one_store=True, has_zeros=True, third=False, leaves=leaves)
+    wrapper, found, beside = _unwrapped(tree, ())
+    assert (wrapper, found) == (("params", "params"), {"a": leaves[keys[0]]})
+    assert beside == {"ema": "2 values", "step": "1 value"}
+    wrapper, found, beside = _unwrapped(tree, ("ema",))
+    assert (wrapper, found.keys()) == (("ema",), {"a", "b/c"})
+    assert beside == {"params": "1 value", "step": "1 value"}
 
 
 def test_error_without_tensorstore(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -166,6 +166,8 @@ def test_timms_sam_of_larger_images_is_resampled_as_timm_does(tmp_path):
     [
         ({"window_size": 4}, "window_size = 4 (user), but no block sees 4x4 patches at once"),
         ({"global_blocks": (1, 2)}, "blocks see at once as many patches as 0: 3x3, 1: 5x5"),
+        ({"global_blocks": (1,)}, "global_blocks = (1,) (user), but blocks see at once as many"),
+        ({"global_blocks": (10,)}, "global_blocks = (10,) (user), but blocks see at once as many"),
         ({"image_size": (48, 48)}, "image_size = 48x48 (user), but the relative positions are of"),
     ],
 )
@@ -200,6 +202,16 @@ def test_error_vitdet_with_residual_blocks_or_a_made_up_grid(tmp_path):
     torch.save({detectron2(name): t for name, t in state.items()}, tmp_path / "other.pth")
     with pytest.raises(ConflictingFact, match="1: 7x4"):
         vitconvert.load_checkpoint(tmp_path / "other.pth")
+
+
+def test_error_windows_that_are_no_squares(encoder, tmp_path):
+    tensors = encoder.state_dict()
+    for name, tensor in tensors.items():
+        if name.endswith("rel_pos_w") and len(tensor) == 5:
+            tensors[name] = torch.ones(7, tensor.shape[1])
+    torch.save(tensors, tmp_path / "sam.pth")
+    with pytest.raises(ConflictingFact, match=r"window_size = 0 .* as 0: 3x4, 1: 5x5"):
+        vitconvert.load_checkpoint(tmp_path / "sam.pth")
 
 
 @pytest.mark.parametrize(

@@ -88,10 +88,10 @@ class Browser:
             button = {"button": "left", "clickCount": 1}
             self._call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **button)
 
-    def press(self, key: str, *, shift: bool = False) -> None:
+    def press(self, key: str, *, shift: bool = False, control: bool = False) -> None:
         """Press a key, by its name in JavaScript, and let go."""
         for kind in ("rawKeyDown", "keyUp"):
-            modifiers = 8 if shift else 0
+            modifiers = 8 * shift + 2 * control
             self._call("Input.dispatchKeyEvent", type=kind, key=key, modifiers=modifiers)
 
     def look(self) -> Image.Image:

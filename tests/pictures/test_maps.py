@@ -93,6 +93,7 @@ def test_a_query_is_a_row(small, noise):
     assert maps.prefix == ("class", "distillation", "register:0", "register:1")
     assert maps.grid == (4, 3)
     last = maps.attention[2]
+    assert torch.equal(maps.map(-3), maps.map(0)) and not torch.equal(maps.map(0), maps.map(1))
     rows = {"class": 0, "distillation": 1, "register:1": 3, "register 1": 3}
     rows |= {"patch:2,1": 4 + 7, "patch: 2, 1": 4 + 7, (2, 1): 4 + 7, None: 0}
     for query, row in rows.items():
@@ -180,6 +181,7 @@ def test_only_some_blocks_are_kept_and_all_are_rolled_out(small, noise):
     ("asked", "words"),
     [
         ({"layer": 3}, "The model has no block 3"),
+        ({"layer": -4}, "The model has no block -4"),
         ({"layer": "all"}, "The model has no block 'all'"),
         ({"head": 3}, "There is no head 3"),
         ({"query": "register:0"}, "The model has no token 'register:0'"),
@@ -227,3 +229,5 @@ def test_error_too_much_to_keep(small, noise, monkeypatch):
     with pytest.raises(UsageError, match="The attention of 3 blocks has 6,084 bytes"):
         attention_maps(model, noise, squashed(model.config))
     assert maps_of(model, noise, layers=2)
+    with pytest.raises(UsageError, match="The attention of 2 blocks has 8,112 bytes"):
+        maps_of(small(branches=2), noise, layers=2)

@@ -160,6 +160,12 @@ def test_keys_and_sliders_choose_blocks_heads_and_queries(small, noise, shown):
     browser.run("document.getElementById('token').value = 'register:1'")
     browser.run("document.getElementById('token').dispatchEvent(new Event('input'))")
     assert alike(watched.colours(maps.grid), maps.map(head=2, query="register:1"))
+    for key in ("ArrowLeft", "m", "r"):  # the browser's own
+        browser.press(key, control=True)
+    assert alike(watched.colours(maps.grid), maps.map(head=2, query="register:1"))
+    browser.run("document.getElementById('opacity').value = 40")
+    browser.run("document.getElementById('opacity').dispatchEvent(new Event('input'))")
+    assert browser.run("document.querySelector('.seen canvas').style.opacity") == "0.4"
     browser.press(" ")
     plain = watched.colours(maps.grid)
     picture = view.maps.photograph.picture()

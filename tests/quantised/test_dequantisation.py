@@ -1,5 +1,8 @@
 """Dequantised weights are the library's own, bit for bit."""
 
+import math
+import re
+
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -9,6 +12,7 @@ from tests.packages import bitsandbytes
 from tests.quantised.writers import FOUR_BIT, TORCHAO, by_torchao, four_bit, rows, save_flat
 from vitconvert.checkpoint.quantised import dequantised
 from vitconvert.containers import Container, open_container
+from vitconvert.conversion.quantised_names import quantised_names
 from vitconvert.errors import CorruptFile, TensorMismatch, UsageError, VitConvertError
 
 pytestmark = [
@@ -138,6 +142,34 @@ def test_what_does_not_add_up_is_refused(damage, tmp_path):
     with pytest.raises(VitConvertError, match=message) as error:
         computed(open_container(tmp_path / "a.safetensors"))
     assert isinstance(error.value, TensorMismatch | CorruptFile)
+
+
+def test_names_that_others_have_too_say_nothing_alone():
+    names = ["fc.weight", "fc.weight.scale", "fc.weight.quant_map", "fc.weight.zero_point"]
+    assert quantised_names([*names, "fc._weight_scale", "fc._weight_act_x"]) == {}
+    assert quantised_names([*names, "fc.weight.qdata"]).keys() == {"fc.weight"}
+
+
+@pytest.mark.parametrize(
+    ("part", "changed", "message"),
+    [
+        ("absmax", torch.zeros(29, dtype=torch.uint8), "is not 30 numbers of uint8"),
+        ("nested_absmax", torch.zeros(2), "is not 1 numbers of float32"),
+        ("nested_quant_map", torch.zeros(16), "is not 256 numbers of float32"),
+        ("offset", math.inf, "does not say how its scales are quantised"),
+    ],
+)
+def test_scales_that_do_not_add_up_are_refused(part, changed, message, tmp_path):
+    tensors, _ = four_bit(torch.randn(30, 64), "fc.weight", "nf4, nested")
+    if part == "offset":
+        said = bytes(tensors[STATE].tolist()).decode()
+        said = re.sub(r'"nested_offset": [^,}]+', '"nested_offset": 1e999', said)
+        tensors[STATE] = torch.tensor(list(said.encode()), dtype=torch.uint8)
+    else:
+        tensors[f"fc.weight.{part}"] = changed
+    save_file(tensors, tmp_path / "a.safetensors")
+    with pytest.raises(VitConvertError, match=message):
+        computed(open_container(tmp_path / "a.safetensors"))
 
 
 def test_other_layouts_and_dtypes_are_refused(tmp_path):

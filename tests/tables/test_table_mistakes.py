@@ -224,6 +224,12 @@ MISTAKES = [
         None,
     ),
     (
+        '[config_json.writes]\nratio = { makes = "depth" }',
+        'config_json.writes."ratio"',
+        "a ratio makes one of mlp_dim, pool_mlp_dim, representation_size, num_classes, not 'depth'",
+        None,
+    ),
+    (
         "[config_json]\nwithin = 3",
         *("config_json.within", "expected a text or a list of texts", None),
     ),

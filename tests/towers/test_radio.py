@@ -10,6 +10,7 @@ import vitconvert
 from tests.packages import timm, transformers
 from tests.small_models import randomise
 from vitconvert.errors import ConflictingFact, NotRepresentable
+from vitconvert.tables.dialects import builtin_tables
 
 SIZES = {"hidden_size": 48, "num_hidden_layers": 11, "num_attention_heads": 3, "mlp_ratio": 1.5}
 SIZES |= {"patch_size": 8, "image_size": 40, "max_img_size": 72, "num_cls_tokens": 3}
@@ -77,6 +78,9 @@ def test_the_numbers_that_the_model_normalises_with_are_preprocessing(radio, tmp
     (beside / "preprocessor_config.json").write_text(json.dumps(processor))
     stated = vitconvert.load_checkpoint(beside).preprocessing
     assert stated.normalize and stated.std == tuple(SCALE["norm_std"])
+    usual = builtin_tables()["hf_radio"].preprocessing
+    assert usual["mean"] == transformers.image_utils.OPENAI_CLIP_MEAN
+    assert usual["std"] == transformers.image_utils.OPENAI_CLIP_STD
     broken = tensors_of(folder)
     broken["radio_model.input_conditioner.norm_std"][1] = 0
     with pytest.raises(ConflictingFact, match="divides by zero"):

@@ -100,14 +100,14 @@ def write_hdf5(
 
 def _tree(names: Mapping[str, object]) -> _Group:
     root = _Group()
-    for name in sorted(names):
+    for name in sorted(names):  # a name before those that begin with it
         *folders, last = name.split("/")
         fits = all(part and part != "." and "\0" not in part for part in (*folders, last))
         group = root
         for folder in folders:
             fits = fits and folder not in group.arrays
             group = group.groups.setdefault(folder, _Group())
-        if not fits or last in group.groups or len(name) > LONGEST_NAME:
+        if not fits or len(name) > LONGEST_NAME:
             raise UsageError(
                 "A tensor has a name that HDF5 cannot hold.", evidence={"name": ascii(name)[:80]}
             )

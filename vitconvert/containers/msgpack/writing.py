@@ -30,7 +30,7 @@ def write_tree(path: Path, tensors: Mapping[str, Content], *, read_soon: bool = 
 
 def _tree(contents: Mapping[str, Content]) -> _Tree:
     tree: _Tree = {}
-    for name in sorted(contents):
+    for name in sorted(contents):  # a name before those that begin with it
         *branches, leaf = name.split("/")
         place = tree
         for branch in branches:
@@ -38,8 +38,6 @@ def _tree(contents: Mapping[str, Content]) -> _Tree:
             if isinstance(inner, Content):
                 raise _taken(name)
             place = inner
-        if leaf in place:
-            raise _taken(name)
         place[leaf] = contents[name]
     return tree
 
