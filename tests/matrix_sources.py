@@ -291,7 +291,7 @@ SOURCES: Mapping[str, Source] = {
         stated={"num_heads": 2, "image_size": (16, 24)},
     ),
     "vit_keras Keras 2": Source(
-        title="ViT",
+        title="ViT of Keras 2",
         write=partial(unpacked, archive="keras_hub/vit_keras_2.zip", member="weights.h5"),
         stated={"num_heads": 2},
     ),
