@@ -237,8 +237,8 @@ def _files(
     index = ["model.safetensors.index.json"] if len(weights) > 1 else []
     dtypes = {info.dtype for info in infos.values()}
     companions = program_of(target.table).companions(target, source.preprocessing, dtypes)
-    tokenizer = [path.name for path in tokenizer_files(source, target)]
-    return (*weights, *index, *companions.files, *tokenizer, "README.md", "vitconvert.json")
+    small = {**companions.files, **tokenizer_files(source, target)}
+    return (*weights, *index, *small, "README.md", "vitconvert.json")
 
 
 def _after(checkpoint: Checkpoint, changes: Changes) -> tuple[Checkpoint, dict[str, str]]:

@@ -1,6 +1,5 @@
 """Converts a checkpoint to a directory that other programs load, with the same function."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from vitconvert.checkpoint.unchanged import unchanged
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.accounts import Ledger
 from vitconvert.conversion.target import Target
+from vitconvert.documents import write_json
 from vitconvert.export.card import write_card
 from vitconvert.export.changes import Changes, changed, gauged, with_effect_of_merge
 from vitconvert.export.provenance import provenance, source_hashes, weights_metadata
@@ -24,7 +24,7 @@ from vitconvert.export.text_tower import (
 )
 from vitconvert.export.weights import contents_for, parse_size, with_frames, write_weights
 from vitconvert.export.whole_directory import check_source, whole_directory
-from vitconvert.export.written import RECORD
+from vitconvert.export.written import RECORD, files_of
 from vitconvert.programs import DescribedModel, program_of
 from vitconvert.sources import Located
 from vitconvert.tables.table import Table
@@ -142,7 +142,7 @@ def convert_checkpoint(
             "departures": departures,
         }
         write_card(directory, source, target, infos, **results)
-        files = [*(file.name for file in directory.iterdir()), RECORD]
+        files = [*files_of(directory), RECORD]
         results |= {"sha256_out": sha256, "files": files, "command": command}
         write_json(directory / RECORD, provenance(source, target, **results))
     return Conversion(
@@ -206,11 +206,6 @@ def _write_companions(
         whole = whole_configuration(source, target, companion) if is_config else companion
         write_json(directory / name, whole)
     copy_tokenizer(source, target, directory)
-
-
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a JSON object, indented for people."""
-    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _opened(directory: Path, target: Target, source: Checkpoint) -> "tuple[Opened, ...]":
