@@ -290,6 +290,11 @@ SOURCES: Mapping[str, Source] = {
         write=partial(unpacked, archive="keras_hub/vit_keras.zip", member="plain.weights.h5"),
         stated={"num_heads": 2, "image_size": (16, 24)},
     ),
+    "vit_keras Keras 2": Source(
+        title="ViT of Keras 2",
+        write=partial(unpacked, archive="keras_hub/vit_keras_2.zip", member="weights.h5"),
+        stated={"num_heads": 2},
+    ),
     "hf Gemma 4": Source(
         title="Gemma4VisionModel",
         write=partial(

@@ -1,10 +1,11 @@
-"""JSON that others wrote, read within bounds: of its size, its depth and its numbers."""
+"""JSON: what others wrote, read within bounds of its size, its depth and its numbers; and ours."""
 
 import errno
 import json
 import os
 import re
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,11 @@ def parse_object(text: bytes | bytearray) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"expected an object at the top, found {_KINDS[type(value)]}")
     return value
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write a JSON object, indented for people."""
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def check_values(value: object) -> None:

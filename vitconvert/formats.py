@@ -162,6 +162,12 @@ FORMATS: tuple[Format, ...] = (
         holds=_holds_keras,
     ),
     Format(
+        name="keras_2",
+        module="vitconvert.containers.hdf5.keras_2",
+        suffixes=(),  # it is read as hdf5, which it is
+        output="model.h5",
+    ),
+    Format(
         name="msgpack",
         module="vitconvert.containers.msgpack",
         suffixes=(".msgpack",),
@@ -255,7 +261,8 @@ def standard_names() -> list[str]:
 
 
 def in_words() -> str:
-    """The formats, and the suffixes that their names do not tell, for messages."""
-    own = ((form.name, [s for s in form.suffixes if s != f".{form.name}"]) for form in FORMATS)
+    """The formats that are read, and the suffixes that their names do not tell, for messages."""
+    read = [form for form in FORMATS if form.suffixes or form.standard]
+    own = ((form.name, [s for s in form.suffixes if s != f".{form.name}"]) for form in read)
     *some, last = (f"{name} ({', '.join(found)})" if found else name for name, found in own)
     return f"{', '.join(some)} and {last}"

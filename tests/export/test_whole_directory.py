@@ -48,7 +48,8 @@ if not exchange:
     module._exchange = lambda one, other: False
 with module.whole_directory(path, overwrite=True) as directory:
     moment()
-    for name in ("a", "b"):
+    (directory / "deep").mkdir()
+    for name in ("a", "b", "deep/c"):
         (directory / name).write_text("new")
         moment()
     (directory / "vitconvert.json").write_text(sys.argv[4])
@@ -57,7 +58,8 @@ print(moments)
 """
 
 
-RECORD = json.dumps({"files": ["a", "b", "vitconvert.json"]})
+FILES = ("a", "b", "deep/c")
+RECORD = json.dumps({"files": [*FILES, "vitconvert.json"]})
 
 
 def run_writer(path, last, exchange):
@@ -67,16 +69,18 @@ def run_writer(path, last, exchange):
 
 def write(path, text="new", **options):
     with whole_directory(path, **{"overwrite": True} | options) as directory:
-        for name in ("a", "b"):
+        (directory / "deep").mkdir()
+        for name in FILES:
             (directory / name).write_text(text)
         (directory / "vitconvert.json").write_text(RECORD)
 
 
 def content(path):
-    return {f.name: f.read_text() for f in path.iterdir() if f.name != "vitconvert.json"}
+    files = (f for f in path.rglob("*") if f.is_file() and f.name != "vitconvert.json")
+    return {f.relative_to(path).as_posix(): f.read_text() for f in files}
 
 
-OLD, NEW = {"a": "old", "b": "old"}, {"a": "new", "b": "new"}
+OLD, NEW = dict.fromkeys(FILES, "old"), dict.fromkeys(FILES, "new")
 
 
 @pytest.mark.slow
@@ -251,6 +255,15 @@ def add_link(path):
     path.joinpath("mine").symlink_to("a")
 
 
+def add_deeper(path):
+    path.joinpath("deep/mine").write_text("precious")
+
+
+def a_link_by_the_name_of_a_directory(path):
+    path.joinpath("deep").rename(path.parent / "kept")
+    path.joinpath("deep").symlink_to(path.parent / "kept")
+
+
 def hide_behind_a_listed_name(path):
     path.joinpath("a").unlink()
     path.joinpath("a").symlink_to("b")
@@ -267,6 +280,8 @@ def a_directory_by_a_listed_name(path):
         (add_file, "mine"),
         (add_directory, "mine"),
         (add_link, "mine"),
+        (add_deeper, "deep/mine"),
+        (a_link_by_the_name_of_a_directory, "deep"),
         (hide_behind_a_listed_name, "a"),
         (a_directory_by_a_listed_name, "a"),
     ],
@@ -296,7 +311,7 @@ def test_what_somebody_put_into_an_output_stays_there(
     )
     assert path.joinpath("b").read_text() == "old"
     assert path.joinpath(name).exists()
-    assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
+    assert {entry.name for entry in tmp_path.iterdir()} - {"kept"} == {"out"}
 
 
 def test_remains_into_which_somebody_put_a_file_stay(tmp_path):

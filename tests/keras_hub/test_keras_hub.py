@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import io
 import json
 import shutil
 from collections.abc import Callable
@@ -12,11 +13,11 @@ import numpy as np
 import pytest
 import torch
 
-from tests.packages import keras, keras_hub
+from tests.packages import keras, keras_hub, transformers
 from tests.small_models import relative
 from vitconvert import convert, load_checkpoint, load_model
 from vitconvert.config import ViTConfig
-from vitconvert.errors import MissingFact, NotRepresentable
+from vitconvert.errors import MissingFact, NotRepresentable, SourceError
 from vitconvert.export.targets import choose_target
 from vitconvert.programs import DescribedModel
 
@@ -268,16 +269,106 @@ def test_error_half_of_a_pair(saved: Callable[[str], Saved], tmp_path: Path) -> 
     assert error.value.hint.startswith("--allow norm-eps makes it fit; it changes the text tower")
 
 
-def test_tokenizers_stay_where_they_are(saved: Callable[[str], Saved], tmp_path: Path) -> None:
-    """Those of transformers and of KerasHub are others, and their files have one name."""
-    for source, to, out in (
-        (saved("siglip").folder, "hf", "a"),
-        (tmp_path / "a", "keras_hub", "b"),
-    ):
-        (source / "tokenizer.json").write_text("{}")
-        done = convert(source, to=to, output=tmp_path / out, verify=False)
-        assert done.ledger.carried and not (tmp_path / out / "tokenizer.json").exists()
+TEXTS = {"clip": ["a photo of Snow!", "été 12 <|endoftext|> x  y"], "siglip": ["a photo of snow"]}
+
+
+def words_of_clip(folder: Path) -> tuple[str, str]:
+    """A vocabulary of CLIP's kind: all bytes, all that end a word, and a few that are merged."""
+    from tokenizers import pre_tokenizers
+
+    merges = ["s n", "o w</w>", "sn ow</w>", "a n", "an d</w>"]
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    words = [*letters, *(f"{letter}</w>" for letter in letters)]
+    words += [merge.replace(" ", "") for merge in merges] + ["<|startoftext|>", "<|endoftext|>"]
+    vocabulary, merged = folder / "vocab.json", folder / "merges.txt"
+    vocabulary.write_text(json.dumps({word: place for place, word in enumerate(words)}))
+    merged.write_text("\n".join(["#version: 0.2", *merges, ""]))
+    return str(vocabulary), str(merged)
+
+
+def pieces_of_siglip() -> bytes:
+    import sentencepiece
+
+    made = io.BytesIO()
+    kinds = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1, "unk_piece": "<unk>"}
+    texts = iter(["a photo of snow and ice", "quick brown foxes jump", "a photograph"])
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=texts, model_writer=made, vocab_size=30, minloglevel=2, **kinds
+    )
+    return made.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("clip", {"pad_with_end_token": True}),
+        ("clip", {"pad_with_end_token": False}),
+        ("siglip", {}),
+    ],
+)
+def test_a_tokenizer_goes_along_and_gives_the_same_ids(
+    name: str,
+    said: dict[str, bool],
+    saved: Callable[[str], Saved],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Transformers fills texts of CLIP up with their end, and back it is the same files again."""
+    models = keras_hub.models
+    # That of KerasHub sets these where TensorFlow is, and needs them where it is not.
+    monkeypatch.setattr(
+        models.CLIPTokenizer,
+        "_set_vocabulary_and_merges_tf",
+        lambda self, words, merges: vars(self).update(vocabulary=words, merges=merges),
+    )
+    source, hf, back = (tmp_path / folder for folder in ("source", "hf", "back"))
+    shutil.copytree(saved(name).folder, source)
+    if name == "clip":
+        theirs = models.CLIPTokenizer(*words_of_clip(tmp_path), **said)
+    else:
+        theirs = models.SigLIPTokenizer(pieces_of_siglip())
+    theirs.save_to_preset(str(source))
+    told = {"allow": ["norm-eps"] if name == "clip" else [], "verify": False}
+    convert(source, to="hf", output=hf, **told)
+    found = transformers.AutoTokenizer.from_pretrained(hf)
+    assert found.model_max_length == load_checkpoint(source).text.config.context_length
+    ids = found(TEXTS[name], padding="max_length", max_length=32)["input_ids"]
+    start = [theirs.start_token_id] if name == "clip" else []
+    for text, row in zip(TEXTS[name], ids, strict=True):
+        wanted = [*start, *map(int, theirs(text)), theirs.end_token_id]
+        assert row == wanted + [theirs.end_token_id] * (32 - len(wanted))
+    for _ in range(2):  # over its own output, too
+        done = convert(hf, to="keras_hub", output=back, overwrite=True, **told)
+    assert not any("left behind" in note for note in done.ledger.notes)
+    again = type(theirs).from_preset(str(back))
+    assert again.pad_token_id == theirs.end_token_id
+    for text in TEXTS[name]:
+        assert np.array_equal(again(text), theirs(text))
+    convert(source, to="keras_hub", output=tmp_path / "again", verify=False)
+    assert type(theirs).from_preset(str(tmp_path / "again")).pad_token_id == theirs.pad_token_id
+    for file in sorted((source / "assets").rglob("*.*")):
+        for other in (back, tmp_path / "again"):
+            assert (other / file.relative_to(source)).read_bytes() == file.read_bytes()
+
+
+def test_a_tokenizer_that_keras_hub_does_not_read_stays(
+    saved: Callable[[str], Saved], tmp_path: Path
+) -> None:
+    """`tokenizer.json` is another file there, and a link chooses no file of the machine."""
+    source, hf = tmp_path / "source", tmp_path / "hf"
+    shutil.copytree(saved("siglip").folder, source)
+    (source / "tokenizer.json").write_text("{}")
+    convert(source, to="hf", output=hf, verify=False)
+    assert not (hf / "tokenizer.json").exists()
+    (hf / "tokenizer.json").write_text("{}")
+    done = convert(hf, to="keras_hub", output=tmp_path / "x", verify=False)
+    assert not (tmp_path / "x/tokenizer.json").exists()
     assert "its tokenizer is left behind, because KerasHub SigLIP" in done.ledger.notes[-1]
+    (tmp_path / "elsewhere/tokenizer").mkdir(parents=True)
+    (tmp_path / "elsewhere/tokenizer/vocabulary.spm").write_text("secret")
+    (source / "assets").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(SourceError, match="a link that leads out of its folder"):
+        convert(source, to="hf", output=tmp_path / "y", verify=False)
 
 
 def test_error_functions_without_a_place(saved: Callable[[str], Saved], tmp_path: Path) -> None:

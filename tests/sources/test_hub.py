@@ -67,11 +67,24 @@ def test_a_tokenizer_comes_with_a_model_of_texts(start_hub: StartHub) -> None:
     texts = {**REPO, **files, "config.json": b'{"text_config": {}}'}
     openclip = {**REPO, **files, "open_clip_config.json": b'{"model_cfg": {"text_cfg": {}}}'}
     del openclip["config.json"]
-    server = start_hub({"org/clip": texts, "org/open": openclip, "org/vit": {**REPO, **files}})
+    assets = {"tokenizer.json": b"{}", "assets/tokenizer/vocabulary.spm": b"words"}
+    assets |= {"model.weights.h5": b"\x89HDF\r\n\x1a\n"}
+    keras = {**assets, "config.json": b'{"config": {"text_encoder": {}}}'}
+    server = start_hub(
+        {
+            "org/clip": texts,
+            "org/open": openclip,
+            "org/vit": {**REPO, **files},
+            "org/keras": keras,
+        }
+    )
     for repo in ("org/clip", "org/open"):
         found = locate(f"hf:{repo}", quiet=True)
-        assert [path.name for path in found.tokenizer] == ["tokenizer.json", "merges.txt"]
-    assert locate("hf:org/vit", quiet=True).tokenizer == ()
+        assert list(found.tokenizer) == ["tokenizer.json", "merges.txt"]
+    assert locate("hf:org/vit", quiet=True).tokenizer == {}
+    found = locate("hf:org/keras", quiet=True)
+    assert found.tokenizer["spiece.model"].read_bytes() == b"words"
+    assert found.tokenizer["tokenizer_config.json"].name == "tokenizer.json"
     assert not {"chat.jinja", "vocab.json"} & fetched(server)
 
 

@@ -85,7 +85,7 @@ def plan_reading(binding: Binding, config: Config) -> Plan:
 
 
 def plan_writing(table: Table, config: Config) -> Plan:
-    """From our names to a dialect.
+    """From our names to a dialect, in the order of its rows.
 
     Raises:
         NotRepresentable: The dialect has no row for a tensor that the model has.
@@ -155,10 +155,11 @@ def check_rows(table: Table, config: Config) -> None:
 def _links_for(table: Table, config: Config) -> Iterator[Link]:
     first = table.first_texts(config)
     prefix = config.num_prefix_tokens if isinstance(config, ViTConfig) else 0
-    for name, several in instances(config).items():
+    found = instances(config)
+    for name, row in table.row_of.items():
+        several = found.get(name, ())
         if not several:
             continue
-        row = table.row_of[name]
         alternative = row.alternatives[0]
         parts = [(n, i.key) for n, i in enumerate(alternative.items) if isinstance(i, Part)]
         for one in several:

@@ -30,10 +30,10 @@ from tqdm import tqdm
 from vitconvert.checkpoint import read_checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.containers import write_safetensors
+from vitconvert.documents import write_json
 from vitconvert.errors import MissingPackage, VitConvertError
 from vitconvert.export.convert import convert_checkpoint
 from vitconvert.export.fitting import WriteOptions
-from vitconvert.export.provenance import write_json
 from vitconvert.export.whole_directory import check_output
 from vitconvert.model import ViT
 from vitconvert.model.initialisation import initialise

@@ -222,8 +222,8 @@ def _files(
     weights = list(weights_files(target.table, infos, max_bytes))
     index = ["model.safetensors.index.json"] if len(weights) > 1 else []
     companions = companions_for(target, source, infos)
-    tokenizer = [path.name for path in tokenizer_files(source, target)]
-    return (*weights, *index, *companions.files, *tokenizer, "README.md", "vitconvert.json")
+    small = {**companions.files, **tokenizer_files(source, target)}
+    return (*weights, *index, *small, "README.md", "vitconvert.json")
 
 
 def _after_changes(

@@ -10,6 +10,7 @@ from vitconvert.checkpoint.unchanged import unchanged
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.accounts import Ledger
 from vitconvert.conversion.target import Target
+from vitconvert.documents import write_json
 from vitconvert.export.card import write_card
 from vitconvert.export.changes import changed, gauged, with_effect_of_merge
 from vitconvert.export.fitting import WriteOptions, companions_for, fit
@@ -17,7 +18,6 @@ from vitconvert.export.provenance import (
     Proof,
     source_hashes,
     weights_metadata,
-    write_json,
     write_record,
 )
 from vitconvert.export.targets import OWN, choose_target

@@ -1,6 +1,5 @@
 """`vitconvert.json`: where a directory came from, what was done, and how it was proved."""
 
-import json
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -11,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.containers import hash_file
 from vitconvert.conversion.target import Target
+from vitconvert.documents import write_json
 from vitconvert.errors import printable
-from vitconvert.export.written import RECORD
+from vitconvert.export.written import RECORD, files_of
 from vitconvert.sources import Located
 from vitconvert.sources.references import published
 from vitconvert.version import VERSION
@@ -76,14 +76,9 @@ def write_record(
         "parity": {**parity.to_dict(), "source": published(parity.source)} if parity else None,
         "opened_by": [consumer.to_dict() for consumer in proof.opened],
         "sha256": dict(sha256_out),
-        "files": sorted([*(file.name for file in directory.iterdir()), RECORD]),
+        "files": sorted([*files_of(directory), RECORD]),
     }
     write_json(directory / RECORD, record)
-
-
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a JSON object, indented for people."""
-    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def source_record(source: Checkpoint, sha256: Mapping[str, str]) -> dict[str, Any]:

@@ -13,10 +13,11 @@ from vitconvert.containers import Content, TensorInfo, content_of
 from vitconvert.conversion.plan import compose
 from vitconvert.conversion.target import Target
 from vitconvert.conversion.text_tower import TextTarget, merged
-from vitconvert.documents import read_bytes
+from vitconvert.documents import read_bytes, write_json
 from vitconvert.errors import CorruptFile, SourceError
 from vitconvert.export.stream import stream
 from vitconvert.programs import program_of
+from vitconvert.programs.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
     import torch
@@ -121,33 +122,45 @@ def _kept(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def tokenizer_files(source: Checkpoint, target: Target) -> tuple[Path, ...]:
-    """Those beside the source that go along, where the target's program reads them."""
-    goes = source.text and program_of(target.table).tokenizers
-    return source.located.tokenizer if goes else ()
+def tokenizer_files(source: Checkpoint, target: Target) -> Tokenizer:
+    """What goes along of the tokenizer beside the source, by its names in the output.
+
+    Raises:
+        SourceError: One cannot be read, or is a link to somewhere else: what is copied may be
+            published, and a link in somebody's folder chooses no file of this machine.
+        CorruptFile: What says how to use it is no JSON.
+    """
+    files, folder = source.located.tokenizer, source.located.folder
+    if not (source.text and target.text and files and folder):
+        return {}
+    for path in files.values():
+        _check_place(path, folder)
+    return program_of(target.table).tokenizer(files, target)
 
 
 def copy_tokenizer(source: Checkpoint, target: Target, directory: Path) -> None:
     """Copy them as they are.
 
     Raises:
-        SourceError: One cannot be read, or is a link to somewhere else: what is copied may be
-            published, and a link in somebody's folder chooses no file of this machine.
-        CorruptFile: One is larger than any tokenizer.
+        SourceError, CorruptFile: As `tokenizer_files`, or one is larger than any tokenizer.
     """
-    for path in tokenizer_files(source, target):
-        _check_place(path)
+    for name, content in tokenizer_files(source, target).items():
+        place = directory / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, Mapping):
+            write_json(place, content)
+            continue
         try:
-            (directory / path.name).write_bytes(read_bytes(path, _MOST_BYTES))
+            place.write_bytes(read_bytes(content, _MOST_BYTES))
         except ValueError as error:
-            raise CorruptFile(f"{path.name} is no tokenizer: {error}.") from None
+            raise CorruptFile(f"{content.name} is no tokenizer: {error}.") from None
 
 
-def _check_place(path: Path) -> None:
+def _check_place(path: Path, folder: Path) -> None:
     """A file of its folder, or of the Hub's cache, whose folders are links into their blobs."""
-    folder = path.parent.resolve()
-    place = path.resolve().parent
-    if place not in (folder, folder.parent.parent / "blobs"):
+    real, place = folder.resolve(), path.resolve().parent
+    blobs = [above.parent / "blobs" for above in real.parents if above.name == "snapshots"]
+    if place not in (real / path.parent.relative_to(folder), *blobs):
         raise SourceError(
             f"{path.name} is a link that leads out of its folder.",
             evidence={"file": path, "leads to": path.resolve()},

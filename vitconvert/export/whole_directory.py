@@ -219,13 +219,12 @@ def _remove(directory: Path) -> None:
         return
     with suppress(OSError):
         if not somebodys(directory):
-            for file in sorted(directory.iterdir(), key=_is_record):  # last, as it lists the others
-                file.unlink()
+            record = directory / RECORD  # the last, as it lists the others
+            for place in sorted(directory.rglob("*"), reverse=True):  # before its folder
+                if place != record:
+                    place.rmdir() if place.is_dir() else place.unlink()
+            record.unlink()
             directory.rmdir()
-
-
-def _is_record(file: Path) -> bool:
-    return file.name == RECORD
 
 
 def _exchange(one: Path, other: Path) -> bool:
@@ -274,7 +273,10 @@ def _locked(directory: Path) -> Iterator[None]:
 
 def _sync(directory: Path) -> None:
     """Make the files of a directory survive a power cut."""
-    for file in directory.iterdir():
-        with file.open("rb") as opened:
+    for place in directory.rglob("*"):
+        if place.is_dir():
+            sync_names(place)
+            continue
+        with place.open("rb") as opened:
             os.fsync(opened.fileno())
     sync_names(directory)

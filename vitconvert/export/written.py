@@ -1,6 +1,7 @@
 """Which files of a directory vitconvert wrote, by the record that it leaves in each output."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,26 @@ def somebodys(directory: Path) -> list[str]:
 
     Names decide: a file that is listed in the record counts as written, also if it was edited
     since, because hashing gigabytes of weights again would take as long as converting them. A
-    directory or a link of a listed name does not.
+    directory or a link of a listed name does not, but a directory of listed files does.
     """
     # The record is read first: another process that removes this output removes it last.
-    written = written_in(directory)
+    return sorted(_others(directory, written_in(directory)))
+
+
+def _others(directory: Path, written: frozenset[str], within: str = "") -> Iterator[str]:
     with os.scandir(directory) as entries:
-        return sorted(
-            entry.name
-            for entry in entries
-            if entry.name not in written or not entry.is_file(follow_symlinks=False)
-        )
+        for entry in entries:
+            name, folder = within + entry.name, f"{within}{entry.name}/"
+            if entry.is_dir(follow_symlinks=False) and any(w.startswith(folder) for w in written):
+                yield from _others(directory / entry.name, written, folder)
+            elif name not in written or not entry.is_file(follow_symlinks=False):
+                yield name
+
+
+def files_of(directory: Path) -> list[str]:
+    """The paths in a directory of all its files, with slashes."""
+    found = (path for path in directory.rglob("*") if path.is_file())
+    return sorted(path.relative_to(directory).as_posix() for path in found)
 
 
 def written_in(directory: Path) -> frozenset[str]:

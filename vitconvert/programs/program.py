@@ -15,6 +15,7 @@ from vitconvert.errors import NotRepresentable, TableError, VitConvertError
 from vitconvert.labels import Labels
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.programs.example import Example, reading_example
+from vitconvert.programs.tokenizers import Tokenizer, for_transformers
 from vitconvert.tables.table import Table
 
 if TYPE_CHECKING:
@@ -78,8 +79,6 @@ class Program:
     one_file: ClassVar[bool] = False
     # Packages that open weights with the names of its dialects; none: the project's own code.
     packages: ClassVar[tuple[str, ...]] = ()
-    # Whether it reads the files of transformers' tokenizers.
-    tokenizers: ClassVar[bool] = True
 
     def fit(self, table: Table, model: DescribedModel) -> Target:
         """How a dialect of the program holds a model, with the program's configuration file.
@@ -106,6 +105,15 @@ class Program:
             unknown = "nothing says how photographs become the model's input"
             return CompanionFiles(files={name: config}, departures=(unknown,))
         return self.with_preprocessing(name, config, preprocessing)
+
+    def tokenizer(self, files: Mapping[str, Path], target: Target) -> Tokenizer:
+        """The files of a tokenizer in an output, of those beside the source; {}: it reads others.
+
+        Args:
+            files: By transformers' names for them.
+            target: What is written, with a text tower.
+        """
+        return for_transformers(files, target)
 
     def with_preprocessing(
         self, name: str, config: dict[str, Any], preprocessing: Preprocessing

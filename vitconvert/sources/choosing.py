@@ -15,7 +15,7 @@ from vitconvert.formats import (
     of_directory,
     suffixes,
 )
-from vitconvert.sources.located import COMPANIONS, TOKENIZERS
+from vitconvert.sources.located import COMPANIONS, KERAS_TOKENIZERS, TOKENIZERS
 
 
 def choose_weights(repo: str, names: Collection[str], folder: str = "") -> str:
@@ -114,10 +114,12 @@ def require(repo: str, name: str, names: Collection[str]) -> str:
 
 def tokenizer(weights: str, names: Collection[str], config: Mapping[str, Any]) -> list[str]:
     """The files of a tokenizer beside the weights, of a model whose configuration has texts."""
-    inner = config.get("model_cfg")
-    texts = "text_config" in config or (isinstance(inner, Mapping) and "text_cfg" in inner)
+    sections = [config, *(config[key] for key in ("model_cfg", "config") if key in config)]
+    words = {word for section in sections if isinstance(section, Mapping) for word in section}
     folder = PurePosixPath(weights).parent
-    paths = (str(folder / name) for name in TOKENIZERS) if texts else ()
+    texts = words & {"text_config", "text_cfg", "text_encoder"}
+    known = (*TOKENIZERS, *KERAS_TOKENIZERS.values()) if texts else ()
+    paths = (str(folder / name) for name in known)
     return [path for path in paths if path in names]
 
 

@@ -19,6 +19,12 @@ TOKENIZERS = (
     *("vocab.json", "merges.txt", "vocab.txt", "spiece.model", "tokenizer.model"),
     "sentencepiece.bpe.model",
 )
+# What KerasHub calls those of them that it has, too; they are the same bytes.
+KERAS_TOKENIZERS = {
+    "vocab.json": "assets/tokenizer/vocabulary.json",
+    "merges.txt": "assets/tokenizer/merges.txt",
+    "spiece.model": "assets/tokenizer/vocabulary.spm",
+}
 TASK = "task.json"  # of KerasHub: the config.json of a backbone, and its head
 COMPANIONS = (*CONFIGS, TASK, *PREPROCESSORS, OWN, ADAPTER)
 
@@ -88,14 +94,27 @@ class Located:
     random: bool = False
 
     @property
-    def tokenizer(self) -> tuple[Path, ...]:
-        """The files of a tokenizer beside the weights; KerasHub's of these names are others."""
+    def folder(self) -> Path | None:
+        """Where the weights are, and what is beside them."""
         place = self.config or self.weights
-        folder = place if place is None or place.is_dir() else place.parent
-        if folder is None or any((folder / name).is_file() for name in JOINED):
-            return ()
-        paths = (folder / name for name in TOKENIZERS)
-        return tuple(path for path in paths if path.is_file())
+        return place if place is None or place.is_dir() else place.parent
+
+    @property
+    def tokenizer(self) -> Mapping[str, Path]:
+        """The files of a tokenizer beside the weights, by transformers' names for them.
+
+        `tokenizer_config.json` of KerasHub is its own `tokenizer.json`.
+        """
+        if (folder := self.folder) is None:
+            return {}
+        of_keras = any((folder / name).is_file() for name in JOINED)
+        names = KERAS_TOKENIZERS if of_keras else {name: name for name in TOKENIZERS}
+        found = {name: folder / theirs for name, theirs in names.items()}
+        found = {name: path for name, path in found.items() if path.is_file()}
+        stated = folder / "tokenizer.json"
+        if found and of_keras and stated.is_file():
+            found["tokenizer_config.json"] = stated
+        return found
 
     @property
     def companions(self) -> tuple[Path, ...]:

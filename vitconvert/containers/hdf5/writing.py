@@ -9,7 +9,7 @@ Source: https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -68,24 +68,36 @@ class _Group:
 
     groups: dict[str, _Group] = field(default_factory=dict)
     arrays: dict[str, str] = field(default_factory=dict)  # name here -> name of the tensor
+    attributes: list[tuple[int, bytes]] = field(default_factory=list)
+
+
+Attributes = Mapping[str, Mapping[str, str | Sequence[str]]]
+"""Path of a group, of which "" is the outermost -> what it says by name: a text, or several."""
 
 
 def write_hdf5(
-    path: Path, tensors: Mapping[str, torch.Tensor | Content], *, read_soon: bool = True
+    path: Path,
+    tensors: Mapping[str, torch.Tensor | Content],
+    *,
+    attributes: Attributes | None = None,
+    read_soon: bool = True,
 ) -> str:
     """Write tensors as an HDF5 file, sorted by name; a slash in a name makes a group.
 
     Args:
         path, tensors, read_soon: As for `write_safetensors`.
+        attributes: What groups of these tensors say besides.
 
     Returns:
         The sha256 of the file.
 
     Raises:
-        UsageError: A name or a dtype that is not written, or no place for the file.
+        UsageError: A name, a dtype or an attribute that is not written, or no place for the file.
     """
     contents = checked_contents(tensors, list(_DTYPES), "HDF5")
     root = _tree(contents)
+    for group, said in (attributes or {}).items():
+        _group_at(root, group).attributes += [_attribute(*item) for item in said.items()]
     infos = {name: contents[name].info for name in sorted(contents)}
     places = dict(_places(root, infos))
     header = _file_header(root, infos, places)
@@ -112,6 +124,12 @@ def _tree(names: Mapping[str, object]) -> _Group:
                 "A tensor has a name that HDF5 cannot hold.", evidence={"name": ascii(name)[:80]}
             )
         group.arrays[last] = name
+    return root
+
+
+def _group_at(root: _Group, path: str) -> _Group:
+    for name in path.split("/") if path else ():
+        root = root.groups[name]
     return root
 
 
@@ -144,7 +162,7 @@ def _add(
     for name, tensor in group.arrays.items():
         links.append(_link(name, _put(headers, _array(infos[tensor], places[tensor]))))
     none = struct.pack("<BBQQ", 0, 0, UNDEFINED, UNDEFINED)  # neither a heap nor an index
-    return _put(headers, [(LINK_INFO, none), (_GROUP_INFO, bytes(2)), *links])
+    return _put(headers, [(LINK_INFO, none), (_GROUP_INFO, bytes(2)), *links, *group.attributes])
 
 
 def _put(headers: bytearray, messages: list[tuple[int, bytes]]) -> int:
@@ -171,12 +189,17 @@ def _array(info: TensorInfo, place: int) -> list[tuple[int, bytes]]:
     return [*messages, _KERAS_BFLOAT16] if info.dtype == "bfloat16" else messages
 
 
-def _text_attribute(name: str, value: str) -> tuple[int, bytes]:
-    text, key = value.encode(), name.encode() + b"\0"
-    kind = struct.pack("<4BI", 0x13, 0x10, 0, 0, len(text))  # UTF-8, of this length
-    scalar = bytes([2, 0, 0, 0])
-    lengths = struct.pack("<BBHHHB", 3, 0, len(key), len(kind), len(scalar), 1)
-    return _ATTRIBUTE, lengths + key + kind + scalar + text
+def _attribute(name: str, value: str | Sequence[str]) -> tuple[int, bytes]:
+    texts = [text.encode() for text in ([value] if isinstance(value, str) else value)]
+    size, key = max(map(len, texts)), name.encode() + b"\0"
+    kind = struct.pack("<4BI", 0x13, 0x11, 0, 0, size)  # UTF-8 of this length, zeros after it
+    scalar = isinstance(value, str)
+    shape = bytes([2, 0, 0, 0]) if scalar else struct.pack("<4BQ", 2, 1, 0, 1, len(texts))
+    lengths = struct.pack("<BBHHHB", 3, 0, len(key), len(kind), len(shape), 1)
+    message = lengths + key + kind + shape + b"".join(text.ljust(size, b"\0") for text in texts)
+    if len(message) >= 2**16:  # what an object's header can hold of one
+        raise UsageError(f"HDF5 cannot hold {len(texts):,} texts as the attribute {name!r}.")
+    return _ATTRIBUTE, message
 
 
-_KERAS_BFLOAT16 = _text_attribute("dtype", "bfloat16")  # which Keras looks for
+_KERAS_BFLOAT16 = _attribute("dtype", "bfloat16")  # which Keras looks for

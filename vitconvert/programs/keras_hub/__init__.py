@@ -15,9 +15,12 @@ from vitconvert.programs.keras_hub.preset import (
     image_converter,
     preset_config,
     preset_files,
+    tokenizer_config,
     with_preprocessor,
 )
 from vitconvert.programs.program import CompanionFiles, DescribedModel, Opener, Program
+from vitconvert.programs.tokenizers import CLIP, CONFIG, SIGLIP, Tokenizer, fills_with_end
+from vitconvert.sources.located import KERAS_TOKENIZERS
 from vitconvert.tables.table import Table
 
 if TYPE_CHECKING:
@@ -32,7 +35,6 @@ class KerasHub(Program):
     """KerasHub, in the layout of `save_to_preset`."""
 
     one_file = True
-    tokenizers = False
     packages = ("keras_hub",)
 
     def fit(self, table: Table, model: DescribedModel) -> Target:
@@ -59,6 +61,17 @@ class KerasHub(Program):
             if task := files.get("task.json"):
                 files["task.json"] = with_preprocessor(task, converter)
         return CompanionFiles(files=files, departures=departures)
+
+    def tokenizer(self, files: Mapping[str, Path], target: Target) -> Tokenizer:
+        """The assets of a preset: `tokenizer.json` of other programs is none of KerasHub's."""
+        backbone = preset_files(target.their_config)["config.json"]
+        kinds = {"CLIPBackbone": CLIP, "SigLIPBackbone": SIGLIP}
+        names = kinds.get(backbone["class_name"], ())
+        if not names or not all(name in files for name in names):
+            return {}
+        said = {"pad_with_end_token": fills_with_end(files.get(CONFIG))} if names is CLIP else {}
+        assets = {KERAS_TOKENIZERS[name]: files[name] for name in names}
+        return {**assets, "tokenizer.json": tokenizer_config(backbone, said or {"proto": None})}
 
     def openers(self, config: ViTConfig) -> Mapping[str, Opener]:
         """The classes that the preset names."""

@@ -44,6 +44,11 @@ def image_converter(backbone: Mapping[str, Any], arguments: Mapping[str, Any]) -
     return _beside(backbone, "image_converter", "ImageConverter", arguments)
 
 
+def tokenizer_config(backbone: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The `tokenizer.json` beside the `config.json` of a backbone; its assets are elsewhere."""
+    return _beside(backbone, "tokenizer", "Tokenizer", arguments)
+
+
 def with_preprocessor(task: Mapping[str, Any], converter: Mapping[str, Any]) -> dict[str, Any]:
     """A `task.json` whose class prepares photographs itself."""
     arguments = {"image_converter": converter, "config_file": "preprocessor.json"}
