@@ -189,27 +189,6 @@ def _record(archive: zipfile.ZipFile, name: str) -> bytearray:
     return bytearray(archive.fp.read(entry.file_size))
 
 
-class _Arrays(pickle._Unpickler):  # type: ignore[name-defined]
-    """NumPy's arrays by Python's own unpickler, in Python for the reason above."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module.partition(".")[0], name) in _OF_ARRAYS:
-            return super().find_class(module, name)
-        raise pickle.UnpicklingError(f"{module}.{name}")
-
-
-_OF_ARRAYS = {("numpy", name) for name in ("_reconstruct", "ndarray", "dtype", "_frombuffer")}
-
-
-def read_pickle(path: Path, ours: tuple[tuple[str, ...], Tensors]) -> tuple[object, Tensors]:
-    with path.open("rb") as file:
-        level = _Arrays(file, encoding="latin1").load()
-    for key in ours[0]:
-        level = level[key]
-    arrays = {str(k): np.ascontiguousarray(v).reshape(v.shape) for k, v in level.items()}
-    return ours[0], {k: (str(v.dtype), v.shape, v.tobytes()) for k, v in arrays.items()}
-
-
 _STORAGES = {
     "FloatStorage": "float32",
     "DoubleStorage": "float64",
@@ -374,9 +353,8 @@ def kinds() -> dict[str, Kind]:
             ours=read_ours,
             theirs=read_torch,
         ),
-        "pickle": Kind(
-            bases=_pickles(), mutated=mutated_pickle, ours=read_ours, theirs=read_pickle
-        ),
+        # Nor is NumPy, which ends the process for some of these.
+        "pickle": Kind(bases=_pickles(), mutated=mutated_pickle, ours=read_ours),
         "rescued": Kind(bases=_modules(), mutated=of_torch, ours=rescue_ours),
         "rescued-legacy": Kind(
             bases=_modules(_use_new_zipfile_serialization=False),

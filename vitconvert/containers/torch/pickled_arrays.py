@@ -11,9 +11,11 @@ and descriptor.c, numpy 1.16 to 2.4); pickletools for the opcodes.
 from __future__ import annotations
 
 import sys
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
+from math import prod
 from operator import mul
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
@@ -31,7 +33,7 @@ from vitconvert.containers.torch.pickle_reader import (
     StrangePickle,
 )
 from vitconvert.containers.torch.reading import container_of
-from vitconvert.containers.torch.unwrapping import STAND_INS
+from vitconvert.containers.torch.unwrapping import STAND_INS, StandIn
 from vitconvert.containers.zip_archive import Member
 from vitconvert.errors import CorruptFile, UnsafeFile
 
@@ -95,9 +97,9 @@ class _Reader(NewerPickleReader):
 
     def described(self, called: Global, arguments: tuple[Any, ...]) -> object:
         match called.name, arguments:
-            case name, (str(code), *_) if name == _DTYPE:
+            case name, (str(code), bool() | 0 | 1, bool() | 0 | 1) if name == _DTYPE:
                 return _DType(str(code))
-            case name, _ if name in _EMPTY_ARRAYS:
+            case name, (Global("numpy.ndarray"), (0,), _) if name in _EMPTY_ARRAYS:
                 return self.array(_Run(offset=0, length=0), _DType("f4"), (0,), fortran=False)
             case name, (_Run() as run, _DType() as dtype, shape, "C" | "F" as order) if (
                 name in _WHOLE_ARRAYS
@@ -115,13 +117,15 @@ class _Reader(NewerPickleReader):
     def set_attributes(self, made: object, attributes: object) -> None:
         """Of arrays, which are made empty, what they hold; of dtypes, the order of bytes."""
         match made, attributes:
-            case StoredTensor(), (1, shape, _DType() as dtype, fortran, data):
-                array = self.array(_run(data), dtype, shape, fortran=bool(fortran))
+            case StoredTensor(), (1, shape, _DType() as dtype, bool() | 0 | 1 as fast, data):
+                array = self.array(_run(data), dtype, shape, fortran=bool(fast))
                 vars(made).update(vars(array))  # others may have been given it already
-            case _DType(), (3, str(order), *_):
+            case _DType(), (3 | 4, str(order), None, None, None, int(), int(), int()):
                 made.order = str(order)
-            case StoredTensor() | _DType(), _:
-                raise StrangePickle("an array that numpy never writes")
+            case (OrderedDict(), dict()) | (StandIn(), _):
+                pass  # what stands beside the arrays
+            case _:
+                raise StrangePickle("an array or a dtype that is no plain one")
 
     def array(self, run: _Run, dtype: _DType, shape: object, *, fortran: bool) -> StoredTensor:
         """An array whose numbers lie in the file, the last axis fastest, or the first."""
@@ -132,6 +136,8 @@ class _Reader(NewerPickleReader):
         key, name = str(run.offset), str(dtype)
         self.members[key] = Member(name=key, size=run.length, crc=0, stored=True, offset=run.offset)
         storage = Storage(dtype=name, key=key, length=run.length // ITEM_SIZE.get(name, 1))
+        if name in ITEM_SIZE and storage.length != prod(shape):
+            raise StrangePickle(f"an array of {prod(shape)} numbers with the bytes of others")
         stride = steps if fortran else steps[::-1]
         return StoredTensor(storage=storage, offset=0, shape=shape, stride=stride)
 
