@@ -114,6 +114,11 @@ def _begins_msgpack(start: bytes) -> bool:
     return is_map and (b"\xa0" <= key <= b"\xbf" or key in (b"\xd9", b"\xda"))
 
 
+def _begins_pickle(start: bytes) -> bool:
+    """A pickle in one of the protocols 2 to 5, of whatever other programs wrote it."""
+    return len(start) > 1 and start[0] == 0x80 and 2 <= start[1] <= 5
+
+
 FORMATS: tuple[Format, ...] = (
     Format(
         name="safetensors",
@@ -202,6 +207,12 @@ FORMATS: tuple[Format, ...] = (
         nested=True,
         fills=lambda names: "_METADATA" in names,
         parts=lambda name: not name.startswith(".git"),
+    ),
+    Format(
+        name="pickle",
+        module="vitconvert.containers.torch.pickled_arrays",
+        suffixes=(".pkl",),
+        begins=_begins_pickle,
     ),
 )
 """In the order in which they are preferred where the same weights exist in several."""

@@ -1,6 +1,7 @@
 """Every prefix of a file, and every byte of it changed: an answer or an error, never a crash."""
 
 import argparse
+import pickle
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,9 @@ def _sample(directory: Path, kind: str) -> bytes:
             write_tree(path, {name: content_of(name, tensors[name]) for name in tensors})
         case ["gguf"]:
             write_gguf(path, {name: content_of(name, tensors[name]) for name in tensors}, {"a": 1})
+        case ["pickle"]:
+            arrays = {"a": tensors["a"].numpy(), "b.c": tensors["b.c"].float().numpy()}
+            path.write_bytes(pickle.dumps({"model": arrays, "epoch": 3}))
         case ["torch", "legacy"]:
             torch.save(checkpoint, path, _use_new_zipfile_serialization=False)
         case ["torch", *_]:
@@ -42,7 +46,7 @@ def _sample(directory: Path, kind: str) -> bytes:
 
 
 KINDS = ["safetensors", "npz", "npz deflated", "torch", "torch legacy", "torch deflated"]
-KINDS += ["msgpack", "gguf"]
+KINDS += ["msgpack", "gguf", "pickle"]
 
 
 def _read_all(path: Path, data: bytes) -> None:

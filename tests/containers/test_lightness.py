@@ -1,5 +1,6 @@
 """Headers are read without torch, so that listing and planning start at once."""
 
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -32,7 +33,7 @@ def _imported(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "kind", ["safetensors", "npz", "compressed npz", "hdf5", "torch", "legacy"]
+    "kind", ["safetensors", "npz", "compressed npz", "hdf5", "torch", "legacy", "pickle"]
 )
 def test_a_manifest_needs_no_torch_and_no_numpy(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "x"
@@ -42,6 +43,8 @@ def test_a_manifest_needs_no_torch_and_no_numpy(tmp_path: Path, kind: str) -> No
         write_npz(path, {"a": torch.randn(3)})
     elif kind == "hdf5":
         write_hdf5(path, {"a": torch.randn(3)})
+    elif kind == "pickle":
+        path.write_bytes(pickle.dumps({"a": np.ones(3)}))
     elif kind in ("torch", "legacy"):
         value = {"model": torch.nn.Linear(3, 2).state_dict(), "epoch": 3}
         torch.save(value, path, _use_new_zipfile_serialization=kind == "torch")

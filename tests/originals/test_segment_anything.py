@@ -1,7 +1,9 @@
 """SAM's image encoder and ViTDet, as Meta, transformers and timm have them."""
 
+import pickle
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -132,6 +134,19 @@ def test_detectron2s_detector_and_transformers_port(vitdet, tmp_path):
     assert relative(vitconvert.load_model(tmp_path / "model_final.pth")(x), wanted) <= ROUNDING
     there = vitconvert.convert(tmp_path / "model_final.pth", to="hf", output=tmp_path / "hf")
     assert there.opened[0].relative <= ROUNDING
+    written = load_file(tmp_path / "hf" / "model.safetensors")
+    assert all(torch.equal(written[name], t) for name, t in vitdet.state_dict().items())
+
+
+@torch.no_grad()
+def test_the_pickle_of_a_model_zoo(vitdet, tmp_path):
+    own = {f"backbone.net.{detectron2(n)}": t.numpy() for n, t in vitdet.state_dict().items()}
+    others = {"backbone.simfp_2.0.weight": np.ones(3, "f4"), "pixel_mean": np.ones((3, 1, 1))}
+    zoo = {"model": own | others, "__author__": "Detectron2", "matching_heuristics": True}
+    (tmp_path / "model_final_61ccd1.pkl").write_bytes(pickle.dumps(zoo))
+    checkpoint = vitconvert.load_checkpoint(tmp_path / "model_final_61ccd1.pkl")
+    assert (checkpoint.dialect, checkpoint.ledger.ignored.keys()) == ("vitdet", others.keys())
+    vitconvert.convert(tmp_path / "model_final_61ccd1.pkl", to="hf", output=tmp_path / "hf")
     written = load_file(tmp_path / "hf" / "model.safetensors")
     assert all(torch.equal(written[name], t) for name, t in vitdet.state_dict().items())
 

@@ -17,7 +17,7 @@ from vitconvert.containers.container import Container
 from vitconvert.containers.format_modules import RescuedFormat, module_of
 from vitconvert.containers.process_files import PARTS, open_processes
 from vitconvert.containers.shards import open_shards
-from vitconvert.errors import CorruptFile, SourceError, UnsafeFile, nearest
+from vitconvert.errors import CorruptFile, SourceError, nearest
 
 if TYPE_CHECKING:
     from vitconvert.containers.zip_archive import Member
@@ -166,15 +166,7 @@ def _missing(path: Path) -> SourceError:
     )
 
 
-def _foreign(path: Path, start: bytes) -> CorruptFile | UnsafeFile:
-    if start[:1] == b"\x80" and start[1:2] in b"\2\3\4\5" and len(start) > 1:
-        return UnsafeFile(
-            "This is a Python pickle that torch.save did not write.",
-            evidence={"file": path},
-            meaning="Reading a pickle can run any code, so it was not opened.",
-            hint="where you trust the file, load it with the program that wrote it and save the "
-            "arrays with numpy.savez or safetensors.",
-        )
+def _foreign(path: Path, start: bytes) -> CorruptFile:
     what, hint = _look(start)
     return CorruptFile(
         f"This is {what}." if what else "The file has no known format.",

@@ -1,12 +1,13 @@
 """Checkpoints of torch: read in every form that torch.save has written, written in its newest.
 
-pickle_reader    the opcodes of torch's pickles, read without calling anything
+pickle_reader    the opcodes of pickles, read without calling anything
 stored_tensors   where the tensors that a pickle describes lie in a file
 unwrapping       the named tensors among all that a checkpoint holds
 reading          what the pickle of a checkpoint may name, and what it describes
 checkpoint       checkpoints in zip archives, as they are since torch 1.6
 rescue           whole objects that were saved, of which the tensors are read as data
 legacy           checkpoints as they were before
+pickled_arrays   plain pickles of NumPy's arrays, a format of their own
 torchscript      programs with weights, a format of their own
 writing          what torch.save would write, written without torch
 """

@@ -15,7 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from vitconvert.containers.grids import fill
-from vitconvert.containers.torch.pickle_reader import Global, PickleReader, StrangePickle
+from vitconvert.containers.torch.pickle_reader import (
+    Global,
+    NewerPickleReader,
+    StrangePickle,
+)
 from vitconvert.containers.torch.reading import is_dtype
 from vitconvert.containers.torch.unwrapping import STAND_INS
 from vitconvert.errors import CorruptFile, UnsafeFile
@@ -99,9 +103,7 @@ class _Made:
         return self.state.get(attribute) if isinstance(self.state, dict) else None
 
 
-class _Reader(PickleReader):
-    """Reads the newer protocols too, in which Python's own pickler writes."""
-
+class _Reader(NewerPickleReader):
     most_opcodes = _MOST_OPCODES
 
     def __init__(self, path: Path) -> None:
@@ -135,24 +137,6 @@ class _Reader(PickleReader):
     def set_attributes(self, made: object, attributes: object) -> None:
         if isinstance(made, _Made):
             made.state = attributes
-
-    def _step(self, opcode: str, argument: Any) -> None:
-        match opcode:
-            case "PROTO" if 2 <= argument <= 5:
-                pass
-            case "FRAME":
-                pass
-            case "SHORT_BINUNICODE" | "BINUNICODE8":
-                self.stack.append(argument)
-            case "MEMOIZE":
-                self.memo[len(self.memo)] = self.stack[-1]
-            case "STACK_GLOBAL":
-                module, name = self._last(2)
-                if not isinstance(module, str) or not isinstance(name, str):
-                    raise StrangePickle("a name that is no text")
-                self.stack.append(self.known(f"{module}.{name}"))
-            case _:
-                super()._step(opcode, argument)
 
 
 def read_metadata(path: Path) -> Metadata:

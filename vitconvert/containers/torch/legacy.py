@@ -9,15 +9,15 @@ Source: `_legacy_save` and `_legacy_load` of torch/serialization.py, torch 1.0 t
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any, BinaryIO, cast
+from typing import IO, Any, cast
 
 from vitconvert.containers.container import ITEM_SIZE, Container
 from vitconvert.containers.mapped_file import MappedFile
 from vitconvert.containers.torch.pickle_reader import (
+    BoundedFile,
     Global,
     Storage,
     StrangePickle,
@@ -30,7 +30,6 @@ from vitconvert.errors import CorruptFile
 _MAGIC = 0x1950A86A20F9469CFC6C
 _VERSION = 1001
 _MOST_PICKLES = 2**26  # bytes of all pickles; tensors take 300 each
-_LONGEST_NAME = 1000
 _SIZES = {**ITEM_SIZE, "complex128": 16, "qint32": 4}  # of others, one byte
 
 
@@ -55,24 +54,6 @@ def _storage(reader: CheckpointReader, identity: object) -> Storage:
     raise StrangePickle("something outside the pickle that is no storage")
 
 
-class _Pickles:
-    """The beginning of a file, of which no pickle reads more than there is, or may be."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._rest = min(os.fstat(file.fileno()).st_size, _MOST_PICKLES)
-
-    def read(self, size: int) -> bytes:
-        return self._counted(self._file.read(min(size, self._rest)))
-
-    def readline(self) -> bytes:
-        return self._counted(self._file.readline(min(_LONGEST_NAME, self._rest)))
-
-    def _counted(self, data: bytes) -> bytes:
-        self._rest -= len(data)
-        return data
-
-
 def open_legacy(path: Path, *, prefer: tuple[str, ...] = (), rescue: bool = False) -> Container:
     """Read a checkpoint that torch.save wrote before 1.6; its storages stay on disk.
 
@@ -84,7 +65,7 @@ def open_legacy(path: Path, *, prefer: tuple[str, ...] = (), rescue: bool = Fals
     """
     begin = 0
     with path.open("rb") as file:
-        pickles = cast(IO[bytes], _Pickles(file))
+        pickles = cast(IO[bytes], BoundedFile(file, _MOST_PICKLES))
         reader: CheckpointReader = _LegacyRescue() if rescue else _LegacyReader()
         try:
             _check_preamble(pickles)
@@ -95,7 +76,7 @@ def open_legacy(path: Path, *, prefer: tuple[str, ...] = (), rescue: bool = Fals
             if rescue:
                 raise not_rescued(path, error) from error
             file.seek(begin)
-            raise refusal(path, cast(IO[bytes], _Pickles(file)), error) from error
+            raise refusal(path, cast(IO[bytes], BoundedFile(file, _MOST_PICKLES)), error) from error
         place = file.tell()
     mapped = MappedFile(path)
     members = _members(path, mapped, reader.storages, keys, place)

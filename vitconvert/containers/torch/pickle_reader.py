@@ -1,8 +1,9 @@
-"""The pickles of torch, read without calling anything.
+"""Pickles, read without calling anything.
 
-Python's own unpickler calls what a pickle names. This one knows the few opcodes that torch writes
-and builds descriptions: a tensor says where its numbers lie. Which names a pickle may use, and
-what they describe, is for each kind of file to say.
+Python's own unpickler calls what a pickle names. These readers know the few opcodes that torch
+writes, and those that Python's pickler writes for others, and build descriptions: a tensor says
+where its numbers lie. Which names a pickle may use, and what they describe, is for each kind of
+file to say.
 
 Time and memory are bounded by the length of the pickle. Nothing is copied that a pickle can name
 again and again, and what a dictionary hashes and compares is short.
@@ -16,7 +17,8 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import IO, Any
+from os import fstat
+from typing import IO, Any, BinaryIO
 
 STORAGES: Mapping[str, str] = {
     "torch.DoubleStorage": "float64",
@@ -50,6 +52,7 @@ _CONSTANTS: Mapping[str, object] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": F
 # A large checkpoint with the state of its optimizer takes 50,000 opcodes and keys of 100 letters.
 _MOST_OPCODES = 500_000
 _LONGEST_KEY = 10_000
+_LONGEST_NAME = 1000
 _LARGEST_KEY = 2**63  # a million larger numbers may share one hash, and a lookup then takes hours
 
 
@@ -264,6 +267,49 @@ class PickleReader:
         if not isinstance(target, dict) or not all(map(_is_key, keys)):
             raise StrangePickle(_STRANGE)
         target.update(zip(keys, items[1::2], strict=True))
+
+
+class NewerPickleReader(PickleReader):
+    """Reads the protocols 3 to 5 too, in which Python's own pickler writes."""
+
+    def _step(self, opcode: str, argument: Any) -> None:
+        match opcode:
+            case "PROTO" if 2 <= argument <= 5:
+                pass
+            case "FRAME":
+                pass
+            case "SHORT_BINUNICODE" | "BINUNICODE8":
+                self.stack.append(argument)
+            case "MEMOIZE":
+                self.memo[len(self.memo)] = self.stack[-1]
+            case "STACK_GLOBAL":
+                module, name = self._last(2)
+                if not isinstance(module, str) or not isinstance(name, str):
+                    raise StrangePickle("a name that is no text")
+                self.stack.append(self.known(f"{module}.{name}"))
+            case _:
+                super()._step(opcode, argument)
+
+
+class BoundedFile:
+    """The beginning of a file, of which no pickle reads more than there is, or may be."""
+
+    def __init__(self, file: BinaryIO, most: int) -> None:
+        self.tell = file.tell
+        self._file = file
+        self._rest = min(fstat(file.fileno()).st_size, most)
+
+    def read(self, size: int) -> bytes:
+        """The next bytes, of which there may be fewer."""
+        return self._counted(self._file.read(min(size, self._rest)))
+
+    def readline(self) -> bytes:
+        """The rest of a line, which is a name."""
+        return self._counted(self._file.readline(min(_LONGEST_NAME, self._rest)))
+
+    def _counted(self, data: bytes) -> bytes:
+        self._rest -= len(data)
+        return data
 
 
 def _is_key(value: object) -> bool:

@@ -183,6 +183,8 @@ def container_of(
     value: object,
     members: Mapping[str, Member],
     prefer: tuple[str, ...],
+    *,
+    form: str = "torch",
 ) -> Container:
     """A container of what a pickle describes.
 
@@ -191,6 +193,7 @@ def container_of(
         value: The description.
         members: Where storages lie, by their keys.
         prefer: Wrapper keys to try before the usual ones.
+        form: The name of the file's format.
 
     Raises:
         CorruptFile: It holds no named tensors, or they do not lie in their storages.
@@ -203,7 +206,7 @@ def container_of(
         path,
         mapped,
         tensors,
-        form="torch",
+        form=form,
         wrapper=found.wrapper,
         extras=found.extras,
         notes=found.notes,
