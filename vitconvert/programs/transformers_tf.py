@@ -1,6 +1,7 @@
 """transformers' TensorFlow classes, which its release 5 has no more."""
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
@@ -14,6 +15,8 @@ from vitconvert.programs.transformers import Transformers
 
 class TransformersTF(Transformers):
     """The files are those of transformers, and its classes have TF before their names."""
+
+    packages: ClassVar[tuple[str, ...]] = ("transformers 4 with tensorflow",)
 
     def openers(self, config: ViTConfig) -> Mapping[str, Opener]:
         """None beside the release that vitconvert uses."""
