@@ -127,8 +127,8 @@ def inspect_located(located: Located, options: ReadOptions) -> Inspection:
         SourceError: There are no weights.
         CorruptFile, UnsafeFile: The header cannot be read, or not safely.
     """
-    container, companions = open_weights(located, options), Companions(located=located)
-    whole = container
+    whole = container = open_weights(located, options)
+    companions = Companions(located=located, within=container.config)
     part: Part | None = None
     facts: Facts = {}
     missing: Mapping[str, str] = {}

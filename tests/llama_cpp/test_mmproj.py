@@ -56,6 +56,9 @@ def test_clips_tower(tmp_path):
     assert checkpoint.config.origins["num_heads"] == "config.json"
     assert checkpoint.ledger.ignored["mm.0.weight"] == "the projector to the language model"
     assert_close(path, rounded(clip()), find=pooled)
+    inspection = vitconvert.inspect(path)
+    assert not inspection.missing and inspection.problem is None
+    assert inspection.facts["num_heads"] == (checkpoint.config.num_heads, "config.json")
 
 
 def test_siglips_tower_and_names_of_old_converters(tmp_path):
