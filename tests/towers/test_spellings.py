@@ -289,6 +289,8 @@ def test_internvit_in_its_own_names(tmp_path, prefix, norm, normed):
     (tmp_path / "config.json").write_text(json.dumps(whole))
     checkpoint = vitconvert.load_checkpoint(tmp_path)
     assert checkpoint.dialect == "hf_internvit"
+    skipped = vitconvert.verify(tmp_path).skipped
+    assert skipped.endswith("no 'intern_vit_6b'; the code of a repository is not run.") or prefix
     tokens = model(IMAGES).last_hidden_state
     check_tokens(checkpoint, tokens)
     assert torch.equal(vitconvert.load_model(checkpoint)(IMAGES), tokens[:, 0])
