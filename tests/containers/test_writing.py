@@ -61,7 +61,7 @@ tensors_of = {
 
 
 @every_writer
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_round_trip(write: Write, data: st.DataObject) -> None:
     specification = data.draw(

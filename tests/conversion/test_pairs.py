@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from hypothesis import HealthCheck, Phase, assume, given, settings
+from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 
 from tests.small_models import tiny_config
@@ -120,12 +120,7 @@ def through(table, plan, canonical, config):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@settings(
-    max_examples=15,
-    deadline=None,
-    phases=[Phase.generate],
-    suppress_health_check=[HealthCheck.too_slow],
-)
+@settings(max_examples=15, phases=[Phase.generate])
 @given(configs(), st.integers(0, 1000), st.booleans())
 def test_there_and_back_through_every_pair(dtype, config, seed, keyless):
     canonical = random_tensors(config, seed, dtype, keyless)

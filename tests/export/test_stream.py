@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.conversion.test_pairs import DINOV3, SCALED, configs, holders, random_tensors, told
@@ -49,12 +49,7 @@ def reading_of(table, container, config):
 
 @pytest.mark.parametrize("chunk", [64, 2**20], ids=["small chunks", "large chunks"])
 @pytest.mark.parametrize("form", ["safetensors", "npz"])
-@settings(
-    max_examples=8,
-    deadline=None,
-    phases=[Phase.generate],
-    suppress_health_check=[HealthCheck.too_slow],
-)
+@settings(max_examples=8, phases=[Phase.generate])
 @given(configs(), st.sampled_from([torch.float32, torch.bfloat16]), st.randoms())
 def test_every_dialect_to_another_as_in_memory(form, chunk, config, dtype, random):
     canonical = random_tensors(config, 3, dtype, keyless=True)

@@ -290,8 +290,6 @@ def test_any_value_anywhere_is_read_or_refused(
 
     @settings(
         max_examples=120,
-        deadline=None,
-        derandomize=True,
         suppress_health_check=list(HealthCheck),
         database=None,
     )
@@ -384,8 +382,6 @@ def test_any_value_anywhere_in_a_table_is_read_or_refused(name: str, tmp_path: P
 
     @settings(
         max_examples=150,
-        deadline=None,
-        derandomize=True,
         suppress_health_check=list(HealthCheck),
         database=None,
     )

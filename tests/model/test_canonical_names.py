@@ -105,7 +105,7 @@ def configs(draw):
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(configs())
 def test_names_and_shapes_are_the_declared_ones(config):
     model = ViT(config, device="meta")
@@ -113,7 +113,7 @@ def test_names_and_shapes_are_the_declared_ones(config):
     assert found == _declared(config)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(configs())
 def test_state_is_parameters_and_what_batch_norms_gather(config):
     model = ViT(config, device="meta")

@@ -56,7 +56,7 @@ def configs(draw):
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(configs())
 def test_expected_tensors_are_those_of_the_model(config):
     state = ViT(config, device="meta").state_dict()
