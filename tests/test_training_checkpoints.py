@@ -111,6 +111,20 @@ def test_weights_that_torch_averaged(tmp_path: Path, suffix: str) -> None:
     assert all(torch.equal(ours[name], t) for name, t in model.state_dict().items())
 
 
+def test_the_average_that_mmengine_keeps_beside_the_weights(tmp_path: Path) -> None:
+    """mmengine/hooks/ema_hook.py: what its note on --prefer names is read."""
+    plain, averaged = _vit(0), _vit(1)
+    beside = {f"module.{name}": tensor for name, tensor in averaged.state_dict().items()}
+    beside["steps"] = torch.tensor(7)
+    saved = {"meta": {}, "state_dict": plain.state_dict(), "ema_state_dict": beside}
+    torch.save(saved, tmp_path / "epoch_1.pth")
+    read = load_checkpoint(tmp_path / "epoch_1.pth", overrides=HEADS)
+    assert _same(read, plain)
+    assert any("beside them lie ema_state_dict (--prefer)" in note for note in read.ledger.notes)
+    read = load_checkpoint(tmp_path / "epoch_1.pth", prefer="ema_state_dict", overrides=HEADS)
+    assert _same(read, averaged) and list(read.ledger.ignored) == ["steps"]
+
+
 def test_what_lightning_saves_of_a_module_with_a_loss(tmp_path: Path) -> None:
     class Training(nn.Module):
         def __init__(self) -> None:

@@ -34,7 +34,7 @@ class Inspection:
         tensors: Name, dtype and shape of each tensor, in the order of the file.
         dialect: Name of the table that explains it, or None.
         written_by: Which programs wrote it, as far as it shows, and what shows it.
-        opened_by: Which programs know its names; none of a larger model's tower.
+        opened_by: Which programs know its names; of a larger model's tower, who knows the whole.
         tower: Where in a larger model the ViT stands, or None.
         prefix: What was removed from the start of every key of the ViT.
         facts: Fields of ViTConfig that are known: value and origin.
@@ -170,6 +170,8 @@ def _writers(container: Container, companions: Companions, part: Part | None) ->
 
 def _readers(part: Part) -> Iterator[str]:
     """Packages, then vitconvert, which opens whatever it recognises."""
-    if not part.tower.prefix:
+    if part.tower.prefix:
+        yield "the code of the larger model"
+    else:
         yield from program_of(part.recognised.table).packages or ("the code of its own project",)
     yield "vitconvert"

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import vitconvert
+from tests.originals.spelling import HEADS, dinov2
 from tests.spelling import google_arrays
 from vitconvert.checkpoint import ReadOptions, read_checkpoint
 from vitconvert.errors import CorruptFile, TensorMismatch, UsageError
@@ -158,3 +159,13 @@ def test_how_to_read_goes_along_as_one_value(google, tmp_path):
 def test_error_a_name_that_is_no_option_of_reading(google, named, message):
     with pytest.raises(TypeError, match=message):
         vitconvert.load_model(google, **named)
+
+
+def test_a_name_of_an_architecture_is_not_passed_over(tmp_path):
+    """Meta's files have none by name: what the user says would play no part."""
+    path = tmp_path / "dinov2.pth"
+    torch.save(dinov2(), path)
+    stated = {"num_heads": HEADS}
+    with pytest.raises(UsageError, match="no architectures that are known by name"):
+        vitconvert.load_checkpoint(path, architecture="dinov2_vits14", overrides=stated)
+    vitconvert.load_checkpoint(path, overrides=stated)

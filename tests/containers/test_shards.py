@@ -122,6 +122,14 @@ def test_an_index_that_names_no_shard_is_refused(tmp_path: Path, shard: object) 
         open_container(_index(tmp_path, {"a": shard}))
 
 
+def test_an_index_of_keras_is_refused_by_name(tmp_path: Path) -> None:
+    """ShardedH5IOStore: groups of arrays, of which one may be in two files."""
+    groups: dict[str, object] = {"/layers/dense/vars": "m_00000.weights.h5"}
+    groups["/layers/dense_1/vars"] = ["m_00000.weights.h5", "m_00001.weights.h5"]
+    with pytest.raises(SourceError, match="of a Keras model's weights in several files"):
+        open_container(_index(tmp_path, groups))
+
+
 def test_an_index_of_indices_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CorruptFile, match="names another index"):
         open_container(_index(tmp_path, {"a": "model.safetensors.index.json"}))

@@ -19,7 +19,7 @@ error: conflicting-fact
   What is stated contradicts the tensors.
   {}
   hint: leave these out, or name the file they belong to. --image-size resamples positions; \
---set only states what the file already is."""
+--set states what the file is, where a name says otherwise."""
 MISSING = """\
 error: missing-fact
   The tensors do not tell everything that decides the function.

@@ -4,13 +4,17 @@
 script, in an environment of its own: every output was bit-equal to that of the file it came from.
 """
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import vitconvert
+from tests.packages import transformers
+from vitconvert.containers import open_container
 from vitconvert.errors import NotRepresentable
 
 FILES = Path(__file__).parent / "files"
@@ -73,3 +77,23 @@ def test_what_flax_has_no_class_for(tmp_path):
     with pytest.raises(NotRepresentable) as error:
         vitconvert.convert(bare.output, to="hf_flax_vit", output=tmp_path / "out")
     assert "FlaxViTModel makes up a pooler where a file has none" in str(error.value)
+
+
+def test_the_text_tower_goes_along(tmp_path):
+    """Into the torch class of release 4's names: with dots, and kernels the other way round."""
+    done = vitconvert.convert(FILES / "clip", to="hf", output=tmp_path / "hf")
+    assert done.opened[-1].relative is None and "no Flax classes" in str(done.opened[-1].to_dict())
+    written = load_file(tmp_path / "hf" / "model.safetensors")
+    with open_container(FILES / "clip" / "flax_model.msgpack") as file:
+        texts = [name for name in file.manifest if name.startswith(("text_", "logit_scale"))]
+        for name in texts:
+            tensor = file.read(name)
+            theirs = re.sub("/(kernel|embedding|scale)$", ".weight", name).replace("/", ".")
+            expected = tensor.T if name.endswith("kernel") else tensor
+            assert torch.equal(written[theirs].reshape(expected.shape), expected)
+    assert len(texts) == 22 and not [name for name in written if "position_ids" in name]
+    found, missing = transformers.CLIPModel.from_pretrained(
+        tmp_path / "hf", output_loading_info=True
+    )
+    assert not missing["missing_keys"] and not missing["unexpected_keys"]
+    assert found.config.text_config.num_hidden_layers == 1

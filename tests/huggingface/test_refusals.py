@@ -79,7 +79,7 @@ def test_a_configuration_that_the_tensors_contradict(name, values, problem, chan
         "  What is stated contradicts the tensors.\n"
         f"  {problem}\n"
         "  hint: leave these out, or name the file they belong to. --image-size resamples "
-        "positions; --set only states what the file already is."
+        "positions; --set states what the file is, where a name says otherwise."
     )
 
 

@@ -5,12 +5,14 @@ Release 5 has none of these classes; release 4 loads what is written here (`make
 
 import io
 import json
+import re
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from tests.small_models import relative
 from vitconvert import convert, load_checkpoint, load_model
@@ -77,3 +79,18 @@ def test_error_what_no_class_computes(name: str, folder: Path, tmp_path: Path) -
 def test_says_what_stood_before_the_names(name: str, folder: Path) -> None:
     (note,) = (n for n in load_checkpoint(folder).ledger.notes if "LAYER" in n)
     assert note.endswith("LAYER/tf_vi_t_for_image_classification/")
+
+
+@pytest.mark.parametrize("name", ["clip"])
+def test_the_text_tower_goes_along(name: str, folder: Path, tmp_path: Path) -> None:
+    convert(folder, to="hf", output=tmp_path / "hf", verify=False)
+    written = load_file(tmp_path / "hf" / "model.safetensors")
+    file = load_checkpoint(folder).weights.container
+    texts = [n for n in file.manifest if n.startswith(("clip/text_", "clip/logit_scale"))]
+    for name in texts:
+        tensor = file.read(name)
+        theirs = name.removeprefix("clip/").removesuffix(":0").replace("layers_._", "layers/")
+        theirs = re.sub("/(kernel|gamma|embeddings)$", "/weight", theirs).replace("/beta", "/bias")
+        expected = tensor.T if name.endswith("kernel:0") else tensor
+        assert torch.equal(written[theirs.replace("/", ".")].reshape(expected.shape), expected)
+    assert len(texts) == 22

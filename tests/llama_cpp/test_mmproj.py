@@ -59,6 +59,9 @@ def test_clips_tower(tmp_path):
     assert inspection.problem is None
     assert inspection.facts["num_heads"] == (4, "config.json")
     assert_close(path, rounded(clip()), find=pooled)
+    inspection = vitconvert.inspect(path)
+    assert not inspection.missing and inspection.problem is None
+    assert inspection.facts["num_heads"] == (checkpoint.config.num_heads, "config.json")
 
 
 def test_siglips_tower_and_names_of_old_converters(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import vitconvert
-from tests.originals.spelling import HEADS, HIDDEN, SIZES, WIDTH, Tensors, prefixed
+from tests.originals.spelling import HEADS, HIDDEN, SIZES, WIDTH, Tensors, filled, pair, prefixed
 from tests.originals.spelling_of_others import (
     LABELS,
     MOBILECLIP_WIDTH,
@@ -143,7 +143,18 @@ OTHERS = {
         options=RATIO | PIXELS | {"img_size": 32, "num_classes": 0, "global_pool": ""},
     ),
 }
+# microsoft/unilm, beit3/modeling_finetune.py: of retrieval, captions and questions.
+BESIDE_BEIT3 = pair("mlm_head", 11, WIDTH) | pair("pooler.norm", WIDTH)
+BESIDE_BEIT3 |= pair("pooler.dense", WIDTH, WIDTH) | {"language_head.weight": (6, WIDTH)}
+BESIDE_BEIT3 |= {"vision_head.weight": (6, WIDTH), "logit_scale": ()}
 READ = OTHERS | {
+    "BEiT-3, fine-tuned to find texts of images": Other(
+        dialect="beit3",
+        file=lambda: {"model": beit3() | filled(BESIDE_BEIT3)},
+        tensors=beit3,
+        timm="beit3_base_patch16_224",
+        options=RATIO | {"num_classes": LABELS},
+    ),
     "EVA-01, relative positions": Other(
         dialect="timm_eva",
         file=lambda: {"model": eva01(relative=True)},

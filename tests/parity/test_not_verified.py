@@ -67,7 +67,7 @@ def test_package_that_is_not_installed(plain, monkeypatch):
 
     monkeypatch.setattr(reference, "import_module", fail)
     report = verify(plain, overrides={"num_heads": 3})
-    assert_not_verified(report, "timm is not installed.")
+    assert_not_verified(report, "timm is not installed (pip install timm).")
 
 
 def test_oblong_images_of_torchvision(randomise, tmp_path):

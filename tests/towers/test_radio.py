@@ -1,5 +1,6 @@
 """RADIO: NVIDIA's files, transformers' RadioModel and timm's naflexvit are one model."""
 
+import argparse
 import json
 
 import pytest
@@ -144,9 +145,49 @@ def test_names_in_memory_and_names_of_nvidia(radio, tmp_path):
         assert relative(wanted, theirs(images)) <= 2e-5
 
 
+@torch.inference_mode()
+def test_what_nvidias_training_saves(radio, tmp_path):
+    """NVlabs/RADIO, hubconf.py: the ViT under base_model, in half precision as published."""
+    _, folder = radio
+    start = "radio_model."
+    state = {
+        name.replace("radio_model.model.", "base_model.").removeprefix(start): tensor.half()
+        for name, tensor in tensors_of(folder).items()
+        if name != "radio_model.summary_idxs"
+    }
+    state |= {
+        "_heads.clip.fc1.weight": torch.ones(2, 48),
+        "_feature_normalizer.mean": torch.ones(9),
+    }
+    arguments = argparse.Namespace(
+        model="vit_base_patch16_224", dtype=torch.float16, cpe_max_size=72
+    )
+    torch.save(
+        {"arch": arguments.model, "state_dict": state, "args": arguments}, tmp_path / "r.tar"
+    )
+    said = {"num_heads": 3, "image_size": (40, 40)}
+    found = vitconvert.load_checkpoint(tmp_path / "r.tar", overrides=said)
+    assert found.table.name == "hf_radio"
+    torch.testing.assert_close(
+        found.preprocessing.mean, tuple(SCALE["norm_mean"]), atol=1e-3, rtol=0
+    )
+    same = save(
+        tmp_path / "same",
+        {n: t.half() if t.is_floating_point() else t for n, t in tensors_of(folder).items()},
+        model_type="radio",
+        **radio_sizes(),
+    )
+    ours = vitconvert.load_model(tmp_path / "r.tar", overrides=said, dtype=torch.float32)
+    theirs = vitconvert.load_model(same, dtype=torch.float32)
+    images = torch.rand(1, 3, 40, 40)
+    assert torch.equal(ours(images), theirs(images))
+
+
 def test_one_token_without_registers_and_without_scales(tmp_path):
     config = transformers.RadioConfig(
-        **SIZES | {"num_cls_tokens": 1, "num_hidden_layers": 2}, num_registers=0, summary_idxs=[0]
+        **SIZES | {"num_cls_tokens": 1, "num_hidden_layers": 2, "mlp_ratio": 4.0},
+        num_registers=0,
+        summary_idxs=[0],
     )
     randomise(transformers.RadioModel(config)).save_pretrained(tmp_path / "one")
     bare = {n: t for n, t in tensors_of(tmp_path / "one").items() if "layer_scale" not in n}
@@ -155,7 +196,7 @@ def test_one_token_without_registers_and_without_scales(tmp_path):
     found = vitconvert.load_checkpoint(folder)
     assert found.config.num_registers == 0 and not found.config.layer_scale
     done = vitconvert.convert(folder, output=tmp_path / "back", to="hf")
-    assert done.parity is not None
+    assert done.parity is not None and done.opened[0].relative is not None  # 4.0, and not 4
     after = tensors_of(tmp_path / "back")
     same = [n for n in bare if torch.equal(bare[n], after[n])]
     assert {*bare} - {*same} <= {"radio_model.summary_idxs"} and bare.keys() == after.keys()

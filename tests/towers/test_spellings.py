@@ -1,6 +1,7 @@
 """Towers in files of programs that are no package: real modules, renamed as those write them."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from tests.packages import timm
 from tests.packages import transformers as t
 from tests.small_models import randomise_calmly
 from tests.towers.families import VISION, internvl, save
+from vitconvert.containers import open_container
 from vitconvert.errors import AmbiguousDialect, MissingFact, NotRepresentable
 
 STATED = {"num_heads": 3, "activation": "quick_gelu"}
@@ -287,6 +289,8 @@ def test_internvit_in_its_own_names(tmp_path, prefix, norm, normed):
     (tmp_path / "config.json").write_text(json.dumps(whole))
     checkpoint = vitconvert.load_checkpoint(tmp_path)
     assert checkpoint.dialect == "hf_internvit"
+    skipped = vitconvert.verify(tmp_path).skipped
+    assert skipped.endswith("no 'intern_vit_6b'; the code of a repository is not run.") or prefix
     tokens = model(IMAGES).last_hidden_state
     check_tokens(checkpoint, tokens)
     assert torch.equal(vitconvert.load_model(checkpoint)(IMAGES), tokens[:, 0])
@@ -301,3 +305,33 @@ def test_norms_of_whole_queries_fit_their_own_class_alone(tmp_path):
     assert done.parity is not None and done.parity.ok
     assert vitconvert.load_checkpoint(tmp_path / "out").config.whole_qk_norm
     assert vitconvert.diff(folder, tmp_path / "out").equal
+
+
+@torch.no_grad()
+def test_blip_in_its_authors_code(tmp_path):
+    """Salesforce's BLIP and ALBEF, models/blip_pretrain.py: timm's ViT beside its momentum copy."""
+    model = small_timm()
+    tower = model.state_dict()
+    text = filled({"text_encoder.encoder.layer.0.attention.self.query.weight": (8, 8)})
+    text |= filled(pair("vision_proj", 4, SIZES["embed_dim"]) | {"queue": (4, 9)})
+    copy = {f"visual_encoder_m.{name}": tensor + 1 for name, tensor in tower.items()}
+    torch.save({"model": prefixed("visual_encoder.", tower) | copy | text}, tmp_path / "blip.pth")
+    tokens = model.forward_features(IMAGES)
+    check_tokens(tmp_path / "blip.pth", tokens, overrides={"num_heads": 3})
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("start", "section"), [("encoder/", "encoder"), ("vision_model/", "vision_config")]
+)
+def test_flax_models_of_two_parts(start, section, tmp_path):
+    """FlaxVisionEncoderDecoderModel and FlaxVisionTextDualEncoderModel of transformers 4."""
+    folder = Path(__file__).parents[1] / "flax" / "files" / "vit_bfloat16"
+    with open_container(folder / "flax_model.msgpack") as file:
+        tensors = prefixed(start, {name: file.read(name).contiguous() for name in file.manifest})
+    save_file(tensors | {"decoder/wte/embedding": torch.ones(5, 4)}, tmp_path / "model.safetensors")
+    config = {"model_type": "made", section: json.loads((folder / "config.json").read_text())}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    alone, whole = (vitconvert.load_model(place) for place in (folder, tmp_path))
+    images = torch.randn(1, 3, *alone.config.image_size, dtype=alone.cls_token.dtype)
+    assert torch.equal(whole(images), alone(images))

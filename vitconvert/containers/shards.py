@@ -85,7 +85,7 @@ def open_shards(index: Path, open_shard: Callable[[Path], Container]) -> Contain
 
     Raises:
         CorruptFile: The file is not an index, or it and the shards contradict each other.
-        SourceError: Shards are missing.
+        SourceError: Shards are missing, or are Keras' (ShardedH5IOStore).
         UnsafeFile: A shard's name leads out of the directory of the index.
     """
     weight_map = _read_index(index)
@@ -116,6 +116,12 @@ def _read_index(index: Path) -> dict[str, str]:
             "This is a JSON file without a weight_map, so it is no index of shards.",
             evidence={"file": index, "keys": ", ".join(list(content)[:5])[:160]},
             hint="name the file that holds the weights.",
+        )
+    if all(name.startswith("/") for name in weight_map):
+        raise SourceError(
+            "This is the index of a Keras model's weights in several files, which are not read.",
+            evidence={"file": index},
+            hint='write one: load them into the model, and model.save_weights("model.weights.h5").',
         )
     for name, shard in weight_map.items():
         if not isinstance(shard, str) or not shard:

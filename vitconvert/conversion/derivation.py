@@ -84,7 +84,7 @@ class Gathered:
                 "What is stated contradicts the tensors.",
                 details=self.conflicts,
                 hint="leave these out, or name the file they belong to. --image-size resamples "
-                "positions; --set only states what the file already is.",
+                "positions; --set states what the file is, where a name says otherwise.",
             )
         if self.asked:
             raise self._missing()

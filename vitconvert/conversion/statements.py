@@ -58,7 +58,8 @@ class Statements:
         """The strongest statement on each field, read with a dialect's table.
 
         Raises:
-            UsageError: The user names a field that does not exist, or a value of another kind.
+            UsageError: The user names a field that does not exist, a value of another kind, or an
+                architecture where none has a name.
             ConflictingFact: A vitconvert.json does.
             NotRepresentable: The project's own configuration names an unknown architecture, or
                 passes it arguments that vitconvert has no word for.
@@ -122,6 +123,12 @@ class Statements:
         """Facts of the architecture that the user, the config, the reference or the file names."""
         ecosystem = (table.config_file and table.config_file.architectures) or table.ecosystem
         if not named(ecosystem):
+            if self.architecture:
+                raise UsageError(
+                    f"{table.title} has no architectures that are known by name.",
+                    evidence={"named": self.architecture, "listed in": FILE},
+                    hint="leave --architecture out; --set FIELD=VALUE states what is asked for.",
+                )
             return {}
         if name := self._stated_name(table):
             return state(_row(ecosystem, name), f"architecture {name}")

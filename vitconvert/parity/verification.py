@@ -68,7 +68,9 @@ def verify_checkpoint(
     with isolated():
         try:
             reference = build_reference(theirs)
-        except (MissingPackage, NotRepresentable) as error:
+        except MissingPackage as error:
+            return skipped(skipped=f"{error.fact.rstrip('.')} ({error.hint}).")
+        except NotRepresentable as error:
             return skipped(skipped=error.fact)
         model = reference.adapt(model)
         size, channels = model.config.image_size, model.config.in_channels

@@ -1,7 +1,7 @@
 """The Flax classes of transformers 4, which have the `config.json` of the torch classes."""
 
-from collections.abc import Mapping
-from typing import ClassVar
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, ClassVar
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
@@ -11,6 +11,9 @@ from vitconvert.programs.example import Example
 from vitconvert.programs.program import Opener
 from vitconvert.programs.reference import Reference
 from vitconvert.programs.transformers import Transformers
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _INSTALL = '"transformers<5" flax'
 
@@ -30,6 +33,10 @@ class TransformersFlax(Transformers):
             f"{checkpoint.table.title}: transformers 5 has no Flax classes.",
             hint=f"in an environment of its own: pip install {_INSTALL}",
         )
+
+    def texts(self, checkpoint: Checkpoint) -> "Callable[[Tensor], Tensor]":
+        """None, likewise."""
+        raise NotRepresentable(f"{checkpoint.table.title}: transformers 5 has no Flax classes.")
 
     def examples(self, target: Target, source: Checkpoint, has_processor: bool) -> list[Example]:
         """With the class that `config.json` names."""

@@ -1,6 +1,7 @@
 """transformers' TensorFlow classes, which its release 5 has no more."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, ClassVar
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
@@ -11,9 +12,14 @@ from vitconvert.programs.program import Opener
 from vitconvert.programs.reference import Reference
 from vitconvert.programs.transformers import Transformers
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 class TransformersTF(Transformers):
     """The files are those of transformers, and its classes have TF before their names."""
+
+    packages: ClassVar[tuple[str, ...]] = ("transformers 4 with tensorflow",)
 
     def openers(self, config: ViTConfig) -> Mapping[str, Opener]:
         """None beside the release that vitconvert uses."""
@@ -21,6 +27,10 @@ class TransformersTF(Transformers):
 
     def reference(self, checkpoint: Checkpoint) -> Reference:
         """None beside the release that vitconvert uses."""
+        raise NotRepresentable("TensorFlow's classes are in transformers 4, not beside 5.")
+
+    def texts(self, checkpoint: Checkpoint) -> "Callable[[Tensor], Tensor]":
+        """None, likewise."""
         raise NotRepresentable("TensorFlow's classes are in transformers 4, not beside 5.")
 
     def examples(self, target: Target, source: Checkpoint, has_processor: bool) -> list[Example]:

@@ -40,13 +40,18 @@ class Ratio:
     alone: bool = False
 
     def of(self, config: Config) -> float | None:
-        """The number, whole if a whole one will do, or None if there is none."""
+        """The number, or None if there is none.
+
+        A whole one that does is taken first; where others may stand, it is written as they are:
+        transformers takes 4.0 for a float and not 4.
+        """
         wanted, width = getattr(config, self.makes), 1 if self.alone else config.embed_dim
         exact = wanted * self.over / self.times / width
         # Truncation eats what rounding has taken from an exact quotient.
         fractions = () if self.whole else (exact, exact + 1e-9, exact + 1e-7)
         tried = (math.floor(exact), math.ceil(exact), *fractions)
-        return next((r for r in tried if self._makes(width, r) == wanted), None)
+        found = next((r for r in tried if self._makes(width, r) == wanted), None)
+        return found if found is None or self.whole else float(found)
 
     def _makes(self, width: int, ratio: float) -> int:
         part = int(width * ratio) * self.times // self.over

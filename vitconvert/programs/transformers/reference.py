@@ -273,7 +273,13 @@ def _config_from_ours(checkpoint: Checkpoint) -> dict[str, Any]:
     if table.name == "hf_radio":  # NVIDIA's own files
         return written_config(table, config)
     if not table.name.startswith(("hf_vit", "hf_deit", "hf_ijepa")):
-        raise NotRepresentable(f"{table.title} cannot be built without its config.json.")
+        kind = checkpoint.their_config.get("model_type")
+        if kind is None:
+            raise NotRepresentable(f"{table.title} cannot be built without its config.json.")
+        raise NotRepresentable(
+            f"{table.title}: transformers itself has no {str(kind)[:80]!r}; the code of a "
+            "repository is not run."
+        )
     kind = "deit" if config.dist_token else "vit" if config.class_token else "ijepa"
     return {**written_config(table, config), "model_type": kind}
 
