@@ -251,8 +251,8 @@ def _merging(config: Properties) -> list[str]:
         problems.append("fc_norm and attention pooling read embed_dim channels, not merge_dim")
     if config.bare_fc_norm and config.fc_norm:
         problems.append("bare_fc_norm excludes fc_norm")
-    if config.clipped_linears and not (config.kv_heads and config.two_steps):
-        problems.append("clipped_linears need kv_heads, and attention and MLP one after another")
+    if config.clipped_linears and not config.kv_heads:
+        problems.append("clipped_linears need kv_heads")
     return problems
 
 
