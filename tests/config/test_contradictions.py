@@ -19,7 +19,6 @@ STEM = {"stem": True}
 PATCHES = {"class_token": False, "pooling": "avg"}
 GRID = {"position_embedding": "grid", "position_grid": (5, 5)}
 ON_A_GRID = "position_grid is rows and columns of positions on a grid of their own alone"
-CLIPPED = "clipped_linears need kv_heads, and attention and MLP one after another"
 MERGING = "merge_mlp_dim and merge_dim go together, and need merge_size"
 
 IMPOSSIBLE = [
@@ -133,7 +132,7 @@ TOGETHER = [
         "fc_norm and attention pooling read embed_dim channels, not merge_dim",
     ),
     ({"fc_norm": True, "bare_fc_norm": True}, "bare_fc_norm excludes fc_norm"),
-    ({"clipped_linears": True}, CLIPPED),
+    ({"clipped_linears": True}, "clipped_linears need kv_heads"),
     ({"branches": 2, "block_order": "sandwich"}, ORDER),
     ({"rope": "axial"}, "a rotary embedding needs head_dim divisible by 4, not 10"),
     ({"rope_periods": True}, "rope_periods need rope = 'dinov3'"),

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from vitconvert.containers import TensorInfo, content_of, one_buffer, open_container
-from vitconvert.containers.msgpack import read_plainly, writing
+from vitconvert.containers.msgpack import read_plainly, reading, writing
 from vitconvert.errors import CorruptFile, UsageError
 
 
@@ -236,3 +236,9 @@ def test_hostile_trees(tmp_path: Path, case: str) -> None:
         open_container(packed(tmp_path / "x", tree))
     assert said in error.value.fact
     assert len(str(error.value)) < 1000
+
+
+def test_error_more_values_than_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "_MOST_VALUES", 100)
+    with pytest.raises(CorruptFile, match="has more values"):
+        open_container(packed(tmp_path / "x", {"a": [0] * 100}))

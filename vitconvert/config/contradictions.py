@@ -143,8 +143,8 @@ def _norm_and_attention(config: Properties) -> list[str]:
         problems.append(f"kv_heads must divide num_heads = {config.num_heads}")
     if config.whole_qk_norm and (config.qk_norm or config.kv_heads):
         problems.append("whole_qk_norm excludes qk_norm and kv_heads")
-    if config.clipped_linears and not (config.kv_heads and config.two_steps):
-        problems.append("clipped_linears need kv_heads, and attention and MLP one after another")
+    if config.clipped_linears and not config.kv_heads:
+        problems.append("clipped_linears need kv_heads")
     if not config.attention_proj and not config.even_heads:
         problems.append(
             f"without an output projection, {config.num_heads} heads of {config.head_dim} must "
