@@ -38,7 +38,7 @@ def same(file, picture):
 
 
 def test_a_directory_has_a_picture_of_each_map(run, tmp_path, maps):
-    asked = ("--layers", "0,-1", "--heads", "1,2", "--query", "patch:2,1", "--raw")
+    asked = ("--layers", "0,-1", "--heads", "1,-2,2", "--query", "patch:2,1", "--raw")
     code, out, err = run("attention", DIGITS, ONE, TWO, "-o", tmp_path / "out", *asked)
     assert (code, err) == (0, f"written: {tmp_path / 'out'}\n")
     names = {
