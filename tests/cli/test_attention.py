@@ -40,7 +40,7 @@ def same(file, picture):
 
 
 def test_a_directory_has_a_picture_of_each_map(run, tmp_path, maps):
-    asked = ("--layers", "0,-1", "--heads", "1,2", "--query", "patch:2,1", "--raw")
+    asked = ("--layers", "0,-1", "--heads", "1,-2,2", "--query", "patch:2,1", "--raw")
     code, out, err = run("attention", DIGITS, ONE, TWO, "-o", tmp_path / "out", *asked)
     assert (code, err) == (0, f"written: {tmp_path / 'out'}\n")
     names = {
@@ -159,12 +159,22 @@ def test_error_in_the_middle_leaves_nothing(run, tmp_path, name):
 @pytest.mark.parametrize("name", ["x.png", "x.html"])
 def test_a_file_is_replaced_by_force_alone(run, tmp_path, name):
     output = tmp_path / name
-    output.write_text("mine")
-    code, _, err = run("attention", DIGITS, ONE, "-o", output)
+    assert run("attention", DIGITS, ONE, "-o", output).code == 0
+    first = output.read_bytes()
+    code, _, err = run("attention", DIGITS, TWO, "-o", output)
     assert code == 1 and err.startswith("error: output-exists\n")
-    assert output.read_text() == "mine"
-    assert run("attention", DIGITS, ONE, "-o", output, "--force").code == 0
-    assert output.read_bytes()[:4] in (b"\x89PNG", b"<!do")
+    assert output.read_bytes() == first
+    assert run("attention", DIGITS, TWO, "-o", output, "--force").code == 0
+    assert output.read_bytes() != first
+
+
+@pytest.mark.parametrize("name", ["x.png", "x.html"])
+def test_a_file_of_others_is_never_replaced(run, tmp_path, name):
+    output = tmp_path / name
+    shutil.copy(TWO, output)
+    code, _, err = run("attention", DIGITS, ONE, "-o", output, "--force")
+    assert code == 1 and "vitconvert did not write what lies there" in err
+    assert output.read_bytes() == TWO.read_bytes()
 
 
 def test_a_directory_of_others_is_never_replaced(run, tmp_path):

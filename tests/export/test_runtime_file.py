@@ -1,6 +1,7 @@
 """Files for other runtimes: what they say, what they compute, and what never appears."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from vitconvert.errors import (
     UsageError,
 )
 from vitconvert.export import runtime_file
+from vitconvert.export.runtime_choice import Wanted
 from vitconvert.runtimes import RUNTIMES, graph, onnx
 from vitconvert.runtimes.onnx import OnnxRuntime
 from vitconvert.runtimes.pt2 import Pt2
@@ -146,8 +148,11 @@ def test_error_float16_is_too_small(tmp_path, monkeypatch):
         return model
 
     monkeypatch.setattr(runtime_file, "build_model", large)
-    with pytest.raises(ParityFailed, match="--dtype float32"):
+    with pytest.raises(ParityFailed, match="--dtype float32") as caught:
         export(tmp_path, dtype="float16")
+    told = caught.value.evidence["numbers"]
+    assert told.startswith("weights beyond 65504: blocks.1.mlp.fc2.weight; largest activation ")
+    assert told.endswith("in blocks.1.mlp.fc2: beyond float16's 65504")
     assert names(tmp_path) == []
 
 
@@ -257,6 +262,12 @@ def test_error_choices(choices, error, message, tmp_path):
     with pytest.raises(error, match=message):
         vitconvert.export_model(DIGITS, tmp_path / "x.pt2", **({"to": "pt2"} | choices))
     assert names(tmp_path) == []
+
+
+def test_error_a_model_without_a_head_names_the_option():
+    headless = SimpleNamespace(config=SimpleNamespace(num_classes=0))
+    with pytest.raises(ConflictingFact, match="--kind features, or tokens"):
+        Wanted(to="pt2", output="logits").shape(headless)
 
 
 def test_error_names_and_places(tmp_path):

@@ -104,6 +104,7 @@ def test_a_query_is_a_row(small, noise):
     shares = maps.prefix_shares(0, 2, "mean")
     assert shares == dict(zip(maps.prefix, mean[:4].tolist(), strict=True))
     told = maps.to_dict(-1, None, (2, 1))
+    assert maps.to_dict(-1, -1) == maps.to_dict(maps.depth - 1, len(maps.attention[0]) - 1)
     assert told["patches"] + sum(told["prefix"].values()) == pytest.approx(1)
     assert (told["layer"], told["head"], told["query"]) == (2, "mean", "patch:2,1")
     row, column = told["largest_patch"]

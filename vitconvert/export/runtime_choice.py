@@ -66,7 +66,7 @@ class ExportOptions:
         output = self.output or ("logits" if classes else "features")
         if output == "logits" and not classes:
             raise ConflictingFact(
-                "The model has no classification head.", hint="--output features, or tokens."
+                "The model has no classification head.", hint="--kind features, or tokens."
             )
         if self.softmax and (output != "logits" or not checkpoint.config.head_bias):
             raise ConflictingFact("Only the logits of a classifier can become probabilities.")

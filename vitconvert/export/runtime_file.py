@@ -193,28 +193,31 @@ def _verified(trial: _Trial, path: Path, dtype: str, *, photographs: bool = True
             f"{runtime.version} cannot run the file, so nothing is written.",
             evidence={"raised": what_was_raised(error)},
         ) from error
-    _require(comparisons, runtime.version)
+    _require(comparisons, trial)
     if not photographs or trial.photographs is None or prepared is None:
         return _Found(comparisons=comparisons)
     seen, unreadable = agreement(
         run, expected, prepared, trial.photographs, dtype=dtype, tolerance=tolerance
     )
-    _require((seen,) if seen else (), runtime.version)
+    _require((seen,) if seen else (), trial)
     return _Found(comparisons=comparisons, photographs=seen, unreadable=unreadable)
 
 
-def _require(comparisons: "Sequence[Comparison]", runtime: str) -> None:
+def _require(comparisons: "Sequence[Comparison]", trial: _Trial) -> None:
     if failed := [comparison for comparison in comparisons if not comparison.ok]:
         most = worst(failed)
+        half = most.dtype == "float16"
         raise ParityFailed(
-            f"{runtime} computes something else than vitconvert, so nothing is written.",
+            f"{trial.wanted.runtime.version} computes something else than vitconvert, so nothing "
+            "is written.",
             evidence={
                 "images": most.images,
                 "difference": f"{most.relative:.1e} of the largest output",
                 "allowed": f"{most.tolerance:.0e} in {most.dtype}",
+                **({"numbers": "; ".join(_overflows(trial))} if half else {}),
             },
-            hint="numbers too large for float16: --dtype float32."
-            if most.dtype == "float16"
+            hint="float16 is too small or too coarse for this model: --dtype float32."
+            if half
             else "another version of the runtime or of torch may be right; --no-verify writes the "
             "file as it is.",
         )
@@ -232,7 +235,7 @@ def _overflows(trial: _Trial) -> Iterator[str]:
     limit = torch.finfo(torch.float16).max
     lost = unfit(peaks_of(trial.checkpoint.tensors), torch.float16)
     if lost:
-        yield f"{len(lost)} tensors have numbers beyond {limit:.0f}: {some(lost)}"
+        yield f"weights beyond {limit:.0f}: {some(lost)}"
     expected = Expected(build_model(trial.checkpoint, dtype=torch.float32), trial.shape)
     peak = Peak()
     with isolated(), peak.watching(expected.model):

@@ -9,6 +9,7 @@ from PIL import Image
 from vitconvert.errors import UsageError
 from vitconvert.pictures.features import FeatureMaps
 from vitconvert.pictures.maps import ROLLOUT, AttentionMaps, Layer
+from vitconvert.pictures.packing import chosen_heads
 from vitconvert.pictures.tokens import PATCH, POOLING, Query, query_name
 from vitconvert.pictures.view import View
 
@@ -115,7 +116,8 @@ class Choice:
             layers = self._layers(maps)
             count = len(maps.attention[layers[0]])
         if self.heads != ():
-            heads = [None, *range(count)] if self.heads is None else list(self.heads)
+            shown = chosen_heads(self.heads, count)
+            heads = [None, *shown] if self.heads is None else [*shown]
         yield from ((layer, head) for layer in layers for head in heads)
 
     def _layers(self, maps: AttentionMaps) -> list[int]:

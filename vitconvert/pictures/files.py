@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from vitconvert.containers.whole_file import require_place, whole_file
 from vitconvert.errors import OutputExists, UsageError
@@ -18,6 +19,8 @@ from vitconvert.pictures.view import View
 from vitconvert.sources.located import OWN
 from vitconvert.version import VERSION
 
+# What a picture and a page of ours say near their beginning: only these are replaced.
+_MARKS = (b"Software\0vitconvert", b'<meta name="generator" content="vitconvert">')
 _LONGEST = 60  # characters of a name; in UTF-8, each may take four bytes of 255
 
 
@@ -40,15 +43,32 @@ def check_file(path: Path, *, overwrite: bool) -> None:
 
     Raises:
         UsageError: Nothing can be here, or its directory does not exist.
-        OutputExists: Something is here, and `overwrite` is false or it is no file.
+        OutputExists: Something is here, and `overwrite` is false or vitconvert did not write it.
     """
     require_place(path)
-    if path.is_dir() or (path.exists() and not overwrite):
+    if path.exists() and not overwrite:
         raise OutputExists(
             "The output is there already.",
             evidence={"output": path},
-            hint="--force replaces a file; -o names another.",
+            hint="--force replaces it, if vitconvert wrote it; -o names another.",
         )
+    if path.exists() and not _is_ours(path):
+        raise OutputExists(
+            "vitconvert did not write what lies there, and does not replace it.",
+            evidence={"output": path},
+            hint="-o names another file.",
+        )
+
+
+def _is_ours(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    try:
+        with path.open("rb") as file:
+            beginning = file.read(1024)
+    except OSError:
+        return False
+    return any(mark in beginning for mark in _MARKS)
 
 
 def write_page(
@@ -119,6 +139,7 @@ def _new_stem(path: Path | None, taken: set[str]) -> str:
 
 
 def _png(picture: Image.Image) -> bytes:
-    file = io.BytesIO()
-    picture.save(file, "PNG")
+    file, said = io.BytesIO(), PngInfo()
+    said.add_text("Software", "vitconvert")
+    picture.save(file, "PNG", pnginfo=said)
     return file.getvalue()

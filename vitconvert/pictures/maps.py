@@ -19,7 +19,7 @@ from vitconvert.inference.images import ImageSource, find_images
 from vitconvert.model import ViT
 from vitconvert.model.selection import chosen_layers
 from vitconvert.pictures.overlay import coloured, overlaid, raw_map
-from vitconvert.pictures.packing import Plane, planes_by_head
+from vitconvert.pictures.packing import Plane, chosen_heads, planes_by_head
 from vitconvert.pictures.page import Panel, framed, page
 from vitconvert.pictures.photograph import Photograph, Unseen, read_photograph
 from vitconvert.pictures.tokens import (
@@ -43,8 +43,8 @@ Layer = int | Literal["rollout"]
 class AttentionMaps:
     """The attention of a model in one photograph.
 
-    A map is asked for by a layer (a block, negative from the end, or "rollout"), a head (None: the
-    mean over all) and a query: "class", "distillation", "register:0", "patch:ROW,COLUMN" or
+    A map is asked for by a layer (a block, or "rollout"), a head (None: the mean over all), both
+    negative from the end, and a query: "class", "distillation", "register:0", "patch:ROW,COLUMN" or
     (row, column), "mean" over all patches, or "pooling", the query of map pooling. By default,
     the class token; without one, the pooling's query, or the mean.
 
@@ -153,7 +153,7 @@ class AttentionMaps:
         row, column = divmod(int(values.argmax()), self.grid[1])
         return {
             "layer": layer if layer == ROLLOUT else int(layer) % self.depth,
-            "head": "mean" if head is None else head,
+            "head": "mean" if head is None else head % self._heads(layer, query),
             "query": self.query(query),
             "smallest": float(values.min()),
             "largest": float(values.max()),
@@ -206,6 +206,11 @@ class AttentionMaps:
     def _repr_png_(self) -> bytes:
         return self.picture()._repr_png_() or b""
 
+    def _heads(self, layer: Layer, query: Query) -> int:
+        """How many there are."""
+        pooling = self.pooling if self.query(query) == POOLING else None
+        return len(self._block(layer) if pooling is None else pooling)
+
     def _block(self, layer: Layer) -> Tensor:
         if not isinstance(layer, int) or not -self.depth <= layer < self.depth:
             raise UsageError(
@@ -239,11 +244,7 @@ class AttentionMaps:
 def _of_head(attention: Tensor, head: int | None) -> Tensor:
     if head is None:
         return attention.mean(0)
-    if not -len(attention) <= head < len(attention):
-        raise UsageError(
-            f"There is no head {head}.", evidence={"heads": f"0 to {len(attention) - 1}"}
-        )
-    return attention[head]
+    return attention[chosen_heads([head], len(attention))[0]]
 
 
 def attention_maps(

@@ -51,13 +51,21 @@ def planes_by_head(
         UsageError: There are not all of these heads.
     """
     yield Plane(what=what, layer=layer, rows=attention.mean(0))
-    chosen = range(len(attention)) if heads is None else heads
-    if absent := [head for head in chosen if not 0 <= head < len(attention)]:
-        raise UsageError(
-            f"There is no head {absent[0]}.", evidence={"heads": f"0 to {len(attention) - 1}"}
-        )
-    for head in chosen:
+    for head in chosen_heads(heads, len(attention)):
         yield Plane(what=what, layer=layer, head=head, rows=attention[head])
+
+
+def chosen_heads(heads: Sequence[int] | None, count: int) -> list[int]:
+    """Heads counted from 0, each once, of such as may be counted from the end too; None: all.
+
+    Raises:
+        UsageError: There are not all of these heads.
+    """
+    if heads is None:
+        return list(range(count))
+    if absent := [head for head in heads if not -count <= head < count]:
+        raise UsageError(f"There is no head {absent[0]}.", evidence={"heads": f"0 to {count - 1}"})
+    return sorted({head % count for head in heads})
 
 
 def packed(planes: Sequence[Plane], prefix: int, *, most: int = MOST_CHARACTERS) -> dict[str, Any]:

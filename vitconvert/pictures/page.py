@@ -24,7 +24,7 @@ _SMALL = 2**16  # pixels below which PNG keeps all of them
 _PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy"
 content="default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'">
-<meta name="viewport" content="width=device-width">
+<meta name="generator" content="vitconvert"><meta name="viewport" content="width=device-width">
 <title>{title}</title><style>
 {style}</style></head><body>
 {body}
