@@ -135,6 +135,12 @@ def test_error_a_device_that_is_not_here(google):
     assert caught.value.evidence["devices here"].startswith("cpu")
 
 
+def test_error_a_dtype_that_is_a_text(google):
+    with pytest.raises(UsageError) as caught:
+        vitconvert.load_model(google, dtype="float32")
+    assert caught.value.fact == "'float32' is no dtype of torch."
+
+
 def test_error_an_option_that_is_none(google):
     with pytest.raises(TypeError, match="num_heads"):
         vitconvert.load_checkpoint(google, num_heads=3)

@@ -10,6 +10,7 @@ from vitconvert.checkpoint import (
     build_model,
     read_checkpoint,
 )
+from vitconvert.errors import UsageError
 from vitconvert.sources import Located, locate
 
 if TYPE_CHECKING:
@@ -125,7 +126,16 @@ def checkpoint_or_model(model: "ViT | Source", dtype: "torch.dtype | None") -> "
 
 
 def computed_in(dtype: "torch.dtype | None", reading: ReadArguments) -> ReadArguments:
-    """How to read a checkpoint whose weights are cast: quantised ones are computed in that."""
-    if dtype is None or reading.get("dequantise"):
+    """How to read a checkpoint whose weights are cast: quantised ones are computed in that.
+
+    Raises:
+        UsageError: This is no dtype of torch.
+    """
+    if dtype is None:
         return reading
-    return {**reading, "dequantise": str(dtype).removeprefix("torch.")}
+    import torch
+
+    if not isinstance(dtype, torch.dtype):
+        raise UsageError(f"{dtype!r} is no dtype of torch.", hint="for instance torch.bfloat16.")
+    named = str(dtype).removeprefix("torch.")
+    return reading if reading.get("dequantise") else {**reading, "dequantise": named}
