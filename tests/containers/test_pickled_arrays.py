@@ -133,7 +133,11 @@ class Strange:
     """What no program keeps beside arrays."""
 
 
-@pytest.mark.parametrize("value", [Strange(), Strange, eval, np.random.default_rng], ids=repr)
+@pytest.mark.parametrize(
+    "value",
+    [Strange(), Strange, eval, np.random.default_rng],
+    ids=["an object", "a class", "a function", "a name of NumPy"],
+)
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
 def test_whatever_is_more_than_an_array_is_refused(
     tmp_path: Path, protocol: int, value: object

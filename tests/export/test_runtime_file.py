@@ -20,7 +20,7 @@ from vitconvert.errors import (
     UsageError,
 )
 from vitconvert.export import runtime_file
-from vitconvert.export.runtime_choice import Wanted
+from vitconvert.export.runtime_choice import ExportOptions
 from vitconvert.runtimes import RUNTIMES, graph, onnx
 from vitconvert.runtimes.onnx import OnnxRuntime
 from vitconvert.runtimes.pt2 import Pt2
@@ -267,7 +267,7 @@ def test_error_choices(choices, error, message, tmp_path):
 def test_error_a_model_without_a_head_names_the_option():
     headless = SimpleNamespace(config=SimpleNamespace(num_classes=0))
     with pytest.raises(ConflictingFact, match="--kind features, or tokens"):
-        Wanted(to="pt2", output="logits").shape(headless)
+        ExportOptions(to="pt2", output="logits").shape(headless)
 
 
 def test_error_names_and_places(tmp_path):
