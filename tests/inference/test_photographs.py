@@ -241,8 +241,27 @@ def test_a_checkpoint_that_does_not_say_is_refused() -> None:
         "  Nothing says how this checkpoint's images are prepared.\n"
         f"  dialect  {checkpoint.dialect}\n"
         "  hint: put its preprocessor_config.json, or timm's config.json, beside the weights, or "
-        "state it: --preprocessor FILE, or --mean and --std (in Python, preprocessing)."
+        "state it where that is an option: --preprocessor FILE, or --mean and --std (in Python, "
+        "preprocessing)."
     )
+
+
+def test_a_model_that_reads_no_photographs_is_refused_for_that(tmp_path: Path) -> None:
+    sizes = {"img_size": 16, "patch_size": 8, "in_chans": 4, "embed_dim": 6, "num_heads": 3}
+    model = timm.models.VisionTransformer(**sizes, depth=2)
+    torch.save(model.state_dict(), tmp_path / "model.pth")
+    facts = {"num_heads": 3, "pooling": "token", "image_size": (16, 16)}
+    checkpoint = vitconvert.load_checkpoint(tmp_path / "model.pth", overrides=facts)
+    uses = (
+        lambda: vitconvert.predict(checkpoint, SAMPLES, labels=[str(n) for n in range(1000)]),
+        lambda: vitconvert.embed(checkpoint, SAMPLES),
+        lambda: vitconvert.attention_maps(checkpoint, SAMPLES),
+        lambda: vitconvert.export_model(checkpoint, tmp_path / "x.pt2", to="pt2", images=SAMPLES),
+    )
+    for use in uses:
+        with pytest.raises(ConflictingFact) as caught:
+            use()
+        assert caught.value.fact == "Photographs have 1 or 3 channels, and this model reads 4."
 
 
 def test_a_device_that_is_not_there() -> None:

@@ -4,11 +4,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
+from vitconvert.checkpoint.checkpoint import Checkpoint
 from vitconvert.checkpoint.companions import Companions
 from vitconvert.config import ViTConfig
 from vitconvert.containers import Container
 from vitconvert.conversion.statements import Statements
-from vitconvert.errors import VitConvertError, size_text
+from vitconvert.errors import ConflictingFact, MissingFact, VitConvertError, size_text
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.stated import preprocessing_of_name, stated_preprocessing
 from vitconvert.tables.parts import Part
@@ -27,6 +28,30 @@ def preprocessing_of(
     stated, notes = _stated(companions, part, config, said)
     scaled, more = _with_own_scale(stated, container, part.recognised.table)
     return scaled, (*notes, *more)
+
+
+def needed_preprocessing(checkpoint: Checkpoint) -> Preprocessing:
+    """The preprocessing of a checkpoint, without which its images cannot be prepared.
+
+    Raises:
+        MissingFact: Nothing says what it is.
+        ConflictingFact: The images have other channels than photographs.
+    """
+    if checkpoint.preprocessing is not None:
+        return checkpoint.preprocessing
+    if (channels := checkpoint.config.in_channels) not in (1, 3):
+        raise ConflictingFact(
+            f"Photographs have 1 or 3 channels, and this model reads {channels}.",
+            evidence={"dialect": checkpoint.dialect},
+            hint="compute with tensors of your own: vitconvert.load_model(...)(images).",
+        )
+    raise MissingFact(
+        "Nothing says how this checkpoint's images are prepared.",
+        evidence={"dialect": checkpoint.dialect},
+        hint="put its preprocessor_config.json, or timm's config.json, beside the weights, or "
+        "state it where that is an option: --preprocessor FILE, or --mean and --std (in Python, "
+        "preprocessing).",
+    )
 
 
 def _stated(

@@ -127,14 +127,14 @@ def _report(exported: "Exported", located: "Located") -> str:
     record = exported.record
     shape = " x ".join(map(str, record["input"]["shape"]))
     kind = "probabilities" if record["output"]["softmax"] else record["output"]["kind"]
-    compared = [_compared(comparison) for comparison in exported.comparisons]
+    compared = [f"{c.images}: {_compared(c)}" for c in exported.comparisons]
     seen = exported.photographs
     lines = [
         source_line(located),
         line("images", f"{record['input']['dtype']}, {shape}"),
         line("output", f"{kind}, computed in {record['dtype']}"),
         line("verified", exported.runtime, *compared) if compared else line("verified", "no"),
-        line("photographs", _compared(seen)) if seen else "",
+        line(seen.images, _compared(seen)) if seen else "",
         *(line("note", note) for note in exported.notes),
         line("written", *exported.sha256),
     ]
@@ -143,6 +143,6 @@ def _report(exported: "Exported", located: "Located") -> str:
 
 def _compared(found: "Comparison") -> str:
     return (
-        f"{found.images}: largest difference {found.relative:.1e} of the largest output, "
+        f"largest difference {found.relative:.1e} of the largest output, "
         f"{found.agreed} of {found.rows} with the same maximum"
     )

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitconvert.checkpoint import Checkpoint
+from vitconvert.checkpoint.photographs import needed_preprocessing
 from vitconvert.containers.whole_file import require_file
-from vitconvert.errors import ConflictingFact, MissingFact, OutputExists, UsageError, nearest
+from vitconvert.errors import ConflictingFact, OutputExists, UsageError, nearest
 from vitconvert.runtimes import RUNTIMES
 from vitconvert.runtimes.graph import OUTPUTS, Shape
 from vitconvert.runtimes.runtime import Runtime
@@ -59,8 +60,8 @@ class ExportOptions:
         """What the graph takes and gives, for one checkpoint.
 
         Raises:
-            ConflictingFact: The model has no such output.
-            MissingFact: Nothing says how images are normalised.
+            ConflictingFact: The model has no such output, or reads no photographs.
+            MissingFact: Nothing says how images are prepared.
         """
         classes = checkpoint.config.num_classes
         output = self.output or ("logits" if classes else "features")
@@ -70,13 +71,7 @@ class ExportOptions:
             )
         if self.softmax and (output != "logits" or not checkpoint.config.head_bias):
             raise ConflictingFact("Only the logits of a classifier can become probabilities.")
-        if self.with_preprocessing and checkpoint.preprocessing is None:
-            raise MissingFact(
-                "Nothing says how this checkpoint's images are normalised.",
-                evidence={"dialect": checkpoint.dialect},
-                hint="put its preprocessor_config.json, or timm's config.json, beside the weights.",
-            )
-        pixels = checkpoint.preprocessing if self.with_preprocessing else None
+        pixels = needed_preprocessing(checkpoint) if self.with_preprocessing else None
         return Shape(output=output, softmax=self.softmax, pixels=pixels, batch=self.batch_size)
 
 

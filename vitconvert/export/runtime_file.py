@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from vitconvert.checkpoint import Checkpoint, build_model
+from vitconvert.checkpoint.photographs import needed_preprocessing
 from vitconvert.checkpoint.unchanged import unchanged
 from vitconvert.containers import hash_file
-from vitconvert.errors import MissingFact, ParityFailed, VitConvertError, some, what_was_raised
+from vitconvert.errors import ParityFailed, VitConvertError, some, what_was_raised
 from vitconvert.export.provenance import source_hashes, source_record
 from vitconvert.export.runtime_choice import RECORD, ExportOptions
 from vitconvert.export.whole_files import whole_files
@@ -89,8 +90,8 @@ def export_checkpoint(
 ) -> Exported:
     """Write a file for another runtime; see `vitconvert.export_model`."""
     shape, sha256_in = wanted.shape(checkpoint), source_hashes(checkpoint)
-    if photographs is not None and checkpoint.preprocessing is None:
-        raise MissingFact("Nothing says how this checkpoint's photographs are prepared.")
+    if photographs is not None:
+        needed_preprocessing(checkpoint)
     trial = _Trial(checkpoint=checkpoint, wanted=wanted, shape=shape, photographs=photographs)
     with whole_files(path) as draft, unchanged(checkpoint.opened), quiet():
         record = _record(trial, sha256_in(), verify=verify, command=command)

@@ -3,6 +3,7 @@
 import torch
 
 from vitconvert.checkpoint import Checkpoint, build_model
+from vitconvert.checkpoint.photographs import needed_preprocessing
 from vitconvert.errors import MissingFact
 from vitconvert.model import ViT
 from vitconvert.preprocessing import Preprocessing
@@ -26,22 +27,12 @@ def ready(
 
     Raises:
         MissingFact: Nothing says how images are prepared.
+        ConflictingFact: They have other channels than photographs.
     """
     if isinstance(model, ViT):
         return model, preprocessing or _needed()
     built = build_model(model, num_classes=num_classes, dtype=dtype, fast=fast, device=device)
-    return built, preprocessing or _preprocessing_of(model)
-
-
-def _preprocessing_of(checkpoint: Checkpoint) -> Preprocessing:
-    if checkpoint.preprocessing is None:
-        raise MissingFact(
-            "Nothing says how this checkpoint's images are prepared.",
-            evidence={"dialect": checkpoint.dialect},
-            hint="put its preprocessor_config.json, or timm's config.json, beside the weights, or "
-            "state it: --preprocessor FILE, or --mean and --std (in Python, preprocessing).",
-        )
-    return checkpoint.preprocessing
+    return built, preprocessing or needed_preprocessing(model)
 
 
 def _needed() -> Preprocessing:
