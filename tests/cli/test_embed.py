@@ -94,20 +94,40 @@ def test_lines_of_json_are_written_for_errors_alone(run, tmp_path, bad):
     assert json.loads(output.read_text())["error"]["code"] == "corrupt-file"
 
 
-def test_error_the_output_is_there(run, tmp_path):
-    output = tmp_path / "x.jsonl"
-    output.write_text("mine")
+@pytest.mark.parametrize("suffix", [".jsonl", ".npz", ".safetensors"])
+def test_error_the_output_is_there(run, tmp_path, suffix):
+    output = tmp_path / f"x{suffix}"
+    assert run("embed", DIGITS, IMAGES[0], "-o", output).code == 0
+    earlier = output.read_bytes()
     code, _, err = run("embed", DIGITS, IMAGES[0], "-o", output)
     assert code == 1
     assert err == (
         "error: output-exists\n"
         "  The output is there already.\n"
         f"  output  {output}\n"
-        "  hint: --force (in Python, overwrite=True) replaces it.\n"
+        "  hint: --force (in Python, overwrite=True) replaces it, if it holds features.\n"
     )
-    assert output.read_text() == "mine"
-    assert run("embed", DIGITS, IMAGES[0], "-o", output, "--force").code == 0
-    assert json.loads(output.read_text())["path"] == str(IMAGES[0])
+    assert output.read_bytes() == earlier
+    assert run("embed", DIGITS, IMAGES[1], "-o", output, "--force").code == 0
+    assert str(IMAGES[1]).encode() in output.read_bytes().replace(b"\0", b"")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("x.jsonl", b'{"path": "a.jpg", "label": 3}\n'),
+        ("x.jsonl", b"[3]\n"),
+        ("x.npz", b"mine"),
+        ("x.safetensors", (DIGITS / "model.safetensors").read_bytes()),
+    ],
+)
+def test_force_replaces_no_other_files(run, tmp_path, name, content):
+    output = tmp_path / name
+    output.write_bytes(content)
+    code, _, err = run("embed", DIGITS, IMAGES[0], "-o", output, "--force")
+    assert code == 1
+    assert "What lies there are no features of images" in err
+    assert output.read_bytes() == content
 
 
 def test_error_unknown_suffix(run, tmp_path):

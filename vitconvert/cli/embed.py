@@ -67,7 +67,7 @@ def command(name: str, help_text: str) -> click.Command:
         is_flag=True,
         help="CLIP's projection of the pooled features, for comparison with texts.",
     )
-    @click.option("--force", is_flag=True, help="Replace a file that is there already.")
+    @click.option("--force", is_flag=True, help="Replace an earlier file of features.")
     @click.option(
         "--store",
         type=click.Choice(["float32", "float16"]),

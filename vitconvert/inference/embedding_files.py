@@ -2,15 +2,17 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from vitconvert.containers import write_safetensors
+from vitconvert.containers import open_container, write_safetensors
 from vitconvert.containers.whole_file import require_place, whole_file
-from vitconvert.errors import OutputExists, UsageError
+from vitconvert.documents import parse_object
+from vitconvert.errors import OutputExists, UsageError, VitConvertError
 from vitconvert.inference.embed import Embedding
 
 
@@ -19,7 +21,7 @@ def check_output(path: Path, *, overwrite: bool) -> None:
 
     Raises:
         UsageError: The suffix is unknown, or the directory does not exist.
-        OutputExists: The file exists, and `overwrite` is false.
+        OutputExists: The file exists, and `overwrite` is false or it holds no such features.
     """
     require_place(path)
     if path.suffix not in _WRITERS:
@@ -31,8 +33,27 @@ def check_output(path: Path, *, overwrite: bool) -> None:
         raise OutputExists(
             "The output is there already.",
             evidence={"output": path},
-            hint="--force (in Python, overwrite=True) replaces it.",
+            hint="--force (in Python, overwrite=True) replaces it, if it holds features.",
         )
+    if path.exists() and not _holds_features(path):
+        raise OutputExists(
+            "What lies there are no features of images, and it is not replaced.",
+            evidence={"output": path},
+            hint="-o names another file.",
+        )
+
+
+def _holds_features(path: Path) -> bool:
+    """Whether `write_embeddings` may have written a file; others are the user's."""
+    with suppress(OSError, ValueError, VitConvertError):
+        if path.suffix == ".jsonl":
+            with path.open("rb") as file:
+                first = file.readline()
+            return not first or parse_object(first).keys() == Embedding(path=None).to_dict().keys()
+        with open_container(path) as found:
+            beside = {**found.metadata, **found.extras}
+            return set(found.manifest) == {"features"} and "paths" in beside
+    return False
 
 
 def write_embeddings(path: Path, embeddings: Iterable[Embedding]) -> int | None:
