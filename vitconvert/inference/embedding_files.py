@@ -1,6 +1,7 @@
 """Files of features, in formats that other programs read."""
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -11,9 +12,11 @@ from torch import Tensor
 
 from vitconvert.containers import open_container, write_safetensors
 from vitconvert.containers.whole_file import require_place, whole_file
-from vitconvert.documents import parse_object
 from vitconvert.errors import OutputExists, UsageError, VitConvertError
 from vitconvert.inference.embed import Embedding
+
+_LINE = re.compile(rb'\{"path": (null|"([^"\\]|\\.)*"), "features": ')  # of JSON, as it begins
+_LONGEST_PATH = 2**16  # bytes of a path in JSON, and more
 
 
 def check_output(path: Path, *, overwrite: bool) -> None:
@@ -48,8 +51,8 @@ def _holds_features(path: Path) -> bool:
     with suppress(OSError, ValueError, VitConvertError):
         if path.suffix == ".jsonl":
             with path.open("rb") as file:
-                first = file.readline()
-            return not first or parse_object(first).keys() == Embedding(path=None).to_dict().keys()
+                start = file.read(_LONGEST_PATH)
+            return not start or _LINE.match(start) is not None
         with open_container(path) as found:
             beside = {**found.metadata, **found.extras}
             return set(found.manifest) == {"features"} and "paths" in beside
