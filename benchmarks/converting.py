@@ -175,7 +175,7 @@ def _with_vitconvert(to: str) -> Callable[[Path, Path, str], Callable[[], Any]]:
         from vitconvert.api import convert
 
         stated = {"activation": "gelu_tanh"}
-        named = None if source.suffix == ".npz" else architecture
+        named = None if source.parent.name in ("hf", "jax") else architecture
         return lambda: convert(
             source, to=to, output=output, architecture=named, overrides=stated, verify=False
         )

@@ -1,6 +1,7 @@
 """`vitconvert inspect MODEL`, and which weights of a file the verbs take."""
 
 import json
+import pickle
 import re
 
 import numpy as np
@@ -96,7 +97,7 @@ def test_error_a_verb_that_is_none(run):
 
 def test_several_files_are_inspected_whatever_is_wrong_with_one(training, run, tmp_path):
     plain, evil = tmp_path / "plain.npz", tmp_path / "evil.pkl"
-    evil.write_bytes(b"\x80\x04K\x01.")
+    evil.write_bytes(pickle.dumps(eval))
     assert run("inspect", training, plain).code == 0
     code, out, err = run("inspect", training, evil, plain)
     assert (code, err) == (4, "")

@@ -174,5 +174,6 @@ def test_a_package_that_is_not_installed_is_left_out(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "transformers", None)
     result = demonstrate()
     (trip,) = result.round_trips
-    assert trip.agreement == demonstration.Agreement(why_not="transformers is not installed.")
+    missing = "transformers is not installed (pip install transformers)."
+    assert trip.agreement == demonstration.Agreement(why_not=missing)
     assert result.ok

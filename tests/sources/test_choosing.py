@@ -56,7 +56,7 @@ error: source-not-found
   model.onnx
   vit.tflite
   hint: safetensors, torch (.pth, .pt, .bin, .ckpt, .pth.tar), torchscript (.pt), npz, \
-hdf5 (.h5), keras, msgpack, gguf, dcp (.distcp) and orbax are read.""",
+hdf5 (.h5), keras, msgpack, gguf, dcp (.distcp), orbax and pickle (.pkl) are read.""",
         ),
         (
             ["base/model.safetensors", "README.md"],

@@ -313,15 +313,15 @@ MISTAKES = [
     (
         'container = "torcch"',
         "dialect.container",
-        "'torcch' is no format that is written; there are safetensors, torch, npz, hdf5, msgpack, "
-        "gguf",
+        "'torcch' is no format that is written; there are safetensors, torch, npz, hdf5, keras_2, "
+        "msgpack, gguf",
         "did you mean 'torch'?",
     ),
     (
         'container = "torchscript"',
         "dialect.container",
         "'torchscript' is no format that is written; there are safetensors, torch, npz, hdf5, "
-        "msgpack, gguf",
+        "keras_2, msgpack, gguf",
         "did you mean 'torch'?",
     ),
     ("container = 3", *("dialect.container", "expected a text, found int", None)),
