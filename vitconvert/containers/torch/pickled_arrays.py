@@ -106,7 +106,7 @@ class _Reader(NewerPickleReader):
             ):
                 return self.array(run, dtype, shape, fortran=order == "F")
             case name, (str(), str()) if name == _ENCODED:
-                return None  # bytes, of which only those of one letter mean nothing
+                return None  # bytes as text: b"b" for an array that is not filled yet
             case name, _ if name in STAND_INS:
                 return STAND_INS[name](*arguments)
         return super().described(called, arguments)
@@ -155,7 +155,7 @@ class _Reader(NewerPickleReader):
                 super()._step(opcode, argument)
 
     def _run_before(self, length: int) -> _Run:
-        """The bytes that were just read."""
+        """The bytes that pickletools has just read, as the argument of this opcode."""
         return _Run(offset=self.file.tell() - length, length=length)
 
 
