@@ -6,7 +6,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from vitconvert.checkpoint.companions import Companions
 from vitconvert.checkpoint.larger_model import what_is_read
 from vitconvert.checkpoint.options import ReadOptions
 from vitconvert.checkpoint.reading import Progress, explained, open_weights
@@ -116,7 +115,8 @@ def inspect_located(located: Located, options: ReadOptions) -> Inspection:
         SourceError: There are no weights.
         CorruptFile, UnsafeFile: The header cannot be read, or not safely.
     """
-    container, progress = open_weights(located, options), Progress()
+    container = open_weights(located, options)
+    progress = Progress.begin(container, located)
     problem: VitConvertError | None = None
     text, text_problem = None, ""
     try:
@@ -125,39 +125,39 @@ def inspect_located(located: Located, options: ReadOptions) -> Inspection:
     except VitConvertError as error:
         problem = error
     part, gathered = progress.part, progress.gathered
-    companions = Companions(located=located, within=container.config)
     return Inspection(
         located=located,
         format=container.format,
         wrapper=container.wrapper,
         tensors=container.manifest,
         dialect=part.recognised.table.name if part else None,
-        written_by=tuple(_writers(container, companions, part)),
+        written_by=tuple(_writers(container, progress)),
         opened_by=tuple(_readers(part)) if part else (),
         tower=part.tower if part and part.tower.prefix else None,
         prefix=part.tower.prefix + part.recognised.prefix if part else "",
         facts=gathered.facts if gathered else {},
         missing=gathered.asked if gathered else {},
         ignored=part.ignored if part else {},
-        notes=tuple(_notes(container, companions, progress)),
+        notes=tuple(_notes(container, progress)),
         problem=problem,
         text=text,
         text_problem=text_problem,
     )
 
 
-def _notes(container: Container, companions: Companions, progress: Progress) -> Iterator[str]:
+def _notes(container: Container, progress: Progress) -> Iterator[str]:
     if progress.gathered:
         yield from progress.gathered.notes
     yield from container.notes
     if progress.gathered and progress.part:
         yield from progress.part.notes()
-        yield from what_is_read(companions, progress.part)
+        yield from what_is_read(progress.companions, progress.part)
         yield from progress.changes
 
 
-def _writers(container: Container, companions: Companions, part: Part | None) -> Iterator[str]:
-    if part:
+def _writers(container: Container, progress: Progress) -> Iterator[str]:
+    companions = progress.companions
+    if part := progress.part:
         yield f"{part.recognised.table.title} (names of the tensors)"
     if framework := container.metadata.get("format"):
         yield f"{_FRAMEWORKS.get(framework, framework)} (header of the file)"

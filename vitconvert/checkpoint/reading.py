@@ -88,14 +88,21 @@ class Progress:
     """How far a header is explained, which is all that is known of one that cannot be.
 
     Attributes:
+        companions: What lies beside the weights, and what of it is about the ViT.
         part: The ViT in the file, or None if it was not found.
         gathered: What is known of it.
         changes: What reading does to the numbers of tensors, a sentence each.
     """
 
+    companions: Companions
     part: Part | None = None
     gathered: Gathered | None = None
     changes: tuple[str, ...] = ()
+
+    @classmethod
+    def begin(cls, container: Container, located: Located) -> "Progress":
+        """Nothing is explained yet."""
+        return cls(companions=Companions(located=located, within=container.config))
 
 
 def explained(
@@ -112,11 +119,12 @@ def explained(
     Raises:
         VitConvertError: As `read_checkpoint`.
     """
-    progress = progress or Progress()
-    companions = Companions(located=located, within=container.config)
+    progress = progress or Progress.begin(container, located)
+    companions = progress.companions
     container, adapter = separated(container, located, options)
     container, progress.part, quantised = computed_part(container, companions, options)
     container, companions = narrowed(container, companions, progress.part)
+    progress.companions = companions
     container, part, merge = with_adapter(container, companions, progress.part, adapter, options)
     done = [quantised.description(part.names)] if quantised else []
     done += [merge.description] if merge else []
