@@ -3,17 +3,16 @@
 Release 5 has none of these classes; release 4 loads what is written here (`make_tf_files.py`).
 """
 
-import io
 import json
 import re
 import zipfile
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.archives import array
 from tests.small_models import relative
 from vitconvert import convert, load_checkpoint, load_model
 from vitconvert.errors import NotRepresentable
@@ -31,11 +30,6 @@ DIALECTS = {
 WRITTEN = {**DIALECTS, "deit": "hf_tf_deit"}
 
 
-def loaded(name: str) -> torch.Tensor:
-    with zipfile.ZipFile(ARCHIVE) as archive:
-        return torch.tensor(np.load(io.BytesIO(archive.read(name))))
-
-
 @pytest.fixture
 def folder(name: str, tmp_path: Path) -> Path:
     with zipfile.ZipFile(ARCHIVE) as archive:
@@ -47,7 +41,7 @@ def folder(name: str, tmp_path: Path) -> Path:
 @torch.no_grad()
 def test_computes_what_tensorflow_did(name: str, folder: Path) -> None:
     assert load_checkpoint(folder).dialect == DIALECTS[name]
-    wanted, images = loaded(f"{name}/output.npy"), loaded("images.npy")
+    wanted, images = array(ARCHIVE, f"{name}/output.npy"), array(ARCHIVE, "images.npy")
     for fast in (False, True):
         model = load_model(folder, fast=fast)
         found = (model.forward_features if wanted.ndim == 3 else model)(images)

@@ -1,24 +1,18 @@
 """vit-keras, which needs TensorFlow: a file that it wrote, and what it computed."""
 
-import io
 import zipfile
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
+from tests.archives import array
 from tests.small_models import relative
 from vitconvert import convert, load_checkpoint, load_model
 from vitconvert.errors import MissingFact
 
 ARCHIVE = Path(__file__).parent / "vit_keras.zip"
 TOLD = {"num_heads": 2, "image_size": (16, 24)}
-
-
-def array(name: str) -> torch.Tensor:
-    with zipfile.ZipFile(ARCHIVE) as archive:
-        return torch.tensor(np.load(io.BytesIO(archive.read(name))))
 
 
 @pytest.mark.parametrize(
@@ -30,9 +24,9 @@ def test_computes_what_it_did_and_comes_back(name: str, dialect: str, tmp_path: 
         file = Path(archive.extract(f"{name}.weights.h5", tmp_path))
     with pytest.raises(MissingFact, match="num_heads"):
         load_checkpoint(file)
-    images = array("images.npy").permute(0, 3, 1, 2)
+    images = array(ARCHIVE, "images.npy").permute(0, 3, 1, 2)
     model = load_model(file, overrides=TOLD)
-    assert relative(model(images), array(f"{name}.npy")) <= 5e-6
+    assert relative(model(images), array(ARCHIVE, f"{name}.npy")) <= 5e-6
     done = convert(file, to="vit", output=tmp_path / "ours", overrides=TOLD, verify=False)
     done = convert(tmp_path / "ours", to="vit_keras", output=tmp_path / "back")
     assert done.target_dialect == dialect

@@ -3,7 +3,6 @@
 Keras 2 loads what is written here (`make_vit_keras_2_files.py`), and so does Keras 3's loader.
 """
 
-import io
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.archives import array
 from tests.packages import keras
 from tests.small_models import relative
 from vitconvert import convert, load_checkpoint, load_model
@@ -22,11 +22,6 @@ from vitconvert.errors import UsageError
 
 ARCHIVE = Path(__file__).parent / "vit_keras_2.zip"
 TOLD = {"num_heads": 2}
-
-
-def array(name: str) -> torch.Tensor:
-    with zipfile.ZipFile(ARCHIVE) as archive:
-        return torch.tensor(np.load(io.BytesIO(archive.read(name))))
 
 
 @pytest.fixture
@@ -55,7 +50,8 @@ def test_computes_what_it_did_and_comes_back_in_keras_order(
     name: str, file: Path, tmp_path: Path
 ) -> None:
     model = load_model(file, overrides=TOLD)
-    assert relative(model(array("images.npy").permute(0, 3, 1, 2)), array(f"{name}.npy")) <= 5e-6
+    images = array(ARCHIVE, "images.npy").permute(0, 3, 1, 2)
+    assert relative(model(images), array(ARCHIVE, f"{name}.npy")) <= 5e-6
     convert(file, to="vit", output=tmp_path / "ours", overrides=TOLD, verify=False)
     done = convert(tmp_path / "ours", to="vit_keras_2", output=tmp_path / "back")
     assert done.opened[0].consumer == "h5py.File"
