@@ -42,6 +42,7 @@ _EMPTY_ARRAYS = {f"{package}.multiarray._reconstruct" for package in _PACKAGES}
 _WHOLE_ARRAYS = {f"{package}.numeric._frombuffer" for package in _PACKAGES}  # protocol 5
 _DTYPE = "numpy.dtype"
 _ENCODED = "_codecs.encode"
+_KNOWN = {*_WHOLE_ARRAYS, _ENCODED, HOOKS, *STAND_INS}
 _BYTES = ("BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8")
 _TEXTS = ("BINSTRING", "SHORT_BINSTRING")  # of Python 2, in which bytes are text
 _LONGEST_TEXT = 10_000  # bytes of a name; longer ones are the numbers of an array
@@ -85,7 +86,7 @@ class _Reader(NewerPickleReader):
         self.members: dict[str, Member] = {}  # where the numbers of arrays lie
 
     def known(self, name: str) -> Global:
-        if name in {*_WHOLE_ARRAYS, _ENCODED, HOOKS, *STAND_INS}:
+        if name in _KNOWN:
             return Global(name)
         raise UnsafeFile(
             "This Python pickle asks for more than arrays of NumPy.",
