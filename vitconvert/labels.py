@@ -29,6 +29,11 @@ class Labels(tuple[str, ...]):
         labels.assumed = assumed
         return labels
 
+    @property
+    def doubtful(self) -> bool:
+        """Whether they are assumed, or were, before some of them were kept and written down."""
+        return self.assumed or self.origin.startswith("assumed")
+
 
 def stated_labels(
     num_classes: int,

@@ -16,7 +16,7 @@ _PACKAGE = Path(__file__).parent
 _HEADER = re.compile(r"^\[([A-Za-z0-9_.]+)\].*\n", re.MULTILINE)
 _TEXT = r'"[^"\\\x00-\x1f]*"'
 _NUMBER = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:e-?[0-9]+)?"
-_PAIR = rf'[a-z_]+ = (?:"[a-z_]*"|{_NUMBER}|true|false)'
+_PAIR = rf'[a-z_]+ = (?:"[a-z_]*"|{_NUMBER}|true|false|\[\])'
 _ITEM = rf"(?:{_TEXT}|{_NUMBER})"
 _ARRAY = rf"\[\s*(?:{_ITEM}(?:,\s+{_ITEM})*)?,?\s*\]"
 _TABLE = rf"\{{ {_PAIR}(?:, {_PAIR})* \}}"

@@ -1,6 +1,7 @@
 """Values of ViTConfig that are impossible, alone or together, each with a sentence that says so."""
 
 from collections.abc import Iterator
+from numbers import Integral
 
 from vitconvert.config.properties import Properties
 from vitconvert.config.vocabularies import VOCABULARIES
@@ -40,19 +41,32 @@ _OF_TWO_STEPS = ("attention_norm", "gated_mlp", "mlp_norm", "v_norm")
 
 def contradictions(config: Properties) -> list[str]:
     """One sentence for each impossible value, or else for each impossible combination."""
-    return _values(config) or [
-        *_tokens_and_positions(config),
-        *_stem(config),
-        *_norm_and_attention(config),
-        *_branches(config),
-        *_parallel_order(config),
-        *_differential(config),
-        *_pooling_and_head(config),
-        *_own_grid(config),
-        *_merging(config),
-        *_relative_positions(config),
-        *_windows(config),
-        *_neck(config),
+    return (
+        _no_numbers(config)
+        or _values(config)
+        or [
+            *_tokens_and_positions(config),
+            *_stem(config),
+            *_norm_and_attention(config),
+            *_branches(config),
+            *_parallel_order(config),
+            *_differential(config),
+            *_pooling_and_head(config),
+            *_own_grid(config),
+            *_merging(config),
+            *_relative_positions(config),
+            *_windows(config),
+            *_neck(config),
+        ]
+    )
+
+
+def _no_numbers(config: Properties) -> list[str]:
+    values = {name: getattr(config, name) for name in _LEAST}
+    return [
+        f"{name} = {value!r} is no whole number"
+        for name, value in values.items()
+        if isinstance(value, bool) or not isinstance(value, Integral)
     ]
 
 
@@ -129,7 +143,9 @@ def _stem(config: Properties) -> list[str]:
     if config.resnet_d_stem and config.stem_width % 2:
         problems.append(f"the stem's first convolutions halve stem_width {config.stem_width}")
     if config.mobileclip_stem and config.stem_depths:
-        problems.append("stem_style = 'mobileclip' has no stages: stem_depths must be empty")
+        problems.append(
+            f"stem_style = {config.stem_style!r} has no stages: stem_depths must be empty"
+        )
     return problems
 
 

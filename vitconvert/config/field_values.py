@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping
+from numbers import Real
 from typing import Any
 
 from vitconvert.config import Kind, ViTConfig
@@ -46,17 +47,17 @@ def _parse_bool(value: object) -> bool:
 
 
 def _parse_int(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
+    if isinstance(value, bool) or not isinstance(value, str | Real):
         raise ValueError(value)
-    if isinstance(value, float) and not value.is_integer():
+    if isinstance(value, Real) and not float(value).is_integer():
         raise ValueError(value)
-    if abs(number := int(value)) > LARGEST:
+    if abs(number := int(value if isinstance(value, str) else float(value))) > LARGEST:
         raise ValueError(value)
     return number
 
 
 def _parse_float(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
+    if isinstance(value, bool) or not isinstance(value, str | Real):
         raise ValueError(value)
     return float(value)
 
@@ -64,13 +65,20 @@ def _parse_float(value: object) -> float:
 def _parse_ints(value: object) -> tuple[int, ...]:
     if isinstance(value, str):
         value = [part for part in value.replace("x", ",").split(",") if part]
+    if isinstance(value, bytes):
+        raise ValueError(value)
     numbers = list(value) if isinstance(value, Iterable) else [value]
     if len(numbers) > MOST_BLOCKS:
         raise ValueError(value)
     return tuple(map(_parse_int, numbers))
 
 
-def _parse_size(value: object) -> tuple[int, int]:
+def parse_size(value: object) -> tuple[int, int]:
+    """Height and width; of channels, height and width, the last two.
+
+    Raises:
+        ValueError, TypeError: It is no size.
+    """
     numbers = _parse_ints(value)
     if len(numbers) not in (1, 2, 3) or min(numbers) < 1:
         raise ValueError(value)
@@ -94,7 +102,7 @@ _PARSERS: Mapping[Any, Callable[[object], Any]] = {
     bool: _parse_bool,
     str: _parse_text,
     float | None: _parse_float,
-    tuple[int, int]: _parse_size,
+    tuple[int, int]: parse_size,
     tuple[int, ...]: _parse_ints,
 }
 _WANTED: Mapping[Any, str] = {

@@ -4,7 +4,7 @@ import math
 
 from vitconvert.config.fields import Fields
 from vitconvert.config.stem_sizes import stem_positions, stem_stride
-from vitconvert.config.vocabularies import STANDARDISED_STEMS
+from vitconvert.config.vocabularies import MOBILECLIP_STEMS, STANDARDISED_STEMS
 
 
 class Properties(Fields):
@@ -61,7 +61,7 @@ class Properties(Fields):
     @property
     def mobileclip_stem(self) -> bool:
         """Whether the stem is two convolutions with batch norms."""
-        return self.stem and self.stem_style == "mobileclip"
+        return self.stem and self.stem_style in MOBILECLIP_STEMS
 
     # Tokens and positions
 

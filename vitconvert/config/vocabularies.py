@@ -36,10 +36,14 @@ RELATIVE_POSITIONS = (
     "decomposed",  # ViTDet, SAM: q times a vector for the offset of rows, and one of columns
 )
 STANDARDISED_STEMS = ("google", "timm", "jeonsworld")  # the same weights, computed in three ways
+MOBILECLIP_STEMS = (
+    "mobileclip",
+    "mobileclip_padded",
+)  # timm's, and Apple's, with a border of zeros
 STEM_STYLES = (
     *STANDARDISED_STEMS,
     "resnet_d",  # timm ResNet-D: batch norms, a root of three convolutions, averaged shortcuts
-    "mobileclip",  # MobileCLIP-B: two convolutions with batch norms and GELU
+    *MOBILECLIP_STEMS,  # MobileCLIP-B: two convolutions with batch norms and GELU
 )
 RESAMPLINGS = (
     "bicubic_antialias",  # timm `resample_abs_pos_embed`

@@ -116,12 +116,12 @@ def norm_if(wanted: bool, dim: int, config: ViTConfig) -> nn.Module:
     return norm_of(dim, config) if wanted else nn.Identity()
 
 
-def bare_norm_if(wanted: bool, dim: int, config: ViTConfig) -> nn.Module:
-    """The model's kind of norm without weights, or an identity."""
-    if not wanted:
+def bare_norm_if(config: ViTConfig) -> nn.Module:
+    """Of what the head reads, the model's kind of norm without weights, or an identity."""
+    if not config.bare_fc_norm:
         return nn.Identity()
     kind = nn.RMSNorm if config.norm == "rms" else nn.LayerNorm
-    return kind(dim, config.norm_eps, elementwise_affine=False)
+    return kind(config.feature_dim, config.norm_eps, elementwise_affine=False)
 
 
 def unset(count: int, dim: int) -> nn.Parameter:

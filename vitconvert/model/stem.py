@@ -21,6 +21,9 @@ Two other stems have batch norms of eps 1e-5, plain kernels and weights of their
     mobileclip   timm 1.0.31 `vision_transformer_hybrid.py`, `ConvStem`: two convolutions, each with
                  a kernel as large as its stride. timm's third is the patch convolution. Vasu et
                  al., https://arxiv.org/abs/2311.17049
+    mobileclip_padded
+                 apple/ml-mobileclip 4144bb1 `models/vit.py`, `ConvNormAct`: the same weights, on an
+                 image with a border of one zero, (kernel - 1) // 2, so one pixel off
 
 Letters: B images, C channels, Y rows, X columns.
 """
@@ -35,6 +38,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitconvert.config import ViTConfig
+from vitconvert.config.stem_sizes import stem_padding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,13 +249,13 @@ class ResNetStem(nn.Module):
 class ConvolutionAndNorm(nn.Module):
     """Convolution of squares that do not overlap, norm and GELU."""
 
-    def __init__(self, in_channels: int, out_channels: int, size: int) -> None:
+    def __init__(self, in_channels: int, out_channels: int, size: int, padding: int = 0) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(in_channels, out_channels, size, size, bias=False)
+        self.conv = nn.Conv2d(in_channels, out_channels, size, size, padding, bias=False)
         self.norm = nn.BatchNorm2d(out_channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C, Y, X) to (B, out_channels, Y / size, X / size)."""
+        """(B, C, Y, X) to (B, out_channels, Y / size, X / size), with padding before division."""
         return F.gelu(self.norm(self.conv(x)))
 
 
@@ -259,9 +263,9 @@ class MobileCLIPStem(nn.Sequential):
     """A convolution of 4x4 pixels, then one of 2x2 of its outputs."""
 
     def __init__(self, config: ViTConfig) -> None:
-        self.out_channels = config.stem_width
+        self.out_channels, padding = config.stem_width, stem_padding(config.stem_style)
         super().__init__(
-            ConvolutionAndNorm(config.in_channels, self.out_channels, 4),
+            ConvolutionAndNorm(config.in_channels, self.out_channels, 4, padding),
             ConvolutionAndNorm(self.out_channels, self.out_channels, 2),
         )
 

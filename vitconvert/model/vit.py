@@ -120,7 +120,7 @@ class ViT(nn.Module):
     def _add_head(self, config: ViTConfig) -> None:
         self.attn_pool = AttentionPool(config) if config.map_pooling else None
         self.fc_norm = norm_if(config.fc_norm, config.embed_dim, config)
-        self.bare_fc_norm = bare_norm_if(config.bare_fc_norm, config.feature_dim, config)
+        self.bare_fc_norm = bare_norm_if(config)
         self.pre_logits = PreLogits(config) if config.representation_size else nn.Identity()
         self.head_drop = nn.Dropout(config.drop_rate)
         self.head = classifier(config)
@@ -304,6 +304,7 @@ class ViT(nn.Module):
         self.config = self.config.replace(num_classes=num_classes, pooling=pooling)
         if pooling != "map":
             self.attn_pool = None
+        self.bare_fc_norm = bare_norm_if(self.config)  # as wide as what is pooled now
         like = self.patch_embed.proj.weight
         self.head = classifier(self.config).to(like).train(self.training)
         if self.head_dist is not None:

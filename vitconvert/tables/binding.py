@@ -2,7 +2,7 @@
 
 import functools
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from vitconvert.config.axis_sizes import FIXED_AXES
@@ -11,10 +11,11 @@ from vitconvert.tables.canonical import instance, instantiate
 from vitconvert.tables.constants import Constant
 from vitconvert.tables.expressions import Alternative, Part
 from vitconvert.tables.links import Link, links_of
+from vitconvert.tables.names import Names
 from vitconvert.tables.rows import Row
 from vitconvert.tables.sizes import Equation, Shape, Sizes, solve
 from vitconvert.tables.table import Table
-from vitconvert.tables.templates import MOST_STEPS, Index, numbers_of, skeleton_of
+from vitconvert.tables.templates import MOST_STEPS, Index, Template
 
 NO_ELEMENTS = "has no elements"
 """Why a tensor is ignored that no row, no [ignore] and no [empty] of its table explains."""
@@ -31,8 +32,13 @@ class Binding:
     misfits: Mapping[str, str]  # keys whose dimensions fit no row -> the row
     doubled: Mapping[str, tuple[str, ...]]  # canonical name -> their keys, of which one too many
     partial: Mapping[str, tuple[str, ...]]  # canonical name -> their keys that are missing
-    shapes: Mapping[str, Shape]  # of all their keys
+    names: Names  # all their keys
     sizes: Sizes
+
+    @property
+    def shapes(self) -> Mapping[str, Shape]:
+        """Of all their keys."""
+        return self.names.shapes
 
     @property
     def fits(self) -> bool:
@@ -55,9 +61,10 @@ class Binding:
     def lacking(self) -> tuple[tuple[str, ...], ...]:
         """Rows that the table requires, and that nothing in the file fills."""
         found = {link.tensor.text for links in self.links.values() for link in links}
-        if self.ignored:
-            ignored = (template for template, _ in self.table.ignore)
-            found |= {t.text for t in ignored if any(t.match(k) is not None for k in self.ignored)}
+        if self.ignored and self.table.requires:
+            asked = {name for group in self.table.requires for name in group}
+            ignored = (template for template, _ in self.table.ignore if template.text in asked)
+            found |= {t.text for t in ignored if any(self._ignored_by(t))}
         return tuple(group for group in self.table.requires if not found & set(group))
 
     @functools.cached_property
@@ -65,10 +72,12 @@ class Binding:
         """Ignored keys that must hold certain numbers to play no part."""
         return {
             key: constant
-            for key in self.ignored
             for template, constant in self.table.holds
-            if template.match(key) is not None
+            for key in self._ignored_by(template)
         }
+
+    def _ignored_by(self, template: Template) -> Iterator[str]:
+        return (key for key in self.names.spelled_by(template) if key in self.ignored)
 
     @property
     def explained(self) -> int:
@@ -108,9 +117,12 @@ _Indices = tuple[tuple[str, int], ...]
 _Spellings = dict[tuple[str, _Indices], dict[int, dict[int, str]]]
 
 
-def bind(table: Table, shapes: Mapping[str, Shape]) -> Binding:
-    """Lay a table over the names and shapes of a checkpoint. Reads no weights, raises nothing."""
-    return _Binder(table, shapes).binding()
+def bind(table: Table, shapes: Mapping[str, Shape] | Names) -> Binding:
+    """Lay a table over the names and shapes of a checkpoint. Reads no weights, raises nothing.
+
+    Whoever lays several tables over the same names groups them once.
+    """
+    return _Binder(table, shapes if isinstance(shapes, Names) else Names(shapes)).binding()
 
 
 def links_alone(table: Table, shapes: Mapping[str, Shape]) -> dict[str, tuple[Link, ...]]:
@@ -118,11 +130,11 @@ def links_alone(table: Table, shapes: Mapping[str, Shape]) -> dict[str, tuple[Li
 
     A key that no row of the table spells has no entry.
     """
-    binder = _Binder(table, shapes)
+    binder = _Binder(table, Names(shapes))
     found: dict[str, dict[tuple[str, int | None], Link]] = defaultdict(dict)
-    for key, shape in shapes.items():
-        for place, indices in binder.match(key):
-            if not place.has_rank(shape):
+    for key, matched in binder.matched.items():
+        for place, indices in matched:
+            if not place.has_rank(shapes[key]):
                 continue
             alternative = place.row.alternatives[place.alternative]
             for complete in binder.with_selected(place, indices, key):
@@ -134,15 +146,14 @@ def links_alone(table: Table, shapes: Mapping[str, Shape]) -> dict[str, tuple[Li
     return {key: tuple(links.values()) for key, links in found.items()}
 
 
-def _places(table: Table, skeletons: Set[str]) -> Mapping[str, Sequence[_Place]]:
+def _places(table: Table, names: Names) -> Mapping[str, Sequence[_Place]]:
     """Where keys stand in a table, by skeleton: those that differ in numbers alone stand alike."""
     found: dict[str, list[_Place]] = defaultdict(list)
-    text = "\n".join(skeletons)
-    for row in (row for row in table.rows if row.may_use(text)):
+    for row in (row for row in table.rows if row.may_use(names)):
         for number, alternative in enumerate(row.alternatives):
             for n, item in enumerate(alternative.items):
                 if isinstance(item, Part):
-                    for skeleton in item.key.skeletons:
+                    for skeleton in item.key.skeletons.keys() & names.alike.keys():
                         found[skeleton].append(_Place(row, number, n, item))
     return found
 
@@ -150,11 +161,16 @@ def _places(table: Table, skeletons: Set[str]) -> Mapping[str, Sequence[_Place]]
 class _Binder:
     """Collects the places of every key, then decides for each of our tensors."""
 
-    def __init__(self, table: Table, shapes: Mapping[str, Shape]) -> None:
+    def __init__(self, table: Table, names: Names) -> None:
         self.table = table
-        self.shapes = shapes
-        self.skeletons = {key: skeleton_of(key) for key in shapes}
-        self.places = _places(table, set(self.skeletons.values()))
+        self.names = names
+        self.shapes = names.shapes
+        self.matched = dict(self.matches())
+        self.reasons: dict[str, str] = {}
+        for template, reason in table.ignore:
+            for key in names.spelled_by(template):
+                self.reasons.setdefault(key, reason)
+        self.empty = self.empty_layouts()
         self.spellings: _Spellings = defaultdict(dict)
         self.ignored: dict[str, str] = {}
         self.unexplained: list[str] = []
@@ -163,55 +179,62 @@ class _Binder:
         self.partial: dict[str, tuple[str, ...]] = {}
 
     def binding(self) -> Binding:
-        for key in self.shapes:
-            self.explain(key)
+        known = {*self.matched, *self.reasons, *self.empty, *self.names.empty}
+        if known:
+            for key in self.shapes:
+                if key in known:
+                    self.explain(key)
+                else:
+                    self.unexplained.append(key)
         links = dict(self.links())
         return Binding(
             table=self.table,
             links=links,
             ignored=self.ignored,
-            unexplained=tuple(self.unexplained),
+            unexplained=tuple(self.unexplained if known else self.shapes),
             misfits=self.misfits,
             doubled=self.doubled,
             partial=self.partial,
-            shapes=self.shapes,
+            names=self.names,
             sizes=solve(self.equations(links), FIXED_AXES),
         )
 
     def explain(self, key: str) -> None:
         """Note of which tensors of ours a key is a part, or why of none."""
-        if empty := self.empty_axes(key):
-            self.ignored[key] = f"the project keeps an empty {empty} here"
+        if key in self.empty:
+            self.ignored[key] = f"the project keeps an empty {self.empty[key]} here"
             return
-        matched = self.match(key)
+        matched = self.matched.get(key, ())
         fitting = [(p, indices) for p, indices in matched if p.has_rank(self.shapes[key])]
         for place, indices in fitting:
             self.spell(place, indices, key)
         if fitting:
             return
-        if reason := self.reason_to_ignore(key):
+        if reason := self.reasons.get(key):
             self.ignored[key] = reason
-        elif 0 in self.shapes[key]:
+        elif key in self.names.empty:
             self.ignored[key] = NO_ELEMENTS
         elif matched:
             self.misfits[key] = matched[0][0].row.text
         else:
             self.unexplained.append(key)
 
-    def match(self, key: str) -> list[tuple[_Place, dict[str, int]]]:
-        skeleton, numbers = self.skeletons[key], numbers_of(key)
-        read = ((p, p.part.key.read(skeleton, numbers)) for p in self.places.get(skeleton, ()))
-        return [(place, indices) for place, indices in read if indices is not None]
+    def matches(self) -> Iterator[tuple[str, list[tuple[_Place, dict[str, int]]]]]:
+        """Where each key stands in the table; of those that no row spells, nothing."""
+        for skeleton, places in _places(self.table, self.names).items():
+            for key, numbers in self.names.alike[skeleton].items():
+                read = ((place, place.part.key.read(skeleton, numbers)) for place in places)
+                if found := [(place, indices) for place, indices in read if indices is not None]:
+                    yield key, found
 
-    def empty_axes(self, key: str) -> Axes | None:
-        """The layout of an array that the project keeps without elements."""
+    def empty_layouts(self) -> Mapping[str, Axes]:
+        """The layouts of arrays that the project keeps without elements."""
+        found: dict[str, Axes] = {}
         for template, axes in self.table.empty:
-            if template.match(key) is not None and _has_rank(axes, self.shapes[key]):
-                return axes
-        return None
-
-    def reason_to_ignore(self, key: str) -> str | None:
-        return next((r for t, r in self.table.ignore if t.match(key) is not None), None)
+            for key in self.names.spelled_by(template):
+                if _has_rank(axes, self.shapes[key]):
+                    found.setdefault(key, axes)
+        return found
 
     def spell(self, place: _Place, indices: dict[str, int], key: str) -> None:
         for complete in self.with_selected(place, indices, key):
@@ -285,6 +308,6 @@ class _Binder:
                 if link.theirs is not None:
                     yield Equation(link.their_axes, self.shapes[link.theirs])
         for template, axis, factor in self.table.sizes:
-            for key, shape in self.shapes.items():
-                if template.match(key) is not None and len(shape) == 1:
+            for key in self.names.spelled_by(template):
+                if len(shape := self.shapes[key]) == 1:
                     yield Equation(Axes((Dim((axis,)),)), (factor * shape[0],))

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from vitconvert.tables.canonical import canonical_tensors
 from vitconvert.tables.inheritance import builtin_sections, builtin_texts
-from vitconvert.tables.rows import may_spell
+from vitconvert.tables.names import Names
+from vitconvert.tables.rows import letters_of
 
 _EXTENDS = re.compile(r'^extends\s*=\s*"([^"]*)"', re.MULTILINE)
 _ECOSYSTEM = re.compile(r'^ecosystem\s*=\s*"([^"]*)"', re.MULTILINE)
@@ -37,17 +38,20 @@ def likely_dialects(keys: Collection[str]) -> list[str]:
 
     No dialect that explains all keys is left out.
     """
-    words = set(_WORD.findall(" ".join(keys))) - _KINDS
+    words = set(_WORD.findall("\n".join(keys))) - _KINDS
     longest_first = sorted(words, key=len, reverse=True)
     return [name for name, s in _spellings().items() if _may_spell(s, keys, longest_first)]
 
 
 def _may_spell(spelling: _Spelling, keys: Collection[str], words: list[str]) -> bool:
-    absent = (word for word in words if word not in spelling.text)
     if not spelling.any_rest:
-        return next(absent, None) is None
-    foreign = (key for word in absent for key in keys if word in key)
+        return all(word in spelling.text for word in words)
+    foreign = (key for key in keys if not _has_words_of(key, spelling.text))
     return all(any(_begins(key, start) for start in spelling.any_rest) for key in foreign)
+
+
+def _has_words_of(key: str, text: str) -> bool:
+    return all(word in text for word in _WORD.findall(key) if word not in _KINDS)
 
 
 def _begins(key: str, start: str) -> bool:
@@ -61,10 +65,13 @@ def _spellings() -> Mapping[str, _Spelling]:
     return {name: _Spelling(text, tuple(_ANY_REST.findall(text))) for name, text in texts.items()}
 
 
-def may_find_required(name: str, skeletons: str) -> bool:
-    """Whether keys of these skeletons, one on each line, may be all that a dialect requires."""
+def may_find_required(name: str, names: Names) -> bool:
+    """Whether these names may be all that a dialect requires."""
     return all(
-        any(may_spell(_right_side(row.strip(), name), {}, skeletons) for row in group.split("|"))
+        any(
+            names.may_have(letters_of(_right_side(row.strip(), name), {}))
+            for row in group.split("|")
+        )
         for group in builtin_sections(name)["dialect"].get("requires", ())
     )
 

@@ -1,11 +1,13 @@
 """Recognising a dialect: the table that explains every key wins."""
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from vitconvert.errors import AmbiguousDialect, TensorMismatch, UnknownDialect, some
 from vitconvert.tables.binding import Binding, bind
 from vitconvert.tables.dialects import builtin_tables, likely_tables
+from vitconvert.tables.names import Names
 from vitconvert.tables.others import refuse_quantised, seems_to_be
 from vitconvert.tables.sizes import Shape
 from vitconvert.tables.table import Table
@@ -59,14 +61,12 @@ def recognise(
     """
     _check_not_empty(shapes)
     candidates = None if tables is None else list(tables)
-    found = fitting(shapes, candidates, their_config)
-    if found is not None:
-        return found
     own, attempts = _attempts(shapes)
-    every = _recognisable_tables() if candidates is None else candidates
-    prefix, binding = _nearest(
-        [(p, bind(table, s)) for p, s in attempts for table in every], len(shapes)
-    )
+    attempt = _fitting(attempts, candidates, their_config or {})
+    if attempt is None:
+        every = _recognisable_tables() if candidates is None else candidates
+        attempt = _nearest(attempts, every, their_config or {})
+    prefix, binding = attempt
     return Recognised(binding, prefix, own if prefix else {})
 
 
@@ -82,34 +82,43 @@ def fitting(
         AmbiguousDialect: Several tables do.
     """
     own, attempts = _attempts(shapes)
-    candidates = None if tables is None else list(tables)
-    found = [
-        (p, binding)
-        for p, s in attempts
-        for table in (likely_tables(_with_elements(s)) if candidates is None else candidates)
-        if (binding := bind(table, s)).fits
-    ]
-    if not found:
+    attempt = _fitting(attempts, None if tables is None else list(tables), their_config or {})
+    if attempt is None:
         return None
-    prefix, binding = _the_one(found, their_config or {})
+    prefix, binding = attempt
     return Recognised(binding, prefix, own if prefix else {})
 
 
-def _attempts(
-    shapes: Mapping[str, Shape],
-) -> tuple[Mapping[str, str], list[tuple[str, Mapping[str, Shape]]]]:
+def _fitting(
+    attempts: Sequence[tuple[str, Names]],
+    tables: Sequence[Table] | None,
+    their_config: Mapping[str, object],
+) -> _Attempt | None:
+    found = [
+        (prefix, binding)
+        for prefix, names in attempts
+        for table in (likely_tables(_with_elements(names)) if tables is None else tables)
+        if (binding := bind(table, names)).fits
+    ]
+    return _the_one(found, their_config) if found else None
+
+
+def _attempts(shapes: Mapping[str, Shape]) -> tuple[Mapping[str, str], list[tuple[str, Names]]]:
     """A wrapper's own keys, and the others: as they are, and without a wrapper's prefix."""
     own = {key: reason for key in shapes if (reason := why_beside(key))}
     wrapped = {key: shape for key, shape in shapes.items() if key not in own}
     prefix = common_prefix(wrapped)
-    if not prefix:
-        return own, [("", shapes)]
-    return own, [("", shapes), (prefix, {key[len(prefix) :]: s for key, s in wrapped.items()})]
+    attempts = [("", Names(shapes))]
+    if prefix:
+        attempts.append((prefix, Names({key[len(prefix) :]: s for key, s in wrapped.items()})))
+    return own, attempts
 
 
-def _with_elements(shapes: Mapping[str, Shape]) -> list[str]:
-    """The keys that tell one dialect from another."""
-    return [key for key, shape in shapes.items() if 0 not in shape]
+def _with_elements(names: Names) -> Names:
+    """The names that tell one dialect from another."""
+    if not names.empty:
+        return names
+    return Names({name: shape for name, shape in names.shapes.items() if 0 not in shape})
 
 
 def _recognisable_tables() -> list[Table]:
@@ -129,14 +138,10 @@ def _check_not_empty(shapes: Mapping[str, Shape]) -> None:
 
 def common_prefix(keys: Iterable[str]) -> str:
     """What wrappers such as DataParallel put before every key, taken off repeatedly."""
-    keys, prefix = list(keys), ""
-    while keys:
-        found = next((p for p in prefixes() if all(k.startswith(p) for k in keys)), None)
-        if found is None:
-            return prefix
-        prefix += found
-        keys = [key[len(found) :] for key in keys]
-    return prefix
+    common, end = os.path.commonprefix(list(keys)), 0  # noqa: RUF071 (of letters)
+    while found := next((p for p in prefixes() if common.startswith(p, end)), None):
+        end += len(found)
+    return common[:end]
 
 
 def _not_denied(
@@ -146,14 +151,14 @@ def _not_denied(
 
     An audio spectrogram transformer, for one, has the tensors of a DeiT and overlapping patches.
     """
-    left = [(p, b) for p, b in fitting if not _denied_by(b.table, their_config)]
+    left = [(p, b) for p, b in fitting if not denied_by(b.table, their_config)]
     if left:
         return left
     table = fitting[0][1].table
     raise UnknownDialect(
         "config.json says that these tensors are another model's.",
         evidence={
-            "config.json": _denied_by(table, their_config),
+            "config.json": denied_by(table, their_config),
             "tensors": f"those of {table.name} ({table.title})",
         },
         meaning="Tensors of the same names can mean another function.",
@@ -161,7 +166,8 @@ def _not_denied(
     )
 
 
-def _denied_by(table: Table, their_config: Mapping[str, object]) -> str:
+def denied_by(table: Table, their_config: Mapping[str, object]) -> str:
+    """What a project's `config.json` says that is of no model of this dialect; "" if nothing."""
     marks = table.config_file.identify if table.config_file else {}
     said = [f"{key} = {their_config[key]!r}" for key in marks if key in their_config]
     return "" if identifies(table, their_config) else ", ".join(said)
@@ -170,13 +176,17 @@ def _denied_by(table: Table, their_config: Mapping[str, object]) -> str:
 def _the_one(fitting: Sequence[_Attempt], their_config: Mapping[str, object]) -> _Attempt:
     best = _decide(_not_denied(fitting, their_config), their_config)
     if len(best) > 1:
-        raise _ambiguous([binding for _, binding in best])
+        raise ambiguous([binding for _, binding in best])
     return best[0]
 
 
 def _decide(fitting: Sequence[_Attempt], their_config: Mapping[str, object]) -> list[_Attempt]:
-    """Prefer the tables that the checkpoint's own config names, then those that ignore least."""
+    """Prefer the tables that the checkpoint's own config names, then those that ignore least.
+
+    Those that are `named_only` come after the others, which read the same files.
+    """
     best = [(p, b) for p, b in fitting if identifies(b.table, their_config)] or list(fitting)
+    best = [(p, b) for p, b in best if not b.table.named_only] or best
     least = min((len(b.ignored), len(p)) for p, b in best)
     return [(p, b) for p, b in best if (len(b.ignored), len(p)) == least]
 
@@ -191,25 +201,36 @@ def identifies(table: Table, their_config: Mapping[str, object]) -> bool:
     return named or any(str(their_config.get(key)) in values for key, values in marks)
 
 
-def _nearest(bindings: Sequence[_Attempt], count: int) -> _Attempt:
-    shapes = bindings[0][1].shapes if bindings else {}
+def _nearest(
+    attempts: Sequence[tuple[str, Names]],
+    tables: Sequence[Table],
+    their_config: Mapping[str, object],
+) -> _Attempt:
+    shapes = attempts[0][1].shapes
+    count = len(shapes)
     refuse_quantised(shapes)
-    prefix, nearest = max(
-        bindings,
+    few = ((prefix, names, names.some()) for prefix, names in attempts)
+    bound = [(p, names, bind(table, some)) for p, names, some in few for table in tables]
+    prefix, names, nearest = max(
+        bound,
         key=lambda attempt: (
-            attempt[1].explained + len(attempt[1].ignored),
-            -len(attempt[1].lacking),
-            -len(attempt[1].misshapen),
-            -len(attempt[1].unexplained) - len(attempt[1].misfits),
+            attempt[2].explained + len(attempt[2].ignored),
+            -len(attempt[2].lacking),
+            -len(attempt[2].misshapen),
+            -len(attempt[2].unexplained) - len(attempt[2].misfits),
             not attempt[0],
         ),
     )
+    if nearest.names is not names:
+        nearest = bind(nearest.table, names)
     meant = bool(count) and nearest.explained >= _MEANT * count
     left = sorted([*nearest.unexplained, *nearest.misfits])
     seems = seems_to_be(shapes, alike=meant) if left and nearest.table.builtin else None
     if meant and seems is None:
         return prefix, nearest
     evidence: dict[str, object] = {"keys": count}
+    if kind := their_config.get("model_type"):
+        evidence["config.json"] = f"model_type = {kind!r}"
     if nearest.explained:
         table = nearest.table
         evidence["nearest"] = f"{table.name} ({table.title}), which explains {nearest.explained}"
@@ -227,10 +248,13 @@ def _nearest(bindings: Sequence[_Attempt], count: int) -> _Attempt:
     )
 
 
-def _ambiguous(bindings: Sequence[Binding]) -> AmbiguousDialect:
+def ambiguous(bindings: Sequence[Binding]) -> AmbiguousDialect:
+    """The error that names several dialects."""
     names = [binding.table.name for binding in bindings]
-    return AmbiguousDialect(
+    error = AmbiguousDialect(
         "Several dialects explain every tensor of this file.",
         evidence={b.table.name: b.table.title for b in bindings},
-        hint=f"name the one it was written by: --dialect {names[0]}.",
+        hint=f"name the one it was written by: {' or '.join(f'--dialect {n}' for n in names)}.",
     )
+    error.dialects = tuple(names)
+    return error

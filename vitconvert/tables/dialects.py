@@ -2,8 +2,7 @@
 
 import functools
 import itertools
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from os import PathLike
 from pathlib import Path
 
@@ -18,10 +17,10 @@ from vitconvert.tables.inheritance import (
     read_sections,
     stem_of,
 )
+from vitconvert.tables.names import Names
 from vitconvert.tables.rows import Row
 from vitconvert.tables.table import Table, table_of
 from vitconvert.tables.table_reader import TableReader
-from vitconvert.tables.templates import Template, numbers_of, skeleton_of
 from vitconvert.toml_files import tables_dir
 
 
@@ -73,40 +72,37 @@ def text_tables_beside(table: Table, config: ViTConfig) -> list[Table]:
     return [text_table(t.name) for t in table.text_towers if t.holds_for(config)]
 
 
-def likely_tables(keys: Iterable[str]) -> list[Table]:
-    """The dialects that may explain these keys and find what they require, in order of name.
+def likely_tables(names: Names) -> list[Table]:
+    """The dialects that may explain these names and find what they require, in order of name.
 
     The others do not, and were not parsed to know it. Those that are `named_only` are left out.
     """
-    numbers: dict[str, list[list[str]]] = defaultdict(list)  # of the keys of each skeleton
-    for key in keys:
-        numbers[skeleton_of(key)].append(numbers_of(key))
-    text = "\n".join(numbers)
-    names = (name for name in likely_dialects(numbers.keys()) if may_find_required(name, text))
-    tables = map(_builtin_table, names)
-    return [table for table in tables if not table.named_only and _finds_required(table, numbers)]
+    likely = likely_dialects(names.alike.keys())
+    tables = (_builtin_table(dialect) for dialect in likely if may_find_required(dialect, names))
+    return [table for table in tables if not table.named_only and _finds_required(table, names)]
 
 
-def _finds_required(table: Table, numbers: Mapping[str, list[list[str]]]) -> bool:
+def _finds_required(table: Table, names: Names) -> bool:
     """Whether all parts of a row of each group of `requires` are there."""
     found = {
         name
         for name in set(itertools.chain(*table.requires)) & table.row_of.keys()
-        if _finds(table.row_of[name], numbers)
+        if _finds(table.row_of[name], names)
     }
     return all(found.union(table.reader.section("ignore")) & set(group) for group in table.requires)
 
 
-def _finds(row: Row, numbers: Mapping[str, list[list[str]]]) -> bool:
+def _finds(row: Row, names: Names) -> bool:
     return any(
-        all(_is_there(part.key, numbers) for part in alternative.parts)
+        all(any(names.spelled_by(part.key)) for part in alternative.parts)
         for alternative in row.alternatives
     )
 
 
-def _is_there(key: Template, numbers: Mapping[str, list[list[str]]]) -> bool:
-    alike = ((skeleton, n) for skeleton in key.skeletons for n in numbers.get(skeleton, ()))
-    return any(key.read(skeleton, n) is not None for skeleton, n in alike)
+def tables_of(ecosystem: str) -> list[Table]:
+    """All dialects of an ecosystem; none where only a table of the user's own is of it."""
+    names = (name for name in builtin_texts() if ecosystem_of(name) == ecosystem)
+    return [_builtin_table(name) for name in names]
 
 
 def find_tables(name: str) -> list[Table]:
@@ -115,16 +111,14 @@ def find_tables(name: str) -> list[Table]:
     Raises:
         UsageError: There is none; names the nearest.
     """
+    if found := tables_of(name) or [_builtin_table(d) for d in builtin_texts() if d == name]:
+        return found
     ecosystems = {dialect: ecosystem_of(dialect) for dialect in builtin_texts()}
-    found = [dialect for dialect, ecosystem in ecosystems.items() if name == ecosystem]
-    found = found or [dialect for dialect in ecosystems if name == dialect]
-    if found:
-        return [_builtin_table(dialect) for dialect in found]
-    near = nearest(name, sorted({*ecosystems, *ecosystems.values()}), 3)
+    near = nearest(name, sorted({*ecosystems, *ecosystems.values()}), 5, alike=0)
     raise UsageError(
         f"There is no dialect {name!r}.",
-        evidence={"dialects": ", ".join(ecosystems)},
-        hint=f"did you mean {' or '.join(near)}?" if near else "`vitconvert list` describes them.",
+        evidence={"nearest": ", ".join(near)} if near else {},
+        hint="`vitconvert list` describes all of them.",
     )
 
 

@@ -144,7 +144,7 @@ class _Expression(Parser):
 
     def number(self) -> int | Index:
         token = self.take()
-        if token.isdecimal():
+        if token.isdecimal() and len(token) < 10:
             return int(token)
         index = parse_index(token[1:-1]) if token.startswith("{") and token.endswith("}") else None
         if index is None:

@@ -16,7 +16,15 @@ _OTHERS = (
     *("others", "preprocessing", "drafts"),
 )
 # What a table says of itself alone.
-_NOT_INHERITED = ("requires", "named_only", "historic", "layouts", "allowed_as", "install")
+_NOT_INHERITED = (
+    "requires",
+    "named_only",
+    "historic",
+    "layouts",
+    "allowed_as",
+    "install",
+    "resampling",
+)
 
 Sections = Mapping[str, Any]
 

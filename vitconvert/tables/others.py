@@ -1,7 +1,7 @@
 """What a checkpoint is that vitconvert has no table for: `weights_map/others.toml`."""
 
 import functools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from typing import Any
 
 from vitconvert.errors import Quantised
@@ -59,8 +59,9 @@ def quantised_by(names: Collection[str]) -> str | None:
 
 
 def _quantised(names: Collection[str]) -> tuple[str, str | None]:
-    computed = _first_fitting(_COMPUTED, names)
-    return (_COMPUTED, computed) if computed else ("quantised", _first_fitting("quantised", names))
+    ends = _ends_of(names)
+    computed = _first_fitting(_COMPUTED, ends)
+    return (_COMPUTED, computed) if computed else ("quantised", _first_fitting("quantised", ends))
 
 
 def seems_to_be(shapes: Mapping[str, Shape], *, alike: bool = False) -> tuple[str, str] | None:
@@ -72,14 +73,15 @@ def seems_to_be(shapes: Mapping[str, Shape], *, alike: bool = False) -> tuple[st
         shapes: Of a checkpoint that no table explains.
         alike: Whether a table explains most of it: only models with a ViT's names and more count.
     """
-    if model := _first_fitting("alike", shapes):
+    ends = _ends_of(shapes)
+    if model := _first_fitting("alike", ends):
         return model, _NAME_VIT
     if alike:
         return None
     images = any(len(shape) >= _KERNEL_AXES for shape in shapes.values())
-    if images and (model := _first_fitting("text_models", shapes)):
+    if images and (model := _first_fitting("text_models", ends)):
         return f"{model} beside something that reads images", _NAME_TOWER
-    model = _first_fitting("models", shapes) or _first_fitting("text_models", shapes)
+    model = _first_fitting("models", ends) or _first_fitting("text_models", ends)
     model = model or _by_counts(shapes)
     return (model, _NAME_VIT) if model else None
 
@@ -91,9 +93,13 @@ def _by_counts(shapes: Mapping[str, Shape]) -> str | None:
     return "a convolutional network" if batch_norms and kernels > max(_MANY, matrices) else None
 
 
-def _first_fitting(section: str, names: Collection[str]) -> str | None:
+def _ends_of(names: Collection[str]) -> Set[str]:
+    """What marks are looked for in."""
     skeletons = {skeleton_of(name) for name in names}
-    ends = {end for key in skeletons for end in _every_end(key)}
+    return {end for key in skeletons for end in _every_end(key)}
+
+
+def _first_fitting(section: str, ends: Set[str]) -> str | None:
     known: Mapping[str, list[str]] = _sections()[section]
     for name, marks in known.items():
         if all(skeleton_of(mark) in ends for mark in marks):

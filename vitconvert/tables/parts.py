@@ -1,12 +1,14 @@
 """A ViT that is a part of a checkpoint, and the header in which it is looked for."""
 
+import bisect
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from vitconvert.errors import NotRepresentable
+from vitconvert.errors import NotRepresentable, UnknownDialect, some
 from vitconvert.tables.detection import Recognised, fitting, identifies, recognise
+from vitconvert.tables.dialects import builtin_tables
 from vitconvert.tables.others import look_alike, quantised_by
 from vitconvert.tables.sizes import Shape
 from vitconvert.tables.table import Table
@@ -114,7 +116,15 @@ class Header:
     def inside(self, tower: Tower) -> dict[str, Shape]:
         """The tensors of a tower, under its own names."""
         start = tower.prefix
+        at = bisect.bisect_left(self._sorted, start)
+        if not "".join(self._sorted[at : at + 1]).startswith(start):
+            return {}
         return {n[len(start) :]: s for n, s in self.shapes.items() if n.startswith(start)}
+
+    @functools.cached_property
+    def _sorted(self) -> list[str]:
+        """The names, in which most of the known towers are looked for in vain."""
+        return sorted(self.shapes)
 
     def config_of(self, tower: Tower) -> Mapping[str, Any]:
         """What config.json says of a tower."""
@@ -125,8 +135,33 @@ class Header:
         return fitting(shapes, self.tables, self.config_of(tower))
 
     def nearest(self, shapes: Mapping[str, Shape], tower: Tower) -> Recognised:
-        """The dialect that explains most of them; UnknownDialect, if it explains few."""
-        return recognise(shapes, self.tables, self.config_of(tower))
+        """The dialect that explains most of them; UnknownDialect, if it explains few.
+
+        Where it does not explain all, it must not be another model's than config.json names.
+        """
+        config = self.config_of(tower)
+        found = recognise(shapes, self.tables, config)
+        lacks_only = not found.binding.unexplained and not found.binding.misfits
+        if "model_type" not in config and (tower.section is not None or not lacks_only):
+            config = self.config  # nothing is said of the tower itself
+        kind = config.get("model_type")
+        named = self.tables is not None and len(self.tables) == 1
+        if found.binding.fits or named or not isinstance(kind, str):
+            return found
+        if any(identifies(table, config) for table in builtin_tables().values()):
+            return found
+        raise UnknownDialect(
+            "No table knows the model that config.json names.",
+            evidence={
+                "config.json": f"model_type = {kind!r}",
+                "nearest": f"{found.table.name} ({found.table.title}), whose tensors are not these",
+                "unexplained": some(
+                    sorted([*found.binding.unexplained, *found.binding.misfits]), 4
+                ),
+            },
+            meaning="Tensors of similar names can mean another function.",
+            hint="`vitconvert list` shows the dialects; --table FILE.toml adds one.",
+        )
 
     def check_model(self, tower: Tower) -> None:
         """Refuse a model that has a known ViT's tensors, and computes something else, by its name.

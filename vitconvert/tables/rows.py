@@ -13,6 +13,7 @@ from vitconvert.tables.axes import Axes, Dim
 from vitconvert.tables.canonical import CanonicalTensor
 from vitconvert.tables.expressions import Alternative, Part, Selection, Zeros, parse_expression
 from vitconvert.tables.inheritance import mistake
+from vitconvert.tables.names import Names
 from vitconvert.tables.templates import Index, Words, skeleton_of
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
@@ -60,9 +61,13 @@ class Row:
             return False
         return any(isinstance(item, Zeros) for item in self.alternatives[0].items)
 
-    def may_use(self, skeletons: str) -> bool:
-        """Whether keys of these skeletons may be parts of the row."""
-        return may_spell(self.spelling, self.words, skeletons)
+    def may_use(self, names: Names) -> bool:
+        """Whether some of these names may be parts of the row."""
+        return names.may_have(self._letters)
+
+    @functools.cached_property
+    def _letters(self) -> tuple[tuple[str, ...], ...]:
+        return tuple(letters_of(self.spelling, self.words))
 
 
 @functools.cache
@@ -76,18 +81,15 @@ def _alternatives(
     return alternatives
 
 
-def may_spell(text: str, words: Words, skeletons: str) -> bool:
-    """Whether a key in a text may be one of these skeletons, told without parsing it.
+def letters_of(text: str, words: Words) -> Iterator[tuple[str, ...]]:
+    """What must stand in the skeleton of a key: of each key in a text, told without parsing it.
 
     Args:
         text: Of a key, or of the right side of a row.
         words: Those that it may hold.
-        skeletons: Of the keys of a file (`skeleton_of`), one on each line.
     """
-    return any(
-        all(letters in skeletons for letters in skeleton_of(token).rstrip("*").split("{}"))
-        for token in _TOKEN.findall(_expanded(text, words))
-    )
+    for token in _TOKEN.findall(_expanded(text, words)):
+        yield tuple(skeleton_of(token).rstrip("*").split("{}"))
 
 
 def _expanded(text: str, words: Words) -> str:

@@ -13,6 +13,7 @@ from vitconvert.tables.conditions import Always, Conditional, Must
 from vitconvert.tables.config_file import ConfigFile
 from vitconvert.tables.constants import Constant
 from vitconvert.tables.inheritance import TEXT, builtin_label
+from vitconvert.tables.predicates import ARCHITECTURE
 from vitconvert.tables.rows import Row
 from vitconvert.tables.table_reader import TableReader
 from vitconvert.tables.templates import Template
@@ -41,6 +42,7 @@ class Table:
     layouts: tuple[str, ...]  # what is written in its place: the first that fits
     allowed_as: str  # the step whose permission it takes to write it, if it is not named
     install: str  # what to install to open it; "" says nothing
+    resampling: str  # who resamples positions of files that read the same by another rule
     framework: str  # whose tensors its safetensors say they are
     requires: tuple[tuple[str, ...], ...]  # of each group, one row must be found
     reader: TableReader = field(repr=False)
@@ -84,6 +86,11 @@ class Table:
         return tuple(self.reader.holds())
 
     @functools.cached_property
+    def rotations(self) -> tuple[tuple[Template, str], ...]:
+        """Ignored tensors that hold the cosines or sines of the rotary embedding: key, "cos"."""
+        return tuple(self.reader.rotations())
+
+    @functools.cached_property
     def empty(self) -> tuple[tuple[Template, Axes], ...]:
         """Arrays without elements that the project's class holds."""
         return tuple(self.reader.empty())
@@ -116,7 +123,13 @@ class Table:
     @functools.cached_property
     def ask_beyond_name(self) -> tuple[Conditional, ...]:
         """Fields that an architecture's name does not tell under a condition, and why."""
-        return tuple(asked for asked in self.reader.ask() if asked.condition)
+        return tuple(asked for asked in self.reader.ask() if _of_a_name(asked))
+
+    @functools.cached_property
+    def ask_unnamed(self) -> tuple[Conditional, ...]:
+        """Fields that tensors do not tell under a condition on them, and why."""
+        conditional = (asked for asked in self.reader.ask() if asked.condition)
+        return tuple(asked for asked in conditional if not _of_a_name(asked))
 
     @functools.cached_property
     def config_file(self) -> ConfigFile | None:
@@ -173,6 +186,12 @@ class Table:
             getattr(self, part)
 
 
+def _of_a_name(asked: Conditional) -> bool:
+    """Whether the question is about how a model differs from the architecture that is named."""
+    words = asked.condition.words if asked.condition else ()
+    return any(word.startswith(ARCHITECTURE) for word in words)
+
+
 def table_of(reader: TableReader) -> Table:
     """The dialect of a file.
 
@@ -195,6 +214,7 @@ def table_of(reader: TableReader) -> Table:
         layouts=reader.layouts(),
         allowed_as=reader.text("dialect", "allowed_as", ""),
         install=reader.text("dialect", "install", ""),
+        resampling=reader.text("dialect", "resampling", ""),
         framework=reader.text("dialect", "framework", "pt"),
         requires=reader.requires(),
         reader=reader,

@@ -21,6 +21,7 @@ _SECTIONS = (
     "ignore",
     "sizes",
     "holds",
+    "rotations",
     "empty",
     "constants",
     "files",
@@ -51,6 +52,7 @@ _DIALECT_KEYS = (
     "allowed_as",
     "install",
     "framework",
+    "resampling",
 )
 
 # What stands under a key of [preprocessing]; a text under any other.

@@ -20,12 +20,13 @@ from dataclasses import dataclass, field
 
 _NUMBER = re.compile(r"[0-9]+")
 _BRACES = re.compile(r"\{([^{}]*)\}")
-_INDEX = re.compile(r"(?:([1-9][0-9]*)\*)?([a-z])(?:\+([0-9]+))?\Z")
+_INDEX = re.compile(r"(?:([1-9][0-9]{0,8})\*)?([a-z])(?:\+([0-9]{1,9}))?\Z")
 # No ViT has a thousand blocks: a longer number is no index, and a file cannot make us count to it.
 MOST_STEPS = 1000
 # What words may make of a template, which can double with each of them.
 _MOST_SPELLINGS = 1000
 _MOST_SEGMENTS = 200
+_DEEPEST_WORD = 50
 _LONGEST_KEY = 10_000
 _LATER = re.compile(r"_([a-z])\Z")
 _INDEX_NUMBER = re.compile(r"(?:0|[1-9][0-9]{0,2})\Z")
@@ -264,6 +265,8 @@ def _brace(inside: str, words: Words, open_words: tuple[str, ...]) -> list[Segme
         return [index]
     if inside in open_words:
         raise ValueError(f"the words {' -> '.join((*open_words, inside))} refer in a circle")
+    if len(open_words) > _DEEPEST_WORD:
+        raise ValueError(f"its words stand in one another more than {_DEEPEST_WORD} deep")
     if inside not in words:
         known = ", ".join(sorted(words)) or "none"
         raise ValueError(f"{{{inside}}} is neither an index nor a word of this table ({known})")

@@ -21,7 +21,7 @@ _GATHERED = ("running_mean", "running_var", "num_batches_tracked")
 
 
 class TensorSections(SectionReader):
-    """[words], [rows], [ignore], [holds], [sizes], [empty] and [constants]."""
+    """[words], [rows], [ignore], [holds], [rotations], [sizes], [empty] and [constants]."""
 
     def __init__(self, name: str, label: str, data: Sections, describes: Kind = ViTConfig) -> None:
         super().__init__(name, label, data, describes)
@@ -126,6 +126,15 @@ class TensorSections(SectionReader):
             if set(template.indices) - {"i"}:
                 raise self.error(f'holds."{key}"', "the only index is that of the block, {i}")
             yield template, constant
+
+    def rotations(self) -> Iterator[tuple[Template, str]]:
+        """Ignored tensors that hold the cosines or sines of the rotary embedding."""
+        for key, kind in self.section("rotations").items():
+            if not self.section("ignore").get(key) or kind not in ("cos", "sin"):
+                raise self.error(
+                    f'rotations."{key}"', 'expected an ignored tensor = "cos" or "sin"'
+                )
+            yield self.template("rotations", key), kind
 
     def sizes(self) -> Iterator[tuple[Template, str, int]]:
         """A key, an axis, and what times its length that is."""

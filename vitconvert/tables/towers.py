@@ -153,8 +153,7 @@ def _under(header: Header, tower: Tower) -> Part | None:
 
 def _the_one(header: Header, found: list[Part]) -> Part:
     if len(found) == 1:
-        if not header.config_of(found[0].tower):  # which would describe a larger model
-            check_heads_beside(header, found[0])
+        check_heads_beside(header, found[0])
         return found[0]
     raise AmbiguousDialect(
         "This file holds several ViTs.",
