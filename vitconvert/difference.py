@@ -1,11 +1,12 @@
 """How two checkpoints of any dialects differ: in their headers, then in their values."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from vitconvert.checkpoint import Checkpoint, ReadOptions, read_checkpoint
-from vitconvert.checkpoint.reading import open_weights
+from vitconvert.checkpoint.reading import not_quantised, open_weights
+from vitconvert.checkpoint.record import hashed
 from vitconvert.config import ViTConfig
 from vitconvert.containers import Container, TensorInfo
 from vitconvert.conversion.value_difference import ValueDifference, compare_values
@@ -14,6 +15,7 @@ from vitconvert.errors import (
     ConflictingFact,
     MissingFact,
     NotRepresentable,
+    Quantised,
     TensorMismatch,
     UnknownDialect,
     VitConvertError,
@@ -90,7 +92,8 @@ class Difference:
         bit_equal: Tensors of which every bit is equal, or None if no values were compared.
         values: The others of equal shape, or None if no values were compared.
         preprocessing, labels: What differs, in sentences, where "here" is a and "there" is b.
-        unstated: What only one of them states, which does not count as a difference.
+        unstated: What only one of them states, and what is not believed of a `vitconvert.json`; it
+            does not count as a difference.
     """
 
     a: Side
@@ -153,7 +156,12 @@ def diff_located(
     a: Located, b: Located, options_a: ReadOptions, options_b: ReadOptions, *, header: bool = False
 ) -> Difference:
     """Say how two checkpoints differ; see `vitconvert.diff`."""
-    attempts = _try(a, options_a), _try(b, options_b)
+    if not header:
+        a, b = hashed(a), hashed(b)
+    asked = options_a.dequantise or options_b.dequantise
+    attempts = _try(a, _for_one(options_a)), _try(b, _for_one(options_b))
+    if asked and not any(map(_was_quantised, attempts)):
+        raise not_quantised(asked, a.reference, b.reference)
     match attempts:
         case Checkpoint() as one, Checkpoint() as two:
             if not header:
@@ -171,6 +179,18 @@ def diff_located(
 
 
 _Attempt = Checkpoint | VitConvertError
+
+
+def _for_one(options: ReadOptions) -> ReadOptions:
+    """What is said for both is about the one of them that is quantised."""
+    return replace(options, dequantise=None, cast_to=options.dequantise)
+
+
+def _was_quantised(attempt: _Attempt) -> bool:
+    """Whether its weights were computed, or could not be."""
+    if isinstance(attempt, VitConvertError):
+        return isinstance(attempt, Quantised)
+    return attempt.ledger.dequantised
 
 
 def _try(located: Located, options: ReadOptions) -> _Attempt:
@@ -253,6 +273,7 @@ def _companions(a: _Attempt, b: _Attempt) -> dict[str, Any]:
         "preprocessing": mine.differences(theirs) if mine and theirs else (),
         "labels": _label_differences(names, other_names) if names and other_names else (),
         "unstated": (
+            *(f"{side}: {doubt}" for side, one in (("a", a), ("b", b)) for doubt in one.doubts),
             *_unstated("how images are prepared", mine, theirs),
             *_unstated("what the classes are called", names, other_names),
         ),

@@ -146,6 +146,9 @@ def inspect_located(located: Located, options: ReadOptions) -> Inspection:
 
 
 def _notes(container: Container, progress: Progress) -> Iterator[str]:
+    with suppress(VitConvertError):  # whoever needs the record says what is wrong with it
+        if not progress.gathered:
+            yield from progress.companions.record.doubts
     if progress.gathered:
         yield from progress.gathered.notes
     yield from container.notes

@@ -25,7 +25,12 @@ def wrapper_keys() -> tuple[str, ...]:
 
 def why_beside(key: str) -> str | None:
     """What a key of a wrapper's own is, or None for any other."""
-    for name, reason in _sections()["beside"].items():
+    for name, reason in _beside():
         if key == name or (name.endswith("*") and key.startswith(name[:-1])):
-            return str(reason)
+            return reason
     return None
+
+
+@functools.cache
+def _beside() -> tuple[tuple[str, str], ...]:
+    return tuple((name, str(reason)) for name, reason in _sections()["beside"].items())

@@ -1,6 +1,8 @@
 """Adapters: LoRA and DoRA as PEFT writes them, in a directory of their own or among a model's
 tensors. Only headers and adapter_config.json are read here."""
 
+import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,12 +23,14 @@ from vitconvert.errors import (
     UsageError,
 )
 from vitconvert.sources import Located, locate
+from vitconvert.sources.references import looks_like_path
 
 T = TypeVar("T")
 
 # In training as in merging, PEFT 0.21 adds the change of MultiheadAttention's out_proj twice: for
 # that of the whole layer, and for out_proj's own (tuners/lora/layer.py, MultiheadAttention.merge).
 _TIMES_INSIDE = 2
+_ITS_FILE = "adapter_model"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +103,10 @@ def separated(
     if not names.low_rank and not _is_adapter(located, container):
         if options.adapter is None:
             if options.lora_scale is not None:
-                raise UsageError("lora_scale is for an adapter, and there is none here.")
+                raise UsageError(
+                    "lora_scale is for an adapter, and there is none here.",
+                    hint="--adapter (in Python, adapter=) names one; else leave the scale out.",
+                )
             return container, None
         return container, open_adapter(options.adapter, options.lora_scale)
     if not names.has_base:
@@ -142,7 +149,7 @@ def open_adapter(reference: object, scale: float | None) -> Adapter:
 
 def _is_adapter(located: Located, container: Container) -> bool:
     """Whether PEFT's own name of the file says so: adapters of other types have other tensors."""
-    return located.adapter is not None and container.path.name.startswith("adapter_model")
+    return located.adapter is not None and container.path.name.startswith(_ITS_FILE)
 
 
 def _config(located: Located, container: Container, scale: float | None) -> AdapterConfig:
@@ -164,6 +171,37 @@ def _config(located: Located, container: Container, scale: float | None) -> Adap
     return parse_adapter_config(read_object(located.adapter), str(located.adapter))
 
 
+def with_base(located: Located, options: ReadOptions) -> tuple[Located, ReadOptions]:
+    """For an adapter alone, the model that it names and the adapter as an option, if that is here.
+
+    A path counts if the adapter lies on this machine too, and a repository if it is in the cache.
+
+    Raises:
+        VitConvertError: Its adapter_config.json is none of LoRA's or DoRA's.
+    """
+    if located.adapter is None or located.weights is None or options.adapter is not None:
+        return located, options
+    weights = weights_in(located.weights) if located.weights.is_dir() else located.weights
+    if not weights.name.startswith(_ITS_FILE):
+        return located, options
+    config = parse_adapter_config(read_object(located.adapter), str(located.adapter))
+    base, is_here = config.base or "", located.repo is None and located.url is None
+    try:
+        if is_here and os.path.exists(base):  # noqa: PTH110 (never an error)
+            found = locate(f"local-dir:{base}")
+        else:
+            found = locate(f"hf:{base}", revision=config.revision, offline=True, quiet=True)
+    except (SourceError, UsageError):  # the command that merges them says why
+        return located, options
+    return found, replace(options, adapter=located)
+
+
+def _command(base: str | None, located: Located) -> str:
+    """What merges an adapter into its base, which is asked for where it is a path elsewhere."""
+    named = base if base and not looks_like_path(base) else "BASE"
+    return shlex.join(["vitconvert", "hf", named, "--adapter", located.reference])
+
+
 def _alone(container: Container, located: Located) -> TensorMismatch:
     """Only a part of a model is there: an error, or one that says more."""
     base = None
@@ -179,8 +217,7 @@ def _alone(container: Container, located: Located) -> TensorMismatch:
         },
         hint="give the state dict of the model, and adapter= the directory of the adapter."
         if located.weights is None
-        else f"vitconvert hf {base or 'BASE'} --adapter {located.reference} merges the two "
-        "(in Python, adapter=).",
+        else f"`{_command(base, located)}` merges the two (in Python, adapter=).",
     )
 
 

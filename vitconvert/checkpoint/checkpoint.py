@@ -13,14 +13,19 @@ from vitconvert.checkpoint.unchanged import State
 from vitconvert.checkpoint.weights import Weights
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.accounts import Ledger
+from vitconvert.conversion.origins import is_assumed, is_recorded
+from vitconvert.conversion.tensor_evidence import TENSORS, USER
 from vitconvert.labels import Labels, assumed_labels
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.sources import Located
+from vitconvert.tables.architectures import FILE
 from vitconvert.tables.parts import Tower
 from vitconvert.tables.table import Table
 
 if TYPE_CHECKING:
     import torch
+
+_ARCHITECTURE = "architecture "
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -78,6 +83,15 @@ class Checkpoint:
         return self.table.name
 
     @property
+    def resampling_doubt(self) -> str:
+        """Which projects resample such positions by which rule, where nobody names the project."""
+        origins, known = self.config.origins, {USER, TENSORS, self.table.origin}
+        others = [origin for origin in origins.values() if origin not in known]
+        named = any(FILE in origin or not is_assumed(origin) for origin in others)
+        default = origins.get("position_resampling") == self.table.origin
+        return self.table.resampling if default and not named else ""
+
+    @property
     def their_config(self) -> Mapping[str, Any]:
         """The project's own `config.json`, empty if there is none."""
         return self.companions.config
@@ -91,8 +105,27 @@ class Checkpoint:
     @property
     def random(self) -> bool:
         """Whether the weights are random, or were converted from such by vitconvert."""
-        before = self.companions.own.get("source")
+        before = self.companions.record.of_weights.get("source")
         return self.located.random or (isinstance(before, dict) and bool(before.get("random")))
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """What of a `vitconvert.json` beside it is not believed, a sentence each."""
+        return self.companions.record.doubts
+
+    @property
+    def first_source(self) -> Mapping[str, Any]:
+        """Where the weights came from before vitconvert wrote them; empty if it did not."""
+        record = self.companions.record.of_weights
+        first = record.get("converted_from") or record.get("source")
+        return first if isinstance(first, dict) else {}
+
+    def is_users(self, origin: str) -> bool:
+        """Whether a fact is a user's word: a field, or an architecture that nothing else names."""
+        if origin.startswith(_ARCHITECTURE) and not is_recorded(origin):
+            named = (self.located.name, self.their_config.get("architecture"))
+            return origin.removeprefix(_ARCHITECTURE) not in named
+        return origin == USER or origin.startswith((f"{USER}, ", f"{USER}: "))
 
     @functools.cached_property
     def labels(self) -> Labels | None:

@@ -6,13 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from vitconvert.checkpoint.record import Record, read_record
+from vitconvert.containers import Container
 from vitconvert.documents import read_object
-from vitconvert.errors import CorruptFile
 from vitconvert.sources import Located
 from vitconvert.tables.parts import config_section
-
-# What vitconvert reads back of its own record, and of which kind it is.
-_OWN = (("target", str, "a text"), ("config", dict, "an object"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,14 +21,14 @@ class Companions:
         located: Where they lie.
         section: Where `config.json` is about the ViT, as a path of keys with dots; "" is all of it,
             None no part.
-        within: What the file of weights itself says of the model, and no file beside it.
+        container: The open file of weights, which itself may say something of the model.
 
     Asking for one raises CorruptFile if it is no JSON object, or SourceError if it cannot be read.
     """
 
     located: Located
+    container: Container = field(repr=False)
     section: str | None = ""
-    within: Mapping[str, Any] = field(default_factory=dict)
 
     @functools.cached_property
     def config(self) -> Mapping[str, Any]:
@@ -43,20 +41,22 @@ class Companions:
     @functools.cached_property
     def whole_config(self) -> Mapping[str, Any]:
         """All of that file."""
-        return self.within or _read(self.located.config) or {}
+        return self.container.config or _read(self.located.config) or {}
 
     @functools.cached_property
+    def record(self) -> Record:
+        """`vitconvert.json`, which vitconvert itself wrote, as far as it is believed."""
+        return read_record(self.located, self.container)
+
+    @property
     def own(self) -> Mapping[str, Any]:
-        """`vitconvert.json`, which vitconvert itself wrote, empty if there is none."""
-        own = _read(self.located.own) or {}
-        for key, kind, expected in _OWN:
-            if not isinstance(own.get(key, kind()), kind):
-                raise CorruptFile(
-                    f"{key} in vitconvert.json is not {expected}.",
-                    evidence={"file": self.name_of("own"), "found": repr(own[key])[:80]},
-                    hint="convert the original again, or remove this file.",
-                )
-        return own
+        """All that is believed of the files as they are, empty if there is nothing."""
+        return self.record.whole
+
+    @property
+    def unspoken(self) -> frozenset[str]:
+        """The files of which `own` says nothing, and whose word comes first."""
+        return self.record.unspoken
 
     @functools.cached_property
     def preprocessor(self) -> Mapping[str, Any] | None:

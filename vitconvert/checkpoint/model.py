@@ -28,13 +28,15 @@ def build_model(
 
     Raises:
         UsageError: There is no such device here, or a change makes no sense for this model.
+        MissingFact: Positions are resampled, and nothing tells by which rule.
     """
     from vitconvert.conversion.surgery import change_channels, resize
     from vitconvert.model import FastViT, ViT
 
     _check_device(device)
     tensors, config = checkpoint.tensors, checkpoint.config
-    tensors, config, _ = resize(tensors, config, image_size=image_size, patch_size=patch_size)
+    sizes = {"image_size": image_size, "patch_size": patch_size}
+    tensors, config, _ = resize(tensors, config, **sizes, doubt=checkpoint.resampling_doubt)
     if in_channels not in (None, config.in_channels):
         tensors, config, _ = change_channels(tensors, config, in_channels)
     model = (FastViT if fast else ViT)(config, device="meta")

@@ -7,10 +7,11 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, TypedDict
 
+from vitconvert.arguments import given, read_fields, refuse
 from vitconvert.config import field_names
 from vitconvert.errors import UsageError, nearest
 from vitconvert.sources import Located
-from vitconvert.tables.dialects import find_tables, read_table
+from vitconvert.tables.dialects import find_tables, is_of, read_table
 from vitconvert.tables.table import Table
 
 IGNORED = "you ignored it"
@@ -36,6 +37,8 @@ class ReadOptions:
         ignore: Patterns of names of tensors that play no part, such as `["aux_head.*"]`.
         rescue: Of a whole model that torch.save wrote, read the tensors as data; nothing is run.
         dequantise: Compute the weights of a quantised file in this: "float32" or "bfloat16".
+        cast_to: What the weights are cast to later: those of a quantised file are computed in it,
+            and others are read as they are.
     """
 
     dialect: str | None = None
@@ -49,6 +52,16 @@ class ReadOptions:
     ignore: Sequence[str] = ()
     rescue: bool = False
     dequantise: str | None = None
+    cast_to: str | None = None
+
+    def __post_init__(self) -> None:
+        read_fields(self)
+        if self.table is not None and self.dialect and not is_of(self.dialect, self.table):
+            raise UsageError(
+                "dialect and table both say how the tensors are named: only one of them can.",
+                evidence={"dialect": self.dialect, "table": self.table},
+                hint="leave one of them out.",
+            )
 
     @classmethod
     def of(cls, reading: Mapping[str, Any]) -> "ReadOptions":
@@ -67,6 +80,21 @@ class ReadOptions:
             meant = f"did you mean {near[0]}?" if near else f"these are: {', '.join(options)}."
             raise TypeError(f"{name!r} is no option of reading; {meant}")
         return cls(**reading)
+
+    @staticmethod
+    def refuse(reading: Mapping[str, Any], why: str) -> None:
+        """Refuse options by name where nothing is read by them.
+
+        Args:
+            reading: What a caller gave by names.
+            why: The reason, as in "this checkpoint was read already".
+
+        Raises:
+            UsageError: Some were given.
+        """
+        ReadOptions.of(reading)  # names that are none are refused as such
+        names = [name for name in given(reading) if name != "cast_to"]
+        refuse(names, f"this is about how a checkpoint is read, and {why}.")
 
     def ignored(self, names: Iterable[str], file: object) -> dict[str, str]:
         """Which of a file's tensors `ignore` names, and the reason.

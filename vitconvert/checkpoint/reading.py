@@ -4,32 +4,40 @@ Only headers and the JSON files beside them are read.
 """
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitconvert.checkpoint.adapters import Adapter, separated
+from vitconvert.checkpoint.adapters import Adapter, separated, with_base
 from vitconvert.checkpoint.checkpoint import Checkpoint
 from vitconvert.checkpoint.companions import Companions
 from vitconvert.checkpoint.larger_model import what_is_read
 from vitconvert.checkpoint.merging import Merge, merge_into
 from vitconvert.checkpoint.options import ReadOptions
 from vitconvert.checkpoint.photographs import preprocessing_of
+from vitconvert.checkpoint.recognition import gather, recognise_part, statements_on
+from vitconvert.checkpoint.stored_rotations import with_stored_grid
 from vitconvert.checkpoint.text_tower import find_text
 from vitconvert.checkpoint.unchanged import State, states_of
 from vitconvert.checkpoint.weights import Weights
 from vitconvert.config import ViTConfig
 from vitconvert.containers import Container, open_container, weights_in
-from vitconvert.conversion.accounts import Ledger, check_accounts, check_dtypes, open_ledger
-from vitconvert.conversion.derivation import Gathered, gather_facts
+from vitconvert.conversion.accounts import (
+    Ledger,
+    check_accounts,
+    check_dtypes,
+    check_required,
+    open_ledger,
+)
+from vitconvert.conversion.derivation import Gathered
 from vitconvert.conversion.statements import Statements
-from vitconvert.errors import MissingFact, Quantised, SourceError, UsageError, some
+from vitconvert.errors import MissingFact, Quantised, SourceError, UsageError, VitConvertError, some
 from vitconvert.formats import directory_names
 from vitconvert.labels import Labels, stated_labels
 from vitconvert.sources import Located
 from vitconvert.tables.detection import recognise
-from vitconvert.tables.parts import Header, Part
-from vitconvert.tables.towers import find_part
+from vitconvert.tables.parts import Part
 
 if TYPE_CHECKING:
     from vitconvert.checkpoint.quantised import Dequantised
@@ -45,7 +53,7 @@ def read_checkpoint(located: Located, options: ReadOptions | None = None) -> Che
     Raises:
         VitConvertError: One of the errors of `vitconvert.load_checkpoint`.
     """
-    options = options or ReadOptions()
+    located, options = with_base(located, options or ReadOptions())
     before = states_of(_may_be_read(located))
     read = explained(open_weights(located, options), located, options)
     _check_fetched(located, read.part)
@@ -102,7 +110,7 @@ class Progress:
     @classmethod
     def begin(cls, container: Container, located: Located) -> "Progress":
         """Nothing is explained yet."""
-        return cls(companions=Companions(located=located, within=container.config))
+        return cls(companions=Companions(located=located, container=container))
 
 
 def explained(
@@ -120,6 +128,18 @@ def explained(
         VitConvertError: As `read_checkpoint`.
     """
     progress = progress or Progress.begin(container, located)
+    try:
+        return _explained(container, located, options, progress)
+    except VitConvertError as error:
+        with suppress(VitConvertError):  # of the record itself
+            for doubt in progress.companions.record.doubts:
+                error.evidence["note"] = doubt
+        raise
+
+
+def _explained(
+    container: Container, located: Located, options: ReadOptions, progress: Progress
+) -> Explained:
     companions = progress.companions
     container, adapter = separated(container, located, options)
     container, progress.part, quantised = computed_part(container, companions, options)
@@ -207,20 +227,6 @@ def _path(located: Located) -> Path:
     return weights_in(located.weights) if located.weights.is_dir() else located.weights
 
 
-def recognise_part(container: Container, companions: Companions, options: ReadOptions) -> Part:
-    """The ViT in a file; vitconvert.json names its dialect in a directory that vitconvert wrote."""
-    shapes = {name: info.shape for name, info in container.manifest.items()}
-    tables = options.tables(companions.own.get("target"))
-    ignored = options.ignored(shapes, container.path)
-    header = Header(
-        shapes={name: shape for name, shape in shapes.items() if name not in ignored},
-        config=companions.config,
-        tables=None if tables is None else tuple(tables),
-        ignored=ignored,
-    )
-    return find_part(header, options.tower)
-
-
 def computed_part(
     container: Container, companions: Companions, options: ReadOptions
 ) -> "tuple[Container, Part, Dequantised | None]":
@@ -228,19 +234,34 @@ def computed_part(
 
     Raises:
         Quantised: They are, and it is not asked for.
+        UsageError: They are not, and it is asked for.
         VitConvertError: As `recognise_part` and `quantised.dequantised`.
     """
+    dtype = options.dequantise or options.cast_to
     try:
-        return container, recognise_part(container, companions, options), None
+        part = recognise_part(container, companions, options)
     except Quantised as error:
         # Of a header alone, what says how weights are packed is not here.
-        if options.dequantise is None or companions.located.fetched or not error.computable:
+        if dtype is None or companions.located.fetched or not error.computable:
             raise
         from vitconvert.checkpoint.quantised import dequantised  # few files have such weights
 
-        computed = dequantised(container, options.dequantise)
+        computed = dequantised(container, dtype)
+    else:
+        if options.dequantise:
+            raise not_quantised(options.dequantise, container.path)
+        return container, part, None
     container = computed.container
     return container, recognise_part(container, companions, options), computed
+
+
+def not_quantised(dtype: str, *files: object) -> UsageError:
+    """That no weights are computed in a dtype, since none of the files has quantised ones."""
+    return UsageError(
+        f"dequantise = {dtype!r} computes the weights of a quantised file, and there is none.",
+        evidence={"read": ", ".join(map(str, files))},
+        hint="leave out --dtype (in Python, dequantise).",
+    )
 
 
 def narrowed(
@@ -277,29 +298,6 @@ def with_adapter(
     return container, replace(part, recognised=recognised), merge
 
 
-def statements_on(
-    companions: Companions, options: ReadOptions, beside: Mapping[str, object] | None = None
-) -> Statements:
-    """Everything that is stated about a checkpoint besides its tensors.
-
-    Args:
-        companions: The files beside it.
-        options: What the user states.
-        beside: What lay in the file beside the tensors.
-    """
-    located = companions.located
-    return Statements(
-        user=options.overrides or {},
-        own=companions.own.get("config", {}),
-        config=companions.config,
-        config_file=companions.name_of("config"),
-        architecture=options.architecture,
-        name=located.name,
-        trained=beside or {},
-        file_name=located.weights.name if located.weights else "",
-    )
-
-
 _DOUBT = "the architecture that the training script names is not this one: it was not believed"
 
 
@@ -314,18 +312,9 @@ def believed(part: Part, said: Statements) -> Statements:
     if not said.trained or not gather(part, said).conflicts:
         return said
     untold = replace(said, trained={})
-    return said if gather(part, untold).conflicts else replace(untold, doubts=(_DOUBT,))
-
-
-def gather(part: Part, statements: Statements) -> Gathered:
-    """What is known of the ViT.
-
-    Raises:
-        VitConvertError: As `Statements.facts`.
-    """
-    recognised = part.recognised
-    gathered = gather_facts(recognised.binding, statements.facts(recognised.table))
-    return replace(gathered, notes=(*gathered.notes, *statements.doubts))
+    return (
+        said if gather(part, untold).conflicts else replace(untold, doubts=(*said.doubts, _DOUBT))
+    )
 
 
 def prove(
@@ -335,12 +324,14 @@ def prove(
 
     Raises:
         MissingFact, ConflictingFact, TensorMismatch: That is not so.
-        NotRepresentable: The project's class computes another function from the tensors.
+        NotRepresentable: The project's class computes another function from the tensors, or the
+            rotary embedding that is stored is none of ours.
     """
     recognised = part.recognised
     try:
-        config = gathered.config()
+        config = with_stored_grid(container, recognised, gathered.config())
     except MissingFact as error:
+        check_required(recognised.binding, str(container.path))
         if left := recognised.binding.unexplained:  # of which an answer makes nothing
             error.evidence["left over"] = some(left)
         raise
@@ -354,9 +345,14 @@ def prove(
 
 
 def _own_labels(companions: Companions, num_classes: int) -> Labels | None:
-    """Names that the checkpoint itself gives its classes, or None."""
-    config = companions.config
+    """Names that the checkpoint itself gives its classes, or None.
+
+    A record that is believed knows better than its config.json whose names these are.
+    """
+    config, record = companions.config, companions.record
     names = config.get("id2label") or config.get("label_names")
+    recorded = record.labels(num_classes)
+    if "config" not in record.unspoken and (recorded or record.assumes_labels):
+        return recorded
     stated = stated_labels(num_classes, names, descriptions=config.get("label_descriptions"))
-    kept = companions.own.get("labels")  # most projects' own files cannot hold them
-    return stated or stated_labels(num_classes, kept, origin="vitconvert.json")
+    return stated or recorded

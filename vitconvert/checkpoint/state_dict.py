@@ -8,7 +8,6 @@ from vitconvert.checkpoint.options import ReadOptions
 from vitconvert.checkpoint.reading import explained
 from vitconvert.config import ViTConfig
 from vitconvert.containers import Container, TensorInfo
-from vitconvert.errors import UsageError
 from vitconvert.sources import Located
 
 if TYPE_CHECKING:
@@ -36,11 +35,8 @@ def read_state_dict(
     """The tensors of a state dict under canonical names, and their configuration.
 
     Raises:
-        UsageError: `prefer` chooses among several state dicts, and this is one.
         VitConvertError: One of the errors of `vitconvert.load_checkpoint`.
     """
-    if options.prefer is not None:
-        raise UsageError("prefer chooses among the state dicts of a file, and this is one.")
     read = explained(_container(state_dict), _NOWHERE, options)
     return dict(read.weights.tensors), read.weights.config
 

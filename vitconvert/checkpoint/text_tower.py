@@ -16,6 +16,7 @@ from vitconvert.conversion.plan import Plan, plan_reading
 from vitconvert.conversion.text_tower import DescribedText, derive_text
 from vitconvert.errors import NotRepresentable, VitConvertError, some
 from vitconvert.tables.binding import Binding, bind
+from vitconvert.tables.detection import denied_by
 from vitconvert.tables.dialects import text_tables_beside
 from vitconvert.tables.table import Table
 
@@ -90,6 +91,9 @@ def find_text(weights: Weights, companions: Companions) -> tuple[Text | None, st
     if fitting is None:
         nearest = max(found, key=lambda tried: tried.explained, default=None)
         return None, _why_not(nearest) if nearest else ""
+    if said := denied_by(fitting.table, companions.whole_config):
+        title = fitting.table.title
+        return None, f"config.json says {said}, whose texts may be read otherwise than by {title}"
     try:
         return _proved(fitting, weights, companions), ""
     except NotRepresentable as error:

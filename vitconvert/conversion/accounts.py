@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vitconvert.config import Config, ViTConfig
+from vitconvert.conversion.origins import is_assumed
 from vitconvert.conversion.tensor_evidence import show
 from vitconvert.errors import ShapeMismatch, TensorMismatch
 from vitconvert.tables.binding import NO_ELEMENTS, Binding
@@ -51,6 +52,11 @@ class Ledger:
         """The ledger after further changes."""
         return replace(self, changed=(*self.changed, *changes))
 
+    @property
+    def dequantised(self) -> bool:
+        """Whether weights were computed that quantised ones stand for."""
+        return any(change.startswith(DEQUANTISED) for change in self.changed)
+
     def to_dict(self) -> dict[str, Any]:
         """For `vitconvert.json` and `--json`."""
         return {
@@ -66,6 +72,7 @@ class Ledger:
         }
 
 
+DEQUANTISED = "dequantised"  # how the sentence on such a change begins
 _FLOATS = ("float", "bfloat")
 _SHOWN = 12  # problems of one kind; a file of another model has hundreds
 
@@ -96,6 +103,27 @@ def check_accounts(binding: Binding, config: Config, file: str) -> None:
         details=[line for kind, lines in found.items() for line in _listed(kind, lines)],
         hint=_hint(found),
     )
+
+
+def check_required(binding: Binding, file: str) -> None:
+    """Prove that every tensor is there that no answer to a question replaces.
+
+    Raises:
+        TensorMismatch: The dialect requires tensors that are missing.
+    """
+    if not binding.lacking:
+        return
+    missing = [_required(binding, group) for group in binding.lacking]
+    raise TensorMismatch(
+        "The file lacks tensors that its dialect requires.",
+        evidence={"file": file, "dialect": f"{binding.table.name} ({binding.table.file})"},
+        details=_listed("missing", missing),
+        hint=_hint({"missing": missing}),
+    )
+
+
+def _required(binding: Binding, group: tuple[str, ...]) -> str:
+    return f"{' or '.join(group)}  every {binding.table.title} has it"
 
 
 def check_dtypes(binding: Binding, dtypes: Mapping[str, str], file: str) -> None:
@@ -147,7 +175,7 @@ def open_ledger(
         assumed={
             field: f"{show(getattr(config, field))} ({origin})"
             for field, origin in config.origins.items()
-            if origin.startswith((binding.table.origin, "assumed"))
+            if is_assumed(origin) or origin.startswith(binding.table.origin)
         },
         notes=notes,
     )
@@ -166,7 +194,7 @@ def _frames(binding: Binding) -> Iterator[str]:
 
 def _missing(binding: Binding, config: Config) -> Iterator[str]:
     for group in binding.lacking:
-        yield f"{' or '.join(group)}  every {binding.table.title} has it"
+        yield _required(binding, group)
     required = {name for group in binding.lacking for name in group}
     for name in expected_tensors(config):
         if name in binding.partial:

@@ -1,5 +1,6 @@
 """`adapter_config.json`: by how much an adapter changes each module."""
 
+import functools
 import math
 import re
 from collections.abc import Mapping
@@ -25,6 +26,7 @@ _MERGE_THERE = (
 _HARMLESS = re.compile(r"(?:[\w.^$|()\[\]-]|\\[.dw])(?:[\w.^$|()\[\]-]|\\[.dw]|(?<!\))[*+?])*")
 _MOST_REPEATS = 3
 _MOST_PATTERNS = 1000
+_MOST_STEPS = 3 * 10**8  # of all patterns over all names; some seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +41,7 @@ class AdapterConfig:
         rank_pattern, alpha_pattern: Modules with others, by the end of their name.
         modules_to_save: Modules that were trained as a whole.
         base: The model that the adapter was trained for, as its author names it.
+        revision: Of that model's repository; None: any.
         scale: The scale itself, where the user stated it.
     """
 
@@ -50,31 +53,53 @@ class AdapterConfig:
     alpha_pattern: Mapping[str, float] = field(default_factory=dict)
     modules_to_save: tuple[str, ...] = ()
     base: str | None = None
+    revision: str | None = None
     scale: float | None = None
+    _spent: list[float] = field(default_factory=lambda: [0.0], compare=False, repr=False)
 
     def scale_of(self, module: str, rank: int) -> float:
         """What the product of a module's two matrices is multiplied with.
 
         Raises:
-            ConflictingFact: The tensors have another rank than the configuration says.
+            ConflictingFact: The tensors have another rank than the configuration says, or its
+                patterns would keep us busy for too long.
         """
         if self.scale is not None:
             return self.scale
-        said = _of_module(self.rank_pattern, module) or self.rank
+        said = self._of_module(self.rank_pattern, module) or self.rank
         if said != rank:
             raise ConflictingFact(
                 "An adapter's tensors have another rank than its adapter_config.json says.",
                 evidence={"module": module, "tensors": rank, "adapter_config.json": said},
                 hint="the two are of different adapters; get both again.",
             )
-        alpha = _of_module(self.alpha_pattern, module)
+        alpha = self._of_module(self.alpha_pattern, module)
         alpha = self.alpha if alpha is None else alpha
         return alpha / (math.sqrt(rank) if self.rslora else rank)
 
+    def _of_module(self, patterns: Mapping[str, float], module: str) -> float | None:
+        """The value of the first pattern that a module's name ends with, as PEFT finds it."""
+        self._spent[0] += sum(_most_steps(pattern, module) for pattern in patterns)
+        if self._spent[0] > _MOST_STEPS:
+            raise ConflictingFact(
+                "The patterns of adapter_config.json are too many, or repeat too much, for the "
+                "names of the adapter's tensors.",
+                evidence={"module": module[:80], "patterns": len(patterns)},
+                hint=_MERGE_THERE,
+            )
+        return next((v for k, v in patterns.items() if _compiled(k).match(module)), None)
 
-def _of_module(pattern: Mapping[str, Any], module: str) -> Any:
-    """The value of the first pattern that a module's name ends with, as PEFT finds it."""
-    return next((v for k, v in pattern.items() if re.match(rf"(.*\.)?({k})$", module)), None)
+
+def _most_steps(pattern: str, module: str) -> float:
+    """How often at most a part of a name is compared with a part of a pattern."""
+    repeats = sum(map(pattern.count, "*+?"))
+    places = (1.0 + len(module)) ** repeats / math.factorial(repeats)
+    return float((1 + module.count(".")) * places)
+
+
+@functools.lru_cache(maxsize=_MOST_PATTERNS)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(rf"(.*\.)?({pattern})$")
 
 
 def parse_adapter_config(content: Mapping[str, Any], file: str) -> AdapterConfig:
@@ -98,6 +123,7 @@ def parse_adapter_config(content: Mapping[str, Any], file: str) -> AdapterConfig
         alpha_pattern=reader.pattern("alpha_pattern", float),
         modules_to_save=reader.texts("modules_to_save"),
         base=reader.text("base_model_name_or_path"),
+        revision=reader.text("revision"),
     )
 
 
@@ -186,7 +212,7 @@ def _is_harmless(pattern: str) -> bool:
     if not _HARMLESS.fullmatch(pattern) or sum(map(pattern.count, "*+?")) > _MOST_REPEATS:
         return False
     try:
-        re.compile(rf"(.*\.)?({pattern})$")
+        _compiled(pattern)
     except re.error:
         return False
     return True

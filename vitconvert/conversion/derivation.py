@@ -13,7 +13,7 @@ from typing import Any
 from vitconvert.config import ViTConfig, field_names
 from vitconvert.conversion.image_size import read_image_size
 from vitconvert.conversion.project_config import Facts
-from vitconvert.conversion.tensor_evidence import TENSORS, Findings, read_tensors
+from vitconvert.conversion.tensor_evidence import TENSORS, USER, Findings, read_tensors
 from vitconvert.errors import ConflictingFact, MissingFact, NotRepresentable
 from vitconvert.tables.architectures import architectures, named
 from vitconvert.tables.binding import Binding
@@ -153,8 +153,10 @@ def _doubt_pooling(found: Findings) -> None:
 def _take_stated(found: Findings) -> None:
     """What the tensors do not show, the strongest statement tells; the table is the weakest."""
     table = found.binding.table
+    for field, fact in found.stated.items():
+        found.facts.setdefault(field, fact)
     for default in table.defaults:
-        if default.holds(found.look_up) and default.name not in found.stated:
+        if default.holds(found.look_up):
             value = default.value
             if value == SCALED_BY_WIDTH:  # a width of 0 is refused by ViTConfig
                 value = max(found.facts.get("embed_dim", (1, ""))[0], 1) ** -0.5
@@ -162,8 +164,11 @@ def _take_stated(found: Findings) -> None:
     for field, why in table.ask.items():
         if field not in found.stated:
             found.missing[field] = why
-    for field, fact in found.stated.items():
-        found.facts.setdefault(field, fact)
+    if any(origin != USER for _, origin in found.stated.values()):
+        return  # a configuration or a name speaks for the model
+    for asked in table.ask_unnamed:
+        if asked.name not in found.stated and asked.holds(found.look_up):
+            found.missing[asked.name] = asked.value
 
 
 def _miss_last_norm(found: Findings) -> None:

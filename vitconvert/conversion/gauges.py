@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from vitconvert.config import ViTConfig
+from vitconvert.conversion import rope_periods, zero_biases
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,6 +30,7 @@ class Gauge:
         tensors: The tensors after it.
         free: Whether it leaves every number as it is, so that nobody need allow it.
         zero: Tensors that it leaves out, which are refused where they are not zero.
+        guard: What else of the weights is checked before they are written, in words.
         lossy: Whether the function is another one after it, so that the change is told in numbers.
         narrows: Whether it leaves out the last of the outputs, and keeps the others.
     """
@@ -40,6 +42,7 @@ class Gauge:
     tensors: Callable[[Tensors, ViTConfig], Tensors]
     free: bool = False
     zero: tuple[str, ...] = ()
+    guard: str = ""
     lossy: bool = False
     narrows: bool = False
 
@@ -190,57 +193,15 @@ def _with_register_as_token(config: ViTConfig) -> ViTConfig | None:
     return config.replace(dist_token=True, num_registers=0) if one and like_class else None
 
 
-def _with_stored_periods(config: ViTConfig) -> ViTConfig | None:
-    computes = config.rope == "dinov3" and not config.rope_periods
-    return config.replace(rope_periods=True) if computes else None
-
-
-def _store_periods(tensors: Tensors, config: ViTConfig) -> Tensors:
-    from vitconvert.model.rope import dinov3_periods
-
-    periods = dinov3_periods(config.head_dim // 4, config.rope_temperature)
-    return {**tensors, "rope.periods": periods}
-
-
 def _with_class_token_alone(config: ViTConfig) -> ViTConfig | None:
     concatenates = config.pooling == "token_avg" and not config.num_classes
     return config.replace(pooling="token") if concatenates else None
 
 
-def _with_patch_bias(config: ViTConfig) -> ViTConfig | None:
-    return None if config.patch_bias else config.replace(patch_bias=True)
-
-
-def _without_patch_bias(config: ViTConfig) -> ViTConfig | None:
-    return config.replace(patch_bias=False) if config.patch_bias else None
-
-
-def _zero_patch_bias(tensors: Tensors, config: ViTConfig) -> Tensors:
-    weight = tensors["patch_embed.proj.weight"]
-    return {**tensors, "patch_embed.proj.bias": weight.new_zeros(config.embed_dim)}
-
-
-def _with_head_bias(config: ViTConfig) -> ViTConfig | None:
-    adds = config.num_classes and not config.head_bias
-    return config.replace(head_bias=True) if adds else None
-
-
-def _without_head_bias(config: ViTConfig) -> ViTConfig | None:
-    drops = config.num_classes and config.head_bias and not config.dist_head
-    return config.replace(head_bias=False) if drops else None
-
-
-def _zero_head_bias(tensors: Tensors, config: ViTConfig) -> Tensors:
-    weight = tensors["head.weight"]
-    return {**tensors, "head.bias": weight.new_zeros(config.num_classes)}
-
-
-def _leave_out(name: str, fact: str, tensors: Tensors, _: ViTConfig) -> Tensors:
-    """All but one that is zero; the fact is told where it is not."""
-    from vitconvert.conversion.materialise import require_zero
-
-    require_zero(tensors[name], name, fact)
-    return {other: tensor for other, tensor in tensors.items() if other != name}
+def _with_all_tokens(config: ViTConfig) -> ViTConfig | None:
+    plain = not (config.num_classes or config.representation_size or config.fc_norm)
+    gives = config.pooling == "token" and config.class_token and plain
+    return config.replace(pooling="none") if gives else None
 
 
 GAUGES: Mapping[str, Gauge] = {
@@ -325,25 +286,44 @@ GAUGES: Mapping[str, Gauge] = {
             name="store-rope-periods",
             change="the periods of the rotary embedding, which were computed, were stored",
             alters=("rope.periods",),
-            config=_with_stored_periods,
-            tensors=_store_periods,
+            config=rope_periods.with_stored,
+            tensors=rope_periods.store,
+            free=True,
+        ),
+        Gauge(
+            name="compute-rope-periods",
+            change="the stored periods of the rotary embedding, which are those that the target "
+            "computes, were left out",
+            alters=(),
+            config=rope_periods.with_computed,
+            tensors=rope_periods.compute,
+            free=True,
+            guard="rope.periods is what the target computes",
+        ),
+        Gauge(
+            name="all-tokens",
+            change="the features are all tokens, of which the first is the class token that was "
+            "pooled",
+            alters=(),
+            config=_with_all_tokens,
+            tensors=lambda tensors, _: tensors,
             free=True,
         ),
         Gauge(
             name="zero-patch-bias",
             change="the projection of the patches, which has no bias, got one of zeros",
             alters=("patch_embed.proj.bias",),
-            config=_with_patch_bias,
-            tensors=_zero_patch_bias,
+            config=zero_biases.with_patch_bias,
+            tensors=zero_biases.zero_patch_bias,
             free=True,
         ),
         Gauge(
             name="drop-patch-bias",
             change="the bias of the patches' projection, which is zero, was left out",
             alters=(),
-            config=_without_patch_bias,
+            config=zero_biases.without_patch_bias,
             tensors=partial(
-                _leave_out,
+                zero_biases.leave_out,
                 "patch_embed.proj.bias",
                 "The target's patches are projected without a bias, and these have one.",
             ),
@@ -354,17 +334,17 @@ GAUGES: Mapping[str, Gauge] = {
             name="zero-head-bias",
             change="the head, a projection without bias, got a bias of zeros",
             alters=("head.bias",),
-            config=_with_head_bias,
-            tensors=_zero_head_bias,
+            config=zero_biases.with_head_bias,
+            tensors=zero_biases.zero_head_bias,
             free=True,
         ),
         Gauge(
             name="drop-head-bias",
             change="the bias of the head, which is zero, was left out",
             alters=(),
-            config=_without_head_bias,
+            config=zero_biases.without_head_bias,
             tensors=partial(
-                _leave_out,
+                zero_biases.leave_out,
                 "head.bias",
                 "The target's head is a projection without bias, and this one has a bias.",
             ),

@@ -8,10 +8,13 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from vitconvert.config import Config
+from vitconvert.config.contradictions import MOST_BLOCKS
 from vitconvert.config.field_values import parse_field
 from vitconvert.errors import NotRepresentable, UsageError
 from vitconvert.tables.config_file import ConfigFile, Ratio, Word
 from vitconvert.tables.table import Table
+
+_ALL_BUT = "all but "  # before a path: the blocks that are not listed there
 
 Facts = dict[str, tuple[Any, str]]  # field -> (value, origin)
 
@@ -31,7 +34,7 @@ def facts_from_config(
     for field, default in _defaults(mapping, their_config).items():
         facts[field] = (default, f"{table.origin}, for a config.json that does not say")
     for field, paths in mapping.paths(_section_in(mapping, their_config)):
-        said = ((p, v) for p in paths if (v := look_up(their_config, p)) is not None)
+        said = ((p, v) for p in paths if (v := _said(mapping, their_config, p)) is not None)
         path, found = next(said, ("", None))
         if _in_our_words(mapping, field, found) == "":
             continue  # nothing said
@@ -53,6 +56,16 @@ def _defaults(mapping: ConfigFile, their_config: Mapping[str, Any]) -> dict[str,
     for key in mapping.identify:
         defaults |= mapping.defaults_of.get(str(their_config.get(key)), {})
     return defaults
+
+
+def _said(mapping: ConfigFile, their_config: Mapping[str, Any], path: str) -> Any:
+    """What stands at a path; of `all but PATH`, the blocks that are not listed there."""
+    listed = look_up(their_config, path.removeprefix(_ALL_BUT))
+    depths = (look_up(their_config, depth) for depth in mapping.fields.get("depth", ()))
+    depth = next((number for number in depths if type(number) is int), None)
+    if not path.startswith(_ALL_BUT) or depth is None or not isinstance(listed, list | tuple):
+        return listed
+    return [block for block in range(min(depth, MOST_BLOCKS)) if block not in listed]
 
 
 def look_up(config: Mapping[str, Any], path: str) -> Any:

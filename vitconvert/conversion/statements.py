@@ -35,6 +35,8 @@ class Statements:
     Attributes:
         user: Fields of ViTConfig; None states nothing.
         own: The `config` of a `vitconvert.json`.
+        own_origins: Where its fields come from, as it says.
+        own_first: Whether it comes before the project's own `config.json`.
         config: The project's own `config.json`.
         config_file: Where that lies, for messages.
         architecture: The name of an architecture that the user gives.
@@ -46,6 +48,8 @@ class Statements:
 
     user: Mapping[str, Any] = field(default_factory=dict)
     own: Mapping[str, Any] = field(default_factory=dict)
+    own_origins: Mapping[str, str] = field(default_factory=dict)
+    own_first: bool = True
     config: Mapping[str, Any] = field(default_factory=dict)
     config_file: str = "config.json"
     architecture: str | None = None
@@ -67,11 +71,8 @@ class Statements:
         """
         user = parse_fields(self.user)
         self._check_config(table)
-        stronger = strongest(
-            state(user, USER),
-            state(self._own_fields(), "vitconvert.json"),
-            facts_from_config(table, self.config, known=user),
-        )
+        written = self._own_facts(), facts_from_config(table, self.config, known=user)
+        stronger = strongest(state(user, USER), *(written if self.own_first else written[::-1]))
         return weigh_statements(table, stronger, self._named_facts(table))
 
     @property
@@ -79,14 +80,16 @@ class Statements:
         """What a training script was called with, if that was written beside the weights."""
         return _arguments(self.trained)
 
-    def _own_fields(self) -> dict[str, Any]:
+    def _own_facts(self) -> Facts:
         try:
-            return parse_fields(self.own)
+            fields = parse_fields(self.own)
         except UsageError as error:
             raise ConflictingFact(
                 f"vitconvert.json does not say what it should: {error.fact}",
                 hint="convert the original again.",
             ) from None
+        origins = self.own_origins
+        return {name: (v, origins.get(name, "vitconvert.json")) for name, v in fields.items()}
 
     def check_class(self, table: Table, config: ViTConfig) -> None:
         """Make sure that the class which config.json names computes what the table says.

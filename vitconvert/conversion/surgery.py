@@ -7,7 +7,7 @@ from torch import Tensor
 
 from vitconvert.config import ViTConfig
 from vitconvert.config.field_values import parse_field
-from vitconvert.errors import UsageError, size_text
+from vitconvert.errors import MissingFact, UsageError, size_text
 from vitconvert.model import resampling
 from vitconvert.tables.canonical import expected_shapes, first_kernel
 
@@ -55,7 +55,11 @@ def select_classes(
             evidence={"classes": config.num_classes},
         )
     if len(set(classes)) < len(classes) or not classes:
-        raise UsageError("Classes to keep are named once each, and at least one is.")
+        raise UsageError(
+            "Classes to keep are named once each, and at least one is.",
+            evidence={"asked": ", ".join(map(str, classes))},
+            hint="leave out the second of two.",
+        )
     heads = {n: tensor[list(classes)] for n, tensor in tensors.items() if _of_head(n)}
     change = f"{len(classes)} of {config.num_classes} classes were kept"
     return {**tensors, **heads}, config.replace(num_classes=len(classes)), change
@@ -101,11 +105,13 @@ def resize(
     *,
     image_size: int | Size | None = None,
     patch_size: int | Size | None = None,
+    doubt: str = "",
 ) -> tuple[Tensors, ViTConfig, tuple[str, ...]]:
     """Fit the model to images, patches or both of another size.
 
     Positions follow the rule of the project that the model comes from, the kernel of the patches
-    timm's `resample_patch_embed` (see `resample_patch_kernel`).
+    timm's `resample_patch_embed` (see `resample_patch_kernel`). `doubt` says why that rule is not
+    known.
 
     Returns:
         The tensors, the configuration and what was changed, in words.
@@ -114,6 +120,7 @@ def resize(
         UsageError: The image would be no whole number of patches, or the patches of this model
             cannot be resized.
         ConflictingFact: The image would hold no patch.
+        MissingFact: The rule is not known, and positions are of another grid.
     """
     asked = {"image_size": image_size, "patch_size": patch_size}
     sizes = {name: parse_field(name, size) for name, size in asked.items() if size is not None}
@@ -124,6 +131,12 @@ def resize(
         wanted = wanted.replace(position_grid=wanted.grid_size)
     _check_whole_patches(wanted)
     kernel, changed_kernel = _resized_kernel(tensors, config, wanted.patch_size)
+    if doubt and config.learned_positions and config.grid_size != wanted.grid_size:
+        raise MissingFact(
+            "Nothing tells by which rule the project resamples positions.",
+            details=[f"position_resampling  {doubt}"],
+            hint="--set position_resampling=... (in Python, overrides={...}) states it.",
+        )
     resampled, changed_positions = _resampled_positions(tensors, config, wanted)
     changes = (*changed_kernel, *changed_positions)
     if not changes:  # fixed positions and rotations are computed anew

@@ -61,7 +61,6 @@ _SHOWN_BY_PRESENCE = {
     "sandwich": ("block_order", "sandwich"),
     "map_pooling": ("pooling", "map"),
     "resnet_d_stem": ("stem_style", "resnet_d"),
-    "mobileclip_stem": ("stem_style", "mobileclip"),
     "mixed_rope": ("rope", "mixed"),
     "rope_periods": ("rope", "dinov3"),
 }

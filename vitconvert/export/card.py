@@ -17,7 +17,7 @@ from vitconvert.containers import TensorInfo
 from vitconvert.conversion.accounts import Ledger
 from vitconvert.conversion.target import Target
 from vitconvert.errors import printable, size_text
-from vitconvert.export.provenance import Proof
+from vitconvert.export.provenance import Proof, first_source_line
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.programs import program_of
 from vitconvert.programs.example import Example, vitconvert_example
@@ -186,6 +186,7 @@ def _origin(source: Checkpoint, sha256_in: Mapping[str, str]) -> _Rows:
         ("address", located.url and published(located.url)),
         ("tower", source.tower and f"of a larger model: {source.tower}"),
         ("dialect", source.dialect),
+        ("converted", first_source_line(source)),
     ]
     return [
         *((title, text) for title, text in where if text),
@@ -210,9 +211,9 @@ def _proof(proof: Proof, ledger: Ledger) -> _Rows:
     lossy = dict.fromkeys(effect["step"] for effect in ledger.measured)
     other = "other outputs than the source's: {} is lossy, as measured above"
     return [
-        ("parity", proof.parity.summary() if proof.parity else "not asked for"),
+        ("parity", "\n".join(proof.parity_lines())),
         *(("after it", other.format(step)) for step in lossy),
-        *(("opened by", program.summary()) for program in proof.opened),
+        *(("opened by", line) for line in proof.opened_lines()),
         *(("photographs", departure) for departure in proof.departures),
     ]
 

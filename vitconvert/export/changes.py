@@ -82,6 +82,7 @@ def _resized(checkpoint: Checkpoint, changes: Changes) -> Checkpoint:
         checkpoint.config,
         image_size=changes.image_size,
         patch_size=changes.patch_size,
+        doubt=checkpoint.resampling_doubt,
     )
     preprocessing = checkpoint.preprocessing
     if preprocessing and config.image_size != checkpoint.config.image_size:
@@ -137,11 +138,15 @@ def _with_classes(checkpoint: Checkpoint, classes: Sequence[int | str]) -> Check
     labels = checkpoint.labels
     indices = [_index(name, labels) for name in classes]
     tensors, config, change = select_classes(checkpoint.tensors, checkpoint.config, indices)
+    ledger = checkpoint.ledger.with_changes([change])
+    if labels and labels.assumed:  # what is kept of them is written down, and stays an assumption
+        labels = Labels(labels, origin=f"assumed: {labels.origin}")
+        ledger = replace(ledger, assumed={**ledger.assumed, "labels": f"of {labels.origin}"})
     return replace(
         checkpoint,
         tensors=tensors,
         config=config,
-        ledger=checkpoint.ledger.with_changes([change]),
+        ledger=ledger,
         own_labels=labels and Labels((labels[index] for index in indices), origin=labels.origin),
     )
 
@@ -233,4 +238,6 @@ def effect_on_logits(before: Checkpoint, after: Checkpoint) -> float:
     images = random_images(before.config)
     with torch.inference_mode():
         old, new = (build_model(c, dtype=torch.float32)(images).double() for c in (before, after))
+    if new.ndim > old.ndim:  # all tokens, of which the first was pooled
+        new = new[:, 0]
     return relative_difference(new, old[:, : new.shape[1]])

@@ -179,6 +179,7 @@ def _moved(plan: Plan, source: Checkpoint) -> Mapping[str, Move] | None:
 
 def _guards(gauges: Sequence[Gauge], plan: Plan) -> Iterator[str]:
     yield from (f"{name} is zero" for gauge in gauges for name in gauge.zero)
+    yield from (gauge.guard for gauge in gauges if gauge.guard)
     yield from (f"{piece.taken} is zero" for piece in plan.zeros)
     yield from (f"{name} is as in {constant.text}" for name, constant in plan.constants.items())
 

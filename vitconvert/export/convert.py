@@ -16,6 +16,7 @@ from vitconvert.export.changes import changed, gauged, with_effect_of_merge
 from vitconvert.export.fitting import WriteOptions, companions_for, fit
 from vitconvert.export.provenance import (
     Proof,
+    first_source_line,
     source_hashes,
     weights_metadata,
     write_record,
@@ -49,6 +50,8 @@ class Conversion:
         parity: Comparison with the source's own implementation, or None if it was not asked for.
         opened: How other programs that loaded the output agree with vitconvert.
         departures: What they do differently with photographs than the checkpoint's own project.
+        proof: What was found out, with what is of the source and what of the output.
+        first_source: Where the source came from before vitconvert wrote it; "" if it did not.
         sha256: File of the output to hash.
     """
 
@@ -63,6 +66,8 @@ class Conversion:
     opened: "tuple[Opened, ...]"
     departures: tuple[str, ...]
     sha256: Mapping[str, str]
+    proof: Proof
+    first_source: str = ""
 
     def __repr__(self) -> str:
         verdict = self.parity.verdict if self.parity else "not verified"
@@ -82,8 +87,8 @@ class Conversion:
             "origins": dict(self.config.origins),
             "ledger": self.ledger.to_dict(),
             "passed_over": dict(self.passed_over),
-            "parity": self.parity.to_dict() if self.parity else None,
-            "opened_by": [opened.to_dict() for opened in self.opened],
+            **self.proof.to_dict(),
+            "first_source": self.first_source,
             "departures": list(self.departures),
             "sha256": dict(self.sha256),
         }
@@ -103,7 +108,8 @@ def convert_checkpoint(
     max_bytes = parse_size(options.max_shard_size)
     sha256_in = source_hashes(checkpoint)
     parity = _verified(checkpoint) if verify else None
-    fitted = fit(changed(with_effect_of_merge(checkpoint), options.changes), options)
+    before = with_effect_of_merge(checkpoint)
+    fitted = fit(changed(before, options.changes), options)
     source, target = gauged(fitted.source, fitted.gauges), fitted.target
     contents = contents_for(target, source, options.allow)
     with (
@@ -127,6 +133,8 @@ def convert_checkpoint(
             opened=_opened(directory, target, source) if verify else (),
             departures=companions.departures,
             sha256_in=sha256_in(),
+            changed=source.ledger.changed[len(before.ledger.changed) :],
+            read=_as_read(checkpoint),
         )
         write_card(directory, source, target, infos, proof)
         write_record(directory, source, target, proof, sha256_out=sha256_out, command=command)
@@ -142,6 +150,8 @@ def convert_checkpoint(
         opened=proof.opened,
         departures=proof.departures,
         sha256=sha256_out,
+        proof=proof,
+        first_source=first_source_line(source),
     )
 
 
@@ -167,6 +177,12 @@ def _verified(checkpoint: Checkpoint) -> "ParityReport":
     report = verify_checkpoint(checkpoint, until_equal=True)
     report.raise_if_failed()
     return report
+
+
+def _as_read(checkpoint: Checkpoint) -> str:
+    if checkpoint.merge:
+        return "with its adapter merged"
+    return "as it was read" if checkpoint.ledger.changed else ""
 
 
 def _write_companions(

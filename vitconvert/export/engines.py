@@ -51,7 +51,7 @@ def check_runtime(
         )
     if name == TORCH:
         return
-    if not fast or dtype not in (None, torch.float32) or torch.device(device).type != "cpu":
+    if not fast or dtype not in (None, torch.float32) or str(device).split(":")[0] != "cpu":
         raise UsageError(
             f"--runtime {name} computes in float32 on the CPU, equal to torch within rounding.",
             hint="leave out --no-fast, --dtype and --device, or --runtime.",

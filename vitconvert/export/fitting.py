@@ -8,6 +8,7 @@ from vitconvert.containers import TensorInfo
 from vitconvert.conversion.gauges import Gauge
 from vitconvert.conversion.target import Target
 from vitconvert.export.changes import NO_CHANGES, Changes
+from vitconvert.export.families import names_of, with_family
 from vitconvert.export.targets import choose_gauged_target
 from vitconvert.export.text_tower import with_text, with_tokenizer, without_text
 from vitconvert.export.weights import with_frames
@@ -59,8 +60,9 @@ def fit(source: Checkpoint, options: WriteOptions) -> Fitted:
         UsageError: There is no such target, or no such step.
     """
     source = without_text(source) if options.image_only else with_tokenizer(source)
-    target, gauges, passed_over = choose_gauged_target(options.to, describe(source), options.allow)
-    source = with_frames(with_text(source, target), target)
+    model = describe(source)
+    target, gauges, passed_over = choose_gauged_target(options.to, model, options.allow)
+    source = with_family(with_frames(with_text(source, target), target), target, model)
     return Fitted(source=source, target=target, gauges=gauges, passed_over=passed_over)
 
 
@@ -74,6 +76,7 @@ def describe(source: Checkpoint) -> DescribedModel:
         name=source.located.name,
         their_config=source.their_config,
         text=source.text.described if source.text else None,
+        called=names_of(source),
     )
 
 

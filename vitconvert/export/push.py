@@ -1,9 +1,10 @@
 """An output to the Hugging Face Hub, in one commit, after its weights were checked once more."""
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from hashlib import sha1, sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +52,7 @@ def files_to_push(directory: Path, *, force: bool = False) -> dict[str, Path]:
     Raises:
         UploadError: The directory is no output of vitconvert, or not all of one, or holds links,
             or weights that vitconvert did not write, or random ones without `force`.
-        IntegrityError: Weights are not those that were written.
+        IntegrityError: A file but the card is not as it was written.
     """
     record = _record(directory, force=force)
     paths = {path.relative_to(directory).as_posix(): path for path in directory.rglob("*")}
@@ -66,7 +67,7 @@ def files_to_push(directory: Path, *, force: bool = False) -> dict[str, Path]:
     files = {name: path for name, path in shown.items() if path.is_file()}
     if missing := sorted(record.keys() - files.keys()):
         raise UploadError(
-            "Weights that were written are missing.",
+            "Files that were written are missing.",
             evidence={"directory": directory},
             details=missing,
             hint="convert again with --force.",
@@ -113,7 +114,8 @@ def push(
 
     Raises:
         UploadError: The directory is not fit to be published, or the Hub does not take it.
-        IntegrityError: Weights are not those that were written.
+        IntegrityError: The commit holds something else than was sent, or a file but the card is not
+            as it was written.
         UsageError: A pull request to a branch.
     """
     from huggingface_hub import CommitOperationAdd, HfApi, get_token
@@ -129,21 +131,35 @@ def push(
             hint="pass --token, or run `hf auth login`; --dry-run only lists the files.",
         )
     api = HfApi(library_name=LIBRARY, library_version=VERSION, token=token)
-    with progress_bars(quiet=quiet), explained_upload(repo, revision), bounded_client():
+    with (
+        progress_bars(quiet=quiet),
+        explained_upload(repo, revision, proposed=create_pr),
+        bounded_client(),
+    ):
         repo = _repository(api, repo, revision, private=private)
+        operations = [CommitOperationAdd(name, path) for name, path in files.items()]
+        sent = {one.path_in_repo: one.upload_info.sha256.hex() for one in operations}
         done = api.create_commit(
             repo,
-            [CommitOperationAdd(name, path) for name, path in files.items()],
+            operations,
             commit_message=message or f"Weights and card from vitconvert {VERSION}",
             revision=revision,
             create_pr=create_pr,
         )
         _check_commit(done.oid)
-        there = api.list_repo_files(repo, revision=done.pr_revision or done.oid)
-    _check_arrived(files, there, page=done.pr_url or done.commit_url)
+        revision = done.pr_revision or done.oid
+        there = {
+            file.path: file for file in api.list_repo_tree(repo, recursive=True, revision=revision)
+        }
+        page = done.pr_url or done.commit_url
+        _check_arrived(files, there, page=page)
+        other = [
+            name for name, path in files.items() if not _is_same(path, sent[name], there[name])
+        ]
+    _check_published(other, page=page)
     return Pushed(
         repo=repo,
-        url=done.pr_url or done.commit_url,
+        url=page,
         commit=done.oid,
         pull_request=create_pr,
         files=sizes(files),
@@ -191,13 +207,36 @@ def _check_arrived(files: Collection[str], there: Collection[str], *, page: str)
         )
 
 
+def _is_same(path: Path, written: str, there: Any) -> bool:
+    """Whether the Hub holds what was hashed before it was sent.
+
+    It tells the sha256 of what its storage keeps, and git's hash of what the commit itself held.
+    """
+    if there.lfs is not None:
+        return bool(there.lfs.sha256 == written)
+    body = path.read_bytes()
+    of_git = sha1(b"blob %d\0" % len(body) + body, usedforsecurity=False).hexdigest()
+    return bool(there.blob_id == of_git) and sha256(body).hexdigest() == written
+
+
+def _check_published(other: Sequence[str], *, page: str) -> None:
+    if other:
+        raise IntegrityError(
+            "The commit holds something else than what was sent.",
+            evidence={"commit": page},
+            details=other,
+            meaning="The Hub's storage does not hold it, or it changed here while it was sent.",
+            hint="undo the commit on its page, and push again.",
+        )
+
+
 def sizes(files: Mapping[str, Path]) -> dict[str, int]:
     """Bytes of each file."""
     return {name: path.stat().st_size for name, path in files.items()}
 
 
 def _record(directory: Path, *, force: bool) -> dict[str, str]:
-    """File of weights -> the sha256 with which it was written."""
+    """File -> the sha256 with which it was written; but the card is anybody's to edit."""
     if not os.path.isdir(directory):  # noqa: PTH112 (no error for a name that is too long)
         raise UploadError(f"There is no directory {directory}.")
     if is_unfinished(directory):
@@ -225,7 +264,7 @@ def _record(directory: Path, *, force: bool) -> dict[str, str]:
             evidence={"directory": directory},
             hint="--force publishes them all the same; their card says what they are.",
         )
-    return record
+    return {name: digest for name, digest in record.items() if name != "README.md"}
 
 
 def _is_text(pair: tuple[object, object]) -> bool:
@@ -243,7 +282,7 @@ def _check(path: Path, written: str) -> None:
             f"{path.name} is not the file that vitconvert wrote.",
             evidence={"written": f"sha256 {written}", "found": f"sha256 {found}"},
             meaning="It was damaged, or changed since, so what was proved of it no longer holds.",
-            hint="convert again with --force, or convert the changed weights.",
+            hint="convert again with --force, or convert what was changed.",
         )
 
 

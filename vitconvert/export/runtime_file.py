@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from vitconvert.checkpoint.unchanged import unchanged
 from vitconvert.containers import hash_file
 from vitconvert.errors import ParityFailed, VitConvertError, some, what_was_raised
 from vitconvert.export.provenance import source_hashes, source_record
-from vitconvert.export.runtime_choice import RECORD, ExportOptions
+from vitconvert.export.runtime_choice import RECORD, ExportOptions, check_export
 from vitconvert.export.whole_files import whole_files
 from vitconvert.parity.exported import Expected, agreement, compare_exported, worst
 from vitconvert.parity.peaks import Peak, peaks_of, unfit
@@ -86,6 +87,7 @@ def export_checkpoint(
     *,
     photographs: "Iterable[Path | Image.Image] | None" = None,
     verify: bool = True,
+    overwrite: bool = False,
     command: str | None = None,
 ) -> Exported:
     """Write a file for another runtime; see `vitconvert.export_model`."""
@@ -93,7 +95,8 @@ def export_checkpoint(
     if photographs is not None:
         needed_preprocessing(checkpoint)
     trial = _Trial(checkpoint=checkpoint, wanted=wanted, shape=shape, photographs=photographs)
-    with whole_files(path) as draft, unchanged(checkpoint.opened), quiet():
+    check = partial(check_export, wanted=wanted, overwrite=overwrite)
+    with whole_files(path, check) as draft, unchanged(checkpoint.opened), quiet():
         record = _record(trial, sha256_in(), verify=verify, command=command)
         found = _make(trial, draft, metadata_of(record), verify=verify)
         sha256 = {file.name: hash_file(file) for file in sorted(draft.parent.iterdir())}
@@ -225,6 +228,7 @@ def _require(comparisons: "Sequence[Comparison]", trial: _Trial) -> None:
 
 
 def _notes(trial: _Trial, found: _Found) -> Iterator[str]:
+    yield from trial.checkpoint.doubts
     if found.unreadable:
         yield f"{found.unreadable} images could not be read"
     if trial.wanted.dtype == "float16":
@@ -274,7 +278,7 @@ def _record(
         "origins": dict(config.origins),
         "preprocessing": checkpoint.preprocessing and checkpoint.preprocessing.to_dict(),
         "labels": checkpoint.labels and list(checkpoint.labels),
-        "labels_assumed": bool(checkpoint.labels and checkpoint.labels.assumed),
+        "labels_assumed": bool(checkpoint.labels and checkpoint.labels.doubtful),
         "ledger": checkpoint.ledger.to_dict(),
         "verified": wanted.runtime.version if verify else None,
         "torch": torch.__version__,

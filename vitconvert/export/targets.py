@@ -9,8 +9,10 @@ from vitconvert.config import ViTConfig
 from vitconvert.conversion.gauges import GAUGES, NORM_EPS, Gauge, replace_norm_eps
 from vitconvert.conversion.target import Target, check_place
 from vitconvert.errors import NotRepresentable, OtherFunction, OtherKind, UsageError
+from vitconvert.export.families import nearness
 from vitconvert.programs import DescribedModel, program_of
 from vitconvert.tables.architectures import architectures
+from vitconvert.tables.candidates import ecosystem_of
 from vitconvert.tables.canonical import instances
 from vitconvert.tables.dialects import builtin_tables, find_tables
 from vitconvert.tables.table import Table
@@ -39,7 +41,7 @@ def choose_target(
     """
     refused: dict[str, str] = {}
     errors: dict[str, NotRepresentable] = {}
-    for tables in _candidates(to, model.dialect, allow):
+    for tables in _candidates(to, model, allow):
         unsure: list[Table] = []  # that are tried after all others
         for table in itertools.chain(tables, unsure):
             if table not in unsure and _leaves_out(table, model.config):
@@ -61,12 +63,13 @@ def choose_target(
 def _none_of_them(to: str | Table, errors: Mapping[str, NotRepresentable]) -> NotRepresentable:
     """Led by the dialect that comes nearest; the others are in the details.
 
-    It has a place for all tensors, or its models are at least of this kind, or the least is said.
+    It has a place for all tensors (of several, it is the one that the ecosystem is called after),
+    or its models are at least of this kind, or the least is said.
     """
     reasons = {name: f"{name}: {error.in_one_line()}" for name, error in errors.items()}
     nearest = min(
         reasons,
-        key=lambda name: (_distance(errors[name]), len(reasons[name])),
+        key=lambda name: (_distance(name, errors[name], to), len(reasons[name])),
         default=None,
     )
     come_near = f"; the nearest is {reasons[nearest]}" if nearest else ""
@@ -80,8 +83,10 @@ def _none_of_them(to: str | Table, errors: Mapping[str, NotRepresentable]) -> No
     return refusal
 
 
-def _distance(error: NotRepresentable) -> int:
-    return 0 if isinstance(error, OtherFunction) else 2 if isinstance(error, OtherKind) else 1
+def _distance(name: str, error: NotRepresentable, to: str | Table) -> int:
+    if isinstance(error, OtherFunction):
+        return 0 if name == to else 1
+    return 3 if isinstance(error, OtherKind) else 2
 
 
 def _leaves_out(table: Table, config: ViTConfig) -> bool:
@@ -119,6 +124,8 @@ def choose_gauged_target(
         error.steps, offer = _offer(to, model) or ((), None)
         error.hint = offer or _without_head(to, model) or error.hint
         error.holders = tuple(_fitting_ecosystems(model))
+        if model.dialect is not None and model.dialect in builtin_tables():
+            error.source = ecosystem_of(model.dialect)
         error.meaning = f"Targets that hold it as it is: {', '.join(error.holders)}."
         raise
 
@@ -191,7 +198,7 @@ def _lossy_steps(to: str | Table, model: DescribedModel, allow: Sequence[str]) -
         return []
     ours = model.config.norm_eps
     found: set[float] = set()
-    for table in itertools.chain(*_candidates(to, model.dialect, allow)):
+    for table in itertools.chain(*_candidates(to, model, allow)):
         if table.name in architectures():
             rows = architectures()[table.name].stating("norm_eps")
             found |= {row["norm_eps"] for row in rows.values()}
@@ -245,14 +252,14 @@ def _for_zeros(target: Target, model: DescribedModel, allow: Sequence[str]) -> t
     return (gauge,) if fits else ()
 
 
-def _candidates(to: str | Table, dialect: str | None, allow: Sequence[str]) -> list[list[Table]]:
-    """The tables of each layout that may be written, the one that was read first."""
+def _candidates(to: str | Table, model: DescribedModel, allow: Sequence[str]) -> list[list[Table]]:
+    """The tables of each layout that may be written: those of its family, the one read, others."""
     if isinstance(to, Table):
         return [[to]]
     return [
         sorted(
             (t for t in find_tables(layout) if t.name == to or _may_be_chosen(t, allow)),
-            key=lambda t: t.name != dialect,
+            key=lambda t: (nearness(t, model), t.name != model.dialect),
         )
         for layout in _layouts(to)
     ]

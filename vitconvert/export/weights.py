@@ -115,7 +115,7 @@ def weights_files(
         raise UsageError(
             f"{table.title} is read from one file, {name}.",
             evidence={"asked for": f"at most {most:,} bytes", "would be": f"{len(files)} files"},
-            hint="transformers reads several: --to hf.",
+            hint="leave out --max-shard-size (in Python, max_shard_size).",
         )
     return files
 

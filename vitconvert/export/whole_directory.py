@@ -80,7 +80,7 @@ def _check_replaceable(path: Path, *, overwrite: bool) -> None:
 def _not_ours(path: Path, names: list[str]) -> OutputExists:
     more = [f"and {len(names) - _MANY} more"] if len(names) > _MANY else []
     return OutputExists(
-        f"{path} contains what vitconvert did not write, so it is not replaced.",
+        f"{path} contains what vitconvert did not write, or not so; it is not replaced.",
         details=[*names[:_MANY], *more],
         hint="move it elsewhere, or name another directory with -o.",
     )

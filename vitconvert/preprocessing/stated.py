@@ -1,6 +1,6 @@
 """Which preprocessing a checkpoint's own files state, in the order in which projects look."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -19,7 +19,11 @@ class Files(Protocol):
 
     @property
     def own(self) -> Mapping[str, Any]:
-        """`vitconvert.json`."""
+        """`vitconvert.json`, as far as it is believed."""
+
+    @property
+    def unspoken(self) -> Collection[str]:
+        """Which of "config" and "preprocessor" it says nothing of, and so comes after."""
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -50,9 +54,27 @@ def stated_preprocessing(files: Files, table: Table, config: ViTConfig) -> Prepr
     """
     if config.in_channels not in (1, 3):
         return None  # photographs have no such channels
-    if own := files.own.get("preprocessing"):
-        with _naming(files, "own"):
-            return Preprocessing.from_dict(own)
+    own, unknown = _recorded(files), "preprocessing" in files.own
+    if own and not files.unspoken:
+        return own
+    cfg = files.config.get("pretrained_cfg")
+    # timm's own are those of ImageNet's red, green and blue
+    silent = isinstance(cfg, dict) and not all(cfg.get(name) for name in ("mean", "std"))
+    unknown = unknown or (silent and config.in_channels == 1)
+    stated = _live(files, config, without_timm=unknown and silent) or own
+    return stated if stated or unknown else _of_dialect(table, config)
+
+
+def _recorded(files: Files) -> Preprocessing | None:
+    """What vitconvert wrote down of it."""
+    if not (own := files.own.get("preprocessing")):
+        return None
+    with _naming(files, "own"):
+        return Preprocessing.from_dict(own)
+
+
+def _live(files: Files, config: ViTConfig, *, without_timm: bool) -> Preprocessing | None:
+    """What the project's own files say, where they say enough."""
     if files.preprocessor is not None:
         with _naming(files, "preprocessor"):
             if is_image_converter(files.preprocessor):
@@ -66,18 +88,15 @@ def stated_preprocessing(files: Files, table: Table, config: ViTConfig) -> Prepr
                 model_type=files.config.get("model_type"),
                 image_size=config.image_size,
             )
-    unknown = "preprocessing" in files.own
     if isinstance(cfg := files.config.get("pretrained_cfg"), dict):
-        if (unknown or config.in_channels == 1) and not all(
-            cfg.get(name) for name in ("mean", "std")
-        ):
-            return None  # timm's own are those of ImageNet's red, green and blue
+        if without_timm:
+            return None
         with _naming(files, "config"):
             return Preprocessing.from_timm(cfg)
     if isinstance(cfg := files.config.get("preprocess_cfg"), dict):
         with _naming(files, "config"):
             return Preprocessing.from_openclip(cfg, image_size=config.image_size)
-    return None if unknown else _of_dialect(table, config)
+    return None
 
 
 def preprocessing_of_name(

@@ -11,7 +11,11 @@ if TYPE_CHECKING:
 
     from vitconvert.programs.reference import Reference
 
-_INSTALL = "mmpretrain (pip install --no-deps mmpretrain mmcv-lite mmengine, and what they import)"
+# It requires old releases of some, and mmcv, which has to be built.
+_INSTALL = (
+    "--no-deps mmpretrain mmcv-lite mmengine && pip install addict importlib-metadata model-index "
+    "opencv-python-headless rich termcolor yapf"
+)
 # Its classes are told everything but what their own defaults say.
 _TOLD = ("image_size", "num_heads", "activation", "norm_eps", "pooling")
 

@@ -90,18 +90,18 @@ class Opened:
                 hint="nothing was written. Please report this with the checkpoint's name.",
             )
 
-    def summary(self) -> str:
-        """The verdict in one line."""
+    def summary(self, *, to: str = "") -> str:
+        """The verdict in one line; `to` says what the output should compute, if not the source."""
         if self.why_not is not None:
             return f"{self.consumer}: not tried, {self.why_not}"
         if self.relative is None:
             return f"{self.consumer}: every tensor as it was written"
         equal = "bit-equal" if self.bit_equal else f"relative difference {self.relative:.1e}"
-        return f"{self.consumer}: {equal}"
+        return f"{self.consumer}: {f'the output, {equal} to {to}' if to else equal}"
 
     def to_dict(self) -> dict[str, Any]:
         """For `vitconvert.json` and `--json`."""
-        return asdict(self)
+        return {**asdict(self), "of": "output"}
 
 
 def open_output(directory: Path, table: Table, model: "ViT") -> tuple[Opened, ...]:

@@ -41,6 +41,7 @@ class DescribedModel:
         name: The name of an architecture that the reference to it states.
         their_config: The configuration file that it came with.
         text: The text tower beside it.
+        called: What its family is told by: its names, the surest first.
     """
 
     config: ViTConfig
@@ -50,6 +51,7 @@ class DescribedModel:
     name: str | None = None
     their_config: Mapping[str, Any] = field(default_factory=dict)
     text: DescribedText | None = None
+    called: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

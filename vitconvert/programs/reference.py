@@ -90,14 +90,19 @@ def own_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
 def package(name: str, *, install: str) -> ModuleType:
     """Import a reference package.
 
+    Args:
+        name: Of the module.
+        install: What is said to pip to get it.
+
     Raises:
         MissingPackage: It is not installed, or what it imports is not.
     """
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
-        lacks = error.name if error.name != name.partition(".")[0] else None
-        needed = f"{lacks}, which {name} imports," if lacks else install
+        whole = name.partition(".")[0]
+        lacks = error.name if error.name != whole else None
+        needed = f"{lacks}, which {name} imports," if lacks else whole
         raise MissingPackage(
             f"{needed} is not installed.", hint=f"pip install {lacks or install}"
         ) from None

@@ -84,13 +84,17 @@ def _reference(source: Checkpoint) -> "Callable[[Tensor], Tensor]":
 
 
 def random_ids(config: TextConfig) -> "Tensor":
-    """Three texts of noise, as long as they may be, that end where the tower looks for it."""
+    """Three texts of noise, as long as they may be, that end where the tower looks for it.
+
+    Where the id of the end is outside the vocabulary, as with the defaults of a small
+    `CLIPConfig`, no text can end.
+    """
     import torch
 
     generator = torch.Generator().manual_seed(0)
     most, length = config.vocab_size - 1, config.context_length
     ids = torch.randint(0, max(most, 1), (3, length), generator=generator)
-    if config.read_token == "last":
+    if config.read_token == "last" or not 0 <= config.end_id < config.vocab_size:
         return ids
     end = config.end_id if config.read_token == "end" else most
     if config.read_token == "end":

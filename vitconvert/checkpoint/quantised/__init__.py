@@ -9,11 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from vitconvert.checkpoint.quantised import torchao
 from vitconvert.checkpoint.quantised.bitsandbytes import open_four_bit, open_rows
 from vitconvert.checkpoint.quantised.gguf import open_gguf
-from vitconvert.checkpoint.quantised.torchao import open_torchao
 from vitconvert.checkpoint.quantised.weight import Weight, unfit
 from vitconvert.containers import Container, TensorInfo
+from vitconvert.conversion.accounts import DEQUANTISED
 from vitconvert.conversion.quantised_names import (
     FOUR_BIT,
     GGUF,
@@ -53,7 +54,7 @@ class Dequantised:
         titles = " and ".join(sorted({weight.title for weight in used}))
         count = "1 weight" if len(used) == 1 else f"{len(used)} weights"
         text = (
-            f"dequantised {count} ({titles}) to {self.dtype}: the numbers are the quantised "
+            f"{DEQUANTISED} {count} ({titles}) to {self.dtype}: the numbers are the quantised "
             "model's, not those that it was made from"
         )
         if any(weight.rounds_inputs for weight in used):
@@ -64,7 +65,6 @@ class Dequantised:
 _OPEN: Mapping[str, Callable[[Container, str, QuantisedNames], Weight]] = {
     ROWS: open_rows,
     FOUR_BIT: open_four_bit,
-    TORCHAO: open_torchao,
     GGUF: open_gguf,
 }
 
@@ -87,11 +87,11 @@ def dequantised(container: Container, dtype: str) -> Dequantised:
             evidence={"file": container.path},
             hint=f"choose --dtype {' or '.join(DTYPES)}.",
         )
-    weights = {}
+    weights, openers = {}, {**_OPEN, TORCHAO: torchao.opener(container)}
     for name, several in quantised_names(container.manifest).items():
         if len(several) > 1:
             raise unfit(container, name, "is marked as quantised in two ways")
-        weights[name] = _OPEN[several[0].scheme](container, name, several[0])
+        weights[name] = openers[several[0].scheme](container, name, several[0])
     laid = _laid_over(container, weights, dtype)
     return Dequantised(container=laid, weights=weights, dtype=dtype)
 

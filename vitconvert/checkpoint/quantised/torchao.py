@@ -1,6 +1,10 @@
 """Weights of torchao that have a number for each, in blocks that share a scale."""
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint.quantised.weight import (
@@ -25,14 +29,21 @@ _PLAIN = ("Int8Tensor", "Float8Tensor", "IntxUnpackedToInt8Tensor")
 _NUMBERS = ("int8", "float8_e4m3fn", "float8_e5m2")
 
 
-def open_torchao(container: Container, name: str, found: QuantisedNames) -> Weight:
+def opener(container: Container) -> Callable[[Container, str, QuantisedNames], Weight]:
+    """What opens the weights of one file, whose header is read once for all of them."""
+    return partial(_open, of_all=functools.cache(partial(_said_of_all, container)))
+
+
+def _open(
+    container: Container, name: str, found: QuantisedNames, of_all: "Callable[[], set[_Said]]"
+) -> Weight:
     """A weight of 8 bits, of whole numbers or floats."""
     numbers, scales = parts_of(container, name, found, "numbers", "scales")
     zeros, manifest = found.parts.get("zeros"), container.manifest
     known = ("numbers", "scales", "zeros")
     if more := [key for role, key in found.parts.items() if role not in known]:
         raise unfit(container, more[0], "belongs to a quantised weight, and is not read here")
-    said = _said_by_torchao(container, name)
+    said = _said_by_torchao(container, name, of_all)
     shape, each = manifest[numbers].shape, manifest[scales].shape
     if manifest[numbers].dtype not in _NUMBERS:
         raise unfit(container, numbers, "has not whole numbers or floats of 8 bits")
@@ -69,27 +80,27 @@ class _Said:
     blocks: str | None
 
 
-def _said_by_torchao(container: Container, name: str) -> _Said:
+def _said_by_torchao(container: Container, name: str, of_all: Callable[[], set[_Said]]) -> _Said:
     """What stands in the header for a tensor, or alike for every quantised one.
 
     transformers 5.23 renames tensors when it saves them, and not what the header says of them.
     """
     own = container.metadata.get(name) or container.extras.get(f"{name}.{WORDS}")
-    texts = [str(own)] if own else _of_all(container)[:_MOST_SAID]
-    every = {_understood(container, name, text) for text in texts}
-    alike = {replace(said, blocks=None) for said in every}
+    alike = {_understood(container, name, str(own))} if own else of_all()
     if len(alike) != 1:
         raise unfit(container, name, "is quantised by torchao, and nothing says how")
-    said = (every if own else alike).pop()
+    (said,) = alike
     if said.kind not in _PLAIN:
         raise unfit(container, name, f"is a {said.kind} of torchao, which is not read here")
     return said
 
 
-def _of_all(container: Container) -> list[str]:
+def _said_of_all(container: Container) -> set[_Said]:
     """What the header says of quantised tensors, whatever they are called there."""
     mark = '"_tensor_data_names"'
-    return list(dict.fromkeys(text for text in container.metadata.values() if mark in text))
+    texts = dict.fromkeys(text for text in container.metadata.values() if mark in text)
+    every = (_understood(container, "the header", text) for text in islice(texts, _MOST_SAID))
+    return {replace(said, blocks=None) for said in every}
 
 
 def _understood(container: Container, name: str, text: str) -> _Said:

@@ -106,6 +106,7 @@ def _fit_by_arguments(table: Table, model: DescribedModel) -> Target:
 
 def _fit_by_name(table: Table, model: DescribedModel) -> Target:
     """The name that the checkpoint came with, or one that fits."""
+    check_place(table, model.config, only=False)
     written = config_by_name(table, model)
     row = find_architecture("timm", written["architecture"])
     return fit_target(table, model.config, written, state(row, "architecture"), only=False)

@@ -6,7 +6,7 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from vitconvert.config import ViTConfig
-from vitconvert.errors import NotRepresentable
+from vitconvert.errors import NotRepresentable, OtherFunction
 from vitconvert.tables.architectures import FILE, architectures, named
 from vitconvert.tables.table import Table
 
@@ -14,7 +14,10 @@ from vitconvert.tables.table import Table
 # architecture of the right size is preferred to one that needs them.
 _ARGUMENTS = ("image_size", "pooling", "patch_size", "embed_dim", "depth", "num_heads")
 # And those that some classes have: the table of such a class says what they are called.
-_OF_SOME = ("window_size", "global_blocks", "neck_dim", "relative_mlp_dim")
+_OF_SOME = (
+    *("window_size", "global_blocks", "neck_dim", "relative_mlp_dim"),
+    *("rope_reference", "kv_heads"),
+)
 _SHOWN = 3  # differences; an architecture of another kind has many
 _DEFAULTS = {f.name: f.default for f in fields(ViTConfig) if f.default is not MISSING}
 
@@ -46,11 +49,12 @@ def fitting_architecture(
     name = min(differing, key=lambda name: _distance(differing[name], config, arguments))
     fixed = {field: v for field, v in differing[name].items() if field not in arguments}
     if fixed:
+        ours = config.function()
         shown = [
-            f"{field} {value} and not {getattr(config, field)}"
+            f"{field} {value} and not {ours[field]}"
             for field, value in list(fixed.items())[:_SHOWN]
         ]
-        raise NotRepresentable(
+        raise OtherFunction(
             f"No architecture of {table.title} computes this.",
             evidence={"listed in": FILE},
             details=[f"the nearest is {name}, with {', '.join(shown)}"],
@@ -92,6 +96,8 @@ def _differences(
     theirs["pool_heads"] = theirs["pool_heads"] or config.num_heads
     theirs["final_norm_eps"] = theirs["final_norm_eps"] or theirs["norm_eps"]
     stated = _stated_fields() | {"head_dim", "attention_scale", "head_bias"}
+    if "kv_heads" in _arguments(table):  # one number for each block, whatever the architecture has
+        stated |= {"kv_heads"}
     return {
         field: theirs[field]
         for field, value in config.function().items()

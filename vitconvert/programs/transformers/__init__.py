@@ -151,21 +151,12 @@ def auto_model_opener(directory: Path) -> "Callable[[Tensor], Tensor]":
 
 
 def _open_named_class(directory: Path) -> "Callable[[Tensor], Tensor]":
-    from vitconvert.programs.transformers.both_towers import open_directory
     from vitconvert.programs.transformers.loading import load_named_class
     from vitconvert.programs.transformers.reference import behind_normalisation, run_opened
 
-    if _has_both(directory):
-        return open_directory(directory).images
     model = load_named_class(directory)
     behind_normalisation(model)
     return lambda images: run_opened(model, images)
-
-
-def _has_both(directory: Path) -> bool:
-    from transformers import AutoConfig
-
-    return hasattr(AutoConfig.from_pretrained(directory), "text_config")
 
 
 def transformers_example(

@@ -12,9 +12,8 @@ from vitconvert.checkpoint.text_tower import Text
 from vitconvert.errors import NotRepresentable
 from vitconvert.programs.both_towers import BothTowers
 from vitconvert.programs.reference import check_size, package
-from vitconvert.programs.transformers.inputs import image_inputs
 from vitconvert.programs.transformers.loading import load_named_class
-from vitconvert.programs.transformers.reference import without_code
+from vitconvert.programs.transformers.reference import run_opened, without_code
 
 # The class of a text tower by itself, with what leads to the space of images.
 _TEXTS = {
@@ -34,7 +33,7 @@ def open_directory(directory: Path) -> BothTowers:
     model = load_named_class(directory)
     return BothTowers(
         name=f"transformers {transformers.__version__} {type(model).__name__}",
-        images=lambda images: model.get_image_features(**image_inputs(model, images)).pooler_output,
+        images=lambda images: run_opened(model, images),
         texts=lambda ids: model.get_text_features(input_ids=ids).pooler_output,
     )
 

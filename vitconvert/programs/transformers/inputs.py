@@ -13,7 +13,7 @@ def image_inputs(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
         return _siglip2_inputs(model, images)
     if kind == "Gemma4VisionModel":
         return _gemma4_inputs(model, images)
-    if kind == "Qwen3VLVisionModel":
+    if kind.startswith("Qwen3"):
         return _qwen3_inputs(model, images)
     more = {}
     if "ViTMAE" in kind:
@@ -77,5 +77,5 @@ def _qwen3_inputs(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
 
 def of_each_image(model: nn.Module, output: Tensor, images: Tensor) -> Tensor:
     """What a class gives; of these two, the tokens of all images come one after another."""
-    joined = type(model).__name__ in ("Gemma4VisionModel", "Qwen3VLVisionModel")
+    joined = type(model).__name__.startswith(("Gemma4", "Qwen3"))
     return output.reshape(len(images), -1, output.shape[-1]) if joined else output

@@ -102,6 +102,9 @@ _MODULES = {
         kind="RadioModel",
     ),
     "qwen3_vl_vision": replace(_VIT, kind="Qwen3VLVisionModel", pooled=True),
+    "qwen3_vl_moe_vision": replace(_VIT, kind="Qwen3VLMoeVisionModel", pooled=True),
+    "qwen3_5_vision": replace(_VIT, kind="Qwen3_5VisionModel", pooled=True),
+    "qwen3_5_moe_vision": replace(_VIT, kind="Qwen3_5MoeVisionModel", pooled=True),
     "aimv2": _Modules(
         patches="embeddings.rms_norm",
         block="encoder.layers.{i}",
@@ -180,7 +183,7 @@ def _built(
             output_loading_info=True,
             **options,
         )
-    _check(kind, problems, {n.removeprefix("radio_model.") for n in checkpoint.ledger.ignored})
+    _check(kind, problems, checkpoint.ledger.ignored)
     return _Projected(model, projection["visual_projection.weight"]) if projection else model
 
 
@@ -213,7 +216,8 @@ class _Projected(nn.Module):
 def _in_float32(kind: str, config: ViTConfig) -> dict[str, Any]:
     """For classes that compute a part in float32, whatever the dtype of the weights."""
     rounded = {"DINOv3ViTModel": "rotary angles", "Aimv2VisionModel": "norms"}
-    rounded |= {"Gemma4VisionModel": "norms", "Qwen3VLVisionModel": "rotary angles"}
+    rounded |= {"Gemma4VisionModel": "norms"}
+    rounded |= {kind: "rotary angles"} if kind.startswith("Qwen") else {}
     rounded |= {"RadioModel": "fitted positions"}
     if config.norm == "rms":
         rounded["InternVLVisionModel"] = "norms"
@@ -312,7 +316,9 @@ def _pooler(kind: str, config: ViTConfig, tensors: Collection[str]) -> dict[str,
 
 
 def _check(kind: str, problems: Mapping[str, Any], ignored: Collection[str]) -> None:
-    found = {key: set(value) - set(ignored) for key, value in problems.items()}
+    # A class with a head calls the same tensors by longer names.
+    inert = {end for name in ignored for end in (name, name.partition(".")[2])}
+    found = {key: set(value) - inert for key, value in problems.items()}
     if any(found.values()):
         raise NotRepresentable(
             f"transformers' {kind} does not take these tensors.",
@@ -370,7 +376,10 @@ def run(model: nn.Module, images: Tensor) -> Tensor:
 
 
 def run_opened(model: nn.Module, images: Tensor) -> Tensor:
-    """As `run`; the tokens where what a class pools is not what its larger model reads (BLIP)."""
+    """As `run`; of two towers what images lead to; the tokens, where those are read (BLIP)."""
+    if features := getattr(model, "get_image_features", None):
+        pooled: Tensor = features(**image_inputs(model, images)).pooler_output
+        return pooled
     config: Any = model.config
     places = _MODULES.get(config.model_type.removesuffix(_TOWER))
     bare = places is not None and not _gives_output(model, places)
