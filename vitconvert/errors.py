@@ -178,9 +178,14 @@ class UnknownDialect(VitConvertError):
 
 
 class AmbiguousDialect(VitConvertError):
-    """Several tables explain every key of a file."""
+    """Several tables explain every key of a file.
+
+    Attributes:
+        dialects: Their names.
+    """
 
     code = "ambiguous-dialect"
+    dialects: tuple[str, ...] = ()
 
 
 class TensorMismatch(VitConvertError):
@@ -229,12 +234,14 @@ class NotRepresentable(VitConvertError):
     Attributes:
         steps: Names of the steps that together make it fit, each allowed by `--allow STEP`.
         holders: Ecosystems that hold the function as it is.
+        source: The ecosystem that it comes from.
     """
 
     code = "not-representable"
     exit_code = 5
     steps: tuple[str, ...] = ()
     holders: tuple[str, ...] = ()
+    source: str | None = None
 
     def in_one_line(self) -> str:
         """Why it cannot, for a list of such reasons."""
@@ -297,10 +304,17 @@ def size_text(size: Iterable[int]) -> str:
     return "x".join(map(str, size))
 
 
-def nearest(word: str, known: Iterable[str], count: int = 1) -> list[str]:
-    """What somebody may have meant, the likeliest first; for hints."""
+def nearest(word: str, known: Iterable[str], count: int = 1, *, alike: float = 0.6) -> list[str]:
+    """What somebody may have meant, the likeliest first; for hints.
+
+    Args:
+        word: What was written.
+        known: What there is.
+        count: How many at most.
+        alike: How much they have to resemble the word, from 0 to 1.
+    """
     if len(word) > _LONGEST_WORD:  # each comparison takes as long as both words together
         return []
     from difflib import get_close_matches  # which a run without mistakes need not wait for
 
-    return get_close_matches(word, list(known), n=count)
+    return get_close_matches(word, list(known), n=count, cutoff=alike)

@@ -5,10 +5,11 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
 from vitconvert.api.loading import Source, checkpoint_or_model
+from vitconvert.arguments import LOCATED, PLACES, checked
 from vitconvert.checkpoint import Checkpoint, ReadArguments, ReadOptions
 from vitconvert.errors import UsageError
 from vitconvert.preprocessing import Preprocessing
-from vitconvert.scale import require_extra
+from vitconvert.scale import require_package
 from vitconvert.sources import Located
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from vitconvert.scale.events import Event
 
 
+@checked()
 def predict(
     model: "ViT | Source",
     images: "ImageSource | Iterable[ImageSource]",
@@ -82,7 +84,7 @@ def predict(
     from vitconvert.inference.predict import predict as predict_with
 
     make_engine = engines_for(runtime, tell, fast=fast, dtype=dtype, device=device)
-    opened = checkpoint_or_model(model, dtype)
+    opened = checkpoint_or_model(model, read_in=dtype, dtype=dtype, device=device, fast=fast)
     if isinstance(opened, Checkpoint):
         labels = labels or opened.labels
     built, prepared = ready(opened, preprocessing, fast=fast, dtype=dtype, device=device)
@@ -96,6 +98,7 @@ def predict(
     return predict_with(built, found, prepared, topk=topk, labels=labels, options=options)
 
 
+@checked()
 def embed(
     model: "ViT | Source",
     images: "ImageSource | Iterable[ImageSource]",
@@ -115,7 +118,8 @@ def embed(
 ) -> "Iterator[Embedding]":
     """The features of each image, in the order of the images, as they come.
 
-    They are what the classification head reads, pooled as the model pools: (D,) for each image.
+    They are what the classification head reads, pooled as the model pools: (D,) for each image. Of
+    a model that pools nothing they are its tokens, (N, D), after patches were merged.
     With `tokens`, all tokens after the last block and the final norm, (N, D): class token and
     registers, then patches row by row. With `projected`, CLIP's projection of the pooled features,
     which is compared with that of texts after both are scaled to length 1. The other arguments are
@@ -140,7 +144,7 @@ def embed(
         )
     computed = "projected" if projected else "tokens" if tokens else "features"
     make_engine = engines_for(runtime, tell, fast=fast, dtype=dtype, device=device)
-    opened = checkpoint_or_model(model, dtype)
+    opened = checkpoint_or_model(model, read_in=dtype, dtype=dtype, device=device, fast=fast)
     built, prepared = ready(
         opened,
         preprocessing,
@@ -161,6 +165,7 @@ def embed(
     return embed_with(built, found, prepared, computed=computed, options=options)
 
 
+@checked(model=LOCATED, source=PLACES)
 def embed_dataset(
     model: str | PathLike[str] | Located,
     source: "str | PathLike[str] | Iterable[str | PathLike[str]]",
@@ -218,7 +223,7 @@ def embed_dataset(
         OutputExists: Another run writes there, or it is no output of this function.
         VitConvertError: One of the errors of `embed`.
     """
-    require_extra("pyarrow", "scale")
+    require_package("pyarrow")
     from vitconvert.scale.embedder import Task
     from vitconvert.scale.options import RunOptions
     from vitconvert.scale.plan import Sources
@@ -239,9 +244,9 @@ def embed_dataset(
         threads=threads,
         engine=engines_for(runtime, None, fast=fast, dtype=dtype, device=device),
     )
-    given = [source] if isinstance(source, str | PathLike) else source
+    places = [source] if isinstance(source, str | PathLike) else source
     sources = Sources(
-        given=[fspath(place) for place in given],
+        given=[fspath(place) for place in places],
         recursive=recursive,
         keep=keep,
         image_column=image_column,

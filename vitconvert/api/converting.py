@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from vitconvert.api.loading import Size, Source, computed_in, load_checkpoint
+from vitconvert.arguments import checked, given, refuse
 from vitconvert.checkpoint import ReadArguments, ReadOptions
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from vitconvert.tables.table import Table
 
 
+@checked()
 def plan_conversion(
     source: Source,
     *,
@@ -70,6 +72,7 @@ def plan_conversion(
     return plan_checkpoint(load_checkpoint(source, **reading), options, output=place)
 
 
+@checked()
 def convert(
     source: Source,
     *,
@@ -153,6 +156,7 @@ def convert(
     )
 
 
+@checked()
 def convert_state_dict(
     state_dict: "Mapping[str, torch.Tensor]",
     *,
@@ -176,6 +180,8 @@ def convert_state_dict(
     from vitconvert.export.convert import respell
 
     target, reading = _target(to, reading)
+    of_a_file = given({name: reading.get(name) for name in ("prefer", "rescue")})
+    refuse(of_a_file, "this is about reading a file, and a state dict is no file.")
     return respell(*read_state_dict(state_dict, ReadOptions.of(reading)), target)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from vitconvert.api.loading import Source
+from vitconvert.arguments import LOCATED, checked
 from vitconvert.checkpoint import ReadArguments, ReadOptions
 from vitconvert.sources import Located, locate
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from vitconvert.inspection import Inspection
 
 
+@checked(source=LOCATED)
 def inspect(
     source: str | PathLike[str] | Located, **reading: Unpack[ReadArguments]
 ) -> "Inspection":
@@ -38,6 +40,7 @@ def inspect(
     return inspect_located(located, ReadOptions.of(reading))
 
 
+@checked()
 def diff(
     a: str | PathLike[str] | Located,
     b: str | PathLike[str] | Located,
@@ -76,6 +79,7 @@ def diff(
     return diff_located(located_a, located_b, *options, header=header)
 
 
+@checked(source=LOCATED)
 def draft_table(
     source: str | PathLike[str] | Located,
     *,
@@ -118,5 +122,5 @@ def draft_table(
     options = ReadOptions(prefer=prefer, ignore=ignore)
     draft = draft_located(locate(source), read_reference(like), options)
     if output is not None:
-        write_draft(draft.text, Path(output))
+        write_draft(draft.text, Path(output), overwrite=overwrite)
     return draft

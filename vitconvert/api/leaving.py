@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from vitconvert.api.loading import Source, load_checkpoint
+from vitconvert.arguments import BUILT, checked, one_of, refuse
 from vitconvert.checkpoint import ReadArguments
 from vitconvert.config import ViTConfig
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from vitconvert.inference.images import ImageSource
 
 
+@checked(dtype=one_of("float32", "float16"))
 def export_model(
     source: Source,
     output: str | PathLike[str],
@@ -84,6 +86,8 @@ def export_model(
         int8=int8,
         opset=opset,
     )
+    if images is not None and not verify:
+        refuse(["images"], "the file is compared on these, and verify=False compares nothing.")
     check_export(Path(output), wanted, overwrite=overwrite)  # before anything is downloaded
     from vitconvert.export.runtime_file import export_checkpoint
 
@@ -93,10 +97,12 @@ def export_model(
         wanted,
         photographs=None if images is None else find_images(images),
         verify=verify,
+        overwrite=overwrite,
         command=command,
     )
 
 
+@checked(source=BUILT)
 def build_lucidrains(source: Source | ViTConfig) -> "nn.Module":
     """Build the installed vit-pytorch's ViT or SimpleViT for a checkpoint, and load it strictly.
 

@@ -1,8 +1,9 @@
 """A checkpoint, and the model that is built of it."""
 
 from os import PathLike
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Unpack, cast
 
+from vitconvert.arguments import checked, refuse
 from vitconvert.checkpoint import (
     Checkpoint,
     ReadArguments,
@@ -10,7 +11,6 @@ from vitconvert.checkpoint import (
     build_model,
     read_checkpoint,
 )
-from vitconvert.errors import UsageError
 from vitconvert.sources import Located, locate
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ Size = int | tuple[int, int]
 """Pixels of a side, or height and width."""
 
 
+@checked()
 def load_checkpoint(source: Source, **reading: Unpack[ReadArguments]) -> Checkpoint:
     """Read a pretrained ViT checkpoint, and return its tensors under canonical names.
 
@@ -46,6 +47,8 @@ def load_checkpoint(source: Source, **reading: Unpack[ReadArguments]) -> Checkpo
             such as "vision_tower"; by default, the one image tower that is found.
         ignore: Patterns of names of tensors that play no part, such as ["aux_head.*"].
         adapter: A LoRA or DoRA adapter of PEFT, a path or a reference, to merge into the model.
+            Where `source` is an adapter alone, it is merged into the base that it names, if that
+            is here: a path, or a repository in the Hub's cache.
         lora_scale: What the product of an adapter's two matrices is multiplied with, where no
             adapter_config.json says it: lora_alpha / r.
         rescue: Of a whole model, as torch.save(model, path) writes it, read the tensors as data.
@@ -62,13 +65,16 @@ def load_checkpoint(source: Source, **reading: Unpack[ReadArguments]) -> Checkpo
         MissingFact, ConflictingFact: A fact that decides the function is unknown, or contradicts
             the tensors.
         NotRepresentable: The checkpoint's own configuration asks for something unknown.
+        UsageError: The source is a checkpoint that was read already, and an option says how.
     """
     if isinstance(source, Checkpoint):
+        ReadOptions.refuse(reading, "this one was read already")
         return source
     options = ReadOptions.of(reading)
     return read_checkpoint(locate(source, tower=options.tower), options)
 
 
+@checked()
 def load_model(
     source: Source,
     *,
@@ -118,24 +124,46 @@ def load_model(
     )
 
 
-def checkpoint_or_model(model: "ViT | Source", dtype: "torch.dtype | None") -> "ViT | Checkpoint":
-    """What a model was given as: itself, or the checkpoint that a reference leads to."""
-    if not isinstance(model, str | PathLike | Located):
-        return model
-    return load_checkpoint(model, **computed_in(dtype, {}))
+def checkpoint_or_model(
+    model: "ViT | Source",
+    *,
+    read_in: "torch.dtype | None",
+    dtype: "torch.dtype | None" = None,
+    device: "torch.device | str" = "cpu",
+    fast: bool = True,
+) -> "ViT | Checkpoint":
+    """What a model was given as: itself, or the checkpoint that a reference leads to.
+
+    Args:
+        model: Either.
+        read_in: What weights of a checkpoint are cast to later.
+        dtype, device, fast: What was asked for.
+
+    Raises:
+        UsageError: A model, which is used as it is, computes otherwise than was asked for.
+    """
+    if isinstance(model, str | PathLike | Located | Checkpoint):
+        return load_checkpoint(model, **computed_in(read_in, {}))
+    import torch
+
+    from vitconvert.model import FastViT
+
+    weight = next(model.parameters())
+    elsewhere = device != "cpu" and torch.empty(0, device=device).device != weight.device
+    otherwise = {
+        "dtype": dtype not in (None, weight.dtype),
+        "device": elsewhere,
+        "fast": not fast and isinstance(model, FastViT),
+    }
+    refuse(
+        (name for name, differs in otherwise.items() if differs),
+        "a model is used as it is, and this one computes otherwise.",
+        hint="give the checkpoint instead, or load_model with these options.",
+    )
+    return model
 
 
 def computed_in(dtype: "torch.dtype | None", reading: ReadArguments) -> ReadArguments:
-    """How to read a checkpoint whose weights are cast: quantised ones are computed in that.
-
-    Raises:
-        UsageError: This is no dtype of torch.
-    """
-    if dtype is None:
-        return reading
-    import torch
-
-    if not isinstance(dtype, torch.dtype):
-        raise UsageError(f"{dtype!r} is no dtype of torch.", hint="for instance torch.bfloat16.")
+    """How to read a checkpoint whose weights are cast: quantised ones are computed in that."""
     named = str(dtype).removeprefix("torch.")
-    return reading if reading.get("dequantise") else {**reading, "dequantise": named}
+    return reading if dtype is None else cast(ReadArguments, {**reading, "cast_to": named})

@@ -1,13 +1,16 @@
 """Whether two compute the same function, and how far arithmetic takes one from itself."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from vitconvert.api.loading import Size, Source, load_checkpoint
-from vitconvert.checkpoint import ReadArguments, ReadOptions
+from vitconvert.arguments import COMPARED, NAMED_LAYERS, checked, given, refuse
+from vitconvert.checkpoint import Checkpoint, ReadArguments, ReadOptions
+from vitconvert.checkpoint.record import hashed
 from vitconvert.errors import UsageError
+from vitconvert.sources import locate
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from vitconvert.parity.report import ParityReport
 
 
+@checked(source=COMPARED, layers=NAMED_LAYERS)
 def verify(
     source: "Source | Callable[..., Any]",
     *,
@@ -84,23 +88,26 @@ def verify(
     """
     from vitconvert.parity.golden_file import is_golden
 
+    which: dict[str, Any] = {"image_size": image_size, "in_channels": in_channels}
     if isinstance(against, str | PathLike) and is_golden(against):
-        if (seed, batch, image_size, in_channels, images) != (0, 2, None, None, None):
-            raise UsageError("A golden file says itself which images are compared.")
-        if gradients:
-            raise UsageError("A golden file has no gradients to compare with.")
+        which |= {"images": images, "preprocess": preprocess}
+        which |= {"seed": seed or None, "batch": None if batch == 2 else batch}
+        refuse(given(which), "a golden file says itself which images are compared.")
+        refuse(given({"gradients": gradients}), "a golden file has none to compare with.")
         return _verify_golden(source, Path(against), layers, tolerance, dtypes, reading)
     photographs = _photographs(images, preprocess)
     if callable(source) or callable(against):
         from vitconvert.parity.own_models import Inputs, verify_model
 
         if against is None:
-            raise UsageError("`against` is missing: what should the model compute the same as?")
-        size = (image_size, image_size) if isinstance(image_size, int) else image_size
+            raise UsageError(
+                "`against` is missing: what should the model compute the same as?",
+                hint="against= names a checkpoint, a module, a function or a golden file.",
+            )
         return verify_model(
-            *_models(source, against, reading),
+            *_models((source, against), reading, layers=layers),
             inputs=Inputs(
-                image_size=size,
+                image_size=cast(tuple[int, int] | None, image_size),
                 in_channels=in_channels,
                 seed=seed,
                 batch=batch,
@@ -114,11 +121,11 @@ def verify(
         )
     from vitconvert.parity.verification import verify_checkpoint
 
-    if preprocess:
-        raise UsageError("`preprocess` is for a model of your own, and both are checkpoints.")
+    own = {"layers": layers, "gradients": gradients, "preprocess": preprocess, **which}
+    refuse(given(own), "this is about a model of your own, and none is compared here.")
     return verify_checkpoint(
-        load_checkpoint(source, **reading),
-        against=None if against is None else load_checkpoint(against),
+        _load_whole(source, **reading),
+        against=None if against is None else _load_whole(against),
         tolerance=tolerance,
         seed=seed,
         batch=batch,
@@ -127,6 +134,7 @@ def verify(
     )
 
 
+@checked()
 def record_golden(
     source: Source,
     output: str | PathLike[str],
@@ -165,10 +173,11 @@ def record_golden(
     check_golden_output(Path(output), overwrite=overwrite)  # before anything is downloaded
     checkpoint = load_checkpoint(source, **reading)
     golden = record(checkpoint, seed=seed, batch=batch, tolerance=tolerance)
-    write_golden(golden, Path(output))
+    write_golden(golden, Path(output), overwrite=overwrite)
     return golden
 
 
+@checked()
 def audit(
     source: Source,
     *,
@@ -213,8 +222,9 @@ def _verify_golden(
     from vitconvert.parity.replay import verify_golden
 
     read = read_golden(golden)  # before anything is downloaded
+    (model,) = _models((source,), reading, layers=None)
     return verify_golden(
-        source if callable(source) else load_checkpoint(source, **reading),
+        model,
         read,
         options=ReadOptions.of(reading),
         layers=layers,
@@ -226,7 +236,10 @@ def _verify_golden(
 def _photographs(images: Any, preprocess: Any) -> "Photographs | None":
     if images is None:
         if preprocess:
-            raise UsageError("`preprocess` prepares `images`, and there are none.")
+            raise UsageError(
+                "`preprocess` prepares `images`, and there are none.",
+                hint="images= names some, or leave out preprocess.",
+            )
         return None
     from vitconvert.inference.images import find_images
     from vitconvert.parity.photographs import Photographs
@@ -234,10 +247,28 @@ def _photographs(images: Any, preprocess: Any) -> "Photographs | None":
     return Photographs(files=find_images(images), preprocess=preprocess)
 
 
-def _models(source: Any, against: Any, reading: ReadArguments) -> Iterator[Any]:
-    """What is compared; the options that are not about the names of a module read a checkpoint."""
+def _models(
+    sides: Sequence[Any], reading: ReadArguments, *, layers: Mapping[str, str] | None
+) -> list[Any]:
+    """What is compared; the options that are not about the names of a module read a checkpoint.
+
+    Raises:
+        UsageError: There is none to read, or no module whose names would be matched.
+    """
+    read = [model for model in sides if not callable(model)]
+    of_names = {"dialect": reading.get("dialect"), "table": reading.get("table")}
     others = reading.copy()
-    others.pop("dialect", None)
-    others.pop("table", None)
-    for model in (source, against):
-        yield model if callable(model) else load_checkpoint(model, **others)
+    if len(read) < len(sides):
+        if layers or not any(hasattr(model, "state_dict") for model in sides):
+            refuse(given(of_names), "this is about names of a module's tensors, and none is used.")
+        others |= {"dialect": None, "table": None}
+    if not read:
+        ReadOptions.refuse(others, "none is compared here")
+    return [model if callable(model) else _load_whole(model, **others) for model in sides]
+
+
+def _load_whole(source: Source, **reading: Unpack[ReadArguments]) -> Checkpoint:
+    """A checkpoint whose `vitconvert.json` is believed only if every byte is as it says."""
+    if isinstance(source, Checkpoint):
+        return load_checkpoint(source, **reading)
+    return load_checkpoint(hashed(locate(source, tower=reading.get("tower"))), **reading)

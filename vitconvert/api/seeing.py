@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from vitconvert.api.loading import Source, checkpoint_or_model
+from vitconvert.arguments import checked, refuse
 from vitconvert.preprocessing import Preprocessing
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from vitconvert.pictures.photograph import Unseen
 
 
+@checked()
 def attention_maps(
     model: "ViT | Source",
     images: "ImageSource | Iterable[ImageSource]",
@@ -57,6 +59,7 @@ def attention_maps(
     return attention_maps_with(built, images, prepared, layers=layers, recursive=recursive)
 
 
+@checked()
 def feature_maps(
     model: "ViT | Source",
     images: "ImageSource | Iterable[ImageSource]",
@@ -82,6 +85,8 @@ def feature_maps(
     """
     from vitconvert.pictures.features import feature_maps as feature_maps_with
 
+    if foreground is not None and not background:
+        refuse(["foreground"], "this tells foreground from background, and there is none.")
     built, prepared = _in_float32(model, preprocessing, device)
     return feature_maps_with(
         built,
@@ -101,5 +106,5 @@ def _in_float32(
 
     from vitconvert.inference.photographs import ready
 
-    opened = checkpoint_or_model(model, torch.float32)
+    opened = checkpoint_or_model(model, read_in=torch.float32, device=device)
     return ready(opened, preprocessing, fast=False, dtype=torch.float32, device=device)

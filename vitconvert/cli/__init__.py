@@ -19,7 +19,7 @@ from vitconvert.cli.errors import run
 VERBS = {
     "demo": ("demo", "Show everything on a tiny ViT that ships with the package, offline."),
     "timm": ("convert", "Convert a timm model: NAME, Hub repository or files."),
-    "hf": ("convert", "Convert a Hugging Face transformers model: REPO or directory."),
+    "hf": ("convert", "Convert what transformers or KerasHub saved: REPO or directory."),
     "jax": ("convert", "Convert Google's or big_vision's .npz: NAME or FILE."),
     "jeonsworld": ("convert", "Convert a state dict of jeonsworld's ViT-pytorch."),
     "lucidrains": ("convert", "Convert a state dict of lucidrains' vit-pytorch."),

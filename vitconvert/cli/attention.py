@@ -11,7 +11,9 @@ import click
 from vitconvert.cli.options import (
     AGAINST,
     checkpoint_against,
+    named_output,
     reading_options_of,
+    refuse_given,
     require_against,
 )
 from vitconvert.cli.photographs import (
@@ -52,6 +54,7 @@ def command(name: str, help_text: str) -> click.Command:
         "-o",
         "--output",
         type=click.Path(path_type=Path),
+        callback=named_output,
         help="A directory, PAGE.html or MAPS.png; not needed with --json.",
     )
     @click.option(
@@ -133,7 +136,10 @@ def _check(options: dict[str, Any], output: Path | None, *, page: bool) -> None:
         require_against(options, "--against is missing")
     if options["foreground"] and not options["features"]:
         raise UsageError("--foreground is for --features.")
+    if page:
+        refuse_given(["raw"], "is about pictures, and a page lays maps over photographs")
     if output is None:
+        refuse_given(["raw"], "is about pictures, and none is written")
         return
     if page or is_picture(output):
         check_file(output, overwrite=options["force"])
@@ -154,9 +160,10 @@ def _write(
     elif output.suffix.lower() in (".html", ".htm"):
         heads = choice.heads if options["heads"] else None
         title = f"Attention of {_shown(options['model'])}"
-        write_page(output, told, heads, query=choice.query, title=title)
+        force = options["force"]
+        write_page(output, told, heads, query=choice.query, title=title, overwrite=force)
     elif is_picture(output):
-        write_sheet(output, told, choice)
+        write_sheet(output, told, choice, overwrite=options["force"])
     else:
         with whole_directory(output, overwrite=options["force"]) as directory:
             write_pictures(directory, told, choice)

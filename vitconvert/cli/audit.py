@@ -4,7 +4,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vitconvert.cli.options import Command, apply_options, locate_options, parse_reading
+from vitconvert.cli.options import (
+    Command,
+    apply_options,
+    locate_options,
+    parse_reading,
+    refuse_given,
+)
 
 if TYPE_CHECKING:
     from vitconvert.parity.audit_report import AuditReport
@@ -42,6 +48,7 @@ def audit_model(options: dict[str, Any]) -> "AuditReport":
 
     if asked := [option for name, option in _OTHERS.items() if options[name]]:
         raise UsageError(f"--audit compares MODEL with itself in float64, not with {asked[0]}.")
+    refuse_given(["tolerance"], "judges, and --audit only measures")
     located = locate(options["model"], **locate_options(options))
     checkpoint = load_checkpoint(located, **parse_reading(options))
     return audit(checkpoint, seed=options["seed"], without=options["without"])

@@ -14,10 +14,12 @@ from vitconvert.cli.options import (
     changing_options,
     fetching_options,
     locate_options,
+    named_output,
     parse_classes,
     parse_dtype,
     parse_reading,
     reading_options,
+    refuse_given,
     reporting_options,
 )
 from vitconvert.cli.plan import print_plan
@@ -45,7 +47,11 @@ def command(source: str, help_text: str) -> click.Command:
     @click.argument("model")
     @click.option("--to", default="vit", show_default=True, help="Target ecosystem or dialect.")
     @click.option(
-        "-o", "--output", type=click.Path(path_type=Path), help="Directory; default: NAME-TARGET."
+        "-o",
+        "--output",
+        type=click.Path(path_type=Path),
+        callback=named_output,
+        help="Directory; default: NAME-TARGET.",
     )
     @click.option(
         "--checkpoint",
@@ -100,7 +106,7 @@ def _convert(source: str, options: dict[str, Any]) -> int:
         "max_shard_size": options["max_shard_size"],
         "output": output,
     }
-    with ExitStack() as stack, _naming_the_command(source):
+    with ExitStack() as stack, _naming_the_command():
         located = _locate(source, options, stack)
         if options["dry_run"]:
             return print_plan(located, arguments, options)
@@ -121,7 +127,7 @@ def _convert(source: str, options: dict[str, Any]) -> int:
 
 
 @contextmanager
-def _naming_the_command(source: str) -> Iterator[None]:
+def _naming_the_command() -> Iterator[None]:
     """Within the block, a refusal is given the command that works."""
     from vitconvert.errors import NotRepresentable, Quantised, UnsafeFile
 
@@ -138,18 +144,26 @@ def _naming_the_command(source: str) -> Iterator[None]:
     except NotRepresentable as error:
         if error.steps:
             command = typed_again(allow=error.steps)
-        elif error.holders:
-            command = typed_again(to=_usual_among(error.holders, source))
+        elif others := [name for name in error.holders if name != error.source]:
+            command = typed_again(**_other_target(_usual_among(others)))
         else:
             raise
         error.evidence = {"command": command, **error.evidence}
         raise
 
 
-def _usual_among(targets: Sequence[str], source: str) -> str:
-    """The target that most users have a use for, and that is not what they come from."""
-    usual = (*(name for name in ("timm", "hf") if name != source), *targets)
-    return next(name for name in usual if name in targets and (name != "vit" or len(targets) == 1))
+def _usual_among(targets: Sequence[str]) -> str:
+    """The target that most users have a use for."""
+    return next(name for name in ("timm", "hf", "vit", *targets) if name in targets)
+
+
+def _other_target(to: str) -> dict[str, Any]:
+    """The options that name another target, and a directory that is not called after the old."""
+    typed = click.get_current_context().params
+    if typed["output"] is None:
+        return {"to": to}
+    output = typed["output"]
+    return {"to": to, "output": output.with_name(output.name.replace(typed["to"], to))}
 
 
 def _target(options: dict[str, Any]) -> str:
@@ -163,11 +177,13 @@ def _locate(source: str, options: dict[str, Any], stack: ExitStack) -> "Located"
     from vitconvert.sources import locate
 
     if options.get("no_pretrained"):
+        refuse_given(("checkpoint", "revision"), "is about weights, and --no-pretrained has none")
         from vitconvert.sources.timm_names import random_timm
 
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         return random_timm(options["model"], directory)
     if options["checkpoint"]:
+        refuse_given(["revision"], "is about a download, and --checkpoint is in its place")
         located = locate(options["checkpoint"])
         return replace(located, name=located.name or options["model"])
     return locate(_reference_for(source, options["model"]), **locate_options(options))
@@ -209,5 +225,5 @@ def _reference_for(source: str, model: str) -> str:
 
 def _ecosystem_of(source: str) -> str | None:
     """The ecosystem that a source verb stands for; None: detected among all."""
-    # The last three of these stand for several projects each.
-    return None if source in ("file", "jax", "openclip", "dino") else source
+    # All of these but the first stand for several ecosystems each.
+    return None if source in ("file", "hf", "jax", "openclip", "dino") else source

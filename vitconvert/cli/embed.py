@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from vitconvert.cli import photographs, scale
-from vitconvert.cli.options import GroupedCommand
+from vitconvert.cli.options import GroupedCommand, named_output
 from vitconvert.cli.photographs import (
     FailureCount,
     named_checkpoint,
@@ -59,6 +59,7 @@ def command(name: str, help_text: str) -> click.Command:
     @click.option(
         "-o",
         "--output",
+        callback=named_output,
         help="A directory, or .npz, .safetensors or .jsonl; without it, lines of JSON on stdout.",
     )
     @click.option("--tokens", is_flag=True, help="All tokens instead of the pooled features.")
@@ -85,6 +86,7 @@ def command(name: str, help_text: str) -> click.Command:
 
 def _embed(options: dict[str, Any]) -> int:
     from vitconvert.api import embed
+    from vitconvert.inference.embed import in_words, shape_of
     from vitconvert.inference.embedding_files import SUFFIXES, check_output, write_embeddings
 
     if options["check"]:
@@ -106,9 +108,10 @@ def _embed(options: dict[str, Any]) -> int:
     )
     results = reported(embeddings, options, failures, printing=not options["output"])
     if options["output"]:
-        written = write_embeddings(output, results)
+        written = write_embeddings(output, results, overwrite=options["force"])
         if not options["quiet"]:
-            tell(_report(written, output), err=True)
+            shape = shape_of(checkpoint.config, _computed(options))
+            tell(_report(written, output) + (in_words(shape) if written else ""), err=True)
     else:
         for embedding in results:
             click.echo(json.dumps(embedding.to_dict()))

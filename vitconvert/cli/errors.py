@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import sys
 
 import click
@@ -10,16 +11,21 @@ import click
 from vitconvert.errors import UsageError, VitConvertError
 
 INTERRUPTED = 130
+_COMMAND = re.compile(r"`[^`]*`")
+_FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*[a-z]")
 
 
 def run(command: click.Command, arguments: list[str]) -> int:
     """Run a command and return its exit code; a user's mistake is a message, never a traceback."""
     as_json = "--json" in arguments
     verbose = not {"-v", "--verbose"}.isdisjoint(arguments)
+    verb = next((word for word in arguments if not word.startswith("-")), "")
     try:
         code = command.main(arguments, prog_name="vitconvert", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except VitConvertError as error:
+        if error.hint and isinstance(command, click.Group):
+            error.hint += _where_it_is_an_option(error.hint, command, verb)
         return _report(error, as_json, verbose=verbose)
     except click.exceptions.Abort:
         click.echo("interrupted", err=True)
@@ -46,6 +52,31 @@ def _report(error: VitConvertError, as_json: bool, *, verbose: bool = False) -> 
     else:
         click.echo(error.text(verbose=verbose), err=True)
     return error.exit_code
+
+
+def _where_it_is_an_option(hint: str, verbs: click.Group, verb: str) -> str:
+    """What a hint names and this verb lacks, and a verb that has it; "" if it lacks nothing."""
+    context = click.Context(verbs)
+
+    def options(name: str) -> set[str]:
+        found = verbs.get_command(context, name)
+        return (
+            {flag for p in found.params for flag in (*p.opts, *p.secondary_opts)}
+            if found
+            else set()
+        )
+
+    named = dict.fromkeys(_FLAG.findall(_COMMAND.sub("", hint)))
+    if not verb or not (lacking := [flag for flag in named if flag not in options(verb)]):
+        return ""
+    every = ["file", *verbs.list_commands(context)]  # a conversion's output needs the fewest
+    other = next((name for name in every if options(name).issuperset(lacking)), None)
+    if other is None:
+        return ""
+    first = ": convert first, and name its output here" if "--to" in options(other) else ""
+    return (
+        f" `vitconvert {verb}` has no {' and no '.join(lacking)}; `vitconvert {other}` has{first}."
+    )
 
 
 def _named_setting(error: click.NoSuchOption) -> click.UsageError:

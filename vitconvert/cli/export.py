@@ -10,6 +10,7 @@ from vitconvert.cli.options import (
     apply_options,
     fetching_options,
     locate_options,
+    named_output,
     parse_reading,
     reading_options,
     reporting_options,
@@ -39,6 +40,7 @@ _EXPORT = (
         "file",
         type=click.Path(path_type=Path),
         required=True,
+        callback=named_output,
         help="The file to write.",
     ),
     click.option(

@@ -9,6 +9,7 @@ from vitconvert.cli.options import (
     computing_option,
     fetching_options,
     locate_options,
+    named_output,
     parse_reading,
     reading_options,
     reporting_options,
@@ -29,6 +30,7 @@ def command(name: str, help_text: str) -> click.Command:
         "--output",
         type=click.Path(path_type=Path),
         required=True,
+        callback=named_output,
         help="The file to write, NAME.golden.",
     )
     @click.option("--seed", default=0, show_default=True, help="Seed of the images.")

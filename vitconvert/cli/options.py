@@ -1,5 +1,6 @@
 """Options that several verbs share."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -46,7 +47,39 @@ def given_options(names: Iterable[str]) -> Iterator[str]:
     declared = {parameter.name: parameter.opts for parameter in context.command.params}
     for name in names:
         if name in declared and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            yield declared[name][-1]
+            yield declared[name][-1] if declared[name][-1][0] == "-" else declared[name][-1].upper()
+
+
+def named_output(_: click.Context, option: click.Parameter, value: Any) -> Any:
+    """A callback: no output has the name that elsewhere stands for stdout, or none at all.
+
+    Raises:
+        UsageError: This one does.
+    """
+    if value is not None and str(value) in ("", "-"):
+        from vitconvert.errors import UsageError
+
+        raise UsageError(
+            f"{option.opts[-1]} {str(value)!r} names no place that is written to.",
+            hint="name a file or a directory; ./- is one that is called -.",
+        )
+    return value
+
+
+def refuse_given(names: Iterable[str], why: str) -> None:
+    """Refuse those of the options that were typed, since nothing would come of them.
+
+    Args:
+        names: Of their parameters.
+        why: What goes on after the option, as in "is for a page".
+
+    Raises:
+        UsageError: One was typed.
+    """
+    from vitconvert.errors import UsageError
+
+    if option := next(given_options(names), None):
+        raise UsageError(f"{option} {why}.", hint=f"leave out {option}.")
 
 
 def dtype_option(help_text: str) -> Callable[[Command], Command]:
@@ -103,6 +136,7 @@ _READING: Mapping[str, dict[str, Any]] = {
 }
 _COMPUTING = click.option(
     "--dtype",
+    "dequantise",
     type=click.Choice(["float32", "bfloat16"]),
     help="Compute the weights of a quantised file in this.",
 )
@@ -235,7 +269,8 @@ def parse_reading(options: dict[str, Any], side: str | None = None) -> dict[str,
     for name, own in _said_of(side, options).items() if side else ():
         said[name] = (*said[name], *own) if isinstance(own, tuple) else own or said[name]
     said["overrides"] = parse_settings(said.pop("set"))
-    said["dequantise"] = None if options["dtype"] == "keep" else options["dtype"]
+    said["dequantise"] = options.get("dequantise")
+    said["cast_to"] = None if options.get("dtype") == "keep" else options.get("dtype")
     if said["adapter"]:
         from vitconvert.sources import locate
 
@@ -248,10 +283,19 @@ def parse_reading(options: dict[str, Any], side: str | None = None) -> dict[str,
 def checkpoint_against(options: dict[str, Any]) -> "Checkpoint":
     """The checkpoint of `--against`, of which the options of `reading_options_of` alone speak."""
     from vitconvert.api import load_checkpoint
+    from vitconvert.checkpoint.record import hashed
+    from vitconvert.errors import VitConvertError
     from vitconvert.sources import locate
 
     said = {**options, **_said_of(AGAINST, options)}
-    return load_checkpoint(locate(options[AGAINST], **locate_options(said)), **parse_reading(said))
+    try:
+        located = hashed(locate(options[AGAINST], **locate_options(said)))
+        return load_checkpoint(located, **parse_reading(said))
+    except VitConvertError as error:
+        if error.hint:
+            flags = rf"(?<![\w-])({'|'.join(_READING)})(?![\w-])"
+            error.hint = re.sub(flags, rf"\1-{AGAINST}", error.hint)
+        raise
 
 
 def require_against(options: dict[str, Any], why_not: str) -> None:
@@ -260,11 +304,8 @@ def require_against(options: dict[str, Any], why_not: str) -> None:
     Raises:
         UsageError: There are such options.
     """
-    from vitconvert.errors import UsageError
-
     endings = (f"{name}_{AGAINST}" for name in _said_of(AGAINST, options))
-    if given := next(given_options(endings), None):
-        raise UsageError(f"{given} is about reading a checkpoint, and {why_not}.")
+    refuse_given(endings, f"is about reading a checkpoint, and {why_not}")
 
 
 def _said_of(side: str, options: dict[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from vitconvert.cli.options import (
     parse_dtype,
     parse_reading,
     reading_options,
+    refuse_given,
 )
 from vitconvert.cli.report import tell
 
@@ -79,7 +80,7 @@ _COMPUTING = (
     ),
     click.option(
         "--threads",
-        type=click.IntRange(min=1),
+        type=click.IntRange(min=1, max=4096),
         help="How many decode images, and how many torch takes; default: all processors.",
     ),
     dtype_option("Compute in it: bfloat16 is faster if the processor has it, but less precise."),
@@ -136,7 +137,11 @@ def named_checkpoint(options: dict[str, Any]) -> "Checkpoint":
     from vitconvert.sources import locate
 
     located = locate(options["model"], **locate_options(options))
-    return load_checkpoint(located, **parse_reading(options))
+    checkpoint = load_checkpoint(located, **parse_reading(options))
+    if not options["quiet"]:
+        for doubt in checkpoint.doubts:
+            tell(f"note: {doubt}", err=True)
+    return checkpoint
 
 
 def shared_arguments(options: dict[str, Any], checkpoint: "Checkpoint") -> dict[str, Any]:
@@ -202,11 +207,18 @@ def _numbers(options: dict[str, Any], name: str) -> list[float] | None:
 
 def named_images(options: dict[str, Any]) -> Iterator[str]:
     """IMAGES, where `-` is replaced by the paths on stdin."""
+    require_stdin(options)
     for image in options["images"]:
         if image == STDIN:
             yield from listed_on_stdin(options)
         else:
             yield image
+
+
+def require_stdin(options: dict[str, Any]) -> None:
+    """Refuse `--null` where no paths are read from stdin."""
+    if STDIN not in options["images"]:
+        refuse_given(["null"], "is about paths on stdin, which IMAGES do not name by -")
 
 
 def listed_on_stdin(options: dict[str, Any]) -> Iterator[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vitconvert.cli import photographs, scale
-from vitconvert.cli.options import GroupedCommand
+from vitconvert.cli.options import GroupedCommand, named_output
 from vitconvert.cli.photographs import (
     FailureCount,
     named_checkpoint,
@@ -69,7 +69,9 @@ def command(name: str, help_text: str) -> click.Command:
         type=click.Path(path_type=Path, dir_okay=False),
         help="Names of the classes: a line each, or JSON (a list, or a config.json's id2label).",
     )
-    @click.option("-o", "--output", help="A directory; without it, lines on stdout.")
+    @click.option(
+        "-o", "--output", callback=named_output, help="A directory; without it, lines on stdout."
+    )
     @scale_options
     @photograph_options
     def predict(**options: Any) -> int:
@@ -105,8 +107,8 @@ def _predict(options: dict[str, Any]) -> int:
             click.echo(json.dumps(prediction.to_dict()))
         elif not prediction.error:
             click.echo(_lines(prediction, quiet=options["quiet"]))
-    if labels and labels.assumed and not options["quiet"]:
-        click.echo(f"labels assumed: {labels.origin}", err=True)
+    if labels and labels.doubtful and not options["quiet"]:
+        click.echo(f"labels assumed: {labels.origin.removeprefix('assumed: ')}", err=True)
     return failures.exit_code
 
 

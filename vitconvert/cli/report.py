@@ -46,13 +46,15 @@ def source_line(located: "Located") -> str:
 
 def config_lines(config: "ViTConfig") -> list[str]:
     """Every fact that decides the function, by origin, with assumptions apart."""
+    from vitconvert.conversion.origins import is_assumed
+
     groups: dict[str, list[str]] = {}
     for name, value in config.function().items():
         # Features that the model lacks say little to a reader.
         if value is not False and value not in (0, ()):
             groups.setdefault(config.origins.get(name, ""), []).append(f"{name} {show(value)}")
     groups.pop("", None)  # defaults without an origin have no effect
-    assumed = [o for o in groups if o.startswith(("weights_map/", "assumed"))]
+    assumed = [origin for origin in groups if is_assumed(origin)]
     known = [line("", f"{o}: {', '.join(groups[o])}") for o in groups if o not in assumed]
     guesses = [line("", f"{o.removeprefix('assumed: ')}: {', '.join(groups[o])}") for o in assumed]
     return [*_titled("configuration", known), *_titled("assumed", guesses)]
@@ -71,23 +73,20 @@ def show(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _lines(text: str) -> list[str]:
-    return text.split("\n")
-
-
 def conversion_report(conversion: "Conversion") -> str:
     """What was done, assumed and proved."""
-    ledger, parity = conversion.ledger, conversion.parity
+    ledger, proof = conversion.ledger, conversion.proof
     lines = [
         source_line(conversion.located),
+        line("", conversion.first_source) if conversion.first_source else "",
         line("dialect", conversion.source_dialect),
         *config_lines(conversion.config),
         line("tensors", ledger.counts),
         *(line("  ignored", text) for text in ignored_lines(ledger.ignored)),
         *(line("note", note) for note in ledger.notes),
         *(line("changed", change) for change in ledger.changed),
-        line("parity", *_lines(parity.summary() if parity else "not asked for")),
-        *(line("opened by", *_lines(opened.summary())) for opened in conversion.opened),
+        line("parity", *proof.parity_lines()),
+        *(line("opened by", text) for text in proof.opened_lines()),
         *(line("photographs", departure) for departure in conversion.departures),
         *(
             line("not for", f"{dialect}: {why}")
@@ -96,7 +95,7 @@ def conversion_report(conversion: "Conversion") -> str:
         ),
         line("output", f"{conversion.output} ({conversion.target_dialect})"),
     ]
-    return "\n".join(lines)
+    return "\n".join(text for text in lines if text)
 
 
 _FEW = 3  # names that are told one by one

@@ -16,17 +16,33 @@ from vitconvert.cli.options import (
     locate_options,
     parse_dtype,
     parse_reading,
+    refuse_given,
 )
-from vitconvert.cli.photographs import STDIN, listed_on_stdin, parse_preprocessing
+from vitconvert.cli.photographs import (
+    STDIN,
+    listed_on_stdin,
+    parse_preprocessing,
+    require_stdin,
+)
 from vitconvert.cli.report import tell
 from vitconvert.cli.shard_progress import duration, in_shards, progress
 from vitconvert.errors import UsageError, printable
-from vitconvert.scale import require_extra
+from vitconvert.scale import require_package
 
 if TYPE_CHECKING:
     from vitconvert.scale.embedder import Task
+    from vitconvert.scale.events import Event
     from vitconvert.scale.options import RunOptions
     from vitconvert.scale.plan import Sources
+
+
+def _engine(_: click.Context, __: click.Parameter, value: str) -> str:
+    if value != "local":  # without importing what runs it
+        from vitconvert.scale.options import check_engine
+
+        check_engine(value)
+    return value
+
 
 _SCALE = (
     click.option(
@@ -46,7 +62,8 @@ _SCALE = (
     click.option("--check", metavar="DIR", help="Only prove that an output is whole."),
     click.option(
         "--engine",
-        type=click.Choice(["local", "ray"]),
+        metavar="local|ray",
+        callback=_engine,
         default="local",
         show_default=True,
         help="This process, or workers of Ray.",
@@ -111,8 +128,14 @@ def require_directory(output: str | None) -> None:
 
 
 def report_check(options: dict[str, Any]) -> int:
-    """Read an output whole, and say what is wrong with it."""
-    require_extra("pyarrow", "scale")
+    """Read an output whole, and say what is wrong with it.
+
+    Raises:
+        UsageError: Something else is asked for as well.
+    """
+    others = (name for name in options if name not in ("check", "as_json", "quiet"))
+    refuse_given(others, "plays no part where --check reads what an output has")
+    require_package("pyarrow")
     from vitconvert.scale.checking import check
 
     report = check(options["check"])
@@ -129,7 +152,7 @@ def report_check(options: dict[str, Any]) -> int:
 
 def compute_shards(options: dict[str, Any], computed: str, **task: Any) -> int:
     """Compute what the output lacks; 1 if images failed, or shards were given up."""
-    require_extra("pyarrow", "scale")
+    require_package("pyarrow")
     _check_options(options)
     work, sources, how = _task(options, computed, **task), _sources(options), _how(options)
     output = str(options["output"])
@@ -138,11 +161,21 @@ def compute_shards(options: dict[str, Any], computed: str, **task: Any) -> int:
     from vitconvert.scale.run import run
 
     shown = progress(as_json=options["as_json"], quiet=options["quiet"])
+    kept = False
+
+    def notify(event: "Event") -> None:
+        nonlocal kept
+        kept = kept or event.what == "shard" or event.known > 0
+        shown(event)
+
     try:
-        finished = run(work, sources, output, how, shown)
+        finished = run(work, sources, output, how, notify)
     except KeyboardInterrupt:
         shown.close()
-        tell("finished shards are kept: the same command goes on with the others.", err=True)
+        if kept:
+            tell("finished shards are kept: the same command goes on with the others.", err=True)
+        else:
+            tell("no shard was finished: the same command begins again.", err=True)
         raise
     finally:
         shown.close()
@@ -189,6 +222,7 @@ def _task(options: dict[str, Any], computed: str, **task: Any) -> "Task":
 def _sources(options: dict[str, Any]) -> "Sources":
     from vitconvert.scale.plan import Sources
 
+    require_stdin(options)
     given = options["images"]
     return Sources(
         given=given,

@@ -126,7 +126,9 @@ class _Lines(Quiet):
 
 
 def _tell_of_shard(event: "Event", say: Callable[[str], Any]) -> None:
-    if event.what == "abandoned":
+    if event.what == "note":
+        say(f"note: {printable(event.message or '')}")
+    elif event.what == "abandoned":
         say(f"shard {event.number} was given up: {printable(event.message or '')}")
     elif event.changed:
         say(f"shard {event.number}: {event.changed} files changed after the plan was made")
@@ -147,7 +149,9 @@ def _summary(event: "Event") -> str:
         parts.append(f"{event.changed:,} changed after the plan was made")
     if event.abandoned:
         parts.append(f"given up: {event.abandoned:,}")
-    return "; ".join(parts)
+    from vitconvert.inference.embed import in_words
+
+    return "; ".join(parts) + in_words(event.shape or ())
 
 
 def in_shards(images: int, shards: int) -> str:

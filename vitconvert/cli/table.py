@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vitconvert.cli.options import fetching_options, locate_options, reporting_options
+from vitconvert.cli.options import fetching_options, locate_options, named_output, reporting_options
 from vitconvert.cli.report import line, print_json, tell
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def command(name: str, help_text: str) -> click.Command:
         "--output",
         type=click.Path(path_type=Path),
         required=True,
+        callback=named_output,
         help="The table to write, NAME.toml.",
     )
     @click.option("--prefer", metavar="KEY", help="Which state dict of a torch checkpoint to read.")

@@ -1,6 +1,7 @@
 """`vitconvert verify MODEL`."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from vitconvert.cli.options import (
     computing_option,
     fetching_options,
     locate_options,
+    named_output,
     parse_reading,
     reading_options,
     reading_options_of,
@@ -68,7 +70,10 @@ def command(name: str, help_text: str) -> click.Command:
     )
     @click.option("--seed", default=0, show_default=True, help="Seed of the noise images.")
     @click.option(
-        "--report", type=click.Path(path_type=Path, dir_okay=False), help="Write an HTML page."
+        "--report",
+        type=click.Path(path_type=Path, dir_okay=False),
+        callback=named_output,
+        help="Write an HTML page.",
     )
     @click.option("--force", is_flag=True, help="Replace the page if it exists.")
     @audit_options
@@ -84,7 +89,7 @@ def command(name: str, help_text: str) -> click.Command:
         _check_against(options)
         report = audit_model(options) if options["audit"] else _verify(options)
         if page:
-            _write_page(page, report)
+            _write_page(page, report, overwrite=options["force"])
         if options["as_json"]:
             print_json({"ok": report.ok, **report.to_dict()})
         else:
@@ -100,6 +105,7 @@ def _check_page(page: Path, *, overwrite: bool) -> None:
     """Make sure, before any work is done, that the page may be written."""
     from vitconvert.containers.whole_file import require_possible
     from vitconvert.errors import OutputExists
+    from vitconvert.parity.html import is_report
 
     require_possible(page)
     if page.exists() and not overwrite:
@@ -108,23 +114,35 @@ def _check_page(page: Path, *, overwrite: bool) -> None:
             evidence={"report": page},
             hint="--force replaces it; --report names another file.",
         )
+    if page.exists() and not is_report(page):
+        raise OutputExists(
+            "What lies there is no report of vitconvert, and is not replaced.",
+            evidence={"report": page},
+            hint="--report names another file.",
+        )
 
 
-def _write_page(page: Path, report: "ParityReport | AuditReport") -> None:
+def _write_page(page: Path, report: "ParityReport | AuditReport", *, overwrite: bool) -> None:
     from vitconvert.containers.whole_file import whole_file
 
-    with whole_file(page) as file:
+    with whole_file(page, check=partial(_check_page, overwrite=overwrite)) as file:
         file.write(report.to_html().encode())
 
 
 def _verify(options: dict[str, Any]) -> "ParityReport":
     from vitconvert.api import load_checkpoint, verify
+    from vitconvert.checkpoint.reading import not_quantised
+    from vitconvert.checkpoint.record import hashed
     from vitconvert.errors import UnknownDialect
     from vitconvert.parity.golden_file import is_golden
     from vitconvert.sources import locate
 
     _check_module_options(options)
-    located = locate(options["model"], **locate_options(options))
+    located = hashed(locate(options["model"], **locate_options(options)))
+    against, asked = options[AGAINST], options["dequantise"]
+    two = against and not is_golden(against)
+    if two:  # of which one may be quantised
+        options = {**options, "dtype": asked, "dequantise": None}
     reading = parse_reading(options)
     try:
         checkpoint = load_checkpoint(located, **reading)
@@ -133,10 +151,9 @@ def _verify(options: dict[str, Any]) -> "ParityReport":
             raise
         # The table is about the module alone, then; the report says which tensors were loaded.
         checkpoint = load_checkpoint(located, **{**reading, "table": None, "dialect": None})
-    against = options[AGAINST]
-    other = against
-    if against and not is_golden(against):
-        other = checkpoint_against(options)
+    other = checkpoint_against(options) if two else against
+    if asked and two and not (checkpoint.ledger.dequantised or other.ledger.dequantised):
+        raise not_quantised(asked, options["model"], against)
     measured = {
         "tolerance": options["tolerance"],
         "seed": options["seed"],
@@ -154,9 +171,12 @@ def _verify_module(
     measured: dict[str, Any],
 ) -> "ParityReport":
     """Compare a model that the user's own code builds."""
+    from torch import nn
+
     from vitconvert.api import verify
     from vitconvert.parity.own_code import build_own_model, load_into
 
+    names = {name: options[name] for name in ("dialect", "table")}
     model = build_own_model(options["module"])
     loaded = f"{options['module']}: {load_into(model, checkpoint)}"
     report = verify(
@@ -164,8 +184,7 @@ def _verify_module(
         against=against,
         layers=dict(layer.split("=", 1) for layer in options["layers"]) or None,
         gradients=options["gradients"],
-        dialect=options["dialect"],
-        table=options["table"],
+        **({} if options["layers"] or not isinstance(model, nn.Module) else names),
         **measured,
     )
     return replace(report, notes=(loaded, *report.notes))

@@ -29,7 +29,7 @@ from tqdm import tqdm
 
 from vitconvert.checkpoint import read_checkpoint
 from vitconvert.config import ViTConfig
-from vitconvert.containers import write_safetensors
+from vitconvert.containers import hash_file, write_safetensors
 from vitconvert.documents import write_json
 from vitconvert.errors import MissingPackage, VitConvertError
 from vitconvert.export.convert import convert_checkpoint
@@ -185,12 +185,14 @@ def write(model: ViT, output: Path, *, record: Mapping[str, Any]) -> None:
         own = Path(directory)
         write_safetensors(own / "model.safetensors", model.state_dict())
         write_json(own / "config.json", {"label_names": list(CLASSES)})
+        written = {file.name: hash_file(file) for file in own.iterdir()}
         write_json(
             own / "vitconvert.json",
             {
                 "target": "vit",
                 "config": CONFIG.to_dict(),
                 "preprocessing": PREPROCESSING.to_dict(),
+                "sha256": written,
             },
         )
         # The directory is temporary, so the record names the command that filled it.

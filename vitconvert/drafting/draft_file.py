@@ -1,5 +1,6 @@
 """Where a draft is written: nothing but an earlier draft is replaced."""
 
+from functools import partial
 from pathlib import Path
 
 from vitconvert.containers.whole_file import require_place, whole_file
@@ -38,11 +39,12 @@ def _is_draft(path: Path) -> bool:
         return file.read(len(MARK)) == MARK.encode()
 
 
-def write_draft(text: str, path: Path) -> None:
+def write_draft(text: str, path: Path, *, overwrite: bool = False) -> None:
     """Write a draft, which appears whole or not at all.
 
     Raises:
         UsageError: There is no place for the file.
+        OutputExists: As for `check_draft_output`, of what appeared meanwhile.
     """
-    with whole_file(path) as file:
+    with whole_file(path, check=partial(check_draft_output, overwrite=overwrite)) as file:
         file.write(text.encode())

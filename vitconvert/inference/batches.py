@@ -105,8 +105,9 @@ def run_in_batches(
     first = list(islice(images, size + 1))
     images = chain(first, images)
     count = None if len(first) > size else len(first)
-    concurrent = count is None and _may_run_concurrently(model)
-    compute = _chosen(compute, options, images=count, streams=_workers() if concurrent else 1)
+    workers = _workers(options.threads) if count is None and _may_run_concurrently(model) else 1
+    concurrent = workers > 1
+    compute = _chosen(compute, options, images=count, streams=workers)
 
     def prepare(image: Picture) -> Output:
         return prepare_image(image, preprocessing, fast=options.fast_preprocessing)
@@ -117,7 +118,9 @@ def run_in_batches(
     computed: Iterable[list[Output]]
     if concurrent:
         computed = _run_concurrently(
-            lambda batch: compute_batch([prepare(image) for image in batch]), _split(images, size)
+            lambda batch: compute_batch([prepare(image) for image in batch]),
+            _split(images, size),
+            workers,
         )
     else:
         threads = options.threads or processors()
@@ -221,17 +224,18 @@ def _on_gpu(model: ViT) -> bool:
     return next(model.parameters()).device.type == "cuda"
 
 
-def _workers() -> int:
-    """How many batches are computed at once."""
-    return min(torch.get_num_threads(), _MAX_CONCURRENT_BATCHES)
+def _workers(threads: int | None) -> int:
+    """How many batches are computed at once, where so many threads may decode."""
+    allowed = torch.get_num_threads()
+    return min(allowed, threads or allowed, _MAX_CONCURRENT_BATCHES)
 
 
 def _run_concurrently(
     function: Callable[[list[Picture]], list[Output]],
     batches: Iterable[list[Picture]],
+    workers: int,
 ) -> Iterator[list[Output]]:
     allowed = torch.get_num_threads()
-    workers = _workers()
     # It holds for the thread that calls it, and for threads that start later.
     initializer = partial(torch.set_num_threads, allowed // workers)
     try:

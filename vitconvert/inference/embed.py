@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from vitconvert.config import ViTConfig
 from vitconvert.errors import ConflictingFact, VitConvertError
 from vitconvert.inference.batches import (
     BatchOptions,
@@ -51,8 +52,9 @@ def embed(
         pictures: The images.
         preprocessing: What makes the model's input of them.
         computed: "features": what the classification head reads, (D,) for each image; timm's
-            `forward_head(..., pre_logits=True)`. "tokens": all tokens after the last block and the
-            final norm, (N, D): class token and registers, then patches row by row; timm's
+            `forward_head(..., pre_logits=True)`. Of a model that pools nothing they are its
+            tokens, (N, D), after patches were merged. "tokens": all tokens after the last block
+            and the final norm, (N, D): class token and registers, then patches row by row; timm's
             `forward_features`. "projected": CLIP's projection of the pooled features. Divide it by
             its length to compare it with texts. It is `image_embeds` of
             `CLIPVisionModelWithProjection` (transformers 5.23) and `encode_image` (open_clip 3.3).
@@ -77,6 +79,23 @@ def embed(
     compute = {"features": pooled, "tokens": model.forward_features, "projected": model}
     outputs = run_in_batches(model, compute[computed], pictures, preprocessing, options)
     return (_embedding(path, features) for path, features in outputs)
+
+
+def shape_of(config: ViTConfig, computed: str) -> tuple[int, ...]:
+    """What an image becomes: (D,), or (N, D) of tokens and of a model that pools nothing."""
+    if computed == "tokens":
+        tokens = config.num_prefix_tokens + config.num_patches
+        return (tokens, config.neck_dim or config.embed_dim)
+    width = config.num_classes if computed == "projected" else config.feature_dim
+    if config.pooling != "none":
+        return (width,)
+    down, across = (-(-side // (config.merge_size or 1)) for side in config.grid_size)
+    return (config.num_prefix_tokens + down * across, width)
+
+
+def in_words(shape: tuple[int, ...]) -> str:
+    """What is to be said of a shape besides the number of images; "" of one vector for each."""
+    return f"; each {shape[0]} tokens of {shape[1]} numbers" if len(shape) > 1 else ""
 
 
 def _check_projection(model: ViT) -> None:

@@ -3,7 +3,9 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
+from functools import partial
+from io import RawIOBase
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ import torch
 from torch import Tensor
 
 from vitconvert.containers import open_container, write_safetensors
+from vitconvert.containers.unfinished import Check
 from vitconvert.containers.whole_file import require_place, whole_file
 from vitconvert.errors import OutputExists, UsageError, VitConvertError
 from vitconvert.inference.embed import Embedding
@@ -59,7 +62,9 @@ def _holds_features(path: Path) -> bool:
     return False
 
 
-def write_embeddings(path: Path, embeddings: Iterable[Embedding]) -> int | None:
+def write_embeddings(
+    path: Path, embeddings: Iterable[Embedding], *, overwrite: bool = False
+) -> int | None:
     """Write the features of images, in their order.
 
         .npz            arrays "features" (images, D), or (images, N, D) of tokens, and "paths"
@@ -76,25 +81,28 @@ def write_embeddings(path: Path, embeddings: Iterable[Embedding]) -> int | None:
 
     Raises:
         UsageError: The directory does not exist.
+        OutputExists: As for `check_output`, of what appeared meanwhile.
     """
-    return _WRITERS[path.suffix](path, embeddings)
+    check = partial(check_output, overwrite=overwrite)
+    return _WRITERS[path.suffix](path, embeddings, check)
 
 
-def _write_npz(path: Path, embeddings: Iterable[Embedding]) -> int | None:
+def _write_npz(path: Path, embeddings: Iterable[Embedding], check: Check) -> int | None:
     paths, features = _collect(embeddings)
     if not features:
         return None
-    with whole_file(path) as file:
+    with whole_file(path, check=check) as file:
         np.savez(file, features=torch.stack(features).numpy(), paths=np.array(paths))
     return len(features)
 
 
-def _write_safetensors(path: Path, embeddings: Iterable[Embedding]) -> int | None:
+def _write_safetensors(path: Path, embeddings: Iterable[Embedding], check: Check) -> int | None:
     paths, features = _collect(embeddings)
     if not features:
         return None
     metadata = {"paths": json.dumps(paths)}
-    write_safetensors(path, {"features": torch.stack(features)}, metadata=metadata)
+    tensors = {"features": torch.stack(features)}
+    write_safetensors(path, tensors, metadata=metadata, check=check)
     return len(features)
 
 
@@ -103,10 +111,15 @@ def _collect(embeddings: Iterable[Embedding]) -> tuple[list[str], list[Tensor]]:
     return [str(path or "") for path, _ in found], [features for _, features in found]
 
 
-def _write_jsonl(path: Path, embeddings: Iterable[Embedding]) -> int:
+def _write_jsonl(path: Path, embeddings: Iterable[Embedding], check: Check) -> int:
     count = 0
     # Each line at once, and whole; but an earlier file stays until the new one is.
-    with whole_file(path) if path.exists() else path.open("xb", buffering=0) as file:
+    try:
+        opened: AbstractContextManager[RawIOBase] = path.open("xb", buffering=0)
+    except FileExistsError:
+        check(path)
+        opened = whole_file(path, check=check)
+    with opened as file:
         for embedding in embeddings:
             line = json.dumps(embedding.to_dict())
             file.write(line.encode() + b"\n")
@@ -114,7 +127,7 @@ def _write_jsonl(path: Path, embeddings: Iterable[Embedding]) -> int:
     return count
 
 
-_WRITERS: Mapping[str, Callable[[Path, Iterable[Embedding]], int | None]] = {
+_WRITERS: Mapping[str, Callable[[Path, Iterable[Embedding], Check], int | None]] = {
     ".npz": _write_npz,
     ".safetensors": _write_safetensors,
     ".jsonl": _write_jsonl,

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from PIL import Image
 
+from vitconvert.errors import UsageError
+
 ImageSource = str | PathLike[str] | Image.Image
 
 # What counts as an image in a folder; a file that the user names may have any suffix.
@@ -35,14 +37,22 @@ def find_images(
     matches any number of folders; `recursive` looks into subfolders. A source without any image is
     kept as it is, so that reading it later tells the user why. In folders, `suffixes` tell what is
     an image.
+
+    Raises:
+        UsageError: One is nothing of that kind.
     """
     if isinstance(sources, str | PathLike | Image.Image):
         sources = [sources]
     for source in sources:
         if isinstance(source, Image.Image):
             yield source
-        else:
+        elif isinstance(source, str | PathLike):
             yield from _images_at(os.fspath(source), suffixes, recursive=recursive)
+        else:
+            raise UsageError(
+                f"images has a {type(source).__name__}, which is no image.",
+                hint="name files, folders or patterns, or give images that Pillow opened.",
+            )
 
 
 def _images_at(source: str, suffixes: tuple[str, ...], *, recursive: bool) -> Iterator[Path]:
@@ -77,28 +87,46 @@ def _glob(pattern: str) -> set[str]:
 
 def _folders(folder: Path, seen: _Seen) -> Iterator[Path]:
     """A folder and those in it that are not hidden, each once."""
-    if _is_new(folder, seen):
-        yield folder
-        for path in sorted(folder.iterdir()):
-            if path.is_dir() and not path.name.startswith("."):
-                yield from _folders(path, seen)
+    return (path for path, is_folder in _walk(folder, seen, recursive=True) if is_folder)
 
 
-def _images_in(
-    folder: Path, suffixes: tuple[str, ...], *, recursive: bool, seen: _Seen | None = None
-) -> Iterator[Path]:
-    seen = set() if seen is None else seen
-    if not _is_new(folder, seen):
-        return
+def _images_in(folder: Path, suffixes: tuple[str, ...], *, recursive: bool) -> Iterator[Path]:
+    for path, is_folder in _walk(folder, set(), recursive=recursive):
+        if is_folder is None or (not is_folder and path.name.lower().endswith(suffixes)):
+            yield path
+
+
+def _walk(folder: Path, seen: _Seen, *, recursive: bool) -> Iterator[tuple[Path, bool | None]]:
+    """A folder and what is in it, sorted by name; and whether it is a folder, each of which comes
+    once. None is for one that cannot be looked into, which whoever reads it is told.
+    """
+    waiting: list[tuple[Path, bool | None]] = [(folder, True)]
+    while waiting:
+        path, is_folder = waiting.pop()
+        if is_folder:
+            try:
+                if not _is_new(path, seen):
+                    continue
+                inside = _visible(path)
+            except OSError:
+                is_folder = None
+            else:
+                waiting += [entry for entry in reversed(inside) if recursive or not entry[1]]
+        yield path, is_folder
+
+
+def _visible(folder: Path) -> list[tuple[Path, bool]]:
     with os.scandir(folder) as entries:  # which knows folders from files without asking for each
         visible = [entry for entry in entries if not entry.name.startswith(".")]
-    for entry in sorted(visible, key=attrgetter("name")):
-        if entry.is_dir():
-            path = Path(entry.path)
-            if recursive:
-                yield from _images_in(path, suffixes, recursive=recursive, seen=seen)
-        elif entry.name.lower().endswith(suffixes):
-            yield Path(entry.path)
+    visible.sort(key=attrgetter("name"))
+    return [(Path(entry.path), _is_folder(entry)) for entry in visible]
+
+
+def _is_folder(entry: "os.DirEntry[str]") -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads to itself
+        return False
 
 
 def _is_new(folder: Path, seen: _Seen) -> bool:

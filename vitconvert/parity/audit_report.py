@@ -4,11 +4,10 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from html import escape
 from typing import Any
 
 from vitconvert.parity.chart import Series
-from vitconvert.parity.html import facts_table, layers_section, page, shown, table
+from vitconvert.parity.html import facts_table, framed, layers_section, page, shown, table
 from vitconvert.parity.report import jsonable
 
 NO_VERDICT = (
@@ -155,7 +154,7 @@ class AuditReport:
 
     def _repr_html_(self) -> str:
         """The same page inside a notebook's cell."""
-        return f'<iframe srcdoc="{escape(self.to_html())}" width="100%" height="600"></iframe>'
+        return framed(self.to_html())
 
     def _findings(self) -> Iterator[tuple[str, str]]:
         shares = [

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, TypeVar
@@ -61,11 +62,12 @@ def _is_ours(path: Path) -> bool:
         return False
 
 
-def write_golden(golden: Golden, path: Path) -> None:
+def write_golden(golden: Golden, path: Path, *, overwrite: bool = False) -> None:
     """Write a golden file, which appears whole or not at all.
 
     Raises:
         UsageError: There is no place for the file.
+        OutputExists: As for `check_golden_output`, of what appeared meanwhile.
     """
     stated = {
         "format": _FORMAT,
@@ -85,7 +87,12 @@ def write_golden(golden: Golden, path: Path) -> None:
         for kind, layers in golden.kept.items()
         for layer, values in layers.items()
     }
-    write_safetensors(path, tensors, metadata={_KEY: json.dumps(stated, sort_keys=True)})
+    write_safetensors(
+        path,
+        tensors,
+        metadata={_KEY: json.dumps(stated, sort_keys=True)},
+        check=partial(check_golden_output, overwrite=overwrite),
+    )
 
 
 def read_golden(path: Path) -> Golden:
@@ -113,7 +120,7 @@ def read_golden(path: Path) -> Golden:
     raise CorruptFile(
         "The golden file does not hold what it should.",
         evidence={"file": path, "problem": problem},
-        hint="record it again: vitconvert golden SOURCE -o FILE.",
+        hint="record it again: `vitconvert golden SOURCE -o FILE`.",
     )
 
 

@@ -4,6 +4,7 @@ import html
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from vitconvert.errors import printable
 from vitconvert.parity.chart import MARK, Series, chart
@@ -11,6 +12,7 @@ from vitconvert.parity.differences import Comparison, Divergence, LayerDifferenc
 from vitconvert.parity.heat_map import heat_map, worst_tokens
 from vitconvert.version import VERSION
 
+_MARK = '<meta name="generator" content="vitconvert">'
 _STYLE = f"""
 :root {{ color-scheme: light }}
 body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto;
@@ -82,13 +84,27 @@ def page(title: str, heading: str, sections: Iterable[str]) -> str:
     """A page of sections, which are HTML like the heading; the title is text."""
     return "\n".join(
         [
-            '<!doctype html><html lang="en"><head><meta charset="utf-8">',
+            f'<!doctype html><html lang="en"><head><meta charset="utf-8">{_MARK}',
             f"<title>{shown(title)}</title><style>{_STYLE}</style></head><body>",
             f"<h1>{heading}</h1>",
             *(section for section in sections if section),
             "</body></html>",
         ]
     )
+
+
+def is_report(path: Path) -> bool:
+    """Whether a file is a page that `page` made, which alone is replaced."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        beginning = file.read(1024)
+    return beginning.startswith(b"<!doctype html>") and _MARK.encode() in beginning
+
+
+def framed(text: str) -> str:
+    """A page inside a notebook's cell, which nothing in it can leave."""
+    return f'<iframe sandbox srcdoc="{html.escape(text)}" width="100%" height="600"></iframe>'
 
 
 def shown(text: str) -> str:

@@ -5,7 +5,7 @@ is which norm or projection. What passes these is the same in any ViT whose bloc
 norm, however the code around them is written.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from vitconvert.model import ViT
 from vitconvert.programs.taps import BRANCH, OUTPUT, Tap, Taps, canonical_taps
 from vitconvert.tables.binding import Binding
 from vitconvert.tables.detection import recognise
+from vitconvert.tables.sizes import Sizes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,6 +144,26 @@ def _layer(ours: str) -> str:
 def _laid_out(module: nn.Module, tap: Tap) -> Tap:
     """Only convolutions have their channels before the grid."""
     return Tap(tap.module, tap.input, channels_last=not isinstance(module, nn.Conv2d))
+
+
+def other_blocks(match: Match, config: ViTConfig) -> Iterator[tuple[str, str]]:
+    """How many blocks a module has, if the ViT of a configuration has more or fewer."""
+    assert match.binding is not None
+    names = (name.split(".") for name in match.binding.links)
+    found = {int(parts[1]) for parts in names if parts[0] == "blocks"}
+    if len(found) != config.depth:
+        yield "blocks", f"{len(found)}, and {config.depth} in what it is compared with"
+
+
+def other_shapes(match: Match, config: ViTConfig) -> Iterator[tuple[str, str]]:
+    """The module's tensors that would have another shape in the ViT of a configuration."""
+    assert match.binding is not None
+    sizes = Sizes(config.axes(), {})
+    links = (link for links in match.binding.links.values() for link in links)
+    for name, axes in {link.theirs: link.their_axes for link in links if link.theirs}.items():
+        found, wanted = match.binding.shapes[name], sizes.shape(axes)
+        if found != wanted:
+            yield match.prefix + name, f"{found}, and {wanted} in what it is compared with"
 
 
 def canonical_tensors(

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vitconvert.arguments import refuse
 from vitconvert.checkpoint import Checkpoint, ReadOptions, build_model
 from vitconvert.errors import NotRepresentable, UsageError, some
 from vitconvert.model import ViT
@@ -28,6 +29,8 @@ from vitconvert.parity.matching import (
     canonical_tensors,
     match_by_layers,
     match_by_tensors,
+    other_blocks,
+    other_shapes,
 )
 from vitconvert.parity.photographs import (
     Photographs,
@@ -176,6 +179,10 @@ def _reference_of(model: Model) -> str:
 
 def _images(inputs: Inputs, checkpoint: Checkpoint | None, vit: ViT | None) -> Mapping[str, Tensor]:
     config = vit.config if vit else None
+    if config is not None:
+        asked = {"image_size": inputs.image_size, "in_channels": inputs.in_channels}
+        others = (n for n, value in asked.items() if value not in (None, getattr(config, n)))
+        refuse(others, "the checkpoint that is compared reads other images.")
     size = inputs.image_size or (config.image_size if config else None)
     channels = inputs.in_channels or (config.in_channels if config else None)
     if size is None or channels is None:
@@ -279,10 +286,15 @@ def _weights(models: _Models, match: Match) -> _Weights:
     vit = models.vit
     if vit is None or match.binding is None:
         return _Weights()
+    if others := dict(other_blocks(match, vit.config)):
+        raise _other_sizes(others)
     try:
         own = canonical_tensors({}, models.modules[0], match, vit.config)
     except NotRepresentable as error:
         return _Weights(notes=(f"its weights are not compared: {error.fact}",))
+    except RuntimeError as error:  # one of them cannot be laid out so
+        sizes = dict(other_shapes(match, vit.config)) or {"problem": str(error)}
+        raise _other_sizes(sizes) from None
     theirs = vit.state_dict()
     if lacking := sorted(theirs.keys() - own.keys()):
         fact = f"the module has no tensors for {some(lacking)}"
@@ -292,6 +304,14 @@ def _weights(models: _Models, match: Match) -> _Weights:
         return _Weights(notes=("all its weights are the checkpoint's, bit by bit",))
     fact = f"its weights are not all the checkpoint's: {some(differing)} differ"
     return _Weights(differing=differing, notes=(fact,))
+
+
+def _other_sizes(found: Mapping[str, str]) -> UsageError:
+    return UsageError(
+        "The module has other sizes than what it is compared with.",
+        evidence=dict([*found.items()][:3]),
+        hint="build it with the sizes of the checkpoint, or compare it with another.",
+    )
 
 
 def _executed(sides: Sequence[Implementation], checkpoint: Checkpoint | None) -> str:

@@ -207,5 +207,5 @@ def _check_weights(weights: Mapping[str, Tensor], golden: Golden) -> None:
                 "sha256 recorded": golden.weights,
                 "sha256 found": found,
             },
-            hint="vitconvert golden SOURCE -o FILE records those of another model.",
+            hint="`vitconvert golden SOURCE -o FILE` records those of another model.",
         )

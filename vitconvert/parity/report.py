@@ -3,12 +3,11 @@
 import json
 import math
 from dataclasses import asdict, dataclass
-from html import escape
 from typing import Any
 
 from vitconvert.errors import ParityFailed
 from vitconvert.parity.differences import Comparison, Divergence, LayerDifference
-from vitconvert.parity.html import Page
+from vitconvert.parity.html import Page, framed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +128,7 @@ class ParityReport:
 
     def _repr_html_(self) -> str:
         """The same page inside a notebook's cell."""
-        return f'<iframe srcdoc="{escape(self.to_html())}" width="100%" height="600"></iframe>'
+        return framed(self.to_html())
 
 
 def _line(comparison: Comparison) -> str:

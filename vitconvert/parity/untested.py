@@ -10,10 +10,18 @@ from torch import nn
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.checkpoint.options import IGNORED
+from vitconvert.conversion.origins import is_assumed, is_recorded
 from vitconvert.conversion.tensor_evidence import USER, show
 from vitconvert.errors import printable, some
 from vitconvert.programs.reference import Reference
 from vitconvert.tables.binding import NO_ELEMENTS
+
+_BY_NAME = "by its name only"
+_OWN_CODE = "your own code"
+_IGNORED = " ignored"
+_SHARED = "the reference was built with"
+_OF_SOURCE = (_BY_NAME, _OWN_CODE, _IGNORED, _SHARED)  # which nobody can find out of an output
+_EARLIER = " (when it was converted before)"
 
 Modules = Sequence[tuple[str, nn.Module]]  # with their names
 
@@ -31,10 +39,12 @@ def unseen_of_checkpoints(
     others = (against,) if against else ()
     return (
         *own_code(tested),
+        *(fact for checkpoint in (tested, *others) for fact in merging(checkpoint)),
         *shared_facts(tested, against or tested, reference),
         *(fact for checkpoint in (tested, *others) for fact in own_head(checkpoint)),
         *(fact for checkpoint in (tested, *others) for fact in ignored_tensors(checkpoint)),
         *dropout([(reference.name, reference.model)]),
+        *(fact for checkpoint in (tested, *others) for fact in earlier(checkpoint)),
         *(order_of_classes(tested, against) if against else ()),
     )
 
@@ -60,7 +70,33 @@ def unseen_of_models(*models: tuple[str, object]) -> tuple[str, ...]:
 def own_code(checkpoint: Checkpoint) -> Iterator[str]:
     """The program that a spelling of the user's own belongs to: only its weights were read."""
     if not checkpoint.table.builtin:
-        yield "your own code: --module runs it (in Python, verify(model, against=...))"
+        yield f"{_OWN_CODE}: --module runs it (in Python, verify(model, against=...))"
+
+
+def merging(checkpoint: Checkpoint) -> Iterator[str]:
+    """An adapter, whose product is the weights that both sides compute with."""
+    if checkpoint.merge:
+        yield "the sum of weights and adapter: the reference was given the merged weights"
+
+
+def earlier(checkpoint: Checkpoint) -> Iterator[str]:
+    """What was not tested when vitconvert wrote the checkpoint, and cannot be seen in it."""
+    record = checkpoint.companions.own
+    if "parity" not in record:
+        return
+    if not _was_verified(checkpoint):
+        yield "the conversion that wrote it: it was not verified"
+        return
+    facts = record["parity"].get("not_tested")
+    for fact in facts if isinstance(facts, list) else ():
+        if isinstance(fact, str) and any(words in fact for words in _OF_SOURCE):
+            yield f"{fact.removesuffix(_EARLIER)}{_EARLIER}"
+
+
+def _was_verified(checkpoint: Checkpoint) -> bool:
+    """Whether vitconvert wrote it, and compared its source with the source's own project."""
+    parity = checkpoint.companions.own.get("parity")
+    return isinstance(parity, dict) and parity.get("verified") is True
 
 
 def shared_facts(tested: Checkpoint, other: Checkpoint, reference: Reference) -> Iterator[str]:
@@ -72,27 +108,27 @@ def shared_facts(tested: Checkpoint, other: Checkpoint, reference: Reference) ->
     for field in reference.told:
         origin = other.config.origins.get(field, "")
         shared = origin == tested.config.origins.get(field)
-        if field in facts and shared and _doubtful(origin, other):
+        told = is_recorded(origin) and _was_verified(other)  # `earlier` tells it
+        if field in facts and shared and not told and _doubtful(origin, other):
             groups.setdefault(origin, []).append(f"{field} {show(facts[field])}")
     for origin, said in sorted(groups.items(), key=lambda group: group[0] != USER):
         where = "stated by you" if origin == USER else origin
         them = "them" if len(said) > 1 else "it"
-        yield f"{', '.join(said)} ({where}): the reference was built with {them} too"
+        yield f"{', '.join(said)} ({where}): {_SHARED} {them} too"
 
 
 def _doubtful(origin: str, checkpoint: Checkpoint) -> bool:
     """Whether a fact is a user's word, or an assumption."""
-    if origin.startswith("architecture "):
-        named = (checkpoint.located.name, checkpoint.their_config.get("architecture"))
-        return origin.removeprefix("architecture ") not in named
-    return origin == USER or origin.startswith((checkpoint.table.origin, "assumed"))
+    if checkpoint.is_users(origin) or is_assumed(origin):
+        return True
+    return origin.startswith(checkpoint.table.origin)
 
 
 def own_head(checkpoint: Checkpoint) -> Iterator[str]:
     """What is taken for the head by its name: what it reads was assumed on both sides."""
     if head := checkpoint.weights.head:
         read = f"what the reference's head does (pooling {checkpoint.config.pooling})"
-        yield f"{printable(head)} reads {read}: by its name only"
+        yield f"{printable(head)} reads {read}: {_BY_NAME}"
 
 
 def ignored_tensors(checkpoint: Checkpoint) -> Iterator[str]:
@@ -105,11 +141,11 @@ def ignored_tensors(checkpoint: Checkpoint) -> Iterator[str]:
     ]
     said = [printable(n) for n, why in checkpoint.ledger.ignored.items() if why.startswith(IGNORED)]
     if said:
-        yield f"{len(said)} tensor{'s' if len(said) > 1 else ''} that you ignored: {some(said)}"
+        yield f"{len(said)} tensor{'s' if len(said) > 1 else ''} that you{_IGNORED}: {some(said)}"
     if unproved:
         tensors = "tensor" if len(unproved) == 1 else "tensors"
         whose = table.origin if table.builtin else "your table"
-        yield f"{len(unproved)} {tensors} ignored by {whose}: {some(unproved)}"
+        yield f"{len(unproved)} {tensors}{_IGNORED} by {whose}: {some(unproved)}"
 
 
 def dropout(modules: Modules) -> Iterator[str]:

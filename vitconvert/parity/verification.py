@@ -28,6 +28,8 @@ from vitconvert.programs.agreement import TOLERANCE
 from vitconvert.programs.isolation import isolated
 from vitconvert.programs.reference import ConfigNotTaken, Reference
 
+_MOST_NUMBERS = 2**28  # of a batch of images: 2 GiB in float64
+
 
 def verify_checkpoint(
     checkpoint: Checkpoint,
@@ -93,7 +95,12 @@ def verify_checkpoint(
         comparisons=(*found.comparisons, *seen.comparisons),
         layers=tuple(found.layers),
         first_divergence=found.divergence,
-        notes=(*differing_classes(checkpoint, against), *reference.notes, *seen.notes),
+        notes=(
+            *(doubt for side in (checkpoint, against) if side for doubt in side.doubts),
+            *differing_classes(checkpoint, against),
+            *reference.notes,
+            *seen.notes,
+        ),
         executed=_executed(reference, against),
         not_tested=(*unseen_of_checkpoints(checkpoint, against, reference), *seen.not_tested),
         tolerance=tolerance,
@@ -144,7 +151,17 @@ def sampled_images(
     seed: int,
     batch: int,
 ) -> Mapping[str, Tensor]:
-    """Noise and a photograph of a size, the photograph normalised as the checkpoint wants it."""
+    """Noise and a photograph of a size, the photograph normalised as the checkpoint wants it.
+
+    Raises:
+        UsageError: They would fill the memory.
+    """
+    if (numbers := batch * channels * size[0] * size[1]) > _MOST_NUMBERS:
+        raise UsageError(
+            "The images would be too large to compare models on.",
+            evidence={"numbers in a batch": f"{numbers:,}", "at most": f"{_MOST_NUMBERS:,}"},
+            hint="a smaller batch, or smaller images.",
+        )
     usual = normalisation(preprocessing, channels)
     arrays = sample_images(batch=batch, channels=channels, size=size, seed=seed, **usual)
     return {kind: torch.from_numpy(array) for kind, array in arrays.items()}

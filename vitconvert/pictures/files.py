@@ -1,9 +1,11 @@
 """Maps as files: a page, a sheet of pictures, or a directory with one picture each."""
 
+import hashlib
 import io
 import json
 import re
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 from PIL import Image
@@ -72,23 +74,33 @@ def _is_ours(path: Path) -> bool:
 
 
 def write_page(
-    path: Path, views: Iterable[View], heads: Sequence[int] | None, *, query: Query, title: str
+    path: Path,
+    views: Iterable[View],
+    heads: Sequence[int] | None,
+    *,
+    query: Query,
+    title: str,
+    overwrite: bool = False,
 ) -> None:
     """Write a page, whole or not at all.
 
     Raises:
+        OutputExists: As for `check_file`, of what appeared meanwhile.
         VitConvertError: As for `page`.
     """
     text = page((view.panel(heads, query) for view in views), title=title)
-    with whole_file(path) as file:
+    with whole_file(path, check=partial(check_file, overwrite=overwrite)) as file:
         file.write(text.encode())
 
 
-def write_sheet(path: Path, views: Iterable[View], choice: Choice) -> None:
+def write_sheet(
+    path: Path, views: Iterable[View], choice: Choice, *, overwrite: bool = False
+) -> None:
     """Write one picture: a map at the photograph's own size if it is alone, else a sheet.
 
     Raises:
         UsageError: They are too many, or there is no such map.
+        OutputExists: As for `check_file`, of what appeared meanwhile.
         VitConvertError: A photograph can no longer be read.
     """
     titles: list[str] = []
@@ -100,7 +112,7 @@ def write_sheet(path: Path, views: Iterable[View], choice: Choice) -> None:
         alone = drawn[0] if len(drawn) == 1 and not rows else None
         titles = ["photograph", *(one.title for one in shown)]
         rows.append([panel(view.maps.photograph.picture()), *map(panel, drawn)])
-    with whole_file(path) as file:
+    with whole_file(path, check=partial(check_file, overwrite=overwrite)) as file:
         file.write(_png(alone or sheet(titles, rows)))
 
 
@@ -111,7 +123,7 @@ def write_pictures(directory: Path, views: Iterable[View], choice: Choice) -> No
         UsageError: There is no such map.
         VitConvertError: A photograph can no longer be read.
     """
-    names: list[str] = []
+    hashes: dict[str, str] = {}
     photographs = []
     stems: set[str] = set()
     for view in views:
@@ -119,12 +131,12 @@ def write_pictures(directory: Path, views: Iterable[View], choice: Choice) -> No
         written = []
         for shown in choice.pictures(view):
             name = f"{stem}-{re.sub('[^a-z0-9]+', '-', shown.title)}.png"
-            (directory / name).write_bytes(_png(shown.draw()))
+            (directory / name).write_bytes(png := _png(shown.draw()))
             written.append(name)
+            hashes[name] = hashlib.sha256(png).hexdigest()
         photographs.append({**choice.to_dict(view), "files": written})
-        names += written
-    # It lists the files that vitconvert wrote, and may replace: `export.written`.
-    record = {"vitconvert": VERSION, "files": sorted(names), "photographs": photographs}
+    # It states what vitconvert wrote, and may replace: `export.written`.
+    record = {"vitconvert": VERSION, "sha256": hashes, "photographs": photographs}
     (directory / OWN).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 

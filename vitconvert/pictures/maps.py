@@ -5,6 +5,7 @@ Letters: H heads, N tokens (prefix tokens, then patches row by row). Everything 
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -212,7 +213,7 @@ class AttentionMaps:
         return len(self._block(layer) if pooling is None else pooling)
 
     def _block(self, layer: Layer) -> Tensor:
-        if not isinstance(layer, int) or not -self.depth <= layer < self.depth:
+        if not isinstance(layer, Integral) or not -self.depth <= layer < self.depth:
             raise UsageError(
                 f"The model has no block {layer!r}.",
                 evidence={"blocks": f"0 to {self.depth - 1}, or {ROLLOUT!r}"},

@@ -10,6 +10,7 @@ import base64
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -63,9 +64,15 @@ def chosen_heads(heads: Sequence[int] | None, count: int) -> list[int]:
     """
     if heads is None:
         return list(range(count))
-    if absent := [head for head in heads if not -count <= head < count]:
-        raise UsageError(f"There is no head {absent[0]}.", evidence={"heads": f"0 to {count - 1}"})
+    if absent := [head for head in heads if not _is_of(head, count)]:
+        raise UsageError(
+            f"There is no head {absent[0]!r}.", evidence={"heads": f"0 to {count - 1}"}
+        )
     return sorted({head % count for head in heads})
+
+
+def _is_of(head: object, count: int) -> bool:
+    return isinstance(head, Integral) and -count <= int(head) < count
 
 
 def packed(planes: Sequence[Plane], prefix: int, *, most: int = MOST_CHARACTERS) -> dict[str, Any]:

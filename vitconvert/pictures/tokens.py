@@ -1,5 +1,7 @@
 """Names of a model's tokens, and which of them a query means. Everything is counted from 0."""
 
+from collections.abc import Sequence
+
 from vitconvert.config import ViTConfig
 from vitconvert.errors import UsageError
 
@@ -22,10 +24,19 @@ def default_query(prefix: tuple[str, ...], *, pooling: bool) -> str:
 
 
 def query_name(query: Query, default: str) -> str:
-    """One spelling for a query: `register 0` and `register:0`, `(3, 7)` and `patch:3,7`."""
+    """One spelling for a query: `register 0` and `register:0`, `(3, 7)` and `patch:3,7`.
+
+    Raises:
+        UsageError: It is neither a name nor a row and a column.
+    """
     if query is None:
         return default
     if not isinstance(query, str):
+        if not isinstance(query, Sequence) or len(query) != 2:
+            raise UsageError(
+                f"{query!r} is no query.",
+                hint='a name such as "class" or "patch:3,7", or a row and a column: (3, 7).',
+            )
         return f"{PATCH}{query[0]},{query[1]}"
     word, _, rest = query.strip().lower().replace(" ", ":", 1).partition(":")
     return f"{word}:{''.join(rest.lstrip(':').split())}" if rest else word

@@ -21,7 +21,7 @@ _SECTION = "vitconvert"  # of the model's rt_info
 class OpenVino(Runtime):
     """OpenVINO on the CPU."""
 
-    name, suffix, extra = "OpenVINO", ".xml", "openvino"
+    name, suffix = "OpenVINO", ".xml"
     packages = ("openvino",)
 
     def write(

@@ -22,14 +22,12 @@ class Runtime:
         name: Of the program, for people.
         suffix: Of the file's name.
         packages: Of Python, that writing and running needs.
-        extra: The extra of vitconvert that installs them; "" if there are none.
         has_opset: Whether files have a version of ONNX's operators.
     """
 
     name: ClassVar[str]
     suffix: ClassVar[str]
     packages: ClassVar[tuple[str, ...]] = ()
-    extra: ClassVar[str] = ""
     has_opset: ClassVar[bool] = False
 
     def write(
@@ -84,5 +82,5 @@ class Runtime:
             raise MissingPackage(
                 f"{self.name} needs packages that are not installed.",
                 evidence={"missing": ", ".join(missing)},
-                hint=f"pip install 'vitconvert[{self.extra}]', or pip install {' '.join(missing)}",
+                hint=f"pip install {' '.join(missing)}",
             )

@@ -1,0 +1,390 @@
+"""Which values an option takes: one table for all public functions.
+
+An option of one name takes the same values wherever it stands. Numbers of NumPy are numbers. What
+an option cannot mean (a NaN as a tolerance, one word where several names are wanted) is refused by
+the option's name before any work is done.
+"""
+
+import functools
+import inspect
+import math
+import operator
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from dataclasses import dataclass, fields
+from os import PathLike, fspath
+from typing import Any, ParamSpec, TypeVar
+
+from vitconvert.errors import UsageError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_LONGEST_SHOWN = 80  # characters of a value
+
+
+@dataclass(frozen=True)
+class Values:
+    """What an option takes.
+
+    Attributes:
+        wanted: In words, as in "must be a whole number".
+        example: Of such a value, as it is written in Python.
+        parse: Gives the value in its usual type; raises ValueError or TypeError for others.
+    """
+
+    wanted: str
+    example: str
+    parse: Callable[[Any], Any]
+
+
+def read_value(name: str, value: object, values: Values | None = None) -> Any:
+    """The value of an option, in its usual type.
+
+    Args:
+        name: Of the option.
+        value: As it was given.
+        values: What it takes; by default, what `VALUES` says of its name.
+
+    Raises:
+        UsageError: It does not take this value.
+    """
+    values = values or VALUES[name]
+    try:
+        return values.parse(_plain(value))
+    except (ValueError, TypeError, OverflowError, AttributeError, RuntimeError):
+        raise UsageError(
+            f"{name} = {_shown(value)} must be {values.wanted}.",
+            hint=f"for instance {values.example}.",
+        ) from None
+
+
+def checked(**own: Values) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """A function whose options are read by `VALUES` before it is called.
+
+    None is taken where it is the default. An option that the table lacks is an error here, when the
+    module is imported.
+
+    Args:
+        own: What options of this function take that mean something else elsewhere.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        parameters = inspect.signature(function).parameters
+        named = [n for n, p in parameters.items() if p.kind is not p.VAR_KEYWORD]
+        table = {name: own[name] if name in own else VALUES[name] for name in named}
+
+        def read(name: str, value: object) -> object:
+            default = name in parameters and value is parameters[name].default
+            return value if default or name not in table else read_value(name, value, table[name])
+
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            placed = [read(name, value) for name, value in zip(named, args, strict=False)]
+            placed += args[len(named) :]  # of which Python itself complains
+            return function(*placed, **{name: read(name, v) for name, v in kwargs.items()})  # type: ignore[arg-type]
+
+        return call
+
+    return decorate
+
+
+def read_fields(options: Any, *, but: Collection[str] = ()) -> None:
+    """Read the fields of a frozen dataclass of options, those that `VALUES` has.
+
+    Args:
+        options: Whose fields become what was read.
+        but: Fields that are no such options, though they have such names.
+    """
+    for field in fields(options):
+        value = getattr(options, field.name)
+        if field.name in VALUES and field.name not in but and value is not field.default:
+            object.__setattr__(options, field.name, read_value(field.name, value))
+
+
+def refuse(given: Iterable[str], why: str, *, hint: str | None = None) -> None:
+    """Refuse options by name that would be passed over.
+
+    Args:
+        given: Names of options.
+        why: What goes on after them, as in "is about reading a file".
+        hint: What to do.
+
+    Raises:
+        UsageError: There are any.
+    """
+    if names := list(given):
+        raise UsageError(f"{', '.join(names)}: {why}", hint=hint or f"leave out {names[0]}.")
+
+
+def given(options: Mapping[str, Any]) -> list[str]:
+    """Names of those of several options that say anything: not None, False or empty."""
+    return [name for name, value in options.items() if value is not None and _says(value)]
+
+
+def _says(value: object) -> bool:
+    return bool(value) if isinstance(value, bool | str | Mapping | list | tuple) else True
+
+
+def _plain(value: Any) -> Any:
+    """A number of NumPy's, or a tensor of one number, as Python's own."""
+    return value.item() if getattr(value, "shape", None) == () else value
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 3]}..."
+
+
+def _require(found: bool) -> None:
+    if not found:
+        raise ValueError
+
+
+def whole(least: int, most: int = 2**31 - 1) -> Values:
+    """Whole numbers of a range."""
+
+    def parse(value: Any) -> int:
+        _require(not isinstance(value, bool) and least <= operator.index(value) <= most)
+        return operator.index(value)
+
+    up_to = "" if most == 2**31 - 1 else f" and at most {most:,}"
+    return Values(f"a whole number of at least {least}{up_to}", str(max(least, 1)), parse)
+
+
+def number(least: float, most: float = math.inf, *, above: bool = False) -> Values:
+    """Finite numbers of a range, whose least one is not in it if they are `above` it."""
+
+    def parse(value: Any) -> float:
+        _require(not isinstance(value, bool | str | bytes))
+        found = float(value)
+        _require(math.isfinite(found) and least <= found <= most)
+        _require(not (above and found == least))
+        return found
+
+    bounds = [] if least == -math.inf else [f"{'above' if above else 'of at least'} {least:g}"]
+    bounds += [] if most == math.inf else [f"at most {most:g}"]
+    return Values(" ".join(["a finite number", " and ".join(bounds)]).strip(), "0.5", parse)
+
+
+def one_of(*names: str) -> Values:
+    """One of several words."""
+
+    def parse(value: Any) -> str:
+        _require(isinstance(value, str) and value in names)
+        return str(value)
+
+    return Values(f"one of {', '.join(names)}", repr(names[0]), parse)
+
+
+def list_of(each: Callable[[Any], Any], wanted: str, example: str, *, least: int = 0) -> Values:
+    """Several values in an order; one word alone is not several."""
+
+    def parse(value: Any) -> tuple[Any, ...]:
+        _require(not isinstance(value, str | bytes | Mapping | Set) and not hasattr(value, "read"))
+        found = tuple(each(_plain(one)) for one in value)
+        _require(len(found) >= least)
+        return found
+
+    return Values(wanted, example, parse)
+
+
+def _text(value: Any) -> str:
+    _require(isinstance(value, str) and value != "" and "\0" not in value)
+    return str(value)
+
+
+def _flag(value: Any) -> bool:
+    _require(isinstance(value, bool) or (isinstance(value, int) and value in (0, 1)))
+    return bool(value)
+
+
+def _path(value: Any) -> Any:
+    _text(fspath(value))
+    return value
+
+
+def _is_called(value: object, name: str) -> bool:
+    """Whether a value is of a class of this name, which needs no import here."""
+    return any(kind.__name__ == name for kind in type(value).__mro__)
+
+
+def _source(value: Any) -> Any:
+    return value if _is_called(value, "Checkpoint") else _located(value)
+
+
+def _located(value: Any) -> Any:
+    return value if _is_called(value, "Located") else _path(value)
+
+
+def _model(value: Any) -> Any:
+    return value if _is_called(value, "ViT") else _source(value)
+
+
+def _compared(value: Any) -> Any:
+    return value if callable(value) else _source(value)
+
+
+def _vit_config(value: Any) -> Any:
+    return value if _is_called(value, "ViTConfig") else _source(value)
+
+
+def _preprocessing(value: Any) -> Any:
+    _require(_is_called(value, "Preprocessing"))
+    return value
+
+
+def _function(value: Any) -> Any:
+    _require(callable(value))
+    return value
+
+
+def _size(value: Any) -> tuple[int, int]:
+    from vitconvert.config.field_values import parse_size
+
+    _require(not isinstance(value, Set))
+    _require(isinstance(value, str | int | float) or len(value) == 2)
+    return parse_size(value)
+
+
+def _bytes(value: Any) -> Any:
+    return _text(value) if isinstance(value, str) else whole(1, 2**63).parse(value)
+
+
+def _class(value: Any) -> int | str:
+    return _text(value) if isinstance(value, str) else _index(value)
+
+
+def _index(value: Any) -> int:
+    _require(not isinstance(value, bool))
+    return operator.index(value)
+
+
+def _blocks(value: Any) -> Any:
+    return tuple(map(_index, map(_plain, value))) if isinstance(value, Iterable) else _index(value)
+
+
+def _dtype(value: Any) -> Any:
+    import torch
+
+    _require(value in (torch.float32, torch.float64, torch.float16, torch.bfloat16))
+    return value
+
+
+def _dtype_name(value: Any) -> str:
+    return _text(value if isinstance(value, str) else str(_dtype(value)).removeprefix("torch."))
+
+
+def _device(value: Any) -> Any:
+    import torch
+
+    _require(isinstance(value, str | torch.device))
+    _require(not str(value).startswith("meta"))  # which computes nothing
+    return value
+
+
+def _images(value: Any) -> Any:
+    one = isinstance(value, str | PathLike)
+    if not one and not _is_called(value, "Image"):
+        _require(isinstance(value, Iterable) and not isinstance(value, bytes | Mapping))
+        _require(not hasattr(value, "shape"))
+    return _path(value) if one else value
+
+
+def _places(value: Any) -> Any:
+    return (_path(value),) if isinstance(value, str | PathLike) else tuple(map(_path, value))
+
+
+def _words(value: Any) -> dict[str, Any]:
+    _require(isinstance(value, Mapping) and all(isinstance(name, str) for name in value))
+    return {name: _plain(one) for name, one in value.items()}
+
+
+def _names(value: Any) -> dict[str, str]:
+    _require(len(found := _words(value)) > 0)
+    return {_text(mine): _text(theirs) for mine, theirs in found.items()}
+
+
+def _tensors(value: Any) -> dict[str, Any]:
+    found = dict(value)
+    _require(all(isinstance(k, str) and _is_called(t, "Tensor") for k, t in found.items()))
+    return found
+
+
+_REFERENCE = "a path or a reference"
+SOURCE = Values(f"{_REFERENCE}, or a checkpoint", "'model.safetensors'", _source)
+LOCATED = Values(_REFERENCE, "'model.safetensors'", _located)
+MODEL = Values(f"{_REFERENCE}, a checkpoint, or a ViT of vitconvert", "'model.pth'", _model)
+COMPARED = Values(f"{_REFERENCE}, a checkpoint, a module or a function", "'model.pth'", _compared)
+BUILT = Values(f"{_REFERENCE}, a checkpoint or a ViTConfig", "'model.pth'", _vit_config)
+PLACES = Values("a path, or several in a list", "['photos']", _places)
+NAMED_LAYERS = Values("a mapping of names of modules", "{'encoder.0': 'blocks.0'}", _names)
+TEXT = Values("a word", "'timm'", _text)
+PATH = Values("a path", "'out'", _path)
+FLAG = Values("True or False", "True", _flag)
+SIZE = Values("a size: pixels, or height and width", "(224, 320)", _size)
+SAID = Values("a mapping of options of reading", "{'dialect': 'timm'}", _words)
+
+
+def _texts(example: str, *, least: int = 0) -> Values:
+    return list_of(_text, "a list of words", example, least=least)
+
+
+VALUES: Mapping[str, Values] = {
+    **dict.fromkeys(("source", "like"), SOURCE),
+    **dict.fromkeys(("a", "b", "adapter"), LOCATED),
+    "model": MODEL,
+    "state_dict": Values("tensors by name", "model.state_dict()", _tensors),
+    "images": Values("an image, a path or several of them", "['photos']", _images),
+    **dict.fromkeys(("output", "table"), PATH),
+    **dict.fromkeys(("to", "kind", "runtime", "computed", "engine", "store", "command"), TEXT),
+    **dict.fromkeys(("address", "image_column"), TEXT),
+    # How a checkpoint is read.
+    **dict.fromkeys(("dialect", "architecture", "prefer", "tower", "dequantise"), TEXT),
+    "overrides": Values("a mapping of fields of ViTConfig", "{'num_heads': 3}", _words),
+    "lora_scale": number(-math.inf),
+    "ignore": _texts("['aux_head.*']"),
+    **dict.fromkeys(("reading", "reading_a", "reading_b"), SAID),
+    # How a model is changed, and computes.
+    **dict.fromkeys(("image_size", "patch_size"), SIZE),
+    "in_channels": whole(1, 2**16),
+    "num_classes": whole(0, 2**24),
+    "classes": list_of(_class, "a list of classes, by index or name", "[3, 'tabby']", least=1),
+    "dtype": Values("a dtype of torch that models compute in", "torch.bfloat16", _dtype),
+    "device": Values("a device of torch", "'cuda'", _device),
+    "allow": _texts("['norm-eps']"),
+    "max_shard_size": Values("a number of bytes", "'5GB'", _bytes),
+    "batch_size": whole(1, 2**20),
+    "threads": whole(1, 2**12),
+    "opset": whole(1, 1000),
+    "preprocessing": Values(
+        "a Preprocessing", "load_checkpoint(...).preprocessing", _preprocessing
+    ),
+    "labels": _texts("['cat', 'dog']", least=1),
+    "topk": whole(1),
+    "layers": Values("how many of the last blocks, or which", "[0, -1]", _blocks),
+    "foreground": number(0, 1),
+    # How two are compared.
+    "against": COMPARED,
+    "tolerance": number(0),
+    "seed": whole(0, 2**63 - 1),
+    "batch": whole(1, 2**12),
+    "dtypes": list_of(_dtype_name, "names of dtypes", "['float32']", least=1),
+    "without": _texts("['compiled']"),
+    # How a run goes.
+    "keep": _texts("['caption']"),
+    "shard_rows": whole(1),
+    "max_errors": whole(0),
+    "workers": whole(1, 2**16),
+    **dict.fromkeys(("cpus_per_worker", "gpus_per_worker"), number(0)),
+    "only": list_of(_index, "two numbers: part K of N", "(2, 8)", least=2),
+    **dict.fromkeys(("tell", "notify", "preprocess"), Values("a function", "print", _function)),
+    **dict.fromkeys(
+        (
+            *("rescue", "fast", "fast_preprocessing", "recursive", "tokens", "projected"),
+            *("softmax", "with_preprocessing", "int8", "image_only", "verify", "overwrite"),
+            *("gradients", "header", "background", "append", "retry_failed"),
+        ),
+        FLAG,
+    ),
+}
+"""Option -> what it takes."""
