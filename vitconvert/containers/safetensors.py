@@ -17,6 +17,7 @@ from vitconvert.containers.content import Content, bytes_of, checked_contents
 from vitconvert.containers.format_modules import Array, Surroundings
 from vitconvert.containers.json_object import parse_object
 from vitconvert.containers.mapped_file import MappedFile, checked_shape, shown
+from vitconvert.containers.unfinished import Check
 from vitconvert.containers.whole_file import BLOCK, whole_file
 from vitconvert.errors import CorruptFile, UsageError
 from vitconvert.formats import LONGEST_SAFETENSORS_HEADER as LONGEST_HEADER
@@ -196,6 +197,7 @@ def write_safetensors(
     *,
     metadata: Mapping[str, str] | None = None,
     read_soon: bool = True,
+    check: Check | None = None,
 ) -> str:
     """Write tensors as safetensors, in the order and layout of the safetensors library.
 
@@ -210,6 +212,7 @@ def write_safetensors(
         tensors: By name.
         metadata: Further text for the header.
         read_soon: Whether the file is read next; if not, it is written past the page cache.
+        check: As for `whole_file`.
 
     Returns:
         The sha256 of the file.
@@ -223,7 +226,7 @@ def write_safetensors(
     order, begin = _as_they_lie(contents) or (_as_the_library(contents), None)
     infos = {name: contents[name].info for name in order}
     header = _header(infos, metadata or {}, begin)
-    with whole_file(path, read_soon=read_soon) as file:
+    with whole_file(path, read_soon=read_soon, check=check) as file:
         file.write(len(header).to_bytes(8, "little"))
         file.write(header)
         for name in order:

@@ -10,7 +10,6 @@ import hashlib
 import io
 import mmap
 import os
-import secrets
 import struct
 import sys
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vitconvert.containers.unfinished import Check, begin, put, remove_remains
 from vitconvert.errors import UsageError
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ _REFUSALS = {
 }
 _BUFFERS, _BUFFER = 4, 2 * 2**20  # one is filled while others are written and hashed
 _WRITE_BACK = 16 * 2**20  # bytes after which the disk is told to begin
-_BINARY: int = getattr(os, "O_BINARY", 0)  # only Windows distinguishes text from bytes
 
 
 def share(source: Path, offset: int, length: int, target: int, begin: int) -> bool:
@@ -282,11 +281,14 @@ def require_file(path: Path) -> None:
         raise UsageError("The output is a directory, not a file.", evidence={"output": path})
 
 
-def _made(temporary: Path, path: Path) -> int:
-    """The descriptor of a new file."""
+def begun(path: Path, directory: Path, *, folder: bool = False) -> tuple[Path, int]:
+    """A new file or folder that becomes the output at `path`, as `begin` gives it.
+
+    Raises:
+        UsageError: None can be made there.
+    """
     try:
-        # Not tempfile, whose files no one else may read.
-        return os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o666)
+        return begin(directory, folder=folder)
     except OSError as error:
         raise UsageError(
             "The output cannot be written.", evidence={"output": path, "reason": error.strerror}
@@ -295,7 +297,11 @@ def _made(temporary: Path, path: Path) -> int:
 
 @contextmanager
 def whole_file(
-    path: Path, *, read_soon: bool = True, scratch: Path | None = None
+    path: Path,
+    *,
+    read_soon: bool = True,
+    scratch: Path | None = None,
+    check: Check | None = None,
 ) -> Iterator[SequentialWriter]:
     """Write to a temporary file that replaces `path` when the block ends without an error.
 
@@ -307,13 +313,16 @@ def whole_file(
         path: The file.
         read_soon: As for SequentialWriter.
         scratch: Where the temporary file lies, on the same file system; by default, beside it.
+        check: Of an output that a user names: raises where something that appeared at `path`
+            meanwhile may not be replaced. What killed processes left beside it is removed.
 
     Raises:
         UsageError: `path` is a directory, or no file can be made in its directory.
     """
     require_file(path)
-    temporary = (scratch or path.parent) / f".vitconvert-{secrets.token_hex(8)}.part"
-    descriptor = _made(temporary, path)
+    if check is not None:
+        remove_remains(path.parent)
+    temporary, descriptor = begun(path, scratch or path.parent)
     try:
         with (
             os.fdopen(descriptor, "wb", buffering=0) as file,
@@ -321,7 +330,7 @@ def whole_file(
         ):
             yield writer
             writer.finish()
-        temporary.replace(path)
+            put(temporary, path, check)
     finally:
         temporary.unlink(missing_ok=True)
     sync_names(path.parent)

@@ -10,13 +10,11 @@ from importlib.util import find_spec
 from vitconvert.errors import MissingPackage
 
 
-def require_extra(package: str, extra: str) -> None:
-    """Make sure that a package of an extra is there, without importing it.
+def require_package(package: str) -> None:
+    """Make sure that an optional package is there, without importing it.
 
     Raises:
         MissingPackage: It is not.
     """
     if find_spec(package) is None:
-        raise MissingPackage(
-            f"{package} is not installed.", hint=f"pip install 'vitconvert[{extra}]'"
-        )
+        raise MissingPackage(f"{package} is not installed.", hint=f"pip install {package}")

@@ -127,7 +127,9 @@ class _Contents:
         if not self.finite:
             yield "numbers are not finite"
         counted = len(self.keys) + len(self.failed)
-        if counted != unit.rows:
+        if not all(isinstance(key, str) for key in (*self.keys, *self.failed)):
+            yield "keys are missing"
+        elif counted != unit.rows:
             yield f"{counted} images, and {unit.rows} in the plan"
         elif unit.kind == "files" or len({*self.keys, *self.failed}) != counted:
             yield from self._other_keys(folder, plan)

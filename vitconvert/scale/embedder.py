@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
+from vitconvert.arguments import read_fields, refuse
 from vitconvert.checkpoint import Checkpoint, ReadOptions, read_checkpoint
 from vitconvert.errors import UsageError, VitConvertError
 from vitconvert.inference.batches import BatchOptions, Engine, Picture
@@ -63,13 +64,18 @@ class Task:
     engine: Callable[..., Engine] | None = None
 
     def __post_init__(self) -> None:
+        read_fields(self, but=("reading", "engine"))
         if self.computed not in COMPUTED:
             raise UsageError(
                 f"Nothing is called {self.computed!r}.",
                 evidence={"what can be computed": ", ".join(COMPUTED)},
             )
-        if self.threads is not None and self.threads < 1:
-            raise UsageError(f"threads = {self.threads} must be at least 1.")
+        if self.computed != "classes":
+            asked = {"labels": self.labels is not None, "topk": self.topk != 5}
+            refuse(
+                (name for name, given in asked.items() if given),
+                f"this is about classes, and {self.computed} are computed.",
+            )
 
     def checkpoint(self) -> Checkpoint:
         """The checkpoint, whose tensors are not read yet."""
@@ -88,6 +94,7 @@ class LoadedTask:
     Attributes:
         identity: Everything that decides the numbers of a row, but for rounding: two tasks of one
             identity give the same. In words that can be compared, and read.
+        doubts: What of a `vitconvert.json` beside the model is not believed.
     """
 
     def __init__(self, task: Task, checkpoint: Checkpoint) -> None:
@@ -116,20 +123,17 @@ class LoadedTask:
             engine=task.engine and task.engine(checkpoint, self.model, kind=kind),
         )
         self.identity = self._identity(checkpoint)
+        self.doubts = checkpoint.doubts
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of what is computed of an image: (D,); of tokens, (N, D); of classes, (k,)."""
+        """What an image becomes, as `shape_of` says it; of classes, (k,)."""
+        from vitconvert.inference.embed import shape_of
+
         config = self.model.config
-        match self.task.computed:
-            case "classes":
-                return (min(self.task.topk, config.num_classes),)
-            case "projected":
-                return (config.num_classes,)
-            case "tokens":
-                return (config.num_prefix_tokens + config.num_patches, config.embed_dim)
-            case _:
-                return (config.feature_dim,)
+        if self.task.computed == "classes":
+            return (min(self.task.topk, config.num_classes),)
+        return shape_of(config, self.task.computed)
 
     def features(self, pictures: Iterable[Picture]) -> "Iterator[Embedding]":
         """The features of each image, in order, or its error."""

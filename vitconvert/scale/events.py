@@ -14,7 +14,7 @@ class Event:
     """Something that happened in a run.
 
     Attributes:
-        what: "planned", "images", "shard", "abandoned" or "finished".
+        what: "planned", "note", "images", "shard", "abandoned" or "finished".
         images, failed: How many: to compute, for "planned"; since the last event, for "images";
             of the unit, for "shard"; of the run, for "finished".
         changed: How many of them are other files than when the plan was made.
@@ -22,7 +22,8 @@ class Event:
         known, known_failed: Images of shards that were there before, and those that failed.
         abandoned: Shards that were given up.
         number: Of the unit.
-        message: Why a shard was given up.
+        message: Of a note, what should be known; why a shard was given up.
+        shape: What an image became, for "finished".
     """
 
     what: str
@@ -35,6 +36,7 @@ class Event:
     abandoned: int = 0
     number: int | None = None
     message: str | None = None
+    shape: tuple[int, ...] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON types, without what says nothing."""
@@ -75,7 +77,9 @@ class Totals:
         if self._max_errors is not None and self._failed > self._max_errors:
             raise TooManyFailures(
                 f"{self._failed} images failed, and {self._max_errors} may.",
-                hint="finished shards are kept; failed/ says why images of theirs failed.",
+                hint="finished shards are kept; failed/ says why images of theirs failed."
+                if self._shards
+                else "--max-errors allows more, and failed/ then says why they did.",
             )
 
     def shard(self, report: ShardReport) -> None:

@@ -1,6 +1,5 @@
 """Images that are files of their own: their lists in the plan, and reading them."""
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +9,7 @@ import pyarrow.parquet as pq
 from vitconvert.errors import CorruptFile
 from vitconvert.scale.folders import Folder
 from vitconvert.scale.places import Found, absolute, is_url, picture, state_of
-from vitconvert.scale.units import Item, Unit, decoded, encoded
+from vitconvert.scale.units import Item, Unit, decoded, encoded, key_of, place_of
 
 _SCHEMA = pa.schema(
     {"name": pa.binary(), "group": pa.binary(), "size": pa.int64(), "changed": pa.int64()}
@@ -37,12 +36,12 @@ def names(folder: Folder, unit: Unit) -> list[str]:
     Raises:
         CorruptFile: The list is damaged.
     """
-    return [decoded(name) for name in _read(folder, unit)["name"]]
+    return _read(folder, unit)["name"]
 
 
 def places(folder: Folder, unit: Unit) -> Iterator[str]:
     """Where a unit's files are, from any directory."""
-    return (absolute(_place(unit, name)) for name in names(folder, unit))
+    return (absolute(place_of(name, unit.base)) for name in names(folder, unit))
 
 
 def read(folder: Folder, unit: Unit) -> Iterator[Item]:
@@ -53,16 +52,11 @@ def read(folder: Folder, unit: Unit) -> Iterator[Item]:
     """
     rows = _read(folder, unit)
     for name, group, *state in zip(*(rows[column] for column in _SCHEMA.names), strict=True):
-        key = decoded(name)
-        place = _place(unit, key)
+        place = place_of(name, unit.base)
         # Of objects, this would take longer than to compute them.
         now = None if is_url(place) else state_of(place)
         changed = now is not None and state[0] is not None and now != tuple(state)
-        yield Item(key, picture(place), {"class": group and decoded(group)}, changed)
-
-
-def _place(unit: Unit, name: str) -> str:
-    return name if is_url(name) else os.path.join(unit.base, name)  # noqa: PTH118
+        yield Item(key_of(name), picture(place), {"class": group}, changed)
 
 
 def _read(folder: Folder, unit: Unit) -> dict[str, list[Any]]:
@@ -71,11 +65,13 @@ def _read(folder: Folder, unit: Unit) -> dict[str, list[Any]]:
             table = pq.read_table(file, schema=_SCHEMA, page_checksum_verification=True)
         if table.num_rows != unit.rows:
             raise ValueError(f"{table.num_rows} files of {unit.rows}")
-    except (pa.ArrowException, OSError, ValueError) as error:
+        found: dict[str, list[Any]] = table.to_pydict()
+        found["name"] = [decoded(name) for name in found["name"]]
+        found["group"] = [group and decoded(group) for group in found["group"]]
+    except (pa.ArrowException, OSError, ValueError, AttributeError) as error:
         raise CorruptFile(
             "A list of files in the plan is damaged, or cannot be read.",
             evidence={"output": folder, "list": unit.file, "why": error},
             hint="plan it anew, into a new output.",
         ) from None
-    found: dict[str, list[Any]] = table.to_pydict()
     return found

@@ -5,10 +5,12 @@ plan/                what there is to compute
 tmp/                 what is being written, and locks
 """
 
+import errno
 import io
 import json
 import os
 import re
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -21,6 +23,9 @@ from vitconvert.containers.whole_file import require_possible, sync_names, whole
 from vitconvert.errors import CorruptFile, OutputExists, SourceError, UsageError
 
 SCRATCH = "tmp"
+_PATIENCE = 10  # seconds for a store to answer for the first time
+_NOT_REGULAR = "It is not a regular file"
+_AT_ONCE: int = getattr(os, "O_NONBLOCK", 0)  # Windows has no pipes among files
 _RUNS = re.compile(r"all|only-\d+-of-\d+")
 
 
@@ -58,14 +63,40 @@ def folder_at(place: str) -> Folder:
     """
     if "://" in place and not place.startswith("file://"):
         return RemoteFolder(url=place)
-    path = Path(unquote(urlsplit(place).path) if "://" in place else place)
+    if place.startswith("file://"):
+        parts = urlsplit(place)
+        if parts.netloc not in ("", "localhost") or not parts.path:
+            raise UsageError(
+                "This URL names no place of this machine.",
+                evidence={"URL": place},
+                hint="file:/// and a path from the root, or the path alone.",
+            )
+        place = unquote(parts.path)
+    path = Path(place)
     require_possible(path)
     return LocalFolder(path=path)
 
 
+def open_regular(path: Path, mode: str = "rb") -> IO[bytes]:
+    """Open a regular file, and nothing else: a pipe or a device might let us wait for ever.
+
+    Raises:
+        OSError: There is none.
+    """
+
+    def opener(name: str, how: int) -> int:
+        return os.open(name, how | _AT_ONCE, 0o666)
+
+    file: IO[bytes] = open(path, mode, opener=opener)  # noqa: SIM115 (a Path has no opener)
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, _NOT_REGULAR, str(path))
+    return file
+
+
 @dataclass(frozen=True)
 class LocalFolder:
-    """A folder of this machine, or one that several share.
+    """A folder of this machine, or one that several share. No link in it is followed.
 
     Attributes:
         path: Where it is.
@@ -88,17 +119,42 @@ class LocalFolder:
         return sorted(os.listdir(self.path)) if self.path.exists() else []  # noqa: PTH208
 
     def names(self, inner: str) -> list[str]:
-        """Names of the files in a folder of it, sorted; none if there is no such folder."""
+        """Names of the files in a folder of it, sorted; none if there is no such folder.
+
+        Raises:
+            OutputExists: Something else than files and folders is there.
+        """
+        place = self._own(inner)
         try:
-            with os.scandir(self.path / inner) as entries:
-                return sorted(entry.name for entry in entries if entry.is_file())
+            with os.scandir(place) as entries:
+                found = [entry.name for entry in entries if not entry.is_dir(follow_symlinks=False)]
         except (FileNotFoundError, NotADirectoryError):
             return []
+        return sorted(name for name in found if self._own(f"{inner}/{name}"))
+
+    def _own(self, name: str) -> Path:
+        """Where a name of it lies: in this folder, and not where a link leads.
+
+        Raises:
+            OutputExists: Somebody else put a link, a pipe or a device there.
+        """
+        path = self.path
+        for part in Path(name).parts:
+            path /= part
+            with suppress(FileNotFoundError, NotADirectoryError):
+                kind = path.lstat().st_mode
+                if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
+                    raise OutputExists(
+                        "Something else than a file or a folder is in the output.",
+                        evidence={"output": self.path, "link, pipe or device": path},
+                        hint="remove it, or name another output with -o.",
+                    )
+        return path
 
     @contextmanager
     def writing(self, name: str) -> Iterator[IO[bytes]]:
         """A file that appears on disk, whole, when the block ends without an error."""
-        target, scratch = self.path / name, self.path / self.scratch
+        target, scratch = self._own(name), self._own(self.scratch)
         for directory in (target.parent, scratch):
             if not directory.is_dir():
                 directory.mkdir(parents=True, exist_ok=True)
@@ -108,11 +164,11 @@ class LocalFolder:
 
     def open(self, name: str) -> IO[bytes]:
         """A file to read."""
-        return (self.path / name).open("rb")
+        return open_regular(self._own(name))
 
     def remove(self, name: str) -> None:
         """Remove a file, if it is there."""
-        (self.path / name).unlink(missing_ok=True)
+        self._own(name).unlink(missing_ok=True)
 
     @contextmanager
     def held(self, run: str, *, alone: bool) -> Iterator["LocalFolder"]:
@@ -125,7 +181,7 @@ class LocalFolder:
             OutputExists: Another run is on.
             UsageError: Nothing can be written there.
         """
-        scratch = self.path / SCRATCH
+        scratch = self._own(SCRATCH)
         try:
             scratch.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -135,12 +191,12 @@ class LocalFolder:
                 hint="-o names another.",
             ) from None
         with (
-            _locked(scratch / "output.lock", shared=not alone),
-            _locked(scratch / f"{run}.lock", shared=False),
+            _locked(self._own(f"{SCRATCH}/output.lock"), shared=not alone),
+            _locked(self._own(f"{SCRATCH}/{run}.lock"), shared=False),
         ):
             for name in filter(_RUNS.fullmatch, os.listdir(scratch)):  # noqa: PTH208
                 if alone or name == run:
-                    _sweep(scratch / name)
+                    _sweep(self._own(f"{SCRATCH}/{name}"))
             try:
                 yield LocalFolder(self.path, f"{SCRATCH}/{run}")
             finally:
@@ -162,7 +218,7 @@ def _locked(path: Path, *, shared: bool) -> Iterator[None]:
         return
     import fcntl
 
-    with path.open("a") as file:
+    with open_regular(path, "ab") as file:
         try:
             fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -250,6 +306,8 @@ def filesystem(url: str) -> tuple[Any, str]:
 
     try:
         system, path = FileSystem.from_uri(url)
+        if url.startswith(("gs://", "gcs://")) and "retry_limit_seconds" not in url:
+            _require_answer(url)
     except pa.ArrowInvalid as error:
         raise UsageError(
             "This is no place that can be read or written.", evidence={"URL": url, "why": error}
@@ -259,6 +317,23 @@ def filesystem(url: str) -> tuple[Any, str]:
             "The store cannot be reached.", evidence={"URL": url, "why": error}
         ) from None
     return system, path.rstrip("/")
+
+
+def _require_answer(url: str) -> None:
+    """Google's client asks for a quarter of an hour, without a word: ask once for a shorter time.
+
+    Raises:
+        OSError: There is no answer at all. Whether one is a refusal, later calls tell.
+    """
+    from pyarrow.fs import FileSystem
+
+    patience = f"{'&' if '?' in url else '?'}retry_limit_seconds={_PATIENCE}"
+    system, path = FileSystem.from_uri(url + patience)
+    try:
+        system.get_file_info(path)
+    except OSError as error:
+        if "Retry policy exhausted" in str(error):
+            raise
 
 
 def read_json(folder: Folder, name: str) -> dict[str, Any]:

@@ -26,7 +26,9 @@ class KnownKeys:
     """
 
     def __init__(self, folder: Folder, plan: Plan) -> None:
-        self._archives = {unit.file: unit.state for unit in plan.units if unit.kind != "files"}
+        self._archives = {
+            absolute(unit.place): unit.state for unit in plan.units if unit.kind != "files"
+        }
         lists = [unit for unit in plan.units if unit.kind == "files"]
         hashes = [_hashes(files.places(folder, unit)) for unit in lists]
         self._files = np.sort(np.concatenate(hashes)) if hashes else np.empty(0, "S16")

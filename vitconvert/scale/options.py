@@ -2,10 +2,26 @@
 
 from dataclasses import dataclass
 
+from vitconvert.arguments import read_fields, refuse
 from vitconvert.errors import UsageError
 from vitconvert.scale.shard import STORES
 
 ENGINES = ("local", "ray")
+OF_RAY = ("address", "workers", "cpus_per_worker", "gpus_per_worker")
+
+
+def check_engine(name: str) -> None:
+    """Refuse an engine that there is not.
+
+    Raises:
+        UsageError: Perhaps a runtime was meant, which is another option.
+    """
+    if name not in ENGINES:
+        raise UsageError(
+            f"The engine {name!r} is none of {', '.join(ENGINES)}.",
+            hint="an engine is where work is done; what computes is the runtime: --runtime "
+            "onnxruntime, openvino or auto (in Python, runtime=).",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,12 +52,14 @@ class RunOptions:
     address: str | None = None
 
     def __post_init__(self) -> None:
-        if self.shard_rows < 1:
-            raise UsageError(f"shard_rows = {self.shard_rows} must be at least 1.")
-        for value, known in ((self.store, STORES), (self.engine, ENGINES)):
-            if value not in known:
-                raise UsageError(f"{value!r} is none of {', '.join(known)}.")
-        if self.only and not 1 <= self.only[0] <= self.only[1]:
-            raise UsageError("--only K/N needs 1 <= K <= N.")
+        read_fields(self)
+        check_engine(self.engine)
+        if self.store not in STORES:
+            raise UsageError(f"{self.store!r} is none of {', '.join(STORES)}.")
+        if self.only and not (len(self.only) == 2 and 1 <= self.only[0] <= self.only[1]):
+            raise UsageError("--only K/N (in Python, only=(K, N)) needs 1 <= K <= N.")
+        if self.engine != "ray":
+            of_ray = (name for name in OF_RAY if getattr(self, name) != getattr(RunOptions, name))
+            refuse(of_ray, "this is for the engine ray.", hint="engine='ray', or --engine ray.")
         if self.only and self.append:
             raise UsageError("A part of the units is computed, or images are added: not both.")

@@ -9,11 +9,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from vitconvert.errors import CorruptFile, UsageError, VitConvertError, some
-from vitconvert.scale.places import MOST_BYTES, check_state, opened, too_large
-from vitconvert.scale.units import Item, Unit
+from vitconvert.errors import CorruptFile, UnsafeFile, UsageError, VitConvertError, some
+from vitconvert.scale.pages import pages
+from vitconvert.scale.places import MOST_BYTES, MOST_TIMES, Reading, check_state, opened, too_large
+from vitconvert.scale.units import Item, Unit, key_of
 
 _ROWS = 16  # read at a time: a photograph may have megabytes
+_PAGE_TIMES = 8  # bytes of a page for each that it has in the file, beyond what one image may have
+_LEAST = 2**20  # bytes that any group of rows may become
 
 
 def split(file: str, rows: int) -> Iterator[tuple[int, int]]:
@@ -22,7 +25,7 @@ def split(file: str, rows: int) -> Iterator[tuple[int, int]]:
     Raises:
         CorruptFile: It is no Parquet file.
     """
-    with _opened(file) as parquet:
+    with _opened(file) as (parquet, _):
         total: int = parquet.metadata.num_rows
     for begin in range(0, total, rows):
         yield begin, min(rows, total - begin)
@@ -80,7 +83,7 @@ def _alias(field: pa.Field, file: str) -> str:
 
 
 def _schema(file: str) -> pa.Schema:
-    with _opened(file) as parquet:
+    with _opened(file) as (parquet, _):
         schema = parquet.schema_arrow
     twice = [name for name, count in Counter(schema.names).items() if count > 1]
     if twice:
@@ -102,28 +105,43 @@ def read(unit: Unit, column: str, kept: Mapping[str, str]) -> Iterator[Item]:
     Raises:
         SourceError: The file is gone, another than when the plan was made, or cannot be read.
     """
-    check_state(unit.file, unit.state)
+    check_state(unit.place, unit.state)
+    name = key_of(unit.file)
     end = unit.begin + unit.rows
-    with _opened(unit.file) as parquet:
+    with _opened(unit.place) as (parquet, file):
         for group, first in _groups(parquet, unit.begin, end):
             number = max(first, unit.begin)
             last = min(first + parquet.metadata.row_group(group).num_rows, end)
-            rows = _rows(parquet, group, [column, *kept], number - first, last - first)
-            for values in rows:
-                key = f"{unit.file}#{number}"
-                along = dict(zip(kept.values(), values[1:], strict=True))
-                yield Item(key, _picture(values[0], key), along)
-                number += 1
+            rows = _rows(parquet, file, group, [column, *kept], number - first, last - first)
+            left: VitConvertError = _damaged(unit.file)
+            try:
+                for values in rows:
+                    key = f"{name}#{number}"
+                    along = dict(zip(kept.values(), values[1:], strict=True))
+                    yield Item(key, _picture(values[0], key), along)
+                    number += 1
+            except UnsafeFile as error:
+                left = error.with_traceback(None)  # whose frames hold what was read
             for missing in range(number, last):
-                yield Item(f"{unit.file}#{missing}", _damaged(unit.file))
+                yield Item(f"{name}#{missing}", left)
 
 
 def _rows(
-    parquet: pq.ParquetFile, group: int, columns: list[str], begin: int, end: int
+    parquet: pq.ParquetFile, file: Reading, group: int, columns: list[str], begin: int, end: int
 ) -> Iterator[tuple[pa.Scalar, ...]]:
-    """The rows of a group from one to another, up to where the group is damaged."""
+    """The rows of a group from one to another, up to where the group is damaged.
+
+    Raises:
+        UnsafeFile: They unpack to more than the file justifies.
+    """
     number = 0
-    batches = parquet.iter_batches(_ROWS, row_groups=[group], columns=columns)
+    image = parquet.schema_arrow.field(columns[0]).type
+    read = [f"{columns[0]}.bytes" if pa.types.is_struct(image) else columns[0], *columns[1:]]
+    try:
+        room = _Room(parquet.metadata, file, group, read)
+        batches = parquet.iter_batches(room.rows, row_groups=[group], columns=read)
+    except (pa.ArrowException, OSError, ValueError):
+        return
     while number < end:
         try:
             batch = next(batches, None)
@@ -133,10 +151,60 @@ def _rows(
             return
         if batch is None:
             return
-        skipped = max(0, begin - number)
-        some_rows = batch.slice(skipped, max(0, end - number - skipped))
-        yield from zip(*(_values(some_rows.column(name)) for name in columns), strict=True)
+        values = [_values(batch.column(name)) for name in columns]
+        room.take(sum(column.nbytes for column in values))
+        wanted = slice(max(0, begin - number), max(0, end - number))
+        yield from zip(*(column[wanted] for column in values), strict=True)
         number += batch.num_rows
+
+
+class _Room:
+    """What a group of rows may become in memory, and how many rows at a time.
+
+    Raises:
+        UnsafeFile: Its pages become more.
+        ValueError: It has none.
+    """
+
+    def __init__(
+        self, footer: pq.FileMetaData, file: Reading, group: int, names: list[str]
+    ) -> None:
+        found = [page for place in _chunks(footer, group, names) for page in pages(file, *place)]
+        self._file = file
+        self._left = max(MOST_BYTES // footer.num_row_groups, _LEAST)
+        self._left += MOST_TIMES * sum(page.packed for page in found)
+        if any(page.unpacked > max(MOST_BYTES, _PAGE_TIMES * page.packed) for page in found):
+            raise _too_much(file)
+        if sum(page.unpacked for page in found) > self._left:
+            raise _too_much(file)
+        repeated = sum(page.unpacked for page in found if page.repeats)
+        self.rows = max(1, min(_ROWS, MOST_BYTES // max(1, repeated)))
+
+    def take(self, size: int) -> None:
+        """So much of it is used: a value that stands in many rows is so many values.
+
+        Raises:
+            UnsafeFile: There is not so much left.
+        """
+        self._left -= size
+        if self._left < 0:
+            raise _too_much(self._file)
+
+
+def _chunks(footer: pq.FileMetaData, group: int, names: list[str]) -> Iterator[tuple[int, int]]:
+    """Where the columns of a group begin, and end."""
+    for number in range(footer.num_columns):
+        column = footer.row_group(group).column(number)
+        if any(f"{column.path_in_schema}.".startswith(f"{name}.") for name in names):
+            begin = min(column.data_page_offset, column.dictionary_page_offset or 2**63)
+            yield begin, begin + column.total_compressed_size
+
+
+def _too_much(file: Reading) -> UnsafeFile:
+    return UnsafeFile(
+        "This part of the Parquet file unpacks to far more than it is.",
+        evidence={"file": file.name},
+    )
 
 
 def _values(column: pa.Array) -> pa.Array:
@@ -156,8 +224,8 @@ def _groups(parquet: pq.ParquetFile, begin: int, end: int) -> Iterator[tuple[int
 def _picture(value: Any, key: str) -> bytes | VitConvertError:
     inner = value["bytes"] if value.is_valid and pa.types.is_struct(value.type) else value
     if inner.is_valid:
-        content: bytes = inner.as_py()
-        return content if len(content) <= MOST_BYTES else too_large(key)
+        content = inner.as_buffer()
+        return content.to_pybytes() if content.size <= MOST_BYTES else too_large(key)
     # A path beside the bytes is somebody else's word, and no reason to open a file of ours.
     return CorruptFile("The row has no bytes of an image.", evidence={"image": key})
 
@@ -188,7 +256,7 @@ def _is_bytes(kind: Any) -> bool:
 
 
 @contextmanager
-def _opened(file: str) -> Iterator[pq.ParquetFile]:
+def _opened(file: str) -> Iterator[tuple[pq.ParquetFile, Reading]]:
     with opened(file) as stream:
         try:
             parquet = pq.ParquetFile(stream, page_checksum_verification=True)
@@ -203,7 +271,7 @@ def _opened(file: str) -> Iterator[pq.ParquetFile]:
                 "This is no Parquet file, or a damaged one.",
                 evidence={"file": file, "why": error},
             ) from None
-        yield parquet
+        yield parquet, stream
 
 
 def _require(holds: bool, otherwise: str) -> None:

@@ -9,7 +9,7 @@ from typing import IO, Any, NamedTuple
 from vitconvert.errors import IntegrityError, SourceError, UnsafeFile
 from vitconvert.inference.batches import Picture
 from vitconvert.inference.images import SUFFIXES, find_images
-from vitconvert.scale.folders import filesystem
+from vitconvert.scale.folders import filesystem, open_regular
 
 TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 PARQUETS = (".parquet",)
@@ -17,6 +17,8 @@ _EVERY = (*SUFFIXES, *TARS, *PARQUETS)
 
 # Of an image that is read whole: more than the largest photographs have. Some twenty are in memory.
 MOST_BYTES = 2**27
+# Of what is packed together, for each byte that it has: images hardly shrink.
+MOST_TIMES = 100
 
 
 class Found(NamedTuple):
@@ -112,7 +114,7 @@ def opened(name: str) -> "Reading":
     """
     try:
         if not is_url(name):
-            return Reading(Path(name).open("rb"), name)
+            return Reading(open_regular(Path(name)), name)
         system, path = _filesystem_of(name)
         return Reading(system.open_input_file(path), name)
     except (OSError, ValueError) as error:
@@ -134,7 +136,7 @@ class Reading:
 
     def __init__(self, file: IO[bytes], name: str) -> None:
         self._file = file
-        self._name = name
+        self.name = name
 
     def read(self, size: int = -1) -> bytes:
         """The next bytes.
@@ -147,7 +149,7 @@ class Reading:
         except OSError as error:
             raise SourceError(
                 "The file cannot be read.",
-                evidence={"file": self._name, "why": error.strerror or error},
+                evidence={"file": self.name, "why": error.strerror or error},
             ) from None
 
     def seek(self, offset: int, whence: int = 0) -> int:

@@ -25,6 +25,11 @@ LISTED = "-"  # stands for names on stdin
 VERSION = 1
 _LISTS = re.compile(r"units-\d{3,}\.jsonl|files-\d{6,}\.parquet")
 _PARTS = re.compile(r"part-\d{6,}-of-\d{6,}\.parquet")
+_KINDS = {
+    **dict.fromkeys(("part", "kind", "file", "base"), str),
+    **dict.fromkeys(("number", "rows", "begin"), int),
+    "ends_early": bool,
+}
 _MOST_PLACES = 20  # that are listed in each shard; of more, a hash is
 
 
@@ -138,6 +143,8 @@ def read_plan(folder: Folder) -> Plan | None:
 
 
 def _listed_units(folder: Folder, lists: int) -> Iterator[Unit]:
+    if lists < 1:
+        raise ValueError(f"{lists} lists of units")
     for number in range(lists):
         with folder.open(list_name(number)) as lines:
             yield from (_unit(json.loads(line)) for line in lines.read().splitlines())
@@ -145,11 +152,15 @@ def _listed_units(folder: Folder, lists: int) -> Iterator[Unit]:
 
 def _require_ours(plan: Plan) -> None:
     """What a plan says becomes names of files: whoever changed it must not choose others."""
+    if len({unit.part for unit in plan.units}) != len(plan.units) or not plan.units:
+        raise ValueError("there are no units, or two of one name")
     for number, unit in enumerate(plan.units):
+        if any(type(getattr(unit, name)) is not kind for name, kind in _KINDS.items()):
+            raise ValueError(f"unit {number} makes no sense")
         ours = unit.number == number and _PARTS.fullmatch(unit.part) and unit.rows > 0
         if unit.kind == "files":
             ours = ours and unit.file == f"plan/files-{number:06d}.parquet"
-        ours = ours and unit.begin >= 0 and isinstance(unit.file, str)
+        ours = ours and unit.begin >= 0
         if not ours or unit.kind not in ("files", "tar", "parquet"):
             raise ValueError(f"unit {number} makes no sense")
     for kind in plan.columns.values():
@@ -158,6 +169,8 @@ def _require_ours(plan: Plan) -> None:
         raise ValueError("columns make no sense")
     if not isinstance(plan.identity["computed"]["what"], str):
         raise ValueError("nothing is computed")
+    if not isinstance(plan.identity["source"], dict):
+        raise ValueError("there is no source")
 
 
 def is_of_a_plan(name: str) -> bool:

@@ -14,7 +14,7 @@ from vitconvert.inference.images import SUFFIXES
 from vitconvert.scale import files, parquet, tars
 from vitconvert.scale.folders import Folder, write_json
 from vitconvert.scale.known import KnownKeys
-from vitconvert.scale.places import PARQUETS, TARS, Found, absolute, find, lowered
+from vitconvert.scale.places import PARQUETS, TARS, Found, find, is_url, lowered
 from vitconvert.scale.plan import (
     LISTED,
     PLAN,
@@ -108,6 +108,7 @@ class _Making:
         self.number = len(before.units) if before else 0
         self.image_column = before.image_column if before else sources.image_column
         self.grouped = False
+        self.has_columns = False
         self._types: dict[str, str] = {}  # of columns of the source
         if before:
             self._types = {name: before.columns[kept] for name, kept in before.kept.items()}
@@ -154,6 +155,11 @@ class _Making:
                     waiting = []
         if waiting:
             yield self._files(waiting)
+        if self.sources.image_column and not (self.before or self.has_columns):
+            raise UsageError(
+                "image_column names a column of Parquet files, and there are none.",
+                hint="leave out --image-column.",
+            )
 
     def _found(self) -> Iterator[Found]:
         found = (found for name in self.sources.given for found in self._at(name))
@@ -182,14 +188,14 @@ class _Making:
             )
         name = f"plan/files-{self.number:06d}.parquet"
         files.write_list(self.folder, name, found)
-        return self._next(rows=len(found), kind="files", file=name, base=os.getcwd())  # noqa: PTH109
+        return self._next(rows=len(found), kind="files", file=name)
 
     def _tar(self, found: Found) -> Iterator[Unit]:
         for begin, rows, ends_early in tars.split(found.name, self.shard_rows):
             yield self._next(
                 rows=rows,
                 kind="tar",
-                file=absolute(found.name),
+                file=found.name,
                 state=found.state,
                 begin=begin,
                 ends_early=ends_early,
@@ -197,14 +203,14 @@ class _Making:
 
     def _parquet(self, found: Found) -> Iterator[Unit]:
         column = parquet.image_column(found.name, self.image_column)
-        self.image_column = column
+        self.image_column, self.has_columns = column, True
         kept = parquet.kept_types(found.name, self.sources.keep)
         self._check_types(found.name, kept)
         for begin, rows in parquet.split(found.name, self.shard_rows):
             yield self._next(
                 rows=rows,
                 kind="parquet",
-                file=absolute(found.name),
+                file=found.name,
                 state=found.state,
                 begin=begin,
             )
@@ -218,14 +224,16 @@ class _Making:
                 )
 
     def _next(self, **fields: Any) -> Unit:
-        unit = Unit(number=self.number, part="", **fields)
+        base = os.getcwd()  # noqa: PTH109
+        unit = Unit(number=self.number, part="", base=base, **fields)
         self.number += 1
         return unit
 
 
 def _require_somewhere(source: str, found: Found) -> None:
     """A source that leads nowhere is a mistake to be mended before there is a plan."""
-    nowhere = found.state is None or (found.name == str(Path(source)) and Path(source).is_dir())
+    itself = is_url(source) or found.name == str(Path(source))  # not a broken link in a folder
+    nowhere = itself and (found.state is None or Path(source).is_dir())
     names_an_image = lowered(source).endswith(SUFFIXES) and not glob.has_magic(source)
     if nowhere and not names_an_image:
         raise SourceError(

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from vitconvert.errors import SourceError, UsageError, VitConvertError
-from vitconvert.scale import require_extra
+from vitconvert.scale import require_package
 from vitconvert.scale.embedder import LoadedTask, Task
 from vitconvert.scale.events import Totals
 from vitconvert.scale.folders import Folder
@@ -62,7 +62,7 @@ def check_workers(task: Task, options: RunOptions) -> None:
         MissingPackage: ray is not installed.
         UsageError: They would wait for GPUs that they do not use, or use what Ray does not give.
     """
-    require_extra("ray", "ray")
+    require_package("ray")
     given = options.gpus_per_worker > 0
     if given == (task.device != "cpu"):
         return

@@ -1,10 +1,11 @@
 """What stands beside the shards for people and programs: README.md and vitconvert.json."""
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
 from vitconvert.errors import printable
-from vitconvert.scale.folders import Folder, write_json
+from vitconvert.scale.folders import Folder, read_json, write_json
 from vitconvert.scale.plan import Plan
 from vitconvert.scale.shard import data_folder
 from vitconvert.version import VERSION
@@ -13,7 +14,7 @@ RECORD, README = "vitconvert.json", "README.md"
 
 
 def write_records(folder: Folder, plan: Plan) -> None:
-    """Write both, for what is there by now."""
+    """Write both, for what is there by now; a README.md that somebody else changed stays."""
     computed = plan.identity["computed"]["what"]
     data = data_folder(computed)
     parts = folder.names(data)
@@ -24,9 +25,22 @@ def write_records(folder: Folder, plan: Plan) -> None:
         "shards": len(plan.units),
         "written": len(parts),
     }
-    write_json(folder, RECORD, record)
-    with folder.writing(README) as file:
-        file.write(_readme(plan, data, record, failed=bool(folder.names("failed"))).encode())
+    readme = _readme(plan, data, record, failed=bool(folder.names("failed"))).encode()
+    if _is_ours(folder, readme):
+        with folder.writing(README) as file:
+            file.write(readme)
+    write_json(folder, RECORD, {**record, "readme_sha256": hashlib.sha256(readme).hexdigest()})
+
+
+def _is_ours(folder: Folder, readme: bytes) -> bool:
+    """Whether the README.md is what we wrote last: then, or when we were killed after it."""
+    names = folder.entries()
+    if README not in names:
+        return True
+    with folder.open(README) as file:
+        found = file.read()
+    stated = read_json(folder, RECORD) if RECORD in names else {}
+    return found == readme or hashlib.sha256(found).hexdigest() == stated.get("readme_sha256")
 
 
 def _readme(plan: Plan, data: str, record: Mapping[str, Any], *, failed: bool) -> str:
@@ -36,7 +50,7 @@ def _readme(plan: Plan, data: str, record: Mapping[str, Any], *, failed: bool) -
         + ("  default: true\n" if default else "")
         for name, default in configs
     )
-    kept = ", ".join(f"`{printable(name)}`" for name in plan.columns)
+    kept = ", ".join("`" + printable(name).replace("`", "'") + "`" for name in plan.columns)
     what = "classes, with labels and scores" if data == "predictions" else "features"
     return f"""---
 configs:

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from vitconvert.arguments import refuse
 from vitconvert.errors import MissingFact, OutputExists, some
 from vitconvert.scale import records
 from vitconvert.scale.embedder import LoadedTask, Task
@@ -30,6 +31,7 @@ def run(task: Task, sources: Sources, output: str, options: RunOptions, notify: 
     Raises:
         OutputExists: Another run is on, or the output is none of ours.
         ConflictingFact: It holds other numbers.
+        UsageError: An option is about features, and classes are computed.
         MissingFact: A part of the units is asked for, and there is no plan.
         TooManyFailures: More images failed than are allowed; finished shards are kept.
         VitConvertError: One of the errors of `Task.load` and `make_plan`.
@@ -38,6 +40,8 @@ def run(task: Task, sources: Sources, output: str, options: RunOptions, notify: 
         from vitconvert.scale.ray_engine import check_workers, compute_with_ray
 
         check_workers(task, options)
+    if task.computed == "classes" and options.store != RunOptions.store:
+        refuse(["store"], "this is about features, and classes are computed.")
     loaded = _load(task, options)
     with prepared(sources, output, options, loaded) as (folder, plan):
         pending, known, known_failed = _pending(folder, plan, options, task.computed)
@@ -52,12 +56,14 @@ def run(task: Task, sources: Sources, output: str, options: RunOptions, notify: 
                 known_failed=known_failed,
             )
         )
+        for doubt in loaded.doubts:
+            notify(Event(what="note", message=doubt))
         if options.engine == "ray":
             compute_with_ray(folder, plan, pending, task, options, totals)
         else:
             _compute_here(folder, plan, pending, loaded, options.store, totals)
         records.write_records(folder, plan)
-    finished = totals.finished(known, known_failed)
+    finished = dataclasses.replace(totals.finished(known, known_failed), shape=loaded.shape)
     notify(finished)
     return finished
 
@@ -133,7 +139,8 @@ def _pending(
             folder.remove(f"{data_folder(computed)}/{part}")
     there = set(folder.names(data_folder(computed)))
     done = [unit for unit in mine if unit.part in there]
-    failed = failures(folder, {unit.part for unit in done})
+    noted = set(folder.names("failed"))
+    failed = sum(failures(folder, plan, u, has_failures=u.part in noted) for u in done)
     return [unit for unit in mine if unit.part not in there], sum(u.rows for u in done), failed
 
 

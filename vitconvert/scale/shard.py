@@ -8,8 +8,8 @@ both are there.
 import json
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,6 +35,7 @@ _MOST_ROWS, _MOST_NUMBERS = 4096, 2**23  # of a group of rows, which is in memor
 _MOST_FLOAT16 = 65520  # from there on, numbers are rounded to infinity
 STORES = {"float32": pa.float32(), "float16": pa.float16()}
 
+_TAKEN = b""
 OF_ONE_UNIT = (SourceError, CorruptFile)  # its archive is gone, changed or damaged: others are not
 
 Progress = Callable[[int, int], None]  # how many more images, and how many of them failed
@@ -90,6 +91,16 @@ def write_shard(
             changed=shard.changed,
         )
         shard.close({**vars(report), "identity": plan.identity, "shape": loaded.shape})
+        if report.rows + report.failed != unit.rows:
+            raise CorruptFile(
+                "There are not as many images as the plan says.",
+                evidence={
+                    "output": folder,
+                    "source": unit.file,
+                    "images": f"{report.rows + report.failed:,}; {unit.rows:,} in the plan",
+                },
+                hint="a new output.",
+            )
         if shard.failures:
             _write_failures(folder, failed_name, shard.failures)
         else:
@@ -97,14 +108,37 @@ def write_shard(
     return report
 
 
-def failures(folder: Folder, parts: Collection[str]) -> int:
-    """How many images of finished shards failed."""
-    count = 0
-    for name in folder.names("failed"):
-        if name in parts:
-            with folder.open(f"failed/{name}") as file:
-                count += pq.read_metadata(file).num_rows
-    return count
+def failures(folder: Folder, plan: Plan, unit: Unit, *, has_failures: bool) -> int:
+    """How many images of a finished shard failed.
+
+    Raises:
+        CorruptFile: It is damaged, or is none of this output.
+    """
+    name = f"{data_folder(plan.identity['computed']['what'])}/{unit.part}"
+    try:
+        stated = _metadata(folder, name)
+        said = json.loads(stated.metadata[FOOTER])
+        failed = _metadata(folder, f"failed/{unit.part}").num_rows if has_failures else 0
+        _require(said["identity"] == json.loads(json.dumps(plan.identity)), "of another output")
+        _require(stated.num_rows + said["failed"] == unit.rows, "images are missing")
+        _require(failed in (0, said["failed"]), f"failed/{unit.part} is of another shard")
+    except (pa.ArrowException, OSError, ValueError, LookupError, TypeError) as error:
+        raise CorruptFile(
+            "A shard is damaged, or is none of this output.",
+            evidence={"output": folder, "shard": name, "why": error},
+            hint="remove both files of this name, in failed/ too: the same command goes on.",
+        ) from None
+    return int(said["failed"])
+
+
+def _metadata(folder: Folder, name: str) -> Any:
+    with folder.open(name) as file:
+        return pq.read_metadata(file)
+
+
+def _require(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise ValueError(otherwise)
 
 
 def schema(plan: Plan, loaded: LoadedTask, store: str) -> pa.Schema:
@@ -147,7 +181,7 @@ def _answers(
 
     def pictures() -> Iterator[Picture]:
         for item in items:
-            waiting.append(item)
+            waiting.append(replace(item, picture=_TAKEN))  # whoever takes it, lets it go
             yield item.picture
 
     compute = loaded.classes if loaded.task.computed == "classes" else loaded.features

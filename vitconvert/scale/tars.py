@@ -16,12 +16,20 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import IO, Any
 
-from vitconvert.errors import CorruptFile, VitConvertError
+from vitconvert.errors import CorruptFile, UnsafeFile, VitConvertError
 from vitconvert.inference.images import SUFFIXES
-from vitconvert.scale.places import MOST_BYTES, check_state, lowered, opened, too_large
-from vitconvert.scale.units import Item, Unit
+from vitconvert.scale.places import (
+    MOST_BYTES,
+    MOST_TIMES,
+    check_state,
+    lowered,
+    opened,
+    too_large,
+)
+from vitconvert.scale.units import Item, Unit, key_of
 
 _MOST_TEXT = 2**20  # bytes of a file that goes along, and of what stands before a file
+_ENDLESS = 2**63
 _MOST_IMAGES = 16  # of a sample, which is in memory; the next belong to another
 # What tarfile raises on one; numbers of 88 bits overflow, and headers before headers recurse.
 _DAMAGE = (
@@ -43,9 +51,13 @@ class _Sample:
 def split(file: str, rows: int) -> Iterator[tuple[int, int, bool]]:
     """Where in an archive units begin, how many images each has, and whether the tar ends early.
 
+    A compressed one is one unit: whoever begins in its middle unpacks all that is before.
+
     Raises:
         CorruptFile: It is no tar archive.
+        UnsafeFile: It unpacks to far more than it is.
     """
+    rows = _ENDLESS if _unpacking(file) else rows
     begin, count, ends_early = 0, 0, False
     for sample in _samples(file, 0, kept={}, contents=False):
         if not sample.images:
@@ -69,16 +81,17 @@ def read(unit: Unit, kept: Mapping[str, str]) -> Iterator[Item]:
     Raises:
         SourceError: The archive is gone, another than when the plan was made, or cannot be read.
     """
-    check_state(unit.file, unit.state)
+    check_state(unit.place, unit.state)
+    key = key_of(unit.file)
     left = unit.rows - unit.ends_early
-    for sample in _samples(unit.file, unit.begin, kept, contents=True):
+    for sample in _samples(unit.place, unit.begin, kept, contents=True):
         for name, picture in sample.images[:left]:
-            yield Item(f"{unit.file}/{name}", picture, sample.texts)
+            yield Item(f"{key}/{name}", picture, sample.texts)
             left -= 1
         if not left:
             break
     for number in range(left + unit.ends_early):
-        yield Item(f"{unit.file}#{number}", _cut(unit.file))
+        yield Item(f"{key}#{number}", _cut(unit.file))
 
 
 _CUT = "\0"  # stands for what is missing at the end: no file of an archive is called so
@@ -176,7 +189,7 @@ class _Bounded:
     compressed archive, its own size does not bound them.
     """
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: "IO[bytes] | _Unpacked") -> None:
         self._file = file
         self.seek, self.tell = file.seek, file.tell
 
@@ -187,14 +200,61 @@ class _Bounded:
         return self._file.read(size)
 
 
+class _Unpacked:
+    """A compressed file, unpacked once: only the last block can be read again, as tarfile does.
+
+    Args:
+        file: What unpacks it.
+        most: How many bytes it may become.
+        name: What it is called.
+    """
+
+    def __init__(self, file: IO[bytes], most: int, name: str) -> None:
+        self._file, self._most, self._name = file, most, name
+        self._last = b""
+        self._place = self._end = 0  # where is read, and how far it is unpacked
+
+    def tell(self) -> int:
+        """Where it is."""
+        return self._place
+
+    def seek(self, offset: int) -> int:
+        """Go to a place; to the end, if that is before it."""
+        if offset < self._end - len(self._last):
+            raise tarfile.ReadError("a place that was passed")
+        self._place = min(offset, self._end)
+        while self._place < offset and self.read(min(_MOST_TEXT, offset - self._place)):
+            pass
+        return self._place
+
+    def read(self, size: int) -> bytes:
+        """The next bytes.
+
+        Raises:
+            UnsafeFile: There are more of them than its size justifies.
+        """
+        again = self._last[len(self._last) - (self._end - self._place) :][:size]
+        new = self._file.read(size - len(again)) if len(again) < size else b""
+        self._last = (self._last + new[-tarfile.BLOCKSIZE :])[-tarfile.BLOCKSIZE :]
+        self._place += len(again) + len(new)
+        self._end += len(new)
+        if self._end > self._most:
+            raise UnsafeFile(
+                "The archive unpacks to far more than it is.",
+                evidence={"archive": self._name, "limit": f"{self._most:,} bytes"},
+                hint="if that is right, unpack it, and name the folder.",
+            )
+        return again + new
+
+
 @contextmanager
 def _opened(file: str, begin: int) -> Iterator[tarfile.TarFile]:
     """An archive from a place on, where a member begins; of a compressed one, when unpacked."""
     with ExitStack() as held:
         stream: Any = held.enter_context(opened(file))
-        for suffix, unpacked in _COMPRESSIONS.items():
-            if lowered(file).endswith(suffix):
-                stream = held.enter_context(unpacked(stream))
+        if unpacking := _unpacking(file):
+            most = 2 * MOST_BYTES + MOST_TIMES * stream.size()
+            stream = _Unpacked(held.enter_context(unpacking(stream)), most, file)
         try:
             stream.seek(begin)
             bounded: Any = _Bounded(stream)
@@ -205,6 +265,11 @@ def _opened(file: str, begin: int) -> Iterator[tarfile.TarFile]:
                 evidence={"archive": file, "why": error},
             ) from None
         yield archive
+
+
+def _unpacking(file: str) -> Callable[[Any], Any] | None:
+    found = (unpack for end, unpack in _COMPRESSIONS.items() if lowered(file).endswith(end))
+    return next(found, None)
 
 
 _COMPRESSIONS: dict[str | tuple[str, ...], Callable[[Any], Any]] = {

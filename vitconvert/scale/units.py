@@ -1,11 +1,14 @@
 """A unit: the part of the input that one shard holds the answers of; and the images in it."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from vitconvert.errors import VitConvertError
 from vitconvert.inference.batches import Picture
+
+_WHERE = ("image", "file", "archive")  # which the key says
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +20,7 @@ class Unit:
         part: Name of its shard, such as part-000003-of-000010.parquet.
         rows: How many images.
         kind: "files", "tar" or "parquet".
-        file: The archive; of files, their list, in the folder of the plan.
+        file: The archive, as it was named; of files, their list, in the folder of the plan.
         state: What the archive was like: see `state_of`.
         base: The directory that relative names of files start from.
         begin: Where in the archive: a byte of a tar, a row of Parquet.
@@ -33,6 +36,11 @@ class Unit:
     base: str = ""
     begin: int = 0
     ends_early: bool = False
+
+    @property
+    def place(self) -> str:
+        """Where the archive is, from any directory."""
+        return place_of(self.file, self.base)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +60,16 @@ class Item:
     changed: bool = False
 
 
+def place_of(name: str, base: str) -> str:
+    """Where a file is that was named in a directory; a URL is the same from anywhere."""
+    return name if "://" in name else os.path.join(base, name)  # noqa: PTH118 (a Path drops ./)
+
+
+def key_of(name: str) -> str:
+    """What the rows of a file say that it is: a URL without what is said of its server."""
+    return name.partition("?")[0] if "://" in name else name
+
+
 def encoded(name: str) -> bytes:
     """A name as bytes, whatever it is made of: names of files need not be text."""
     return name.encode("utf-8", "surrogatepass")
@@ -69,5 +87,5 @@ def text(name: str) -> str:
 
 def reason(error: VitConvertError) -> str:
     """Why there are no features of an image, in a line."""
-    evidence = (f"{key} {value}" for key, value in error.evidence.items() if key != "image")
+    evidence = (f"{key} {value}" for key, value in error.evidence.items() if key not in _WHERE)
     return "; ".join((error.fact.rstrip("."), *evidence))

@@ -53,7 +53,7 @@ def broken(repo: str, file: str, error: BrokenOff) -> SourceError:
 
 
 @contextmanager
-def explained_upload(repo: str, revision: str | None) -> Iterator[None]:
+def explained_upload(repo: str, revision: str | None, *, proposed: bool = False) -> Iterator[None]:
     """Turn what the client raises within the block into an `UploadError`."""
     from huggingface_hub import errors
 
@@ -72,7 +72,9 @@ def explained_upload(repo: str, revision: str | None) -> Iterator[None]:
         raise UploadError(
             f"The upload to {repo} broke off.",
             evidence={"cause": _name(error)},
-            hint="run again: what has arrived is not sent twice.",
+            hint="look whether the pull request is there: a second run opens another."
+            if proposed
+            else "run again: what has arrived is not sent twice.",
         ) from error
     except (VitConvertError, OSError):
         raise

@@ -246,6 +246,9 @@ def _check(wanted: Wanted, answer: "Response", start: int, end: int) -> None:
     etag = headers.get("ETag", "").removeprefix("W/").strip('"')
     if len(etag) == len(wanted.hash) and etag != wanted.hash:  # the Hub's ETags are these hashes
         raise _another(wanted, "ETag", wanted.hash, headers)
+    wanted.etags.update({etag} - {""})
+    if len(wanted.etags) > 1:  # of one file, and of another that came in its place
+        raise _another(wanted, "ETag", " and ".join(sorted(wanted.etags - {etag})), headers)
 
 
 def _another(wanted: Wanted, field: str, expected: str, headers: Mapping[str, str]) -> SourceError:

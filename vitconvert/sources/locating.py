@@ -58,7 +58,8 @@ def locate(
     target, name = _resolve(text)
     if revision and not isinstance(target, HubRepo):
         raise UsageError(
-            f"{text} has no revisions.", hint="--revision is for repositories of the Hub."
+            f"{text} has no revisions.",
+            hint="leave out --revision, which is for repositories of the Hub.",
         )
     fetching = Fetching(
         revision=revision,

@@ -17,6 +17,7 @@ from urllib.parse import unquote
 from vitconvert.errors import SourceError, nearest, printable
 from vitconvert.formats import suffixes
 from vitconvert.sources.downloads import collections
+from vitconvert.sources.located import OWN
 
 _SCHEMES = ("timm", "hf-hub", "hf", "local-dir", "https")
 _ID = r"[A-Za-z0-9][\w.-]*"
@@ -35,6 +36,7 @@ _NO_PATH = re.compile(
     r"(?!local-dir:|file:)[A-Za-z][A-Za-z0-9+-]+:.*|[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@.+)?",
     re.DOTALL,
 )
+_LONGEST_REPO = 96 + 1 + 96
 _SCHEME = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+-]+):(?P<rest>.*)", re.DOTALL)
 
 
@@ -87,7 +89,7 @@ def parse_reference(text: str) -> Reference:
     """
     path = Path(os.path.expanduser(text))  # noqa: PTH111 (never an error)
     if text and os.path.exists(path):  # noqa: PTH110 (no error for a name that is too long)
-        if path.is_dir() and _HUB.fullmatch(text):
+        if path.is_dir() and _may_be_repo(text) and not (path / OWN).exists():
             import logging  # late: it takes as long to import as all of this package's sources
 
             logger = logging.getLogger(__name__)
@@ -160,6 +162,15 @@ def _hub(match: re.Match[str]) -> HubRepo:
         revision=unquote(revision) if revision else None,
         file=unquote(file) if file else None,
     )
+
+
+def _may_be_repo(text: str) -> bool:
+    """Whether the Hub could have this repository (huggingface_hub 2.4, `_validators.py`)."""
+    match = _HUB.fullmatch(text)
+    if match is None or match["file"]:
+        return False
+    odd = re.search(r"[^\w.@/-]|--|\.\.|[-.](/|$)|\.(git|ipynb)$", match["repo"], re.ASCII)
+    return odd is None and len(match["repo"]) <= _LONGEST_REPO
 
 
 def looks_like_path(text: str) -> bool:

@@ -11,7 +11,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -44,6 +44,7 @@ class Wanted:
         kind: Of the published hash.
         hash: Its first digits, all of them, or none where nothing is published.
         size: In bytes, where it is published.
+        etags: What ranges of it came with: of one file it is one.
     """
 
     url: str
@@ -53,6 +54,7 @@ class Wanted:
     kind: str = SHA256
     hash: str = ""
     size: int | None = None
+    etags: set[str] = field(default_factory=set, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)

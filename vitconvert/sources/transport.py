@@ -12,13 +12,12 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
-from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING
 from urllib.parse import urljoin, urlsplit
 
 from vitconvert.errors import SourceError
 from vitconvert.sources.answers import read_number, shown
+from vitconvert.sources.patience import Patience, http_package
 
 if TYPE_CHECKING:
     from httpx2 import Response
@@ -60,7 +59,12 @@ def _followed(url: str, headers: Mapping[str, str]) -> Iterator["Response"]:
     headers = {**headers, "Accept-Encoding": "identity"}  # ranges and lengths are of the file
     for _ in range(_MAX_REDIRECTS):
         with get_session().stream(
-            "GET", url, headers=headers, timeout=_TIMEOUT_SECONDS, follow_redirects=False
+            "GET",
+            url,
+            headers=headers,
+            timeout=_TIMEOUT_SECONDS,
+            follow_redirects=False,
+            extensions=Patience().extension,
         ) as response:
             if not response.has_redirect_location:
                 yield response
@@ -140,10 +144,3 @@ def is_unreachable(error: Exception) -> bool:
     """Whether no server answered, rather than one that answered badly."""
     http = http_package()
     return isinstance(error, (http.NetworkError, http.TimeoutException, http.ProxyError))
-
-
-def http_package() -> ModuleType:
-    """The package httpx or httpx2, whichever the Hub client is built on."""
-    from huggingface_hub import errors
-
-    return import_module(errors.HfHubHTTPError.__bases__[0].__module__.partition(".")[0])

@@ -16,11 +16,11 @@ from urllib.parse import urlsplit
 
 from vitconvert.errors import UploadError
 from vitconvert.sources.answers import read_number, shown
+from vitconvert.sources.patience import Patience, http_package
 from vitconvert.sources.transport import (
     BUSY,
     LONGEST_WAIT_SECONDS,
     describe,
-    http_package,
     is_encrypted,
 )
 
@@ -72,12 +72,19 @@ class _Bounds:
                 evidence={"address": shown(url)},
                 hint="HF_ENDPOINT or a proxy may lead to a server that is no Hub.",
             )
+        if "Authorization" in request.headers and not url.startswith(f"{self.endpoint}/"):
+            raise UploadError(
+                "The Hub asks for the token at another address.",
+                evidence={"address": shown(url)},
+                hint="HF_ENDPOINT or a proxy may lead to a server that is no Hub.",
+            )
         if request.method != "PUT":  # parts of a file are put to one address
             self._count(request.method, url)
         # The client's own timeout is none, and its pages are asked for without the session's.
         request.extensions["timeout"] = dict.fromkeys(
             ("connect", "read", "write", "pool"), _TIMEOUT_SECONDS
         )
+        request.extensions |= Patience(_TIMEOUT_SECONDS).extension
         request.headers["Accept-Encoding"] = "identity"  # a size is then that of what is read
 
     def _count(self, method: str, url: str) -> None:

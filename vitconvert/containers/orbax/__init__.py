@@ -47,7 +47,7 @@ def open_file(path: Path, _members: object, prefer: tuple[str, ...]) -> Containe
         raise MissingPackage(
             "tensorstore, which reads the arrays of Orbax, is not installed.",
             evidence={"file": path},
-            hint="pip install 'vitconvert[orbax]'",
+            hint="pip install tensorstore",
         )
     from vitconvert.containers.orbax.arrays import Store
 

@@ -49,8 +49,9 @@ HOOKS = "collections.OrderedDict"  # the empty backward hooks of every tensor
 _STRANGE = "values in an order that torch never writes"
 _LITERALS = ("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE")
 _CONSTANTS: Mapping[str, object] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
-# A large checkpoint with the state of its optimizer takes 50,000 opcodes and keys of 100 letters.
-_MOST_OPCODES = 500_000
+# A tensor takes 30 opcodes, and a large checkpoint with its optimizer's state 50,000; a million
+# takes two seconds.
+_MOST_OPCODES = 1_000_000
 _LONGEST_KEY = 10_000
 _LONGEST_NAME = 1000
 _LARGEST_KEY = 2**63  # a million larger numbers may share one hash, and a lookup then takes hours

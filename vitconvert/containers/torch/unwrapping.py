@@ -214,11 +214,9 @@ class _Unwrapping:
         direct = [
             key
             for key, value in level.items()
-            if isinstance(key, str)
-            and isinstance(value, dict)
-            and any(_is_tensor(inner) for inner in value.values())
+            if isinstance(value, dict) and any(_is_tensor(inner) for inner in value.values())
         ]
-        return direct[0] if len(direct) == 1 else None
+        return direct[0] if len(direct) == 1 and isinstance(direct[0], str) else None
 
     def _alike(self, level: object) -> list[str]:
         """Keys of state dicts with the same names, which no known key tells apart."""
