@@ -39,6 +39,8 @@ WIDTH = 768  # numbers of a row without a model: as many as of a ViT-B
 class NullModel:
     """Stands for a loaded task: it opens no image, and gives each random numbers."""
 
+    doubts = ()
+
     def __init__(self, task: Task) -> None:
         self.task = task
         self.identity = {"computed": {"what": "features"}}
@@ -170,7 +172,7 @@ def _of_children() -> float:
 def measure_machinery(rows: Path, output: Path) -> float:
     """Processor's seconds for each row, without a model: planning, reading names, writing."""
     watch, before = Watch(), time.process_time()
-    run(NullTask(model=""), Sources(given=[str(rows)]), str(output), RunOptions(), watch)
+    run(NullTask(model="nothing"), Sources(given=[str(rows)]), str(output), RunOptions(), watch)
     return (time.process_time() - before) / sum(watch.images)
 
 
@@ -191,10 +193,10 @@ def measure_ray(rows: Path, folder: Path) -> dict[str, float]:
     """Shards of 100 rows without a model, one after the other, here and by one worker."""
     sources, count = Sources(given=[str(rows)]), 100
     here = Watch()
-    run(NullTask(model=""), sources, str(folder / "a"), RunOptions(shard_rows=count), here)
+    run(NullTask(model="nothing"), sources, str(folder / "a"), RunOptions(shard_rows=count), here)
     there = Watch()
     by_ray = RunOptions(shard_rows=count, engine="ray", workers=1)
-    run(NullTask(model=""), sources, str(folder / "b"), by_ray, there)
+    run(NullTask(model="nothing"), sources, str(folder / "b"), by_ray, there)
     return {
         "local_shard_s": here.seconds_a_shard,
         "ray_shard_s": there.seconds_a_shard,

@@ -5,7 +5,6 @@ A process that only hands tests out to others reads this file too: it needs no t
 
 import os
 import signal
-from importlib.util import find_spec
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -36,9 +35,7 @@ def one_thread() -> None:
 
 @pytest.fixture(scope="session")
 def keras_in_numpy() -> None:
-    """For tests that let KerasHub compute."""
-    if find_spec("keras_hub") is None:
-        pytest.skip("pip install --no-deps keras-hub, as .ci/run does")
+    """For tests that let Keras compute."""
     from tests import packages
 
     packages.keras_in_numpy()

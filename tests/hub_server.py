@@ -48,6 +48,8 @@ class Faults:
         redirect_to: Where plain files redirect.
         ignore_range: Whether Range is overlooked.
         headers: Headers to add to plain files.
+        unanswered: Parts of paths whose next request is obeyed, and not answered.
+        lost: Whether the storage says of all objects that it has them.
         raw: Bytes to put on the line instead, in turn, for any request whose path contains the key.
     """
 
@@ -59,6 +61,8 @@ class Faults:
     redirect_to: dict[str, str] = field(default_factory=dict)
     ignore_range: bool = False
     headers: dict[str, str] = field(default_factory=dict)
+    unanswered: list[str] = field(default_factory=list)
+    lost: bool = False
     raw: dict[str, list[bytes]] = field(default_factory=dict)
 
 
@@ -319,7 +323,7 @@ class _Handler(BaseHTTPRequestHandler):
             place = f"{self.hub.other_host}/lfs/{wanted['oid']}"
             verify = f"{self.hub.endpoint}/lfs/verify"
             actions = {"upload": {"href": place}, "verify": {"href": verify}}
-            known = wanted["oid"] in self.hub.stored
+            known = wanted["oid"] in self.hub.stored or self.hub.faults.lost
             found.append(wanted if known else {**wanted, "actions": actions})
         return found
 
@@ -346,7 +350,9 @@ class _Handler(BaseHTTPRequestHandler):
             for change in (change["value"] for change in changes):
                 content = change.get("content")
                 files[change["path"]] = (
-                    self.hub.stored[change["oid"]] if content is None else b64decode(content)
+                    self.hub.stored.get(change["oid"], b"")
+                    if content is None
+                    else b64decode(content)
                 )
             branch = "refs/pr/1" if proposed else revision
             commit = self.hub.push(repo, files, branch=branch)
@@ -416,6 +422,10 @@ class _Handler(BaseHTTPRequestHandler):
     def _send(
         self, status: int, body: bytes, headers: Mapping[str, str], *, keep: int | None = None
     ) -> None:
+        for part in [part for part in self.hub.faults.unanswered if part in self.path]:
+            self.hub.faults.unanswered.remove(part)
+            self.close_connection = True
+            return
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)

@@ -22,7 +22,10 @@ PROOF = {
     "jax": "timm's .npz loader; outputs of Google's Flax model",
     "big_vision": "timm's .npz loader; outputs of big_vision's Flax model",
     "jeonsworld": "not verified; outputs of its own model",
-    "lucidrains": "vit-pytorch (current layouts)",
+    **dict.fromkeys(
+        ("asyml", "ibot", "lukemelas", "tintn"), "not verified; outputs of its own model"
+    ),
+    "lucidrains": "vit-pytorch (current layouts); outputs of older releases",
     "torchvision": "torchvision",
     "openai_clip": "open_clip's tower; outputs of its own model",
     "openclip": "open_clip (its own towers)",
@@ -34,14 +37,16 @@ PROOF = {
     "msn": "not verified; outputs of its own model",
     "moco_v3": "not verified; outputs of its own model",
     "sam": "segment-anything",
-    "vitdet": "not verified; outputs of transformers' port",
-    "deepseek": "not verified; outputs of timm's model, which reads its files",
+    "vitdet": "not verified; outputs of its own model and of transformers' port",
+    "deepseek": "not verified; outputs of timm's model, which reads its files: its own was not run",
     "mmpretrain": "mmpretrain",
+    "mobileclip": "not verified; outputs of its own model",
     "mmseg": "not verified; names of its own model",
     **dict.fromkeys(
-        ("aimv2", "beit3", "eva", "mobileclip", "pe", "sapiens2"),
-        "timm, whose own loader reads these names",
+        ("aimv2", "beit3", "pe", "sapiens2"),
+        "timm, whose own loader reads these names; outputs of its own model",
     ),
+    "eva": "timm, whose own loader reads these names; outputs of its own models",
     "vit": "itself",
 }
 

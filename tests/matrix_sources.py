@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from tests.originals import spelling_of_others as others
+from tests.originals.goldens import golden
 from tests.originals.make_mmpretrain_files import FOLDER
 from tests.originals.spelling import (
     HEADS,
@@ -351,6 +352,12 @@ SOURCES: Mapping[str, Source] = {
         write=partial(write_torch, tensors=jeonsworld_vit),
         stated=STATED,
     ),
+    **{
+        name: Source(
+            title="ViT", write=partial(write_torch, tensors=partial(golden, name)), stated=STATED
+        )
+        for name in ("asyml", "lukemelas", "tintn")
+    },
     "lucidrains": Source(
         title="ViT of the current release",
         write=partial(write_torch, tensors=lucidrains_vit),
@@ -366,6 +373,12 @@ SOURCES: Mapping[str, Source] = {
     "dino": Source(title="ViT", write=partial(write_torch, tensors=dino), stated=STATED),
     "dinov2": Source(title="ViT", write=partial(write_torch, tensors=dinov2), stated=STATED),
     "dinov3": Source(title="ViT", write=partial(write_torch, tensors=keyless), stated=STATED),
+    "ibot": Source(
+        title="ViT with LayerScale",
+        write=partial(write_torch, tensors=partial(golden, "ibot")),
+        stated=STATED,
+        dialect="ibot",
+    ),
     "deit3": Source(
         title="ViT", write=partial(write_torch, tensors=deit3), stated=STATED, dialect="deit3"
     ),

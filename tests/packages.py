@@ -8,12 +8,37 @@ import os
 import sys
 import warnings
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 from unittest.mock import MagicMock
 
+import pytest
+
+# What .ci/run installs without its requirements, and what of those is used all the same.
+ONLY_IN_CI = {
+    "keras_hub": (),
+    "mlxim": (),
+    "mmpretrain": ("mmengine", "mmcv", "addict", "yapf", "termcolor"),
+}
+
+
+def is_here(package: str) -> bool:
+    """Whether a package of ONLY_IN_CI can be imported."""
+    return all(map(find_spec, (package, *ONLY_IN_CI[package])))
+
+
+def needed(package: str) -> None:
+    """Skip the test where a package of ONLY_IN_CI is not installed."""
+    if not is_here(package):
+        reason = f"{package} is not installed: .ci/run does so, without its requirements"
+        pytest.skip(reason, allow_module_level=True)
+
 
 class _Package:
-    """Stands for a package: `timm.models.VisionTransformer` and `timm.layers` as ever."""
+    """Stands for a package: `timm.models.VisionTransformer` and `timm.layers` as ever.
+
+    A test that uses one of ONLY_IN_CI is skipped where it is not installed.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -22,6 +47,8 @@ class _Package:
         # Of everything in a file of tests, pytest asks whether it is wrapped, or a mock.
         if name.startswith("_") and name != "__version__":
             raise AttributeError(name)
+        if self._name in ONLY_IN_CI:
+            needed(self._name)
         package = import_module(self._name)
         if not hasattr(package, name):
             import_module(f"{self._name}.{name}")
@@ -29,9 +56,10 @@ class _Package:
 
 
 def keras_in_numpy() -> None:
-    """Import KerasHub to compute in NumPy: an arithmetic of its own, without JAX's seconds.
+    """Import Keras to compute in NumPy: an arithmetic of its own, without JAX's seconds.
 
-    And without TensorFlow, which it would import for text. Keras decides once.
+    KerasHub too, where it is installed, and without TensorFlow, which it would import for text.
+    Keras decides once.
     """
     os.environ["KERAS_BACKEND"] = "numpy"
     # It finds shapes by computing with memory that nobody wrote to.
@@ -39,7 +67,7 @@ def keras_in_numpy() -> None:
     absent = [name for name in ("tensorflow", "tensorflow_text") if name not in sys.modules]
     sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]  # as if it were not there
     import_module("torch._dynamo")  # as vitconvert does, before anything imports TensorFlow
-    import_module("keras_hub")
+    import_module("keras_hub" if is_here("keras_hub") else "keras")
     for name in absent:  # others look whether it is here
         del sys.modules[name]
 
@@ -49,6 +77,7 @@ def mmpretrain_alone() -> None:
 
     OpenCV is large, and model-index installs a package `tests`, which would hide this one.
     """
+    needed("mmpretrain")
     unused = ("cv2", "modelindex", "modelindex.load_model_index")
     unused += ("modelindex.models", "modelindex.models.Model")
     stand_ins = {name: MagicMock() for name in unused}

@@ -110,11 +110,10 @@ def test_transformers_beside_timm(read_by_timm, saved, tmp_path):
 def test_labels_and_preprocessing(google, tmp_path):
     for name, labels, mean in (("a", "abcde", 0.5), ("b", "abxde", 0.25)):
         vitconvert.convert(google, output=tmp_path / name, verify=False)
-        companion, own = tmp_path / name / "config.json", tmp_path / name / "vitconvert.json"
-        config, record = json.loads(companion.read_text()), json.loads(own.read_text())
-        record["preprocessing"]["mean"] = [mean] * 3
+        companion = tmp_path / name / "config.json"
+        config = json.loads(companion.read_text())
+        config["pretrained_cfg"]["mean"] = [mean] * 3
         companion.write_text(json.dumps(config | {"label_names": list(labels)}))
-        own.write_text(json.dumps(record))
     found = vitconvert.diff(tmp_path / "a", tmp_path / "b")
     assert found.labels == ("class 2 is 'c' in a and 'x' in b",)
     assert found.preprocessing == ("mean is (0.5, 0.5, 0.5) here and (0.25, 0.25, 0.25) there",)

@@ -60,4 +60,4 @@ def test_alone_it_names_its_base_and_the_command(hub):
     problem = inspect(f"hf-hub:{ADAPTER}").problem
     assert isinstance(problem, TensorMismatch)
     assert problem.evidence["its base"] == BASE
-    assert problem.hint.startswith(f"vitconvert hf {BASE} --adapter hf-hub:{ADAPTER} merges")
+    assert problem.hint.startswith(f"`vitconvert hf {BASE} --adapter hf-hub:{ADAPTER}` merges")

@@ -295,6 +295,11 @@ def test_converted_with_its_proof(tmp_path):
     record = (tmp_path / "merged" / "vitconvert.json").read_text()
     assert "adapter_model.safetensors" in record
     assert str(tmp_path) not in record
+    (parity, *_), (opened,) = done.proof.parity_lines(), done.proof.opened_lines()
+    assert parity.startswith("the source with its adapter merged: equal to")
+    assert opened.endswith("to the source with its adapter merged")
+    told = "the sum of weights and adapter: the reference was given the merged weights"
+    assert told in done.parity.not_tested
 
 
 def test_half_precision_is_rounded_once(tmp_path):

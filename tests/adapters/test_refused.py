@@ -48,7 +48,7 @@ def test_an_adapter_alone_names_its_base(pair):
     problem = inspect(adapter).problem
     assert isinstance(problem, TensorMismatch)
     assert problem.hint and problem.hint.startswith(
-        f"vitconvert hf google/vit-base-patch16-224 --adapter {adapter} "
+        f"`vitconvert hf google/vit-base-patch16-224 --adapter {adapter}` "
     )
     with pytest.raises(TensorMismatch, match="adapter alone"):
         load_checkpoint(adapter)

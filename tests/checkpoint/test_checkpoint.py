@@ -138,7 +138,9 @@ def test_error_a_device_that_is_not_here(google):
 def test_error_a_dtype_that_is_a_text(google):
     with pytest.raises(UsageError) as caught:
         vitconvert.load_model(google, dtype="float32")
-    assert caught.value.fact == "'float32' is no dtype of torch."
+    assert caught.value.fact == (
+        "dtype = 'float32' must be a dtype of torch that models compute in."
+    )
 
 
 def test_error_an_option_that_is_none(google):

@@ -9,7 +9,9 @@ from safetensors.numpy import save_file
 from tests.small_models import small_config
 from vitconvert.checkpoint import ReadOptions
 from vitconvert.checkpoint.companions import Companions
-from vitconvert.checkpoint.reading import statements_on
+from vitconvert.checkpoint.reading import open_weights
+from vitconvert.checkpoint.recognition import statements_on
+from vitconvert.containers import hash_file
 from vitconvert.errors import NotRepresentable, VitConvertError
 from vitconvert.preprocessing.stated import stated_preprocessing
 from vitconvert.sources import locate
@@ -22,6 +24,11 @@ CONFIG = small_config(
     depth=2,
     mlp_dim=52,
 )
+
+
+def companions_in(directory):
+    located = locate(directory)
+    return Companions(located=located, container=open_weights(located, ReadOptions()))
 
 
 @pytest.mark.parametrize(
@@ -71,9 +78,11 @@ CONFIG = small_config(
 )
 def test_error_wrong_preprocessing_names_its_file(name, said, message, tmp_path):
     save_file({"head.bias": np.zeros(5, np.float32)}, tmp_path / "model.safetensors")
+    if name == "vitconvert.json":
+        said = {**said, "sha256": {"model.safetensors": hash_file(tmp_path / "model.safetensors")}}
     (tmp_path / name).write_text(json.dumps(said))
     with pytest.raises(VitConvertError) as caught:
-        stated_preprocessing(Companions(located=locate(tmp_path)), builtin_tables()["timm"], CONFIG)
+        stated_preprocessing(companions_in(tmp_path), builtin_tables()["timm"], CONFIG)
     assert str(caught.value) == message.format(file=tmp_path / name)
 
 
@@ -105,7 +114,5 @@ def test_error_the_config_asks_for_another_model(table, said, message, tmp_path)
     file = tmp_path / "config.json"
     file.write_text(json.dumps(said))
     with pytest.raises(NotRepresentable) as caught:
-        statements_on(Companions(located=locate(tmp_path)), ReadOptions()).facts(
-            builtin_tables()[table]
-        )
+        statements_on(companions_in(tmp_path), ReadOptions()).facts(builtin_tables()[table])
     assert str(caught.value) == message.format(file=file)

@@ -31,5 +31,5 @@ def test_an_adapter_alone_is_told_its_command(run, tmp_path):
     _, adapter, _ = saved(VIT.model(), tmp_path, target_modules=["q_proj"])
     answer = run("hf", adapter, "-o", tmp_path / "x")
     assert answer.code == 1
-    assert f"hint: vitconvert hf BASE --adapter {adapter} merges the two" in answer.err
+    assert f"hint: `vitconvert hf BASE --adapter {adapter}` merges the two" in answer.err
     assert not (tmp_path / "x").exists()

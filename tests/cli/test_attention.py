@@ -12,6 +12,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from vitconvert import attention_maps, feature_maps, load_checkpoint
+from vitconvert.containers import hash_file
 from vitconvert.demo.demonstration import DIGITS
 from vitconvert.pictures.files import _new_stem
 from vitconvert.pictures.sheet import PANEL
@@ -55,7 +56,7 @@ def test_a_directory_has_a_picture_of_each_map(run, tmp_path, maps):
         picture = maps[number].picture(block, head, (2, 1), raw=True)
         assert same(tmp_path / "out" / name, picture), name
     record = json.loads((tmp_path / "out" / "vitconvert.json").read_text())
-    assert record["files"] == sorted(names)
+    assert record["sha256"] == {name: hash_file(tmp_path / "out" / name) for name in names}
     first = record["photographs"][0]
     assert first["files"] == [name for name in names if name.startswith("1")]
     assert first["maps"][3] == maps[0].to_dict(3, 2, (2, 1))
@@ -218,7 +219,7 @@ def test_photographs_of_one_name_have_files_of_their_own(run, tmp_path):
         (("-o", "x", "--heads", "1,"), "--heads 1, is none of mean, all"),
         (("-o", "x", "--heads", "7"), "There is no head 7."),
         (("-o", "x", "--layers", "4"), "The model does not have all of these blocks."),
-        (("-o", "x", "--features", "--foreground", "2"), "threshold must be from 0 to 1"),
+        (("-o", "x", "--features", "--foreground", "2"), "foreground = 2.0 must be a finite"),
         (("-o", "x", "--features", "--foreground", "no"), "'no' is neither a number nor all"),
     ],
 )

@@ -33,7 +33,8 @@ def bad(tmp_path):
 def test_npz(run, tmp_path, tokens):
     flags = ("--tokens", "--no-fast") if tokens else ()
     code, out, err = run("embed", DIGITS, SAMPLES, "-o", tmp_path / "x.npz", *flags)
-    assert (code, out, err) == (0, "", f"10 images in {tmp_path / 'x.npz'}\n")
+    shape = "; each 17 tokens of 48 numbers" if tokens else ""
+    assert (code, out, err) == (0, "", f"10 images in {tmp_path / 'x.npz'}{shape}\n")
     with np.load(tmp_path / "x.npz") as written:
         assert list(written["paths"]) == [str(image) for image in IMAGES]
         wanted = features(tokens=tokens)
@@ -149,3 +150,33 @@ def test_error_no_such_directory(run, tmp_path):
         "  The directory of the output does not exist.\n"
         f"  directory  {tmp_path / 'gone'}\n"
     )
+
+
+PIXELS = ("--mean", "0.4,0.5,0.6", "--std", "0.3", "-q")
+
+
+@pytest.mark.parametrize(
+    ("kind", "flags", "shape"),
+    [
+        ("SiglipVisionModel", (), (9, 36)),
+        ("BlipVisionModel", (), (10, 36)),
+        ("SamVisionModel", ("--tokens",), (36, 9)),  # of the neck
+        ("Qwen3VLVisionModel", (), (4, 20)),  # squares of four patches become one
+        ("Qwen3VLVisionModel", ("--tokens",), (16, 36)),
+    ],
+)
+def test_a_model_that_pools_nothing_gives_tokens_to_each_format(kind, flags, shape, run, tmp_path):
+    pytest.importorskip("pyarrow")
+    from tests.huggingface.every_class import made
+    from tests.scale.layouts import read_rows
+
+    headless = {"vision_use_head": False} if kind == "SiglipVisionModel" else {}
+    made(kind, **headless).save_pretrained(tmp_path / "model")
+    for output in ("x.npz", "shards"):
+        given = ("embed", tmp_path / "model", SAMPLES, "-o", tmp_path / output, "--no-fast")
+        code, _, err = run(*given, *PIXELS, *flags)
+        assert code == 0, err
+    with np.load(tmp_path / "x.npz") as written:
+        assert written["features"].shape == (10, *shape)
+        rows = [np.reshape(row["features"], shape) for row in read_rows(tmp_path / "shards")]
+        np.testing.assert_array_equal(written["features"], rows)

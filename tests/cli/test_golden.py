@@ -44,7 +44,7 @@ def test_error_no_directory(run, tmp_path):
 def test_error_options_that_a_golden_file_decides(run, tmp_path):
     code, _, err = run("verify", DIGITS, "--against", tmp_path / "x.golden", "--seed", 1)
     assert code == 2
-    assert "A golden file says itself which images are compared." in err
+    assert "seed: a golden file says itself which images are compared." in err
     code, _, err = run("verify", DIGITS, "--against", tmp_path / "absent.golden")
     assert code == 1
     assert err.startswith("error: source-not-found\n")

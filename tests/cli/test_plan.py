@@ -104,7 +104,7 @@ def test_a_dry_run_may_replace_what_the_conversion_may(google, run, tmp_path):
         assert (code, err) == (
             1,
             "error: output-exists\n"
-            f"  {output} contains what vitconvert did not write, so it is not replaced.\n"
+            f"  {output} contains what vitconvert did not write, or not so; it is not replaced.\n"
             "  mine.txt\n"
             "  hint: move it elsewhere, or name another directory with -o.\n",
         )

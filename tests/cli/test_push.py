@@ -460,7 +460,7 @@ def test_error_changed_weights_are_not_published(hub, run, output):
     ]
     assert lines[4:] == [
         "  It was damaged, or changed since, so what was proved of it no longer holds.",
-        "  hint: convert again with --force, or convert the changed weights.",
+        "  hint: convert again with --force, or convert what was changed.",
     ]
     assert hub.requests == []
 
@@ -497,7 +497,7 @@ def _more_weights(output):
         ),
         (
             _no_weights,
-            "  Weights that were written are missing.\n"
+            "  Files that were written are missing.\n"
             "  directory  {output}\n"
             "  model.safetensors.index.json\n"
             "  hint: convert again with --force.\n",

@@ -109,6 +109,25 @@ def test_more_failures_than_are_allowed_end_the_run(run, workplace):
     assert check("features").whole
 
 
+def test_shards_are_said_to_be_kept_only_if_there_are_some(run, workplace, monkeypatch):
+    (workplace / "photos" / "0.png").write_text("meow")
+    _, _, err = run(*EVERYTHING, "--max-errors", 0)
+    assert err.endswith("hint: --max-errors allows more, and failed/ then says why they did.\n")
+
+    def interrupted(*_arguments, **_options):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("vitconvert.scale.run.write_shard", interrupted)
+        code, _, err = run(*EVERYTHING)
+        assert code == 130
+        assert "no shard was finished: the same command begins again.\n" in err
+    assert run(*EVERYTHING).code == 1
+    sorted((workplace / "features" / "features").iterdir())[0].unlink()
+    monkeypatch.setattr("vitconvert.scale.run.write_shard", interrupted)
+    assert "finished shards are kept" in run(*EVERYTHING).err
+
+
 def test_shards_with_failures_are_computed_again_if_asked(run, workplace):
     run(*EVERYTHING)
     shards = sorted((workplace / "features" / "features").iterdir())

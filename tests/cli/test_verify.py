@@ -28,9 +28,14 @@ def test_the_page_is_not_replaced_without_being_asked(google, run, tmp_path):
         f"  report  {page}\n"
         "  hint: --force replaces it; --report names another file.\n"
     )
+    code, out, err = run("verify", google, "--report", page, "--force")
+    assert (code, out) == (1, "") and "no report of vitconvert, and is not replaced" in err
     assert page.read_text() == "precious"
-    assert run("verify", google, "--report", page, "--force").code == 0
-    assert page.read_text().startswith("<!doctype html>")
+    page.unlink()
+    for _ in range(2):
+        assert run("verify", google, "--report", page, "--force").code == 0
+        assert page.read_text().startswith("<!doctype html>")
+        page.write_text(page.read_text().replace("</body>", "old</body>"))
 
 
 def test_a_full_disk_leaves_no_page(google, run, tmp_path, monkeypatch):

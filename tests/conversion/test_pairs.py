@@ -220,6 +220,8 @@ def test_every_dialect_is_held_by_some_model():
         {**DINOV3, **SCALED, **GATED, "qkv_bias": False},
         {**DINOV3, **SCALED, **GATED, **lucid, "rope_periods": True, "num_classes": 0},
         {**DINOV3, **SCALED, "rope_periods": True, "num_classes": 0},
+        {**DINOV3, **SCALED, **GATED, "rope_periods": True, "num_classes": 0},
+        {**SQUARE, "final_norm": False},
         {**SCALED, "no_embed_class": True},
         {**SCALED, "final_norm": False, "num_classes": 0},
         {**SCALED, **BEIT, **late},
@@ -243,6 +245,7 @@ def test_every_dialect_is_held_by_some_model():
             WINDOWS | NECK,
             {**WINDOWS, **NECK, "position_embedding": "grid", "position_grid": (3, 3)},
             VITDET,
+            {**VITDET, "relative_positions": "none"},
         ),
         *(GRID, DEEPSEEK, {**DEEPSEEK, **TOKENS}, QWEN3, {**QWEN3, **MERGED, "final_norm": True}),
         {**DEEPSEEK, **MERGED, "merge_size": 3, "merge_padding": True},
@@ -255,7 +258,7 @@ def test_every_dialect_is_held_by_some_model():
         {**CLIP, **PE, "pooling": "map", "pool_include_prefix": True},
         {**CLIP, **PE, "pooling": "none", "num_classes": 0},
         {**SCALED, **GATED, **SAPIENS2},
-        {**MOBILECLIP, "head_bias": False},
+        {**MOBILECLIP, "head_bias": False, "stem_style": "mobileclip_padded", "norm_eps": 1e-5},
         lucid,
     ]
     held = {t.name for kind in kinds for t, _ in holders(tiny_config(**kind))}

@@ -87,8 +87,8 @@ def test_only_head_counts_had_to_be_told(demonstration: Demonstration) -> None:
 def test_lucidrains_is_refused_for_its_missing_biases(demonstration: Demonstration) -> None:
     (refusal,) = (r for r in demonstration.refusals if r.dialect == "lucidrains")
     assert refusal.reason == (
-        "lucidrains vit-pytorch ViT (since 1.4) has no place for 4 tensors of this model; tensors "
-        "blocks.0.attn.qkv.bias, blocks.1.attn.qkv.bias, blocks.2.attn.qkv.bias and 1 more"
+        "lucidrains vit-pytorch ViT (since 1.16.1) has no place for 4 tensors of this model; "
+        "tensors blocks.0.attn.qkv.bias, blocks.1.attn.qkv.bias, blocks.2.attn.qkv.bias and 1 more"
     )
 
 

@@ -103,9 +103,11 @@ def test_a_whole_card(timm_directory, tmp_path, monkeypatch):
         "## Proof\n"
         "\n"
         "```text\n"
-        "parity     " + conversion.parity.summary().replace("\n", "\n           ") + "\n"
-        "opened by  timm: bit-equal\n"
-        "opened by  transformers: bit-equal\n"
+        "parity     the source, before it was changed: "
+        + conversion.parity.summary().replace("\n", "\n           ")
+        + "\n"
+        "opened by  timm: the output, bit-equal to the changed model\n"
+        "opened by  transformers: the output, bit-equal to the changed model\n"
         "```\n"
     )
     parameters = timm.create_model("vit_tiny_patch16_224", img_size=(32, 64), **SMALL).parameters()

@@ -17,6 +17,7 @@ from vitconvert.conversion.gauges import GAUGES
 from vitconvert.conversion.materialise import materialise
 from vitconvert.conversion.target import Target
 from vitconvert.export import fitting, stream
+from vitconvert.model.rope import dinov3_periods
 
 ARRAYS = {"depth": 11, "heads": 3, "width": 36, "size": 32}
 
@@ -146,8 +147,10 @@ def test_a_step_alters_what_it_says(name):
     grid = (
         {"position_embedding": "grid", "position_grid": (4, 5)} if name == "fit-positions" else {}
     )
+    rope = {"rope": "dinov3", "rope_periods": True} if name == "compute-rope-periods" else {}
     config, canonical, _ = simple(
         **grid,
+        **rope,
         no_embed_class=name == "zero-class-position",
         final_norm=not pooled_first,
         fc_norm=pooled_first,
@@ -156,6 +159,8 @@ def test_a_step_alters_what_it_says(name):
         num_registers=int(name == "register-as-token"),
     )
     canonical = canonical | {key: torch.zeros_like(canonical[key]) for key in gauge.zero}
+    if rope:
+        canonical["rope.periods"] = dinov3_periods(config.head_dim // 4, config.rope_temperature)
     after = gauge.tensors(canonical, config)
     altered = {key for key, tensor in after.items() if tensor is not canonical.get(key)}
     said = {key.replace("{i}", str(i)) for key in gauge.alters for i in range(config.depth)}

@@ -19,6 +19,7 @@ import vitconvert
 from tests.hub_server import HubServer, use_hub
 from tests.packages import timm, transformers
 from tests.small_models import SMALL_TIMM as SMALL
+from vitconvert.containers import hash_file
 from vitconvert.containers import whole_file as whole_file_module
 from vitconvert.conversion.surgery import cast
 from vitconvert.errors import NotRepresentable, OutputExists, ParityFailed, UsageError
@@ -148,8 +149,8 @@ def test_targets_that_compute_another_function_are_refused_by_name(timm_director
         "  No dialect of 'jax' computes the function of these weights; the nearest is google_jax: "
         "activation: the weights need gelu, and there it is gelu_tanh.\n"
         "  others  1; -v lists them (in Python, details)\n"
-        "  Targets that hold it as it is: hf, hf_flax, hf_tf, jeonsworld, keras_hub, mae, "
-        "mmpretrain, mmseg, openclip, timm, torchvision, vit, vit_keras."
+        "  Targets that hold it as it is: hf, hf_flax, hf_tf, jeonsworld, keras_hub, "
+        "lukemelas, mae, mmpretrain, mmseg, openclip, timm, torchvision, vit, vit_keras."
     )
     reason = "activation: the weights need gelu, and there it is gelu_tanh"
     names = ("google_jax", "google_jax_linen")
@@ -235,7 +236,9 @@ def test_provenance_says_where_everything_came_from(timm_directory, tmp_path):
     assert record["parity"]["ok"]
     assert record["ledger"]["read"] == record["ledger"]["used"] == 152
     assert record["origins"]["num_heads"] == "architecture vit_tiny_patch16_224"
-    assert vitconvert.load_model(tmp_path / "out").config.origins["num_heads"] == "vitconvert.json"
+    assert vitconvert.load_model(tmp_path / "out").config.origins["num_heads"] == (
+        "architecture vit_tiny_patch16_224, by vitconvert.json"
+    )
 
 
 @pytest.mark.parametrize(
@@ -367,8 +370,13 @@ def test_an_output_lists_its_files_and_is_replaced_only_when_told_to(timm_direct
         "  hint: --force (in Python, overwrite=True) replaces it; -o names another directory."
     )
     assert _contents(output) == before
-    # An edited file counts as written, and a missing one is no reason to refuse.
+    # An edited file is its editor's, and a missing one is no reason to refuse.
+    card = (output / "README.md").read_text()
     (output / "README.md").write_text("edited")
+    with pytest.raises(OutputExists) as caught:
+        vitconvert.convert(source, output=output, verify=False, overwrite=True)
+    assert caught.value.details == ("README.md",)
+    (output / "README.md").write_text(card)
     (output / "config.json").unlink()
     vitconvert.convert(source, output=output, verify=False, overwrite=True)
     assert (
@@ -378,14 +386,16 @@ def test_an_output_lists_its_files_and_is_replaced_only_when_told_to(timm_direct
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "timm-model"]
 
 
-def test_an_output_of_an_earlier_version_is_replaced(timm_directory, tmp_path):
+def test_an_output_of_an_earlier_version_is_not_replaced(timm_directory, tmp_path):
+    """It states the hashes of weights alone, and so nothing tells whose the other files are."""
     source, output = timm_directory(**SMALL), tmp_path / "out"
     vitconvert.convert(source, output=output, verify=False)
     record = json.loads((output / "vitconvert.json").read_text())
-    del record["files"]
+    record["sha256"] = {"model.safetensors": record["sha256"]["model.safetensors"]}
     (output / "vitconvert.json").write_text(json.dumps(record))
-    vitconvert.convert(source, to="jeonsworld", output=output, verify=False, overwrite=True)
-    assert sorted(_contents(output)) == ["README.md", "model.pt", "vitconvert.json"]
+    with pytest.raises(OutputExists) as caught:
+        vitconvert.convert(source, to="jeonsworld", output=output, verify=False, overwrite=True)
+    assert caught.value.details == ("README.md", "config.json")
 
 
 @pytest.mark.parametrize("overwrite", [True, False])
@@ -404,7 +414,7 @@ def test_files_of_somebody_are_never_replaced(overwrite, earlier, timm_directory
         vitconvert.convert(source, output=output, verify=False, overwrite=overwrite)
     assert str(caught.value) == (
         "error: output-exists\n"
-        f"  {output} contains what vitconvert did not write, so it is not replaced.\n"
+        f"  {output} contains what vitconvert did not write, or not so; it is not replaced.\n"
         f"{'' if earlier else '  config.json' + chr(10)}"
         "  mine.txt\n"
         "  runs\n"
@@ -507,6 +517,9 @@ def test_a_table_is_not_replaced_by_an_output(timm_directory, tmp_path):
     vitconvert.convert(source, output=output, verify=False)
     table = tmp_path / "mine.toml"
     (output / "README.md").write_text('[dialect]\nextends = "timm"\n')
+    record = json.loads((output / "vitconvert.json").read_text())
+    record["sha256"]["README.md"] = hash_file(output / "README.md")
+    (output / "vitconvert.json").write_text(json.dumps(record))
     table.symlink_to(output / "README.md")
     with pytest.raises(UsageError, match="replace its own source") as caught:
         vitconvert.convert(source, output=output, table=table, overwrite=True)

@@ -10,7 +10,8 @@ from safetensors.torch import load_file, save_file
 
 import vitconvert
 from tests.huggingface.classes import CLASSES, Case, outputs
-from tests.packages import transformers
+from tests.huggingface.every_class import saved as save_class
+from tests.packages import timm, transformers
 from tests.small_models import randomise_calmly
 from vitconvert.checkpoint import build_model
 from vitconvert.errors import NotRepresentable, ParityFailed
@@ -321,3 +322,47 @@ def test_a_spelling_of_the_past_is_written_only_by_its_own_name(huggingface_dire
         tried = [line.partition(":")[0] for line in error.value.details]
         assert today in tried
         assert not any(name.endswith(past) for name in tried)
+
+
+GAP = {"img_size": 24, "patch_size": 8, "embed_dim": 48, "depth": 2, "num_heads": 3}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "told"),
+    [
+        ("vit_base_patch16_siglip_gap_224", "SiglipForImageClassification", 0),
+        ("vit_huge_patch14_gap_224", "IJepaForImageClassification", 1),  # which no name says
+    ],
+)
+def test_of_classes_that_compute_the_same_the_familys_own_is_written(name, kind, told, tmp_path):
+    model = timm.create_model(name, num_classes=7, **GAP)
+    timm.models.save_for_hf(randomise_calmly(model), str(tmp_path / "timm"), model_args=GAP)
+    done = vitconvert.convert(tmp_path / "timm", to="hf", output=tmp_path / "hf")
+    assert type(opened(tmp_path / "hf")[0]).__name__ == kind
+    assert len(done.ledger.notes) == told and all(o.relative is not None for o in done.opened)
+
+
+def test_a_class_of_another_family_is_told(tmp_path):
+    config = transformers.OwlViTVisionConfig(**{k: v for k, v in BARE.items() if k != "qkv_bias"})
+    randomise_calmly(transformers.OwlViTVisionModel(config)).save_pretrained(tmp_path / "first")
+    plan = vitconvert.plan_conversion(tmp_path / "first", to="hf")
+    assert plan.ledger.notes == (
+        "it is written for CLIPVisionModel, a class of another family (clip_vision_model; the "
+        "source says owlvit_vision_model) that computes the same function",
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "mark", "said"),
+    [
+        ("InstructBlipVisionModel", "BlipVisionModel", "blip", "instructblip"),
+        ("Blip2VisionModel", "BlipVisionModel", "blip", "blip_2"),
+        ("ViTMAEModel", "ViTMSNModel", "vit_msn", "vit_mae"),
+    ],
+)
+def test_a_family_whose_name_holds_anothers_is_told(name, kind, mark, said, tmp_path):
+    save_class(name, tmp_path / "first")
+    notes = vitconvert.plan_conversion(tmp_path / "first", to="hf").ledger.notes
+    (note,) = (note for note in notes if "another family" in note)
+    assert f"for {kind}, a class of another family ({mark}" in note
+    assert f"the source says {said}" in note

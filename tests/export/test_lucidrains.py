@@ -181,4 +181,7 @@ def test_configurations_that_no_change_makes_fit():
 
 def test_older_lines_all_name_their_release():
     current = {"lucidrains", "lucidrains_adapted", "lucidrains_mean", "lucidrains_simple"}
-    assert {t.name for t in find_tables("lucidrains") if not t.install} == current
+    # Of 1.4 to 1.16.0 the installed release computes what reads the class token.
+    assert {t.name for t in find_tables("lucidrains") if not t.install} == current | {
+        "lucidrains_1_4"
+    }

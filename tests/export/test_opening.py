@@ -206,17 +206,36 @@ def test_a_reader_that_finds_other_bytes(timm_directory, tmp_path, monkeypatch):
     assert not (tmp_path / "out").exists()
 
 
-def test_periods_of_a_rotation_have_no_place_in_timm(tmp_path):
-    """timm computes them, and Meta's files hold others, rounded to bfloat16."""
+@pytest.mark.parametrize("to", ["timm", "hf"])
+def test_periods_of_a_rotation_go_without_where_the_target_computes_them(to, tmp_path):
     torch.save(dinov3(), tmp_path / "dinov3.pth")
-    with pytest.raises(NotRepresentable, match=r"nearest is timm_eva: .* rope\.periods"):
+    options = {"to": to, "output": tmp_path / "out", "overrides": {"num_heads": 3}}
+    plan = vitconvert.plan_conversion(
+        tmp_path / "dinov3.pth", to=to, overrides=options["overrides"]
+    )
+    assert "rope.periods is what the target computes" in plan.guards
+    done = vitconvert.convert(tmp_path / "dinov3.pth", **options)
+    assert done.ledger.changed[0].startswith("compute-rope-periods: ")
+    assert all(opened.relative <= 2e-5 for opened in done.opened)
+
+
+@pytest.mark.parametrize("to", ["timm", "hf"])
+def test_other_periods_of_a_rotation_have_no_place(to, tmp_path):
+    """Meta's published files hold them rounded to bfloat16."""
+    rounded = {"rope_embed.periods": dinov3()["rope_embed.periods"].bfloat16().float()}
+    torch.save(dinov3() | rounded, tmp_path / "dinov3.pth")
+    with pytest.raises(NotRepresentable, match="and these are others") as error:
         vitconvert.convert(
             tmp_path / "dinov3.pth",
-            to="timm",
+            to=to,
             output=tmp_path / "out",
             overrides={"num_heads": 3},
-            verify=False,
         )
+    assert error.value.evidence == {
+        "tensor": "rope.periods",
+        "relative difference": "1.9e-03",
+    }
+    assert not (tmp_path / "out").exists()
 
 
 def test_verdicts_in_words():

@@ -251,8 +251,8 @@ def test_somebodys_weights_are_not_replaced(tmp_path):
     [
         ({"to": "onx"}, UsageError, "did you mean onnx"),
         ({"kind": "pixels"}, UsageError, "There is no output 'pixels'"),
-        ({"dtype": "bfloat16"}, UsageError, "no dtype to export in"),
-        ({"batch_size": 0}, UsageError, "must be at least 1"),
+        ({"dtype": "bfloat16"}, UsageError, "must be one of float32, float16"),
+        ({"batch_size": 0}, UsageError, "a whole number of at least 1"),
         ({"opset": 20}, UsageError, "Only ONNX has opsets"),
         ({"int8": True}, UsageError, "int8 is for ONNX"),
         ({"softmax": True, "kind": "tokens"}, ConflictingFact, "logits of a classifier"),
@@ -281,7 +281,7 @@ def test_error_names_and_places(tmp_path):
 
 def test_error_a_runtime_is_not_installed(tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(MissingPackage, match=r"pip install 'vitconvert\[openvino\]'"):
+    with pytest.raises(MissingPackage, match="pip install openvino"):
         vitconvert.export_model(DIGITS, tmp_path / "x.xml", to="openvino")
 
 

@@ -1,6 +1,7 @@
 """Outputs appear whole or not at all: under SIGKILL, a full disk, and two writers at once."""
 
 import errno
+import hashlib
 import json
 import os
 import signal
@@ -59,11 +60,15 @@ print(moments)
 
 
 FILES = ("a", "b", "deep/c")
-RECORD = json.dumps({"files": [*FILES, "vitconvert.json"]})
+
+
+def record_of(text):
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return json.dumps({"sha256": dict.fromkeys(FILES, digest)})
 
 
 def run_writer(path, last, exchange):
-    command = [sys.executable, "-c", WRITER, str(path), str(last), str(exchange), RECORD]
+    command = [sys.executable, "-c", WRITER, str(path), str(last), str(exchange), record_of("new")]
     return subprocess.run(command, capture_output=True, text=True)
 
 
@@ -72,7 +77,7 @@ def write(path, text="new", **options):
         (directory / "deep").mkdir()
         for name in FILES:
             (directory / name).write_text(text)
-        (directory / "vitconvert.json").write_text(RECORD)
+        (directory / "vitconvert.json").write_text(record_of(text))
 
 
 def content(path):
@@ -300,12 +305,12 @@ def test_what_somebody_put_into_an_output_stays_there(
     with pytest.raises(OutputExists) as caught, whole_directory(path, overwrite=True) as directory:
         assert moment != "before"
         (directory / "a").write_text("new")
-        (directory / "vitconvert.json").write_text(RECORD)
+        (directory / "vitconvert.json").write_text(record_of("new"))
         if moment == "meanwhile":
             add(path)
     assert str(caught.value) == (
         "error: output-exists\n"
-        f"  {path} contains what vitconvert did not write, so it is not replaced.\n"
+        f"  {path} contains what vitconvert did not write, or not so; it is not replaced.\n"
         f"  {name}\n"
         "  hint: move it elsewhere, or name another directory with -o."
     )

@@ -11,6 +11,7 @@ from vitconvert.conversion.plan import plan_writing
 from vitconvert.tables.binding import bind
 from vitconvert.tables.detection import recognise
 from vitconvert.tables.dialects import builtin_tables, likely_tables
+from vitconvert.tables.names import Names
 
 # What a whole model puts before its encoder; a bare one is read with it as well as without.
 ENCODERS = ("dinov2.", "dinov2_with_registers.", "beit.", "data2vec_vision.", "vision_model.")
@@ -76,4 +77,4 @@ def test_screening_leaves_out_no_table_that_fits(case, save):
         shapes = {name: tuple(file.get_slice(name).get_shape()) for name in names}
     tables = [table for table in builtin_tables().values() if not table.named_only]
     fitting = {table.name for table in tables if bind(table, shapes).fits}
-    assert fitting and fitting <= {table.name for table in likely_tables(shapes)}
+    assert fitting and fitting <= {table.name for table in likely_tables(Names(shapes))}

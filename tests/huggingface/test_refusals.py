@@ -4,17 +4,21 @@ import json
 import re
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from tests.huggingface.classes import CLASSES
-from vitconvert import load_checkpoint
+from tests.huggingface.every_class import saved as save_class
+from tests.packages import transformers
+from vitconvert import load_checkpoint, plan_conversion
 from vitconvert.errors import (
     ConflictingFact,
-    MissingFact,
     NotRepresentable,
     TensorMismatch,
     UnknownDialect,
 )
+from vitconvert.tables.parts import Header
+from vitconvert.tables.towers import find_part
 
 
 @pytest.fixture
@@ -152,9 +156,9 @@ def without(folder, part):
 
 def test_a_classifier_whose_norm_is_lost(save):
     folder, _ = save(CLASSES["BEiT, shared"])
-    with pytest.raises(MissingFact) as error:
+    with pytest.raises(TensorMismatch) as error:
         load_checkpoint(without(folder, "pooler"))
-    assert "there is no last norm, and nothing says that there is none" in str(error.value)
+    assert error.value.fact == "Nothing tells what the head beside this ViT reads."
 
 
 @pytest.mark.parametrize("name", ["SigLIP", "SigLIP, both towers", "SigLIP 2", "AIMv2, pooled"])
@@ -163,3 +167,51 @@ def test_a_pooling_head_that_is_lost(name, save):
     with pytest.raises(TensorMismatch) as error:
         load_checkpoint(without(folder, "head."))
     assert "missing    attn_pool.latent" in str(error.value)
+
+
+QWEN_2 = {"depth": 2, "embed_dim": 36, "hidden_size": 20, "num_heads": 3, "patch_size": 8}
+
+
+@pytest.mark.parametrize("dialect", [None, "hf"])
+def test_a_model_that_no_table_knows_is_never_anothers(dialect, tmp_path):
+    kind = transformers.models.qwen2_vl.modeling_qwen2_vl.Qwen2VisionTransformerPretrainedModel
+    kind(kind.config_class(**QWEN_2)).save_pretrained(tmp_path)
+    with pytest.raises(NotRepresentable, match="This is Qwen2-VL: its only positions rotate"):
+        load_checkpoint(tmp_path, dialect=dialect)
+    said = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(said | {"model_type": "glim_vision"}))
+    with pytest.raises(UnknownDialect) as error:
+        load_checkpoint(tmp_path, dialect=dialect)
+    assert error.value.fact == "No table knows the model that config.json names."
+    assert error.value.evidence["config.json"] == "model_type = 'glim_vision'"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "GitModel",  # under `image_encoder.`, a whole CLIP
+        "Sapiens2Model",  # under `model.`, nearly a DINOv3
+        "UnlimitedOcrVisionModel",  # under `vision_encoder.`, a CLIP without its class token
+        "VideoLlama3ForConditionalGeneration",  # under `model.`, beside a head
+    ],
+)
+def test_a_tower_is_not_anothers_where_config_json_names_none_that_is_known(name):
+    kind = getattr(transformers, name)
+    config = kind.config_class()
+    with torch.device("meta"):
+        shapes = {key: tuple(tensor.shape) for key, tensor in kind(config).state_dict().items()}
+    with pytest.raises(UnknownDialect) as error:
+        find_part(Header(shapes=shapes, config=config.to_dict()))
+    assert "model_type = " in str(error.value.evidence["config.json"])
+
+
+def test_a_text_tower_that_reads_other_tokens_is_left_behind(tmp_path):
+    save_class("MetaClip2Model", tmp_path / "model")
+    plan = plan_conversion(tmp_path / "model", to="hf")
+    (note,) = (note for note in plan.ledger.notes if "text" in note)
+    assert "left behind: config.json says model_type = 'metaclip_2'" in note
+
+
+def test_a_dialect_of_the_same_files_makes_nothing_ambiguous(tmp_path):
+    save_class("Blip2ForConditionalGeneration", tmp_path / "model")
+    assert load_checkpoint(tmp_path / "model", dialect="hf").dialect == "hf_blip"

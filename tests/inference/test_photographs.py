@@ -200,7 +200,7 @@ def test_error_there_is_no_projection(checkpoint: vitconvert.Checkpoint) -> None
 def test_a_path_and_a_folder_are_enough() -> None:
     predictions = list(vitconvert.predict(DIGITS, SAMPLES))
     assert [p.top[0].label for p in predictions] == [str(digit) for digit in range(10)]
-    renamed = vitconvert.predict(str(DIGITS), str(SAMPLES / "[34].png"), labels="abcdefghij")
+    renamed = vitconvert.predict(str(DIGITS), str(SAMPLES / "[34].png"), labels=list("abcdefghij"))
     assert [p.top[0].label for p in renamed] == ["d", "e"]
 
 

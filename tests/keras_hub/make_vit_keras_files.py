@@ -60,6 +60,9 @@ def main() -> None:
                 file = Path(folder) / f"{name}.weights.h5"
                 model.save_weights(file)
                 archive.write(file, file.name)
+                if name == "pre_logits":
+                    model.save(whole := Path(folder) / "whole.h5")
+                    archive.write(whole, whole.name)
             archive.writestr(f"{name}.npy", npy(np.array(model(images))))
 
 

@@ -36,3 +36,16 @@ def test_computes_what_it_did_and_comes_back(name: str, dialect: str, tmp_path: 
     names = {n for n in before.manifest if "seed_generator" not in n}
     assert set(after.manifest) == names
     assert all(torch.equal(before.read(n), after.read(n)) for n in names)
+
+
+@torch.no_grad()
+def test_a_whole_model_that_keras_3_saved_computes_the_same(tmp_path: Path) -> None:
+    with zipfile.ZipFile(ARCHIVE) as archive:
+        file = Path(archive.extract("whole.h5", tmp_path))
+    assert load_checkpoint(file, overrides=TOLD).dialect == "vit_keras_2"
+    images = array(ARCHIVE, "images.npy").permute(0, 3, 1, 2)
+    model = load_model(file, overrides=TOLD)
+    assert relative(model(images), array(ARCHIVE, "pre_logits.npy")) <= 5e-6
+    convert(file, to="vit", output=tmp_path / "ours", overrides=TOLD, verify=False)
+    done = convert(tmp_path / "ours", to="vit_keras", output=tmp_path / "back")
+    assert done.target_dialect == "vit_keras_pre_logits"

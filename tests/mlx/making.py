@@ -5,6 +5,8 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 
+from tests.packages import needed
+
 SIZES = {"image_size": 24, "patch_size": 8, "num_heads": 3, "hidden_dim": 36, "mlp_dim": 50}
 SIZES |= {"num_layers": 11, "num_classes": 7}
 
@@ -15,6 +17,7 @@ def _is_factor(name: str, array) -> bool:
 
 def made(**changes):
     """Their class, every number random."""
+    needed("mlxim")
     from mlx.utils import tree_flatten
     from mlxim.model.vit.vit import VisionTransformer
 

@@ -12,7 +12,6 @@ from tests.small_models import randomise
 from vitconvert.containers import open_container
 from vitconvert.errors import NotRepresentable
 
-pytest.importorskip("mlxim")
 CASES = {
     "plain": ("mlx_image", {}),
     "representation": ("mlx_image_representation", {"representation_size": 9}),

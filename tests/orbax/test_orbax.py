@@ -124,4 +124,4 @@ def test_error_without_tensorstore(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vitconvert.containers.orbax.find_spec", lambda _: None)
     with pytest.raises(MissingPackage) as error:
         open_container(weights_in(FILES / "few"))
-    assert "pip install 'vitconvert[orbax]'" in str(error.value)
+    assert "pip install tensorstore" in str(error.value)

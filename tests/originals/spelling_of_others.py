@@ -1,5 +1,7 @@
 """Files that timm's loaders read, spelled by hand from their projects' sources, all random."""
 
+from math import isqrt
+
 import torch
 
 from tests.originals.spelling import (
@@ -33,12 +35,13 @@ def without_bias(name: str, *shape: int) -> Shapes:
 def eva02(*, clip: bool = False, packed: bool = False) -> Tensors:
     """baaivision/EVA, EVA-02/asuka/modeling_finetune.py; EVA-CLIP/rei/eva_clip/eva_vit_model.py."""
     shapes: Shapes = {"cls_token": (1, 1, D), "pos_embed": (1, PATCHES + 1, D)}
-    shapes |= patches("patch_embed.proj") | {"rope.freqs_cos": (PATCHES, HEAD_DIM)}
+    shapes |= patches("patch_embed.proj")
+    rotations = {"rope.freqs_cos": _angles().cos()}
     for i in range(DEPTH):
         block = f"blocks.{i}"
         shapes |= pair(f"{block}.norm1", D) | pair(f"{block}.norm2", D)
         shapes |= {f"{block}.attn.q_bias": (D,), f"{block}.attn.v_bias": (D,)}
-        shapes |= {f"{block}.attn.rope.freqs_sin": (PATCHES, HEAD_DIM)}
+        rotations[f"{block}.attn.rope.freqs_sin"] = _angles().sin()
         shapes |= pair(f"{block}.attn.proj", D, D) | pair(f"{block}.mlp.w3", D, M)
         if packed:
             shapes |= without_bias(f"{block}.attn.qkv", 3 * D, D)
@@ -51,7 +54,15 @@ def eva02(*, clip: bool = False, packed: bool = False) -> Tensors:
         if clip:
             shapes |= pair(f"{block}.attn.inner_attn_ln", D)
     last = pair("norm" if clip else "fc_norm", D)
-    return filled(shapes | last | pair("head", LABELS, D))
+    return filled(shapes | last | pair("head", LABELS, D)) | rotations
+
+
+def _angles() -> torch.Tensor:
+    """(PATCHES, HEAD_DIM): of a square grid, scaled to 16 by 16."""
+    side = isqrt(PATCHES)
+    steps, periods = torch.arange(side) * 16 / side, 10000 ** (torch.arange(4) * 4 / HEAD_DIM)
+    axis = (steps[:, None] / periods).repeat_interleave(2, dim=1)
+    return torch.cat([axis.repeat_interleave(side, 0), axis.repeat(side, 1)], dim=1)
 
 
 def eva01(*, clip: bool = False, relative: bool = False) -> Tensors:

@@ -351,11 +351,14 @@ def test_a_bias_under_a_mask_counts_for_queries_and_values_only(tmp_path):
     assert stored[1].count_nonzero() == WIDTH and not bias[1].count_nonzero()
 
 
-def test_a_bias_without_its_mask_is_another_models(tmp_path):
+def test_a_bias_without_its_mask_counts_whole(tmp_path):
     tensors = {name: t for name, t in dinov3().items() if not name.endswith("bias_mask")}
     torch.save(tensors, tmp_path / "file.pth")
-    with pytest.raises(TensorMismatch, match="bias_mask"):
+    with pytest.raises(MissingFact, match="norm_eps"):
         load_checkpoint(tmp_path / "file.pth")
+    checkpoint = load_checkpoint(tmp_path / "file.pth", overrides={"norm_eps": 1e-6})
+    bias = checkpoint.tensors["blocks.10.attn.qkv.bias"]
+    assert torch.equal(bias, dinov3()["blocks.10.attn.qkv.bias"])
 
 
 def test_periods_tell_the_heads(tmp_path):

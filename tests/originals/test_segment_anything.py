@@ -12,7 +12,7 @@ from torch import Tensor
 import vitconvert
 from tests.coverage.families import random_model
 from tests.packages import timm, transformers
-from tests.small_models import relative
+from tests.small_models import randomise_calmly, relative
 from tests.tables.specimens.windows import (
     GLOBAL,
     HF,
@@ -162,6 +162,24 @@ def test_vitdet_of_larger_images_as_transformers_makes_one(vitdet, tmp_path):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("windowed", [[], [1, 4]])
+def test_vitdet_without_relative_positions_whose_config_tells_the_windows(windowed, tmp_path):
+    model = randomise_calmly(hf_vitdet(relative=False))
+    model.config.window_block_indices = windowed
+    model.save_pretrained(tmp_path / "first")
+    model = transformers.VitDetModel.from_pretrained(tmp_path / "first").eval()
+    x = images(40, 32)
+    wanted = tokens(model(x).last_hidden_state)
+    checkpoint = vitconvert.load_checkpoint(tmp_path / "first")
+    assert checkpoint.dialect == "hf_vitdet_plain"
+    assert checkpoint.config.window_blocks == tuple(windowed)
+    assert relative(vitconvert.load_model(tmp_path / "first")(x), wanted) <= ROUNDING
+    vitconvert.convert(tmp_path / "first", to="hf", output=tmp_path / "again")
+    again = transformers.VitDetModel.from_pretrained(tmp_path / "again")
+    assert torch.equal(tokens(again(x).last_hidden_state), wanted)
+
+
+@torch.no_grad()
 def test_timms_sam_of_larger_images_is_resampled_as_timm_does(tmp_path):
     sizes = {"img_size": 64, "depth": 11, "embed_dim": 36, "num_heads": 3, **WINDOWS}
     theirs = random_model("samvit_base_patch16", **sizes)
@@ -263,6 +281,9 @@ def test_error_the_mlp_of_swin_is_another(tmp_path):
     timm.models.save_for_hf(theirs, str(tmp_path), model_args=sizes)
     with pytest.raises(TensorMismatch, match=r"blocks\.0\.attn\.rel_pos\.mlp\.fc2\.bias"):
         vitconvert.load_checkpoint(tmp_path)
+    torch.save(theirs.state_dict(), tmp_path / "alone.pth")  # whose size nothing tells
+    with pytest.raises(TensorMismatch, match=r"rel_pos\.mlp\.fc2\.bias or .* has it"):
+        vitconvert.load_checkpoint(tmp_path / "alone.pth")
 
 
 def test_error_a_pooled_encoder_is_no_map_of_features(tmp_path):

@@ -293,7 +293,7 @@ def test_onnxruntime(saved):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"batch": 0}, "batch must be at least 1, not 0."),
+        ({"batch": 0}, "batch = 0 must be a whole number of at least 1"),
         ({"without": ("int8",)}, "There is no arithmetic 'int8' to leave out."),
         ({"without": ("float32",)}, "it cannot be left out"),
     ],

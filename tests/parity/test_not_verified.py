@@ -135,8 +135,8 @@ def test_models_of_other_images_do_not_compare(plain, huggingface_checkpoint):
     ("arguments", "message"),
     [
         ({"dtypes": ("float16",)}, "Parity is measured in float32, float64 or both."),
-        ({"dtypes": ()}, "Parity is measured in float32, float64 or both."),
-        ({"batch": 0}, "batch must be at least 1, not 0."),
+        ({"dtypes": ()}, "dtypes = () must be names of dtypes."),
+        ({"batch": 0}, "batch = 0 must be a whole number of at least 1 and at most 4,096."),
     ],
 )
 def test_wrong_arguments(arguments, message, plain):

@@ -224,5 +224,5 @@ def test_a_preprocess_that_raises_or_makes_other_images(module, timm_model, phot
 
 @pytest.mark.parametrize("images", [None, "photos"])
 def test_preprocess_is_for_ones_own_model_and_for_images(images, timm_model):
-    with pytest.raises(UsageError, match="`preprocess`"):
+    with pytest.raises(UsageError, match="preprocess"):
         verify(timm_model, images=images, preprocess=lambda image: image)

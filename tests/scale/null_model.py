@@ -40,6 +40,7 @@ class NullTask:
     log: Path | None = None
     identity: dict = field(init=False, default_factory=dict)
     labels = None
+    doubts = ()
 
     def __post_init__(self):
         self.identity.update(weights=self.model, computed={"what": self.computed})

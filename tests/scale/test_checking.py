@@ -70,6 +70,13 @@ def test_a_row_too_many(output):
     assert "4 images, and 3 in the plan" in problems(output)[0]
 
 
+def test_a_row_without_a_key(output):
+    table = pq.read_table(parts(output)[0])
+    keys = pa.array([None, *table["key"].to_pylist()[1:]], pa.string())
+    rewritten(parts(output)[0], table.set_column(0, "key", keys))
+    assert "keys are missing" in problems(output)[0]
+
+
 def test_numbers_that_are_none(output):
     table = pq.read_table(parts(output)[0])
     values = pa.array([float("nan")] + [0.0] * 11, pa.float32())

@@ -1,14 +1,17 @@
 """Archives that somebody made to do harm: rows, failures or a message, and no more memory."""
 
+import bz2
 import gzip
 import io
+import lzma
+import os
 import tarfile
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.scale.layouts import add, contents, read_failures, read_rows, write_parquet
+from tests.scale.layouts import add, contents, read_failures, read_rows, write_parquet, write_tar
 from tests.scale.null_model import embed_null, features_of
 from vitconvert.errors import CorruptFile, VitConvertError
 from vitconvert.scale import tars
@@ -230,3 +233,96 @@ def test_damage_anywhere_in_a_parquet_file_is_a_message_or_a_failure(tmp_path):
 
     answer = call_limited(work, seconds=60, mebibytes=2048)
     assert answer.code == 0, answer.err
+
+
+BOMBS = {
+    "one value of many rows": (100, 4, {"use_dictionary": True}),
+    "pages of zeros": (60, 3, {"use_dictionary": False}),
+    "values that begin alike": (
+        *(60, 4),
+        {"use_dictionary": False, "column_encoding": {"image": "DELTA_BYTE_ARRAY"}},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BOMBS)
+def test_a_parquet_file_that_unpacks_to_far_more(tmp_path, kind):
+    from tests.hostile.harness import call_limited
+
+    mebibytes, rows, how = BOMBS[kind]
+    path = tmp_path / "a.parquet"
+
+    def write():
+        images = pa.array([bytes(mebibytes * 2**20)] * rows, pa.large_binary())
+        large = {"data_page_size": 2**30, "dictionary_pagesize_limit": 2**30}
+        pq.write_table(pa.table({"image": images}), path, compression="zstd", **large, **how)
+
+    assert call_limited(write, seconds=60, mebibytes=8000).code == 0
+    assert path.stat().st_size < 20_000
+
+    def work():
+        embed_null(tmp_path / "output", path, shard_rows=100)
+
+    answer = call_limited(work, seconds=30, mebibytes=2000)
+    assert answer.code == 0, answer.err
+    assert answer.peak_mib < 800
+    failed = [failure["message"] for failure in read_failures(tmp_path / "output")]
+    assert len(failed) + len(read_rows(tmp_path / "output")) == rows
+    assert failed[-1].startswith("This part of the Parquet file unpacks to far more than it is")
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_honest_images_that_are_large_or_stand_in_many_rows(tmp_path, compression):
+    """A page with many images, and a dictionary of a few."""
+    different = [os.urandom(2**20) for _ in range(20)]
+    images = [*different, *different[:2] * 30]
+    path = write_parquet(tmp_path / "a.parquet", images, group=100, compression=compression)
+    assert embed_null(tmp_path / "output", path, shard_rows=100).failed == 0
+    assert [row["features"] for row in read_rows(tmp_path / "output")] == [
+        features_of(image) for image in images
+    ]
+
+
+# Compressed tars.
+
+
+def packed_zeros(suffix: str, gibibytes: int) -> bytes:
+    """Zeros of any number, of which each image of a tar has 64 MiB."""
+    size = 2**26
+    one = header(member("zeros.jpg", size))
+    pack = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
+    begin, zeros = pack[suffix](one), pack[suffix](bytes(size))
+    return (begin + zeros) * gibibytes * 16
+
+
+@pytest.mark.parametrize("suffix", ["gz", "bz2", "xz"])
+def test_a_compressed_tar_that_unpacks_to_far_more(tmp_path, suffix):
+    from tests.hostile.harness import call_limited
+
+    path = tmp_path / f"a.tar.{suffix}"
+    path.write_bytes(packed_zeros(suffix, 4))
+    assert path.stat().st_size < 2**23
+    answer = call_limited(embed_null, tmp_path / "output", path, seconds=60, mebibytes=1500)
+    assert answer.code == 4, answer
+    assert "The archive unpacks to far more than it is" in answer.err
+    assert answer.peak_mib < 400
+    assert not (tmp_path / "output" / "features").exists()
+
+
+def test_a_compressed_tar_is_not_unpacked_for_each_image(tmp_path, monkeypatch):
+    """Contents that end with a block are where tarfile goes back by a byte."""
+    path = write_tar(tmp_path / "a.tar.gz", [os.urandom(2**18) for _ in range(40)], mode="w:gz")
+    unpacked = []
+
+    class Counting(gzip.GzipFile):
+        def read(self, size=-1):
+            found = super().read(size)
+            unpacked.append(len(found))
+            return found
+
+        def rewind(self):
+            raise AssertionError("it is unpacked again")
+
+    monkeypatch.setattr(tars, "_COMPRESSIONS", {".gz": lambda file: Counting(fileobj=file)})
+    assert embed_null(tmp_path / "output", path, shard_rows=3).images == 40
+    assert sum(unpacked) < 2.1 * 40 * 2**18  # to plan, and to compute

@@ -7,7 +7,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.scale.layouts import contents, read_failures, read_rows, write_folder, write_tree
+from tests.scale.layouts import (
+    contents,
+    read_failures,
+    read_rows,
+    write_folder,
+    write_parquet,
+    write_tree,
+)
 from tests.scale.null_model import NullTask, embed_null, features_of
 from vitconvert.demo.demonstration import DIGITS
 
@@ -122,3 +129,36 @@ def test_pyarrow_reads_the_folder(tmp_path):
     values = table.column("features").combine_chunks().flatten().to_numpy()
     rows = read_rows(tmp_path / "output")
     assert values.reshape(7, 4).tolist() == [row["features"] for row in rows]
+
+
+def test_a_readme_that_somebody_changed_stays(tmp_path):
+    images, output = write_folder(tmp_path / "images", IMAGES[:4]), tmp_path / "output"
+    readme = output / "README.md"
+
+    def killed_between(event):
+        if event.what == "shard":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        embed_null(output, images, notify=killed_between)
+    assert "0 of 2 shards" in readme.read_text()
+    embed_null(output, images)
+    assert "2 of 2 shards" in readme.read_text()  # nobody had changed it
+    for mine in (readme.read_text() + "\nMy dataset.\n", "Mine."):
+        readme.write_text(mine)
+        embed_null(output, images)
+        embed_null(output, images, append=True)
+        assert readme.read_text() == mine
+    readme.unlink()
+    embed_null(output, images)
+    assert "2 of 2 shards" in readme.read_text()
+
+
+def test_a_column_steers_nothing_in_the_card(tmp_path):
+    name = "a`<script>alert(1)</script>\n# b`"
+    columns = {name: pa.array(["text"] * 3)}
+    source = write_parquet(tmp_path / "a.parquet", IMAGES[:3], columns=columns)
+    embed_null(tmp_path / "output", source, keep=[name])
+    text = (tmp_path / "output" / "README.md").read_text()
+    assert "`key`, `a'<script>alert(1)</script>\\n# b'` and" in text
+    assert pq.read_table(tmp_path / "output" / "features").column_names[1] == name

@@ -171,9 +171,7 @@ def an_interrupt_frees_the_workers(run, monkeypatch):
     threading.Thread(target=interrupt).start()
     code, _, err = run("embed", "model", "samples", "-o", "stopped", *RAY, "--workers", 1)
     assert code == 130
-    assert err.endswith(
-        "finished shards are kept: the same command goes on with the others.\n\ninterrupted\n"
-    )
+    assert err.endswith("no shard was finished: the same command begins again.\n\ninterrupted\n")
 
 
 def an_error_of_a_worker_ends_the_run(run, monkeypatch):

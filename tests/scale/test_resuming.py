@@ -1,7 +1,10 @@
 """What may be added to an output, and what is never mixed into it."""
 
 import dataclasses
+import os
 import shutil
+import time
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -15,7 +18,8 @@ from tests.scale.layouts import (
 )
 from tests.scale.null_model import NullTask, embed_null
 from vitconvert.demo.demonstration import DIGITS
-from vitconvert.errors import ConflictingFact, MissingFact, UsageError
+from vitconvert.errors import ConflictingFact, MissingFact, SourceError, UsageError
+from vitconvert.scale import folders
 from vitconvert.scale.embedder import Task
 
 
@@ -220,3 +224,67 @@ def test_options_that_make_no_sense(tmp_path):
     for options in ({"shard_rows": 0}, {"store": "int8"}, {"engine": "spark"}):
         with pytest.raises(UsageError):
             embed_null(tmp_path / "output", tmp_path, **options)
+
+
+@pytest.mark.parametrize("url", ["file://", "file://features", "file://host/features"])
+def test_a_url_without_a_place_is_refused(tmp_path, monkeypatch, url):
+    monkeypatch.chdir(tmp_path)
+    images = write_folder(tmp_path / "images", contents(2))
+    for given in ([url, images], [tmp_path / "output", url]):
+        with pytest.raises(UsageError, match="no place"):
+            embed_null(*given)
+    assert {path.name for path in tmp_path.iterdir()} <= {"images", "output"}
+
+
+def test_a_store_without_a_network_is_told_soon(tmp_path, monkeypatch):
+    from pyarrow import fs
+
+    if not hasattr(fs, "GcsFileSystem"):
+        pytest.skip("pyarrow without Google's client")
+    monkeypatch.setattr(folders, "_PATIENCE", 1)
+    images = write_folder(tmp_path / "images", contents(2))
+    begin = time.monotonic()
+    with pytest.raises(SourceError, match="The store cannot be reached"):
+        embed_null("gs://anonymous@bucket/f?endpoint_override=127.0.0.1:9&scheme=http", images)
+    assert time.monotonic() - begin < 10
+
+
+# What units that are planned before cannot do.
+
+
+@pytest.mark.xfail(strict=True, reason="whole shards are retried, until shards hold any images")
+def test_failed_images_alone_are_computed_again(tmp_path, whole):
+    images = write_folder(tmp_path / "images", contents(9, bad=[1, 5]))
+    embed_null(tmp_path / "output", images)
+    (images / "0001.jpg").write_bytes(b"mended")
+    done = embed_null(tmp_path / "output", images, retry_failed=True)
+    assert (done.images, done.failed) == (2, 1)
+    assert len({row["key"] for row in read_rows(tmp_path / "output")}) == 8
+
+
+@pytest.mark.xfail(strict=True, reason="shards are planned by rows, until they end when they may")
+def test_a_shard_ends_after_about_a_minute(tmp_path, monkeypatch):
+    begun = time.monotonic()
+    images = write_folder(tmp_path / "images", contents(9))
+
+    def later(event):
+        monkeypatch.setattr(time, "monotonic", lambda: begun + 25 * len(told))
+        told.append(event)
+
+    told = []
+    done = embed_null(tmp_path / "output", images, notify=later, shard_rows=1000)
+    assert 2 <= done.shards <= 5
+    assert len(read_rows(tmp_path / "output")) == 9
+
+
+@pytest.mark.xfail(strict=True, reason="archives are planned first, until there is no plan")
+def test_a_compressed_tar_is_read_once(tmp_path):
+    def read_so_far():
+        lines = Path("/proc/self/io").read_text().splitlines()
+        return int(dict(line.split(": ") for line in lines)["rchar"])
+
+    images = [os.urandom(2**20) for _ in range(16)]
+    source = write_tar(tmp_path / "a.tar.gz", images, mode="w:gz")
+    before = read_so_far()
+    embed_null(tmp_path / "output", source)
+    assert read_so_far() - before < 1.5 * source.stat().st_size

@@ -57,7 +57,8 @@ KINDS += ["parquet-datasets", "parquet-struct", "parquet-bytes"]
 def test_each_image_is_a_row_or_a_failure(tmp_path, whole, kind, shard_rows):
     given, stated = make(kind, tmp_path, IMAGES)
     done = embed_null(tmp_path / "output", *given, **stated, shard_rows=shard_rows)
-    assert (done.images, done.failed, done.shards) == (8, 1, -(-8 // shard_rows))
+    shards = 1 if kind.startswith("tar-") else -(-8 // shard_rows)  # which is unpacked but once
+    assert (done.images, done.failed, done.shards) == (8, 1, shards)
     rows = read_rows(tmp_path / "output")
     if kind == "tree":  # whose order is that of its folders
         assert sorted(row["features"] for row in rows) == sorted(GOOD)
@@ -427,10 +428,29 @@ def test_trouble_with_the_disk_is_no_damage(tmp_path, whole, monkeypatch, kind):
 
     def planned(event):
         if event.what == "planned":
-            monkeypatch.setattr(places.Path, "open", lambda path, mode: Failing(path))
+            monkeypatch.setattr(places, "open_regular", Failing)
 
     done = embed_null(tmp_path / "output", *given, notify=planned)
-    assert (done.images, done.abandoned) == (0, 3)
+    assert (done.images, done.abandoned) == (0, 1 if kind == "tar-gz" else 3)
     monkeypatch.undo()
     assert embed_null(tmp_path / "output", *given).failed == 1
     whole(tmp_path / "output")
+
+
+@pytest.mark.parametrize("kind", ["folder", "tar", "parquet-datasets"])
+def test_keys_are_as_sources_were_named_and_not_of_this_machine(tmp_path, whole, monkeypatch, kind):
+    given, _ = make(kind, tmp_path, IMAGES)
+    monkeypatch.chdir(tmp_path)
+    name = Path(given[0]).name
+    embed_null(tmp_path / "output", name)
+    first = {"folder": "images/0000.jpg", "tar": "a.tar/0000.jpg"}.get(kind, "a.parquet#0")
+    keys = [row["key"] for row in read_rows(tmp_path / "output")]
+    assert keys[0] == first
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    whole("../output")
+    next((tmp_path / "output" / "features").iterdir()).unlink()
+    assert embed_null("../output", f"../{name}").shards == 1
+    assert [row["key"] for row in read_rows(tmp_path / "output")] == keys
+    assert str(tmp_path) not in str(read_failures(tmp_path / "output"))
+    assert embed_null("../output", f"../{name}", append=True).images == 0

@@ -54,5 +54,5 @@ def test_error_revision_of_a_path(tmp_path: Path) -> None:
         == f"""\
 error: usage
   {tmp_path} has no revisions.
-  hint: --revision is for repositories of the Hub."""
+  hint: leave out --revision, which is for repositories of the Hub."""
     )

@@ -65,6 +65,18 @@ def test_a_path_wins_over_a_repository_of_the_same_name_and_says_so(
     ]
     assert parse_reference("hf:google/vit") == hub("google/vit")
     caplog.clear()
+    for place in (
+        "google/vit/checkpoint-500",
+        "runs/my--vit",
+        "runs/vit.git",
+        "runs/1.",
+        "out/vit",
+    ):
+        (tmp_path / place).mkdir(parents=True)
+        if place == "out/vit":
+            (tmp_path / place / "vitconvert.json").touch()
+        assert parse_reference(place) == LocalPath(path=Path(place))
+    assert caplog.messages == []  # names of no repository, and what vitconvert wrote
     (tmp_path / "google/vit.pth").touch()  # no repository is a file
     assert parse_reference("google/vit.pth") == LocalPath(path=Path("google/vit.pth"))
     assert caplog.messages == []

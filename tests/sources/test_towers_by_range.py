@@ -201,6 +201,21 @@ def test_another_tower_than_was_fetched_is_not_read(hub):
         load_checkpoint(located, tower="language_model")
 
 
+def test_error_a_file_that_changes_between_two_ranges(hub, monkeypatch):
+    """The ETag is no hash that is published, as that of a storage behind the Hub may be."""
+    check, begun = hub_ranges._check, set()
+
+    def changing(wanted, answer, start, end):
+        answer.headers["ETag"] = '"5-of-md5"' if start in (0, *begun) else '"6-of-md5"'
+        begun.add(start if not begun else 0)
+        check(wanted, answer, start, end)
+
+    monkeypatch.setattr(hub_ranges, "_check", changing)
+    with pytest.raises(SourceError, match="not what was asked for") as caught:
+        load_checkpoint(f"hf-hub:{REPO}")
+    assert caught.value.evidence["expected"] == "5-of-md5"
+
+
 @pytest.mark.parametrize("fault", ["whole", "etag", "range"])
 def test_servers_that_send_something_else(fault, hub, published, monkeypatch):
     if fault == "whole":

@@ -8,6 +8,7 @@ from tests.tables.specimens import SPECIMENS
 from vitconvert.tables.binding import bind
 from vitconvert.tables.candidates import ecosystem_of, likely_dialects
 from vitconvert.tables.dialects import builtin_tables, likely_tables
+from vitconvert.tables.names import Names
 
 
 @pytest.mark.parametrize("name", list(builtin_tables()))
@@ -28,7 +29,7 @@ def test_what_fits_is_likely(name):
     shapes = {key: tuple(t.shape) for key, t in SPECIMENS[name].tensors().items()}
     tables = [table for table in builtin_tables().values() if not table.named_only]
     fitting = [table.name for table in tables if bind(table, shapes).fits]
-    likely = [table.name for table in likely_tables(shapes)]
+    likely = [table.name for table in likely_tables(Names(shapes))]
     assert SPECIMENS[name].dialect in fitting
     assert set(fitting) <= set(likely)
 
@@ -47,7 +48,7 @@ def test_an_ignored_prefix_lets_any_word_follow():
 def test_what_a_dialect_requires_rules_it_out():
     shapes = {"cls_token": (1, 1, 8), "blocks.0.attn.qkv.weight": (24, 8)}
     assert "mae" in likely_dialects(shapes)
-    names = [table.name for table in likely_tables(shapes)]
+    names = [table.name for table in likely_tables(Names(shapes))]
     assert "timm" in names and "mae" not in names and "vit" not in names
 
 

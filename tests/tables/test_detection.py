@@ -72,12 +72,12 @@ def test_the_pooler_decides_between_two_tables_of_transformers():
 
 def test_nothing_known():
     with pytest.raises(UnknownDialect) as error:
-        recognise({"stem.weight": (64, 3, 7, 7), **pair("bn1", 64), **pair("fc", 10, 64)})
+        recognise({"stem.weight": (64, 3, 7, 7), **pair("bn1", 64), **pair("last", 10, 64)})
     assert str(error.value) == (
         "error: unknown-dialect\n"
         "  No table of weights_map/ explains these tensors.\n"
         "  keys         5\n"
-        "  unexplained  bn1.bias, bn1.weight, fc.bias, fc.weight and 1 more\n"
+        "  unexplained  bn1.bias, bn1.weight, last.bias, last.weight and 1 more\n"
         "  hint: `vitconvert list` shows the dialects; --table FILE.toml adds one."
     )
 
@@ -119,7 +119,7 @@ def test_two_tables_that_explain_everything(tmp_path):
         "  Several dialects explain every tensor of this file.\n"
         "  one  Table one\n"
         "  two  Table two\n"
-        "  hint: name the one it was written by: --dialect one."
+        "  hint: name the one it was written by: --dialect one or --dialect two."
     )
 
 
@@ -133,7 +133,8 @@ def test_a_flax_file_without_positions_does_not_tell_whether_they_are_computed()
         "  Several dialects explain every tensor of this file.\n"
         "  big_vision        big_vision ViT\n"
         "  google_jax_linen  Google vision_transformer, .npz files of the current code (Linen)\n"
-        "  hint: name the one it was written by: --dialect big_vision."
+        "  hint: name the one it was written by: --dialect big_vision or "
+        "--dialect google_jax_linen."
     )
     assert recognise(big_vision("params/", positions="")).table.name == "big_vision"
     assert recognise(scanned(big_vision(positions=""))).table.name == "big_vision_scan"

@@ -126,11 +126,13 @@ def test_a_dialect_or_an_ecosystem_is_found_by_name():
 def test_an_unknown_dialect_is_named_with_its_neighbours():
     with pytest.raises(UsageError) as error:
         find_tables("google_jaks")
+    near = error.value.evidence["nearest"].split(", ")
+    assert len(near) == 5 and near[:2] == ["google_jax", "google_jax_linen"]
     assert str(error.value) == (
         "error: usage\n"
         "  There is no dialect 'google_jaks'.\n"
-        f"  dialects  {', '.join(builtin_tables())}\n"
-        "  hint: did you mean google_jax or google_jax_linen?"
+        f"  nearest  {', '.join(near)}\n"
+        "  hint: `vitconvert list` describes all of them."
     )
 
 

@@ -13,6 +13,10 @@ MISTAKES = [
         *("row", "unknown section; there are {sections}", None),
     ),
     (
+        '[rotations]\n"n" = "cos"',
+        *('rotations."n"', 'expected an ignored tensor = "cos" or "sin"', None),
+    ),
+    (
         '[sizes]\n"n" = "dim * 4"',
         *('sizes."n"', 'expected an axis, or one divided: "dim / 4"', None),
     ),
@@ -337,14 +341,12 @@ MISTAKES = [
 ]
 VOCABULARY = {
     "{sections}": (
-        "dialect, words, rows, ignore, sizes, holds, empty, constants, files, config, ask, "
-        "config_json, "
-        "only, must, "
-        "preprocessing, usage, text, numbers"
+        "dialect, words, rows, ignore, sizes, holds, rotations, empty, constants, files, config, "
+        "ask, config_json, only, must, preprocessing, usage, text, numbers"
     ),
     "{dialect_keys}": (
         "title, ecosystem, program, source, tested, extends, requires, container, wrapper, "
-        "beside, named_only, historic, layouts, allowed_as, install, framework"
+        "beside, named_only, historic, layouts, allowed_as, install, framework, resampling"
     ),
 }
 

@@ -276,6 +276,15 @@ def test_to_its_own_project(kind, source_of, tmp_path):
     assert sorted(plan.files) == sorted(file.name for file in out.iterdir())
 
 
+def test_texts_that_cannot_end(tmp_path):
+    """The default id of the end, of transformers' own config, is outside a small vocabulary."""
+    source = hf_clip(tmp_path / "source", text={"eos_token_id": 49407})
+    for to in ("hf", "openclip"):
+        conversion = vitconvert.convert(source, to=to, output=tmp_path / to)
+        [texts] = [o for o in conversion.opened if o.consumer.endswith("texts")]
+        assert texts.relative < 1e-6
+
+
 def test_what_a_file_says_of_texts_stays_in_it(tmp_path):
     source = openclip(tmp_path / "source", text={"tokenizer_kwargs": {"clean": "lower"}})
     vitconvert.convert(source, to="openclip", output=tmp_path / "out", verify=False)

@@ -134,15 +134,15 @@ def _q_former(name: str, **more: Any) -> Callable[[], nn.Module]:
         config = getattr(t, f"{name}Config")(
             vision_config=VISION,
             qformer_config={**TEXT, "encoder_hidden_size": 36, **more},
-            text_config=_OPT,
+            text_config=OPT,
         )
         return getattr(t, f"{name}ForConditionalGeneration")(config)
 
     return make
 
 
-_OPT = {k: v for k, v in TEXT.items() if k != "intermediate_size"}
-_OPT |= {
+OPT = {k: v for k, v in TEXT.items() if k != "intermediate_size"}
+OPT |= {
     "model_type": "opt",
     "ffn_dim": 30,
     "word_embed_proj_dim": 20,

@@ -113,12 +113,17 @@ def test_prismatics_own_files_nest_what_openvla_writes_flat(tmp_path):
     assert "--tower vision_backbone.dino_featurizer" in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("start", "model_type"),
+    [("vision.", "deepseek_vl_v2"), ("vision_model.vision_tower.", "multi_modality")],
+    ids=["DeepSeek-VL2", "Janus"],
+)
 @torch.no_grad()
-def test_deepseek_vl2(tmp_path):
+def test_deepseeks_towers_of_timm(start, model_type, tmp_path):
     model = small_timm(class_token=False, global_pool="map")
-    tensors = prefixed("vision.", model.state_dict()) | prefixed("language.", LANGUAGE_MODEL)
+    tensors = prefixed(start, model.state_dict()) | prefixed("language.", LANGUAGE_MODEL)
     save_file(tensors | filled(pair("projector.layers.0", 8, 48)), tmp_path / "model.safetensors")
-    config = {"model_type": "deepseek_vl_v2", "vision_config": {"layers": 27, "width": 1152}}
+    config = {"model_type": model_type, "vision_config": {"layers": 27, "width": 1152}}
     (tmp_path / "config.json").write_text(json.dumps(config))
     check_tokens(tmp_path, model.forward_features(IMAGES), overrides={"num_heads": 3})
     notes = vitconvert.load_checkpoint(tmp_path, overrides={"num_heads": 3}).ledger.notes

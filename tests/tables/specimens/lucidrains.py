@@ -1,4 +1,4 @@
-"""vit-pytorch's own models, small, and by hand those of its releases before 1.4."""
+"""vit-pytorch's own models, small, and by hand those of its releases before 1.16.1."""
 
 from collections.abc import Callable
 from functools import partial
@@ -116,7 +116,7 @@ def old_lucidrains(
     head: Shapes,
     normed_patches: bool = False,
 ) -> Shapes:
-    """vit-pytorch's ViT before 1.4, whose names changed with nearly every release."""
+    """vit-pytorch's ViT before 1.16.1, whose names changed with nearly every release."""
     shapes: Shapes = {"cls_token": (1, 1, 20), "pos_embedding": (1, 10, 20)}
     if normed_patches:
         shapes |= linear("to_patch_embedding.1", 192) | linear("to_patch_embedding.3", 20)
@@ -178,6 +178,24 @@ def old_simple(embedding: str, *, normed_patches: bool) -> Shapes:
 
 
 OLD_LUCIDRAINS = {
+    "lucidrains_1_4": Specimen(
+        dialect="lucidrains_1_4",
+        make=partial(
+            old_lucidrains,
+            **IN_LIST,
+            norm1="norm",
+            to_qkv="to_qkv",
+            to_out="to_out.0",
+            norm2="net.0",
+            fc1="net.1",
+            fc2="net.4",
+            embedding="to_patch_embedding.2",
+            head=linear("transformer.norm", 20) | linear("mlp_head", 7, 20),
+            normed_patches=True,
+        ),
+        stated=USER | {"pooling": "avg"},
+        expected=LUCIDRAINS | {"final_norm": True, "pool_include_prefix": True},
+    ),
     "lucidrains_1_0": Specimen(
         dialect="lucidrains_1_0",
         make=partial(
@@ -187,7 +205,7 @@ OLD_LUCIDRAINS = {
             head=heads(_0=(20,), _1=(7, 20)),
             normed_patches=True,
         ),
-        stated=USER,
+        stated=USER | {"pooling": "token"},
         expected=LUCIDRAINS | {"fc_norm": True, "final_norm": False, "patch_norm": True},
     ),
     "lucidrains_0_10": Specimen(
@@ -198,7 +216,7 @@ OLD_LUCIDRAINS = {
             embedding="to_patch_embedding.1",
             head=heads(_0=(20,), _1=(7, 20)),
         ),
-        stated=USER,
+        stated=USER | {"pooling": "token"},
         expected=LUCIDRAINS | {"fc_norm": True, "patch_norm": False, "patch_pre_norm": False},
     ),
     "lucidrains_0_7": Specimen(
@@ -209,7 +227,7 @@ OLD_LUCIDRAINS = {
             embedding="to_patch_embedding.1",
             head=heads(_0=(20,), _1=(7, 20)),
         ),
-        stated=USER,
+        stated=USER | {"pooling": "token"},
         expected=LUCIDRAINS | {"fc_norm": True},
     ),
     "lucidrains_0_3": Specimen(

@@ -50,7 +50,7 @@ def hf_sam() -> nn.Module:
     return made
 
 
-def hf_vitdet(*image_size: int) -> nn.Module:
+def hf_vitdet(*image_size: int, relative: bool = True) -> nn.Module:
     made: nn.Module = transformers.VitDetModel(
         transformers.VitDetConfig(
             **HF,
@@ -59,7 +59,7 @@ def hf_vitdet(*image_size: int) -> nn.Module:
             pretrain_image_size=24,
             window_size=3,
             window_block_indices=[i for i in range(11) if i not in GLOBAL],
-            use_relative_position_embeddings=True,
+            use_relative_position_embeddings=relative,
         )
     )
     return made
@@ -133,6 +133,13 @@ OF_WINDOWS = {
     ),
     "transformers VitDet": Specimen(
         dialect="hf_vitdet", make=hf_vitdet, expected=VITDET, outputs=last_tokens
+    ),
+    "transformers VitDet without relative positions": Specimen(
+        dialect="hf_vitdet_plain",
+        make=partial(hf_vitdet, relative=False),
+        stated={"num_heads": 3, "image_size": (40, 32), "window_size": 3, "global_blocks": GLOBAL},
+        expected=VITDET | {"relative_positions": "none"},
+        outputs=last_tokens,
     ),
 }
 VITDETS = {

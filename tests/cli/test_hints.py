@@ -1,0 +1,303 @@
+"""A command or an option that a hint names leads on, from the case that caused it.
+
+It ends well, or with another question. Every such hint of the code is in a case, or among those
+that are not run here, with the reason.
+"""
+
+import json
+import re
+import shlex
+import shutil
+from dataclasses import dataclass, field
+
+import click
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from tests.cli.hints_in_code import hints_with_commands
+from tests.packages import transformers
+from tests.small_models import randomise, small_timm
+from vitconvert.cli import vitconvert as verbs
+from vitconvert.demo.demonstration import DIGITS
+
+PLAIN = "--set num_heads=3"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A hint, with {} for what is filled in, and a command that it answers.
+
+    Attributes:
+        hint: A part of it.
+        command: What fails; OUT is a path where nothing is.
+        words: Placeholders of the hint -> what a user writes there.
+        beside: What is typed with it in any case, as the hint for another question.
+    """
+
+    hint: str
+    command: str
+    words: dict[str, str] = field(default_factory=dict)
+    beside: str = ""
+
+
+CASES = [
+    Case("--set {}=...", "file plain.pth -o OUT", {"...": "3"}, "--no-verify"),
+    Case("--set-against {}=...", "verify digits --against plain.pth", {"...": "3"}),
+    Case("--set {}=...", "table plain.pth --like plain.pth -o OUT.toml", {"...": "3"}),
+    Case("`{}` merges the two", "hf adapter -o OUT", {"BASE": "base"}, "-o OUT --no-verify"),
+    Case("leave out --lora-scale", "hf base --adapter adapter --lora-scale 2 --no-verify -o OUT"),
+    Case("--lora-scale NUMBER", "hf base --adapter bare -o OUT", {"NUMBER": "2"}, "--no-verify"),
+    Case("leave out --prefer", f"inspect plain.pth {PLAIN} --prefer ema"),
+    Case("--prefer {}", f"file several.pt {PLAIN} --dry-run"),
+    Case("--rescue", f"file whole.pt {PLAIN} --dry-run"),
+    Case("--rescue", "table whole.pt --like digits -o OUT.toml", beside="-o OUT"),
+    Case("--dtype float32", f"file rows.pt {PLAIN} -o OUT", beside="--no-verify"),
+    Case("did you mean `vitconvert {}`?", "inspekt digits"),
+    Case("`vitconvert --help` lists them", "xyzzy digits"),
+    Case("-o page.html", "attention digits photo.png", {"page.html": "OUT.html"}),
+    Case("-o features/ names one", "embed digits photo.png --shard-rows 2 -o OUT.npz"),
+    Case("--force replaces it; --report", "verify digits --report taken.html"),
+    Case("--force (in Python, overwrite=True) replaces it", "file digits -o old --no-verify"),
+    Case("`vitconvert list` describes all of them", "file digits --to hugging -o OUT"),
+    Case("`vitconvert list` shows the names", f"file plain.pth {PLAIN} --architecture zzz -o OUT"),
+    Case("--kind features", f"export headless.pth {PLAIN} --to pt2 --kind logits -o OUT.pt2"),
+    Case("leave out --max-shard-size", "file digits --to timm --max-shard-size 1KB -o OUT"),
+    Case("--recursive", "predict digits nested"),
+    Case("leave out --projected", "embed digits photo.png --projected"),
+    Case("--force (in Python, overwrite=True) replaces it, if", "embed digits photo.png -o f.npz"),
+    Case("--prefer-against {}", "verify digits --against several.pt"),
+    Case(
+        "--preprocessor FILE, or --mean",
+        f"predict plain.pth {PLAIN} photo.png",
+        {"FILE": "digits/preprocessor_config.json"},
+    ),
+    Case("--force (in Python, overwrite=True)", "golden digits -o old.golden"),
+    Case("`vitconvert file DIR`", "push base me/vit --dry-run"),
+    Case("leave out --revision", "inspect digits --revision main"),
+    Case("--ignore '{}.*'", f"file odd.pth {PLAIN} --dry-run"),
+    Case("--table FILE.toml adds one", "file unknown.pth -o OUT"),
+]
+
+_OPTIONS = "an option that does not apply: test_options.py"
+_FREE = "an option for another name is all that it says"
+_NUMBERS = "another number for an option of the same command"
+# Hints that are not followed here: a part of the text -> why.
+ELSEWHERE = {
+    "leave out --image-column": _OPTIONS,
+    "--adapter (in Python, adapter=)": _OPTIONS,
+    "what computes is the runtime": _OPTIONS,
+    "or --engine ray": _OPTIONS,
+    "pip install": "the tests install nothing; the test below looks at the names",
+    "`hf auth login`": "a server of the Hub refuses",
+    "(--token)": "a server of the Hub refuses",
+    "--create-pr": "a server of the Hub refuses",
+    "--checkpoint PATH": "a server has not the file",
+    "--cache-dir DIR": "the disk is full",
+    "`vitconvert timm NAME --no-pretrained`": "there is no network",
+    "convert again with --force": "push refuses what was changed since it was written",
+    "--force publishes": "push, with a server",
+    "leave out --private": "push, with a server",
+    "-o names a": _FREE,
+    "with -o": _FREE,
+    "--report names": _FREE,
+    "output with -o": _FREE,
+    "-o DIR (without .png)": _FREE,
+    "name one without a suffix": "predict writes no such file; the shell does",
+    "--force replaces it, if vitconvert wrote it": "as of the other outputs, for pages",
+    "--force (in Python, overwrite=True) replaces an earlier draft": "likewise, for tables",
+    "--like names": "it asks for another model",
+    "--ignore PATTERN": "a file of a thousand names",
+    "--layers last": _NUMBERS,
+    "--image-size {}, load_model": "the command line resizes images: Python asks so",
+    "--batch-size N": "a graph that cannot be exported otherwise",
+    "--no-verify writes": "a runtime computes something else",
+    "--dtype float32.": "numbers beyond float16",
+    "choose --dtype {}": "the command line takes no other",
+    "--no-fast, --dtype": "predict --runtime: tests/export/test_engines.py",
+    "--preprocessor FILE states": "an own mean for pixels of another scale",
+    "state --mean and --std": "the next hint of the case of --preprocessor",
+    "--classes {}": "names of classes with commas: tests/cli/test_classes.py",
+    "--image-only": "a text tower: tests/text",
+    "own (--to vit) hold them": "tensors that the source's program alone has a place for",
+    "--to lucidrains": "layouts of lucidrains that vit-pytorch no longer has",
+    "--tower": "larger models: tests/towers",
+    "(--table)": "a table of somebody's own, to be written first",
+    "--set image_size=... states": "EVA-02's stored rotations, of another grid",
+    "--set position_resampling=...": "backbones of Meta's DINO: tests/originals",
+    "--image-size resamples": "it says first to leave out what was said",
+    "leave --architecture out": "a project without named architectures",
+    "--set (in Python, overrides={...}) states what the file": "a wrong model, told by parity",
+    "`vitconvert list` shows them": "a feature that no dialect has a place for",
+    "--dialect {}": "files that several tables explain: tests/tables",
+    "`vitconvert golden SOURCE -o FILE`": "files of other versions: tests/parity",
+    "leave out --dtype": "weights that are not quantised: tests/quantised",
+    "--max-errors allows": "tests/scale",
+    "--engine ray": "a cluster of Ray",
+    "the runtime: --runtime": "another word is asked for",
+    "--only 1/2 here": "a run that goes on elsewhere: tests/scale",
+    "--plan, and without --only": "tests/scale",
+    "leave out --keep": "tests/scale",
+    "--image-column": "tests/scale",
+    "--device cuda": "a GPU",
+    "-per-worker": "a cluster of Ray",
+    "makes a model of that size": "images prepared for another size: tests/preprocessing",
+    "--adapter": "the command of which it is a part",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Files of each kind that a hint is about."""
+    place = tmp_path_factory.mktemp("hints")
+    shutil.copytree(DIGITS, place / "digits")
+    shutil.copy(DIGITS / "samples" / "1.png", place / "photo.png")
+    (place / "nested" / "deeper").mkdir(parents=True)
+    shutil.copy(place / "photo.png", place / "nested" / "deeper")
+    shutil.copytree(DIGITS, place / "old", ignore=shutil.ignore_patterns("s*", "t*"))
+    for name in ("taken.html", "f.npz", "old.golden"):
+        (place / name).touch()
+    model = small_timm(img_size=24, depth=1)
+    tensors = randomise(model).state_dict()
+    torch.save(tensors, place / "plain.pth")
+    headless = {name: t for name, t in tensors.items() if not name.startswith("head.")}
+    torch.save(headless, place / "headless.pth")
+    torch.save(model, place / "whole.pt")
+    torch.save({"one": tensors, "two": tensors}, place / "several.pt")
+    torch.save({"weights.0": torch.ones(3)}, place / "unknown.pth")
+    torch.save(tensors | {"head.scale": torch.ones(7)}, place / "odd.pth")
+    qkv = "blocks.0.attn.qkv"
+    numbers = {f"{qkv}.weight": torch.ones(90, 30, dtype=torch.int8), f"{qkv}.SCB": torch.ones(90)}
+    numbers[f"{qkv}.weight_format"] = torch.zeros(1, dtype=torch.uint8)
+    torch.save(tensors | numbers, place / "rows.pt")
+    _save_adapter(place)
+    return place
+
+
+def _save_adapter(place):
+    """A model of transformers, and an adapter with and without what says its scale."""
+    sizes = {"hidden_size": 24, "num_attention_heads": 3, "intermediate_size": 30}
+    config = transformers.ViTConfig(**sizes, num_hidden_layers=1, image_size=24, patch_size=8)
+    randomise(transformers.ViTForImageClassification(config)).save_pretrained(place / "base")
+    module = "base_model.model.vit.layers.0.attention.q_proj"
+    tensors = {f"{module}.lora_A.weight": torch.randn(2, 24)}
+    tensors |= {f"{module}.lora_B.weight": torch.randn(24, 2)}
+    for name in ("adapter", "bare"):
+        (place / name).mkdir()
+        save_file(tensors, place / name / "adapter_model.safetensors", metadata={"format": "pt"})
+    said = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["q_proj"]}
+    (place / "adapter" / "adapter_config.json").write_text(json.dumps(said))
+
+
+_FLAG = re.compile(r"(?<![\w-])(-o|--[a-z][a-z-]*[a-z])(?: (\S+))?")
+_ELSEWHERE = re.compile(r" `vitconvert \w+` has no .*; `vitconvert (\w+)` has")
+
+
+def followed(hint, arguments, case, out):
+    """What somebody types who does what the hint says first."""
+    words = {word: value.replace("OUT", out) for word, value in case.words.items()} | {"OUT": out}
+
+    def filled(text):
+        return re.sub("|".join(map(re.escape, words)), lambda found: words[found[0]], text)
+
+    beside = shlex.split(case.beside.replace("OUT", out))
+    if elsewhere := _ELSEWHERE.search(hint):
+        arguments, hint = [elsewhere[1], arguments[1]], hint[: elsewhere.start()]
+    elif command := re.search("`vitconvert ([^`]*)`", hint):
+        return [*shlex.split(filled(command[1])), *beside]
+    if "leave out" in hint:
+        return _without(arguments, [flag for flag, _ in _FLAG.findall(hint)])
+    flag, value = _FLAG.search(hint).groups()
+    typed = [flag] if _is_flag(arguments[0], flag) else [flag, filled(value.strip(".,;"))]
+    if flag == "-o":
+        typed, arguments = ["-o", words.get(value.strip(".,;"), out)], _without(arguments, ["-o"])
+    return [*arguments, *typed, *beside]
+
+
+def _is_flag(verb, flag):
+    options = verbs.get_command(click.Context(verbs), verb).params
+    return next(p.is_flag for p in options if flag in p.opts)
+
+
+def _without(arguments, flags):
+    skipped, rest = 0, []
+    for word in arguments:
+        skipped = 1 + (not _is_flag(arguments[0], word)) if word in flags else skipped
+        rest += [] if skipped else [word]
+        skipped = max(0, skipped - 1)
+    return rest
+
+
+@pytest.mark.filterwarnings("ignore")  # of the libraries that compute
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.command}: {case.hint}"[:60])
+def test_what_a_hint_names_leads_on(case, folder, run, tmp_path, monkeypatch):
+    monkeypatch.chdir(folder)
+    arguments = shlex.split(case.command.replace("OUT", str(tmp_path / "out")))
+    first = run(*arguments)
+    assert first.code not in (0, 3), first.out
+    (hint,) = re.findall("^  hint: (.*)$", first.err, re.MULTILINE)
+    assert re.search(re.escape(case.hint).replace(r"\{\}", ".*"), hint)
+    then = followed(hint, arguments, case, str(tmp_path / "then"))
+    second = run(*then)
+    assert second.code == 0 or second.err != first.err, (then, second.err)
+    assert "No such option" not in second.err, then
+
+
+def test_every_hint_with_a_command_is_followed_or_has_a_reason():
+    every = dict.fromkeys(text for _, text in hints_with_commands())
+    known = [*(case.hint for case in CASES), *ELSEWHERE]
+    unknown = [text for text in every if not any(part in text for part in known)]
+    assert unknown == [], "a hint with a command needs a case, or a reason in ELSEWHERE"
+    assert [part for part in ELSEWHERE if not any(part in text for text in every)] == []
+
+
+def test_what_pip_is_told_to_install_is_on_pypi():
+    """The name of this project is not, nor are its extras."""
+    installed = [text for _, text in hints_with_commands() if "pip install" in text]
+    assert len(installed) > 3
+    assert [text for text in installed if "vitconvert" in text] == []
+
+
+@pytest.mark.filterwarnings("ignore")  # of the libraries that compute
+def test_the_command_of_a_refusal_offers_another_format(run, tmp_path, monkeypatch):
+    """Of a head that reads all tokens, which timm has not."""
+    monkeypatch.chdir(tmp_path)
+    sizes = {"hidden_size": 24, "num_attention_heads": 3, "image_size": 24, "patch_size": 8}
+    config = transformers.Dinov2Config(**sizes, num_hidden_layers=1, num_labels=5)
+    randomise(transformers.Dinov2ForImageClassification(config)).save_pretrained("dino-ft")
+    first = run("hf", "dino-ft", "--to", "timm", "-o", "dino-ft-timm", "--no-verify")
+    assert first.code == 5
+    (command,) = re.findall("^  command  vitconvert (.*)$", first.err, re.MULTILINE)
+    assert re.fullmatch("hf dino-ft --to vit -o dino-ft-vit --no-verify", command)
+    then = run(*shlex.split(command))
+    assert then.code == 0, then.err
+
+
+def test_an_adapter_alone_is_merged_where_its_base_is(folder, run, tmp_path, monkeypatch):
+    monkeypatch.chdir(folder)
+    shutil.copytree("adapter", tmp_path / "adapter")
+    file = tmp_path / "adapter" / "adapter_config.json"
+    said = json.loads(file.read_text())
+    file.write_text(json.dumps(said | {"base_model_name_or_path": "base"}))
+    done = run("hf", tmp_path / "adapter", "-o", tmp_path / "merged", "--no-verify")
+    assert done.code == 0, done.err
+    assert "merged the LoRA adapter adapter" in done.out
+    known = run("hf", "base", "--adapter", "adapter", "-o", tmp_path / "known", "--no-verify")
+    assert known.code == 0
+    assert run("diff", tmp_path / "merged", tmp_path / "known").code == 0
+    assert run("diff", tmp_path / "merged", "base").code == 3
+
+
+@pytest.mark.filterwarnings("ignore")  # of the libraries that compute
+@pytest.mark.parametrize("written", ["hf_flax", "hf_tf", "keras_hub"])
+def test_hf_reads_what_its_programs_saved_in_any_format(
+    written, folder, run, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(folder)
+    there = tmp_path / "there"
+    made = run("hf", "base", "--to", written, "-o", there, "--no-verify", "--allow", "norm-eps")
+    assert made.code == 0, made.err
+    (there / "vitconvert.json").unlink()  # as the program itself writes it
+    read = run("hf", there, "-o", tmp_path / "read", "--no-verify")
+    assert read.code == 0, read.err
+    assert run("diff", there, tmp_path / "read").code == 0

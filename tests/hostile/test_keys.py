@@ -1,0 +1,39 @@
+"""Keys of torch's dictionaries that are no text, and headers of very many tensors."""
+
+import datetime
+
+import pytest
+import torch
+
+from vitconvert.containers import open_container
+from vitconvert.errors import CorruptFile
+
+
+@pytest.mark.parametrize("key", [datetime.date(2020, 1, 2), 7, (1, 2), torch.float32, None])
+def test_no_mapping_of_tensors_is_passed_over_for_its_key(key, tmp_path):
+    one, other = {"weight": torch.rand(3)}, {"weight": torch.rand(5)}
+    torch.save({"text": one, key: other}, tmp_path / "x.pt")
+    with open_container(tmp_path / "x.pt") as found:
+        assert len(found.manifest) == 2 and "text.weight" in found.manifest
+        shapes = sorted(info.shape for info in found.manifest.values())
+    assert shapes == [(3,), (5,)]
+
+
+@pytest.mark.parametrize("around", ["{}", "wrapped"])
+def test_error_a_tensor_whose_key_is_no_text(around, tmp_path):
+    tensors = {"weight": torch.rand(3), datetime.date(2020, 1, 2): torch.rand(5)}
+    torch.save({"state_dict": tensors} if around == "wrapped" else tensors, tmp_path / "x.pt")
+    with pytest.raises(CorruptFile) as caught:
+        open_container(tmp_path / "x.pt")
+    assert caught.value.fact == "A tensor has a name that is not text."
+
+
+@pytest.mark.parametrize("views", [False, True])
+def test_twenty_thousand_tensors_are_read(views, tmp_path):
+    whole = torch.arange(20_000.0)
+    # Legacy files hold the same pickle, and each storage without a zip member of its own.
+    tensors = {f"w.{i}": whole[i] if views else whole[i].clone() for i in range(20_000)}
+    torch.save(tensors, tmp_path / "x.pt", _use_new_zipfile_serialization=not views)
+    with open_container(tmp_path / "x.pt") as found:
+        assert len(found.manifest) == 20_000
+        assert found.read("w.19999").item() == 19_999

@@ -1,0 +1,178 @@
+"""Every class of transformers that the tables cover, by its own lists, tiny and random."""
+
+import functools
+import warnings
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from tests.huggingface.classes import TEXT
+from tests.packages import transformers
+from tests.small_models import randomise_calmly
+from tests.towers.families import FAMILIES, NECK, OPT, STAGES
+from vitconvert.tables.dialects import builtin_tables
+
+# Ends of the names of classes that hold no ViT of images.
+WITHOUT_VIT = {
+    "PreTrainedModel": "the base of its family",
+    "TextModel": "a text tower",
+    "TextModelWithProjection": "a text tower",
+    "QFormerModel": "what reads a ViT",
+    "AudioModel": "a tower of sounds",
+    "ForCausalLM": "a text model",
+    "ForSequenceClassification": "a text model",
+    "ForTokenClassification": "a text model",
+}
+VISION = {
+    "hidden_size": 36,
+    "intermediate_size": 50,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "image_size": 24,
+    "patch_size": 8,
+}
+_CLASSIFIED = VISION | {"num_labels": 7}
+_WIDE = TEXT | {"hidden_size": 36, "num_attention_heads": 3}
+_LANGUAGE = TEXT | {"num_key_value_heads": 2, "head_dim": 10}
+_EXPERTS = {"moe_intermediate_size": 8, "shared_expert_intermediate_size": 8, "num_experts": 4}
+_LINEAR = {"linear_num_value_heads": 2, "linear_num_key_heads": 2}
+_LINEAR |= {"linear_key_head_dim": 8, "linear_value_head_dim": 8}
+_DINOV2 = {k: v for k, v in _CLASSIFIED.items() if k != "intermediate_size"} | {"mlp_ratio": 2}
+_DECODER = {
+    "decoder_hidden_size": 20,
+    "decoder_num_hidden_layers": 1,
+    "decoder_num_attention_heads": 2,
+    "decoder_intermediate_size": 30,
+}
+_BEIT = _CLASSIFIED | {"use_relative_position_bias": True}
+_GEMMA = VISION | {"num_key_value_heads": 3, "head_dim": 12, "position_embedding_size": 7}
+_GEMMA_TEXT = {"vocab_size_per_layer_input": 50, "hidden_size_per_layer_input": 4}
+_QWEN_3_5 = {
+    "hidden_size": 36,
+    "intermediate_size": 50,
+    "depth": 2,
+    "num_heads": 3,
+    "patch_size": 8,
+    "out_hidden_size": 20,
+    "num_position_embeddings": 16,
+}
+_QWEN = _QWEN_3_5 | {"deepstack_visual_indexes": [1]}
+_WINDOWS = {k: v for k, v in VISION.items() if k != "intermediate_size"}
+_WINDOWS |= {"patch_size": 4, "window_size": 2}
+_SAM = _WINDOWS | {"mlp_dim": 50, "global_attn_indexes": [1], "output_channels": 9}
+_VITDET = {"pretrain_image_size": 24, "mlp_ratio": 2, "window_block_indices": [0]}
+_VITDET |= {"use_relative_position_embeddings": True}
+_TWO: dict[str, Any] = {"vision_config": VISION, "text_config": _WIDE}
+_PROJECTED = _TWO | {"projection_dim": 20, "num_labels": 7}
+_Q_FORMER = {**TEXT, "encoder_hidden_size": 36}
+_Q_READER = {"vision_config": VISION, "qformer_config": _Q_FORMER, "text_config": OPT}
+# The arguments of each class's configuration, by the name of that; of towers by themselves, VISION.
+ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
+    "ViTConfig": _CLASSIFIED | {"encoder_stride": 8},
+    "DeiTConfig": _CLASSIFIED | {"encoder_stride": 8},
+    "ViTMSNConfig": _CLASSIFIED,
+    "IJepaConfig": _CLASSIFIED,
+    "ViTMAEConfig": VISION | _DECODER,
+    "BeitConfig": _BEIT,
+    "Data2VecVisionConfig": _BEIT,
+    "Dinov2Config": _DINOV2,
+    "Dinov2WithRegistersConfig": _DINOV2,
+    "DINOv3ViTConfig": VISION | {"num_register_tokens": 4},
+    "DPTConfig": VISION
+    | NECK
+    | {"num_hidden_layers": 4, "backbone_out_indices": [0, 1, 2, 3], "auxiliary_loss_weight": 0.4},
+    "CLIPVisionConfig": VISION | {"projection_dim": 20},
+    "MetaClip2VisionConfig": VISION | {"projection_dim": 20},
+    "CLIPConfig": _PROJECTED,
+    "MetaClip2Config": _PROJECTED,
+    "ChineseCLIPConfig": _PROJECTED,
+    "AltCLIPConfig": _PROJECTED | {"text_config": TEXT | {"project_dim": 20}},
+    "OwlViTConfig": _PROJECTED,
+    "Owlv2Config": _PROJECTED,
+    "SiglipConfig": _TWO | {"num_labels": 7},
+    "Siglip2Config": _TWO | {"num_labels": 7, "vision_config": VISION | {"num_patches": 9}},
+    "Siglip2VisionConfig": VISION | {"num_patches": 9},
+    "Aimv2Config": _PROJECTED,
+    "BlipConfig": _TWO | {"text_config": TEXT | {"encoder_hidden_size": 36}},
+    "Blip2Config": _Q_READER,
+    "InstructBlipConfig": _Q_READER,
+    "InstructBlipVideoConfig": _Q_READER,
+    "InternVLVisionConfig": VISION | {"image_size": [24, 24], "patch_size": [8, 8]},
+    "Gemma4VisionConfig": _GEMMA,
+    "Gemma4Config": {
+        "vision_config": _GEMMA,
+        "audio_config": None,
+        "text_config": _LANGUAGE | _GEMMA_TEXT,
+    },
+    "Qwen3VLVisionConfig": _QWEN,
+    "Qwen3VLMoeVisionConfig": _QWEN,
+    "Qwen3_5VisionConfig": _QWEN_3_5,
+    "Qwen3_5MoeVisionConfig": _QWEN_3_5,
+    "Qwen3VLConfig": {"vision_config": _QWEN, "text_config": _LANGUAGE},
+    "Qwen3VLMoeConfig": {"vision_config": _QWEN, "text_config": _LANGUAGE | _EXPERTS},
+    "Qwen3_5Config": {"vision_config": _QWEN_3_5, "text_config": _LANGUAGE | _LINEAR},
+    "Qwen3_5MoeConfig": {
+        "vision_config": _QWEN_3_5,
+        "text_config": _LANGUAGE | _EXPERTS | _LINEAR,
+    },
+    "RadioConfig": VISION | {"mlp_ratio": 2.0, "num_registers": 5, "max_img_size": 40},
+    "SamVisionConfig": _SAM,
+    "SamConfig": {"vision_config": _SAM},
+    "VitDetConfig": _WINDOWS | _VITDET,
+}
+# Configurations that hold others: of a larger model that has one.
+_OF_FAMILY = {
+    "InternVLConfig": "internvl",
+    "Idefics3Config": "idefics3",
+    "SmolVLMConfig": "smolvlm",
+}
+# What a class asks for besides.
+_OF_CLASS = {
+    "ForMaskedImageModeling": {"use_mask_token": True},
+    "ForSemanticSegmentation": {"num_hidden_layers": 4, "out_indices": STAGES["out_indices"]},
+}
+STATED = {"Gemma4": {"image_size": (24, 24)}}  # what nothing tells, by beginnings of names
+
+
+def model_types() -> set[str]:
+    """The types of config.json that the tables of Hugging Face identify."""
+    marks = (t.config_file for t in builtin_tables().values() if t.ecosystem == "hf")
+    return {word for mark in marks if mark for word in mark.identify.get("model_type", ())}
+
+
+@functools.cache
+def classes() -> dict[str, Any]:
+    """Each class that stands beside those of these model types: name -> class."""
+    auto = import_module("transformers.models.auto.configuration_auto")
+    found: dict[str, Any] = {}
+    for model_type in sorted(model_types() & auto.CONFIG_MAPPING_NAMES.keys()):
+        config = type(transformers.AutoConfig.for_model(model_type))
+        module = import_module(config.__module__.replace(".configuration_", ".modeling_"))
+        found |= {name: getattr(module, name) for name in module.__all__}
+    return {n: c for n, c in found.items() if not n.endswith(tuple(WITHOUT_VIT))}
+
+
+def made(name: str, **changes: Any) -> nn.Module:
+    """A model of a class; a class whose configuration is in no list is a KeyError."""
+    kind = classes()[name]
+    config = kind.config_class.__name__
+    torch.manual_seed(5)
+    if config in _OF_FAMILY:
+        return randomise_calmly(kind(FAMILIES[_OF_FAMILY[config]].make().config))
+    arguments = VISION if config.endswith("VisionConfig") else {}
+    arguments = dict(ARGUMENTS[config] if config in ARGUMENTS or not arguments else arguments)
+    if not name.startswith("DPT"):
+        for end, more in _OF_CLASS.items():
+            arguments |= more if name.endswith(end) else {}
+    return randomise_calmly(kind(kind.config_class(**arguments | changes)))
+
+
+def saved(name: str, folder: Path) -> Path:
+    """A model of a class, as `save_pretrained` writes it."""
+    with warnings.catch_warnings(action="ignore"):
+        made(name).save_pretrained(folder)
+    return folder

@@ -1,0 +1,297 @@
+"""Write goldens/NAME.pth: a tiny model of a project's own code, and what it computes.
+
+All parameters are random, and whole numbers of float16. Each name is run alone, with the project's
+code at the revision below where Python finds it, and einops, timm and torchvision beside it:
+
+    git clone https://github.com/apple/ml-mobileclip
+    git -C ml-mobileclip checkout 4144bb1
+    PYTHONPATH=.:ml-mobileclip python -m tests.originals.make_originals mobileclip
+"""
+
+import math
+import sys
+from collections import abc
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tests.small_models import randomise
+
+FOLDER = Path(__file__).parent / "goldens"
+
+
+def picture(*size: int) -> Tensor:
+    """An image of (C, Y, X) numbers that any machine makes alike, in a batch of one."""
+    numbers = torch.arange(math.prod(size), dtype=torch.float64)
+    return (0.7 * numbers + 0.05 * numbers.sqrt()).sin().mul(1.5).float().reshape(1, *size)
+
+
+def stand_in(name: str, **contents: Any) -> ModuleType:
+    """A module in the place of one that is not needed."""
+    module = sys.modules[name] = ModuleType(name)
+    vars(module).update(contents)
+    return module
+
+
+def mobileclip() -> nn.Module:
+    """PYTHONPATH: apple/ml-mobileclip."""
+    from mobileclip.models.vit import VisionTransformer
+    from mobileclip.modules.common.transformer import PositionalEmbedding
+
+    sizes = {"embed_dim": 16, "n_transformer_layers": 2, "n_attn_heads": 2}
+    model = VisionTransformer({"norm_layer": "layer_norm_fp32", **sizes}, projection_dim=5)
+    model.pos_embed = PositionalEmbedding(6, 16)  # of 3 by 2 patches, and not of 14 by 14
+    return nn.ModuleDict({"image_encoder": nn.ModuleDict({"model": model})})
+
+
+def eva02(*, side: int, grid: int, pretraining: bool) -> nn.Module:
+    """PYTHONPATH: EVA-02/asuka of baaivision/EVA. Apex's norm is torch's; xformers is not used."""
+    layers = {"trunc_normal_": nn.init.trunc_normal_, "drop_path": None}
+    stand_in("timm.models.layers", **layers, to_2tuple=lambda size: (size, size))
+    stand_in("timm.models.registry", register_model=lambda make: make)
+    stand_in("apex")
+    stand_in("apex.normalization", FusedLayerNorm=nn.LayerNorm)
+    stand_in("xformers")
+    stand_in("xformers.ops")
+    from modeling_finetune import VisionTransformer
+    from modeling_pretrain import VisionTransformerForMaskedImageModeling
+
+    sizes = {"img_size": 4 * side, "patch_size": 4, "embed_dim": 16, "depth": 2, "num_heads": 2}
+    sizes |= {"mlp_ratio": 1.5, "qkv_bias": True, "naiveswiglu": True, "subln": True, "rope": True}
+    sizes |= {"norm_layer": partial(nn.LayerNorm, eps=1e-6)}
+    if pretraining:
+        return VisionTransformerForMaskedImageModeling(**sizes, predict_feature_dim=3)
+    scaled = {"pt_hw_seq_len": grid, "intp_freq": grid != side}
+    return VisionTransformer(**sizes, **scaled, num_classes=3)
+
+
+def lucidrains() -> nn.Module:
+    """PYTHONPATH: vit-pytorch of the release that the name says."""
+    from vit_pytorch import ViT
+
+    sizes = {"image_size": 12, "patch_size": 4, "dim": 16, "depth": 2, "heads": 2, "mlp_dim": 24}
+    return ViT(**sizes, dim_head=4, num_classes=3, pool="mean")
+
+
+def timm_small() -> nn.Module:
+    """PYTHONPATH: timm 0.3.2. As its vit_small_patch16_224, but for the sizes."""
+    stand_in("torch._six", container_abcs=abc)
+    from timm.models.vision_transformer import VisionTransformer
+
+    sizes = {"img_size": 12, "patch_size": 4, "embed_dim": 16, "depth": 2, "num_heads": 2}
+    return VisionTransformer(**sizes, mlp_ratio=3.0, num_classes=3, qk_scale=16**-0.5)
+
+
+def dino() -> nn.Module:
+    """PYTHONPATH: facebookresearch/dino."""
+    from vision_transformer import VisionTransformer
+
+    sizes = {"img_size": [16], "patch_size": 4, "embed_dim": 16, "depth": 2, "num_heads": 2}
+    norm = partial(nn.LayerNorm, eps=1e-6)
+    return VisionTransformer(**sizes, mlp_ratio=1.5, qkv_bias=True, norm_layer=norm)
+
+
+def dinov3() -> nn.Module:
+    """PYTHONPATH: facebookresearch/dinov3. The norm is that of its ssl_default_config.yaml."""
+    from dinov3.models.vision_transformer import DinoVisionTransformer
+
+    sizes = {"patch_size": 4, "embed_dim": 16, "depth": 2, "num_heads": 2, "ffn_ratio": 1.5}
+    kind = {"n_storage_tokens": 1, "mask_k_bias": True, "norm_layer": "layernorm"}
+    model = DinoVisionTransformer(**sizes, **kind, pos_embed_rope_dtype="fp32")
+    model.init_weights()
+    return model
+
+
+def aimv2(**sizes: Any) -> nn.Module:
+    """PYTHONPATH: aim-v1 and aim-v2 of apple/ml-aim."""
+    from aim.v2.torch.models import AIMv2VisionEncoder
+
+    sizes |= {"patch_size": 4, "embed_dim": 8, "mlp_hidden_dim": 6, "num_blocks": 2, "num_heads": 2}
+    return AIMv2VisionEncoder(**sizes)
+
+
+def beit3() -> nn.Module:
+    """PYTHONPATH: beit3 of microsoft/unilm, microsoft/torchscale 4d1e0e8. Nothing is in shards."""
+    stand_in("timm.models.layers", drop_path=None, trunc_normal_=nn.init.trunc_normal_)
+    stand_in("timm.models.registry", register_model=lambda make: make)
+    stand_in("fairscale")
+    stand_in("fairscale.nn", checkpoint_wrapper=None, wrap=lambda layer: layer)
+    stand_in("utils")
+    from modeling_finetune import BEiT3ForImageClassification
+    from torchscale.architecture.config import EncoderConfig
+
+    sizes = {"img_size": 12, "patch_size": 4, "encoder_embed_dim": 8, "encoder_ffn_embed_dim": 6}
+    sizes |= {"encoder_layers": 1, "encoder_attention_heads": 2, "vocab_size": 3}
+    kind = {"multiway": True, "layernorm_embedding": False, "no_output_layer": True}
+    config = EncoderConfig(**sizes, **kind, normalize_output=True, max_source_positions=3)
+    return BEiT3ForImageClassification(config, num_classes=3)
+
+
+def eva01() -> nn.Module:
+    """PYTHONPATH: EVA-01/eva of baaivision/EVA. As its eva_g_patch14, but for the sizes."""
+    stand_in("timm.models.layers", trunc_normal_=nn.init.trunc_normal_, drop_path=None)
+    vars(sys.modules["timm.models.layers"])["to_2tuple"] = lambda size: (size, size)
+    stand_in("timm.models.registry", register_model=lambda make: make)
+    from modeling_finetune import VisionTransformer
+
+    sizes = {"img_size": 12, "patch_size": 4, "embed_dim": 8, "depth": 2, "num_heads": 2}
+    kind = {"mlp_ratio": 0.75, "qkv_bias": True, "norm_layer": partial(nn.LayerNorm, eps=1e-6)}
+    return VisionTransformer(**sizes, **kind, num_classes=3, use_checkpoint=False)
+
+
+def eva_clip(**kind: Any) -> nn.Module:
+    """PYTHONPATH: EVA-CLIP/rei of baaivision/EVA."""
+    stand_in("eva_clip").__path__ = [
+        str(Path(place) / "eva_clip") for place in sys.path if (Path(place) / "eva_clip").is_dir()
+    ]
+    stand_in("xformers")
+    stand_in("xformers.ops")
+    from eva_clip.eva_vit_model import EVAVisionTransformer
+
+    sizes = {"img_size": 12, "patch_size": 4, "embed_dim": 8, "depth": 2, "num_heads": 2}
+    kind |= {"qkv_bias": True, "norm_layer": partial(nn.LayerNorm, eps=1e-6)}
+    tower = EVAVisionTransformer(**sizes, **kind, mlp_ratio=0.75, num_classes=3)
+    return nn.ModuleDict({"visual": tower.eval()})
+
+
+def perception(**kind: Any) -> nn.Module:
+    """PYTHONPATH: facebookresearch/perception_models."""
+    from core.vision_encoder.pe import VisionTransformer
+
+    sizes = {"image_size": 12, "patch_size": 4, "width": 16, "layers": 1, "heads": 2}
+    return VisionTransformer(**sizes, **kind, mlp_ratio=0.75, attn_pooler_heads=2)
+
+
+def sapiens2() -> nn.Module:
+    """PYTHONPATH: sapiens/backbones/standalone of facebookresearch/sapiens2, which has 17 blocks.
+
+    Rotary tables are in float32, which its own default rounds to bfloat16.
+    """
+    from sapiens2 import Sapiens2
+
+    sizes = {"embed_dims": 16, "num_layers": 2, "num_heads": 2, "feedforward_channels": 9}
+    Sapiens2.arch_zoo = {"tiny": sizes}
+    shared = [{"num_kv_heads": None}, {"num_kv_heads": 1}]
+    kind = {"patch_size": 4, "n_storage_tokens": 2, "out_type": "cls_token"}
+    return Sapiens2("tiny", (12, 8), layer_cfgs=shared, pos_embed_rope_dtype="fp32", **kind)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Original:
+    """A model of a project's own code.
+
+    Attributes:
+        revision: Of the project, whose code it is.
+        make: Builds it.
+        image: Channels, rows and columns of what it reads.
+        compute: What is kept of it for these images.
+    """
+
+    revision: str
+    make: Callable[[], nn.Module]
+    image: tuple[int, int, int]
+    compute: Callable[[Any, Tensor], Tensor] = lambda model, images: model(images)
+
+
+def unmasked(model: Any, images: Tensor) -> Tensor:
+    """All tokens of EVA-02 in its pre-training, of which none is masked."""
+    patches = model.patch_embed.num_patches
+    tokens: Tensor = model.forward_features(images, torch.zeros(1, patches, dtype=torch.bool))
+    return tokens
+
+
+AIM = "apple/ml-aim bd9e068"
+PERCEPTION = "facebookresearch/perception_models 3e352cc"
+PE_SPATIAL = {"use_cls_token": False, "use_ln_post": False, "ls_init_value": 0.1}
+EVA = "baaivision/EVA 5623d08"
+ROTATED = {"rope": True, "pt_hw_seq_len": 5, "intp_freq": True}
+EVA_CLIP = {  # what the class has of EVA01-CLIP-g, of EVA02-CLIP-L and of EVA02-CLIP-bigE
+    "g": {"use_mean_pooling": False},
+    "l": {"use_mean_pooling": False, "naiveswiglu": True, "subln": True, **ROTATED},
+    "e": {"use_mean_pooling": False, "postnorm": True},
+}
+ORIGINALS: Mapping[str, Original] = {
+    "mobileclip": Original(
+        revision="apple/ml-mobileclip 4144bb1",
+        make=mobileclip,
+        image=(3, 48, 32),
+        compute=lambda model, images: model["image_encoder"]["model"](images),
+    ),
+    "eva02_pretraining": Original(
+        revision=EVA,
+        make=partial(eva02, side=3, grid=3, pretraining=True),
+        image=(3, 12, 12),
+        compute=unmasked,
+    ),
+    "eva02_finetuned": Original(
+        revision=EVA, make=partial(eva02, side=3, grid=5, pretraining=False), image=(3, 12, 12)
+    ),
+    **{
+        f"lucidrains_{release.replace('.', '_')}": Original(
+            revision=f"vit-pytorch {release}", make=lucidrains, image=(3, 12, 12)
+        )
+        for release in ("0.7.4", "0.40.2", "1.0.0", "1.7.14")
+    },
+    "timm_small": Original(revision="timm 0.3.2", make=timm_small, image=(3, 12, 12)),
+    "dino": Original(revision="facebookresearch/dino 7c446df", make=dino, image=(3, 24, 20)),
+    "dinov3": Original(revision="facebookresearch/dinov3 6876159", make=dinov3, image=(3, 12, 20)),
+    "aimv2": Original(revision=AIM, make=partial(aimv2, img_size=(12, 8)), image=(3, 12, 8)),
+    "aimv2_native": Original(
+        revision=AIM, make=partial(aimv2, pos_embed_type="sincos"), image=(3, 8, 20)
+    ),
+    "beit3": Original(revision="microsoft/unilm 768a3c8", make=beit3, image=(3, 12, 12)),
+    "eva01": Original(revision=EVA, make=eva01, image=(3, 12, 12)),
+    **{
+        f"eva_clip_{name}": Original(
+            revision=EVA,
+            make=partial(eva_clip, **kind),
+            image=(3, 12, 12),
+            compute=lambda model, images: model["visual"](images),
+        )
+        for name, kind in EVA_CLIP.items()
+    },
+    "perception": Original(
+        revision=PERCEPTION,
+        make=partial(perception, use_cls_token=True, output_dim=3),
+        image=(3, 12, 12),
+    ),
+    "perception_tokens": Original(
+        revision=PERCEPTION,
+        make=partial(perception, pool_type="none", output_dim=None, **PE_SPATIAL),
+        image=(3, 12, 12),
+    ),
+    "sapiens2": Original(
+        revision="facebookresearch/sapiens2 3098c14",
+        make=sapiens2,
+        image=(3, 12, 8),
+        compute=lambda model, images: model(images)[0],
+    ),
+}
+
+
+@torch.no_grad()
+def main(name: str) -> None:
+    """Write one file anew."""
+    original = ORIGINALS[name]
+    torch.manual_seed(len(name))
+    model = randomise(original.make())
+    for parameter in model.parameters():
+        parameter.copy_(parameter.half())
+    kept = {"rope", "freqs", "running", "mask", "periods"}  # not rounded: buffers
+    tensors = {
+        key: tensor if any(word in key for word in kept) else tensor.half()
+        for key, tensor in model.state_dict().items()
+    }
+    output = original.compute(model, picture(*original.image))
+    file = {"model": tensors, "output": output, "revision": original.revision}
+    torch.save(file, FOLDER / f"{name}.pth")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,169 @@
+"""What projects that are no packages computed with their own classes."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import vitconvert
+from tests.originals.goldens import FOLDER, golden, images_and_output
+from tests.packages import timm
+from tests.small_models import relative
+from vitconvert.containers import open_container
+from vitconvert.errors import (
+    AmbiguousDialect,
+    MissingFact,
+    NotRepresentable,
+    UnknownDialect,
+    VitConvertError,
+)
+
+ROUNDING = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Golden:
+    """How a file is read."""
+
+    dialect: str
+    stated: Mapping[str, Any] = field(default_factory=lambda: {"num_heads": 3})
+    written: bool = True  # or only read
+    named: bool = False  # what nothing in the file tells, so that the dialect is named
+
+
+DINOV3 = {"image_size": (16, 12)}
+OWN_TRAINING = DINOV3 | {"norm_eps": 1e-6}
+WINDOWS = {"num_heads": 3, "image_size": 20, "window_size": 3, "global_blocks": (1,)}
+GOLDENS = {
+    # Without registers, and rotary periods that show the heads.
+    "dinov3_plain": Golden(dialect="dinov3", stated=DINOV3),
+    "dinov3_key_bias": Golden(dialect="dinov3_key_bias", stated=OWN_TRAINING),
+    "dinov3_key_bias_swiglu": Golden(dialect="dinov3_key_bias_swiglu", stated=OWN_TRAINING),
+    "asyml": Golden(dialect="asyml", stated={}),  # its matrices have an axis of heads
+    "deit3": Golden(dialect="deit3", named=True),
+    "ibot": Golden(dialect="ibot", named=True),
+    "internvit": Golden(dialect="hf_internvit", written=False),
+    "lukemelas": Golden(dialect="lukemelas"),
+    "vitdet": Golden(dialect="vitdet"),
+    "vitdet_plain": Golden(dialect="vitdet_plain", stated=WINDOWS),
+    "tintn": Golden(dialect="tintn"),
+}
+every_golden = pytest.mark.parametrize("name", GOLDENS)
+
+
+def test_every_file_has_a_row():
+    assert {path.stem for path in FOLDER.glob("*.safetensors")} == set(GOLDENS)
+
+
+@every_golden
+@torch.no_grad()
+def test_computes_what_the_project_computed(name, tmp_path):
+    torch.save(golden(name), tmp_path / "file.pth")
+    one = GOLDENS[name]
+    said = {"overrides": one.stated, "dialect": one.dialect if one.named else None}
+    assert vitconvert.load_checkpoint(tmp_path / "file.pth", **said).dialect == one.dialect
+    images, output = images_and_output(name)
+    for fast in (False, True):
+        model = vitconvert.load_model(tmp_path / "file.pth", fast=fast, **said)
+        assert relative(model(images), output) <= ROUNDING
+
+
+@pytest.mark.parametrize("name", [name for name, one in GOLDENS.items() if one.written])
+def test_comes_back_from_vitconverts_own_names(name, tmp_path):
+    torch.save(golden(name), tmp_path / "file.pth")
+    one = GOLDENS[name]
+    options = {"overrides": one.stated, "dialect": one.dialect, "verify": False}
+    source = vitconvert.convert(tmp_path / "file.pth", to="vit", output=tmp_path / "vit", **options)
+    vitconvert.convert(tmp_path / "vit", to=one.dialect, output=tmp_path / "back", verify=False)
+    with open_container(tmp_path / "back" / "model.pt") as container:
+        found = {key: container.read(key) for key in container.manifest}
+    wanted = golden(name)
+    assert found.keys() == wanted.keys()
+    inert = source.ledger.ignored.keys()  # as a mask token, written as zeros
+    assert all(torch.equal(found[key], wanted[key]) for key in found.keys() - inert)
+
+
+def refused(tensors, tmp_path, kind: type[VitConvertError], match: str) -> None:
+    torch.save(tensors, tmp_path / "file.pth")
+    with pytest.raises(kind, match=match):
+        vitconvert.load_checkpoint(tmp_path / "file.pth", overrides={"num_heads": 3})
+
+
+def test_a_matrix_for_each_head_is_told(tmp_path):
+    tensors = golden("tintn")
+    for number in range(2):
+        attention = f"encoder.blocks.{number}.attention"
+        weight = tensors.pop(f"{attention}.qkv_projection.weight")
+        del tensors[f"{attention}.qkv_projection.bias"]
+        names = [f"heads.{h}.{x}" for x in ("query", "key", "value") for h in range(3)]
+        rows = zip(names, weight.chunk(9), strict=True)
+        tensors |= {f"{attention}.{n}.weight": part.clone() for n, part in rows}
+    refused(tensors, tmp_path, UnknownDialect, "use_faster_attention = false")
+
+
+def test_a_representation_layer_before_the_norm_is_told(tmp_path):
+    layer = {"pre_logits.weight": torch.ones(12, 12), "pre_logits.bias": torch.ones(12)}
+    refused(golden("lukemelas") | layer, tmp_path, NotRepresentable, "load_repr_layer")
+
+
+def test_the_eps_of_an_own_training_is_asked_for(tmp_path):
+    torch.save(golden("dinov3_key_bias"), tmp_path / "file.pth")
+    with pytest.raises(MissingFact, match="layernormbf16"):
+        vitconvert.load_checkpoint(tmp_path / "file.pth")
+
+
+@pytest.mark.parametrize(("name", "also"), [("deit3", "ibot"), ("ibot", "deit3")])
+def test_a_question_names_every_dialect_with_so_many_positions(name, also, tmp_path):
+    """DeiT III's class token has no position, iBOT's has one, timm's Eva knows both."""
+    torch.save(golden(name), tmp_path / "file.pth")
+    with pytest.raises(AmbiguousDialect) as error:
+        vitconvert.load_checkpoint(tmp_path / "file.pth", overrides={"num_heads": 3})
+    assert error.value.evidence.keys() == {name, "timm_eva_rope"}
+    assert f"--dialect {name} or --dialect timm_eva_rope" in str(error.value)
+    with pytest.raises(MissingFact, match="form no one square grid"):
+        vitconvert.load_checkpoint(tmp_path / "file.pth", dialect=also, overrides={"num_heads": 3})
+
+
+@pytest.mark.parametrize(
+    ("architecture", "dialect", "rope"),
+    [
+        ("deit3_small_patch16_224", "deit3", "none"),
+        ("vit_small_patch16_rope_ape_224", "timm_eva_rope", "axial"),
+    ],
+)
+def test_an_architecture_tells_dialects_of_the_same_tensors_apart(
+    architecture, dialect, rope, tmp_path
+):
+    with torch.device("meta"):
+        shapes = timm.create_model("deit3_small_patch16_224", num_classes=0).state_dict()
+    names = ((re.sub(r"ls([12])\.gamma", r"gamma_\1", name), t) for name, t in shapes.items())
+    tensors = {name: torch.zeros(t.shape, dtype=torch.float16) for name, t in names}
+    save_file(tensors, tmp_path / "file.safetensors")
+    checkpoint = vitconvert.load_checkpoint(
+        tmp_path / "file.safetensors", architecture=architecture
+    )
+    assert (checkpoint.dialect, checkpoint.config.rope) == (dialect, rope)
+
+
+@torch.no_grad()
+def test_a_class_that_gives_all_tokens_holds_what_pools_the_class_token(tmp_path):
+    torch.save(golden("internvit"), tmp_path / "file.pth")
+    done = vitconvert.convert(
+        tmp_path / "file.pth", to="hf", output=tmp_path / "out", overrides={"num_heads": 3}
+    )
+    assert [change.partition(":")[0] for change in done.ledger.changed] == ["all-tokens"]
+    assert done.opened[-1].relative <= 2e-5
+    images, output = images_and_output("internvit")
+    tokens = vitconvert.load_model(tmp_path / "out")(images)
+    assert tokens.shape[1] == 10
+    assert relative(tokens[:, 0], output) <= ROUNDING
+
+
+def test_windows_that_no_tensor_shows_are_asked_for(tmp_path):
+    torch.save(golden("vitdet_plain"), tmp_path / "file.pth")
+    with pytest.raises(MissingFact, match=r"window_size(.|\n)*global_blocks"):
+        vitconvert.load_checkpoint(tmp_path / "file.pth", overrides={"num_heads": 3})
