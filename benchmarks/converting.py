@@ -100,7 +100,7 @@ def make_files(folder: Path, architecture: str) -> float:
     from timm.models import save_for_hf
 
     import vitconvert
-    from vitconvert.containers import hash_file
+    from vitconvert.formats import hash_file
 
     model = timm.create_model(architecture, act_layer="gelu_tanh")
     with torch.no_grad():

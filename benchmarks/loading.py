@@ -220,7 +220,7 @@ def load_once(loader: str, path: str, architecture: str) -> None:
 
 
 def _with_vitconvert(path: Path, _architecture: str, *, fast: bool = False) -> Callable[[], Any]:
-    import vitconvert.conversion.materialise
+    import vitconvert.facts.materialise
     import vitconvert.model  # noqa: F401  # load_model imports them late, and imports do not count
     from vitconvert import load_model
 

@@ -22,12 +22,12 @@ import torch
 
 from benchmarks.measuring import command_line, machine, ratios, spread, table
 from benchmarks.predicting import make_photographs
+from vitconvert.embedding.embedder import Task
+from vitconvert.embedding.events import Event
+from vitconvert.embedding.options import RunOptions
+from vitconvert.embedding.plan import Sources
+from vitconvert.embedding.run import run
 from vitconvert.inference.embed import Embedding
-from vitconvert.scale.embedder import Task
-from vitconvert.scale.events import Event
-from vitconvert.scale.options import RunOptions
-from vitconvert.scale.plan import Sources
-from vitconvert.scale.run import run
 
 ROOT = Path(__file__).parent.parent
 ARCHITECTURE = "vit_tiny_patch16_224"

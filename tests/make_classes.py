@@ -13,10 +13,10 @@ from tests.huggingface.every_class import STATED, classes, saved
 from tests.make_dialects import CONVERSIONS
 from tests.make_matrix import columns
 from vitconvert.checkpoint import ReadOptions, read_checkpoint
-from vitconvert.conversion.target import Target
+from vitconvert.conversion.fitting import describe
+from vitconvert.conversion.targets import choose_target
 from vitconvert.errors import NotRepresentable
-from vitconvert.export.fitting import describe
-from vitconvert.export.targets import choose_target
+from vitconvert.facts.target import Target
 from vitconvert.sources import locate
 
 BEGIN = "<!-- classes: written by tests/make_classes.py -->"

@@ -18,9 +18,9 @@ from tests.matrix_sources import SOURCES, Source
 from tests.packages import keras_in_numpy
 from tests.small_models import small_config
 from vitconvert.checkpoint import Checkpoint, ReadOptions, read_checkpoint
+from vitconvert.conversion.convert import Conversion
+from vitconvert.conversion.fitting import describe
 from vitconvert.errors import NotRepresentable
-from vitconvert.export.convert import Conversion
-from vitconvert.export.fitting import describe
 from vitconvert.model import ViT
 from vitconvert.programs import program_of
 from vitconvert.programs.opening import Opened, open_output

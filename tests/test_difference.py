@@ -12,9 +12,9 @@ import torch
 import vitconvert
 from tests.packages import timm, transformers
 from tests.spelling import google_arrays
-from vitconvert.containers import write_safetensors
-from vitconvert.containers.container import Container, TensorInfo
 from vitconvert.errors import SourceError, UsageError
+from vitconvert.formats import write_safetensors
+from vitconvert.formats.container import Container, TensorInfo
 
 SIZE = {"depth": 11, "embed_dim": 36, "num_heads": 3, "num_classes": 5, "img_size": 32}
 SIZE |= {"patch_size": 8, "mlp_ratio": 73 / 36}

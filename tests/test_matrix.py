@@ -6,8 +6,8 @@ import vitconvert
 from tests.make_matrix import cells_of, columns, committed, head, row
 from tests.matrix_sources import SOURCES
 from tests.packages import is_here
+from vitconvert.conversion import targets
 from vitconvert.errors import ParityFailed
-from vitconvert.export import targets
 from vitconvert.tables.dialects import builtin_tables, read_table
 from vitconvert.toml_files import tables_dir
 

@@ -50,7 +50,7 @@ SCALE = """
 import sys
 for name in {missing!r}:
     sys.modules[name] = None  # as if it were not installed: `import` fails, and so does find_spec
-import vitconvert, vitconvert.cli.embed, vitconvert.cli.predict, vitconvert.scale
+import vitconvert, vitconvert.cli.embed, vitconvert.cli.predict, vitconvert.embedding
 vitconvert.embed_dataset, vitconvert.Embedder
 print(sorted({{"pyarrow", "ray"}} & {{name for name, module in sys.modules.items() if module}}))
 from vitconvert.cli import main

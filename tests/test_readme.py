@@ -28,7 +28,7 @@ DOCUMENTS = (
     "tests/coverage/README.md",
     "vitconvert/README.md",
     "vitconvert/runtimes/README.md",
-    "vitconvert/scale/README.md",
+    "vitconvert/embedding/README.md",
     "vitconvert/testing/README.md",
     "weights_map/CONVERSIONS.md",
     "weights_map/README.md",

@@ -8,8 +8,6 @@ from vitconvert.checkpoint import Checkpoint, ReadOptions, read_checkpoint
 from vitconvert.checkpoint.reading import not_quantised, open_weights
 from vitconvert.checkpoint.record import hashed
 from vitconvert.config import ViTConfig
-from vitconvert.containers import Container, TensorInfo
-from vitconvert.conversion.value_difference import ValueDifference, compare_values
 from vitconvert.errors import (
     AmbiguousDialect,
     ConflictingFact,
@@ -20,6 +18,8 @@ from vitconvert.errors import (
     UnknownDialect,
     VitConvertError,
 )
+from vitconvert.facts.value_difference import ValueDifference, compare_values
+from vitconvert.formats import Container, TensorInfo
 from vitconvert.labels import Labels
 from vitconvert.sources import Located
 

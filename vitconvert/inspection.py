@@ -10,9 +10,9 @@ from vitconvert.checkpoint.larger_model import what_is_read
 from vitconvert.checkpoint.options import ReadOptions
 from vitconvert.checkpoint.reading import Progress, explained, open_weights
 from vitconvert.checkpoint.text_tower import Text, find_text
-from vitconvert.containers import Container, TensorInfo
-from vitconvert.conversion.project_config import Facts
 from vitconvert.errors import VitConvertError
+from vitconvert.facts.project_config import Facts
+from vitconvert.formats import Container, TensorInfo
 from vitconvert.programs.program import program_of
 from vitconvert.sources import Located
 from vitconvert.tables.parts import Part, Tower
@@ -28,7 +28,7 @@ class Inspection:
 
     Attributes:
         located: The files and where they came from.
-        format: Name of the file's format, one of `vitconvert/formats.py`.
+        format: Name of the file's format, one of `vitconvert/file_formats.py`.
         wrapper: Keys that were unwrapped to reach the tensors.
         tensors: Name, dtype and shape of each tensor, in the order of the file.
         dialect: Name of the table that explains it, or None.

@@ -20,8 +20,8 @@ from torch import nn
 import vitconvert
 from vitconvert.arguments import VALUES, read_value
 from vitconvert.checkpoint import ReadArguments
+from vitconvert.embedding.options import RunOptions
 from vitconvert.errors import UsageError, VitConvertError
-from vitconvert.scale.options import RunOptions
 
 READING = tuple(ReadArguments.__annotations__)
 FUNCTIONS = {

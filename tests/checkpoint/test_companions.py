@@ -11,8 +11,8 @@ from vitconvert.checkpoint import ReadOptions
 from vitconvert.checkpoint.companions import Companions
 from vitconvert.checkpoint.reading import open_weights
 from vitconvert.checkpoint.recognition import statements_on
-from vitconvert.containers import hash_file
 from vitconvert.errors import NotRepresentable, VitConvertError
+from vitconvert.formats import hash_file
 from vitconvert.preprocessing.stated import stated_preprocessing
 from vitconvert.sources import locate
 from vitconvert.tables.dialects import builtin_tables

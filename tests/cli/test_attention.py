@@ -12,8 +12,8 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from vitconvert import attention_maps, feature_maps, load_checkpoint
-from vitconvert.containers import hash_file
 from vitconvert.demo.demonstration import DIGITS
+from vitconvert.formats import hash_file
 from vitconvert.pictures.files import _new_stem
 from vitconvert.pictures.sheet import PANEL
 

@@ -4,7 +4,7 @@ import click
 import pytest
 
 import vitconvert
-from tests.export.conftest import timm_directory
+from tests.conversion.conftest import timm_directory
 from vitconvert.cli.options import parse_classes
 
 __all__ = ["timm_directory"]  # a fixture

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.spelling import google_arrays
-from vitconvert.containers import write_safetensors
+from vitconvert.formats import write_safetensors
 
 ARRAYS = {"depth": 11, "heads": 3, "width": 36, "size": 32}
 

@@ -167,8 +167,8 @@ PIXELS = ("--mean", "0.4,0.5,0.6", "--std", "0.3", "-q")
 )
 def test_a_model_that_pools_nothing_gives_tokens_to_each_format(kind, flags, shape, run, tmp_path):
     pytest.importorskip("pyarrow")
+    from tests.embedding.layouts import read_rows
     from tests.huggingface.every_class import made
-    from tests.scale.layouts import read_rows
 
     headless = {"vision_use_head": False} if kind == "SiglipVisionModel" else {}
     made(kind, **headless).save_pretrained(tmp_path / "model")

@@ -5,7 +5,7 @@ import shlex
 
 import pytest
 
-from tests.export.conftest import huggingface_directory, timm_directory
+from tests.conversion.conftest import huggingface_directory, timm_directory
 
 __all__ = ["huggingface_directory", "timm_directory"]  # fixtures
 

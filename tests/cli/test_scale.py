@@ -17,8 +17,8 @@ import torch
 
 from vitconvert.cli import scale, shard_progress
 from vitconvert.demo.demonstration import DIGITS
+from vitconvert.embedding.checking import check
 from vitconvert.inference import batches
-from vitconvert.scale.checking import check
 
 ROOT = Path(__file__).parents[2]
 
@@ -118,13 +118,13 @@ def test_shards_are_said_to_be_kept_only_if_there_are_some(run, workplace, monke
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("vitconvert.scale.run.write_shard", interrupted)
+        patch.setattr("vitconvert.embedding.run.write_shard", interrupted)
         code, _, err = run(*EVERYTHING)
         assert code == 130
         assert "no shard was finished: the same command begins again.\n" in err
     assert run(*EVERYTHING).code == 1
     sorted((workplace / "features" / "features").iterdir())[0].unlink()
-    monkeypatch.setattr("vitconvert.scale.run.write_shard", interrupted)
+    monkeypatch.setattr("vitconvert.embedding.run.write_shard", interrupted)
     assert "finished shards are kept" in run(*EVERYTHING).err
 
 

@@ -11,8 +11,8 @@ import vitconvert
 from tests.hub_server import HubServer, use_hub
 from tests.packages import timm, transformers, vit_pytorch
 from tests.spelling import google_arrays
-from vitconvert.containers import open_container
 from vitconvert.demo.demonstration import DIGITS
+from vitconvert.formats import open_container
 
 NAME = "vit_tiny_patch16_224"
 REPO = "timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k"

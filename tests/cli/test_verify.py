@@ -8,7 +8,7 @@ from PIL import Image
 
 from tests.spelling import google_arrays
 from vitconvert import convert
-from vitconvert.containers import whole_file as whole_file_module
+from vitconvert.formats import whole_file as whole_file_module
 
 
 @pytest.fixture

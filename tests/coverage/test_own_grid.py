@@ -12,9 +12,9 @@ import vitconvert
 from tests.coverage.families import random_model
 from tests.packages import timm
 from vitconvert.api import load_checkpoint
+from vitconvert.conversion.runtime_choice import ExportOptions
+from vitconvert.conversion.runtime_file import export_checkpoint
 from vitconvert.errors import ConflictingFact, InputMismatch, NotRepresentable
-from vitconvert.export.runtime_choice import ExportOptions
-from vitconvert.export.runtime_file import export_checkpoint
 from vitconvert.model.clipped import ClippedLinear
 from vitconvert.model.fast import FastLinear
 

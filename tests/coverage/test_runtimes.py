@@ -5,8 +5,8 @@ import pytest
 from tests.coverage.families import random_model, small_arguments, smallest_of_each_family
 from tests.packages import timm
 from vitconvert.api import load_checkpoint
-from vitconvert.export.runtime_choice import ExportOptions
-from vitconvert.export.runtime_file import export_checkpoint
+from vitconvert.conversion.runtime_choice import ExportOptions
+from vitconvert.conversion.runtime_file import export_checkpoint
 from vitconvert.runtimes import RUNTIMES
 from vitconvert.tables.architectures import named
 

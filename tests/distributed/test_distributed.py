@@ -12,8 +12,8 @@ import torch.distributed.checkpoint as dcp
 import vitconvert
 from tests.packages import timm
 from tests.small_models import randomise
-from vitconvert.containers import Container, open_container, weights_in
 from vitconvert.errors import CorruptFile, SourceError
+from vitconvert.formats import Container, open_container, weights_in
 
 FILES = Path(__file__).parent / "files"
 PARTS = Path(__file__).parent / "parts"

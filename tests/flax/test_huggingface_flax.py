@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 
 import vitconvert
 from tests.packages import transformers
-from vitconvert.containers import open_container
 from vitconvert.errors import NotRepresentable
+from vitconvert.formats import open_container
 
 FILES = Path(__file__).parent / "files"
 DIALECTS = {

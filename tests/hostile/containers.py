@@ -10,10 +10,10 @@ import gguf
 import msgpack
 import torch
 
-from vitconvert.containers import content_of
-from vitconvert.containers.gguf.layout import BLOCKS, DTYPES, OTHERWISE, PACKED
-from vitconvert.containers.gguf.writing import write_gguf
-from vitconvert.containers.msgpack.writing import write_tree
+from vitconvert.formats import content_of
+from vitconvert.formats.gguf.layout import BLOCKS, DTYPES, OTHERWISE, PACKED
+from vitconvert.formats.gguf.writing import write_gguf
+from vitconvert.formats.msgpack.writing import write_tree
 
 Told = tuple[tuple[str, ...], dict[str, tuple[str, tuple[int, ...], bytes]]]
 

@@ -35,9 +35,9 @@ from tests.hostile.mutations import (
     mutated_safetensors,
 )
 from vitconvert.api import load_checkpoint, verify
-from vitconvert.containers import bytes_of, open_container
-from vitconvert.containers.hdf5.writing import write_hdf5
-from vitconvert.containers.npz import write_npz
+from vitconvert.formats import bytes_of, open_container
+from vitconvert.formats.hdf5.writing import write_hdf5
+from vitconvert.formats.npz import write_npz
 from vitconvert.sources.answers import read_listing
 from vitconvert.toml_files import tables_dir
 

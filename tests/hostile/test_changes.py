@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import vitconvert
+from vitconvert.conversion import convert as export
 from vitconvert.demo.demonstration import DIGITS
 from vitconvert.errors import IntegrityError, VitConvertError
-from vitconvert.export import convert as export
 from vitconvert.sources import locate
 
 

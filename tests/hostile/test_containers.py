@@ -23,10 +23,10 @@ import torch
 
 from tests.hostile.harness import Answer, call_limited, run_limited
 from tests.hostile.mutations import archived
-from vitconvert.containers import open_container
-from vitconvert.containers.hdf5.checksum import checksum
-from vitconvert.containers.hdf5.writing import write_hdf5
 from vitconvert.errors import VitConvertError
+from vitconvert.formats import open_container
+from vitconvert.formats.hdf5.checksum import checksum
+from vitconvert.formats.hdf5.writing import write_hdf5
 
 CORRUPT, UNSAFE, SOURCE = "corrupt-file", "unsafe-file", "source-not-found"
 GIB = 2**30

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from tests.hostile.documents import VALUES, Place, changed, make_checkpoint, places, use
 from tests.hostile.harness import Answer, call_limited, run_limited
 from vitconvert.api import load_checkpoint
-from vitconvert.containers import open_container, write_safetensors
 from vitconvert.demo.demonstration import DIGITS
 from vitconvert.documents import MOST_BYTES
 from vitconvert.errors import VitConvertError
+from vitconvert.formats import open_container, write_safetensors
 from vitconvert.tables.dialects import read_table
 from vitconvert.toml_files import tables_dir
 

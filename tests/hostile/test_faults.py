@@ -14,8 +14,8 @@ from PIL import Image
 
 from tests.hostile.harness import Answer, call_limited, run_limited
 from vitconvert.cli import main
+from vitconvert.conversion import convert as export
 from vitconvert.demo.demonstration import DIGITS
-from vitconvert.export import convert as export
 
 SAMPLE = DIGITS / "samples" / "3.png"
 FAILING = Path("/proc/self/mem")  # a regular file of Linux, whose first page cannot be read: EIO

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.embedding.layouts import contents, write_folder
+from tests.embedding.null_model import embed_null
 from tests.hostile.harness import call_limited, run_limited
-from tests.scale.layouts import contents, write_folder
-from tests.scale.null_model import embed_null
 from vitconvert.demo.demonstration import DIGITS
 
 PART = "part-000001-of-000003.parquet"

@@ -5,8 +5,8 @@ import datetime
 import pytest
 import torch
 
-from vitconvert.containers import open_container
 from vitconvert.errors import CorruptFile
+from vitconvert.formats import open_container
 
 
 @pytest.mark.parametrize("key", [datetime.date(2020, 1, 2), 7, (1, 2), torch.float32, None])

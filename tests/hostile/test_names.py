@@ -10,8 +10,8 @@ import torch
 
 from tests.hostile.harness import Answer, call_limited, run_limited
 from vitconvert.api import convert, embed, load_checkpoint
-from vitconvert.containers import open_container, write_safetensors
 from vitconvert.demo.demonstration import DIGITS
+from vitconvert.formats import open_container, write_safetensors
 
 SAMPLE = DIGITS / "samples" / "3.png"
 # It colours, clears, titles a window, begins a line, turns the direction, and breaks out of places.
@@ -48,8 +48,8 @@ def source(tmp_path: Path) -> Path:
 def test_tensors(form: str, old: str, source: Path, tmp_path: Path) -> None:
     renamed(source, old, f"a{EVIL}")
     if form != "safetensors":
-        from vitconvert.containers.npz import write_npz
-        from vitconvert.containers.torch.writing import write_torch
+        from vitconvert.formats.npz import write_npz
+        from vitconvert.formats.torch.writing import write_torch
 
         with open_container(source / "model.safetensors") as container:
             tensors = {name: container.read(name) for name in container.manifest}
@@ -195,7 +195,7 @@ def run_verify(page: str) -> None:
 
 
 def run_push(folder: str) -> None:
-    from vitconvert.export.push import files_to_push
+    from vitconvert.conversion.push import files_to_push
 
     files_to_push(Path(folder))
 

@@ -9,9 +9,9 @@ import pytest
 
 from tests.hostile.harness import call_limited
 from tests.hostile.test_containers import CORRUPT, UNSAFE, check, read_all
-from vitconvert.containers.orbax.arrays import most_inflated
-from vitconvert.containers.orbax.tree import read_tree
 from vitconvert.errors import UnsafeFile
+from vitconvert.formats.orbax.arrays import most_inflated
+from vitconvert.formats.orbax.tree import read_tree
 
 HEADER: dict[str, Any] = {
     "chunks": [2, 3],

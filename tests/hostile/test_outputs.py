@@ -13,10 +13,10 @@ import torch
 from tests.spelling import google_arrays
 from vitconvert import export_model, record_golden
 from vitconvert.cli import main
-from vitconvert.containers import unfinished
-from vitconvert.containers.whole_file import whole_file
 from vitconvert.drafting.draft_file import write_draft
 from vitconvert.errors import OutputExists
+from vitconvert.formats import unfinished
+from vitconvert.formats.whole_file import whole_file
 from vitconvert.inference.embed import Embedding
 from vitconvert.inference.embedding_files import write_embeddings
 
@@ -78,7 +78,7 @@ def test_what_appears_meanwhile_is_not_replaced(name, force, google, tmp_path, m
         path.write_bytes(FOREIGN)
         put(finished, path, check)
 
-    for module in ("containers.whole_file", "export.whole_files"):
+    for module in ("formats.whole_file", "conversion.whole_files"):
         monkeypatch.setattr(f"vitconvert.{module}.put", late)
     with pytest.raises(OutputExists):
         WRITERS[name](tmp_path / name, google, force)
@@ -100,8 +100,8 @@ def test_what_may_be_replaced_is(links, tmp_path, monkeypatch):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from vitconvert.containers.whole_file import whole_file
-from vitconvert.export.whole_files import whole_files
+from vitconvert.formats.whole_file import whole_file
+from vitconvert.conversion.whole_files import whole_files
 path = Path(sys.argv[1])
 with whole_file(path) as file, whole_files(path, print) as draft:
     draft.write_bytes(b"half")

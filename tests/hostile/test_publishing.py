@@ -6,8 +6,8 @@ import shutil
 import pytest
 
 from tests.hub_server import HubServer, raw_answer, use_hub
+from vitconvert.conversion.push import files_to_push
 from vitconvert.demo.demonstration import DIGITS
-from vitconvert.export.push import files_to_push
 
 # The client's own call of its own transport (huggingface_hub 2.4, lfs.py).
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from vitconvert.checkpoint.quantised import dequantised
-from vitconvert.containers import open_container, write_safetensors
 from vitconvert.errors import TensorMismatch
+from vitconvert.formats import open_container, write_safetensors
 
 COUNT = 5000
 

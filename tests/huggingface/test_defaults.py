@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.packages import transformers
-from vitconvert.conversion.project_config import facts_from_config
+from vitconvert.facts.project_config import facts_from_config
 from vitconvert.tables.dialects import builtin_tables, text_table
 from vitconvert.tables.table import Table
 

@@ -6,8 +6,8 @@ from safetensors import safe_open
 
 from tests.huggingface.classes import CLASSES
 from vitconvert import load_checkpoint
-from vitconvert.conversion.materialise import materialise
-from vitconvert.conversion.plan import plan_writing
+from vitconvert.facts.materialise import materialise
+from vitconvert.facts.plan import plan_writing
 from vitconvert.tables.binding import bind
 from vitconvert.tables.detection import recognise
 from vitconvert.tables.dialects import builtin_tables, likely_tables

@@ -13,7 +13,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import vitconvert
-from tests.export.test_opening import openclip_directory
+from tests.conversion.test_opening import openclip_directory
 from tests.packages import timm
 from vitconvert.checkpoint import build_model
 from vitconvert.demo.demonstration import DIGITS

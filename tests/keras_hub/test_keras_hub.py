@@ -17,8 +17,8 @@ from tests.packages import keras, keras_hub, transformers
 from tests.small_models import relative
 from vitconvert import convert, load_checkpoint, load_model
 from vitconvert.config import ViTConfig
+from vitconvert.conversion.targets import choose_target
 from vitconvert.errors import MissingFact, NotRepresentable, SourceError
-from vitconvert.export.targets import choose_target
 from vitconvert.programs import DescribedModel
 
 # Keras warns of NumPy 2, and of inputs that it takes by name.

@@ -16,9 +16,9 @@ from tests.archives import array
 from tests.packages import keras
 from tests.small_models import relative
 from vitconvert import convert, load_checkpoint, load_model
-from vitconvert.containers import content_of, written_module
-from vitconvert.containers.format_modules import Surroundings
 from vitconvert.errors import UsageError
+from vitconvert.formats import content_of, written_module
+from vitconvert.formats.format_modules import Surroundings
 
 ARCHIVE = Path(__file__).parent / "vit_keras_2.zip"
 TOLD = {"num_heads": 2}

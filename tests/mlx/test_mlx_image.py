@@ -9,8 +9,8 @@ import vitconvert
 from tests.mlx.making import made, saved
 from tests.packages import timm
 from tests.small_models import randomise
-from vitconvert.containers import open_container
 from vitconvert.errors import NotRepresentable
+from vitconvert.formats import open_container
 
 CASES = {
     "plain": ("mlx_image", {}),

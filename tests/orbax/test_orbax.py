@@ -14,10 +14,10 @@ from safetensors.numpy import load_file
 
 import vitconvert
 from tests.hostile.harness import call_limited, run_limited
-from vitconvert.containers import open_container, weights_in
-from vitconvert.containers.orbax import _unwrapped
-from vitconvert.containers.orbax.tree import Leaf, Tree
 from vitconvert.errors import MissingPackage, SourceError
+from vitconvert.formats import open_container, weights_in
+from vitconvert.formats.orbax import _unwrapped
+from vitconvert.formats.orbax.tree import Leaf, Tree
 
 FILES = Path(__file__).parent / "files"
 STATED = {"num_heads": 3, "image_size": (12, 12)}
@@ -121,7 +121,7 @@ def test_which_of_several_branches_holds_the_weights() -> None:
 
 
 def test_error_without_tensorstore(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vitconvert.containers.orbax.find_spec", lambda _: None)
+    monkeypatch.setattr("vitconvert.formats.orbax.find_spec", lambda _: None)
     with pytest.raises(MissingPackage) as error:
         open_container(weights_in(FILES / "few"))
     assert "pip install tensorstore" in str(error.value)

@@ -13,7 +13,6 @@ import vitconvert
 from tests.originals.goldens import FOLDER, golden, images_and_output
 from tests.packages import timm
 from tests.small_models import relative
-from vitconvert.containers import open_container
 from vitconvert.errors import (
     AmbiguousDialect,
     MissingFact,
@@ -21,6 +20,7 @@ from vitconvert.errors import (
     UnknownDialect,
     VitConvertError,
 )
+from vitconvert.formats import open_container
 
 ROUNDING = 1e-6
 

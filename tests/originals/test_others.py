@@ -22,7 +22,7 @@ from tests.originals.spelling_of_others import (
 )
 from tests.packages import timm
 from tests.small_models import relative
-from vitconvert.containers import open_container
+from vitconvert.formats import open_container
 
 ROUNDING = 2e-5
 

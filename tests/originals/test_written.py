@@ -33,8 +33,8 @@ from tests.originals.spelling import (
 )
 from tests.packages import transformers
 from tests.small_models import small_config
-from vitconvert.conversion.target import fit_target
 from vitconvert.errors import NotRepresentable
+from vitconvert.facts.target import fit_target
 from vitconvert.tables.dialects import builtin_tables
 
 STATED = {"num_heads": HEADS}

@@ -12,9 +12,9 @@ import torch
 
 from tests.parity.test_own_models import BUGS, STATED, team
 from vitconvert.api import load_checkpoint, load_model, record_golden, verify
-from vitconvert.containers import open_container, write_safetensors
 from vitconvert.demo.demonstration import DIGITS
 from vitconvert.errors import CorruptFile, OutputExists, SourceError, UnsafeFile, UsageError
+from vitconvert.formats import open_container, write_safetensors
 from vitconvert.parity import golden as golden_module
 from vitconvert.parity.sketch import NUMBERS, sketch
 

@@ -11,9 +11,9 @@ from torch import nn
 from tests.packages import bitsandbytes
 from tests.quantised.writers import FOUR_BIT, TORCHAO, by_torchao, four_bit, rows, save_flat
 from vitconvert.checkpoint.quantised import dequantised
-from vitconvert.containers import Container, open_container
-from vitconvert.conversion.quantised_names import quantised_names
 from vitconvert.errors import CorruptFile, TensorMismatch, UsageError, VitConvertError
+from vitconvert.facts.quantised_names import quantised_names
+from vitconvert.formats import Container, open_container
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # of the libraries

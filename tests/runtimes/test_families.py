@@ -6,7 +6,7 @@ import torch
 from tests.model.test_families_equal_to_timm import FAMILIES, SMALL
 from tests.small_models import randomise, small_config
 from vitconvert.config import ViTConfig
-from vitconvert.export.runtime_file import quiet
+from vitconvert.conversion.runtime_file import quiet
 from vitconvert.model import FastViT, ViT
 from vitconvert.parity.exported import Expected, compare_exported
 from vitconvert.programs.agreement import TOLERANCE

@@ -10,8 +10,8 @@ from tqdm import tqdm
 
 from tests.hub_server import HubServer
 from tests.sources.conftest import StartHub
+from vitconvert.conversion.push import progress_bars
 from vitconvert.errors import IntegrityError, OfflineError, SourceError, UsageError
-from vitconvert.export.push import progress_bars
 from vitconvert.sources import locate
 
 WEIGHTS = bytes(range(256)) * 41

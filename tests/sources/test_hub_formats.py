@@ -11,10 +11,10 @@ from safetensors.numpy import load_file
 from tests.hostile.harness import call_limited
 from tests.sources.conftest import StartHub
 from tests.sources.test_hub import fetched
-from vitconvert.containers import content_of, open_container
-from vitconvert.containers.gguf.writing import write_gguf
-from vitconvert.containers.hdf5.writing import write_hdf5
 from vitconvert.errors import IntegrityError, OfflineError, SourceError
+from vitconvert.formats import content_of, open_container
+from vitconvert.formats.gguf.writing import write_gguf
+from vitconvert.formats.hdf5.writing import write_hdf5
 from vitconvert.sources import locate
 
 TESTS = Path(__file__).parents[1]

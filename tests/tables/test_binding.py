@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from tests.conversion.header import hf, timm
+from tests.facts.header import hf, timm
 from tests.tables.specimens.google import big_vision, scanned
 from vitconvert.tables.binding import NO_ELEMENTS, bind
 from vitconvert.tables.dialects import builtin_tables, read_table

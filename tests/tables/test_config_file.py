@@ -3,14 +3,14 @@
 import pytest
 
 from tests.small_models import small_config
-from vitconvert.conversion.plan import plan_reading, plan_writing
-from vitconvert.conversion.project_config import (
+from vitconvert.errors import NotRepresentable
+from vitconvert.facts.plan import plan_reading, plan_writing
+from vitconvert.facts.project_config import (
     facts_from_config,
     their_word,
     written_besides,
     written_config,
 )
-from vitconvert.errors import NotRepresentable
 from vitconvert.tables.binding import bind
 from vitconvert.tables.config_file import Ratio
 from vitconvert.tables.dialects import read_table

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.conversion.header import examine, hf, pair, timm
+from tests.facts.header import examine, hf, pair, timm
 from tests.tables.specimens import SPECIMENS
 from tests.tables.specimens.google import LINEN, big_vision, google, scanned
 from vitconvert.errors import AmbiguousDialect, TensorMismatch, UnknownDialect

@@ -15,11 +15,11 @@ from tests.tables.specimens.google import big_vision, google, google_hybrid, sca
 from tests.tables.specimens.packages import hf, hf_disk_name
 from tests.tables.specimens.specimen import fill
 from tests.tables.specimens.timm import timm_hybrid, timm_vit
-from vitconvert.conversion.accounts import check_accounts, open_ledger
-from vitconvert.conversion.derivation import derive_config, state
-from vitconvert.conversion.materialise import materialise
-from vitconvert.conversion.plan import plan_reading, plan_writing
 from vitconvert.errors import NotRepresentable
+from vitconvert.facts.accounts import check_accounts, open_ledger
+from vitconvert.facts.derivation import derive_config, state
+from vitconvert.facts.materialise import materialise
+from vitconvert.facts.plan import plan_reading, plan_writing
 from vitconvert.model import ViT
 from vitconvert.tables.detection import recognise
 from vitconvert.tables.dialects import builtin_tables

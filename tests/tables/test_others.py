@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from tests.conversion.header import hf
-from tests.conversion.header import timm as timm_header
+from tests.facts.header import hf
+from tests.facts.header import timm as timm_header
 from tests.packages import timm, torchvision, transformers
 from vitconvert.api import inspect
 from vitconvert.errors import MissingFact, TensorMismatch, UnknownDialect

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 # However pytest would find the plugin of an installed vitconvert: it is loaded once.
 LOADED = ("-p", "no:vitconvert", "-p", "vitconvert.testing.plugin", "-p", "no:cacheprovider")
 
-HEAVY = ("torch", "numpy", "timm", "vitconvert.api", "vitconvert.parity", "vitconvert.containers")
+HEAVY = ("torch", "numpy", "timm", "vitconvert.api", "vitconvert.parity", "vitconvert.formats")
 
 
 @pytest.fixture(scope="module")

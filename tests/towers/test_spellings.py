@@ -14,8 +14,8 @@ from tests.packages import timm
 from tests.packages import transformers as t
 from tests.small_models import randomise_calmly
 from tests.towers.families import VISION, internvl, save
-from vitconvert.containers import open_container
 from vitconvert.errors import AmbiguousDialect, MissingFact, NotRepresentable
+from vitconvert.formats import open_container
 
 STATED = {"num_heads": 3, "activation": "quick_gelu"}
 LANGUAGE_MODEL = filled(

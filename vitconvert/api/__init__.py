@@ -19,16 +19,17 @@ from vitconvert.api.proving import audit, record_golden, verify
 from vitconvert.api.seeing import attention_maps, feature_maps
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
-from vitconvert.conversion.accounts import Ledger
 from vitconvert.errors import VitConvertError
+from vitconvert.facts.accounts import Ledger
 from vitconvert.preprocessing import Preprocessing
 
 if TYPE_CHECKING:
+    from vitconvert.conversion.conversion_plan import ConversionPlan
+    from vitconvert.conversion.convert import Conversion
+    from vitconvert.conversion.runtime_file import Exported
     from vitconvert.difference import Difference
     from vitconvert.drafting.draft import Draft
-    from vitconvert.export.conversion_plan import ConversionPlan
-    from vitconvert.export.convert import Conversion
-    from vitconvert.export.runtime_file import Exported
+    from vitconvert.embedding.embedder import Embedder
     from vitconvert.inspection import Inspection
     from vitconvert.model import ViT
     from vitconvert.parity.audit_report import AuditReport
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from vitconvert.parity.report import ParityReport
     from vitconvert.pictures.features import FeatureMaps
     from vitconvert.pictures.maps import AttentionMaps
-    from vitconvert.scale.embedder import Embedder
 
 __all__ = [
     "AttentionMaps",
@@ -81,13 +81,13 @@ __all__ = [
 _LATE = {
     "AttentionMaps": "vitconvert.pictures.maps",
     "AuditReport": "vitconvert.parity.audit_report",
-    "Conversion": "vitconvert.export.convert",
-    "ConversionPlan": "vitconvert.export.conversion_plan",
+    "Conversion": "vitconvert.conversion.convert",
+    "ConversionPlan": "vitconvert.conversion.conversion_plan",
     "Difference": "vitconvert.difference",
     "Draft": "vitconvert.drafting.draft",
-    "Embedder": "vitconvert.scale.embedder",
+    "Embedder": "vitconvert.embedding.embedder",
     "FeatureMaps": "vitconvert.pictures.features",
-    "Exported": "vitconvert.export.runtime_file",
+    "Exported": "vitconvert.conversion.runtime_file",
     "Golden": "vitconvert.parity.golden",
     "Inspection": "vitconvert.inspection",
     "ParityReport": "vitconvert.parity.report",

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Any
 from vitconvert.api.loading import Source, checkpoint_or_model
 from vitconvert.arguments import LOCATED, PLACES, checked
 from vitconvert.checkpoint import Checkpoint, ReadArguments, ReadOptions
+from vitconvert.embedding import require_package
 from vitconvert.errors import UsageError
 from vitconvert.preprocessing import Preprocessing
-from vitconvert.scale import require_package
 from vitconvert.sources import Located
 
 if TYPE_CHECKING:
     import torch
 
+    from vitconvert.embedding.events import Event
     from vitconvert.inference.batches import Engine
     from vitconvert.inference.embed import Embedding
     from vitconvert.inference.images import ImageSource
     from vitconvert.inference.predict import Prediction
     from vitconvert.model import ViT
-    from vitconvert.scale.events import Event
 
 
 @checked()
@@ -208,11 +208,11 @@ def embed_dataset(
         labels, topk: Of classes, as for `predict`.
         batch_size, fast, fast_preprocessing, dtype, device, runtime: As for `embed`.
         threads: How many decode, and how many torch takes; by default, all processors.
-        notify: Is told what happens; see `scale.events.Event`.
+        notify: Is told what happens; see `embedding.events.Event`.
         reading: As for `load_checkpoint`.
         how: `shard_rows`, `store`, `append`, `retry_failed`, `only`, `max_errors`, `engine`,
             `workers`, `cpus_per_worker`, `gpus_per_worker` and `address`: see
-            `scale.options.RunOptions`.
+            `embedding.options.RunOptions`.
 
     Returns:
         How many images were computed, and how many failed.
@@ -224,10 +224,10 @@ def embed_dataset(
         VitConvertError: One of the errors of `embed`.
     """
     require_package("pyarrow")
-    from vitconvert.scale.embedder import Task
-    from vitconvert.scale.options import RunOptions
-    from vitconvert.scale.plan import Sources
-    from vitconvert.scale.run import run
+    from vitconvert.embedding.embedder import Task
+    from vitconvert.embedding.options import RunOptions
+    from vitconvert.embedding.plan import Sources
+    from vitconvert.embedding.run import run
 
     task = Task(
         model=model,
@@ -260,7 +260,7 @@ def engines_for(
     """What makes an engine of a checkpoint and its model; None: torch computes."""
     if runtime == "torch":
         return None
-    from vitconvert.export.fastest import engines
+    from vitconvert.conversion.fastest import engines
 
     return engines(runtime, tell=tell, **asked)
 

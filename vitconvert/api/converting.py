@@ -12,8 +12,8 @@ from vitconvert.checkpoint import ReadArguments, ReadOptions
 if TYPE_CHECKING:
     import torch
 
-    from vitconvert.export.conversion_plan import ConversionPlan
-    from vitconvert.export.convert import Conversion
+    from vitconvert.conversion.conversion_plan import ConversionPlan
+    from vitconvert.conversion.convert import Conversion
     from vitconvert.tables.table import Table
 
 
@@ -49,9 +49,9 @@ def plan_conversion(
         NotRepresentable: The target cannot compute this function.
         VitConvertError: One of the errors of `load_checkpoint`.
     """
-    from vitconvert.export.changes import Changes
-    from vitconvert.export.conversion_plan import plan_checkpoint
-    from vitconvert.export.fitting import WriteOptions
+    from vitconvert.conversion.changes import Changes
+    from vitconvert.conversion.conversion_plan import plan_checkpoint
+    from vitconvert.conversion.fitting import WriteOptions
 
     target, reading = _target(to, computed_in(dtype, reading))
     options = WriteOptions(
@@ -125,10 +125,10 @@ def convert(
         OutputExists: The output is there, and `overwrite` is false, or holds other files.
         VitConvertError: One of the errors of `load_checkpoint`.
     """
-    from vitconvert.export.changes import Changes
-    from vitconvert.export.convert import convert_checkpoint
-    from vitconvert.export.fitting import WriteOptions
-    from vitconvert.export.whole_directory import check_output
+    from vitconvert.conversion.changes import Changes
+    from vitconvert.conversion.convert import convert_checkpoint
+    from vitconvert.conversion.fitting import WriteOptions
+    from vitconvert.conversion.whole_directory import check_output
 
     check_output(Path(output), overwrite=overwrite)  # before anything is downloaded
     target, reading = _target(to, computed_in(dtype, reading))
@@ -177,7 +177,7 @@ def convert_state_dict(
         VitConvertError: One of the errors of `load_checkpoint`.
     """
     from vitconvert.checkpoint.state_dict import read_state_dict
-    from vitconvert.export.convert import respell
+    from vitconvert.conversion.convert import respell
 
     target, reading = _target(to, reading)
     of_a_file = given({name: reading.get(name) for name in ("prefer", "rescue")})

@@ -13,7 +13,7 @@ from vitconvert.config import ViTConfig
 if TYPE_CHECKING:
     from torch import nn
 
-    from vitconvert.export.runtime_file import Exported
+    from vitconvert.conversion.runtime_file import Exported
     from vitconvert.inference.images import ImageSource
 
 
@@ -73,7 +73,7 @@ def export_model(
         UsageError, ConflictingFact, MissingFact: The model has no such output.
         VitConvertError: One of the errors of `load_checkpoint`.
     """
-    from vitconvert.export.runtime_choice import ExportOptions, check_export
+    from vitconvert.conversion.runtime_choice import ExportOptions, check_export
     from vitconvert.inference.images import find_images
 
     wanted = ExportOptions(
@@ -89,7 +89,7 @@ def export_model(
     if images is not None and not verify:
         refuse(["images"], "the file is compared on these, and verify=False compares nothing.")
     check_export(Path(output), wanted, overwrite=overwrite)  # before anything is downloaded
-    from vitconvert.export.runtime_file import export_checkpoint
+    from vitconvert.conversion.runtime_file import export_checkpoint
 
     return export_checkpoint(
         load_checkpoint(source, **reading),

@@ -9,11 +9,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from vitconvert.checkpoint.options import ReadOptions
-from vitconvert.containers import Container, open_container, weights_in
-from vitconvert.conversion.adapter_config import AdapterConfig, parse_adapter_config
-from vitconvert.conversion.adapter_names import AdapterNames, read_names
-from vitconvert.conversion.adapter_placement import Wanted
-from vitconvert.conversion.low_rank import shape_of_product
 from vitconvert.documents import read_object
 from vitconvert.errors import (
     ConflictingFact,
@@ -22,6 +17,11 @@ from vitconvert.errors import (
     TensorMismatch,
     UsageError,
 )
+from vitconvert.facts.adapter_config import AdapterConfig, parse_adapter_config
+from vitconvert.facts.adapter_names import AdapterNames, read_names
+from vitconvert.facts.adapter_placement import Wanted
+from vitconvert.facts.low_rank import shape_of_product
+from vitconvert.formats import Container, open_container, weights_in
 from vitconvert.sources import Located, locate
 from vitconvert.sources.references import looks_like_path
 

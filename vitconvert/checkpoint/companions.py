@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from vitconvert.checkpoint.record import Record, read_record
-from vitconvert.containers import Container
 from vitconvert.documents import read_object
+from vitconvert.formats import Container
 from vitconvert.sources import Located
 from vitconvert.tables.parts import config_section
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint.adapters import Adapter
 from vitconvert.checkpoint.weights import Weights
-from vitconvert.containers import Container, TensorInfo
-from vitconvert.conversion.adapter_placement import HEAD, Placement, place
-from vitconvert.conversion.plan import Plan, compose, plan_back, plan_overlay
 from vitconvert.errors import TensorMismatch
+from vitconvert.facts.adapter_placement import HEAD, Placement, place
+from vitconvert.facts.plan import Plan, compose, plan_back, plan_overlay
+from vitconvert.formats import Container, TensorInfo
 from vitconvert.tables.canonical import instance
 from vitconvert.tables.detection import common_prefix
 from vitconvert.tables.links import Link, links_of
@@ -138,8 +138,8 @@ class Merge:
     def _merge(self, name: str) -> "Tensor":
         import torch
 
-        from vitconvert.conversion.low_rank import merged, product
-        from vitconvert.conversion.materialise import materialise
+        from vitconvert.facts.low_rank import merged, product
+        from vitconvert.facts.materialise import materialise
 
         adapter, read = self.adapter, self.adapter.container.read
         if name in self.placement.heads:
@@ -221,7 +221,7 @@ class Merge:
         return {**alone, **{plan.assemblies[0].target: plan for plan in self._new_heads}}
 
     def _read(self, key: str) -> "Tensor":
-        from vitconvert.conversion.materialise import materialise
+        from vitconvert.facts.materialise import materialise
 
         short = key.removeprefix(self.base.recognised.prefix)
         if short not in self._plans:
@@ -254,7 +254,7 @@ def merge_into(base: Weights, adapter: Adapter, part: Part) -> Merge:
     """Find the place of an adapter in a model's file.
 
     Raises:
-        TensorMismatch, AmbiguousDialect: As `conversion.adapter_placement.place`.
+        TensorMismatch, AmbiguousDialect: As `facts.adapter_placement.place`.
     """
     adapter = adapter.renamed(_names_of_head(part))
     placement = place(

@@ -30,7 +30,7 @@ def build_model(
         UsageError: There is no such device here, or a change makes no sense for this model.
         MissingFact: Positions are resampled, and nothing tells by which rule.
     """
-    from vitconvert.conversion.surgery import change_channels, resize
+    from vitconvert.facts.surgery import change_channels, resize
     from vitconvert.model import FastViT, ViT
 
     _check_device(device)

@@ -7,9 +7,9 @@ from dataclasses import replace
 from vitconvert.checkpoint.checkpoint import Checkpoint
 from vitconvert.checkpoint.companions import Companions
 from vitconvert.config import ViTConfig
-from vitconvert.containers import Container
-from vitconvert.conversion.statements import Statements
 from vitconvert.errors import ConflictingFact, MissingFact, VitConvertError, size_text
+from vitconvert.facts.statements import Statements
+from vitconvert.formats import Container
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.stated import preprocessing_of_name, stated_preprocessing
 from vitconvert.tables.parts import Part

@@ -22,18 +22,18 @@ from vitconvert.checkpoint.text_tower import find_text
 from vitconvert.checkpoint.unchanged import State, states_of
 from vitconvert.checkpoint.weights import Weights
 from vitconvert.config import ViTConfig
-from vitconvert.containers import Container, open_container, weights_in
-from vitconvert.conversion.accounts import (
+from vitconvert.errors import MissingFact, Quantised, SourceError, UsageError, VitConvertError, some
+from vitconvert.facts.accounts import (
     Ledger,
     check_accounts,
     check_dtypes,
     check_required,
     open_ledger,
 )
-from vitconvert.conversion.derivation import Gathered
-from vitconvert.conversion.statements import Statements
-from vitconvert.errors import MissingFact, Quantised, SourceError, UsageError, VitConvertError, some
-from vitconvert.formats import directory_names
+from vitconvert.facts.derivation import Gathered
+from vitconvert.facts.statements import Statements
+from vitconvert.file_formats import directory_names
+from vitconvert.formats import Container, open_container, weights_in
 from vitconvert.labels import Labels, stated_labels
 from vitconvert.sources import Located
 from vitconvert.tables.detection import recognise

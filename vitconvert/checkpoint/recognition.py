@@ -5,10 +5,10 @@ from dataclasses import replace
 
 from vitconvert.checkpoint.companions import Companions
 from vitconvert.checkpoint.options import ReadOptions
-from vitconvert.containers import Container
-from vitconvert.conversion.derivation import Gathered, gather_facts
-from vitconvert.conversion.statements import Statements
 from vitconvert.errors import AmbiguousDialect, VitConvertError
+from vitconvert.facts.derivation import Gathered, gather_facts
+from vitconvert.facts.statements import Statements
+from vitconvert.formats import Container
 from vitconvert.tables.architectures import architectures
 from vitconvert.tables.detection import ambiguous
 from vitconvert.tables.dialects import builtin_tables

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vitconvert.containers import Container, hash_file
-from vitconvert.conversion.origins import recorded
 from vitconvert.documents import read_bytes, read_object
 from vitconvert.errors import CorruptFile
-from vitconvert.formats import INDEX, standard_names
+from vitconvert.facts.origins import recorded
+from vitconvert.file_formats import INDEX, standard_names
+from vitconvert.formats import Container, hash_file
 from vitconvert.labels import Labels, stated_labels
 from vitconvert.sources import Located
 from vitconvert.sources.located import OWN

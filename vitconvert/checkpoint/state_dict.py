@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from vitconvert.checkpoint.options import ReadOptions
 from vitconvert.checkpoint.reading import explained
 from vitconvert.config import ViTConfig
-from vitconvert.containers import Container, TensorInfo
+from vitconvert.formats import Container, TensorInfo
 from vitconvert.sources import Located
 
 if TYPE_CHECKING:

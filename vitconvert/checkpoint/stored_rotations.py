@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING
 
 from vitconvert.config import ViTConfig
-from vitconvert.containers import Container
-from vitconvert.conversion.tensor_evidence import TENSORS, USER, show
 from vitconvert.errors import ConflictingFact, NotRepresentable
+from vitconvert.facts.tensor_evidence import TENSORS, USER, show
+from vitconvert.formats import Container
 from vitconvert.tables.detection import Recognised
 
 if TYPE_CHECKING:

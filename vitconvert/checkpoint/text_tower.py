@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from vitconvert.checkpoint.companions import Companions
 from vitconvert.checkpoint.weights import Weights
 from vitconvert.config import TextConfig
-from vitconvert.containers import Container
-from vitconvert.conversion.accounts import check_accounts, check_dtypes
-from vitconvert.conversion.plan import Plan, plan_reading
-from vitconvert.conversion.text_tower import DescribedText, derive_text
 from vitconvert.errors import NotRepresentable, VitConvertError, some
+from vitconvert.facts.accounts import check_accounts, check_dtypes
+from vitconvert.facts.plan import Plan, plan_reading
+from vitconvert.facts.text_tower import DescribedText, derive_text
+from vitconvert.formats import Container
 from vitconvert.tables.binding import Binding, bind
 from vitconvert.tables.detection import denied_by
 from vitconvert.tables.dialects import text_tables_beside

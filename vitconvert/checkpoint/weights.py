@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from vitconvert.config import ViTConfig
-from vitconvert.containers import Container, TensorInfo
-from vitconvert.conversion.plan import Assembly, Plan, plan_reading
+from vitconvert.facts.plan import Assembly, Plan, plan_reading
+from vitconvert.formats import Container, TensorInfo
 from vitconvert.tables.detection import Recognised
 from vitconvert.tables.parts import WHOLE, Tower
 from vitconvert.tables.table import Table
@@ -87,7 +87,7 @@ class Weights:
         self._materialise(replace(self.plan, assemblies=()))
 
     def _materialise(self, plan: Plan) -> "dict[str, torch.Tensor]":
-        from vitconvert.conversion.materialise import materialise
+        from vitconvert.facts.materialise import materialise
 
         return materialise(plan, self.read)
 

@@ -122,7 +122,7 @@ def _attention(options: dict[str, Any]) -> int:
 
 def _check(options: dict[str, Any], output: Path | None, *, page: bool) -> None:
     """Before anything is downloaded."""
-    from vitconvert.export.whole_directory import check_output
+    from vitconvert.conversion.whole_directory import check_output
     from vitconvert.pictures.files import check_file, is_picture
 
     if output is None and not options["as_json"]:
@@ -150,7 +150,7 @@ def _check(options: dict[str, Any], output: Path | None, *, page: bool) -> None:
 def _write(
     output: Path | None, views: "Iterator[View]", choice: "Choice", options: dict[str, Any]
 ) -> None:
-    from vitconvert.export.whole_directory import whole_directory
+    from vitconvert.conversion.whole_directory import whole_directory
     from vitconvert.pictures.files import is_picture, write_page, write_pictures, write_sheet
 
     told = _told(views, choice, options)

@@ -18,7 +18,7 @@ from vitconvert.cli.options import (
 from vitconvert.cli.report import line, print_json, source_line, tell
 
 if TYPE_CHECKING:
-    from vitconvert.export.runtime_file import Exported
+    from vitconvert.conversion.runtime_file import Exported
     from vitconvert.parity.differences import Comparison
     from vitconvert.sources import Located
 
@@ -100,7 +100,7 @@ def _options(command: Command) -> Command:
 def _export(options: dict[str, Any]) -> int:
     from vitconvert.api import export_model
     from vitconvert.cli.typed_command import command_line
-    from vitconvert.export.runtime_choice import ExportOptions, check_export
+    from vitconvert.conversion.runtime_choice import ExportOptions, check_export
     from vitconvert.sources import locate
 
     passed = {name: options[name] for name in _PASSED}

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 from vitconvert.cli.report import config_lines, line, print_json, source_line, tell
 
 if TYPE_CHECKING:
-    from vitconvert.conversion.plan import Assembly
-    from vitconvert.export.conversion_plan import ConversionPlan
+    from vitconvert.conversion.conversion_plan import ConversionPlan
+    from vitconvert.facts.plan import Assembly
     from vitconvert.sources import Located
 
 _MANY = 4  # at most so many pieces or dialects are listed one by one without -v

@@ -39,7 +39,7 @@ def _push(
     force: bool,
     **options: Any,
 ) -> int:
-    from vitconvert.export.push import files_to_push, push, sizes
+    from vitconvert.conversion.push import files_to_push, push, sizes
 
     if dry_run:
         files = sizes(files_to_push(directory, force=force))

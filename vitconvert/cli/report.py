@@ -11,8 +11,8 @@ from vitconvert.sources.references import without_secrets
 
 if TYPE_CHECKING:
     from vitconvert.config import ViTConfig
-    from vitconvert.export.convert import Conversion
-    from vitconvert.export.push import Pushed
+    from vitconvert.conversion.convert import Conversion
+    from vitconvert.conversion.push import Pushed
     from vitconvert.inspection import Inspection
     from vitconvert.sources import Located
 
@@ -46,7 +46,7 @@ def source_line(located: "Located") -> str:
 
 def config_lines(config: "ViTConfig") -> list[str]:
     """Every fact that decides the function, by origin, with assumptions apart."""
-    from vitconvert.conversion.origins import is_assumed
+    from vitconvert.facts.origins import is_assumed
 
     groups: dict[str, list[str]] = {}
     for name, value in config.function().items():

@@ -26,19 +26,19 @@ from vitconvert.cli.photographs import (
 )
 from vitconvert.cli.report import tell
 from vitconvert.cli.shard_progress import duration, in_shards, progress
+from vitconvert.embedding import require_package
 from vitconvert.errors import UsageError, printable
-from vitconvert.scale import require_package
 
 if TYPE_CHECKING:
-    from vitconvert.scale.embedder import Task
-    from vitconvert.scale.events import Event
-    from vitconvert.scale.options import RunOptions
-    from vitconvert.scale.plan import Sources
+    from vitconvert.embedding.embedder import Task
+    from vitconvert.embedding.events import Event
+    from vitconvert.embedding.options import RunOptions
+    from vitconvert.embedding.plan import Sources
 
 
 def _engine(_: click.Context, __: click.Parameter, value: str) -> str:
     if value != "local":  # without importing what runs it
-        from vitconvert.scale.options import check_engine
+        from vitconvert.embedding.options import check_engine
 
         check_engine(value)
     return value
@@ -136,7 +136,7 @@ def report_check(options: dict[str, Any]) -> int:
     others = (name for name in options if name not in ("check", "as_json", "quiet"))
     refuse_given(others, "plays no part where --check reads what an output has")
     require_package("pyarrow")
-    from vitconvert.scale.checking import check
+    from vitconvert.embedding.checking import check
 
     report = check(options["check"])
     if options["as_json"]:
@@ -158,7 +158,7 @@ def compute_shards(options: dict[str, Any], computed: str, **task: Any) -> int:
     output = str(options["output"])
     if options["plan"]:
         return _plan(work, sources, output, how, as_json=options["as_json"])
-    from vitconvert.scale.run import run
+    from vitconvert.embedding.run import run
 
     shown = progress(as_json=options["as_json"], quiet=options["quiet"])
     kept = False
@@ -196,7 +196,7 @@ def _check_options(options: dict[str, Any]) -> None:
 def _task(options: dict[str, Any], computed: str, **task: Any) -> "Task":
     from vitconvert.api.answering import engines_for
     from vitconvert.checkpoint import ReadOptions
-    from vitconvert.scale.embedder import Task
+    from vitconvert.embedding.embedder import Task
 
     names = ("fast", "fast_preprocessing", "device", "batch_size", "threads")
     fetching = locate_options(options)
@@ -220,7 +220,7 @@ def _task(options: dict[str, Any], computed: str, **task: Any) -> "Task":
 
 
 def _sources(options: dict[str, Any]) -> "Sources":
-    from vitconvert.scale.plan import Sources
+    from vitconvert.embedding.plan import Sources
 
     require_stdin(options)
     given = options["images"]
@@ -234,7 +234,7 @@ def _sources(options: dict[str, Any]) -> "Sources":
 
 
 def _how(options: dict[str, Any]) -> "RunOptions":
-    from vitconvert.scale.options import RunOptions
+    from vitconvert.embedding.options import RunOptions
 
     names = ("shard_rows", "append", "retry_failed", "max_errors", "engine", "address", "workers")
     return RunOptions(
@@ -258,8 +258,8 @@ def _only(text: str | None) -> tuple[int, int] | None:
 def _plan(
     task: "Task", sources: "Sources", output: str, how: "RunOptions", *, as_json: bool
 ) -> int:
-    from vitconvert.scale.estimate import estimate
-    from vitconvert.scale.run import prepared
+    from vitconvert.embedding.estimate import estimate
+    from vitconvert.embedding.run import prepared
 
     loaded = task.load()
     with prepared(sources, output, how, loaded) as (folder, plan):

@@ -1,1 +1,1 @@
-"""From header to configuration, plan and tensors, and their changes. Opens no file."""
+"""Checkpoints as other programs want them: directories, companions, provenance."""

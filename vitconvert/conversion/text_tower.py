@@ -1,222 +1,168 @@
-"""Text towers beside image towers: what is known of one, and which dialect has a place for it.
+"""Text towers on their way from one project's files to another's, beside the image tower."""
 
-They are carried in the same language of tables as image towers are, and never computed here.
-"""
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from vitconvert.checkpoint import Checkpoint
+from vitconvert.checkpoint.text_tower import Text
+from vitconvert.conversion.stream import stream
+from vitconvert.documents import read_bytes, write_json
+from vitconvert.errors import CorruptFile, SourceError
+from vitconvert.facts.plan import compose
+from vitconvert.facts.target import Target
+from vitconvert.facts.text_tower import TextTarget, merged
+from vitconvert.formats import Content, TensorInfo, content_of
+from vitconvert.programs import program_of
+from vitconvert.programs.tokenizers import Tokenizer
 
-from vitconvert.config import TextConfig, ViTConfig, field_names
-from vitconvert.conversion.plan import Plan, plan_writing
-from vitconvert.conversion.project_config import (
-    Facts,
-    broken_must_nots,
-    facts_from_config,
-    put,
-    their_word,
-    unknown_arguments,
-    written_config,
-)
-from vitconvert.errors import NotRepresentable, OtherFunction, OtherKind
-from vitconvert.tables.binding import Binding, bind
-from vitconvert.tables.dialects import text_tables_beside
-from vitconvert.tables.sizes import Shape
-from vitconvert.tables.table import Table
+if TYPE_CHECKING:
+    import torch
 
-_OPTIONAL = ("head_dim", "final_norm_eps", "end_id", "tokenizer")
-_EPS = {"norm_eps", "final_norm_eps"}
+_MOST_BYTES = 2**28  # of a file of a tokenizer; 34 MB is Gemma's, which SigLIP 2 has
+_OPENAIS = 49408  # ids of OpenAI's tokenizer, which open_clip has built in
+# What chooses code or weights, says again what is said elsewhere, or is of another release.
+_NOT_KEPT = ("auto_map", "quantization_config", "torch_dtype", "transformers_version")
 
 
-@dataclass(frozen=True, kw_only=True)
-class DescribedText:
-    """A text tower as its table and its files describe it.
+def with_text(source: Checkpoint, target: Target) -> Checkpoint:
+    """The checkpoint with the accounts of its text tower: carried, or why it is left behind."""
+    text, ledger = source.text, source.ledger
+    if text is not None and target.text is not None:
+        note = f"the text tower is carried: {text.config}; vitconvert computes the image side only"
+        if source.located.tokenizer and not tokenizer_files(source, target):
+            note += f"; its tokenizer is left behind, because {target.table.title} reads another"
+        changes = (f"norm-eps of the text tower: {change}" for change in target.text.changes)
+        again = (name for name in target.text.numbers if name in ledger.ignored)
+        ledger = ledger.with_carried((*text.keys, *again)).with_changes(changes)
+        return replace(source, ledger=replace(ledger, notes=(*ledger.notes, note)))
+    no_place = target.left or f"{target.table.title} has no place for one"
+    why = source.text_problem or (no_place if text else "")
+    notes = (f"the text tower is left behind: {why}",) if why else ()
+    return replace(source, text=None, ledger=replace(ledger, notes=(*ledger.notes, *notes)))
 
-    Attributes:
-        config: What decides its function, besides the weights.
-        table: How it is spelled.
-        any_eps: Whether a place for it may have norms with another eps.
+
+def without_text(source: Checkpoint) -> Checkpoint:
+    """The image tower alone, as it is asked for."""
+    return replace(source, text=None, text_problem="as you asked" if source.text else "")
+
+
+def with_tokenizer(source: Checkpoint) -> Checkpoint:
+    """The checkpoint whose text tower says that its tokenizer lies beside it.
+
+    open_clip takes files of a tokenizer only where its configuration names one, whatever the name.
     """
+    text = source.text
+    if text is None or text.config.tokenizer or text.config.vocab_size == _OPENAIS:
+        return source
+    if not source.located.tokenizer:
+        return source
+    located = source.located
+    name = located.repo or located.name or "beside"
+    return replace(source, text=replace(text, config=replace(text.config, tokenizer=name)))
 
-    config: TextConfig
-    table: Table
-    any_eps: bool = False
+
+def text_contents(target: TextTarget, text: Text) -> dict[str, Content]:
+    """Every tensor of a text tower in the target: bytes of the file, where nothing is cast."""
+    moved = None
+    if text.dtype is None:
+        moved = stream(compose(text.plan, target.plan), text.container, text.prefix)
+    contents = moved or {n: content_of(n, t) for n, t in _materialised(target, text).items()}
+    return contents | {name: number_content(n) for name, n in target.numbers.items()}
 
 
-@dataclass(frozen=True, kw_only=True)
-class TextTarget:
-    """A place for a text tower beside an image tower, and how to get there.
+def _materialised(target: TextTarget, text: Text) -> "dict[str, torch.Tensor]":
+    from vitconvert.facts.materialise import materialise
 
-    Attributes:
-        table: How it is spelled.
-        plan: From our names of its tensors to theirs.
-        their_config: The project's own configuration of both towers.
-        numbers: Whole numbers that are written as tensors.
-        changes: What it computes otherwise, as it was allowed to.
+    ours = materialise(text.plan, text.read)
+    return materialise(target.plan, ours.__getitem__)
+
+
+def text_infos(target: TextTarget, text: Text) -> dict[str, TensorInfo]:
+    """Dtype and shape of what `text_contents` writes, from headers alone."""
+    cast = text.dtype and str(text.dtype).removeprefix("torch.")
+    manifest, found = text.container.manifest, {}
+    for assembly in compose(text.plan, target.plan).assemblies:
+        source = next(piece.source for piece in assembly.pieces if piece.source)
+        dtype = cast or manifest[text.prefix + source].dtype
+        found[assembly.target] = TensorInfo(dtype=dtype, shape=target.plan.shape(assembly))
+    return found | {name: number_content(n).info for name, n in target.numbers.items()}
+
+
+def number_content(number: int) -> Content:
+    """A whole number as a tensor."""
+    return Content(info=TensorInfo(dtype="int64", shape=()), chunks=partial(_bytes_of, number))
+
+
+def _bytes_of(number: int, _room: object) -> Iterator[memoryview]:
+    yield memoryview(struct.pack("<q", number))
+
+
+def whole_configuration(
+    source: Checkpoint, target: Target, written: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """What is written of both towers, on top of what the source says in the same words.
+
+    A file of the same kind keeps what plays no part here: how texts are made ready, for instance.
     """
-
-    table: Table
-    plan: Plan
-    their_config: Mapping[str, Any]
-    numbers: Mapping[str, int]
-    changes: tuple[str, ...] = ()
-
-    @property
-    def shapes(self) -> dict[str, Shape]:
-        """What is written beside the image tower's tensors."""
-        made = {assembly.target: self.plan.shape(assembly) for assembly in self.plan.assemblies}
-        return made | dict.fromkeys(self.numbers, ())
+    same = source.text and target.text and source.text.table is target.text.table
+    if not same or source.table is not target.table:
+        return written
+    return merged(_kept(source.companions.whole_config), written)
 
 
-def derive_text(binding: Binding, their_config: Mapping[str, Any]) -> TextConfig:
-    """What is known of a text tower: by its tensors, its project's file and its project's code.
+def _kept(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: _kept(value) if isinstance(value, Mapping) else value
+        for key, value in config.items()
+        if not key.startswith("_") and not key.endswith("_config_dict") and key not in _NOT_KEPT
+    }
+
+
+def tokenizer_files(source: Checkpoint, target: Target) -> Tokenizer:
+    """What goes along of the tokenizer beside the source, by its names in the output.
 
     Raises:
-        NotRepresentable: The file says what TextConfig has no word for, or contradicts the
-            tensors, or nothing tells a field.
+        SourceError: One cannot be read, or is a link to somewhere else: what is copied may be
+            published, and a link in somebody's folder chooses no file of this machine.
+        CorruptFile: What says how to use it is no JSON.
     """
-    table = binding.table
-    if unknown := unknown_arguments(table, their_config):
-        raise NotRepresentable(f"its configuration says {', '.join(unknown)}")
-    shown = _shown(binding)
-    facts = facts_from_config(table, their_config)
-    _check_agreement(facts, shown)
-    known: dict[str, Any] = {name: value for name, (value, _) in facts.items()} | shown
-    for default in table.defaults:
-        if default.name not in known and default.holds(known.get):
-            known[default.name] = default.value
-    _settle_heads(known)
-    if missing := [n for n in field_names(TextConfig) if n not in known and n not in _OPTIONAL]:
-        file = table.config_file.file if table.config_file and not their_config else ""
-        where = f"without {file}, " if file else ""
-        raise NotRepresentable(f"{where}nothing tells its {', '.join(missing)}")
-    config = TextConfig(**known)
-    if not 0 <= config.norm_eps < math.inf:  # which nan is not either
-        raise NotRepresentable(f"its norm_eps is {config.norm_eps}")
-    if broken := broken_must_nots(table, their_config, config):
-        raise NotRepresentable(f"its configuration says {', '.join(broken)}")
-    return config
-
-
-def _shown(binding: Binding) -> dict[str, Any]:
-    sizes, links = binding.sizes.known, binding.links
-    blocks = {link.indices["i"] for several in links.values() for link in several if link.indices}
-    heads = {"num_heads": sizes.get("head"), "head_dim": sizes.get("dim")}  # of Keras' kernels
-    return {name: size for name, size in heads.items() if size} | {
-        "vocab_size": sizes.get("vocabulary", 0),
-        "context_length": sizes.get("position", 0),
-        "embed_dim": sizes.get("width", 0),
-        "mlp_dim": sizes.get("hidden", 0),
-        "num_features": sizes.get("feature", 0),
-        "depth": len(blocks),
-        "head_bias": "text.head.bias" in links,
-        "logit_bias": "logit_bias" in links,
-    }
-
-
-def _check_agreement(facts: Facts, shown: Mapping[str, Any]) -> None:
-    contradictions = [
-        f"{name} {value} in {origin}, {shown[name]} by the tensors"
-        for name, (value, origin) in facts.items()
-        if origin == "config.json" and name in shown and shown[name] != value
-    ]
-    if contradictions:
-        raise NotRepresentable(f"contradicted: {'; '.join(contradictions)}")
-
-
-def _settle_heads(known: dict[str, Any]) -> None:
-    """The number of heads, or what is in one, from the other."""
-    width = known["embed_dim"]
-    for one, other in (("num_heads", "head_dim"), ("head_dim", "num_heads")):
-        if one not in known and (number := known.get(other)):
-            known[one] = width // number
-    heads, size = known.get("num_heads"), known.get("head_dim", 0)
-    if heads is not None and (heads < 1 or heads * size != width):
-        raise NotRepresentable(f"its width, {width}, is not divided by its heads")
-
-
-def fit_text(
-    tower: Table,
-    described: DescribedText,
-    table: Table,
-    config: ViTConfig,
-    their_config: Mapping[str, Any],
-) -> TextTarget:
-    """Plan writing a text tower beside an image tower.
-
-    Args:
-        tower: How it would be spelled.
-        described: What it is.
-        table, config, their_config: The image tower's dialect, configuration, and the project's
-            own configuration of it, empty if the project has none.
-
-    Raises:
-        NotRepresentable: There is no such text tower, or it would compute another function, or
-            both towers do not lead to one space.
-    """
-    text = described.config
-    _check_kind(tower, text, config)
-    plan = plan_writing(tower, text)
-    whole = _whole_config(tower, text, their_config)
-    changes = _changes(tower, described, plan, whole)
-    counted = ((table, config), (tower, text))
-    numbers = {
-        key: their_word(of, word, getattr(said, word))
-        for of, said in counted
-        for key, word in of.numbers
-    }
-    return TextTarget(table=tower, plan=plan, their_config=whole, numbers=numbers, changes=changes)
-
-
-def _check_kind(tower: Table, text: TextConfig, config: ViTConfig) -> None:
-    features = config.num_classes or config.feature_dim
-    if text.num_features != features:
-        raise OtherKind(f"Texts lead to {text.num_features} features, and images to {features}.")
-    if broken := [found for always in tower.only if (found := always.broken_by(text))]:
-        raise OtherKind(f"{tower.title} is another: {'; '.join(broken)}.")
-
-
-def _changes(
-    tower: Table, described: DescribedText, plan: Plan, whole: Mapping[str, Any]
-) -> tuple[str, ...]:
-    """What would be written is read again: it must mean the same, but for what is allowed."""
-    shapes = {assembly.target: plan.shape(assembly) for assembly in plan.assemblies}
-    wanted = described.config.function()
-    found = derive_text(bind(tower, shapes), whole).function()
-    differences = {
-        name: f"{name}: the weights need {wanted.get(name)}, and there it is {found.get(name)}"
-        for name in wanted | found
-        if wanted.get(name) != found.get(name)
-    }
-    only_eps = set(differences) <= _EPS
-    if differences and not (only_eps and described.any_eps):
-        advice = "; --allow norm-eps carries it" if only_eps else ""
-        told = "; ".join(differences.values())
-        raise OtherFunction(f"{tower.title} computes another function: {told}{advice}.")
-    return tuple(differences.values())
-
-
-def _whole_config(tower: Table, text: TextConfig, image: Mapping[str, Any]) -> dict[str, Any]:
-    """The project's configuration of both towers; what the class is called is of the whole."""
-    if not image or tower.config_file is None:
+    files, folder = source.located.tokenizer, source.located.folder
+    if not (source.text and target.text and files and folder):
         return {}
-    whole: dict[str, Any] = {}
-    if place := tower.config_file.image:
-        put(whole, place, {key: said for key, said in image.items() if key != "architectures"})
-    return merged(whole or image, written_config(tower, text))
+    for path in files.values():
+        _check_place(path, folder)
+    return program_of(target.table).tokenizer(files, target)
 
 
-def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Two nested objects of JSON, of which the second counts."""
-    both = {**below, **above}
-    for key in below.keys() & above.keys():
-        if isinstance(below[key], Mapping) and isinstance(above[key], Mapping):
-            both[key] = merged(below[key], above[key])
-    return both
+def copy_tokenizer(source: Checkpoint, target: Target, directory: Path) -> None:
+    """Copy them as they are.
+
+    Raises:
+        SourceError, CorruptFile: As `tokenizer_files`, or one is larger than any tokenizer.
+    """
+    for name, content in tokenizer_files(source, target).items():
+        place = directory / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, Mapping):
+            write_json(place, content)
+            continue
+        try:
+            place.write_bytes(read_bytes(content, _MOST_BYTES))
+        except ValueError as error:
+            raise CorruptFile(f"{content.name} is no tokenizer: {error}.") from None
 
 
-def towers_beside(table: Table, config: ViTConfig, text: DescribedText) -> list[Table]:
-    """How a dialect may spell a text tower here; as it was read first."""
-    found = text_tables_beside(table, config)
-    return sorted(found, key=lambda tower: tower is not text.table)
+def _check_place(path: Path, folder: Path) -> None:
+    """A file of its folder, or of the Hub's cache, whose folders are links into their blobs."""
+    real, place = folder.resolve(), path.resolve().parent
+    blobs = [above.parent / "blobs" for above in real.parents if above.name == "snapshots"]
+    if place not in (real / path.parent.relative_to(folder), *blobs):
+        raise SourceError(
+            f"{path.name} is a link that leads out of its folder.",
+            evidence={"file": path, "leads to": path.resolve()},
+            hint="put the file itself there, or leave the texts behind: --image-only.",
+        )

@@ -16,10 +16,10 @@ import torch
 
 from vitconvert.checkpoint import Checkpoint, ReadOptions, build_model, read_checkpoint
 from vitconvert.config import ViTConfig
+from vitconvert.conversion.convert import convert_checkpoint
+from vitconvert.conversion.fitting import WriteOptions
+from vitconvert.conversion.targets import OWN, holders
 from vitconvert.errors import MissingFact
-from vitconvert.export.convert import convert_checkpoint
-from vitconvert.export.fitting import WriteOptions
-from vitconvert.export.targets import OWN, holders
 from vitconvert.inference.batches import BatchOptions
 from vitconvert.inference.predict import Prediction, predict
 from vitconvert.model import ViT

@@ -29,12 +29,12 @@ from tqdm import tqdm
 
 from vitconvert.checkpoint import read_checkpoint
 from vitconvert.config import ViTConfig
-from vitconvert.containers import hash_file, write_safetensors
+from vitconvert.conversion.convert import convert_checkpoint
+from vitconvert.conversion.fitting import WriteOptions
+from vitconvert.conversion.whole_directory import check_output
 from vitconvert.documents import write_json
 from vitconvert.errors import MissingPackage, VitConvertError
-from vitconvert.export.convert import convert_checkpoint
-from vitconvert.export.fitting import WriteOptions
-from vitconvert.export.whole_directory import check_output
+from vitconvert.formats import hash_file, write_safetensors
 from vitconvert.model import ViT
 from vitconvert.model.initialisation import initialise
 from vitconvert.preprocessing import Preprocessing

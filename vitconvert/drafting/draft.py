@@ -9,7 +9,6 @@ from typing import Any
 from vitconvert.checkpoint import ReadOptions
 from vitconvert.checkpoint.reading import open_weights
 from vitconvert.config import ViTConfig
-from vitconvert.containers import Container
 from vitconvert.drafting.draft_text import draft_text, parse_draft
 from vitconvert.drafting.entries import Entry, entries_of, no_part
 from vitconvert.drafting.facts import facts_of
@@ -20,6 +19,7 @@ from vitconvert.drafting.slots import sizes_of, slots_of
 from vitconvert.drafting.stems import Stem, stems_of
 from vitconvert.drafting.values import Values
 from vitconvert.errors import ConflictingFact, UsageError, VitConvertError, some
+from vitconvert.formats import Container
 from vitconvert.sources import Located
 from vitconvert.sources.references import published
 from vitconvert.tables.binding import bind
@@ -244,8 +244,8 @@ def _unfilled(config: ViTConfig, rows: Sequence[DraftRow]) -> tuple[str, ...]:
 
 def _problem(text: str, shapes: Mapping[str, Shape], config: ViTConfig) -> VitConvertError | None:
     """Why a draft does not read the file that it was made of, or None."""
-    from vitconvert.conversion.accounts import check_accounts
-    from vitconvert.conversion.derivation import derive_config
+    from vitconvert.facts.accounts import check_accounts
+    from vitconvert.facts.derivation import derive_config
 
     try:
         binding = bind(parse_draft(text), shapes)

@@ -3,9 +3,9 @@
 from functools import partial
 from pathlib import Path
 
-from vitconvert.containers.whole_file import require_place, whole_file
 from vitconvert.drafting.draft_text import MARK
 from vitconvert.errors import OutputExists, UsageError
+from vitconvert.formats.whole_file import require_place, whole_file
 
 _SUFFIX = ".toml"
 

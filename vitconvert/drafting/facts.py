@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vitconvert.config import ViTConfig, field_names
-from vitconvert.conversion.derivation import DEFAULTS, gather_facts
-from vitconvert.conversion.tensor_evidence import TENSORS
 from vitconvert.drafting.draft_text import draft_text, parse_draft
 from vitconvert.drafting.rows import DraftRow
+from vitconvert.facts.derivation import DEFAULTS, gather_facts
+from vitconvert.facts.tensor_evidence import TENSORS
 from vitconvert.tables.binding import bind
 from vitconvert.tables.sizes import Shape
 

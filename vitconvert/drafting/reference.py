@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint import Checkpoint, read_checkpoint
 from vitconvert.config import ViTConfig
-from vitconvert.conversion.derivation import derive_config
-from vitconvert.conversion.statements import Statements
+from vitconvert.facts.derivation import derive_config
+from vitconvert.facts.statements import Statements
 from vitconvert.sources import Located, locate
 from vitconvert.sources.references import published
 from vitconvert.sources.timm_names import shapes_of_timm

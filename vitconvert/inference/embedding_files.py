@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitconvert.containers import open_container, write_safetensors
-from vitconvert.containers.unfinished import Check
-from vitconvert.containers.whole_file import require_place, whole_file
 from vitconvert.errors import OutputExists, UsageError, VitConvertError
+from vitconvert.formats import open_container, write_safetensors
+from vitconvert.formats.unfinished import Check
+from vitconvert.formats.whole_file import require_place, whole_file
 from vitconvert.inference.embed import Embedding
 
 _LINE = re.compile(rb'\{"path": (null|"([^"\\]|\\.)*"), "features": ')  # of JSON, as it begins

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from vitconvert.containers import bytes_of
+from vitconvert.formats import bytes_of
 
 
 def fingerprint(tensors: Mapping[str, Tensor]) -> str:

@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 from vitconvert.config import ViTConfig
 from vitconvert.config.field_values import parse_field
-from vitconvert.containers import Container, open_container, write_safetensors
-from vitconvert.containers.whole_file import require_place
 from vitconvert.documents import parse_object
 from vitconvert.errors import CorruptFile, OutputExists, UsageError, VitConvertError
+from vitconvert.formats import Container, open_container, write_safetensors
+from vitconvert.formats.whole_file import require_place
 from vitconvert.parity.golden import MOST_NUMBERS, Drawn, Golden, numbers_of
 from vitconvert.parity.sketch import NUMBERS
 from vitconvert.programs.taps import OUTPUT

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from vitconvert.checkpoint import ReadOptions
 from vitconvert.config import ViTConfig
-from vitconvert.conversion.materialise import materialise
-from vitconvert.conversion.plan import plan_reading
 from vitconvert.errors import UsageError, VitConvertError, nearest
+from vitconvert.facts.materialise import materialise
+from vitconvert.facts.plan import plan_reading
 from vitconvert.model import ViT
 from vitconvert.programs.taps import BRANCH, OUTPUT, Tap, Taps, canonical_taps
 from vitconvert.tables.binding import Binding

@@ -10,9 +10,9 @@ from torch import nn
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.checkpoint.options import IGNORED
-from vitconvert.conversion.origins import is_assumed, is_recorded
-from vitconvert.conversion.tensor_evidence import USER, show
 from vitconvert.errors import printable, some
+from vitconvert.facts.origins import is_assumed, is_recorded
+from vitconvert.facts.tensor_evidence import USER, show
 from vitconvert.programs.reference import Reference
 from vitconvert.tables.binding import NO_ELEMENTS
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from vitconvert.containers.whole_file import require_place, whole_file
 from vitconvert.errors import OutputExists, UsageError
+from vitconvert.formats.whole_file import require_place, whole_file
 from vitconvert.pictures.chosen import Choice
 from vitconvert.pictures.page import page
 from vitconvert.pictures.sheet import panel, sheet
@@ -135,7 +135,7 @@ def write_pictures(directory: Path, views: Iterable[View], choice: Choice) -> No
             written.append(name)
             hashes[name] = hashlib.sha256(png).hexdigest()
         photographs.append({**choice.to_dict(view), "files": written})
-    # It states what vitconvert wrote, and may replace: `export.written`.
+    # It states what vitconvert wrote, and may replace: `conversion.written`.
     record = {"vitconvert": VERSION, "sha256": hashes, "photographs": photographs}
     (directory / OWN).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from vitconvert.config import ViTConfig
-from vitconvert.containers import written_module
-from vitconvert.conversion.target import Target
+from vitconvert.facts.target import Target
+from vitconvert.formats import written_module
 from vitconvert.preprocessing import Preprocessing
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import ClassVar
 
-from vitconvert.conversion.project_config import put, written_config
-from vitconvert.conversion.target import Target, check_place, fit_target
+from vitconvert.facts.project_config import put, written_config
+from vitconvert.facts.target import Target, check_place, fit_target
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.programs.program import CompanionFiles, DescribedModel, Program
 from vitconvert.tables.table import Table

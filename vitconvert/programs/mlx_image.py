@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
-from vitconvert.conversion.target import Target
-from vitconvert.formats import written_formats
+from vitconvert.facts.target import Target
+from vitconvert.file_formats import written_formats
 from vitconvert.programs.example import Example
 from vitconvert.programs.program import Opener, Program
 from vitconvert.programs.torchvision import class_arguments

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from vitconvert.checkpoint import Checkpoint
-from vitconvert.conversion.target import Target
+from vitconvert.facts.target import Target
 from vitconvert.programs.example import Example, blank_text, zeros
 from vitconvert.programs.program import Program
 

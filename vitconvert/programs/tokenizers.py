@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vitconvert.conversion.target import Target
 from vitconvert.documents import read_object
+from vitconvert.facts.target import Target
 
 Tokenizer = Mapping[str, Path | Mapping[str, Any]]
 """Names in an output -> what is copied there, or JSON."""

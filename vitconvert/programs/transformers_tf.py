@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
-from vitconvert.conversion.target import Target
 from vitconvert.errors import NotRepresentable
+from vitconvert.facts.target import Target
 from vitconvert.programs.example import Example
 from vitconvert.programs.program import Opener
 from vitconvert.programs.reference import Reference

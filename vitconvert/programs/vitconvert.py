@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import field_names
-from vitconvert.conversion.derivation import state
-from vitconvert.conversion.target import Target, fit_target
 from vitconvert.errors import NotRepresentable
+from vitconvert.facts.derivation import state
+from vitconvert.facts.target import Target, fit_target
 from vitconvert.programs.example import Example
 from vitconvert.programs.program import DescribedModel, Program
 from vitconvert.tables.table import Table

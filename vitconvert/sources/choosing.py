@@ -4,9 +4,8 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from vitconvert.containers import weights_among
 from vitconvert.errors import SourceError, nearest
-from vitconvert.formats import (
+from vitconvert.file_formats import (
     FOREIGN_SUFFIXES,
     JOINED,
     file_of_process,
@@ -15,6 +14,7 @@ from vitconvert.formats import (
     of_directory,
     suffixes,
 )
+from vitconvert.formats import weights_among
 from vitconvert.sources.located import COMPANIONS, KERAS_TOKENIZERS, TOKENIZERS
 
 

@@ -12,10 +12,10 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from vitconvert.containers.hashing import hash_file
 from vitconvert.documents import MOST_BYTES, read_object
 from vitconvert.errors import CorruptFile, OfflineError, SourceError, UsageError
-from vitconvert.formats import INDEX, file_of_process
+from vitconvert.file_formats import INDEX, file_of_process
+from vitconvert.formats.hashing import hash_file
 from vitconvert.sources.answers import Listing, Published, read_listing
 from vitconvert.sources.choosing import choose_weights, companions, parts, require, tokenizer
 from vitconvert.sources.fetching import Fetching

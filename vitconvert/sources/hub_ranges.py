@@ -15,9 +15,9 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from vitconvert.containers import Container, open_container
 from vitconvert.errors import AmbiguousDialect, SourceError, VitConvertError
-from vitconvert.formats import LONGEST_SAFETENSORS_HEADER
+from vitconvert.file_formats import LONGEST_SAFETENSORS_HEADER
+from vitconvert.formats import Container, open_container
 from vitconvert.sources.answers import read_range, shown
 from vitconvert.sources.located import Fetched
 from vitconvert.sources.transfer import Wanted

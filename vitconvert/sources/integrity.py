@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from vitconvert.containers.hashing import git_blob_hash
 from vitconvert.errors import IntegrityError
+from vitconvert.formats.hashing import git_blob_hash
 
 # The Hub publishes sha256 for files in LFS and git's own hash for the rest; the names of the
 # blobs in its cache are the same hashes (huggingface_hub 2.4, file_download.py).

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
-from vitconvert.formats import JOINED
+from vitconvert.file_formats import JOINED
 
 CONFIGS = ("config.json", "open_clip_config.json")
 CONVERTER = "image_converter.json"  # of KerasHub

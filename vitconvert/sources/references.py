@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from vitconvert.errors import SourceError, nearest, printable
-from vitconvert.formats import suffixes
+from vitconvert.file_formats import suffixes
 from vitconvert.sources.downloads import collections
 from vitconvert.sources.located import OWN
 

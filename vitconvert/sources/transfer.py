@@ -18,9 +18,9 @@ from typing import IO, TYPE_CHECKING
 
 from tqdm import tqdm
 
-from vitconvert.containers.hashing import git_blob_state
 from vitconvert.documents import parse_object
 from vitconvert.errors import IntegrityError, SourceError
+from vitconvert.formats.hashing import git_blob_state
 from vitconvert.sources.answers import read_number, read_range, read_strong_etag, shown
 from vitconvert.sources.integrity import SHA256, mismatch
 from vitconvert.sources.transport import get, transport_errors

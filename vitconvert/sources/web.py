@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitconvert.containers.hashing import hash_file
 from vitconvert.documents import read_object
 from vitconvert.errors import CorruptFile, SourceError
+from vitconvert.formats.hashing import hash_file
 from vitconvert.sources.answers import is_relative_name
 from vitconvert.sources.downloads import publishes_sha256_in_name
 from vitconvert.sources.fetching import Fetching

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
-from vitconvert.formats import written_formats
+from vitconvert.file_formats import written_formats
 from vitconvert.tables.conditions import Always, Conditional, Must, stated_words, told_words
 from vitconvert.tables.config_file import ConfigFile, read_config_file
 from vitconvert.tables.predicates import config_words

@@ -13,9 +13,9 @@ from vitconvert.checkpoint.quantised import torchao
 from vitconvert.checkpoint.quantised.bitsandbytes import open_four_bit, open_rows
 from vitconvert.checkpoint.quantised.gguf import open_gguf
 from vitconvert.checkpoint.quantised.weight import Weight, unfit
-from vitconvert.containers import Container, TensorInfo
-from vitconvert.conversion.accounts import DEQUANTISED
-from vitconvert.conversion.quantised_names import (
+from vitconvert.errors import UsageError
+from vitconvert.facts.accounts import DEQUANTISED
+from vitconvert.facts.quantised_names import (
     FOUR_BIT,
     GGUF,
     ROWS,
@@ -23,7 +23,7 @@ from vitconvert.conversion.quantised_names import (
     QuantisedNames,
     quantised_names,
 )
-from vitconvert.errors import UsageError
+from vitconvert.formats import Container, TensorInfo
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -14,9 +14,9 @@ from vitconvert.checkpoint.quantised.weight import (
     parts_of,
     unfit,
 )
-from vitconvert.containers import Container
-from vitconvert.conversion.quantised_names import FOUR_BIT, ROWS, QuantisedNames
 from vitconvert.errors import size_text
+from vitconvert.facts.quantised_names import FOUR_BIT, ROWS, QuantisedNames
+from vitconvert.formats import Container
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,7 +37,7 @@ def open_rows(container: Container, name: str, found: QuantisedNames) -> Weight:
         raise unfit(container, form, "is not one number")
 
     def compute(read: Read) -> "Tensor":
-        from vitconvert.conversion.dequantisation import whole_rows
+        from vitconvert.facts.dequantisation import whole_rows
 
         if (layout := int(read(form).flatten()[0])) != 0:
             fact = f"has layout {layout} of bitsandbytes, where only 0 (by rows) is read"
@@ -71,7 +71,7 @@ def open_four_bit(container: Container, name: str, found: QuantisedNames) -> Wei
         check_list(container, scales, "float32", blocks)
 
     def compute(read: Read) -> "Tensor":
-        from vitconvert.conversion.dequantisation import four_bit
+        from vitconvert.facts.dequantisation import four_bit
 
         factors = nested(read) if nested else read(scales)
         return four_bit(read(packed), factors, read(values), block, shape)
@@ -105,7 +105,7 @@ def _nested(
     check_list(container, values, "float32", 256)
 
     def compute(read: Read) -> "Tensor":
-        from vitconvert.conversion.dequantisation import eight_bit
+        from vitconvert.facts.dequantisation import eight_bit
 
         return eight_bit(read(places), read(scales), read(values), block, offset)
 

@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint.quantised.weight import Read, Weight, parts_of, unfit
-from vitconvert.containers import Container
-from vitconvert.conversion.quantised_names import GGUF, QuantisedNames
+from vitconvert.facts.quantised_names import GGUF, QuantisedNames
+from vitconvert.formats import Container
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,7 +20,7 @@ def open_gguf(container: Container, name: str, found: QuantisedNames) -> Weight:
         raise unfit(container, numbers, "is not made of blocks of 32 weights")
 
     def compute(read: Read) -> "Tensor":
-        from vitconvert.conversion.dequantisation import eight_bit_blocks
+        from vitconvert.facts.dequantisation import eight_bit_blocks
 
         return eight_bit_blocks(read(numbers))
 

@@ -15,9 +15,9 @@ from vitconvert.checkpoint.quantised.weight import (
     parts_of,
     unfit,
 )
-from vitconvert.containers import Container
-from vitconvert.conversion.quantised_names import TORCHAO, QuantisedNames
 from vitconvert.errors import size_text
+from vitconvert.facts.quantised_names import TORCHAO, QuantisedNames
+from vitconvert.formats import Container
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -56,7 +56,7 @@ def _open(
         raise unfit(container, scales, f"has not one number for each block of {said.blocks}")
 
     def compute(read: Read) -> "Tensor":
-        from vitconvert.conversion.dequantisation import affine
+        from vitconvert.facts.dequantisation import affine
 
         return affine(read(numbers), read(scales), read(zeros) if zeros else None, blocks)
 

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from vitconvert.containers import Container, TensorInfo
-from vitconvert.conversion.quantised_names import QuantisedNames
 from vitconvert.documents import parse_object
 from vitconvert.errors import CorruptFile, TensorMismatch
+from vitconvert.facts.quantised_names import QuantisedNames
+from vitconvert.formats import Container, TensorInfo
 
 if TYPE_CHECKING:
     from torch import Tensor

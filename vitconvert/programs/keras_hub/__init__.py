@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
-from vitconvert.conversion.target import Target, check_place, fit_target
 from vitconvert.errors import NotRepresentable, OtherFunction
+from vitconvert.facts.target import Target, check_place, fit_target
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.departures import departures_of
 from vitconvert.programs.example import Example

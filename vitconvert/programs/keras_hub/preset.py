@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vitconvert.config import ViTConfig
-from vitconvert.conversion.project_config import written_config
+from vitconvert.facts.project_config import written_config
 from vitconvert.tables.table import Table
 
 _SHAPE = "[:2]"  # ends a path of the tables to height and width; the channels come third

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from vitconvert.checkpoint import Checkpoint
-from vitconvert.containers import written_module
-from vitconvert.containers.content import content_of
-from vitconvert.containers.format_modules import Surroundings
-from vitconvert.conversion.target import Target
+from vitconvert.facts.target import Target
+from vitconvert.formats import written_module
+from vitconvert.formats.content import content_of
+from vitconvert.formats.format_modules import Surroundings
 from vitconvert.programs.both_towers import BothTowers
 from vitconvert.programs.keras_hub.preset import preset_files
 from vitconvert.programs.program import DescribedModel, program_of

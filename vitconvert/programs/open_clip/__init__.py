@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
-from vitconvert.conversion.derivation import state
-from vitconvert.conversion.project_config import look_up, put, written_config
-from vitconvert.conversion.target import Target, fit_target
 from vitconvert.errors import NotRepresentable
+from vitconvert.facts.derivation import state
+from vitconvert.facts.project_config import look_up, put, written_config
+from vitconvert.facts.target import Target, fit_target
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.departures import departures_of
 from vitconvert.programs.example import Example, blank_text, imports_for, reading_example, zeros

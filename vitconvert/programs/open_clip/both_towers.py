@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.checkpoint.text_tower import Text
-from vitconvert.conversion.project_config import look_up
 from vitconvert.errors import NotRepresentable
+from vitconvert.facts.project_config import look_up
 from vitconvert.programs.both_towers import BothTowers
 from vitconvert.programs.isolation import silent
 from vitconvert.programs.reference import check_size, load_strictly, package

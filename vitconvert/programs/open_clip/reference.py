@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
-from vitconvert.conversion.project_config import look_up
 from vitconvert.errors import NotRepresentable
+from vitconvert.facts.project_config import look_up
 from vitconvert.programs.reference import Reference, check_size, load_strictly, own_tensors, package
 from vitconvert.programs.taps import Tap, block_taps
 from vitconvert.programs.timm.reference import TOLD, timm_taps, vision_transformer

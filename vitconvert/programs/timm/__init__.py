@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
-from vitconvert.conversion.derivation import state
-from vitconvert.conversion.target import Target, check_place, fit_target
 from vitconvert.errors import NotRepresentable
+from vitconvert.facts.derivation import state
+from vitconvert.facts.target import Target, check_place, fit_target
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.departures import departures_of
 from vitconvert.programs.example import Example, imports_for, photograph, zeros

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from vitconvert.config import ViTConfig, field_names
-from vitconvert.conversion.project_config import their_word, written_besides
-from vitconvert.conversion.target import check_place
 from vitconvert.errors import NotRepresentable, OtherFunction
+from vitconvert.facts.project_config import their_word, written_besides
+from vitconvert.facts.target import check_place
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.programs.program import DescribedModel
 from vitconvert.programs.timm.architectures import fitting_architecture, with_defaults

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
-from vitconvert.conversion.project_config import written_config
-from vitconvert.conversion.target import Target, check_place, fit_target
 from vitconvert.errors import NotRepresentable
+from vitconvert.facts.project_config import written_config
+from vitconvert.facts.target import Target, check_place, fit_target
 from vitconvert.labels import Labels
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.backends import BACKENDS

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
-from vitconvert.conversion.project_config import written_config
 from vitconvert.errors import NotRepresentable
+from vitconvert.facts.project_config import written_config
 from vitconvert.programs.isolation import silent_transformers
 from vitconvert.programs.reference import (
     Reference,

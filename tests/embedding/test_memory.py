@@ -1,0 +1,62 @@
+"""Memory does not grow with the number of images, nor of shards."""
+
+import os
+
+import numpy as np
+import pytest
+import torch
+
+from tests.embedding.null_model import NullTask, embed_null
+from vitconvert.inference.embed import Embedding
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="memory is that of a fork"),
+]
+
+
+class Untouched(NullTask):
+    """Features of images that nobody opens."""
+
+    def features(self, pictures):
+        numbers = torch.from_numpy(np.arange(self.width, dtype=np.float32))
+        for _ in pictures:
+            yield Embedding(path=None, features=numbers)
+
+
+def peaks(work, *counts):
+    """MiB of work of each size, in processes of their own."""
+    from tests.hostile.harness import call_limited
+
+    work(1000)  # whatever is imported
+    answers = [call_limited(work, count, seconds=60, mebibytes=4096) for count in counts]
+    assert [answer.code for answer in answers] == [0] * len(counts), answers
+    return [answer.peak_mib for answer in answers]
+
+
+def listed(count):
+    return (f"/nowhere/{number:07d}.jpg" for number in range(count))
+
+
+def test_memory_does_not_grow_with_the_number_of_shards(tmp_path):
+    def work(count):
+        task, output = Untouched(width=256), tmp_path / str(count)
+        embed_null(output, "-", listed=listed(count), task=task, shard_rows=2000)
+
+    small, large = peaks(work, 10_000, 100_000)
+    assert large < small + 30  # all features are 98 MiB
+
+
+def test_names_are_planned_as_they_come(tmp_path):
+    from vitconvert.embedding.folders import LocalFolder
+    from vitconvert.embedding.plan import Sources
+    from vitconvert.embedding.planning import make_plan
+
+    def work(count):
+        folder = LocalFolder(tmp_path / str(count))
+        sources = Sources(given=["-"], listed=listed(count))
+        plan = make_plan(folder, sources, identity={}, shard_rows=2000)
+        assert plan.rows == count
+
+    small, large = peaks(work, 20_000, 200_000)
+    assert large < small + 20  # all that is found is 50 MiB

@@ -1,0 +1,248 @@
+"""Double entry: whole messages for every way in which a file and a model can differ."""
+
+import pytest
+
+from tests.facts.header import examine, hf, pair, timm
+from vitconvert.errors import ShapeMismatch, TensorMismatch
+from vitconvert.facts.accounts import check_dtypes
+from vitconvert.tables.detection import recognise
+
+STATED = {"num_heads": 3, "norm_eps": 1e-6}
+INCOMPLETE = "the file is incomplete or of another model; get it again, or name its dialect."
+TABLE = "a table of your own (--table) can ignore tensors, with a reason."
+AGAIN = "the tensors belong to models of different sizes; get the file again."
+
+
+def message(shapes, kind=TensorMismatch, **stated):
+    with pytest.raises(TensorMismatch) as error:
+        examine(shapes, STATED | stated)
+    assert type(error.value) is kind
+    return str(error.value)
+
+
+def expected(count, lines, hint, *, kind="tensor-mismatch", dialect="timm", depth=2):
+    number = f"{count} tensors of the file do" if count > 1 else "1 tensor of the file does"
+    return (
+        f"error: {kind}\n"
+        f"  {number} not fit a model of {depth} blocks of width 30.\n"
+        f"  file     model.safetensors\n"
+        f"  dialect  {dialect} (weights_map/{dialect}.toml)\n"
+        + "".join(f"  {line}\n" for line in lines)
+        + f"  hint: {hint}"
+    )
+
+
+def without(shapes, *names):
+    return {name: shape for name, shape in shapes.items() if name not in names}
+
+
+def test_a_whole_file_passes():
+    _, ledger = examine(timm(depth=12), STATED)
+    assert str(ledger) == "Ledger(dialect='timm', read=152, used=152, ignored=0)"
+
+
+def test_an_ignored_tensor_is_accounted_for():
+    shapes = hf() | {"vit.embeddings.mask_token": (1, 1, 30)}
+    _, ledger = examine(shapes, STATED)
+    assert ledger.read == len(ledger.used) + 1
+    assert ledger.ignored == {
+        "vit.embeddings.mask_token": "stands for masked patches in pre-training; inference masks "
+        "none"
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"), [("reg_token", (1, 0, 30)), ("head.0.empty", (0,)), ("pre.weight", (3, 0))]
+)
+def test_a_tensor_without_elements_is_accounted_for(name, shape):
+    _, ledger = examine(timm() | {name: shape}, STATED)
+    assert ledger.ignored == {name: "has no elements"}
+    assert ledger.read == len(ledger.used) + 1
+
+
+def test_a_weight_without_elements_is_misshapen():
+    assert message(timm() | {"blocks.1.norm1.bias": (0,)}, ShapeMismatch) == expected(
+        1,
+        ["misshapen  blocks.1.norm1.bias  found [0], wanted [30]"],
+        AGAIN,
+        kind="shape-mismatch",
+    )
+
+
+def test_a_missing_tensor():
+    shapes = without(timm(), "blocks.1.mlp.fc2.bias")
+    assert message(shapes) == expected(
+        1,
+        [
+            'missing    blocks.1.mlp.fc2.bias  weights_map/timm.toml: "blocks.{i}.mlp.fc2.bias" = '
+            '"{block}.mlp.fc2.bias"'
+        ],
+        INCOMPLETE,
+    )
+
+
+def test_a_tensor_that_is_left_over():
+    assert message(timm() | {"blocks.0.attn.rope": (5, 2)}) == expected(
+        1, ["left over  blocks.0.attn.rope  [5 2], which no row of the table explains"], TABLE
+    )
+
+
+def test_a_tensor_that_another_size_leaves_over():
+    shapes = timm() | {"head_dist.bias": (7,)}
+    assert "left over  head_dist.bias  the model has no head_dist.bias" in message(shapes)
+
+
+def test_a_misshapen_tensor_is_named_alone():
+    for name, shape, wanted in (
+        ("blocks.0.norm1.weight", (31,), (30,)),
+        ("blocks.0.attn.qkv.weight", (93, 30), (90, 30)),
+        ("blocks.0.attn.qkv.bias", (93,), (90,)),
+        ("blocks.0.mlp.fc1.weight", (50, 31), (50, 30)),
+        ("cls_token", (1, 1, 29), (1, 1, 30)),
+    ):
+        found, right = (" ".join(map(str, s)) for s in (shape, wanted))
+        assert message(timm() | {name: shape}, kind=ShapeMismatch) == expected(
+            1,
+            [f"misshapen  {name}  found [{found}], wanted [{right}]"],
+            AGAIN,
+            kind="shape-mismatch",
+        )
+
+
+def test_a_tensor_of_other_dimensions():
+    assert message(timm() | {"blocks.1.attn.proj.weight": (30, 3, 10)}) == expected(
+        2,
+        [
+            "missing    blocks.1.attn.proj.weight  weights_map/timm.toml: "
+            '"blocks.{i}.attn.proj.weight" = "{block}.attn.proj.weight"',
+            "misshapen  blocks.1.attn.proj.weight  found [30 3 10], which is not laid out as in "
+            'weights_map/timm.toml: "blocks.{i}.attn.proj.weight" = "{block}.attn.proj.weight"',
+        ],
+        INCOMPLETE,
+    )
+
+
+def test_a_tensor_that_two_prefixes_spell():
+    shapes = hf() | {"layernorm.weight": (30,)}
+    assert message(shapes) == expected(
+        1,
+        ["doubled    norm.weight  vit.layernorm.weight and layernorm.weight"],
+        AGAIN,
+        dialect="hf_vit",
+    )
+
+
+def test_a_part_of_q_k_and_v():
+    layer = "vit.encoder.layer.1.attention.attention"
+    shapes = without(hf(), f"{layer}.key.bias", f"{layer}.value.bias", f"{layer}.key.weight")
+    assert message(shapes) == expected(
+        2,
+        [
+            f"missing    {layer}.key.weight  part of blocks.1.attn.qkv.weight",
+            f"missing    {layer}.key.bias, {layer}.value.bias  part of blocks.1.attn.qkv.bias",
+        ],
+        INCOMPLETE,
+        dialect="hf_vit",
+    )
+
+
+def test_a_part_of_a_block_that_is_not_there_otherwise():
+    query = "vit.encoder.layer.2.attention.attention.query.weight"
+    others = ", ".join(query.replace("query", part) for part in ("key", "value"))
+    assert message(hf() | {query: (30, 30)}) == expected(
+        1,
+        [f"missing    {others}  part of blocks.2.attn.qkv.weight"],
+        INCOMPLETE,
+        dialect="hf_vit",
+    )
+
+
+def test_a_tensor_for_which_the_dialect_has_no_row():
+    shapes = timm()
+    for block in ("blocks.0", "blocks.1"):  # heads of 8: a rotary embedding turns pairs of pairs
+        shapes |= pair(f"{block}.attn.qkv", 72, 30) | {f"{block}.attn.proj.weight": (30, 24)}
+    assert message(shapes, rope="mixed") == expected(
+        1, ["missing    rope.freqs  the table has no row for it"], INCOMPLETE
+    )
+
+
+def test_a_stage_without_its_stem():
+    name = "patch_embed.backbone.stages.0.blocks.0.norm1.weight"
+    shapes = timm() | {name: (5,)}
+    lines = [f"left over  {name}  the model has no {name}"]
+    assert message(shapes) == expected(1, lines, TABLE)
+
+
+def test_several_problems_are_told_at_once():
+    shapes = without(timm(), "norm.bias") | {"norm.scale": (30,), "pos_embed": (1, 10, 31)}
+    assert message(shapes) == expected(
+        3,
+        [
+            'missing    norm.bias  weights_map/timm.toml: "norm.bias" = "norm.bias"',
+            "left over  norm.scale  [30], which no row of the table explains",
+            "misshapen  pos_embed  found [1 10 31], wanted [1 10 30]",
+        ],
+        INCOMPLETE,
+    )
+
+
+def test_a_block_that_is_not_there_is_listed_up_to_a_limit():
+    shapes = timm(depth=12)
+    shapes = without(shapes, *(name for name in shapes if name.startswith("blocks.10.")))
+    lines = message(shapes).splitlines()
+    assert [line.split()[1] for line in lines[4:16]] == [
+        f"blocks.10.{name}.{kind}"
+        for name in ("norm1", "attn.qkv", "attn.proj", "norm2", "mlp.fc1", "mlp.fc2")
+        for kind in ("weight", "bias")
+    ]
+    assert lines[16] == f"  hint: {INCOMPLETE}"
+
+
+def test_no_more_than_a_dozen_of_one_kind():
+    shapes = timm(depth=4)
+    shapes = without(shapes, *(name for name in shapes if name.startswith("blocks.1.")))
+    shapes = without(shapes, "blocks.2.norm1.weight", "blocks.2.norm1.bias")
+    assert "  missing    ... and 2 more\n" in message(shapes)
+
+
+def test_blocks_count_as_numbers():
+    """layers.10 comes after layers.9, and no block between them is missed."""
+    config, ledger = examine(dict(sorted(timm(depth=11).items())), STATED)
+    assert config.depth == 11
+    assert ledger.read == 8 + 11 * 12
+
+
+def test_what_a_dialect_always_has():
+    shapes = without(hf(), "vit.layernorm.weight", "vit.layernorm.bias")
+    assert message(shapes, final_norm=False) == expected(
+        1,
+        [
+            "missing    norm.weight  every Hugging Face ViT, DeiT, ViTMAE, ViTMSN, I-JEPA has it",
+        ],
+        INCOMPLETE,
+        dialect="hf_vit",
+    )
+
+
+def test_quantised_weights():
+    shapes = timm()
+    binding = recognise(shapes).binding
+    dtypes = dict.fromkeys(shapes, "bfloat16") | {"norm.bias": "float8_e4m3fn"}
+    check_dtypes(binding, dtypes, "model.safetensors")
+    with pytest.raises(TensorMismatch) as error:
+        check_dtypes(
+            binding, dtypes | {"head.weight": "int8", "pos_embed": "bool"}, "model.safetensors"
+        )
+    assert str(error.value) == (
+        "error: tensor-mismatch\n"
+        "  2 of the weights are not stored as floating-point numbers.\n"
+        "  file     model.safetensors\n"
+        "  dialect  timm (weights_map/timm.toml)\n"
+        "  found      pos_embed  bool\n"
+        "  found      head.weight  int8\n"
+        "  The numbers of a quantised checkpoint must be scaled, and nothing here says how.\n"
+        "  hint: convert the checkpoint that it was quantised from."
+    )
+    with pytest.raises(TensorMismatch) as error:
+        check_dtypes(binding, dtypes | {"norm.weight": "complex64"}, "model.safetensors")
+    assert error.value.fact == "1 of the weights is not stored as floating-point numbers."

@@ -1,0 +1,127 @@
+"""Blocks of other kinds: heads that share keys, attention beside the MLP, differences."""
+
+import pytest
+import torch
+
+from tests.facts.header import examine
+from tests.packages import timm
+from vitconvert.config import ViTConfig
+from vitconvert.errors import ConflictingFact, MissingFact, TensorMismatch
+
+SMALL = {"depth": 2, "embed_dim": 48, "num_heads": 4, "num_classes": 7}
+SAPIENS = {"rope": "dinov3", "rope_half": True, "image_size": (64, 48)}
+
+
+def shapes_of(name, **arguments):
+    with torch.device("meta"):
+        model = timm.create_model(name, **SMALL | arguments)
+    return {key: tuple(tensor.shape) for key, tensor in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("qk_norm", [True, False])
+def test_heads_that_share_keys_are_counted_block_by_block(qk_norm):
+    shapes = shapes_of("vit_base_patch16_sapiens2", num_kv_heads=(1, 4), qk_norm=qk_norm)
+    config, ledger = examine(shapes, SAPIENS | {"num_heads": 4})
+    assert (config.num_heads, config.head_dim, config.kv_heads) == (4, 12, (1, 4))
+    assert config.layer_scale and not config.mlp_layer_scale
+    assert config.origins["kv_heads"] == "tensors"
+    assert ledger.dialect == "timm_eva_shared_kv"
+
+
+def test_a_rotation_that_nothing_tells_is_asked_for():
+    shapes = shapes_of("vit_base_patch16_sapiens2", num_kv_heads=(2, 4))
+    with pytest.raises(MissingFact) as error:
+        examine(shapes, {"image_size": (64, 48)})
+    assert error.value.details == (
+        "rope  Eva turns q and k by their position in several ways; --architecture NAME says in "
+        "which",
+    )
+
+
+def test_a_block_without_keys_and_values_is_named():
+    shapes = shapes_of("vit_base_patch16_sapiens2", num_kv_heads=(2, 4))
+    left = {
+        k: s
+        for k, s in shapes.items()
+        if not k.startswith(("blocks.1.attn.k_proj", "blocks.1.attn.v_proj"))
+    }
+    with pytest.raises(TensorMismatch) as error:
+        examine(left, SAPIENS)
+    assert {line.split()[1] for line in error.value.details} == {
+        f"blocks.1.attn.{part}.{kind}" for part in "kv" for kind in ("weight", "bias")
+    }
+
+
+@pytest.mark.parametrize("qk_norm", [True, False])
+def test_one_matrix_for_attention_and_mlp(qk_norm):
+    shapes = shapes_of("vit_base_patch16_xp_224", qk_norm=qk_norm, mlp_ratio=1.5)
+    config, ledger = examine(shapes, {"num_heads": 4})
+    assert (config.block_order, config.mlp_dim, config.num_heads) == ("parallel", 72, 4)
+    assert (config.qkv_bias, config.mlp_bias, config.proj_bias) == (False, True, True)
+    assert ledger.dialect == "timm_parallel"
+
+
+def test_one_matrix_at_both_ends_tells_heads_and_width_of_the_mlp():
+    shapes = shapes_of("vit_dpwee_patch16_reg1_gap_256", mlp_ratio=1.5)
+    config, _ = examine(shapes, {"pooling": "avg"})
+    assert (config.block_order, config.differential) == ("parallel", True)
+    assert (config.mlp_dim, config.num_heads, config.head_dim) == (72, 4, 12)
+
+
+def test_differential_attention_tells_its_heads():
+    config, ledger = examine(shapes_of("vit_dwee_patch16_reg1_gap_256"), {"pooling": "avg"})
+    assert (config.differential, config.num_heads, config.head_dim) == (True, 4, 12)
+    assert (config.block_order, ledger.dialect) == ("pre", "timm")
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ({"kv_heads": (4,)}, "kv_heads has 1 numbers for 2 blocks"),
+        ({"kv_heads": (4, 3)}, "kv_heads must divide num_heads = 4"),
+        (
+            {"block_order": "parallel", "gated_mlp": True},
+            "gated_mlp and block_order = 'parallel' exclude each other",
+        ),
+        (
+            {"block_order": "parallel", "mlp_bias": False},
+            "block_order = 'parallel' needs attention_proj, mlp_bias and mlp_layer_scale",
+        ),
+        (
+            {"differential": True, "qk_norm": True},
+            "qk_norm and differential attention exclude each other",
+        ),
+        (
+            {"differential": True, "rope": "axial"},
+            "rope and differential attention exclude each other",
+        ),
+        ({"differential": True, "head_dim": 13}, "differential attention halves head_dim 13"),
+        (
+            {"branches": 2, "mlp_layer_scale": False},
+            "mlp_layer_scale = False needs branches = 1",
+        ),
+    ],
+)
+def test_words_of_blocks_that_exclude_each_other(words, problem):
+    sizes = {"image_size": (32, 32), "patch_size": (8, 8), "in_channels": 3, "num_classes": 7}
+    sizes |= {"embed_dim": 48, "depth": 2, "num_heads": 4, "head_dim": 12, "mlp_dim": 50}
+    numerics = {"activation": "gelu", "norm_eps": 1e-6, "pooling": "token"}
+    with pytest.raises(ConflictingFact) as error:
+        ViTConfig(**sizes | numerics | words)
+    assert list(error.value.details) == [problem]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "stated"),
+    [
+        ("vit_base_patch16_sapiens2", {"num_kv_heads": (1, 4)}, SAPIENS | {"num_heads": 4}),
+        ("vit_dpwee_patch16_reg1_gap_256", {}, {}),
+    ],
+)
+def test_error_heads_without_width(name, arguments, stated):
+    shapes = shapes_of(name, **arguments)
+    for key in shapes:
+        if key.endswith(("q_norm.weight", "k_norm.weight", "sub_norm.weight")):
+            shapes[key] = (0,)
+    with pytest.raises(ConflictingFact, match="head_dim = 0 must be at least 1"):
+        examine(shapes, stated)

@@ -1,0 +1,553 @@
+"""Reading and writing HDF5: agreement with h5py, and files that lead elsewhere."""
+
+import struct
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
+from vitconvert.errors import CorruptFile, UnsafeFile, UsageError, VitConvertError
+from vitconvert.formats import TensorInfo, bytes_of, open_container
+from vitconvert.formats.hdf5 import read_plainly, writing
+from vitconvert.formats.hdf5.checksum import checksum
+from vitconvert.formats.hdf5.filters import unfiltered
+from vitconvert.formats.hdf5.writing import write_hdf5
+
+
+def arrays_of_every_kind() -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(0)
+    numbers = {
+        f"layers/block_{i}/vars/{j}": generator.normal(size=(i % 3 + 1, 2)).astype(dtype)
+        for i in range(60)
+        for j, dtype in enumerate(("f4", "f8", "f2"))
+    }
+    whole = {f"whole/{kind}": generator.integers(0, 99, 5).astype(kind) for kind in ("i8", "u1")}
+    return numbers | whole | {"step": np.array(7), "none": np.empty((0, 3), "f4")}
+
+
+@pytest.mark.parametrize("oldest", ["earliest", "v108", "v110"])
+def test_reads_what_h5py_wrote(tmp_path: Path, oldest: str) -> None:
+    path, arrays = tmp_path / "x", arrays_of_every_kind()
+    with h5py.File(path, "w", libver=(oldest, "latest")) as file:
+        for name, array in arrays.items():
+            file[name] = array
+        file["flag"] = np.array([True, False])
+        file["half"] = np.array([1.5, -2], ml_dtypes.bfloat16)
+        file["words"] = ["some", "text"]
+        file.attrs["layer_names"] = ["a"]
+    with open_container(path) as container:
+        assert container.format == "hdf5"
+        assert container.extras == {"words": "array of text or arrays of changing length"}
+        assert container.manifest.keys() == {*arrays, "flag", "half"}
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(container.read(name).numpy(), array, strict=True)
+        assert container.read("flag").tolist() == [True, False]
+        assert container.read("half").tolist() == [1.5, -2]
+        assert container.read("half").dtype == torch.bfloat16
+        assert all(container.places[name].path == path for name in arrays)
+
+
+FILTERS: list[dict[str, Any]] = [
+    {},
+    {"compression": "gzip"},
+    {"compression": "gzip", "compression_opts": 9, "shuffle": True, "fletcher32": True},
+    {"shuffle": True},
+    {"fletcher32": True},
+]
+
+
+@pytest.mark.parametrize("oldest", ["earliest", "v108", "v110"])
+@pytest.mark.parametrize("filters", FILTERS, ids=str)
+def test_reads_arrays_in_chunks(tmp_path: Path, oldest: str, filters: dict[str, Any]) -> None:
+    """One chunk, many with cut edges, more than a node of a tree or a page of a list has."""
+    generator = np.random.default_rng(1)
+    sizes = [((5, 7), (5, 7)), ((5, 7), (2, 3)), ((1, 2, 3, 11), (1, 1, 2, 4)), ((2500,), (1,))]
+    arrays = {
+        f"{number}/{kind}": (generator.normal(scale=99, size=shape).astype(kind), chunk)
+        for number, (shape, chunk) in enumerate(sizes)
+        for kind in ("f4", "u1", "f2", "f8")
+    }
+    with h5py.File(tmp_path / "x", "w", libver=(oldest, "latest")) as file:
+        for name, (array, chunk) in arrays.items():
+            file.create_dataset(name, data=array, chunks=chunk, **filters)
+        half = np.arange(33).astype(ml_dtypes.bfloat16)
+        file.create_dataset("half", data=half, chunks=(10,), **filters)
+        file["plain"] = np.arange(3)
+    with open_container(tmp_path / "x") as container:
+        assert container.places.keys() == {"plain"}
+        for name, (array, _) in arrays.items():
+            np.testing.assert_array_equal(container.read(name).numpy(), array, strict=True)
+        assert container.read("half").tolist() == list(range(33))
+
+
+def test_reads_what_was_made_to_grow_with_a_tree_of_chunks(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x", "w") as file:
+        options = {"maxshape": (None, 9), "compression": "gzip"}
+        file.create_dataset("a", data=np.arange(12).reshape(4, 3), chunks=(3, 5), **options)
+        file.create_dataset("none", (0, 3), "f4", maxshape=(None, 3))
+    with open_container(tmp_path / "x") as container:
+        assert container.read("a").tolist() == np.arange(12).reshape(4, 3).tolist()
+        assert container.read("none").shape == (0, 3)
+
+
+def allocated_early(path: Path) -> None:
+    """Chunks one behind another, which need no index."""
+    with h5py.File(path, "w", libver=("v110", "latest")) as file:
+        settings = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        settings.set_chunk((2, 2))
+        settings.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+        space, kind = h5py.h5s.create_simple((3, 5)), h5py.h5t.IEEE_F32LE
+        dataset = h5py.h5d.create(file.id, b"a", kind, space, settings)
+        dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, np.arange(15, dtype="f4").reshape(3, 5))
+
+
+def test_reads_chunks_without_an_index(tmp_path: Path) -> None:
+    allocated_early(tmp_path / "x")
+    with open_container(tmp_path / "x") as container:
+        assert container.read("a").tolist() == np.arange(15).reshape(3, 5).tolist()
+
+
+def test_reads_chunks_that_are_shuffled_after_their_checksum(tmp_path: Path) -> None:
+    """What is left over behind whole numbers is not shuffled."""
+    with h5py.File(tmp_path / "x", "w") as file:
+        settings = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        settings.set_chunk((3,))
+        settings.set_fletcher32()
+        settings.set_shuffle()
+        space, kind = h5py.h5s.create_simple((5,)), h5py.h5t.IEEE_F64LE
+        dataset = h5py.h5d.create(file.id, b"a", kind, space, settings)
+        dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, np.arange(5.0))
+    with open_container(tmp_path / "x") as container:
+        assert container.read("a").tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(("at", "number"), [(5, 1), (6, 7), (7, 33), (8, 8), (3, 0)])
+def test_error_a_list_of_chunks_that_lies(tmp_path: Path, at: int, number: int) -> None:
+    """With filters, entries that are too short, pages beyond count, one chunk more, and another."""
+    with h5py.File(tmp_path / "x", "w", libver=("v110", "latest")) as file:
+        file.create_dataset("a", data=np.arange(14.0), chunks=(2,))
+    data = bytearray((tmp_path / "x").read_bytes())
+    place = data.index(b"FAHD")
+    data[place + at] = number
+    data[place + 24 : place + 28] = checksum(bytes(data[place : place + 24]))
+    (tmp_path / "x").write_bytes(data)
+    with pytest.raises(CorruptFile) as error:
+        open_container(tmp_path / "x")
+    assert error.value.evidence["problem"] == "the list of chunks is not that of their array"
+
+
+@pytest.mark.parametrize("oldest", ["earliest", "v110"])
+def test_a_filter_that_was_left_out_of_a_chunk(tmp_path: Path, oldest: str) -> None:
+    with h5py.File(tmp_path / "x", "w", libver=(oldest, "latest")) as file:
+        data = file.create_dataset("a", (4,), "f4", chunks=(2,), shuffle=True, compression="gzip")
+        data[2:] = [5, 6]
+        data.id.write_direct_chunk((0,), np.array([3, 4], "f4").tobytes(), filter_mask=3)
+    with open_container(tmp_path / "x") as container:
+        assert container.read("a").tolist() == [3, 4, 5, 6]
+
+
+@pytest.mark.parametrize(("filters", "left_out"), [({"shuffle": True}, 0), ({"compression": 4}, 1)])
+def test_error_a_chunk_of_another_length(
+    tmp_path: Path, filters: dict[str, Any], left_out: int
+) -> None:
+    with h5py.File(tmp_path / "x", "w") as file:
+        data = file.create_dataset("a", (4,), "f4", chunks=(4,), **filters)
+        data.id.write_direct_chunk((0,), bytes(12), filter_mask=left_out)
+    with (
+        open_container(tmp_path / "x") as container,
+        pytest.raises(CorruptFile, match="it has another size than its shape says"),
+    ):
+        container.read("a")
+
+
+def test_the_sums_of_a_long_chunk(tmp_path: Path) -> None:
+    """Of more words than are summed at once, and an odd byte at the end."""
+    numbers = np.random.default_rng(2).integers(0, 256, 2**21 + 7, np.uint8)
+    with h5py.File(tmp_path / "x", "w") as file:
+        file.create_dataset("a", data=numbers, chunks=numbers.shape, fletcher32=True)
+        _, stored = file["a"].id.read_direct_chunk((0,))
+    assert unfiltered(stored, (3,), 0, len(numbers), 1) == numbers.tobytes()
+
+
+@pytest.mark.parametrize("oldest", ["earliest", "v110"])
+@pytest.mark.parametrize(
+    ("filters", "fact"),
+    [
+        ({"compression": "gzip"}, "cannot be inflated"),
+        ({"compression": "gzip", "fletcher32": True}, "its checksum is that of other bytes"),
+        ({"fletcher32": True}, "its checksum is that of other bytes"),
+    ],
+)
+def test_error_a_chunk_that_is_damaged(
+    tmp_path: Path, oldest: str, filters: dict[str, Any], fact: str
+) -> None:
+    with h5py.File(tmp_path / "x", "w", libver=(oldest, "latest")) as file:
+        file.create_dataset("a", data=np.arange(50.0), chunks=(30,), **filters)
+        place = file["a"].id.get_chunk_info(1).byte_offset
+    data = bytearray((tmp_path / "x").read_bytes())
+    data[place + 9] ^= 255
+    (tmp_path / "x").write_bytes(data)
+    with (
+        open_container(tmp_path / "x") as container,
+        pytest.raises(CorruptFile, match="A chunk of 'a' cannot be read: it") as error,
+    ):
+        container.read("a")
+    assert fact in error.value.fact
+
+
+def test_h5py_reads_what_is_written(tmp_path: Path) -> None:
+    dtypes = ("float64", "float32", "float16", "bfloat16", "int64", "int8", "uint16")
+    tensors = {
+        f"layers/block_{i}/vars/{dtype}": torch.randn(3, i).to(getattr(torch, dtype))
+        for i in range(40)
+        for dtype in dtypes
+    } | {"step": torch.tensor(3.5)}
+    write_hdf5(tmp_path / "x", tensors)
+    found = {name: (shape, data) for name, shape, data in read_plainly(tmp_path / "x", "")}
+    assert found == {n: (tuple(t.shape), bytes_of(t).tobytes()) for n, t in tensors.items()}
+    with open_container(tmp_path / "x") as container:
+        assert all(torch.equal(container.read(name), t) for name, t in tensors.items())
+        assert all(place.offset % 64 == 0 for place in container.places.values())
+    with h5py.File(tmp_path / "x") as file:  # Keras reads bfloat16 by this
+        half = file["layers/block_2/vars/bfloat16"]
+        assert half.attrs["dtype"] == b"bfloat16"
+        read = np.array(half, dtype=ml_dtypes.bfloat16).astype("f4")
+    assert read.tolist() == tensors["layers/block_2/vars/bfloat16"].tolist()
+
+
+def test_reads_objects_that_say_how_many_attributes_they_expect(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x", "w", libver=("v110", "latest")) as file:
+        settings = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        settings.set_attr_phase_change(4, 2)
+        space, kind = h5py.h5s.create_simple((3,)), h5py.h5t.IEEE_F32LE
+        dataset = h5py.h5d.create(file.id, b"a", kind, space, settings)
+        dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, np.arange(3, dtype="f4"))
+    with open_container(tmp_path / "x") as container:
+        assert container.read("a").tolist() == [0, 1, 2]
+
+
+def test_error_chunks_of_no_size(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x", "w") as file:
+        file.create_dataset("a", data=np.arange(6.0).reshape(2, 3), chunks=(2, 3))
+    shape = struct.pack("<3I", 2, 3, 8)
+    data = (tmp_path / "x").read_bytes()
+    assert data.count(shape) == 1
+    (tmp_path / "x").write_bytes(data.replace(shape, struct.pack("<3I", 2, 0, 8)))
+    with pytest.raises(CorruptFile) as error:
+        open_container(tmp_path / "x")
+    assert "chunks do not go with" in error.value.evidence["problem"]
+
+
+def test_error_a_header_of_another_version(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x", "w") as file:
+        file["a"] = np.ones(3)
+        place = h5py.h5o.get_info(file["a"].id).addr
+    data = bytearray((tmp_path / "x").read_bytes())
+    assert data[place] == 1
+    data[place] = 3
+    (tmp_path / "x").write_bytes(data)
+    with pytest.raises(CorruptFile) as error:
+        open_container(tmp_path / "x")
+    assert error.value.evidence["problem"] == f"there is no object header at {place:,}"
+
+
+def test_error_links_in_a_heap_with_filters(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x", "w", libver=("v110", "latest")) as file:
+        for number in range(40):
+            file[f"{number}"] = np.ones(1)
+    data = bytearray((tmp_path / "x").read_bytes())
+    place = data.index(b"FRHP")
+    data[place + 7] = 1
+    data[place + 142 : place + 146] = checksum(bytes(data[place : place + 142]))
+    (tmp_path / "x").write_bytes(data)
+    with pytest.raises(CorruptFile) as error:
+        open_container(tmp_path / "x")
+    assert "stored in a way that is not read" in error.value.evidence["problem"]
+
+
+def test_the_same_tensors_make_the_same_bytes(tmp_path: Path) -> None:
+    tensors = {"b/x": torch.ones(3), "a": torch.zeros(2)}
+    write_hdf5(tmp_path / "one", tensors)
+    sha256 = write_hdf5(tmp_path / "other", dict(reversed(tensors.items())))
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
+    assert len(sha256) == 64
+
+
+@pytest.mark.parametrize("names", [["a", "a/b"], ["a//b"], ["/a"], ["."], ["x" * 2000], ["a\0b"]])
+def test_error_names_that_hdf5_cannot_hold(tmp_path: Path, names: list[str]) -> None:
+    with pytest.raises(UsageError, match="a name that HDF5 cannot hold"):
+        write_hdf5(tmp_path / "x", dict.fromkeys(names, torch.ones(1)))
+    assert not any(tmp_path.iterdir())
+
+
+def soft(file: h5py.File, _: Path) -> None:
+    file["a"] = h5py.SoftLink("/b")
+
+
+def circle(file: h5py.File, _: Path) -> None:
+    file.create_group("a")["a"] = file["/"]
+
+
+def external_link(file: h5py.File, folder: Path) -> None:
+    file["a"] = h5py.ExternalLink(str(folder / "secret"), "/x")
+
+
+def external_numbers(file: h5py.File, folder: Path) -> None:
+    file.create_dataset("a", (3,), "f4", external=[(str(folder / "secret"), 0, 12)])
+
+
+def view(file: h5py.File, folder: Path) -> None:
+    layout = h5py.VirtualLayout((3,), "f4")
+    layout[:] = h5py.VirtualSource(str(folder / "secret"), "x", (3,))
+    file.create_virtual_dataset("a", layout)
+
+
+def two_names(file: h5py.File, _: Path) -> None:
+    file["a"] = np.ones(3)
+    file["b"] = file["a"]
+
+
+def lzf(file: h5py.File, _: Path) -> None:
+    file.create_dataset("a", data=np.zeros(10**6), compression="lzf")
+
+
+def scaled(file: h5py.File, _: Path) -> None:
+    file.create_dataset("a", data=np.arange(9), chunks=(9,), scaleoffset=4)
+
+
+def bomb(file: h5py.File, _: Path) -> None:
+    options = {"compression": "gzip", "compression_opts": 9, "chunks": (2**22,)}
+    file.create_dataset("a", data=np.zeros(2**24, "i8"), **options)
+
+
+def far_chunk(file: h5py.File, _: Path) -> None:
+    file.create_dataset("a", (1,), "i8", maxshape=(2**30,), chunks=(2**29 - 1,))
+    file["a"].id.write_direct_chunk((0,), b"x")
+
+
+def half_written(file: h5py.File, _: Path) -> None:
+    file.create_dataset("a", (4,), "f4", chunks=(2,))[:2] = 1
+
+
+def chunks_unwritten(file: h5py.File, _: Path) -> None:
+    file.create_dataset("a", (2**50,), "f4", chunks=(2,))
+
+
+def records(file: h5py.File, _: Path) -> None:
+    file["a"] = np.zeros(3, [("x", "f4"), ("y", "i4")])
+
+
+def references(file: h5py.File, _: Path) -> None:
+    file["a"] = np.array([file.ref], h5py.ref_dtype)
+
+
+def unwritten(file: h5py.File, _: Path) -> None:
+    file.create_dataset("a", (2**50,), "f4")
+
+
+def big_endian(file: h5py.File, _: Path) -> None:
+    file["a"] = np.ones(3, ">f4")
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "fact"),
+    [
+        (soft, UnsafeFile, "'a' in this HDF5 file is a link to something else."),
+        (external_link, UnsafeFile, "'a' in this HDF5 file is a link to something else."),
+        (external_numbers, UnsafeFile, "The numbers of 'a' are in another file."),
+        (view, UnsafeFile, "'a' is a view on arrays elsewhere."),
+        (circle, CorruptFile, "This HDF5 file cannot be read."),
+        (two_names, CorruptFile, "This HDF5 file cannot be read."),
+        (lzf, CorruptFile, "The numbers of 'a' are stored in chunks that lzf has compressed"),
+        (scaled, CorruptFile, "The numbers of 'a' are stored in chunks that scaleoffset has"),
+        (bomb, UnsafeFile, "The arrays would inflate to far more than the size of the file."),
+        (far_chunk, VitConvertError, "The "),
+        (half_written, CorruptFile, "The numbers of 'a' are stored nowhere: a part of it"),
+        (chunks_unwritten, CorruptFile, "The numbers of 'a' are stored nowhere: most of it"),
+        (unwritten, CorruptFile, "The numbers of 'a' are stored nowhere"),
+        (records, CorruptFile, "'a' has a type that is not read here."),
+        (references, CorruptFile, "'a' has a type that is not read here."),
+        (big_endian, CorruptFile, "'a' has a type that is not read here."),
+    ],
+)
+@pytest.mark.parametrize("oldest", ["earliest", "v110"])
+def test_error_what_leads_elsewhere_or_is_not_numbers(
+    tmp_path: Path,
+    make: Callable[[h5py.File, Path], None],
+    error: type[VitConvertError],
+    fact: str,
+    oldest: str,
+) -> None:
+    with h5py.File(tmp_path / "secret", "w") as file:
+        file["x"] = np.ones(3, "f4")
+    with h5py.File(tmp_path / "x", "w", libver=(oldest, "latest")) as file:
+        make(file, tmp_path)
+    with pytest.raises(error) as caught:
+        open_container(tmp_path / "x")
+    assert caught.value.fact.startswith(fact)
+
+
+def test_the_whole_message_for_a_compression_that_is_not_read(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x", "w") as file:
+        lzf(file, tmp_path)
+    with pytest.raises(CorruptFile) as error:
+        open_container(tmp_path / "x")
+    assert str(error.value) == (
+        "error: corrupt-file\n"
+        "  The numbers of 'a' are stored in chunks that lzf has compressed.\n"
+        f"  file  {tmp_path / 'x'}\n"
+        "  hint: h5repack -l CONTI -f NONE IN OUT (of HDF5's tools) stores it so that it is read"
+        " here."
+    )
+
+
+def rewritten(data: bytes, old: bytes, new: bytes) -> bytes:
+    """The file with other bytes in a description, whose checksums are right."""
+    assert data.count(old) == 1 and len(old) == len(new)
+    changed, place = bytearray(data.replace(old, new)), data.index(old)
+    changed[44:48] = checksum(bytes(changed[:44]))
+    if (start := data.rfind(b"OHDR", 0, place)) > 0:
+        end = start + 10 + int.from_bytes(data[start + 6 : start + 10], "little")
+        changed[end : end + 4] = checksum(bytes(changed[start:end]))
+    return bytes(changed)
+
+
+SIZE = struct.pack("<4B2Q", 2, 2, 0, 1, 2, 3)
+LAYOUT = b"\x08\x12\0\0\3\1"  # the head of a message, its version and class
+INT32 = struct.pack("<4BI2H", 0x10, 8, 0, 0, 4, 0, 32)
+FLOAT32 = struct.pack("<4BI2H4BI", 0x11, 0x20, 31, 0, 4, 0, 32, 23, 8, 0, 23, 127)
+LIES: dict[str, tuple[type, bytes, bytes, str]] = {
+    "no numbers": (float, SIZE, SIZE[:3] + b"\2" + SIZE[4:], "shape of an array is of a kind"),
+    "a third version": (float, SIZE, b"\3" + SIZE[1:], "shape of an array is of a kind"),
+    "less": (float, SIZE, SIZE[:-8] + struct.pack("<Q", 2), "not have the size that its header"),
+    "more": (float, SIZE, SIZE[:-8] + struct.pack("<Q", 4), "not have the size that its header"),
+    "a later layout": (float, LAYOUT, LAYOUT[:4] + b"\5\1", "in version 5 of HDF5's layouts"),
+    "31 bits": (int, INT32, INT32[:-2] + b"\x1f\0", "has a type that is not read"),
+    "bits within": (int, INT32, INT32[:-4] + b"\1" + INT32[-3:], "has a type that is not read"),
+    "another bias": (float, FLOAT32, FLOAT32[:-4] + b"\x7e\0\0\0", "has a type that is not read"),
+    "wide mantissa": (
+        float,
+        FLOAT32,
+        FLOAT32[:-5] + b"\x16" + FLOAT32[-4:],
+        "has a type that is not",
+    ),
+    "short addresses": (float, b"\2\x08\x08\0", b"\2\4\x08\0", "unusual size or origin"),
+    "a later beginning": (
+        float,
+        b"\2\x08\x08\0" + bytes(8),
+        b"\2\x08\x08\0\1" + bytes(7),
+        "unusual size or",
+    ),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_error_a_description_that_lies(tmp_path: Path, lie: str) -> None:
+    kind, old, new, said = LIES[lie]
+    dtype = torch.int32 if kind is int else torch.float32
+    write_hdf5(tmp_path / "x", {"a": torch.ones(2, 3, dtype=dtype)})
+    (tmp_path / "x").write_bytes(rewritten((tmp_path / "x").read_bytes(), old, new))
+    with pytest.raises(CorruptFile) as error:
+        open_container(tmp_path / "x")
+    assert said in str(error.value)
+
+
+def test_of_two_shapes_the_first_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As HDF5's library reads such a file."""
+    one = writing._array
+    other = one(TensorInfo(dtype="float32", shape=(3, 2)), 0)[0]
+    monkeypatch.setattr(writing, "_array", lambda info, place: [*one(info, place), other])
+    write_hdf5(tmp_path / "x", {"a": torch.arange(6.0).reshape(2, 3)})
+    [(_, shape, _)] = read_plainly(tmp_path / "x", "")
+    with open_container(tmp_path / "x") as container:
+        assert container.manifest["a"].shape == shape == (2, 3)
+
+
+@pytest.mark.parametrize("at", [4, 60])
+def test_error_arrays_that_share_bytes(tmp_path: Path, at: int) -> None:
+    write_hdf5(tmp_path / "x", {"a": torch.ones(2, 8), "b": torch.ones(3, 5)})
+    with open_container(tmp_path / "x") as container:
+        first, second = (container.places[name].offset for name in "ab")
+    assert second == first + 64
+    data = (tmp_path / "x").read_bytes()
+    old, new = (struct.pack("<QQ", place, 60) for place in (second, first + at))
+    (tmp_path / "x").write_bytes(rewritten(data, old, new))
+    with pytest.raises(CorruptFile) as error:
+        open_container(tmp_path / "x")
+    assert error.value.evidence["problem"] == "'b' overlaps 'a'"
+
+
+def test_a_damaged_description_is_noticed(tmp_path: Path) -> None:
+    write_hdf5(tmp_path / "x", {"a/b": torch.ones(3)})
+    data = bytearray((tmp_path / "x").read_bytes())
+    place = data.index(b"OHDR") + 12
+    data[place] ^= 4
+    (tmp_path / "x").write_bytes(data)
+    with pytest.raises(CorruptFile) as error:
+        open_container(tmp_path / "x")
+    assert error.value.evidence["problem"] == "a checksum is that of other bytes"
+
+
+def test_the_task_beside_a_backbone_is_read_along(tmp_path: Path) -> None:
+    backbone, task = tmp_path / "model.weights.h5", tmp_path / "task.weights.h5"
+    write_hdf5(backbone, {"layers/a/vars/0": torch.ones(3)})
+    write_hdf5(task, {"layers/dense/vars/0": torch.zeros(2)})
+    with open_container(backbone) as container:
+        assert container.files == (backbone, task)
+        assert container.read("layers/dense/vars/0").tolist() == [0, 0]
+        assert container.read("layers/a/vars/0").tolist() == [1, 1, 1]
+        assert container.notes
+    with open_container(task) as container:
+        assert list(container.manifest) == ["layers/dense/vars/0"]
+    write_hdf5(task, {"layers/a/vars/0": torch.zeros(2)})
+    with pytest.raises(CorruptFile, match="Two files of these weights have 'layers/a/vars/0'"):
+        open_container(backbone)
+
+
+def test_names_lose_the_model_that_all_of_them_have(tmp_path: Path) -> None:
+    names = ["vit/tf_model_2/vit/a:0", "head/tf_model_2/head/b:0"]
+    write_hdf5(tmp_path / "x", dict.fromkeys(names, torch.ones(1)))
+    with open_container(tmp_path / "x") as container:
+        assert set(container.manifest) == {"vit/a:0", "head/b:0"}
+        assert "tf_model_2" in container.notes[0]
+    write_hdf5(tmp_path / "x", dict.fromkeys([*names, "head/other/head/c:0"], torch.ones(1)))
+    with open_container(tmp_path / "x") as container:
+        assert "vit/tf_model_2/vit/a:0" in container.manifest
+
+
+def keras_archive(path: Path, config: bytes, method: int = zipfile.ZIP_STORED) -> Path:
+    write_hdf5(path.with_suffix(".h5"), {"layers/a/vars/0": torch.arange(3)})
+    with zipfile.ZipFile(path, "w", method) as archive:
+        archive.writestr("config.json", config)
+        archive.write(path.with_suffix(".h5"), "model.weights.h5")
+    return path
+
+
+def test_a_keras_file_is_its_weights_and_its_configuration(tmp_path: Path) -> None:
+    with open_container(keras_archive(tmp_path / "x.keras", b'{"class_name": "A"}')) as container:
+        assert container.format == "keras"
+        assert container.config == {"class_name": "A"}
+        assert container.read("layers/a/vars/0").tolist() == [0, 1, 2]
+        place = container.places["layers/a/vars/0"]
+        assert place.path == tmp_path / "x.keras"
+        assert place.path.read_bytes()[place.offset :][:24] == np.arange(3).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("config", "method", "fact"),
+    [
+        (b"{", zipfile.ZIP_STORED, "config.json in the archive is not valid JSON."),
+        (b"{}", zipfile.ZIP_DEFLATED, "The weights in this Keras file are compressed, so they"),
+    ],
+)
+def test_error_keras_files(tmp_path: Path, config: bytes, method: int, fact: str) -> None:
+    path = keras_archive(tmp_path / "x.keras", config, method)
+    with pytest.raises(CorruptFile) as error:
+        open_container(path)
+    assert error.value.fact.startswith(fact)

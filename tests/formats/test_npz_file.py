@@ -1,0 +1,257 @@
+"""Reading npz: agreement with numpy, and a corpus of hostile archives."""
+
+import io
+import pickle
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from vitconvert.errors import CorruptFile, UnsafeFile
+from vitconvert.formats import TensorInfo, open_container, zip_archive
+
+
+def _npy(descr: str, shape: str, data: bytes, version: bytes = b"\1\0") -> bytes:
+    header = f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+    length = len(header).to_bytes(4 if version == b"\2\0" else 2, "little")
+    return b"\x93NUMPY" + version + length + header + data
+
+
+def _npz(path: Path, members: dict[str, bytes], method: int = zipfile.ZIP_STORED) -> Path:
+    with zipfile.ZipFile(path, "w", method) as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return path
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_reads_what_numpy_wrote(tmp_path: Path, save: object) -> None:
+    generator = np.random.default_rng(0)
+    arrays = {
+        "Transformer/encoderblock_0/query/kernel": generator.normal(size=(6, 3, 2)).astype("f4"),
+        "head/kernel": np.asfortranarray(generator.normal(size=(5, 3))),
+        "fortran/deep": np.asfortranarray(generator.normal(size=(2, 3, 5)).astype("f4")),
+        "big_endian": generator.normal(size=(3, 2)).astype(">f4"),
+        "half": generator.normal(size=3).astype("f2"),
+        "step": np.array(12345),
+        "flag": np.array([True, False]),
+        "none": np.empty((0, 3), "f4"),
+        "unsigned": np.array([65535, 3], ">u2"),
+        "µ/bias": generator.normal(size=7).astype("f4"),
+    }
+    path = tmp_path / "vit.npz"
+    save(path, **arrays)  # type: ignore[operator]
+
+    with open_container(path) as container:
+        assert container.format == "npz"
+        assert list(container.manifest) == list(arrays)
+        assert container.manifest["big_endian"] == TensorInfo(dtype="float32", shape=(3, 2))
+        for name, array in arrays.items():
+            read = container.read(name)
+            assert tuple(read.shape) == array.shape
+            np.testing.assert_array_equal(read.numpy(), array)
+            assert container.manifest[name].shape == array.shape
+            assert f"torch.{container.manifest[name].dtype}" == str(read.dtype)
+
+
+@pytest.mark.parametrize("descr", ["|V2", "<V2"])
+def test_opaque_two_byte_elements_are_bfloat16(tmp_path: Path, descr: str) -> None:
+    wanted = torch.randn(3, 2).to(torch.bfloat16)
+    data = bytes(wanted.view(-1).view(torch.uint8))
+    read = open_container(_npz(tmp_path / "x", {"a.npy": _npy(descr, "(3, 2)", data)})).read("a")
+    assert read.dtype == torch.bfloat16
+    assert torch.equal(read, wanted)
+
+
+def test_headers_of_version_2_and_of_python_2_are_read(tmp_path: Path) -> None:
+    data = np.arange(6, dtype="<f4").tobytes()
+    members = {
+        "two.npy": _npy("<f4", "(2, 3)", data, version=b"\2\0"),
+        "long.npy": _npy("<f4", "(2L, 3L)", data),
+    }
+    with open_container(_npz(tmp_path / "x", members)) as container:
+        assert container.read("two").tolist() == [[0, 1, 2], [3, 4, 5]]
+        assert container.read("long").tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_arrays_of_text_are_set_aside(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", weight=np.ones(3), note=np.array("hello"))
+    container = open_container(tmp_path / "x.npz")
+    assert list(container.manifest) == ["weight"]
+    assert container.extras == {"note": "array of text (<U5)"}
+
+
+def test_a_stored_member_is_read_without_a_copy(tmp_path: Path) -> None:
+    from vitconvert.formats.npz import write_npz
+
+    write_npz(tmp_path / "x.npz", {"a": torch.randn(3), "bb": torch.randn(2**18 + 1)})
+    container = open_container(tmp_path / "x.npz")
+    container.read("bb").zero_()
+    assert not container.read("bb").any()  # both views look at one mapping
+    assert container.read("bb").data_ptr() % 64 == 0
+
+
+class _Canary:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Path.touch, (self.path,))
+
+
+def test_object_arrays_are_refused_and_not_executed(tmp_path: Path) -> None:
+    canary = tmp_path / "canary"
+    path = tmp_path / "evil.npz"
+    np.savez(path, weight=np.ones(3), evil=np.array([_Canary(canary)], dtype=object))
+    with pytest.raises(UnsafeFile) as error:
+        open_container(path)
+    assert str(error.value) == (
+        "error: unsafe-file\n"
+        "  'evil' holds Python objects, not numbers.\n"
+        f"  file  {path}\n"
+        "  Reading such an array runs whatever code its pickle asks for.\n"
+        "  hint: save the arrays inside it one by one, with numpy.savez."
+    )
+    assert error.value.exit_code == 4
+    assert not canary.exists()
+    np.load(path, allow_pickle=True)["evil"]
+    assert canary.exists()  # the canary sings where it is let
+
+
+def test_a_bare_npy_of_objects_is_not_opened(tmp_path: Path) -> None:
+    np.save(tmp_path / "dict.npy", {"a": np.ones(3)}, allow_pickle=True)
+    with pytest.raises(CorruptFile, match=r"single \.npy array"):
+        open_container(tmp_path / "dict.npy")
+
+
+def test_a_bomb_is_refused_before_it_inflates(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.npz"
+    np.savez_compressed(path, a=np.zeros(25 * 2**20, "f8"))  # 200 MiB in 200 KB
+    size = path.stat().st_size
+    assert size < 250_000
+    with pytest.raises(UnsafeFile) as error:
+        open_container(path)
+    inflated = 8 * 25 * 2**20 + 128
+    assert str(error.value) == (
+        "error: unsafe-file\n"
+        "  The archive would inflate to far more than its size.\n"
+        f"  file      {path}\n"
+        f"  on disk   {size:,} bytes\n"
+        f"  inflated  {inflated:,} bytes\n"
+        f"  limit     {64 * 2**20 + 20 * size:,} bytes\n"
+        "  Weights hardly compress; an archive like this is made to exhaust memory."
+    )
+
+
+def test_zeros_that_any_machine_can_hold_are_no_bomb(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array = _npy("<f4", f"({2**18},)", bytes(2**20))
+    path = _npz(tmp_path / "x", {"a.npy": array}, zipfile.ZIP_DEFLATED)
+    assert open_container(path).manifest["a"].shape == (2**18,)
+    limit = len(array) - 20 * path.stat().st_size
+    monkeypatch.setattr(zip_archive, "FREE_INFLATION", limit)
+    assert open_container(path).manifest["a"].shape == (2**18,)
+    monkeypatch.setattr(zip_archive, "FREE_INFLATION", limit - 1)
+    with pytest.raises(UnsafeFile, match="far more than its size"):
+        open_container(path)
+
+
+def test_a_bomb_that_declares_a_small_size_is_found_out(tmp_path: Path) -> None:
+    data = _npy("<f4", "(1000000,)", bytes(4_000_000))
+    path = _npz(tmp_path / "x", {"a.npy": data}, zipfile.ZIP_DEFLATED)
+    lie = path.read_bytes().replace(
+        len(data).to_bytes(4, "little"), (len(data) - 4_000_000 + 400).to_bytes(4, "little")
+    )
+    path.write_bytes(lie.replace(b"(1000000,)", b"(100,)    "))
+    with pytest.raises(CorruptFile):
+        open_container(path).read("a")
+
+
+def test_a_header_that_asks_for_terabytes_is_refused_before_allocating(tmp_path: Path) -> None:
+    path = _npz(tmp_path / "x.npz", {"a.npy": _npy("<f4", "(1000000, 1000000)", bytes(8))})
+    with pytest.raises(CorruptFile) as error:
+        open_container(path)
+    assert str(error.value) == (
+        "error: corrupt-file\n"
+        "  'a' does not have the size that its header declares.\n"
+        f"  file      {path}\n"
+        "  shape     [1000000, 1000000]\n"
+        "  declared  4,000,000,000,000 bytes\n"
+        "  found     8 bytes"
+    )
+
+
+NO_NUMBERS = "'a' has a header that does not describe an array of numbers."
+
+
+@pytest.mark.parametrize(
+    ("member", "fact"),
+    [
+        (_npy("<f4", "(3,)", bytes(16)), "'a' does not have the size that its header declares."),
+        (_npy("<f4", "(-1,)", b""), "'a' has an axis of negative length."),
+        (_npy("<f4", "(0, 9223372036854775808)", b""), "'a' has a shape that no memory can hold."),
+        (_npy("<f4", "(True,)", bytes(4)), "'a' has a shape that is not a list of whole numbers."),
+        (_npy("<f4", "(1.5,)", bytes(4)), "'a' has a shape that is not a list of whole numbers."),
+        (_npy("<f4", "[3]", bytes(12)), NO_NUMBERS),
+        (_npy("<f4", "__import__('os').getpid()", bytes(12)), NO_NUMBERS),
+        (_npy("<f4", "(" * 300 + ")" * 300, bytes(12)), NO_NUMBERS),
+        (_npy("<f4", "-" * 9000 + "1", bytes(12)), NO_NUMBERS),
+        (_npy("<f4", r"'\d'", bytes(12)), NO_NUMBERS),
+        (_npy("f4, f4", "(3,)", bytes(24)), NO_NUMBERS),
+        (_npy("<f4", " " * 20_000 + "(3,)", bytes(12)), "The header of 'a' is longer"),
+        (_npy("<c16", "(1,)", bytes(16)), "'a' has a type that is not read here."),
+        (_npy("<M8", "(1,)", bytes(8)), "'a' has a type that is not read here."),
+        (_npy("|V3", "(1,)", bytes(3)), "'a' has a type that is not read here."),
+        (_npy("<f4", "(3,)", bytes(12), b"\3\0"), "'a' is not a .npy array of version 1 or 2."),
+        (b"\x93NUMPY\1\0", "'a' is not a .npy array of version 1 or 2."),
+        (b"", "'a' is not a .npy array of version 1 or 2."),
+        (pickle.dumps({"a": 1}), "'a' is not a .npy array of version 1 or 2."),
+    ],
+)
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_hostile_arrays(tmp_path: Path, member: bytes, fact: str, method: int) -> None:
+    with pytest.raises(CorruptFile) as error:
+        open_container(_npz(tmp_path / "x", {"a.npy": member}, method))
+    assert error.value.fact.startswith(fact)
+
+
+def test_two_members_of_one_name_are_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "x", "w") as archive:
+        archive.writestr("a.npy", _npy("<f4", "(1,)", bytes(4)))
+        with pytest.warns(UserWarning, match="Duplicate name"):
+            archive.writestr("a.npy", _npy("<f4", "(1,)", bytes(4)))
+    with pytest.raises(CorruptFile, match=r"holds 'a\.npy' more than once"):
+        open_container(tmp_path / "x")
+
+
+def test_members_that_share_their_bytes_are_refused(tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("a.npy", _npy("<f4", "(1,)", bytes(4)))
+        first = archive.getinfo("a.npy")
+        archive.writestr("b.npy", _npy("<f4", "(1,)", bytes(4)))
+        archive.getinfo("b.npy").header_offset = first.header_offset
+    (tmp_path / "x").write_bytes(buffer.getvalue())
+    with pytest.raises(CorruptFile, match="two different things"):
+        open_container(tmp_path / "x")
+
+
+def test_other_compressions_and_foreign_members_are_refused(tmp_path: Path) -> None:
+    array = _npy("<f4", "(1,)", bytes(4))
+    with pytest.raises(CorruptFile, match="compressed in a way"):
+        open_container(_npz(tmp_path / "x", {"a.npy": array}, zipfile.ZIP_BZIP2))
+    with pytest.raises(CorruptFile, match=r"'b\.txt' in this npz is not an array"):
+        open_container(_npz(tmp_path / "y", {"a.npy": array, "b.txt": b"hello"}))
+
+
+def test_a_flipped_bit_in_a_compressed_array_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "x.npz"
+    np.savez_compressed(path, a=np.random.default_rng(0).normal(size=5000).astype("f4"))
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with open_container(path) as container, pytest.raises(CorruptFile, match="cannot be read"):
+        container.read("a")

@@ -1,0 +1,539 @@
+"""Reading torch checkpoints: wrappers, both formats, and pickles that must not run."""
+
+import argparse
+import collections
+import pathlib
+import pickle
+import zipfile
+import zlib
+from collections import defaultdict, deque
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path, PureWindowsPath
+from uuid import UUID
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from vitconvert.errors import CorruptFile, MissingFact, UnsafeFile
+from vitconvert.formats import TensorInfo, open_container
+
+Save = Callable[[object, Path], None]
+
+
+def _save_zip(value: object, path: Path) -> None:
+    torch.save(value, path)
+
+
+def _save_legacy(value: object, path: Path) -> None:
+    torch.save(value, path, _use_new_zipfile_serialization=False)
+
+
+def _save_deflated(value: object, path: Path) -> None:
+    torch.save(value, path)
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+
+
+def _save_unaligned(value: object, path: Path) -> None:
+    _save_deflated(value, path)
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+
+
+LINEAR = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2)).state_dict()
+OTHER_LINEAR = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2)).state_dict()
+
+every_format = pytest.mark.parametrize(
+    "save", [_save_zip, _save_legacy, _save_deflated, _save_unaligned]
+)
+
+
+def _weights() -> dict[str, torch.Tensor]:
+    shared = torch.randn(5, 3)
+    return {
+        "blocks.0.attn.qkv.weight": torch.randn(9, 3),
+        "head.weight": nn.Parameter(torch.randn(2, 3)),
+        "transposed": torch.randn(4, 7).t(),
+        "view": torch.randn(10, 10)[3:5, ::2],
+        "bf16": torch.randn(3).to(torch.bfloat16),
+        "count": torch.tensor(11),
+        "none": torch.empty(0, 3),
+        "tied": shared,
+        "tied.too": shared,
+    }
+
+
+@every_format
+def test_reads_what_torch_saved(tmp_path: Path, save: Save) -> None:
+    tensors = _weights()
+    save(tensors, tmp_path / "vit.pth")
+    with open_container(tmp_path / "vit.pth") as container:
+        assert container.format == "torch"
+        assert (container.wrapper, container.extras) == ((), {})
+        assert list(container.manifest) == list(tensors)
+        assert container.manifest["bf16"] == TensorInfo(dtype="bfloat16", shape=(3,))
+        for name, tensor in tensors.items():
+            read = container.read(name)
+            assert read.dtype == tensor.dtype
+            assert torch.equal(read, tensor)
+            assert not read.requires_grad
+            assert read.data_ptr() % read.element_size() == 0
+            assert container.manifest[name].shape == tuple(tensor.shape)
+
+
+def test_a_plain_archive_is_mapped_and_writing_spares_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "vit.pth"
+    torch.save({"a": torch.randn(5)}, path)
+    before = path.read_bytes()
+    open_container(path).read("a").zero_()
+    assert path.read_bytes() == before
+
+
+@every_format
+def test_a_training_checkpoint_is_unwrapped_and_the_rest_kept_as_extras(
+    tmp_path: Path, save: Save
+) -> None:
+    checkpoint = {
+        "model": {"head.weight": torch.randn(2, 3), "version": 4},
+        "optimizer": {"state": {0: {"exp_avg": torch.randn(2, 3), "step": 7}}, "lr": 0.1},
+        "args": argparse.Namespace(lr=0.1, blocks=[1, 2], nested=argparse.Namespace(a=None)),
+        "epoch": 3,
+        "sizes": torch.Size([2, 3]),
+        "dtype": torch.float16,
+    }
+    save(checkpoint, tmp_path / "checkpoint.pth")
+    container = open_container(tmp_path / "checkpoint.pth")
+    assert container.wrapper == ("model",)
+    assert list(container.manifest) == ["head.weight"]
+    assert container.extras == {
+        "optimizer": "dict with 1 tensor",
+        "args": {"lr": 0.1, "blocks": [1, 2], "nested": {"a": None}},
+        "epoch": 3,
+        "sizes": [2, 3],
+        "dtype": "dtype",
+        "model.version": 4,
+    }
+
+
+@every_format
+def test_what_nests_too_deeply_beside_the_weights_ends_in_a_name(
+    tmp_path: Path, save: Save
+) -> None:
+    found: object = []
+    for _ in range(50):
+        found = [found]
+    save({"model": {"w": torch.ones(1)}, "args": found}, tmp_path / "x.pth")
+    found, depth = open_container(tmp_path / "x.pth").extras["args"], 0
+    while isinstance(found, list):
+        (found,), depth = found, depth + 1
+    assert (found, depth) == ("list", 33)
+
+
+W = {"w": torch.ones(1)}
+OTHER = {"w": torch.zeros(1)}
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "prefer", "wrapper"),
+    [
+        ({"state_dict": OTHER, "state_dict_ema": W}, (), ("state_dict_ema",)),
+        ({"model": OTHER, "model_ema": W}, (), ("model_ema",)),
+        ({"model": W, "model_ema": OTHER}, ("model",), ("model",)),
+        ({"state_dict": W, "state_dict_ema": None}, (), ("state_dict",)),
+        ({"state_dict": W, "state_dict_ema": {}}, (), ("state_dict",)),
+        ({"student": OTHER, "teacher": W}, (), ("teacher",)),
+        ({"encoder": OTHER, "target_encoder": W, "opt": {}}, (), ("target_encoder",)),
+        ({"target_encoder": OTHER, "encoder": W, "predictor": OTHER}, (), ("encoder",)),
+        (
+            {"target_encoder": W, "encoder": OTHER, "predictor": OTHER},
+            ("target_encoder",),
+            ("target_encoder",),
+        ),
+        ({"state_dict": {"model": {"module": W}}}, (), ("state_dict", "model", "module")),
+        ({"model_state_dict": W, "epoch": 3}, (), ("model_state_dict",)),
+        ({"net": W, "optimizer": {"state": {0: OTHER}}}, (), ("net",)),
+        ({"w": torch.ones(1), "epoch": 3}, (), ()),
+        ({"model": [torch.ones(2)], "module": W}, (), ("module",)),
+        ({"model": "vit_base", "module": W}, (), ("module",)),
+    ],
+)
+def test_wrappers_by_precedence(
+    tmp_path: Path, checkpoint: dict[str, object], prefer: tuple[str, ...], wrapper: object
+) -> None:
+    torch.save(checkpoint, tmp_path / "x.pth")
+    container = open_container(tmp_path / "x.pth", prefer=prefer)
+    assert container.wrapper == wrapper
+    assert list(container.manifest) == ["w"]
+    assert container.read("w").item() == 1
+
+
+def test_nothing_tells_which_of_several_models_is_meant(tmp_path: Path) -> None:
+    path = tmp_path / "x.pth"
+    torch.save({"net": LINEAR, "shadow": OTHER_LINEAR, "args": {"a.b": 1}, "epoch": 3}, path)
+    with pytest.raises(MissingFact) as error:
+        open_container(path)
+    assert str(error.value) == (
+        "error: missing-fact\n"
+        "  The file holds several sets of tensors with the same names.\n"
+        f"  file  {path}\n"
+        "  sets  net, shadow\n"
+        "  hint: --prefer net (in Python, prefer='net') takes that one."
+    )
+    container = open_container(path, prefer=("net",))
+    assert torch.equal(container.read("1.bias"), LINEAR["1.bias"])
+    assert len(container.notes) == 1
+
+
+def test_a_tensor_beside_a_known_wrapper_is_told_among_the_extras(tmp_path: Path) -> None:
+    # As MSN keeps its prototypes beside its encoders.
+    torch.save({"model": {"w": torch.ones(1)}, "bias": torch.ones(2)}, tmp_path / "x.pth")
+    container = open_container(tmp_path / "x.pth")
+    assert container.wrapper == ("model",)
+    assert list(container.manifest) == ["w"]
+    assert container.extras == {"bias": "Tensor"}
+
+
+def test_tensors_beside_an_unknown_mapping_keep_it_wrapped(tmp_path: Path) -> None:
+    torch.save({"mine": {"w": torch.ones(1)}, "bias": torch.ones(2)}, tmp_path / "x.pth")
+    container = open_container(tmp_path / "x.pth")
+    assert container.wrapper == ()
+    assert list(container.manifest) == ["mine.w", "bias"]
+
+
+def test_nested_mappings_are_flattened_with_dots(tmp_path: Path) -> None:
+    nested = {"params": {"block": {"kernel": torch.ones(2), "rate": 0.5}, "head": {"bias": W["w"]}}}
+    torch.save(nested, tmp_path / "x.pth")
+    container = open_container(tmp_path / "x.pth")
+    assert container.wrapper == ("params",)
+    assert list(container.manifest) == ["block.kernel", "head.bias"]
+    assert container.extras == {"params.block.rate": 0.5}
+
+
+class _Canary:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Path.touch, (self.path,))
+
+
+@every_format
+def test_an_evil_pickle_is_refused_and_not_executed(tmp_path: Path, save: Save) -> None:
+    canary = tmp_path / "canary"
+    save({"weight": torch.ones(1), "evil": _Canary(canary)}, tmp_path / "evil.pth")
+    with pytest.raises(UnsafeFile, match="classes that are not plain data") as error:
+        open_container(tmp_path / "evil.pth")
+    assert "pathlib.Path.touch" in error.value.evidence["classes"] or (
+        "getattr" in error.value.evidence["classes"]
+    )
+    assert not canary.exists()
+    torch.load(tmp_path / "evil.pth", weights_only=False)
+    assert canary.exists()  # the canary sings where it is let
+
+
+def _never(*_: object) -> None:
+    raise AssertionError("called")
+
+
+@every_format
+@pytest.mark.parametrize(
+    ("note", "told"),
+    [
+        (np.float64(83.1), "numpy scalar"),
+        (np.bool_(True), "numpy scalar"),
+        (np.str_("best"), "numpy scalar"),
+        (np.dtype("f4"), "numpy dtype"),
+        (np.random.RandomState(0).get_state(), ["MT19937", "numpy array", 624, 0, 0.0]),
+        (argparse.Namespace(output_dir=Path("/runs/1")), {"output_dir": "path"}),
+        (PureWindowsPath("C:/runs"), "path"),
+        (datetime(2024, 1, 2, tzinfo=UTC), "datetime"),
+        (timedelta(days=3), "timedelta"),
+        (defaultdict(list, {"loss": [0.5]}), {"loss": [0.5]}),
+        (defaultdict(int, {"loss": 2}), {"loss": 2}),
+        (deque([0.5, np.float32(0.25)], maxlen=9), [0.5, "numpy scalar"]),
+        (frozenset([1]), "frozenset"),
+        (torch.device("cuda:1"), "device"),
+        (torch.Size([2, 3]), [2, 3]),
+        ([b"", b"ab\xff"], ["bytes", "bytes"]),
+        ({np.int64(3): 0.5}, {"numpy scalar": 0.5}),
+    ],
+)
+def test_notes_beside_the_weights_are_told_and_not_made(
+    tmp_path: Path, save: Save, note: object, told: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = torch.randn(3)
+    save({"model": {"w": weights}, "note": note}, tmp_path / "x.pth")
+    with monkeypatch.context() as patched:
+        for owner, name in [(np, "dtype"), (pathlib, "PureWindowsPath"), (collections, "deque")]:
+            patched.setattr(owner, name, _never)
+        container = open_container(tmp_path / "x.pth")
+    assert torch.equal(container.read("w"), weights)
+    assert container.extras == {"note": told}
+
+
+@every_format
+def test_an_array_among_the_weights_is_not_left_out(tmp_path: Path, save: Save) -> None:
+    path = tmp_path / "x.pth"
+    save({"model": {"w": torch.ones(2), "b": np.ones(2)}}, path)
+    with pytest.raises(CorruptFile) as error:
+        open_container(path)
+    assert str(error.value) == (
+        "error: corrupt-file\n"
+        "  'b' lies among the tensors and is no tensor: it is a numpy array.\n"
+        f"  file  {path}\n"
+        "  hint: save it as a tensor or apart from them, with the program that wrote it."
+    )
+
+
+def test_other_classes_are_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.pth"
+    notes = {"lr": Decimal("0.1"), "run": UUID(int=3), "best": np.float64(3)}
+    torch.save({"model": {"w": torch.ones(1)}, **notes}, path)
+    with pytest.raises(UnsafeFile) as error:
+        open_container(path)
+    assert str(error.value) == (
+        "error: unsafe-file\n"
+        "  The pickle asks for classes that are not plain data.\n"
+        f"  file     {path}\n"
+        "  classes  decimal.Decimal, uuid.UUID\n"
+        "  Unpickling them could run any code, so nothing was loaded.\n"
+        "  hint: --rescue (in Python, rescue=True) takes its tensors as data (1 of them) and runs "
+        "nothing; what the classes do with them stays unknown. Where you trust the file, the "
+        "program that wrote it can save them alone: torch.save(model.state_dict(), path)."
+    )
+    assert error.value.exit_code == 4
+
+
+@every_format
+@pytest.mark.parametrize("wrap", [lambda model: model, lambda model: {"ema": model, "epoch": 3}])
+def test_a_pickled_model_is_refused_by_name(
+    tmp_path: Path, save: Save, wrap: Callable[[object], object]
+) -> None:
+    path = tmp_path / "model.pt"
+    save(wrap(nn.Linear(2, 2)), path)
+    with pytest.raises(UnsafeFile) as error:
+        open_container(path)
+    assert str(error.value) == (
+        "error: unsafe-file\n"
+        "  The pickle asks for classes that are not plain data.\n"
+        f"  file     {path}\n"
+        "  classes  torch.nn.modules.linear.Linear\n"
+        "  The file holds modules, as torch.save(model, path) writes them. Unpickling them could "
+        "run any code, so nothing was loaded.\n"
+        "  hint: --rescue (in Python, rescue=True) takes its tensors as data (2 of them) and runs "
+        "nothing; what the classes do with them stays unknown. Where you trust the file, the "
+        "program that wrote it can save them alone: torch.save(model.state_dict(), path)."
+    )
+
+
+@pytest.mark.parametrize("imported", [True, False])
+def test_a_part_of_a_tensor_is_never_taken_for_the_whole(tmp_path: Path, imported: bool) -> None:
+    # torch allows these classes as soon as anybody has imported their module.
+    path = tmp_path / "rank0.pth"
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    mesh = init_device_mesh("cpu", (2,))
+    torch.save({"w": distribute_tensor(torch.randn(4, 3), mesh, [Shard(0)])}, path)
+    dist.destroy_process_group()
+    allowed = torch.serialization.get_safe_globals()
+    if not imported:
+        torch.serialization.clear_safe_globals()
+    try:
+        with pytest.raises(UnsafeFile) as error:
+            open_container(path)
+    finally:
+        torch.serialization.add_safe_globals(allowed)
+    assert "torch.distributed.tensor.DTensor" in error.value.evidence["classes"]
+    assert error.value.meaning == (
+        "Each process of a training run wrote such a file, with its own part of each tensor."
+    )
+    assert error.value.hint == (
+        "gather the tensors before they are saved, with torch.distributed.checkpoint."
+        "state_dict.get_model_state_dict and its option full_state_dict=True."
+    )
+
+
+def test_the_state_of_an_optimizer_is_not_taken_for_weights(tmp_path: Path) -> None:
+    path = tmp_path / "optimizer.pt"
+    torch.save(torch.optim.Adam([torch.ones(2)]).state_dict(), path)
+    with pytest.raises(CorruptFile) as error:
+        open_container(path)
+    assert str(error.value) == (
+        "error: corrupt-file\n"
+        "  The file holds the state of an optimizer, not the weights of a model.\n"
+        f"  file  {path}\n"
+        "  hint: name the file of the weights; training programs write it to the same folder."
+    )
+
+
+@pytest.mark.parametrize(
+    ("beside", "told"),
+    [
+        ({"ema": OTHER_LINEAR}, ("ema",)),
+        ({"current_model_state": OTHER_LINEAR, "epoch": 3}, ("current_model_state",)),
+        ({"shadow": {"params": OTHER_LINEAR, "decay": 0.5}}, ("shadow",)),
+        ({"model": OTHER_LINEAR, "teacher": {"w": torch.ones(1)}}, ("model", "teacher")),
+        ({"loss": {"center": torch.ones(1)}}, ()),
+        ({"optimizer": {"state": {0: OTHER_LINEAR, 1: OTHER_LINEAR}, "param_groups": []}}, ()),
+    ],
+)
+def test_other_weights_than_those_that_were_taken_are_told(
+    tmp_path: Path, beside: dict[str, object], told: tuple[str, ...]
+) -> None:
+    torch.save({"state_dict": LINEAR, **beside}, tmp_path / "x.pth")
+    container = open_container(tmp_path / "x.pth")
+    assert torch.equal(container.read("1.bias"), LINEAR["1.bias"])
+    names = ", ".join(told)
+    note = f"the weights are those under state_dict; beside them lie {names} (--prefer)"
+    assert container.notes == ((note,) if told else ())
+    for name in told[:1]:
+        other = open_container(tmp_path / "x.pth", prefer=(name,))
+        assert torch.equal(other.read("1.bias"), OTHER_LINEAR["1.bias"])
+
+
+def test_a_blocked_module_is_refused_by_name(tmp_path: Path) -> None:
+    torch.save({"a": eval}, tmp_path / "x.pth")
+    with pytest.raises(UnsafeFile) as error:
+        open_container(tmp_path / "x.pth")
+    assert "eval" in error.value.evidence["classes"]
+
+
+@pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4, 5])
+def test_a_plain_pickle_is_not_opened(tmp_path: Path, protocol: int) -> None:
+    canary = tmp_path / "canary"
+    (tmp_path / "x.pkl").write_bytes(pickle.dumps({"evil": _Canary(canary)}, protocol))
+    with pytest.raises((UnsafeFile, CorruptFile)) as error:
+        open_container(tmp_path / "x.pkl")
+    assert not canary.exists()
+    if protocol >= 2:
+        assert error.value.fact == "This Python pickle asks for more than arrays of NumPy."
+
+
+@pytest.mark.parametrize(
+    ("value", "fact"),
+    [
+        ({"a": torch.empty(3, device="meta")}, "'a' is a meta tensor: a shape without numbers."),
+        ({"a": torch.eye(3).to_sparse()}, "'a' is stored sparse"),
+        ({"a": torch.ones(2, dtype=torch.complex128)}, "'a' has a dtype that is not read here."),
+        ({1: torch.ones(2)}, "A tensor has a name that is not text."),
+        ({"a.b": torch.ones(1), "a": {"b": torch.ones(1)}}, "'a.b' appears twice"),
+        ([torch.ones(2)], "The file holds no named tensors."),
+        (torch.ones(2), "The file holds no named tensors."),
+        ({"epoch": 3}, "The file holds no named tensors."),
+    ],
+)
+def test_what_cannot_be_named_tensors(tmp_path: Path, value: object, fact: str) -> None:
+    torch.save(value, tmp_path / "x.pth")
+    with pytest.raises(CorruptFile) as error:
+        open_container(tmp_path / "x.pth")
+    assert error.value.fact.startswith(fact)
+
+
+def test_a_circle_of_mappings_is_an_error(tmp_path: Path) -> None:
+    circle: dict[str, object] = {"a": torch.ones(1)}
+    circle["self"] = circle
+    torch.save(circle, tmp_path / "x.pth")
+    with pytest.raises(CorruptFile, match="one mapping in several places"):
+        open_container(tmp_path / "x.pth")
+
+
+def test_a_mapping_shared_by_doublings_is_an_error(tmp_path: Path) -> None:
+    value: dict[str, object] = {"w": torch.ones(1)}
+    for _ in range(25):
+        value = {"a": value, "b": value}
+    torch.save(value, tmp_path / "x.pth")
+    with pytest.raises(CorruptFile, match="one mapping in several places"):
+        open_container(tmp_path / "x.pth")
+
+
+def test_a_circle_of_wrappers_is_an_error(tmp_path: Path) -> None:
+    circle: dict[str, object] = {"other": {"w": torch.ones(1)}}
+    circle["model"] = circle
+    torch.save(circle, tmp_path / "x.pth")
+    with pytest.raises(CorruptFile, match="one mapping in several places"):
+        open_container(tmp_path / "x.pth")
+
+
+def test_wrappers_beside_wrappers_are_looked_at_once(tmp_path: Path) -> None:
+    value: dict[str, object] = {"w": torch.ones(1)}
+    for _ in range(30):
+        value = {"model": value, "module": value}
+    torch.save(value, tmp_path / "x.pth")
+    container = open_container(tmp_path / "x.pth")
+    assert container.wrapper == ("model",) * 30
+    assert container.extras["module"] == "dict with 1 named tensor"
+
+
+def test_extras_that_would_never_end_are_cut(tmp_path: Path) -> None:
+    value: list[object] = [1]
+    for _ in range(60):
+        value = [value, value]
+    loop: list[object] = []
+    loop.append(loop)
+    torch.save({"w": torch.ones(1), "laughs": value, "loop": loop}, tmp_path / "x.pth")
+    container = open_container(tmp_path / "x.pth")
+    assert container.extras["loop"] == ["list"]
+    assert len(str(container.extras["laughs"])) < 1000
+
+
+@pytest.mark.parametrize("size", [8, 16])
+def test_a_storage_of_another_size_than_the_pickle_says(tmp_path: Path, size: int) -> None:
+    torch.save({"a": torch.ones(3)}, tmp_path / "x.pth")
+    with zipfile.ZipFile(tmp_path / "x.pth") as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(tmp_path / "y.pth", "w", zipfile.ZIP_STORED) as archive:
+        for name, data in members.items():
+            entry = zipfile.ZipInfo(name)
+            padding = -(archive.fp.tell() + 34 + len(name)) % 64  # type: ignore[union-attr]
+            entry.extra = b"\xff\xff" + padding.to_bytes(2, "little") + bytes(padding)
+            archive.writestr(entry, bytes(size) if name.endswith("/data/0") else data)
+    with pytest.raises(CorruptFile) as error:
+        open_container(tmp_path / "y.pth")
+    assert error.value.fact == "'a' does not have the size that the pickle declares."
+
+
+def test_a_torch_bomb_is_refused(tmp_path: Path) -> None:
+    _save_deflated(
+        {
+            "a": torch.zeros(50 * 2**20, dtype=torch.uint8),
+            "b": torch.zeros(20 * 2**20, dtype=torch.uint8),
+        },
+        tmp_path / "x",
+    )
+    with pytest.raises(UnsafeFile, match="far more than its size"):
+        open_container(tmp_path / "x")
+
+
+def test_a_damaged_pickle_gives_its_reason_without_advice_to_load_it_unsafely(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "x.pth"
+    torch.save({"a": torch.ones(3)}, path)
+    data = path.read_bytes()
+    at, begin, end = (data.index(part) for part in (b"ctorch._utils", b"\x80\x02", b"PK\7\x08"))
+    changed = data[:at] + b"\xfe" + data[at + 1 :]
+    crcs = [zlib.crc32(old[begin:end]).to_bytes(4, "little") for old in (data, changed)]
+    path.write_bytes(changed.replace(*crcs))
+    with pytest.raises(CorruptFile) as error:
+        open_container(path)
+    assert str(error.value) == (
+        "error: corrupt-file\n"
+        "  The file begins as a torch checkpoint, but cannot be unpickled.\n"
+        f"  file    {path}\n"
+        "  reason  at position 13, opcode b'\\xfe' unknown\n"
+        "  It is truncated or changed, or torch.save did not write it.\n"
+        "  hint: download it again."
+    )

@@ -1,0 +1,330 @@
+"""Writing: round trips, agreement with other readers, determinism, and no debris."""
+
+import errno
+import hashlib
+import io
+import os
+import stat
+import tempfile
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vitconvert.errors import UsageError
+from vitconvert.formats import (
+    content_of,
+    open_container,
+    write_safetensors,
+)
+from vitconvert.formats import safetensors as safetensors_module
+from vitconvert.formats.container import ITEM_SIZE
+from vitconvert.formats.npz import DTYPES as NPZ_DTYPES
+from vitconvert.formats.npz import write_npz
+from vitconvert.formats.torch.writing import write_torch
+
+Write = Callable[[Path, Mapping[str, torch.Tensor]], str]
+every_writer = pytest.mark.parametrize("write", [write_safetensors, write_npz, write_torch])
+
+
+def _random(dtype: str, shape: tuple[int, ...], seed: int) -> torch.Tensor:
+    size = int(np.prod(shape)) * ITEM_SIZE[dtype]
+    data = torch.randint(0, 256, (size,), generator=torch.Generator().manual_seed(seed))
+    if dtype == "bool":
+        return (data % 2 == 0).reshape(shape)
+    raw = data.to(torch.uint8)
+    wanted: torch.dtype = getattr(torch, dtype)
+    return raw.view(wanted).reshape(shape) if size else torch.empty(shape, dtype=wanted)
+
+
+def _raw(tensor: torch.Tensor) -> bytes:
+    """The bytes of the elements: NaNs of random bits equal themselves only so."""
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+names = st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20
+).filter("__metadata__".__ne__)  # which safetensors cannot hold
+shapes = st.lists(st.integers(0, 4), max_size=4).map(tuple)
+tensors_of = {
+    write_safetensors: sorted(ITEM_SIZE),
+    write_npz: sorted(NPZ_DTYPES.values()),
+    write_torch: sorted(ITEM_SIZE),
+}
+
+
+@every_writer
+@settings(max_examples=60)
+@given(data=st.data())
+def test_round_trip(write: Write, data: st.DataObject) -> None:
+    specification = data.draw(
+        st.dictionaries(
+            names | st.sampled_from(["../../x", "/etc/passwd", "a.npy", "π/µ", "a\\b"]),
+            st.tuples(st.sampled_from(tensors_of[write]), shapes, st.integers(0, 99)),
+            min_size=1,
+            max_size=5,
+        )
+    )
+    tensors = {name: _random(*drawn) for name, drawn in specification.items()}
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "weights"
+        write(path, tensors)
+        with open_container(path) as container:
+            assert container.manifest.keys() == tensors.keys()
+            for name, tensor in tensors.items():
+                read = container.read(name)
+                assert (read.dtype, read.shape) == (tensor.dtype, tensor.shape)
+                assert _raw(read) == _raw(tensor)
+        assert [entry.name for entry in Path(directory).iterdir()] == ["weights"]
+
+
+def test_safetensors_are_byte_for_byte_those_of_the_library(tmp_path: Path) -> None:
+    tensors = {
+        "b.weight": torch.randn(3, 5),
+        "a": torch.randn(7).half(),
+        "é": torch.tensor(3.0),
+        "step": torch.tensor(7),
+    }
+    safetensors.torch.save_file(tensors, tmp_path / "theirs", metadata={"format": "pt"})
+    write_safetensors(tmp_path / "ours", tensors, metadata={"format": "pt"})
+    assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("places", "kept"),
+    [
+        ({"b": ("x", 72), "a": ("x", 80), "half": ("x", 92)}, True),
+        ({"b": ("x", 76), "a": ("x", 84), "half": ("x", 96)}, False),  # not aligned
+        ({"half": ("x", 72), "b": ("x", 76), "a": ("x", 84)}, False),  # so would wide ones not be
+        ({"b": ("x", 72), "a": ("x", 84), "half": ("x", 96)}, False),  # a gap
+        ({"b": ("x", 72), "a": ("x", 80), "half": ("y", 92)}, False),  # two files
+        ({"b": ("x", 72), "a": ("x", 80), "half": None}, False),  # one from memory
+    ],
+)
+def test_the_order_of_a_file_is_kept_only_where_tensors_fill_a_stretch_and_stay_aligned(
+    tmp_path: Path, places: dict[str, tuple[str, int] | None], kept: bool
+) -> None:
+    tensors = {"a": torch.randn(3), "b": torch.randn(2), "half": torch.randn(2).half()}
+    contents = {
+        name: replace(content_of(name, tensors[name]), origin=at and (tmp_path / at[0], at[1]))
+        for name, at in places.items()
+    }
+    write_safetensors(tmp_path / "ours", contents)
+    safetensors.torch.save_file(tensors, tmp_path / "theirs")
+    same = (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
+    assert same == (not kept)
+    with open_container(tmp_path / "ours") as container:
+        for name, at in places.items():
+            assert torch.equal(container.read(name), tensors[name])
+            assert not kept or at is None or (container.places[name].offset - at[1]) % 4096 == 0
+
+
+def test_the_library_reads_our_safetensors(tmp_path: Path) -> None:
+    tensors = {dtype: _random(dtype, (3, 1), 5) for dtype in ITEM_SIZE}
+    write_safetensors(tmp_path / "x", tensors)
+    read = safetensors.torch.load_file(tmp_path / "x")
+    assert {name: _raw(tensor) for name, tensor in read.items()} == {
+        name: _raw(tensor) for name, tensor in tensors.items()
+    }
+
+
+def test_numpy_reads_our_npz(tmp_path: Path) -> None:
+    tensors = {
+        "Transformer/encoder_norm/scale": torch.randn(5),
+        "head/kernel": torch.randn(4, 3).t(),
+        "bf16": torch.randn(3).to(torch.bfloat16),
+        "step": torch.tensor(3),
+    }
+    write_npz(tmp_path / "x.npz", tensors)
+    with np.load(tmp_path / "x.npz") as arrays:
+        np.testing.assert_array_equal(arrays["head/kernel"], tensors["head/kernel"].numpy())
+        assert arrays["step"] == 3
+        assert arrays["bf16"].dtype == np.dtype("V2")
+        assert arrays["bf16"].tobytes() == _raw(tensors["bf16"])
+
+
+def test_arrays_of_an_npz_are_numpys_own_and_can_be_mapped(tmp_path: Path) -> None:
+    dtypes = [dtype for dtype in tensors_of[write_npz] if dtype != "bfloat16"]
+    tensors = {f"é{dtype}": _random(dtype, (3, 5), 0) for dtype in dtypes}
+    write_npz(tmp_path / "x.npz", tensors)
+    with (
+        open_container(tmp_path / "x.npz") as container,
+        zipfile.ZipFile(container.path) as archive,
+    ):
+        for name, tensor in tensors.items():
+            wanted = io.BytesIO()
+            np.lib.format.write_array(wanted, tensor.numpy(), version=(1, 0))
+            assert archive.read(f"{name}.npy") == wanted.getvalue()
+            assert container.places[name].offset % 64 == 0
+
+
+def test_torch_reads_our_checkpoint_and_a_view_does_not_bring_its_whole_storage(
+    tmp_path: Path,
+) -> None:
+    big = torch.randn(10_000, 3)
+    parameter = torch.nn.Parameter(torch.randn(2))
+    write_torch(tmp_path / "x.pth", {"w": big[5:7], "t": big[:2].t(), "p": parameter})
+    read = torch.load(tmp_path / "x.pth", weights_only=True)
+    assert torch.equal(read["w"], big[5:7])
+    assert torch.equal(read["t"], big[:2].t())
+    assert (tmp_path / "x.pth").stat().st_size < 5_000
+    assert type(read["p"]) is torch.Tensor
+
+
+@every_writer
+def test_one_element_of_a_column_is_written(tmp_path: Path, write: Write) -> None:
+    column = torch.arange(6.0).view(2, 3)[1:, 2]
+    write(tmp_path / "x", {"a": column, "b": torch.ones(()).expand(1)})
+    container = open_container(tmp_path / "x")
+    assert (container.read("a").tolist(), container.read("b").tolist()) == ([5], [1])
+
+
+@every_writer
+def test_the_same_tensors_give_the_same_bytes(tmp_path: Path, write: Write) -> None:
+    tensors = {"b": torch.randn(3), "a": torch.randn(2, 5), "c": torch.tensor(1)}
+    for directory in (tmp_path / "one", tmp_path / "two"):
+        directory.mkdir()
+    write(tmp_path / "one" / "x", tensors)
+    os.utime(tmp_path / "one", (0, 0))
+    write(tmp_path / "two" / "other", {name: tensor.clone() for name, tensor in tensors.items()})
+    assert (tmp_path / "one" / "x").read_bytes() == (tmp_path / "two" / "other").read_bytes()
+
+
+@pytest.mark.parametrize("write", [write_safetensors, write_npz])
+def test_the_order_of_the_mapping_does_not_matter(tmp_path: Path, write: Write) -> None:
+    tensors = {"b": torch.randn(3), "a": torch.randn(2, 5), "c": torch.tensor(1)}
+    write(tmp_path / "x", tensors)
+    write(tmp_path / "y", dict(reversed(tensors.items())))
+    assert (tmp_path / "x").read_bytes() == (tmp_path / "y").read_bytes()
+
+
+@every_writer
+def test_permissions_are_those_of_the_umask(tmp_path: Path, write: Write) -> None:
+    before = os.umask(0o027)
+    try:
+        write(tmp_path / "x", {"a": torch.ones(1)})
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "x").stat().st_mode) == 0o640
+
+
+@every_writer
+@pytest.mark.parametrize("failing", ["os.fsync", "pathlib.Path.replace"])
+def test_a_failed_write_leaves_what_was_there(
+    tmp_path: Path, write: Write, failing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "x", {"a": torch.ones(1)})
+    before = (tmp_path / "x").read_bytes()
+
+    def fail(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(failing, fail)
+    with pytest.raises(KeyboardInterrupt):
+        write(tmp_path / "x", {"a": torch.zeros(2)})
+    assert (tmp_path / "x").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
+@every_writer
+def test_a_full_disk_leaves_nothing(tmp_path: Path, write: Write) -> None:
+    import resource
+    import signal
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        with pytest.raises((OSError, RuntimeError)):
+            write(tmp_path / "x", {"a": torch.randn(100_000)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert list(tmp_path.iterdir()) == []
+
+
+@every_writer
+@pytest.mark.parametrize(
+    ("tensors", "fact"),
+    [
+        ({3: torch.ones(1)}, "A tensor has a name that is not text."),
+        ({"\ud800": torch.ones(1)}, "A tensor has a name that is not valid Unicode."),
+        ({"a": torch.ones(1, dtype=torch.complex128)}, "'a' has a dtype that"),
+        ({"a": torch.ones(1, device="meta")}, "'a' has no plain numbers to write"),
+        ({"a": torch.eye(3).to_sparse()}, "'a' has no plain numbers to write"),
+    ],
+)
+def test_what_cannot_be_written(tmp_path: Path, write: Write, tensors: object, fact: str) -> None:
+    with pytest.raises(UsageError) as error:
+        write(tmp_path / "x", tensors)  # type: ignore[arg-type]
+    assert error.value.fact.startswith(fact)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_one_format_cannot_hold(tmp_path: Path) -> None:
+    one = torch.ones(1)
+    for name in ("a\0b", "a" * 65_532):
+        with pytest.raises(UsageError, match="name that npz cannot hold"):
+            write_npz(tmp_path / "x", {name: one})
+    with pytest.raises(UsageError, match="dtype that is not written to npz files"):
+        write_npz(tmp_path / "x", {"a": one.to(torch.float8_e5m2)})
+    with pytest.raises(UsageError, match="__metadata__"):
+        write_safetensors(tmp_path / "x", {"__metadata__": one})
+    with pytest.raises(UsageError, match="text to text"):
+        write_safetensors(tmp_path / "x", {"a": one}, metadata={"epoch": 3})  # type: ignore[dict-item]
+
+
+@every_writer
+def test_places_where_no_file_can_be(tmp_path: Path, write: Write) -> None:
+    with pytest.raises(UsageError, match="is a directory"):
+        write(tmp_path, {"a": torch.ones(1)})
+    with pytest.raises(UsageError, match="does not exist"):
+        write(tmp_path / "nowhere" / "x", {"a": torch.ones(1)})
+
+
+@every_writer
+def test_a_directory_in_which_nothing_can_be_made(
+    tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_ = os.open
+
+    def refuse(path: Path, flags: int, *mode: int) -> int:
+        if flags & os.O_CREAT:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return open_(path, flags, *mode)
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(UsageError) as error:
+        write(tmp_path / "x", {"a": torch.ones(1)})
+    assert str(error.value) == (
+        "error: usage\n"
+        "  The output cannot be written.\n"
+        f"  output  {tmp_path / 'x'}\n"
+        "  reason  Permission denied"
+    )
+
+
+def test_a_header_that_readers_would_refuse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_safetensors(tmp_path / "x", {"a": torch.ones(1)})
+    header = (tmp_path / "x").read_bytes()[8:-4].rstrip()
+    monkeypatch.setattr(safetensors_module, "LONGEST_HEADER", len(header))
+    write_safetensors(tmp_path / "x", {"a": torch.ones(1)})
+    with pytest.raises(UsageError, match="do not fit a safetensors header"):
+        write_safetensors(tmp_path / "y", {"aa": torch.ones(1)})
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
+@every_writer
+def test_the_hash_that_is_told_is_of_the_file(tmp_path: Path, write: Write) -> None:
+    tensors = {"large": torch.randn(1200, 1000), "small": torch.ones(3), "empty": torch.ones(0, 2)}
+    told = write(tmp_path / "x", tensors)
+    assert told == hashlib.sha256((tmp_path / "x").read_bytes()).hexdigest()

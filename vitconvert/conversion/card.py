@@ -1,0 +1,249 @@
+"""The model card of an output: what it is, where it came from, how it was proved, how to load it.
+
+The metadata on top is the Hub's (https://huggingface.co/docs/hub/model-cards), written by hand so
+that a conversion need not import the Hub's client.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
+from pathlib import Path, PurePosixPath
+
+from vitconvert.checkpoint import Checkpoint
+from vitconvert.config import ViTConfig
+from vitconvert.conversion.provenance import Proof, first_source_line
+from vitconvert.errors import printable, size_text
+from vitconvert.facts.accounts import Ledger
+from vitconvert.facts.target import Target
+from vitconvert.formats import TensorInfo
+from vitconvert.preprocessing import Preprocessing
+from vitconvert.programs import program_of
+from vitconvert.programs.example import Example, vitconvert_example
+from vitconvert.sources import Located
+from vitconvert.sources.references import published
+from vitconvert.version import VERSION
+
+# https://huggingface.co/docs/hub/repositories-licenses, as far as ViTs have them
+_LICENSES = (
+    *("apache-2.0", "mit", "bsd-2-clause", "bsd-3-clause", "openrail", "apple-amlr", "apple-ascl"),
+    *("cc0-1.0", "cc-by-4.0", "cc-by-sa-4.0", "cc-by-nc-4.0", "cc-by-nc-sa-4.0"),
+)
+_LICENSE = re.compile(r"[a-z0-9][a-z0-9.-]*")
+_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # of batch norms
+_RANDOM = "**Its weights are random: nothing was learned, and its answers mean nothing.**\n"
+_TEXTS_TOO = "zero-shot-image-classification"
+_Rows = Sequence[tuple[str, str]]
+
+
+def write_card(
+    directory: Path,
+    source: Checkpoint,
+    target: Target,
+    tensors: Mapping[str, TensorInfo],
+    proof: Proof,
+) -> None:
+    """Tell people and the Hub about an output, in its `README.md`.
+
+    Args:
+        directory: The output, with all else that is in it.
+        source: What was converted.
+        target: The layout that it has.
+        tensors: What was written.
+        proof: What was found out.
+    """
+    located = source.located
+    has_processor = (directory / "preprocessor_config.json").is_file()
+    examples = [
+        *program_of(target.table).examples(target, source, has_processor),
+        vitconvert_example(source.config, source.preprocessing),
+    ]
+    texts = [("texts", str(source.text.config))] if source.text else []
+    parts = [
+        _metadata(source, target),
+        f"# `{_plain(_name(located))}`\n\n"
+        f"A Vision Transformer in the layout of {target.table.title}, written by vitconvert "
+        f"{VERSION}.\n{_RANDOM if source.random else ''}"
+        "`vitconvert.json` tells everything below, and more, to programs.",
+        _section("Model", _table([*_model(source, target, tensors), *texts])),
+        _section("Origin", _block(_origin(source, proof.sha256_in))),
+        _section("Assumed, changed, ignored", _block(_accounts(source.ledger))),
+        _section("Proof", _block(_proof(proof, source.ledger))),
+        _section("Use", "\n\n".join(map(_example, examples))),
+    ]
+    (directory / "README.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+
+
+def _metadata(source: Checkpoint, target: Target) -> str:
+    programs = tuple(program_of(target.table).openers(source.config))
+    stated: dict[str, str | list[str] | None] = {
+        **_license(source),
+        "library_name": programs[0] if programs else "vitconvert",
+        "pipeline_tag": _TEXTS_TOO if source.text else _task(source.config),
+        "base_model": source.located.repo,
+        "tags": [*programs, "vitconvert", "vision-transformer"],
+    }
+    lines = [line for key, value in stated.items() if value for line in _yaml(key, value)]
+    return "\n".join(["---", *lines, "---"])
+
+
+def _yaml(key: str, value: str | list[str]) -> Iterable[str]:
+    # A JSON string of ASCII is a quoted YAML scalar, whatever it holds.
+    if isinstance(value, str):
+        return [f"{key}: {json.dumps(value)}"]
+    return [f"{key}:", *(f"- {json.dumps(item)}" for item in value)]
+
+
+def _license(source: Checkpoint) -> dict[str, str | list[str] | None]:
+    """The licence, where the checkpoint's own configuration states one."""
+    record = source.their_config.get("pretrained_cfg")
+    stated = record.get("license") if isinstance(record, dict) else None
+    if not isinstance(stated, str) or not _LICENSE.fullmatch(stated.lower()):
+        return {}
+    name = stated.lower()
+    known = name in _LICENSES
+    return {"license": name} if known else {"license": "other", "license_name": name}
+
+
+def _task(config: ViTConfig) -> str:
+    # A projection, as CLIP's, is a head without a bias.
+    classifies = config.num_classes and config.head_bias
+    return "image-classification" if classifies else "image-feature-extraction"
+
+
+def _name(located: Located) -> str:
+    """What the source is called, without the places of one machine."""
+    if stated := located.name or located.repo:
+        return published(stated)
+    place = published(located.reference).removeprefix("local-dir:")
+    return PurePosixPath(place).name or "Vision Transformer"
+
+
+def _model(source: Checkpoint, target: Target, tensors: Mapping[str, TensorInfo]) -> _Rows:
+    config, theirs = source.config, target.their_config
+    called = theirs.get("architecture") or ", ".join(theirs.get("architectures", ()))
+    return [
+        *([("architecture", f"`{_plain(str(called))}`")] if called else []),
+        ("parameters", f"{_parameters(tensors):,}, {', '.join(_dtypes(tensors))}"),
+        (
+            "blocks",
+            f"{config.depth}, of width {config.embed_dim}, {config.num_heads} heads of "
+            f"{config.head_dim}, MLPs of {config.mlp_dim}",
+        ),
+        (
+            "images",
+            f"{size_text(config.image_size)} pixels, {config.in_channels} channels, patches of "
+            f"{size_text(config.patch_size)}{' of a stem' if config.stem else ''}",
+        ),
+        ("arithmetic", f"{config.activation}, {config.norm} norms with eps {config.norm_eps:g}"),
+        ("pooling", config.pooling),
+        ("output", _output(config)),
+        ("preprocessing", _preprocessing(source.preprocessing)),
+    ]
+
+
+def _output(config: ViTConfig) -> str:
+    if not config.num_classes:
+        return "pooled features"
+    kind = "classes" if config.head_bias else "features, projected"
+    return f"{config.num_classes} {kind}"
+
+
+def _parameters(tensors: Mapping[str, TensorInfo]) -> int:
+    return sum(prod(info.shape) for name, info in tensors.items() if not name.endswith(_STATISTICS))
+
+
+def _dtypes(tensors: Mapping[str, TensorInfo]) -> list[str]:
+    return sorted({i.dtype for name, i in tensors.items() if not name.endswith(_STATISTICS)})
+
+
+def _preprocessing(stated: Preprocessing | None) -> str:
+    if stated is None:
+        return "unknown"
+    size, resized = size_text(stated.image_size), size_text(stated.resize_size or ())
+    steps = {
+        "shortest": f"shortest side to {(stated.resize_size or (0,))[0]}",
+        "cover": f"covering {resized}",
+        "border": f"within {resized}",
+        "squash": f"squashed to {resized}",
+        "cut": f"the middle in the aspect ratio of {resized}, resized to it",
+        "patches": f"at most {stated.max_patches} patches of {stated.patch_size}",
+        "none": "not resized",
+    }
+    filter_ = "" if stated.resize == "none" else f" ({stated.interpolation})"
+    crop = f", middle {size}" if stated.cuts else ""
+    mean, std = (", ".join(f"{v:g}" for v in values) for values in (stated.mean, stated.std))
+    scale = f", over {1 / stated.rescale_factor:g}" if stated.rescale_factor else ""
+    return f"{steps[stated.resize]}{filter_}{crop}{scale}, mean {mean}, std {std}"
+
+
+def _origin(source: Checkpoint, sha256_in: Mapping[str, str]) -> _Rows:
+    located = source.located
+    where = [
+        ("repository", located.repo),
+        ("revision", located.revision),
+        ("address", located.url and published(located.url)),
+        ("tower", source.tower and f"of a larger model: {source.tower}"),
+        ("dialect", source.dialect),
+        ("converted", first_source_line(source)),
+    ]
+    return [
+        *((title, text) for title, text in where if text),
+        *(("sha256", f"{digest}  {printable(name)}") for name, digest in sha256_in.items()),
+        *(("as published", name) for name in located.verified),
+        *([("fetched", str(located.fetched))] if located.fetched else []),
+    ]
+
+
+def _accounts(ledger: Ledger) -> _Rows:
+    reasons = Counter(ledger.ignored.values())
+    return [
+        ("tensors", ledger.counts),
+        *(("assumed", f"{field} {value}") for field, value in ledger.assumed.items()),
+        *(("changed", change) for change in ledger.changed),
+        *(("ignored", f"{count}: {reason}") for reason, count in reasons.items()),
+        *(("note", note) for note in ledger.notes),
+    ]
+
+
+def _proof(proof: Proof, ledger: Ledger) -> _Rows:
+    lossy = dict.fromkeys(effect["step"] for effect in ledger.measured)
+    other = "other outputs than the source's: {} is lossy, as measured above"
+    return [
+        ("parity", "\n".join(proof.parity_lines())),
+        *(("after it", other.format(step)) for step in lossy),
+        *(("opened by", line) for line in proof.opened_lines()),
+        *(("photographs", departure) for departure in proof.departures),
+    ]
+
+
+def _example(example: Example) -> str:
+    return f"{example.title}:\n\n```python\n{example.code}\n```"
+
+
+def _section(title: str, text: str) -> str:
+    return f"## {title}\n\n{text}"
+
+
+def _table(rows: _Rows) -> str:
+    cells = [f"| {title} | {printable(text.replace('|', ' '))} |" for title, text in rows]
+    return "\n".join(["| | |", "|---|---|", *cells])
+
+
+def _block(rows: _Rows) -> str:
+    """Aligned lines that mean nothing to Markdown, whatever names they hold."""
+    width = max(len(title) for title, _ in rows) + 2
+    lines = []
+    for title, text in rows:
+        first, *rest = map(printable, text.split("\n"))
+        lines += [f"{title:<{width}}{first}", *(f"{'':<{width}}{line}" for line in rest)]
+    text = "\n".join(lines)
+    longest = max((len(run) for run in re.findall(r"`{3,}", text)), default=2)
+    fence = "`" * (longest + 1)
+    return f"{fence}text\n{text}\n{fence}"
+
+
+def _plain(text: str) -> str:
+    """One line that may stand in a code span, or in a table."""
+    return printable(re.sub(r"\s+", " ", re.sub(r"[`|<>]", "'", text)))

@@ -1,0 +1,179 @@
+"""The weights of an output: moved as bytes where possible, through memory otherwise."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from vitconvert.checkpoint import Checkpoint
+from vitconvert.conversion.stream import stream
+from vitconvert.conversion.text_tower import text_contents
+from vitconvert.errors import NotRepresentable, UsageError
+from vitconvert.facts.gauges import GAUGES
+from vitconvert.facts.plan import compose
+from vitconvert.facts.target import Target
+from vitconvert.file_formats import written_formats
+from vitconvert.formats import (
+    Content,
+    Surroundings,
+    TensorInfo,
+    content_of,
+    split,
+    write_shards,
+    written_module,
+)
+from vitconvert.programs import program_of
+from vitconvert.tables.table import Table
+
+
+def with_frames(source: Checkpoint, target: Target) -> Checkpoint:
+    """The checkpoint with a note on what is written for each frame of a video."""
+    found = {a.target: count for a in target.plan.assemblies for _, count in a.axes.frames}
+    notes = (
+        f"{name} reads {count} frames: each gets an equal part, and the sum has every bit; those "
+        f"of {count} frames that it was the sum of before do not come back"
+        for name, count in found.items()
+    )
+    ledger = replace(source.ledger, notes=(*source.ledger.notes, *notes))
+    return replace(source, ledger=ledger) if found else source
+
+
+def contents_for(
+    target: Target, source: Checkpoint, allow: Sequence[str] = ()
+) -> dict[str, Content]:
+    """Every tensor of the target, from a file as it is or from a checkpoint that was changed.
+
+    Those of a text tower are among them, where the target has a place for it.
+
+    Raises:
+        NotRepresentable: A step that the target leaves out is not zero. The hint names what would
+            help beside what is allowed.
+    """
+    contents = _image_contents(target, source, allow)
+    if source.text and target.text:
+        contents |= text_contents(target.text, source.text)
+    return contents
+
+
+def _image_contents(target: Target, source: Checkpoint, allow: Sequence[str]) -> dict[str, Content]:
+    if source.as_read:
+        weights = source.weights
+        plan = compose(weights.plan, target.plan)
+        moved = stream(plan, weights.container, weights.recognised.prefix)
+        if moved is not None:
+            return moved
+    return _materialised(target, source, allow)
+
+
+def _materialised(
+    target: Target, checkpoint: Checkpoint, allow: Sequence[str]
+) -> dict[str, Content]:
+    from vitconvert.facts.materialise import materialise
+
+    try:
+        tensors = materialise(target.plan, checkpoint.tensors.__getitem__)
+    except NotRepresentable as error:
+        gauge = GAUGES["drop-key-bias"]
+        if gauge.config(checkpoint.config):
+            names = " ".join(f"--allow {step}" for step in (*allow, gauge.name))
+            error.hint = (
+                f"{names} makes it fit: the bias of the keys, which softmax cancels, becomes zero."
+            )
+        raise
+    return {name: content_of(name, tensor) for name, tensor in tensors.items()}
+
+
+def parse_size(text: int | str | None) -> int | None:
+    """Bytes: a number, or one with a unit as in "5GB" (1000s) or "5GiB" (1024s).
+
+    Raises:
+        UsageError: It is no size.
+    """
+    if text is None or isinstance(text, int):
+        return text
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", text.strip(), re.IGNORECASE)
+    if not match:
+        raise UsageError(f"{text!r} is no size.", hint="write bytes, or as in 5GB or 500MiB.")
+    number, unit, binary = match.groups()
+    power = " KMGT".index(unit.upper() or " ")
+    return int(float(number) * (1024 if binary else 1000) ** power)
+
+
+def weights_files(
+    table: Table, infos: Mapping[str, TensorInfo], most: int | None = None
+) -> dict[str, list[str]]:
+    """The files of weights by name, and which tensors go into each.
+
+    Raises:
+        UsageError: The program of this dialect reads a single file.
+    """
+    form = written_formats()[table.container]
+    name = form.output
+    files = _in_own_files(table, name, infos) if table.files else split(name, infos, most)
+    if most is not None and (not form.sharded or program_of(table).one_file):
+        raise UsageError(
+            f"{table.title} is read from one file, {name}.",
+            evidence={"asked for": f"at most {most:,} bytes", "would be": f"{len(files)} files"},
+            hint="leave out --max-shard-size (in Python, max_shard_size).",
+        )
+    return files
+
+
+def _in_own_files(
+    table: Table, first: str, infos: Mapping[str, TensorInfo]
+) -> dict[str, list[str]]:
+    """The files that the project keeps tensors in; one without tensors is not written."""
+    found: dict[str, list[str]] = {first: []}
+    for name in infos:
+        of = (file for file, begin in table.files.items() if name.startswith(begin))
+        found.setdefault(next(of, first), []).append(name)
+    return found
+
+
+def write_weights(
+    directory: Path,
+    table: Table,
+    contents: Mapping[str, Content],
+    most: int | None = None,
+    *,
+    metadata: Mapping[str, str],
+    config: Mapping[str, Any] | None = None,
+    read_soon: bool = True,
+) -> dict[str, str]:
+    """Write the file (or files) of weights.
+
+    Args:
+        directory: Where.
+        table: The dialect.
+        contents: What, by name.
+        most: Bytes of tensors in a file, where the format allows several; None is one file.
+        metadata: What the header says besides, where the format has a place for it.
+        config: What the file itself says of the model, where the format has a place for it.
+        read_soon: Whether the weights are read next; if not, they are written past the page cache.
+
+    Returns:
+        The sha256 of each file, by its name.
+
+    Raises:
+        UsageError: As `weights_files`.
+    """
+    infos = {name: content.info for name, content in contents.items()}
+    files = weights_files(table, infos, most)
+    surroundings = Surroundings(
+        # transformers refuses safetensors that do not say which framework they are for.
+        metadata={**metadata, "format": table.framework},
+        wrapper=table.wrapper,
+        extras=table.beside,
+        config=config or {},
+    )
+    module = written_module(table.container)
+
+    def write(path: Path, part: Mapping[str, Content]) -> str:
+        return module.write_file(path, part, surroundings, read_soon)
+
+    if table.files:
+        parts = {file: {name: contents[name] for name in names} for file, names in files.items()}
+        return {file: write(directory / file, part) for file, part in parts.items()}
+    first = directory / written_formats()[table.container].output
+    return write_shards(first, contents, shards=files, write=write)

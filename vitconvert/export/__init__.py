@@ -1,1 +1,0 @@
-"""Checkpoints as other programs want them: directories, companions, provenance."""

@@ -1,0 +1,274 @@
+"""Double entry: every tensor of the file used once or ignored for a reason, every tensor of the
+model written once, all shapes closed. From headers alone, and all problems in one message."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from vitconvert.config import Config, ViTConfig
+from vitconvert.errors import ShapeMismatch, TensorMismatch
+from vitconvert.facts.origins import is_assumed
+from vitconvert.facts.tensor_evidence import show
+from vitconvert.tables.binding import NO_ELEMENTS, Binding
+from vitconvert.tables.canonical import expected_tensors
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ledger:
+    """The accounts of one checkpoint. `read` is always `used` plus `carried` plus `ignored`."""
+
+    dialect: str
+    read: int  # tensors in the file
+    used: tuple[str, ...]  # their names, each of which went into the model
+    carried: tuple[str, ...] = ()  # the text tower's, which went into the output beside the model
+    ignored: Mapping[str, str] = field(default_factory=dict)  # name -> reason
+    assumed: Mapping[str, str] = field(default_factory=dict)  # field -> "value (from where)"
+    notes: tuple[str, ...] = ()  # where a config file and the tensors differ, and the like
+    changed: tuple[str, ...] = ()  # changes that were asked for, in order
+    measured: tuple[Mapping[str, Any], ...] = ()  # what lossy steps did to the outputs
+
+    def __str__(self) -> str:
+        return (
+            f"Ledger(dialect={self.dialect!r}, read={self.read}, used={len(self.used)}, "
+            f"ignored={len(self.ignored)})"
+        )
+
+    __repr__ = __str__
+
+    @property
+    def counts(self) -> str:
+        """How many tensors went which way."""
+        carried = f"{len(self.carried)} carried, " if self.carried else ""
+        used, ignored = len(self.used), len(self.ignored)
+        return f"{self.read} read, {used} used, {carried}{ignored} ignored"
+
+    def with_carried(self, names: Iterable[str]) -> "Ledger":
+        """The ledger after tensors that play no part in the model went along with it."""
+        carried = tuple(names)
+        left = {name: why for name, why in self.ignored.items() if name not in carried}
+        return replace(self, carried=carried, ignored=left)
+
+    def with_changes(self, changes: Iterable[str]) -> "Ledger":
+        """The ledger after further changes."""
+        return replace(self, changed=(*self.changed, *changes))
+
+    @property
+    def dequantised(self) -> bool:
+        """Whether weights were computed that quantised ones stand for."""
+        return any(change.startswith(DEQUANTISED) for change in self.changed)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For `vitconvert.json` and `--json`."""
+        return {
+            "dialect": self.dialect,
+            "read": self.read,
+            "used": len(self.used),
+            "carried": len(self.carried),
+            "ignored": dict(self.ignored),
+            "assumed": dict(self.assumed),
+            "notes": list(self.notes),
+            "changed": list(self.changed),
+            "measured": [dict(effect) for effect in self.measured],
+        }
+
+
+DEQUANTISED = "dequantised"  # how the sentence on such a change begins
+_FLOATS = ("float", "bfloat")
+_SHOWN = 12  # problems of one kind; a file of another model has hundreds
+
+
+def check_accounts(binding: Binding, config: Config, file: str) -> None:
+    """Prove that the plan uses and writes everything exactly once.
+
+    Raises:
+        ShapeMismatch: Tensors contradict the axes of their rows, and nothing else is wrong.
+        TensorMismatch: Tensors are missing, left over, doubled or misshapen.
+    """
+    problems = {
+        "missing": list(_missing(binding, config)),
+        "left over": list(_left_over(binding, config)),
+        "doubled": [f"{name}  {' and '.join(k)}" for name, k in binding.doubled.items()],
+        "misshapen": list(_misshapen(binding, config)),
+    }
+    found = {kind: lines for kind, lines in problems.items() if lines}
+    if not found:
+        return
+    kind_of_error = ShapeMismatch if list(found) == ["misshapen"] else TensorMismatch
+    count = sum(map(len, found.values()))
+    raise kind_of_error(
+        f"{count} tensor{'s' if count > 1 else ''} of the file "
+        f"{'do' if count > 1 else 'does'} not fit a model of {config.depth} blocks of width "
+        f"{config.embed_dim}.",
+        evidence={"file": file, "dialect": f"{binding.table.name} ({binding.table.file})"},
+        details=[line for kind, lines in found.items() for line in _listed(kind, lines)],
+        hint=_hint(found),
+    )
+
+
+def check_required(binding: Binding, file: str) -> None:
+    """Prove that every tensor is there that no answer to a question replaces.
+
+    Raises:
+        TensorMismatch: The dialect requires tensors that are missing.
+    """
+    if not binding.lacking:
+        return
+    missing = [_required(binding, group) for group in binding.lacking]
+    raise TensorMismatch(
+        "The file lacks tensors that its dialect requires.",
+        evidence={"file": file, "dialect": f"{binding.table.name} ({binding.table.file})"},
+        details=_listed("missing", missing),
+        hint=_hint({"missing": missing}),
+    )
+
+
+def _required(binding: Binding, group: tuple[str, ...]) -> str:
+    return f"{' or '.join(group)}  every {binding.table.title} has it"
+
+
+def check_dtypes(binding: Binding, dtypes: Mapping[str, str], file: str) -> None:
+    """Prove that what becomes a weight is a number of the kind that a model computes with.
+
+    Args:
+        binding: A table laid over a checkpoint's header.
+        dtypes: torch's name of each tensor's dtype, by the names of the header.
+        file: What messages call the checkpoint.
+
+    Raises:
+        TensorMismatch: Weights are whole numbers, truth values or complex.
+    """
+    strange = {
+        link.theirs: dtypes[link.theirs]
+        for name, links in binding.links.items()
+        if not name.endswith("num_batches_tracked")  # of batch norms, which count
+        for link in links
+        if link.theirs is not None and not dtypes[link.theirs].startswith(_FLOATS)
+    }
+    if strange:
+        raise TensorMismatch(
+            f"{len(strange)} of the weights {'are' if len(strange) > 1 else 'is'} not stored as "
+            "floating-point numbers.",
+            evidence={"file": file, "dialect": f"{binding.table.name} ({binding.table.file})"},
+            details=_listed("found", [f"{key}  {dtype}" for key, dtype in strange.items()]),
+            meaning="The numbers of a quantised checkpoint must be scaled, and nothing here says "
+            "how.",
+            hint="convert the checkpoint that it was quantised from.",
+        )
+
+
+def open_ledger(
+    binding: Binding,
+    config: ViTConfig,
+    notes: tuple[str, ...],
+    wrappers_own: Mapping[str, str] | None = None,
+) -> Ledger:
+    """The accounts of a checkpoint whose plan was proved."""
+    own = wrappers_own or {}
+    empty = set(_empty_and_unwanted(binding, config))
+    used = {link.theirs for links in binding.links.values() for link in links} - empty
+    notes = (*notes, *_frames(binding))
+    return Ledger(
+        dialect=binding.table.name,
+        read=len(binding.shapes) + len(own),
+        used=tuple(key for key in binding.shapes if key in used),
+        ignored={**binding.ignored, **dict.fromkeys(empty, NO_ELEMENTS), **own},
+        assumed={
+            field: f"{show(getattr(config, field))} ({origin})"
+            for field, origin in config.origins.items()
+            if is_assumed(origin) or origin.startswith(binding.table.origin)
+        },
+        notes=notes,
+    )
+
+
+def _frames(binding: Binding) -> Iterator[str]:
+    for key, axes in dict.fromkeys(
+        (link.theirs, link.their_axes) for links in binding.links.values() for link in links
+    ):
+        for _, count in axes.frames:
+            yield (
+                f"{key} reads {count} frames, and an image is the same frame {count} times: it was "
+                "summed over them, in float64"
+            )
+
+
+def _missing(binding: Binding, config: Config) -> Iterator[str]:
+    for group in binding.lacking:
+        yield _required(binding, group)
+    required = {name for group in binding.lacking for name in group}
+    for name in expected_tensors(config):
+        if name in binding.partial:
+            yield f"{', '.join(binding.partial[name])}  part of {name}"
+        elif name not in binding.links and name not in required:
+            row = _row_text(binding, name)
+            yield f"{name}  {row}"
+    for name, keys in binding.partial.items():
+        if name not in expected_tensors(config):
+            yield f"{', '.join(keys)}  part of {name}"
+
+
+def _row_text(binding: Binding, name: str) -> str:
+    for row in binding.table.rows:
+        if row.tensor.name.match(name) is not None:
+            return row.text
+    return "the table has no row for it"
+
+
+def _left_over(binding: Binding, config: Config) -> Iterator[str]:
+    for key in binding.unexplained:
+        yield f"{key}  {_sizes(binding.shapes[key])}, which no row of the table explains"
+    expected, empty = expected_tensors(config), set(_empty_and_unwanted(binding, config))
+    for name, links in binding.links.items():
+        if name in expected:
+            continue
+        theirs = next(link.theirs for link in links if link.theirs is not None)
+        if theirs not in empty:
+            yield f"{theirs}  the model has no {name}"
+
+
+def _empty_and_unwanted(binding: Binding, config: Config) -> Iterator[str]:
+    """Keys without elements, such as zero register tokens, that the model has no tensor for."""
+    expected = expected_tensors(config)
+    for name, links in binding.links.items():
+        keys = [link.theirs for link in links if link.theirs is not None]
+        if name not in expected and all(0 in binding.shapes[key] for key in keys):
+            yield from keys
+
+
+def _misshapen(binding: Binding, config: Config) -> Iterator[str]:
+    for key, row in binding.misfits.items():
+        yield f"{key}  found {_sizes(binding.shapes[key])}, which is not laid out as in {row}"
+    sizes, seen = config.axes(), set()
+    for links in binding.links.values():
+        for link in links:
+            if link.theirs is None or link.theirs in seen:
+                continue
+            seen.add(link.theirs)
+            found, axes = binding.shapes[link.theirs], link.their_axes
+            if not set(axes.names) <= sizes.keys():
+                continue  # a tensor that is left over; its axes have no size
+            if axes.shape(sizes) != found:
+                yield f"{link.theirs}  found {_sizes(found)}, wanted {_sizes(axes.shape(sizes))}"
+    for key, constant in binding.guarded.items():
+        found, wanted = binding.shapes[key], constant.axes.shape(sizes)
+        if found != wanted:
+            yield f"{key}  found {_sizes(found)}, wanted {_sizes(wanted)}"
+
+
+def _sizes(shape: tuple[int, ...]) -> str:
+    return f"[{' '.join(map(str, shape))}]"
+
+
+def _listed(kind: str, lines: list[str]) -> list[str]:
+    shown = [f"{kind:<10} {line}" for line in lines[:_SHOWN]]
+    if len(lines) > _SHOWN:
+        shown.append(f"{kind:<10} ... and {len(lines) - _SHOWN} more")
+    return shown
+
+
+def _hint(found: dict[str, list[str]]) -> str:
+    if "missing" in found:
+        return "the file is incomplete or of another model; get it again, or name its dialect."
+    if "left over" in found:
+        return "a table of your own (--table) can ignore tensors, with a reason."
+    return "the tensors belong to models of different sizes; get the file again."

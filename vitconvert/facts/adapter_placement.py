@@ -1,0 +1,264 @@
+"""Which tensors of a model those of an adapter are for: by name, in any spelling of a table.
+
+An adapter has the names that the modules had in memory where it was trained, and the base those of
+its file: two tables, or two spellings of one, which meet in the canonical names.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from vitconvert.config import ViTConfig
+from vitconvert.errors import AmbiguousDialect, TensorMismatch
+from vitconvert.facts.adapter_names import WEIGHTS
+from vitconvert.tables.binding import links_alone
+from vitconvert.tables.candidates import family_of, likely_dialects
+from vitconvert.tables.canonical import canonical_tensors, expected_tensors, instances
+from vitconvert.tables.dialects import builtin_tables
+from vitconvert.tables.links import Link
+from vitconvert.tables.sizes import Equation, Shape, solve
+from vitconvert.tables.table import Table
+
+HEAD = "head"  # what the canonical names of a classifier begin with
+_OF_THE_HEAD = ("label", "feature")  # the axes that a new classifier is free in
+_WEIGHT, _IN_PROJ = (f".{name}" for name in WEIGHTS)
+_SHOWN = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """A tensor that an adapter changes or replaces.
+
+    Attributes:
+        shape: It must have this shape.
+        saved: Whether the adapter has the whole tensor.
+    """
+
+    shape: Shape
+    saved: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """Where an adapter's tensors belong.
+
+    Attributes:
+        table: The dialect that its names are of.
+        links: Name in the adapter -> the parts of canonical tensors that it is.
+        ignored: Names of tensors that play no part in the image tower, and why.
+        heads: Names of tensors of a whole new classifier.
+        sizes: The size of every axis, after the adapter is merged.
+    """
+
+    table: Table
+    links: Mapping[str, tuple[Link, ...]]
+    ignored: Mapping[str, str]
+    heads: frozenset[str]
+    sizes: Mapping[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Attempt:
+    placement: Placement
+    left: Mapping[str, str]  # name -> why it fits nowhere
+
+    @property
+    def fits(self) -> bool:
+        return not self.left and bool(self.placement.links)
+
+    @property
+    def meaning(self) -> frozenset[object]:
+        """What the attempt says of every tensor, to compare it with another's."""
+        links = self.placement.links.items()
+        return frozenset(
+            (name, link.ours, link.our_step, link.their_step, str(link.their_axes))
+            for name, several in links
+            for link in several
+        )
+
+
+def place(
+    wanted: Mapping[str, Wanted],
+    config: ViTConfig,
+    base: Table,
+    prefixes: Sequence[str] = ("",),
+    *,
+    tower: bool = False,
+    file: str = "",
+) -> Placement:
+    """Find the place of every tensor of an adapter in a model.
+
+    Args:
+        wanted: Names of the model's tensors, as the adapter spells them.
+        config: The model.
+        base: The dialect of the model's own file, which comes first; then those of its ecosystem.
+        prefixes: What may stand before the names; what has none of it is outside a tower.
+        tower: Whether the model is a tower, beside which an adapter may have other tensors.
+        file: What messages call the adapter.
+
+    Raises:
+        TensorMismatch: Tensors are left over, or have other shapes than the model's.
+        AmbiguousDialect: Two spellings of other ecosystems explain them in two ways.
+    """
+    tried: list[_Attempt] = []
+    for group in _groups(wanted, config, base, prefixes):
+        attempts = [_attempt(wanted, config, table, prefix, tower) for prefix, table in group]
+        fitting = {attempt.meaning: attempt for attempt in reversed(attempts) if attempt.fits}
+        if len(fitting) > 1:
+            raise _in_different_ways(fitting.values(), file)
+        if fitting:
+            return next(iter(fitting.values())).placement
+        tried += attempts
+    raise _not_placed(min(tried, key=lambda attempt: len(attempt.left)), len(wanted), base, file)
+
+
+def _groups(
+    wanted: Mapping[str, Wanted], config: ViTConfig, base: Table, prefixes: Sequence[str]
+) -> Iterator[list[tuple[str, Table]]]:
+    """Prefixes and tables to try together, the likeliest first.
+
+    Of the base's own ecosystem these are the spellings of its model alone: matrices of CLIP would
+    often fit a ViT.
+    """
+    yield [(prefix, base) for prefix in prefixes]
+    likely = [
+        (prefix, builtin_tables()[name])
+        for prefix in prefixes
+        for name in likely_dialects(_modules(wanted, prefix))
+        if name != base.name
+    ]
+    family = family_of(base.name)
+    yield [(prefix, table) for prefix, table in likely if family_of(table.name) == family]
+    yield [
+        (prefix, table)
+        for prefix, table in likely
+        if table.ecosystem != base.ecosystem and _may_be_of(table, config)
+    ]
+
+
+def _may_be_of(table: Table, config: ViTConfig) -> bool:
+    """Whether a model has all that a dialect requires, but for a head."""
+    has = instances(config)
+    names = canonical_tensors()
+    return all(
+        any(name in has or name.startswith(HEAD) or name not in names for name in group)
+        for group in table.requires
+    )
+
+
+def _modules(wanted: Iterable[str], prefix: str) -> list[str]:
+    """Names of modules, which tell one dialect from another."""
+    inside = (name.removeprefix(prefix) for name in wanted if name.startswith(prefix))
+    return [name.rpartition(".")[0] or name for name in inside]
+
+
+def _attempt(
+    wanted: Mapping[str, Wanted], config: ViTConfig, table: Table, prefix: str, tower: bool
+) -> _Attempt:
+    inside = {n: w for n, w in wanted.items() if n.startswith(prefix)}
+    found = dict(_links(table, inside, prefix))
+    heads = _new_heads(found, inside)
+    sizes = {**config.axes(), **_sizes_of_head(found, heads, inside, config)}
+    expected = expected_tensors(config)
+    ignored: dict[str, str] = {}
+    left: dict[str, str] = {}
+    for name, one in wanted.items():
+        reason = _reason_to_ignore(table, name.removeprefix(prefix))
+        if name in inside and name in found:
+            if why := _why_unfit(found[name], one, sizes, expected, new=name in heads):
+                left[name] = why
+        elif name in inside and reason:
+            ignored[name] = reason
+        elif tower and name not in inside:
+            ignored[name] = "outside the image tower"
+        else:
+            left[name] = f"{list(one.shape)}, of which {table.name} knows nothing"
+    links = {name: several for name, several in found.items() if name not in left}
+    placement = Placement(table=table, links=links, ignored=ignored, heads=heads, sizes=sizes)
+    return _Attempt(placement=placement, left=left)
+
+
+def _links(
+    table: Table, inside: Mapping[str, Wanted], prefix: str
+) -> Iterator[tuple[str, tuple[Link, ...]]]:
+    names = {name.removeprefix(prefix): name for name in inside}
+    alone = links_alone(table, {short: inside[name].shape for short, name in names.items()})
+    joined = {
+        short.removesuffix(_WEIGHT) + _IN_PROJ: name
+        for short, name in names.items()
+        if short.endswith(_WEIGHT) and short not in alone
+    }
+    packed = links_alone(table, {short: inside[name].shape for short, name in joined.items()})
+    for short, links in (*alone.items(), *packed.items()):
+        yield {**names, **joined}[short], links
+
+
+def _new_heads(
+    found: Mapping[str, tuple[Link, ...]], inside: Mapping[str, Wanted]
+) -> frozenset[str]:
+    """The tensors of a classifier that the adapter has as a whole: a bias alone is none."""
+    saved = {name: links[0].ours for name, links in found.items() if inside[name].saved}
+    whole = any(ours.startswith(HEAD) and ours.endswith(_WEIGHT) for ours in saved.values())
+    return frozenset(name for name, ours in saved.items() if whole and ours.startswith(HEAD))
+
+
+def _sizes_of_head(
+    found: Mapping[str, tuple[Link, ...]],
+    heads: frozenset[str],
+    inside: Mapping[str, Wanted],
+    config: ViTConfig,
+) -> Mapping[str, int]:
+    """A new classifier may be for other classes."""
+    equations = [
+        Equation(link.their_axes, inside[name].shape) for name in heads for link in found[name]
+    ]
+    given = {axis: size for axis, size in config.axes().items() if axis not in _OF_THE_HEAD}
+    known = solve(equations, given).known
+    return {axis: known[axis] for axis in _OF_THE_HEAD if axis in known}
+
+
+def _why_unfit(
+    links: tuple[Link, ...],
+    one: Wanted,
+    sizes: Mapping[str, int],
+    expected: Mapping[str, object],
+    *,
+    new: bool,
+) -> str:
+    """Why a tensor does not fit the model; "" if it does."""
+    for link in links:
+        known = new or link.ours in expected
+        if not known or not set(link.their_axes.names) <= sizes.keys():
+            return f"the model has no {link.ours}"
+        if (shape := link.their_axes.shape(sizes)) != one.shape:
+            return f"found {list(one.shape)}, wanted {list(shape)}"
+    return ""
+
+
+def _reason_to_ignore(table: Table, key: str) -> str | None:
+    return next((reason for t, reason in table.ignore if t.match(key) is not None), None)
+
+
+def _in_different_ways(fitting: Iterable[_Attempt], file: str) -> AmbiguousDialect:
+    tables = [attempt.placement.table for attempt in fitting]
+    return AmbiguousDialect(
+        "Several dialects explain the names of this adapter, in different ways.",
+        evidence={"file": file, **{table.name: table.title for table in tables}},
+        hint="merge it with PEFT (merge_and_unload), and convert what that wrote.",
+    )
+
+
+def _not_placed(best: _Attempt, count: int, base: Table, file: str) -> TensorMismatch:
+    left = best.left or {"all": "none of them is of the image tower"}
+    lines = [f"left over  {name}  {why}" for name, why in left.items()]
+    more = [f"left over  ... and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
+    return TensorMismatch(
+        f"{len(left)} of {count} tensors of the adapter do not fit this model.",
+        evidence={
+            "adapter": file,
+            "model": f"{base.name} ({base.file})",
+            "nearest spelling": best.placement.table.name,
+        },
+        details=[*lines[:_SHOWN], *more],
+        meaning="Without them the model is not the one that was trained, so nothing was merged.",
+        hint="is the adapter for another model? adapter_config.json names its base.",
+    )

@@ -1,0 +1,239 @@
+"""Derives a ViTConfig from the header and from what was stated, each field with its origin.
+
+What the tensors show always wins. After them, from strong to weak: the user, a vitconvert.json,
+the project's own config.json, the named architecture, the table. An assumption is recorded as
+one, and a field that nothing tells must be stated by the user.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vitconvert.config import ViTConfig, field_names
+from vitconvert.errors import ConflictingFact, MissingFact, NotRepresentable
+from vitconvert.facts.image_size import read_image_size
+from vitconvert.facts.project_config import Facts
+from vitconvert.facts.tensor_evidence import TENSORS, USER, Findings, read_tensors
+from vitconvert.tables.architectures import architectures, named
+from vitconvert.tables.binding import Binding
+from vitconvert.tables.table import Table
+from vitconvert.tables.table_reader import SCALED_BY_WIDTH
+
+_FIELDS = [f for f in dataclasses.fields(ViTConfig) if f.name != "origins"]
+DEFAULTS = {f.name: f.default for f in _FIELDS if f.default is not dataclasses.MISSING}
+_REQUIRED = [f.name for f in _FIELDS if f.name not in DEFAULTS]
+
+LAST_NORMS = {"final_norm": True, "fc_norm": False}  # with their defaults
+
+# Fields that no tensor shows: the usual value, and what a model with another value does.
+_TRACELESS = {
+    "rope": ("none", "turns q and k by their position"),
+    "block_order": ("pre", "norms what a branch gives, not what it reads"),
+}
+
+# Rows of architectures.toml leave out the first where they have their default. The second are not
+# compared: they differ between models of one architecture.
+_TOLD_BY_ROWS = {
+    *("layer_scale", "gated_mlp", "final_norm", "fc_norm", "dist_token", "branches"),
+    *("class_token", "num_registers", "position_embedding", "pre_norm", "qkv_bias", "qk_norm"),
+    *("whole_qk_norm", "attention_norm", "mlp_norm", "relative_positions", "differential"),
+    *("proj_bias", "mlp_bias"),
+}
+_INCIDENTAL = {"image_size", "num_classes", "num_heads", "pool_heads", "no_embed_class"}
+
+
+def derive_config(binding: Binding, stated: Facts) -> tuple[ViTConfig, tuple[str, ...]]:
+    """Find every field of ViTConfig.
+
+    Args:
+        binding: A table laid over a checkpoint's header.
+        stated: What is known from elsewhere, strongest already chosen: field -> value, origin.
+
+    Returns:
+        The configuration and notes on what the tensors overruled.
+
+    Raises:
+        ConflictingFact: The user states what the tensors contradict.
+        MissingFact: Neither the tensors nor anybody tells a field. Lists all such fields.
+    """
+    gathered = gather_facts(binding, stated)
+    return gathered.config(), gathered.notes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gathered:
+    """What is known of a checkpoint's function, complete or not."""
+
+    table: Table
+    facts: Facts
+    conflicts: tuple[str, ...]
+    asked: Mapping[str, str]  # field that nothing tells -> why
+    notes: tuple[str, ...]  # what the tensors overruled
+
+    def config(self) -> ViTConfig:
+        """The configuration, if it is known and without contradiction.
+
+        Raises:
+            ConflictingFact: What is stated contradicts the tensors.
+            MissingFact: Fields are not known. Lists all of them.
+            NotRepresentable: The dialect's own project mistakes such tensors.
+        """
+        if self.conflicts:
+            raise ConflictingFact(
+                "What is stated contradicts the tensors.",
+                details=self.conflicts,
+                hint="leave these out, or name the file they belong to. --image-size resamples "
+                "positions; --set states what the file is, where a name says otherwise.",
+            )
+        if self.asked:
+            raise self._missing()
+        values = {name: value for name, (value, _) in self.facts.items()}
+        origins = {name: origin for name, (_, origin) in self.facts.items()}
+        config = ViTConfig(**values, origins=origins)
+        if broken := [text for one in self.table.must if (text := one.broken_by(config))]:
+            raise NotRepresentable(
+                "The project's own code mistakes tensors like these.",
+                evidence={"dialect": f"{self.table.name} ({self.table.file})"},
+                details=broken,
+                meaning="So nothing tells which function they were trained for.",
+            )
+        return config
+
+    def _missing(self) -> MissingFact:
+        settings = " ".join(f"--set {name}=..." for name in self.asked)
+        width = max(map(len, self.asked))
+        return MissingFact(
+            "The tensors do not tell everything that decides the function.",
+            evidence={"dialect": f"{self.table.name} ({self.table.file})"},
+            details=[f"{name:<{width}}  {why}" for name, why in self.asked.items()],
+            hint=f"{settings} (in Python, overrides={{...}}) states it.",
+        )
+
+
+def gather_facts(binding: Binding, stated: Facts) -> Gathered:
+    """Collect what the tensors show and what was stated. Raises nothing."""
+    found = Findings(binding, stated)
+    read_tensors(found)
+    _doubt_pooling(found)
+    _take_stated(found)
+    read_image_size(found)
+    _miss_last_norm(found)
+    _miss_what_leaves_no_trace(found)
+    _miss_kind_of_norm(found)
+    unread = "".join(f", and no row reads {key}" for key in binding.unexplained[:1])
+    for name in _REQUIRED:
+        if name not in found.facts and name not in found.missing:
+            found.missing[name] = f"nothing tells it{unread}"
+    return Gathered(
+        table=binding.table,
+        facts=found.facts,
+        conflicts=tuple(found.conflicts),
+        asked={name: why for name, why in found.missing.items() if why},
+        notes=tuple(found.notes),
+    )
+
+
+def _doubt_pooling(found: Findings) -> None:
+    """A source that is wrong about the last norms is not believed about the pooling either.
+
+    The two belong together: timm norms the mean of the tokens instead of all tokens. A fine-tuned
+    model may have another pooling than its architecture, and its norms show that.
+    """
+    said, origin = found.stated.get("pooling", (None, ""))
+    norms = [found.stated.get(name, (None, None)) for name in LAST_NORMS]
+    shown = [found.facts[name][0] for name in LAST_NORMS]
+    if any(where != origin for _, where in norms) or not any(shown) or "pooling" in found.facts:
+        return
+    if [value for value, _ in norms] != shown:
+        found.stated = {k: fact for k, fact in found.stated.items() if k != "pooling"}
+        found.notes.append(f"pooling = {said} ({origin}), but the tensors have other last norms")
+
+
+def _take_stated(found: Findings) -> None:
+    """What the tensors do not show, the strongest statement tells; the table is the weakest."""
+    table = found.binding.table
+    for field, fact in found.stated.items():
+        found.facts.setdefault(field, fact)
+    for default in table.defaults:
+        if default.holds(found.look_up):
+            value = default.value
+            if value == SCALED_BY_WIDTH:  # a width of 0 is refused by ViTConfig
+                value = max(found.facts.get("embed_dim", (1, ""))[0], 1) ** -0.5
+            found.facts.setdefault(default.name, (value, table.origin))
+    for field, why in table.ask.items():
+        if field not in found.stated:
+            found.missing[field] = why
+    if any(origin != USER for _, origin in found.stated.values()):
+        return  # a configuration or a name speaks for the model
+    for asked in table.ask_unnamed:
+        if asked.name not in found.stated and asked.holds(found.look_up):
+            found.missing[asked.name] = asked.value
+
+
+def _miss_last_norm(found: Findings) -> None:
+    """Few ViTs end without a norm, and a truncated file must not be taken for one of them."""
+    rows = found.binding.table.row_of
+    if "norm.weight" not in rows and "fc_norm.weight" not in rows:
+        return  # the dialect has none to miss
+    ends_with_norm = found.facts["final_norm"][0] or found.facts["fc_norm"][0]
+    usual: Facts = {name: (default, "") for name, default in LAST_NORMS.items()}
+    for default in found.binding.table.defaults:
+        if default.holds(found.look_up):
+            usual[default.name] = (default.value, found.binding.table.origin)
+    (final_norm, by), (fc_norm, weaker) = (found.stated.get(n, usual[n]) for n in LAST_NORMS)
+    # A source saying "no final norm" beats a weaker one saying where it sits.
+    if not ends_with_norm and (final_norm or (fc_norm and weaker == by)):
+        found.missing["final_norm"] = "there is no last norm, and nothing says that there is none"
+
+
+def _miss_what_leaves_no_trace(found: Findings) -> None:
+    """Ask where the tensors would fit a known model that does something no tensor shows."""
+    table = found.binding.table
+    rows = architectures().get(table.name)
+    if table.config_file and table.config_file.architectures:
+        rows = named(table.config_file.architectures)
+    for field, (usual, otherwise) in _TRACELESS.items():
+        if field in found.stated or field in found.facts or rows is None:
+            continue
+        unusual = ((n, row) for n, row in rows.stating(field).items() if row[field] != usual)
+        alike = next((name for name, row in unusual if _looks_like(found, row)), None)
+        if alike:
+            found.missing[field] = (
+                f"the tensors are those of {alike} too, which {otherwise}; --architecture "
+                f"NAME says which model this is, --set {field}={usual} that it is not"
+            )
+
+
+def _miss_kind_of_norm(found: Findings) -> None:
+    if found.facts.get("norm_bias") == (False, TENSORS) and "norm" not in found.facts:
+        found.missing["norm"] = "norms without a bias are LayerNorms (layer) or RMS norms (rms)"
+
+
+def _looks_like(found: Findings, row: Mapping[str, Any]) -> bool:
+    """Whether everything that the tensors show is also true of an architecture."""
+    shown = {name: value for name, (value, origin) in found.facts.items() if origin == TENSORS}
+    if (row["pooling"] == "map") != (shown.get("pooling") == "map"):
+        return False
+    return all(
+        shown[f.name] == row.get(f.name, f.default)
+        for f in _FIELDS
+        if f.name in shown
+        and f.name not in _INCIDENTAL
+        and (f.name in row or f.name in _TOLD_BY_ROWS)
+    )
+
+
+def strongest(*sources: Facts) -> Facts:
+    """Merge statements; earlier ones win."""
+    merged: Facts = {}
+    for source in sources:
+        for field, fact in source.items():
+            if field in field_names():
+                merged.setdefault(field, fact)
+    return merged
+
+
+def state(values: Mapping[str, Any], origin: str) -> Facts:
+    """Values that all come from one place."""
+    return {field: (value, origin) for field, value in values.items()}

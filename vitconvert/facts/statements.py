@@ -1,0 +1,235 @@
+"""What was said of a checkpoint besides its tensors, and whom to believe.
+
+From the strongest: the user, a vitconvert.json, the project's own config.json, the architecture
+that somebody names. The table's own defaults are weaker than all of them (see `derivation`).
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from vitconvert.config import ViTConfig
+from vitconvert.config.field_values import parse_field
+from vitconvert.errors import ConflictingFact, MissingFact, NotRepresentable, UsageError
+from vitconvert.facts.derivation import DEFAULTS, LAST_NORMS, state, strongest
+from vitconvert.facts.project_config import (
+    Facts,
+    broken_must_nots,
+    broken_musts,
+    facts_from_config,
+    look_up,
+    unknown_arguments,
+)
+from vitconvert.facts.tensor_evidence import USER
+from vitconvert.tables.architectures import FILE, architecture_in, find_architecture, named
+from vitconvert.tables.conditions import Conditional
+from vitconvert.tables.predicates import ARCHITECTURE
+from vitconvert.tables.table import Table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statements:
+    """What was said of a checkpoint, by each of those who can say something.
+
+    Attributes:
+        user: Fields of ViTConfig; None states nothing.
+        own: The `config` of a `vitconvert.json`.
+        own_origins: Where its fields come from, as it says.
+        own_first: Whether it comes before the project's own `config.json`.
+        config: The project's own `config.json`.
+        config_file: Where that lies, for messages.
+        architecture: The name of an architecture that the user gives.
+        name: The one that the reference gives, such as `timm:NAME`.
+        trained: What a training program wrote beside the weights: it may name an architecture.
+        file_name: Of the weights; it may begin with an architecture's name.
+        doubts: What was said and is left out here, because the tensors contradict it.
+    """
+
+    user: Mapping[str, Any] = field(default_factory=dict)
+    own: Mapping[str, Any] = field(default_factory=dict)
+    own_origins: Mapping[str, str] = field(default_factory=dict)
+    own_first: bool = True
+    config: Mapping[str, Any] = field(default_factory=dict)
+    config_file: str = "config.json"
+    architecture: str | None = None
+    name: str | None = None
+    trained: Mapping[str, object] = field(default_factory=dict)
+    file_name: str = ""
+    doubts: tuple[str, ...] = ()
+
+    def facts(self, table: Table) -> Facts:
+        """The strongest statement on each field, read with a dialect's table.
+
+        Raises:
+            UsageError: The user names a field that does not exist, a value of another kind, or an
+                architecture where none has a name.
+            ConflictingFact: A vitconvert.json does.
+            NotRepresentable: The project's own configuration names an unknown architecture, or
+                passes it arguments that vitconvert has no word for.
+            MissingFact: A statement on the pooling leaves open which tokens are pooled.
+        """
+        user = parse_fields(self.user)
+        self._check_config(table)
+        written = self._own_facts(), facts_from_config(table, self.config, known=user)
+        stronger = strongest(state(user, USER), *(written if self.own_first else written[::-1]))
+        return weigh_statements(table, stronger, self._named_facts(table))
+
+    @property
+    def arguments(self) -> Mapping[str, Any]:
+        """What a training script was called with, if that was written beside the weights."""
+        return _arguments(self.trained)
+
+    def _own_facts(self) -> Facts:
+        try:
+            fields = parse_fields(self.own)
+        except UsageError as error:
+            raise ConflictingFact(
+                f"vitconvert.json does not say what it should: {error.fact}",
+                hint="convert the original again.",
+            ) from None
+        origins = self.own_origins
+        return {name: (v, origins.get(name, "vitconvert.json")) for name, v in fields.items()}
+
+    def check_class(self, table: Table, config: ViTConfig) -> None:
+        """Make sure that the class which config.json names computes what the table says.
+
+        Raises:
+            NotRepresentable: That class makes another function of the same tensors.
+        """
+        if broken := broken_must_nots(table, self.config, config):
+            raise NotRepresentable(
+                f"config.json says {', '.join(broken)}.",
+                evidence={"file": self.config_file, "table": table.file},
+                meaning="Of a model without the tensors that the file lacks, this class makes "
+                "another function than the table says.",
+                hint="without that line, the file is read as the encoder that it holds.",
+            )
+
+    def _check_config(self, table: Table) -> None:
+        if unknown := unknown_arguments(table, self.config):
+            raise NotRepresentable(
+                "config.json passes arguments that vitconvert has no word for: "
+                f"{', '.join(unknown)}.",
+                evidence={"file": self.config_file, "table": table.file},
+                meaning="A model that needs them computes another function than a plain ViT.",
+            )
+        if broken := broken_musts(table, self.config):
+            raise NotRepresentable(
+                f"config.json would have to say {', '.join(broken)}.",
+                evidence={"file": self.config_file, "table": table.file},
+                meaning="Without it the same tensors mean another function, for which there is no "
+                "table.",
+            )
+
+    def _named_facts(self, table: Table) -> Facts:
+        """Facts of the architecture that the user, the config, the reference or the file names."""
+        ecosystem = (table.config_file and table.config_file.architectures) or table.ecosystem
+        if not named(ecosystem):
+            if self.architecture:
+                raise UsageError(
+                    f"{table.title} has no architectures that are known by name.",
+                    evidence={"named": self.architecture, "listed in": FILE},
+                    hint="leave --architecture out; --set FIELD=VALUE states what is asked for.",
+                )
+            return {}
+        if name := self._stated_name(table):
+            return state(_row(ecosystem, name), f"architecture {name}")
+        for where, name in (
+            *_trained_as(self.trained),
+            ("the file name begins with", self.file_name),
+        ):
+            if guess := architecture_in(ecosystem, name):
+                return state(_row(ecosystem, guess), f"assumed: {where} {guess}; {FILE}")
+        return {}
+
+    def _stated_name(self, table: Table) -> str | None:
+        # The reference comes before the config: timm's quickgelu names lead to repositories whose
+        # config names another architecture.
+        key = table.config_file.architecture if table.config_file else ""
+        name = self.architecture or self.name or look_up(self.config, key)
+        return str(name) if name else None
+
+    def names(self, table: Table) -> Iterator[str]:
+        """What the architecture is called, with its tag, by the user or by the checkpoint itself.
+
+        The name of a file is none of them: it tells nothing but where somebody kept it.
+        """
+        if name := self._stated_name(table):
+            yield name
+        else:
+            yield from (name for _, name in _trained_as(self.trained))
+
+
+def _arguments(trained: Mapping[str, object]) -> Mapping[str, Any]:
+    """What a training script was called with."""
+    args = trained.get("args")
+    return args if isinstance(args, Mapping) else {}
+
+
+def _trained_as(trained: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    """The names that training scripts of timm and torchvision leave in a checkpoint."""
+    for where, name in (
+        ("arch", trained.get("arch")),
+        ("args.model", _arguments(trained).get("model")),
+    ):
+        if isinstance(name, str):
+            yield f"{where} beside the weights is", name
+
+
+def parse_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Field values of the right types; None states nothing.
+
+    Raises:
+        UsageError: There is no such field, or the value is of another kind.
+    """
+    return {k: parse_field(k, value) for k, value in fields.items() if value is not None}
+
+
+def weigh_statements(table: Table, stronger: Facts, named_facts: Facts) -> Facts:
+    """What is said of each field: by a named architecture only where nobody else says it.
+
+    Args:
+        table: The dialect.
+        stronger: What the user, a vitconvert.json and the project's own config.json say.
+        named_facts: What the architecture that is named says; empty if none is.
+
+    Raises:
+        MissingFact: The model differs from its architecture, and the table asks for a field there.
+    """
+    said = strongest(stronger, named_facts)
+    told = {*stronger, *(default.name for default in table.defaults)}
+    for asked in table.ask_beyond_name if named_facts else ():
+        if asked.name not in told and asked.holds(partial(_said, said, named_facts)):
+            raise _not_as_named(asked, said, named_facts)
+    return said
+
+
+def _said(said: Facts, named_facts: Facts, word: str) -> Any:
+    """What is said of the model, or with `architecture.` before the word, of its architecture."""
+    field = word.removeprefix(ARCHITECTURE)
+    facts = said if field == word else named_facts
+    # Rows of architectures.toml leave out what has its default.
+    return facts.get(field, (DEFAULTS.get(field), ""))[0]
+
+
+def _not_as_named(asked: Conditional, said: Facts, named_facts: Facts) -> MissingFact:
+    words = asked.condition.words if asked.condition else ()
+    differ = [w.removeprefix(ARCHITECTURE) for w in words if w.startswith(ARCHITECTURE)]
+    rows = [f"{name} = {_said({}, named_facts, ARCHITECTURE + name)}" for name in differ]
+    here = [f"{name} = {said[name][0]} ({said[name][1]})" for name in differ if name in said]
+    _, origin = next(iter(named_facts.values()))
+    return MissingFact(
+        f"This model differs from its architecture, and nothing tells {asked.name}.",
+        evidence={
+            "architecture": f"{origin.removeprefix('architecture ')}, {', '.join(rows)}",
+            "this model": ", ".join(here),
+        },
+        meaning=asked.value,
+        hint=f"--set {asked.name}=... (in Python, overrides={{...}}) states it.",
+    )
+
+
+def _row(ecosystem: str, name: str) -> dict[str, Any]:
+    """An architecture, with what its row leaves out of the last norms."""
+    return {**LAST_NORMS, **find_architecture(ecosystem, name)}

@@ -1,0 +1,279 @@
+"""The file formats of weights: one entry for each, and everybody asks this list.
+
+An entry says what can be said before a file is opened: names, first bytes, members of an archive.
+How a file is read and written is told by the format's module, which is imported when a file of
+that format is met (`vitconvert/formats/format_modules.py` says what a module has). This file
+itself imports nothing that takes time.
+"""
+
+import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+LONGEST_SAFETENSORS_HEADER = 100_000_000  # bytes; the limit that the safetensors library sets
+INDEX = ".index.json"
+"""Ends the name of an index: JSON that says which of several files holds which tensor."""
+
+
+def _never(_: object) -> bool:
+    return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Format:
+    """A file format.
+
+    Attributes:
+        name: What `--json` and tables (`container = "npz"`) call it.
+        module: Reads and writes it.
+        suffixes: Of its files; only a hint, because the content decides.
+        standard: File names that libraries look for, best first.
+        begins: Whether a file that begins with these 512 bytes has this format.
+        holds: Whether a zip archive whose members have these names has this format.
+        output: Name of the file of weights in an output; "" for a format that is only read.
+        sharded: Whether its readers accept several files and an index.
+        nested: Whether tensors may lie under a key, with other values beside them.
+        fills: Whether a directory with files of these names is one checkpoint of this format; the
+            first of the standard names is then the file to open.
+        parts: Of such a directory, whether a name below it is that of a file of the checkpoint.
+    """
+
+    name: str
+    module: str
+    suffixes: tuple[str, ...]
+    standard: tuple[str, ...] = ()
+    begins: Callable[[bytes], bool] = _never
+    holds: Callable[[Collection[str]], bool] = _never
+    output: str = ""
+    sharded: bool = False
+    nested: bool = False
+    fills: Callable[[Collection[str]], bool] = _never
+    parts: Callable[[str], bool] = _never
+
+
+def _begins_safetensors(start: bytes) -> bool:
+    """The length of a JSON header, then the header."""
+    length = int.from_bytes(start[:8], "little")
+    return start[8:9] == b"{" and length <= LONGEST_SAFETENSORS_HEADER
+
+
+def _begins_legacy_torch(start: bytes) -> bool:
+    """A pickle of torch.serialization.MAGIC_NUMBER, as torch.save wrote before 1.6."""
+    return start[:1] == b"\x80" and bytes.fromhex("8a0a6cfc9c46f9206aa85019") in start[:32]
+
+
+def _holds_pickle(members: Collection[str]) -> bool:
+    return any(name.endswith("/data.pkl") for name in members)
+
+
+def _holds_arrays(members: Collection[str]) -> bool:
+    return any(name.endswith(".npy") for name in members) and not _holds_pickle(members)
+
+
+def _holds_program(members: Collection[str]) -> bool:
+    """torch.jit.save writes constants beside the data; torch.save does not."""
+    return _holds_pickle(members) and any(name.endswith("/constants.pkl") for name in members)
+
+
+def _holds_checkpoint(members: Collection[str]) -> bool:
+    return _holds_pickle(members) and not _holds_program(members)
+
+
+def _begins_hdf5(start: bytes) -> bool:
+    return start.startswith(b"\x89HDF\r\n\x1a\n")
+
+
+def _holds_keras(members: Collection[str]) -> bool:
+    return {"config.json", "model.weights.h5"} <= set(members)
+
+
+_DCP = b"torch.distributed.checkpoint.metadata"
+
+
+def _begins_dcp(start: bytes) -> bool:
+    """A pickle of torch.distributed.checkpoint.metadata.Metadata, in any protocol since 2."""
+    return start[:1] == b"\x80" and _DCP in start[:64]
+
+
+def _fills_dcp(names: Collection[str]) -> bool:
+    return ".metadata" in names and any(name.endswith(".distcp") for name in names)
+
+
+def _begins_orbax(start: bytes) -> bool:
+    return start.lstrip()[:1] == b"{" and b'"tree_metadata"' in start[:64]
+
+
+def _begins_gguf(start: bytes) -> bool:
+    return start.startswith(b"GGUF")
+
+
+def _begins_msgpack(start: bytes) -> bool:
+    """A map, of 1 to 15 entries or of up to 2^16 or 2^32, whose first key is text."""
+    key = {0xDE: start[3:4], 0xDF: start[5:6]}.get(start[0], start[1:2])
+    is_map = 0x81 <= start[0] <= 0x8F or start[0] in (0xDE, 0xDF)
+    return is_map and (b"\xa0" <= key <= b"\xbf" or key in (b"\xd9", b"\xda"))
+
+
+def _begins_pickle(start: bytes) -> bool:
+    """A pickle in one of the protocols 2 to 5, of whatever other programs wrote it."""
+    return len(start) > 1 and start[0] == 0x80 and 2 <= start[1] <= 5
+
+
+FORMATS: tuple[Format, ...] = (
+    Format(
+        name="safetensors",
+        module="vitconvert.formats.safetensors",
+        suffixes=(".safetensors",),
+        standard=("model.safetensors", "open_clip_model.safetensors"),
+        begins=_begins_safetensors,
+        output="model.safetensors",
+        sharded=True,
+    ),
+    Format(
+        name="torch",
+        module="vitconvert.formats.torch",
+        suffixes=(".pth", ".pt", ".bin", ".ckpt", ".pth.tar"),
+        standard=("pytorch_model.bin", "open_clip_pytorch_model.bin"),
+        begins=_begins_legacy_torch,
+        holds=_holds_checkpoint,
+        output="model.pt",
+        nested=True,
+    ),
+    Format(
+        name="torchscript",
+        module="vitconvert.formats.torch.torchscript",
+        suffixes=(".pt",),
+        holds=_holds_program,
+    ),
+    Format(
+        name="npz",
+        module="vitconvert.formats.npz",
+        suffixes=(".npz",),
+        holds=_holds_arrays,
+        output="model.npz",
+    ),
+    Format(
+        name="hdf5",
+        module="vitconvert.formats.hdf5",
+        suffixes=(".h5", ".hdf5"),
+        standard=("model.weights.h5", "tf_model.h5"),
+        begins=_begins_hdf5,
+        output="model.weights.h5",
+    ),
+    Format(
+        name="keras",
+        module="vitconvert.formats.hdf5.keras_archive",
+        suffixes=(".keras",),
+        holds=_holds_keras,
+    ),
+    Format(
+        name="keras_2",
+        module="vitconvert.formats.hdf5.keras_2",
+        suffixes=(),  # it is read as hdf5, which it is
+        output="model.h5",
+    ),
+    Format(
+        name="msgpack",
+        module="vitconvert.formats.msgpack",
+        suffixes=(".msgpack",),
+        standard=("flax_model.msgpack",),
+        begins=_begins_msgpack,
+        output="flax_model.msgpack",
+        sharded=True,
+    ),
+    Format(
+        name="gguf",
+        module="vitconvert.formats.gguf",
+        suffixes=(".gguf",),
+        begins=_begins_gguf,
+        output="mmproj.gguf",
+    ),
+    Format(
+        name="dcp",
+        module="vitconvert.formats.torch.distributed",
+        suffixes=(".distcp",),
+        standard=(".metadata",),
+        begins=_begins_dcp,
+        nested=True,
+        fills=_fills_dcp,
+        parts=lambda name: name.endswith(".distcp"),
+    ),
+    Format(
+        name="orbax",
+        module="vitconvert.formats.orbax",
+        suffixes=(),
+        standard=("_METADATA",),
+        begins=_begins_orbax,
+        nested=True,
+        fills=lambda names: "_METADATA" in names,
+        parts=lambda name: not name.startswith(".git"),
+    ),
+    Format(
+        name="pickle",
+        module="vitconvert.formats.torch.pickled_arrays",
+        suffixes=(".pkl",),
+        begins=_begins_pickle,
+    ),
+)
+"""In the order in which they are preferred where the same weights exist in several."""
+
+JOINED = {"model.weights.h5": "task.weights.h5"}
+"""Standard names -> the file beside it that has the rest of the tensors, if it is there.
+
+KerasHub keeps the head apart from what heads are put on.
+"""
+
+_OF_PROCESS = re.compile(r"shard-(\d{1,9})-model-(\d{1,9})-of-(\d{1,9})\.safetensors", re.ASCII)
+
+
+def file_of_process(name: str) -> tuple[int, int, int] | None:
+    """What a name says of a file that one of several processes wrote of all tensors.
+
+    Returns:
+        The numbers of the process and of its file, and how many files it has; None of other names.
+    """
+    match = _OF_PROCESS.fullmatch(name)
+    return (int(match[1]), int(match[2]), int(match[3])) if match else None
+
+
+FOREIGN_SUFFIXES = (".onnx", ".tflite", ".ckpt.index", ".pb")
+"""Suffixes of weights in formats that are not read: TensorFlow's and ONNX."""
+
+
+def written_formats() -> dict[str, Format]:
+    """The formats that outputs are written in, by name."""
+    return {form.name: form for form in FORMATS if form.output}
+
+
+def suffixes() -> tuple[str, ...]:
+    """All suffixes of files that are read, each once."""
+    return tuple(dict.fromkeys(suffix for form in FORMATS for suffix in form.suffixes))
+
+
+def of_directory(names: Collection[str]) -> Format | None:
+    """The format of a directory that is one checkpoint, by the names of its files."""
+    return next((form for form in FORMATS if form.fills(names)), None)
+
+
+def directory_names() -> list[str]:
+    """The names of files that stand for the directory that they are in."""
+    return [form.standard[0] for form in FORMATS if form.fills is not _never]
+
+
+def is_part(name: str) -> bool:
+    """Whether a file of this name is a part of a directory, and no checkpoint by itself."""
+    return any(name.endswith(form.suffixes) for form in FORMATS if form.fills is not _never)
+
+
+def standard_names() -> list[str]:
+    """File names that libraries look for, best first: each name, then its index."""
+    names = (name for form in FORMATS if form.fills is _never for name in form.standard)
+    return [variant for name in names for variant in (name, name + INDEX)]
+
+
+def in_words() -> str:
+    """The formats that are read, and the suffixes that their names do not tell, for messages."""
+    read = [form for form in FORMATS if form.suffixes or form.standard]
+    own = ((form.name, [s for s in form.suffixes if s != f".{form.name}"]) for form in read)
+    *some, last = (f"{name} ({', '.join(found)})" if found else name for name, found in own)
+    return f"{', '.join(some)} and {last}"

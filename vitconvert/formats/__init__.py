@@ -1,0 +1,42 @@
+"""Bytes to named tensors and back, in the formats of `vitconvert/file_formats.py`."""
+
+from vitconvert.formats.container import ITEM_SIZE, Container, Stretch, TensorInfo, row_major
+from vitconvert.formats.content import (
+    Box,
+    Content,
+    bytes_of,
+    chunks_of,
+    content_of,
+    one_buffer,
+)
+from vitconvert.formats.format_modules import Surroundings, written_module
+from vitconvert.formats.hashing import hash_file
+from vitconvert.formats.opening import open_container
+from vitconvert.formats.safetensors import write_safetensors
+from vitconvert.formats.shards import split, write_shards
+from vitconvert.formats.weights_files import weights_among, weights_in
+from vitconvert.formats.whole_file import sync_names
+
+__all__ = [
+    "ITEM_SIZE",
+    "Box",
+    "Container",
+    "Content",
+    "Stretch",
+    "Surroundings",
+    "TensorInfo",
+    "bytes_of",
+    "chunks_of",
+    "content_of",
+    "hash_file",
+    "one_buffer",
+    "open_container",
+    "row_major",
+    "split",
+    "sync_names",
+    "weights_among",
+    "weights_in",
+    "write_safetensors",
+    "write_shards",
+    "written_module",
+]

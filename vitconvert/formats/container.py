@@ -1,0 +1,134 @@
+"""What every checkpoint file becomes: a manifest of named tensors that are read one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    import torch
+
+ITEM_SIZE: Mapping[str, int] = {
+    "float64": 8,
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "int64": 8,
+    "int32": 4,
+    "int16": 2,
+    "int8": 1,
+    "uint64": 8,
+    "uint32": 4,
+    "uint16": 2,
+    "uint8": 1,
+    "bool": 1,
+    "complex64": 8,
+}
+"""Bytes per element of the dtypes that checkpoints hold, by torch's names."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorInfo:
+    """What a file's header says about one tensor: torch's name of the dtype, and the shape."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the tensor in bytes."""
+        return prod(self.shape) * ITEM_SIZE[self.dtype]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stretch:
+    """Where a tensor lies in a file: its first byte, and its strides in elements."""
+
+    path: Path
+    offset: int
+    strides: tuple[int, ...]
+
+
+def row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a tensor without gaps, in elements."""
+    return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Container:
+    """An open checkpoint: everything its header says, and its tensors on demand.
+
+    Attributes:
+        path: The file that was opened.
+        files: Every file that was read: `path`, and the shards that an index names.
+        format: Name of the file's format, one of `vitconvert/file_formats.py`.
+        manifest: Name, dtype and shape of each tensor, in the order of the file.
+        metadata: The `__metadata__` of safetensors; empty elsewhere.
+        wrapper: Keys that were unwrapped to reach the tensors, such as `("model",)`.
+        extras: What lay beside the tensors, by its full path in the file: JSON-like values as
+            they are, anything else as the name of its type.
+        config: What the file itself says of the model, as a `config.json` beside it would.
+        places: Where tensors lie whose bytes stand in a file as they are: neither compressed nor
+            byte-swapped.
+        notes: What a user should know of how the file was read.
+    """
+
+    path: Path
+    files: tuple[Path, ...]
+    format: str
+    manifest: Mapping[str, TensorInfo]
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    wrapper: tuple[str, ...] = ()
+    extras: Mapping[str, object] = field(default_factory=dict)
+    config: Mapping[str, object] = field(default_factory=dict)
+    places: Mapping[str, Stretch] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    reader: Callable[[str], torch.Tensor] = field(repr=False)
+    release: Callable[[], None] = field(repr=False)
+
+    def read(self, name: str) -> torch.Tensor:
+        """Return one tensor, on the CPU and in the dtype of the file.
+
+        It is a view on the mapped file where the format allows it. The mapping is private:
+        writing to the tensor does not touch the file.
+
+        Raises:
+            KeyError: The manifest has no such name.
+            CorruptFile: The bytes of this tensor are damaged.
+        """
+        return self.reader(name)
+
+    def renamed(self, names: Mapping[str, str]) -> Self:
+        """Some of the tensors under other names, and only the files that hold them.
+
+        Args:
+            names: The new name of each -> its name here.
+        """
+        return replace(
+            self,
+            files=self._files_of(names.values()),
+            manifest={new: self.manifest[old] for new, old in names.items()},
+            places={new: self.places[old] for new, old in names.items() if old in self.places},
+            reader=lambda new: self.reader(names[new]),
+        )
+
+    def _files_of(self, names: Collection[str]) -> tuple[Path, ...]:
+        if not all(name in self.places for name in names):
+            return self.files
+        needed = {self.path, *(self.places[name].path for name in names)}
+        return tuple(file for file in self.files if file in needed)
+
+    def close(self) -> None:
+        """Release the file. Tensors already read stay valid; no more can be read."""
+        self.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,311 @@
+"""npz: a zip archive of .npy arrays, as JAX checkpoints are published.
+
+Format: NEP 1 and numpy.lib.format, versions 1.0 and 2.0 (3.0 differs for structured arrays only,
+which are no weights). The headers are read here, because numpy allocates what a header asks for
+before it checks that the file has it, and opens pickles when told to. Arrays are written
+uncompressed, and each where it can be mapped.
+
+Source: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import struct
+import warnings
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from vitconvert.errors import CorruptFile, UnsafeFile, UsageError
+from vitconvert.formats.container import Container, Stretch, TensorInfo, row_major
+from vitconvert.formats.content import Content, checked_contents
+from vitconvert.formats.format_modules import Array, Surroundings
+from vitconvert.formats.mapped_file import MappedFile, checked_shape, tensor_from_buffer
+from vitconvert.formats.whole_file import SequentialWriter, whole_file
+from vitconvert.formats.zip_archive import Member, checked_crc, member_bytes, reading
+
+if TYPE_CHECKING:
+    import torch
+
+READER = "numpy.load"
+EXAMPLE = """\
+import numpy
+
+arrays = dict(numpy.load("model.npz"))"""
+
+_NPY_MAGIC = b"\x93NUMPY"
+
+DTYPES: Mapping[str, str] = {
+    "f8": "float64",
+    "f4": "float32",
+    "f2": "float16",
+    "V2": "bfloat16",  # numpy has no bfloat16; ml_dtypes stores its two bytes as an opaque type
+    "i8": "int64",
+    "i4": "int32",
+    "i2": "int16",
+    "i1": "int8",
+    "u8": "uint64",
+    "u4": "uint32",
+    "u2": "uint16",
+    "u1": "uint8",
+    "b1": "bool",
+    "c8": "complex64",
+}
+"""torch's name of each numpy type code."""
+
+_CHECKED = 2**20  # bytes of an array that are read rather than mapped, with their checksum
+_LONGEST_HEADER = 10_000  # characters; numpy's own limit for literal_eval
+_LONGEST_NAME = 2**16 - 1 - len(".npy")  # bytes; zip counts them in two
+_ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip archive can tell
+_ALIGNMENT = 64  # numpy pads its headers so that data begin at a multiple of this
+_ALIGNMENT_FIELD = 0xD935  # the extra field that Android's zipalign pads with
+
+
+@dataclass(frozen=True, kw_only=True)
+class _StoredArray:
+    """One array of the archive; `offset` counts from the beginning of its member."""
+
+    member: Member
+    info: TensorInfo
+    code: str
+    swapped: bool
+    fortran: bool
+    offset: int
+
+
+def open_file(path: Path, members: Mapping[str, Member], _prefer: object) -> Container:
+    """Read the headers of all arrays of an npz and map the file.
+
+    Arrays of text are set aside in `extras`; arrays of Python objects are refused. The checksum of
+    a member is compared when it is read whole: where it is deflated or big-endian, or has up to
+    1 MiB. Larger arrays are mapped, and their bytes not looked at before somebody needs them.
+
+    Raises:
+        CorruptFile: A header contradicts itself or the size of its member.
+        UnsafeFile: An array is a pickle.
+    """
+    arrays, texts = _read_headers(path, members)
+    mapped = MappedFile(path)
+    return Container(
+        path=path,
+        files=(path,),
+        format="npz",
+        manifest={name: array.info for name, array in arrays.items()},
+        extras=texts,
+        places={
+            name: _place(path, array)
+            for name, array in arrays.items()
+            if array.member.stored and not array.swapped
+        },
+        reader=lambda name: _read(path, mapped, arrays[name]),
+        release=mapped.close,
+    )
+
+
+def _read_headers(
+    path: Path, members: Mapping[str, Member]
+) -> tuple[dict[str, _StoredArray], dict[str, object]]:
+    arrays: dict[str, _StoredArray] = {}
+    texts: dict[str, object] = {}
+    with zipfile.ZipFile(path) as archive:
+        for member in members.values():
+            if not member.name.endswith(".npy"):
+                raise CorruptFile(
+                    f"{member.name!r} in this npz is not an array.", evidence={"file": path}
+                )
+            name = member.name.removesuffix(".npy")
+            with reading(path, member), archive.open(member.name) as file:
+                start = file.read(12 + _LONGEST_HEADER)
+            descr, fortran, shape, offset = _parse_header(path, name, start)
+            if descr[1] in "US":
+                texts[name] = f"array of text ({descr})"
+            else:
+                arrays[name] = _array(path, name, member, descr, fortran, shape, offset)
+    return arrays, texts
+
+
+def _parse_header(path: Path, name: str, start: bytes) -> tuple[str, bool, object, int]:
+    """Type code such as "<f4", Fortran order, shape, and where the data begin."""
+    offset = _header_end(path, name, start)
+    text = start[12 if start[6] == 2 else 10 : offset].decode("latin1")
+    try:
+        with warnings.catch_warnings(action="ignore"):  # Python warns about odd literals
+            # Python 2 wrote lengths as `3L`.
+            header = ast.literal_eval(re.sub(r"(?<=\d)L(?=\s*[,)])", "", text).strip(" \n"))
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
+        raise _bad_header(path, name, text) from error
+    match header:
+        case {"descr": str(descr), "fortran_order": bool(fortran), "shape": tuple(shape)} if len(
+            header
+        ) == 3 and re.fullmatch(r"[<>|=]?[?a-zA-Z]\d*", descr):
+            sign = descr[0] if descr[0] in "<>|=" else "|"
+            return sign + descr.lstrip("<>|="), fortran, shape, offset
+    raise _bad_header(path, name, text)
+
+
+def _header_end(path: Path, name: str, start: bytes) -> int:
+    if start[:6] != _NPY_MAGIC or start[6:8] not in (b"\1\0", b"\2\0") or len(start) < 12:
+        raise CorruptFile(
+            f"{name!r} is not a .npy array of version 1 or 2.",
+            evidence={"file": path, "begins": start[:8].hex(" ")},
+        )
+    length_size = 4 if start[6] == 2 else 2
+    end = 8 + length_size + int.from_bytes(start[8 : 8 + length_size], "little")
+    if end > len(start):
+        raise CorruptFile(
+            f"The header of {name!r} is longer than the array, or than a header may be.",
+            evidence={"file": path, "header": f"{end:,} bytes", "limit": f"{_LONGEST_HEADER:,}"},
+        )
+    return end
+
+
+def _bad_header(path: Path, name: str, text: str) -> CorruptFile:
+    return CorruptFile(
+        f"{name!r} has a header that does not describe an array of numbers.",
+        evidence={"file": path, "header": text.strip()[:80]},
+    )
+
+
+def _array(
+    path: Path, name: str, member: Member, descr: str, fortran: bool, shape: object, offset: int
+) -> _StoredArray:
+    if descr[1:].startswith("O"):
+        raise UnsafeFile(
+            f"{name!r} holds Python objects, not numbers.",
+            evidence={"file": path},
+            meaning="Reading such an array runs whatever code its pickle asks for.",
+            hint="save the arrays inside it one by one, with numpy.savez.",
+        )
+    if descr[1:] not in DTYPES:
+        raise CorruptFile(
+            f"{name!r} has a type that is not read here.",
+            evidence={"file": path, "type": descr, "known": " ".join(DTYPES)},
+        )
+    info = TensorInfo(dtype=DTYPES[descr[1:]], shape=checked_shape(path, name, shape))
+    if offset + info.nbytes != member.size:
+        raise CorruptFile(
+            f"{name!r} does not have the size that its header declares.",
+            evidence={
+                "file": path,
+                "shape": list(info.shape),
+                "declared": f"{info.nbytes:,} bytes",
+                "found": f"{member.size - offset:,} bytes",
+            },
+        )
+    swapped = descr[0] == ">" and descr[1:] not in ("V2", "i1", "u1", "b1")
+    return _StoredArray(
+        member=member, info=info, code=descr[1:], swapped=swapped, fortran=fortran, offset=offset
+    )
+
+
+def _place(path: Path, array: _StoredArray) -> Stretch:
+    shape = array.info.shape
+    strides = row_major(shape[::-1])[::-1] if array.fortran else row_major(shape)
+    return Stretch(path=path, offset=array.member.offset + array.offset, strides=strides)
+
+
+def _read(path: Path, mapped: MappedFile, array: _StoredArray) -> torch.Tensor:
+    shape = array.info.shape[::-1] if array.fortran else array.info.shape
+    info = TensorInfo(dtype=array.info.dtype, shape=shape)
+    if array.member.stored and not array.swapped and info.nbytes > _CHECKED:
+        tensor = mapped.tensor(array.member.offset + array.offset, info)
+    else:
+        tensor = tensor_from_buffer(_native_bytes(path, mapped, array), 0, info)
+    return tensor.permute(tuple(reversed(range(len(shape))))) if array.fortran else tensor
+
+
+def _native_bytes(path: Path, mapped: MappedFile, array: _StoredArray) -> bytearray:
+    import numpy as np
+
+    if array.member.stored:
+        data = mapped.bytes_at(array.member.offset, array.member.size)
+        checked_crc(path, array.member, data)
+    else:
+        data = member_bytes(path, array.member)
+    elements = memoryview(data)[array.offset :]
+    if array.swapped:
+        return bytearray(np.frombuffer(elements, f">{array.code}").astype(f"<{array.code}").data)
+    return bytearray(elements)
+
+
+def write_file(
+    path: Path, contents: Mapping[str, Content], _surroundings: Surroundings, read_soon: bool
+) -> str:
+    """Write an archive of the tensors alone."""
+    return write_npz(path, contents, read_soon=read_soon)
+
+
+def read_plainly(path: Path, _wrapper: str) -> Iterator[Array]:
+    """Read an archive with numpy."""
+    import numpy as np
+
+    with np.load(path, allow_pickle=False) as arrays:
+        for name in arrays.files:
+            yield name, arrays[name].shape, arrays[name].tobytes()
+
+
+def write_npz(
+    path: Path, tensors: Mapping[str, torch.Tensor | Content], *, read_soon: bool = True
+) -> str:
+    """Write tensors as numpy.savez does, but sorted by name, and each array where it can be mapped.
+
+    bfloat16 becomes numpy's opaque two-byte type, as JAX stores it.
+
+    Args:
+        path, tensors, read_soon: As for `write_safetensors`.
+
+    Returns:
+        The sha256 of the file.
+
+    Raises:
+        UsageError: A name or a dtype that npz cannot hold, or no place for the file.
+    """
+    contents = checked_contents(tensors, list(DTYPES.values()), "npz")
+    _check_names(contents)
+    with whole_file(path, read_soon=read_soon) as file:
+        _write_archive(file, contents)
+    return file.sha256
+
+
+def _check_names(contents: Mapping[str, Content]) -> None:
+    for name in contents:
+        if "\0" in name or len(name.encode()) > _LONGEST_NAME:
+            raise UsageError(
+                "A tensor has a name that npz cannot hold.", evidence={"name": ascii(name)[:80]}
+            )
+
+
+def _write_archive(file: SequentialWriter, contents: Mapping[str, Content]) -> None:
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        for name in sorted(contents):
+            entry = _aligned_entry(f"{name}.npy", file.tell())
+            with archive.open(entry, "w", force_zip64=True) as member:
+                _write_npy_header(member, contents[name].info)
+                for chunk in contents[name].chunks(file.room):
+                    member.write(chunk)
+
+
+def _aligned_entry(name: str, position: int) -> zipfile.ZipInfo:
+    """An entry whose data begin at a multiple of the alignment when it is written at `position`."""
+    entry = zipfile.ZipInfo(name, _ZIP_EPOCH)
+    entry.create_system = 3  # Unix on every system, for the same bytes everywhere
+    # A local header is 30 bytes, the name, and the extra fields: ours, and 20 bytes of zip64.
+    begin = position + 30 + len(name.encode()) + 20 + struct.calcsize("<HHH")
+    padding = -begin % _ALIGNMENT
+    entry.extra = struct.pack("<HHH", _ALIGNMENT_FIELD, 2 + padding, _ALIGNMENT) + bytes(padding)
+    return entry
+
+
+def _write_npy_header(file: IO[bytes], info: TensorInfo) -> None:
+    from numpy.lib.format import write_array_header_1_0
+
+    codes = {dtype: code for code, dtype in DTYPES.items()}
+    code = codes[info.dtype]
+    sign = "|" if code[0] in "Vb" or code[1] == "1" else "<"
+    write_array_header_1_0(
+        file, {"descr": sign + code, "fortran_order": False, "shape": info.shape}
+    )
