@@ -128,7 +128,7 @@ def convert(
     from vitconvert.conversion.changes import Changes
     from vitconvert.conversion.convert import convert_checkpoint
     from vitconvert.conversion.fitting import WriteOptions
-    from vitconvert.conversion.whole_directory import check_output
+    from vitconvert.conversion.output import check_output
 
     check_output(Path(output), overwrite=overwrite)  # before anything is downloaded
     target, reading = _target(to, computed_in(dtype, reading))
