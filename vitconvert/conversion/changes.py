@@ -188,7 +188,7 @@ def gauged(checkpoint: Checkpoint, gauges: Sequence["Gauge"]) -> Checkpoint:
     Raises:
         ParityFailed: A step is exact in real arithmetic, but not in floating point here.
     """
-    from vitconvert.programs.agreement import TOLERANCE
+    from vitconvert.comparison import TOLERANCE
 
     for gauge in gauges:
         config = gauge.config(checkpoint.config)
@@ -232,7 +232,7 @@ def effect_on_logits(before: Checkpoint, after: Checkpoint) -> float:
     """
     import torch
 
-    from vitconvert.programs.agreement import relative_difference
+    from vitconvert.comparison import relative_difference
     from vitconvert.programs.opening import random_images
 
     images = random_images(before.config)

@@ -35,8 +35,8 @@ def measured_effects(before: Checkpoint, after: Checkpoint) -> list[dict[str, An
     """
     import torch
 
-    from vitconvert.parity.differences import compare_outputs
-    from vitconvert.parity.verification import sampled_images
+    from vitconvert.comparison import compare_outputs
+    from vitconvert.preprocessing.sample_images import sampled_images
 
     config = before.config
     size, channels, taken = config.image_size, config.in_channels, before.preprocessing
