@@ -14,7 +14,7 @@ import torch
 from vitconvert.checkpoint import Checkpoint, build_model
 from vitconvert.checkpoint.photographs import needed_preprocessing
 from vitconvert.checkpoint.unchanged import unchanged
-from vitconvert.conversion.provenance import source_hashes, source_record
+from vitconvert.conversion.record import source_hashes, source_record
 from vitconvert.conversion.runtime_choice import RECORD, ExportOptions, check_export
 from vitconvert.conversion.whole_files import whole_files
 from vitconvert.errors import ParityFailed, VitConvertError, some, what_was_raised
