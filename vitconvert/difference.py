@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from vitconvert.checkpoint import Checkpoint, ReadOptions, read_checkpoint
 from vitconvert.checkpoint.reading import not_quantised, open_weights
 from vitconvert.checkpoint.record import hashed
+from vitconvert.comparison import ValueDifference, compare_values
 from vitconvert.config import ViTConfig
 from vitconvert.errors import (
     AmbiguousDialect,
@@ -18,7 +19,6 @@ from vitconvert.errors import (
     UnknownDialect,
     VitConvertError,
 )
-from vitconvert.facts.value_difference import ValueDifference, compare_values
 from vitconvert.formats import Container, TensorInfo
 from vitconvert.labels import Labels
 from vitconvert.sources import Located

@@ -10,7 +10,7 @@ import vitconvert
 from tests.packages import timm, transformers
 from vitconvert.conversion.changes import measured_effects
 from vitconvert.errors import NotRepresentable, UsageError
-from vitconvert.parity.inputs import sample_images
+from vitconvert.preprocessing.sample_images import sample_images
 
 HINT = (
     "--allow norm-eps makes it fit; it is lossy (the eps of all norms became 1e-06), and its "

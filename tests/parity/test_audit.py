@@ -11,7 +11,7 @@ import vitconvert
 from tests.packages import timm
 from vitconvert.errors import UsageError
 from vitconvert.parity import audit as audit_module
-from vitconvert.parity.verification import sampled_images
+from vitconvert.preprocessing.sample_images import sampled_images
 
 RUNTIMES = ("compiled", "onnxruntime")
 QUICK = ("bfloat16", "float16", "fast", *RUNTIMES)

@@ -9,7 +9,7 @@ import torch
 
 from tests.packages import timm, torchvision, transformers
 from vitconvert.api import verify
-from vitconvert.parity.inputs import sample_images
+from vitconvert.preprocessing.sample_images import sample_images
 
 STATED = {"num_heads": 3}
 

@@ -8,8 +8,9 @@ import subprocess
 
 import pytest
 
+from vitconvert.comparison import Comparison
 from vitconvert.parity.audit_report import AuditReport, LayerAudit, OutputAudit
-from vitconvert.parity.differences import Comparison, Divergence, LayerDifference
+from vitconvert.parity.differences import Divergence, LayerDifference
 from vitconvert.parity.report import ParityReport
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)

@@ -6,9 +6,9 @@ import math
 import torch
 
 from vitconvert.checkpoint import build_model, read_checkpoint
+from vitconvert.comparison import relative_difference
 from vitconvert.parity.differences import token_differences
 from vitconvert.parity.verification import verify_checkpoint
-from vitconvert.programs.agreement import relative_difference
 from vitconvert.sources import locate
 
 

@@ -7,8 +7,9 @@ from xml.etree import ElementTree
 
 import pytest
 
+from vitconvert.comparison import Comparison
 from vitconvert.errors import ParityFailed
-from vitconvert.parity.differences import Comparison, Divergence, LayerDifference
+from vitconvert.parity.differences import Divergence, LayerDifference
 from vitconvert.parity.report import ParityReport
 
 

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from vitconvert.embedding.embedder import Embedder
     from vitconvert.inspection import Inspection
     from vitconvert.model import ViT
+    from vitconvert.model.intermediates import attentions
+    from vitconvert.model.pruning import prune_heads
     from vitconvert.parity.audit_report import AuditReport
     from vitconvert.parity.golden import Golden
     from vitconvert.parity.report import ParityReport
@@ -58,6 +60,7 @@ __all__ = [
     "ViTConfig",
     "VitConvertError",
     "attention_maps",
+    "attentions",
     "audit",
     "build_lucidrains",
     "convert",
@@ -73,11 +76,12 @@ __all__ = [
     "load_model",
     "plan_conversion",
     "predict",
+    "prune_heads",
     "record_golden",
     "verify",
 ]
 
-# Classes of results, which nobody needs before a function has returned one; ViT needs torch.
+# Classes of results, which nobody needs before a function has returned one; a ViT needs torch.
 _LATE = {
     "AttentionMaps": "vitconvert.pictures.maps",
     "AuditReport": "vitconvert.parity.audit_report",
@@ -92,6 +96,8 @@ _LATE = {
     "Inspection": "vitconvert.inspection",
     "ParityReport": "vitconvert.parity.report",
     "ViT": "vitconvert.model",
+    "attentions": "vitconvert.model.intermediates",
+    "prune_heads": "vitconvert.model.pruning",
 }
 
 

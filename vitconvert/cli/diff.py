@@ -18,8 +18,8 @@ from vitconvert.cli.options import (
 from vitconvert.cli.report import line, print_json, show, tell
 
 if TYPE_CHECKING:
+    from vitconvert.comparison import ValueDifference
     from vitconvert.difference import Difference, Side
-    from vitconvert.facts.value_difference import ValueDifference
     from vitconvert.formats import TensorInfo
 
     Headers = Mapping[str, tuple[TensorInfo, TensorInfo]]

@@ -18,8 +18,8 @@ from vitconvert.cli.options import (
 from vitconvert.cli.report import line, print_json, source_line, tell
 
 if TYPE_CHECKING:
+    from vitconvert.comparison import Comparison
     from vitconvert.conversion.runtime_file import Exported
-    from vitconvert.parity.differences import Comparison
     from vitconvert.sources import Located
 
 _HELP = """{summary}

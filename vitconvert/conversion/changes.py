@@ -211,7 +211,7 @@ def with_steps(
 
 
 def _taken(before: Checkpoint, step: Step) -> Checkpoint:
-    from vitconvert.programs.agreement import TOLERANCE
+    from vitconvert.comparison import TOLERANCE
 
     config = step.config(before.config)
     assert config is not None
@@ -266,7 +266,7 @@ def effect_on_logits(before: Checkpoint, after: Checkpoint) -> float:
     """
     import torch
 
-    from vitconvert.programs.agreement import relative_difference
+    from vitconvert.comparison import relative_difference
     from vitconvert.programs.opening import random_images
 
     images = random_images(before.config)
@@ -307,8 +307,8 @@ def measured_effects(before: Checkpoint, after: Checkpoint) -> list[dict[str, An
     """
     import torch
 
-    from vitconvert.parity.differences import compare_outputs
-    from vitconvert.parity.verification import sampled_images
+    from vitconvert.comparison import compare_outputs
+    from vitconvert.preprocessing.sample_images import sampled_images
 
     config = before.config
     size, channels, taken = config.image_size, config.in_channels, before.preprocessing

@@ -14,6 +14,7 @@ import torch
 from vitconvert.checkpoint import Checkpoint, build_model
 from vitconvert.checkpoint.photographs import needed_preprocessing
 from vitconvert.checkpoint.unchanged import unchanged
+from vitconvert.comparison import TOLERANCE
 from vitconvert.conversion.record import source_hashes, source_record
 from vitconvert.conversion.runtime_choice import RECORD, ExportOptions, check_export
 from vitconvert.conversion.whole_files import whole_files
@@ -21,7 +22,6 @@ from vitconvert.errors import ParityFailed, VitConvertError, some, what_was_rais
 from vitconvert.formats import hash_file
 from vitconvert.parity.exported import Expected, agreement, compare_exported, worst
 from vitconvert.parity.peaks import Peak, peaks_of, unfit
-from vitconvert.programs.agreement import TOLERANCE
 from vitconvert.programs.isolation import isolated, silent
 from vitconvert.runtimes.graph import Graph, Shape, traced
 from vitconvert.runtimes.onnx import quantise
@@ -30,7 +30,7 @@ from vitconvert.version import VERSION
 if TYPE_CHECKING:
     from PIL import Image
 
-    from vitconvert.parity.differences import Comparison
+    from vitconvert.comparison import Comparison
 
 _WORKERS = ("torch", "onnxscript", "onnx_ir", "root")  # what logs while a file is made
 # Of the largest output. float16 has eleven bits; a model of forty blocks loses four of them.

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from vitconvert.checkpoint import Checkpoint, ReadOptions, build_model, read_checkpoint
+from vitconvert.comparison import TOLERANCE
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.convert import WriteOptions, convert_checkpoint
 from vitconvert.conversion.target import OWN, holders
@@ -24,7 +25,6 @@ from vitconvert.inference.predict import Prediction, predict
 from vitconvert.model import ViT
 from vitconvert.parity.verification import verify_checkpoint
 from vitconvert.programs import DescribedModel
-from vitconvert.programs.agreement import TOLERANCE
 from vitconvert.sources import Located, locate
 from vitconvert.tables.dialects import builtin_tables
 

@@ -161,7 +161,7 @@ class LoadedTask:
         )
 
     def _identity(self, checkpoint: Checkpoint) -> dict[str, Any]:
-        from vitconvert.parity.fingerprints import fingerprint
+        from vitconvert.comparison import fingerprint
 
         task = self.task
         prepared = dataclasses.asdict(self.preprocessing)

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from vitconvert.checkpoint import Checkpoint, build_model
+from vitconvert.comparison import largest
 from vitconvert.errors import UsageError
 from vitconvert.model import ViT
 from vitconvert.parity.audit_report import AuditReport, LayerAudit, OutputAudit
 from vitconvert.parity.implementations import of_vit
 from vitconvert.parity.peaks import Peak, peaks_of, unfit
-from vitconvert.parity.verification import sampled_images
-from vitconvert.programs.agreement import largest
+from vitconvert.preprocessing.sample_images import sampled_images
 from vitconvert.programs.isolation import isolated, silent
 from vitconvert.programs.taps import OUTPUT
 from vitconvert.runtimes import RUNTIMES

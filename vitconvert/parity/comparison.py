@@ -8,13 +8,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from vitconvert.comparison import Comparison, allowed, compare_outputs
 from vitconvert.parity.diagnosis import UNKNOWN, Case, diagnose
 from vitconvert.parity.differences import (
-    Comparison,
     Divergence,
     LayerDifference,
-    allowed,
-    compare_outputs,
     layer_differences,
     token_differences,
 )

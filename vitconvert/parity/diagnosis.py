@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vitconvert.comparison import relative_difference
 from vitconvert.config import ViTConfig
 from vitconvert.config.vocabularies import ACTIVATIONS, POOLINGS, STANDARDISED_STEMS
 from vitconvert.errors import ConflictingFact
 from vitconvert.model import ViT
 from vitconvert.parity.implementations import View, of_vit, whole
-from vitconvert.programs.agreement import relative_difference
 from vitconvert.programs.taps import BRANCH, OUTPUT, Taps, block_of
 
 UNKNOWN = "unknown"

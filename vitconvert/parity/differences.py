@@ -5,46 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vitconvert.programs.agreement import largest, relative_difference
+from vitconvert.comparison import largest, relative_difference
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-# Rounding in float64 is 2^-29 of that in float32. A ten-millionth leaves it a margin of fifty, and
-# is still a hundred thousand times finer than the effect of a wrong epsilon in a norm.
-_FLOAT64_SHARE = 1e-7
-
-
-@dataclass(frozen=True, kw_only=True)
-class Comparison:
-    """The outputs of two implementations for one batch of images in one dtype.
-
-    Attributes:
-        images: "noise", "photograph" or another kind of `parity/inputs.py`.
-        dtype: Arithmetic and weights of both sides.
-        absolute: Largest difference.
-        relative: Largest difference over the largest magnitude of the reference.
-        agreed: Rows in which the largest entry is the same one.
-        rows: Rows of the output.
-        bit_equal: Whether no bit differs.
-        tolerance: Largest `relative` that rounding explains.
-        output: Which of several outputs.
-    """
-
-    images: str
-    dtype: str
-    absolute: float
-    relative: float
-    agreed: int
-    rows: int
-    bit_equal: bool
-    tolerance: float
-    output: str = "output"
-
-    @property
-    def ok(self) -> bool:
-        """Whether rounding explains the difference."""
-        return self.relative <= self.tolerance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,11 +41,6 @@ class Divergence:
     grid: tuple[int, int] | None = None
 
 
-def allowed(tolerance: float, dtype: str) -> float:
-    """The relative difference that rounding explains, given that of float32."""
-    return tolerance * _FLOAT64_SHARE if dtype == "float64" else tolerance
-
-
 def layer_differences(
     ours: "Mapping[str, Tensor]", theirs: "Mapping[str, Tensor]"
 ) -> dict[str, float]:
@@ -106,32 +65,3 @@ def _share(absolute: float, scale: float) -> float:
         return 0.0
     known = math.isfinite(absolute) and 0 < scale < math.inf
     return float(f"{absolute / scale:.1e}") if known else math.inf
-
-
-def compare_outputs(
-    ours: "Tensor",
-    theirs: "Tensor",
-    *,
-    images: str,
-    dtype: str,
-    tolerance: float,
-    output: str = "output",
-) -> Comparison:
-    """Compare two outputs, whose last axis is the classes or channels."""
-    import torch
-
-    same_shape = ours.shape == theirs.shape
-    agreed = (
-        ours.argmax(-1) == theirs.argmax(-1) if same_shape else torch.zeros(1, dtype=torch.bool)
-    )
-    return Comparison(
-        images=images,
-        dtype=dtype,
-        absolute=largest(ours - theirs) if same_shape else math.inf,
-        relative=relative_difference(ours, theirs),
-        agreed=int(agreed.sum()),
-        rows=agreed.numel(),
-        bit_equal=torch.equal(ours, theirs),
-        output=output,
-        tolerance=allowed(tolerance, dtype),
-    )

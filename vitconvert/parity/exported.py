@@ -8,13 +8,12 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from vitconvert.comparison import Comparison, compare_outputs
 from vitconvert.errors import VitConvertError
 from vitconvert.model import ViT
-from vitconvert.parity.differences import Comparison, compare_outputs
-from vitconvert.parity.inputs import sample_images
-from vitconvert.parity.verification import normalisation
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.pixels import normalised
+from vitconvert.preprocessing.sample_images import normalisation, sample_images
 from vitconvert.runtimes.graph import Shape
 from vitconvert.runtimes.runtime import Run
 

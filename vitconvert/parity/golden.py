@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from vitconvert.checkpoint import Checkpoint, build_model
+from vitconvert.comparison import TOLERANCE, fingerprint
 from vitconvert.config import ViTConfig
 from vitconvert.errors import UsageError
 from vitconvert.model import ViT
-from vitconvert.parity.fingerprints import fingerprint
 from vitconvert.parity.implementations import (
     FEATURES,
     TOKENS,
@@ -24,10 +24,9 @@ from vitconvert.parity.implementations import (
     Run,
     of_vit,
 )
-from vitconvert.parity.inputs import edge_images, sample_images
 from vitconvert.parity.sketch import sketch
-from vitconvert.parity.verification import check_arguments, normalisation, verify_checkpoint
-from vitconvert.programs.agreement import TOLERANCE
+from vitconvert.parity.verification import check_arguments, verify_checkpoint
+from vitconvert.preprocessing.sample_images import edge_images, normalisation, sample_images
 from vitconvert.programs.isolation import isolated
 from vitconvert.programs.taps import BRANCH, OUTPUT, Tap, Taps, canonical_taps
 from vitconvert.sources.references import published

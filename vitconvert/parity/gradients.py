@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from vitconvert.comparison import largest
 from vitconvert.parity.differences import Divergence, LayerDifference
 from vitconvert.parity.implementations import named_outputs
 from vitconvert.parity.matching import Match, canonical_tensors
-from vitconvert.programs.agreement import largest
 
 if TYPE_CHECKING:
     from vitconvert.model import ViT

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from vitconvert.comparison import Comparison
 from vitconvert.errors import printable
 from vitconvert.parity.chart import MARK, Series, chart
-from vitconvert.parity.differences import Comparison, Divergence, LayerDifference
+from vitconvert.parity.differences import Divergence, LayerDifference
 from vitconvert.parity.heat_map import heat_map, worst_tokens
 from vitconvert.version import VERSION
 

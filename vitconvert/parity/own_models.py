@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from vitconvert.arguments import refuse
 from vitconvert.checkpoint import Checkpoint, ReadOptions, build_model
+from vitconvert.comparison import TOLERANCE
 from vitconvert.errors import NotRepresentable, UsageError, some
 from vitconvert.model import ViT
 from vitconvert.parity.comparison import DTYPES, Sides, in_order
@@ -23,7 +24,6 @@ from vitconvert.parity.implementations import (
     of_module,
     of_vit,
 )
-from vitconvert.parity.inputs import edge_images
 from vitconvert.parity.matching import (
     Match,
     canonical_tensors,
@@ -41,8 +41,8 @@ from vitconvert.parity.photographs import (
 from vitconvert.parity.report import ParityReport
 from vitconvert.parity.trial import NOISE, Trial, run, try_out
 from vitconvert.parity.untested import unseen_of_models
-from vitconvert.parity.verification import check_arguments, sampled_images, verify_checkpoint
-from vitconvert.programs.agreement import TOLERANCE
+from vitconvert.parity.verification import check_arguments, verify_checkpoint
+from vitconvert.preprocessing.sample_images import edge_images, sampled_images
 from vitconvert.programs.isolation import isolated
 from vitconvert.programs.taps import block_of
 

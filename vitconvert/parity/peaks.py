@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from vitconvert.programs.agreement import largest
+from vitconvert.comparison import largest
 
 
 def unfit(peaks: Mapping[str, float], dtype: torch.dtype) -> tuple[str, ...]:

@@ -16,13 +16,12 @@ from PIL import Image
 from torch import Tensor
 
 from vitconvert.checkpoint import Checkpoint
+from vitconvert.comparison import Comparison, compare_outputs, largest
 from vitconvert.errors import MissingFact, UsageError, VitConvertError, printable, what_was_raised
 from vitconvert.parity.comparison import Pairs, Sides
-from vitconvert.parity.differences import Comparison, compare_outputs
 from vitconvert.parity.trial import run
 from vitconvert.preprocessing.image_files import open_image
 from vitconvert.programs import program_of
-from vitconvert.programs.agreement import largest
 from vitconvert.programs.isolation import silent_transformers
 from vitconvert.programs.preparation import Preparation
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor, nn
 
 from vitconvert.checkpoint import Checkpoint, ReadOptions, build_model
+from vitconvert.comparison import TOLERANCE, fingerprint
 from vitconvert.config import ViTConfig
 from vitconvert.errors import UsageError, some
 from vitconvert.model import ViT
 from vitconvert.parity.comparison import Outcome, in_order
-from vitconvert.parity.fingerprints import fingerprint
 from vitconvert.parity.golden import Golden, own_versions
 from vitconvert.parity.implementations import Implementation, name_of, of_module, of_vit
 from vitconvert.parity.matching import (
@@ -24,7 +24,6 @@ from vitconvert.parity.report import ParityReport
 from vitconvert.parity.trial import NOISE, try_out
 from vitconvert.parity.untested import unseen_of_models
 from vitconvert.parity.verification import check_arguments
-from vitconvert.programs.agreement import TOLERANCE
 from vitconvert.programs.isolation import isolated
 from vitconvert.programs.taps import OUTPUT
 

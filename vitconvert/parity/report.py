@@ -5,8 +5,9 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from vitconvert.comparison import Comparison
 from vitconvert.errors import ParityFailed
-from vitconvert.parity.differences import Comparison, Divergence, LayerDifference
+from vitconvert.parity.differences import Divergence, LayerDifference
 from vitconvert.parity.html import Page, framed
 
 

@@ -1,19 +1,18 @@
 """Proof that a model computes what the checkpoint's own project computes."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from vitconvert.checkpoint import Checkpoint, build_model
+from vitconvert.comparison import TOLERANCE
 from vitconvert.errors import MissingPackage, NotRepresentable, UsageError
 from vitconvert.model import ViT
 from vitconvert.parity.comparison import DTYPES, Outcome, Sides, compare_in, in_order, joined
 from vitconvert.parity.implementations import Implementation, Run, of_reference, of_vit
-from vitconvert.parity.inputs import sample_images
 from vitconvert.parity.photographs import (
     Photographs,
     Seen,
@@ -22,13 +21,10 @@ from vitconvert.parity.photographs import (
 )
 from vitconvert.parity.report import ParityReport
 from vitconvert.parity.untested import differing_classes, unseen_of_checkpoints
-from vitconvert.preprocessing import Preprocessing
+from vitconvert.preprocessing.sample_images import sampled_images
 from vitconvert.programs import build_reference, explained_refusal
-from vitconvert.programs.agreement import TOLERANCE
 from vitconvert.programs.isolation import isolated
 from vitconvert.programs.reference import ConfigNotTaken, Reference
-
-_MOST_NUMBERS = 2**28  # of a batch of images: 2 GiB in float64
 
 
 def verify_checkpoint(
@@ -141,37 +137,6 @@ def _as_stated(checkpoint: Checkpoint, theirs: Implementation) -> Implementation
 def _executed(reference: Reference, against: Checkpoint | None) -> str:
     stored = "either checkpoint" if against else "the checkpoint"
     return f"Executed: {reference.name} and vitconvert's ViT. Nothing stored in {stored} was."
-
-
-def sampled_images(
-    size: tuple[int, int],
-    channels: int,
-    preprocessing: Preprocessing | None,
-    *,
-    seed: int,
-    batch: int,
-) -> Mapping[str, Tensor]:
-    """Noise and a photograph of a size, the photograph normalised as the checkpoint wants it.
-
-    Raises:
-        UsageError: They would fill the memory.
-    """
-    if (numbers := batch * channels * size[0] * size[1]) > _MOST_NUMBERS:
-        raise UsageError(
-            "The images would be too large to compare models on.",
-            evidence={"numbers in a batch": f"{numbers:,}", "at most": f"{_MOST_NUMBERS:,}"},
-            hint="a smaller batch, or smaller images.",
-        )
-    usual = normalisation(preprocessing, channels)
-    arrays = sample_images(batch=batch, channels=channels, size=size, seed=seed, **usual)
-    return {kind: torch.from_numpy(array) for kind, array in arrays.items()}
-
-
-def normalisation(preprocessing: Preprocessing | None, channels: int) -> dict[str, Any]:
-    """The mean and std of a photograph, where they are known for so many channels."""
-    if preprocessing is None or preprocessing.channels not in (1, channels):
-        return {}
-    return {"mean": preprocessing.mean, "std": preprocessing.std}
 
 
 def check_arguments(batch: int, dtypes: Sequence[str]) -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitconvert.checkpoint import Checkpoint, ReadOptions, read_checkpoint
+from vitconvert.comparison import TOLERANCE, relative_difference
 from vitconvert.config import ViTConfig, field_names
 from vitconvert.errors import MissingPackage, NotRepresentable, ParityFailed
 from vitconvert.file_formats import written_formats
 from vitconvert.formats import Container, bytes_of, written_module
-from vitconvert.programs.agreement import TOLERANCE, relative_difference
 from vitconvert.programs.program import Opener, build_reference, program_of
 from vitconvert.sources import locate
 from vitconvert.tables.dialects import builtin_tables

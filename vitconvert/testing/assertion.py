@@ -6,8 +6,8 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from vitconvert.api import verify
+from vitconvert.comparison import allowed
 from vitconvert.errors import UsageError, printable
-from vitconvert.parity.differences import allowed
 
 if TYPE_CHECKING:
     from vitconvert.parity.report import ParityReport

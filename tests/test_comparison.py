@@ -5,13 +5,13 @@ import math
 import pytest
 import torch
 
-from vitconvert.facts import value_difference
-from vitconvert.facts.value_difference import compare_values
+from vitconvert import comparison
+from vitconvert.comparison import compare_values
 
 
 @pytest.fixture(params=[2, 7, 2**20], ids=["slices of 2", "of 7", "whole"])
 def sliced(request, monkeypatch):
-    monkeypatch.setattr(value_difference, "_SLICE", request.param)
+    monkeypatch.setattr(comparison, "_SLICE", request.param)
 
 
 def noise(*shape):

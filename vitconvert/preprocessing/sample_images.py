@@ -1,9 +1,18 @@
 """Images to compare models on: noise, and something with the statistics of a photograph."""
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+
+from vitconvert.errors import UsageError
+from vitconvert.preprocessing.preprocessing import Preprocessing
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_MOST_NUMBERS = 2**28  # of a batch of images: 2 GiB in float64
 
 Images = NDArray[np.float64]  # (B, C, H, W)
 
@@ -64,6 +73,39 @@ def edge_images(
         only = np.arange(channels) == channels - 1
         edges["1 channel"] = noise[:batch] * only.reshape(1, -1, 1, 1)
     return edges
+
+
+def sampled_images(
+    size: tuple[int, int],
+    channels: int,
+    preprocessing: Preprocessing | None,
+    *,
+    seed: int,
+    batch: int,
+) -> "Mapping[str, Tensor]":
+    """Noise and a photograph of a size, the photograph normalised as the checkpoint wants it.
+
+    Raises:
+        UsageError: They would fill the memory.
+    """
+    if (numbers := batch * channels * size[0] * size[1]) > _MOST_NUMBERS:
+        raise UsageError(
+            "The images would be too large to compare models on.",
+            evidence={"numbers in a batch": f"{numbers:,}", "at most": f"{_MOST_NUMBERS:,}"},
+            hint="a smaller batch, or smaller images.",
+        )
+    import torch
+
+    usual = normalisation(preprocessing, channels)
+    arrays = sample_images(batch=batch, channels=channels, size=size, seed=seed, **usual)
+    return {kind: torch.from_numpy(array) for kind, array in arrays.items()}
+
+
+def normalisation(preprocessing: Preprocessing | None, channels: int) -> dict[str, Sequence[float]]:
+    """The mean and std of a photograph, where they are known for so many channels."""
+    if preprocessing is None or preprocessing.channels not in (1, channels):
+        return {}
+    return {"mean": preprocessing.mean, "std": preprocessing.std}
 
 
 def _scene(rng: np.random.Generator, channels: int, size: tuple[int, int]) -> Images:

@@ -1,0 +1,224 @@
+"""How two arrays differ: the one place where numbers of two sides are compared.
+
+torch is imported when the first two are compared.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+TOLERANCE = 2e-5  # of max |output|, in float32 on a CPU
+# Rounding in float64 is 2^-29 of that in float32. A ten-millionth leaves it a margin of fifty, and
+# is still a hundred thousand times finer than the effect of a wrong epsilon in a norm.
+_FLOAT64_SHARE = 1e-7
+_SLICE = 2**20  # elements that are compared at once
+_ROUNDINGS = ("float32", "float16", "bfloat16")  # in the order in which they are tried
+
+
+def allowed(tolerance: float, dtype: str) -> float:
+    """The relative difference that rounding explains, given that of float32."""
+    return tolerance * _FLOAT64_SHARE if dtype == "float64" else tolerance
+
+
+def relative_difference(ours: "Tensor", theirs: "Tensor") -> float:
+    """Largest difference over the largest magnitude of `theirs`; infinite for other shapes."""
+    if ours.shape != theirs.shape:
+        return math.inf
+    absolute, scale = largest(ours - theirs), largest(theirs)
+    if absolute == 0:
+        return 0.0
+    return absolute / scale if 0 < scale < math.inf else math.inf
+
+
+def largest(x: "Tensor") -> float:
+    """The largest magnitude, infinite if one is NaN, 0 if there is none."""
+    value = float(x.abs().max()) if x.numel() else 0.0
+    return math.inf if math.isnan(value) else value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """The outputs of two implementations for one batch of images in one dtype.
+
+    Attributes:
+        images: "noise", "photograph" or another kind of `parity/inputs.py`.
+        dtype: Arithmetic and weights of both sides.
+        absolute: Largest difference.
+        relative: Largest difference over the largest magnitude of the reference.
+        agreed: Rows in which the largest entry is the same one.
+        rows: Rows of the output.
+        bit_equal: Whether no bit differs.
+        tolerance: Largest `relative` that rounding explains.
+        output: Which of several outputs.
+    """
+
+    images: str
+    dtype: str
+    absolute: float
+    relative: float
+    agreed: int
+    rows: int
+    bit_equal: bool
+    tolerance: float
+    output: str = "output"
+
+    @property
+    def ok(self) -> bool:
+        """Whether rounding explains the difference."""
+        return self.relative <= self.tolerance
+
+
+def compare_outputs(
+    ours: "Tensor",
+    theirs: "Tensor",
+    *,
+    images: str,
+    dtype: str,
+    tolerance: float,
+    output: str = "output",
+) -> Comparison:
+    """Compare two outputs, whose last axis is the classes or channels."""
+    import torch
+
+    same_shape = ours.shape == theirs.shape
+    agreed = (
+        ours.argmax(-1) == theirs.argmax(-1) if same_shape else torch.zeros(1, dtype=torch.bool)
+    )
+    return Comparison(
+        images=images,
+        dtype=dtype,
+        absolute=largest(ours - theirs) if same_shape else math.inf,
+        relative=relative_difference(ours, theirs),
+        agreed=int(agreed.sum()),
+        rows=agreed.numel(),
+        bit_equal=torch.equal(ours, theirs),
+        output=output,
+        tolerance=allowed(tolerance, dtype),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValueDifference:
+    """How the numbers of two tensors of one shape differ, computed in float64.
+
+    Attributes:
+        elements: Numbers in each tensor.
+        differing: How many of them differ; 0 where the same numbers have other bytes.
+        largest: Largest |a - b|, where both are finite.
+        scale: Largest finite |a|.
+        not_finite: Differing elements of which one at least is infinite or not a number.
+        first: Index of the first that differs.
+        equal_in: The widest of float32, float16 and bfloat16 to which both round alike, or None.
+    """
+
+    elements: int
+    differing: int
+    largest: float
+    scale: float
+    not_finite: int
+    first: tuple[int, ...] | None
+    equal_in: str | None
+
+    @property
+    def relative(self) -> float | None:
+        """`largest` over `scale`; None where a is zero throughout."""
+        return self.largest / self.scale if self.scale else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            "elements": self.elements,
+            "differing": self.differing,
+            "max_abs": self.largest,
+            "relative": self.relative,
+            "not_finite": self.not_finite,
+            "first": self.first and list(self.first),
+            "equal_in": self.equal_in,
+        }
+
+
+def compare_values(a: "Tensor", b: "Tensor") -> ValueDifference | None:
+    """How two tensors of one shape differ, or None where dtype and every bit are equal."""
+    import torch
+
+    shape, a, b = a.shape, a.reshape(-1).contiguous(), b.reshape(-1).contiguous()
+    if a.dtype == b.dtype and torch.equal(a.view(torch.uint8), b.view(torch.uint8)):
+        return None
+    differing, not_finite, largest, scale = 0, 0, 0.0, 0.0
+    first: int | None = None
+    for begin, mine, theirs in _slices(a, b):
+        mine, theirs = _wide(mine), _wide(theirs)
+        differs = (mine != theirs) & ~(mine.isnan() & theirs.isnan())
+        finite = mine.isfinite() & theirs.isfinite()
+        differing += int(differs.sum())
+        not_finite += int((differs & ~finite).sum())
+        largest = max(largest, float((mine - theirs).abs().where(finite, 0.0).max()))
+        scale = max(scale, float(mine.abs().where(mine.isfinite(), 0.0).max()))
+        if first is None and differs.any():
+            first = begin + int(differs.int().argmax())
+    return ValueDifference(
+        elements=len(a),
+        differing=differing,
+        largest=largest,
+        scale=scale,
+        not_finite=not_finite,
+        first=None if first is None else _index(first, shape),
+        equal_in=_equal_in(a, b) if differing else None,
+    )
+
+
+def _slices(a: "Tensor", b: "Tensor") -> "Iterator[tuple[int, Tensor, Tensor]]":
+    for begin in range(0, len(a), _SLICE):
+        yield begin, a[begin : begin + _SLICE], b[begin : begin + _SLICE]
+
+
+def _wide(x: "Tensor") -> "Tensor":
+    import torch
+
+    return x.to(torch.complex128 if x.is_complex() else torch.float64)
+
+
+def _index(place: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    found: tuple[int, ...] = ()
+    for size in reversed(shape):
+        place, step = divmod(place, size)
+        found = (step, *found)
+    return found
+
+
+def _equal_in(a: "Tensor", b: "Tensor") -> str | None:
+    import torch
+
+    if a.is_complex() or b.is_complex():
+        return None
+    for name in _ROUNDINGS:
+        dtype = getattr(torch, name)
+        if all(_round_alike(mine.to(dtype), theirs.to(dtype)) for _, mine, theirs in _slices(a, b)):
+            return name
+    return None
+
+
+def _round_alike(a: "Tensor", b: "Tensor") -> bool:
+    """Whether both are equal, and not because both overflowed."""
+    import torch
+
+    return torch.equal(a, b) and bool(a.isfinite().all())
+
+
+def fingerprint(tensors: "Mapping[str, Tensor]") -> str:
+    """The sha256 of tensors: of names, in order, with shapes and numbers.
+
+    Numbers are taken in float64, which holds those of all other dtypes: weights that were stored
+    in half precision, and are computed with in float32, remain the same weights.
+    """
+    state = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        state.update(json.dumps([name, "float64", list(tensor.shape)]).encode() + b"\n")
+        state.update(tensor.detach().cpu().double().reshape(-1).numpy().data)
+    return state.hexdigest()
