@@ -59,10 +59,10 @@ def changed(checkpoint: Checkpoint, changes: Changes, *, measured: bool = True) 
     Raises:
         UsageError: A change makes no sense for this model.
     """
-    from vitconvert.facts import surgery
-
     if changes == NO_CHANGES:
         return checkpoint
+    from vitconvert.facts import surgery
+
     if changes.num_classes is not None and changes.classes is not None:
         raise UsageError("num_classes replaces the head, classes keeps a part: give only one.")
     checkpoint = _resized(checkpoint, changes)

@@ -9,10 +9,10 @@ from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.changes import without_numbers
 from vitconvert.conversion.convert import Prepared, WriteOptions, prepare
+from vitconvert.conversion.output import check_source
 from vitconvert.conversion.stream import Move, moves
 from vitconvert.conversion.text_tower import text_infos, tokenizer_files
 from vitconvert.conversion.weights import weights_files
-from vitconvert.conversion.whole_directory import check_source
 from vitconvert.facts.accounts import Ledger
 from vitconvert.facts.plan import Assembly, Piece, Plan, compose
 from vitconvert.formats import ITEM_SIZE, TensorInfo

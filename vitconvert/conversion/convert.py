@@ -21,6 +21,7 @@ from vitconvert.conversion.changes import (
     with_steps,
     without_numbers,
 )
+from vitconvert.conversion.output import check_source, whole_output
 from vitconvert.conversion.record import (
     Proof,
     first_source_line,
@@ -43,7 +44,6 @@ from vitconvert.conversion.text_tower import (
     with_tokenizer,
 )
 from vitconvert.conversion.weights import contents_for, frames_notes, parse_size, write_weights
-from vitconvert.conversion.whole_directory import check_source, whole_directory
 from vitconvert.documents import write_json
 from vitconvert.facts.accounts import Ledger
 from vitconvert.formats import TensorInfo
@@ -225,7 +225,7 @@ def convert_checkpoint(
     source, target = prepared.source, prepared.target
     contents = contents_for(target, source, options.allow)
     with (
-        whole_directory(output, overwrite=overwrite) as directory,
+        whole_output(output, overwrite=overwrite) as directory,
         unchanged(checkpoint.opened),
     ):
         infos = {name: content.info for name, content in contents.items()}
