@@ -369,7 +369,6 @@ VALUES: Mapping[str, Values] = {
     "seed": whole(0, 2**63 - 1),
     "batch": whole(1, 2**12),
     "dtypes": list_of(_dtype_name, "names of dtypes", "['float32']", least=1),
-    "without": _texts("['compiled']"),
     # How a run goes.
     "keep": _texts("['caption']"),
     "shard_rows": whole(1),
@@ -382,7 +381,7 @@ VALUES: Mapping[str, Values] = {
         (
             *("rescue", "fast", "fast_preprocessing", "recursive", "tokens", "projected"),
             *("softmax", "with_preprocessing", "int8", "image_only", "verify", "overwrite"),
-            *("gradients", "header", "background", "append", "retry_failed"),
+            *("header", "background", "append", "retry_failed"),
         ),
         FLAG,
     ),

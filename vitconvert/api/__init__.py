@@ -15,7 +15,7 @@ from vitconvert.api.converting import convert, convert_state_dict, plan_conversi
 from vitconvert.api.examining import diff, draft_table, inspect
 from vitconvert.api.leaving import build_lucidrains, export_model
 from vitconvert.api.loading import load_checkpoint, load_model
-from vitconvert.api.proving import audit, record_golden, verify
+from vitconvert.api.proving import record_golden, verify
 from vitconvert.api.seeing import attention_maps, feature_maps
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from vitconvert.embedding.embedder import Embedder
     from vitconvert.inspection import Inspection
     from vitconvert.model import ViT
-    from vitconvert.parity.audit_report import AuditReport
     from vitconvert.parity.golden import Golden
     from vitconvert.parity.report import ParityReport
     from vitconvert.pictures.features import FeatureMaps
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AttentionMaps",
-    "AuditReport",
     "Checkpoint",
     "Conversion",
     "ConversionPlan",
@@ -58,7 +56,6 @@ __all__ = [
     "ViTConfig",
     "VitConvertError",
     "attention_maps",
-    "audit",
     "build_lucidrains",
     "convert",
     "convert_state_dict",
@@ -80,7 +77,6 @@ __all__ = [
 # Classes of results, which nobody needs before a function has returned one; ViT needs torch.
 _LATE = {
     "AttentionMaps": "vitconvert.pictures.maps",
-    "AuditReport": "vitconvert.parity.audit_report",
     "Conversion": "vitconvert.conversion.convert",
     "ConversionPlan": "vitconvert.conversion.conversion_plan",
     "Difference": "vitconvert.difference",
