@@ -7,7 +7,7 @@ import torch
 
 import vitconvert
 from tests.packages import timm
-from vitconvert.config.stem_sizes import stem_stride
+from vitconvert.config.properties import stem_stride
 from vitconvert.model.fast import FastLinear
 from vitconvert.tables.architectures import named
 

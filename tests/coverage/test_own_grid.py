@@ -15,8 +15,10 @@ from vitconvert.api import load_checkpoint
 from vitconvert.conversion.runtime_choice import ExportOptions
 from vitconvert.conversion.runtime_file import export_checkpoint
 from vitconvert.errors import ConflictingFact, InputMismatch, NotRepresentable
-from vitconvert.model.clipped import ClippedLinear
 from vitconvert.model.fast import FastLinear
+from vitconvert.model.intermediates import attentions
+from vitconvert.model.layers import ClippedLinear
+from vitconvert.model.pruning import prune_heads
 
 SMALL = {"embed_dim": 48, "depth": 2, "num_heads": 3, "img_size": [48, 32], "patch_size": 8}
 GEMMA = {"head_dim": 20, "intermediate_size": 50, "position_embedding_size": 9}
@@ -148,9 +150,9 @@ def test_attentions_and_heads(saved):
     _, folder = saved("gemma4_vit_167m_enc")
     ours = vitconvert.load_model(folder)
     images = torch.rand(1, 3, *ours.config.image_size)
-    seen = ours.attentions(images)
+    seen = attentions(ours, images)
     assert seen[1].shape == (1, 3, 54, 54)
     torch.testing.assert_close(seen[1].sum(-1), torch.ones(1, 3, 54))
     masked = ours(images, head_mask=torch.tensor([[1.0, 0, 1]] * 2))
-    ours.prune_heads({0: [1], 1: [1]})
+    prune_heads(ours, {0: [1], 1: [1]})
     torch.testing.assert_close(ours(images), masked, rtol=1e-4, atol=1e-4)

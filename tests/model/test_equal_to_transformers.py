@@ -5,6 +5,7 @@ import torch
 
 from tests.packages import transformers
 from vitconvert.model import ViT
+from vitconvert.model.intermediates import attentions
 
 SMALL = {
     "hidden_size": 30,
@@ -72,7 +73,7 @@ def test_attention_maps_are_huggingfaces(layers, wanted_layers, make_config, ran
     x = images(ours.config)
     wanted = theirs(x, output_attentions=True).attentions
     before = ours(x)
-    maps = ours.attentions(x, layers)
+    maps = attentions(ours, x, layers)
     assert list(maps) == wanted_layers
     for layer, found in maps.items():
         assert found.shape == (2, 3, 13, 13)

@@ -18,6 +18,8 @@ from vitconvert.demo.demonstration import DIGITS
 from vitconvert.errors import InputMismatch
 from vitconvert.model import FastViT, ViT, fast
 from vitconvert.model.fast import FastLinear
+from vitconvert.model.intermediates import attentions
+from vitconvert.model.pruning import prune_heads
 
 BOUND = 4e-6  # of the largest output, from float64
 LINEAR = "mkldnn._linear_pointwise.default"
@@ -121,7 +123,7 @@ def test_methods_give_what_they_do_elsewhere(name, pair, images):
     assert _off(found.forward_features(x), usual.forward_features(x)) <= BOUND
     results = (model.hidden_states(x) for model in (found, usual))
     assert all(_off(*states) <= BOUND for states in zip(*results, strict=True))
-    maps, their_maps = (model.attentions(x) for model in (found, usual))
+    maps, their_maps = (attentions(model, x) for model in (found, usual))
     assert all(_off(maps[layer], their_maps[layer]) <= BOUND for layer in their_maps)
     tokens, layers = found.forward_intermediates(x, 2)
     assert tokens.shape[1] == usual.config.num_patches + usual.config.num_prefix_tokens
@@ -262,7 +264,7 @@ CHANGES = {
     "other strides": _transpose,
     "another state": lambda model: model.load_state_dict(_negated(model)),
     "an assigned state": lambda model: model.load_state_dict(_negated(model), assign=True),
-    "fewer heads": lambda model: model.prune_heads({0: [1]}),
+    "fewer heads": lambda model: prune_heads(model, {0: [1]}),
     "another dtype": lambda model: model.double().float().bfloat16().float(),
 }
 
@@ -368,7 +370,7 @@ def test_dropout_in_training(pair, images):
 def test_pruned_heads_and_a_new_head(pair, images):
     usual, model = pair(num_classes=0)
     for each in (usual, model):
-        each.prune_heads({0: [1], 2: [0, 2]})
+        prune_heads(each, {0: [1], 2: [0, 2]})
     x = images(usual.config)
     assert _off(model(x), usual(x)) <= BOUND
     model.reset_classifier(3, "avg")

@@ -9,6 +9,8 @@ import torch.nn.functional as F
 
 from vitconvert.errors import UsageError
 from vitconvert.model import ViT
+from vitconvert.model.intermediates import attentions
+from vitconvert.model.pruning import prune_heads
 
 CONFIGS = {
     "plain": {},
@@ -55,20 +57,20 @@ def model(request, make_config, randomise):
 
 def test_probabilities_give_the_outputs_of_attention(model, images):
     x = images(model.config)
-    _assert_probabilities_give_outputs(model, x, model.attentions(x, layers=[1])[1])
+    _assert_probabilities_give_outputs(model, x, attentions(model, x, layers=[1])[1])
 
 
 @pytest.mark.parametrize("fields", [fields for fields, _ in JOINED.values()], ids=JOINED)
 def test_probabilities_give_the_outputs_of_joined_heads(fields, make_config, randomise, images):
     model = randomise(ViT(make_config(**fields)))
     x = images(model.config)
-    _assert_probabilities_give_outputs(model, x, model.attentions(x, layers=[1])[1])
+    _assert_probabilities_give_outputs(model, x, attentions(model, x, layers=[1])[1])
 
 
 def test_attentions_stop_after_the_last_block_asked_for(model, images):
     ran = []
     model.blocks[1].register_forward_hook(lambda *_: ran.append(1))
-    model.attentions(images(model.config), layers=[0, 1])
+    attentions(model, images(model.config), layers=[0, 1])
     assert ran == []
 
 
@@ -88,7 +90,7 @@ def test_pruned_and_masked_models_agree(model, images):
     mask = torch.ones(3, 3)
     mask[0, 1] = mask[2, 0] = mask[2, 2] = 0
     pruned = copy.deepcopy(model)
-    pruned.prune_heads({0: [1], 2: {0, 2}})
+    prune_heads(pruned, {0: [1], 2: {0, 2}})
     masked = model(x, mask)
     torch.testing.assert_close(pruned(x), masked, rtol=1e-6, atol=1e-6)
     assert (masked - model(x)).abs().max() > 1e-3
@@ -97,16 +99,16 @@ def test_pruned_and_masked_models_agree(model, images):
     if model.config.joined_qkv:
         assert pruned.state_dict()["blocks.2.attn.qkv.weight"].shape == (3 * width, 30)
     assert pruned.state_dict()["blocks.2.attn.proj.weight"].shape == (30, width)
-    assert pruned.attentions(x)[0].shape == (2, 2, 13, 13)
-    assert torch.equal(pruned.attentions(x)[0], model.attentions(x)[0][:, [0, 2]])
+    assert attentions(pruned, x)[0].shape == (2, 2, 13, 13)
+    assert torch.equal(attentions(pruned, x)[0], attentions(model, x)[0][:, [0, 2]])
 
 
 def test_pruning_again_counts_the_heads_that_are_left(model, images):
     x = images(model.config)
     once, twice = copy.deepcopy(model), copy.deepcopy(model)
-    once.prune_heads({1: [0, 2]})
-    twice.prune_heads({1: [0]})
-    twice.prune_heads({-2: [1]})
+    prune_heads(once, {1: [0, 2]})
+    prune_heads(twice, {1: [0]})
+    prune_heads(twice, {-2: [1]})
     assert torch.equal(once(x), twice(x))
     masks = [None, torch.zeros(1), None]
     assert torch.equal(once(x, masks), twice(x, masks))
@@ -147,7 +149,7 @@ def test_a_mask_has_gradients(model, images):
 def test_impossible_pruning_is_refused_and_changes_nothing(heads, message, make_config):
     model = ViT(make_config())
     with pytest.raises(UsageError) as caught:
-        model.prune_heads(heads)
+        prune_heads(model, heads)
     assert str(caught.value) == "error: usage\n" + message
     assert [block.attn.num_heads for block in model.blocks] == [3, 3, 3]
 
@@ -156,7 +158,7 @@ def test_impossible_pruning_is_refused_and_changes_nothing(heads, message, make_
 def test_joined_heads_are_not_pruned(fields, reason, make_config):
     model = ViT(make_config(**fields))
     with pytest.raises(UsageError) as caught:
-        model.prune_heads({0: [1]})
+        prune_heads(model, {0: [1]})
     assert str(caught.value) == f"error: usage\n  Heads of this model cannot be pruned: {reason}."
 
 
@@ -170,7 +172,7 @@ def test_masks_of_branches_count_the_heads_of_all(make_config, randomise, images
     silenced.blocks[1].attns[1].attn.proj.weight.data[:, 10:20] = 0
     torch.testing.assert_close(model(x, mask), silenced(x), rtol=1e-5, atol=1e-5)
     assert (model(x, mask) - model(x)).abs().max() > 1e-3
-    assert model.attentions(x)[1].shape == (2, 6, 13, 13)
+    assert attentions(model, x)[1].shape == (2, 6, 13, 13)
 
 
 @pytest.mark.parametrize("mask", [torch.ones(2, 3), torch.ones(3, 2), torch.ones(3, 3, 1)])
@@ -231,7 +233,7 @@ def test_a_block_in_parallel_order_is_masked(differential, make_config, randomis
     mask = torch.tensor([1.0, 0.0, 1.0])
     normal = block.norm1(tokens)
     hidden, _, _, v = block.in_proj(normal).split([50, 30, 30, 30], dim=-1)
-    weights = model.attentions(x)[1] * mask.view(-1, 1, 1)
+    weights = attentions(model, x)[1] * mask.view(-1, 1, 1)
     read = (weights @ v.unflatten(-1, (3, 10)).transpose(1, 2)).transpose(1, 2)
     if differential:
         read = block.attn.sub_norm(read) * (0.2 + 0.6 * math.exp(-0.3))
@@ -266,12 +268,12 @@ def test_heads_that_share_a_matrix_or_keys_are_pruned(words, left, make_config, 
     mask[1, 3] = mask[2, 0] = mask[2, 1] = mask[2, 4] = 0
     masked = model(x, mask)
     pruned = copy.deepcopy(model)
-    pruned.prune_heads({1: [3], 2: [0, 1, 4]})
+    prune_heads(pruned, {1: [3], 2: [0, 1, 4]})
     torch.testing.assert_close(pruned(x), masked, rtol=1e-5, atol=1e-5)
     assert (masked - model(x)).abs().max() > 1e-3
     state = pruned.blocks[2].state_dict()
     assert {name: tuple(state[name].shape) for name in left} == left
     once = copy.deepcopy(pruned)
-    once.prune_heads({2: [1]})  # number 3 of all
+    prune_heads(once, {2: [1]})  # number 3 of all
     mask[2, 3] = 0
     torch.testing.assert_close(once(x), model(x, mask), rtol=1e-5, atol=1e-5)

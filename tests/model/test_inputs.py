@@ -67,7 +67,7 @@ CASES = {
 
 
 @pytest.mark.parametrize(("images", "message"), CASES.values(), ids=CASES)
-@pytest.mark.parametrize("method", ["forward", "forward_intermediates", "attentions"])
+@pytest.mark.parametrize("method", ["forward", "forward_intermediates", "hidden_states"])
 def test_message(images, message, method, make_config):
     model = ViT(make_config())
     with pytest.raises(InputMismatch) as caught:

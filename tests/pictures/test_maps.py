@@ -11,6 +11,7 @@ from tests.huggingface.classes import CLASSES, LABELS, MLP, SIZES, Case, encoder
 from tests.pictures.conftest import squashed
 from vitconvert import load_model
 from vitconvert.errors import CorruptFile, InputMismatch, UsageError
+from vitconvert.model.intermediates import attentions
 from vitconvert.pictures.maps import attention_maps
 
 DISTILLED = Case(
@@ -164,7 +165,7 @@ def test_heads_of_several_attentions_are_counted_through(small, noise):
     maps = maps_of(model, noise)
     assert maps.attention[0].shape == (6, 13, 13)
     image = squashed(model.config)(noise)[None]
-    assert torch.equal(maps.map(1, 5, "class").flatten(), model.attentions(image)[1][0, 5, 0, 1:])
+    assert torch.equal(maps.map(1, 5, "class").flatten(), attentions(model, image)[1][0, 5, 0, 1:])
 
 
 def test_only_some_blocks_are_kept_and_all_are_rolled_out(small, noise):

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from vitconvert.embedding.embedder import Embedder
     from vitconvert.inspection import Inspection
     from vitconvert.model import ViT
+    from vitconvert.model.intermediates import attentions
+    from vitconvert.model.pruning import prune_heads
     from vitconvert.parity.golden import Golden
     from vitconvert.parity.report import ParityReport
     from vitconvert.pictures.features import FeatureMaps
@@ -56,6 +58,7 @@ __all__ = [
     "ViTConfig",
     "VitConvertError",
     "attention_maps",
+    "attentions",
     "build_lucidrains",
     "convert",
     "convert_state_dict",
@@ -70,11 +73,12 @@ __all__ = [
     "load_model",
     "plan_conversion",
     "predict",
+    "prune_heads",
     "record_golden",
     "verify",
 ]
 
-# Classes of results, which nobody needs before a function has returned one; ViT needs torch.
+# Classes of results, which nobody needs before a function has returned one; a ViT needs torch.
 _LATE = {
     "AttentionMaps": "vitconvert.pictures.maps",
     "Conversion": "vitconvert.conversion.convert",
@@ -88,6 +92,8 @@ _LATE = {
     "Inspection": "vitconvert.inspection",
     "ParityReport": "vitconvert.parity.report",
     "ViT": "vitconvert.model",
+    "attentions": "vitconvert.model.intermediates",
+    "prune_heads": "vitconvert.model.pruning",
 }
 
 

@@ -52,6 +52,7 @@ class Fields:
     proj_drop_rate: float = 0.0  # after attention projection and in the MLPs
 
     # Hybrid stem: convolutions, mostly a ResNet, in front of the patch convolution
+    # (Dosovitskiy et al., section 3.1, "Hybrid Architecture")
     stem: bool = False
     stem_depths: tuple[int, ...] = ()  # bottleneck units in each stage; (): the root alone
     stem_width: int = 64
@@ -61,20 +62,24 @@ class Fields:
     centred_pixels: bool = False  # 2 * pixel - 1 is what the patches read (Gemma 4)
     patch_bias: bool = True
     patch_pre_norm: bool = False  # LayerNorm on the flattened pixels of a patch (lucidrains)
-    patch_norm: bool = False  # LayerNorm on the embedded patch
+    patch_norm: bool = False  # LayerNorm on the embedded patch (lucidrains; timm `embed_norm`)
 
     # Tokens in front of the patches, besides the class token
     dist_token: bool = False  # DeiT's distillation token, after the class token
-    num_registers: int = 0  # register tokens, after class and distillation tokens
+    num_registers: int = 0  # after class and distillation tokens: https://arxiv.org/abs/2309.16588
     register_positions: bool = True  # False: registers come after positions are added (DINOv2)
 
     # Positions that are added to the tokens
-    no_embed_class: bool = False  # positions belong to patches only
-    position_grid: tuple[int, ...] = ()  # rows and columns of "grid" and "axes" positions
-    position_square: bool = False  # those are fitted to a square, of which the image is a part
+    no_embed_class: bool = False  # positions belong to patches only (DeiT III, SimpleViT)
+    # Rows and columns of "grid" and "axes" positions (NaFlexViT, Qwen 3, Gemma 4, ViTDet)
+    position_grid: tuple[int, ...] = ()
+    # Those are fitted to a square, of which the image is a part (NaFlexViT)
+    position_square: bool = False
     pre_norm: bool = False  # LayerNorm after the positions are added (CLIP)
 
     # Rotary embedding: q and k of patch tokens are rotated by their position
+    # (Su et al., https://arxiv.org/abs/2104.09864; for images, Heo et al.,
+    # https://arxiv.org/abs/2403.13298; EVA-02, https://arxiv.org/abs/2303.11331; DINOv3)
     rope: str = "none"  # one of ROPES
     rope_temperature: float = 10000.0
     rope_periods: bool = False  # Meta's DINOv3 stores the periods, rounded to bfloat16
@@ -85,37 +90,42 @@ class Fields:
     rope_reference: tuple[int, ...] = ()  # grid to which positions are scaled; (): not scaled
 
     # Relative positions, which are added to attention scores
+    # (BEiT, https://arxiv.org/abs/2106.08254; Swin V2, https://arxiv.org/abs/2111.09883)
     relative_positions: str = "none"  # one of RELATIVE_POSITIONS
     relative_mlp_dim: int = 0  # hidden width of the MLP that makes them; 0: there is none
     relative_resampling: str = "geometric"  # one of RELATIVE_RESAMPLINGS, for other image sizes
 
     # Norms and blocks
-    norm: str = "layer"  # one of NORMS
+    norm: str = "layer"  # one of NORMS; RMSNorm: https://arxiv.org/abs/1910.07467
     norm_bias: bool = True  # whether norms have a bias
     block_order: str = "pre"  # one of BLOCK_ORDERS
-    branches: int = 1  # attentions, and MLPs, side by side in a block ("18x2" has 2)
-    layer_scale: bool = False
+    branches: int = 1  # attentions, and MLPs, side by side: https://arxiv.org/abs/2203.09795
+    layer_scale: bool = False  # CaiT, https://arxiv.org/abs/2103.17239
     mlp_layer_scale: bool = True  # Sapiens2 has LayerScale on the attention alone
     clipped_linears: bool = False  # the blocks' linear layers clip inputs and outputs (Gemma 4)
 
     # Attention
     attention_scale: float | None = None  # None: head_dim ** -0.5
-    window_size: int = 0  # attention within windows of so many patches a side; 0: there are none
-    global_blocks: tuple[int, ...] = ()  # blocks that have none, from 0 (ViTDet, SAM)
+    # Attention within windows of so many patches a side; 0: there are none (ViTDet, SAM)
+    window_size: int = 0
+    global_blocks: tuple[int, ...] = ()  # blocks that have no windows, from 0
     kv_heads: tuple[int, ...] = ()  # heads of k and v in each block (Sapiens2); (): num_heads
     qkv_bias: bool = True  # in parallel order, of the matrix that q, k, v and the MLP share
-    differential: bool = False  # a head is the difference of two attentions, half as wide each
-    qk_norm: bool = False  # on each head of q and k
+    # A head is the difference of two attentions, half as wide each: https://arxiv.org/abs/2410.05258
+    differential: bool = False
+    qk_norm: bool = False  # on each head of q and k: https://arxiv.org/abs/2302.05442
     whole_qk_norm: bool = False  # on q and k before they are split into heads (InternViT 6B)
     v_norm: bool = False  # on each head of v, an RMS norm without weights (Gemma 4)
-    attention_norm: bool = False  # on the heads' joined outputs, before the projection
+    attention_norm: bool = False  # on the heads' joined outputs (EVA-02, BEiT-3)
     attention_proj: bool = True  # lucidrains leaves it out for a single head
     proj_bias: bool = True
 
     # MLPs
-    gated_mlp: bool = False  # SwiGLU: activation(gate) * value
+    gated_mlp: bool = False  # activation(gate) * value: SwiGLU, https://arxiv.org/abs/2002.05202
     mlp_bias: bool = True
-    mlp_norm: bool = False  # on the hidden activations of the MLP
+    mlp_norm: bool = (
+        False  # on the hidden activations: NormFormer, https://arxiv.org/abs/2110.09456
+    )
 
     # After the blocks
     final_norm: bool = True  # LayerNorm of all tokens, before pooling
@@ -134,11 +144,12 @@ class Fields:
     pool_kv_bias: bool = True
     pool_mlp: bool = True  # whether an MLP follows the attention pooling; AIMv2 has none
     pool_mlp_dim: int = 0  # hidden width of this MLP; 0: mlp_dim
-    fc_norm: bool = False  # LayerNorm of the pooled token
+    fc_norm: bool = False  # LayerNorm of the pooled token (MAE, BEiT)
     bare_fc_norm: bool = False  # the same without weights
 
     # Head
-    representation_size: int = 0  # width of the layer before the head (pre-logits, pooler); 0: none
+    # Width of the layer before the head: Google's pre_logits, Hugging Face's pooler; 0: none
+    representation_size: int = 0
     representation_activation: str = "tanh"
     dist_head: bool = False  # DeiT: a second head on the distillation token, logits are averaged
     head_bias: bool = True

@@ -90,17 +90,16 @@ def _with_fitted_positions(config: ViTConfig) -> ViTConfig | None:
 def _fit_positions(tensors: Tensors, config: ViTConfig) -> Tensors:
     import torch
 
-    from vitconvert.model.own_grid import own_grid_of
+    from vitconvert.model.positions import positions_of
 
     kept = {name: t for name, t in tensors.items() if not name.startswith("positions.")}
     with torch.device("meta"):
-        positions = own_grid_of(config)
-    if positions is None:
-        return tensors
+        positions = positions_of(config)
     own = {n.removeprefix("positions."): t for n, t in tensors.items() if n not in kept}
     positions.load_state_dict(own, assign=True)
     with torch.no_grad():
-        return {**kept, "pos_embed": positions().contiguous()}
+        fitted = positions.fitted()
+    return tensors if fitted is None else {**kept, "pos_embed": fitted.contiguous()}
 
 
 def _key_bias_cancels(config: ViTConfig) -> bool:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 
-from vitconvert.config.stem_sizes import stem_positions, stem_stride
+from vitconvert.config.properties import stem_positions, stem_stride
 from vitconvert.facts.tensor_evidence import TENSORS, USER, Findings, show
 from vitconvert.facts.window_evidence import read_windows
 

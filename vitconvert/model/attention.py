@@ -8,7 +8,7 @@ a head.
 """
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, cast
 
 import torch
@@ -16,12 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitconvert.config import ViTConfig
-from vitconvert.model.clipped import linear_of
-from vitconvert.model.layers import norm_if
-from vitconvert.model.relative_mlp import RelativeMlp
-from vitconvert.model.relative_positions import relative_position_bias, unset_table
+from vitconvert.model.layers import linear_of, norm_if
+from vitconvert.model.relative_positions import RelativeMlp, relative_position_bias, unset_table
 from vitconvert.model.rope import rotate, rotation_of
-from vitconvert.model.selection import keep, kept_heads
 
 
 class TokenPositions(NamedTuple):
@@ -114,38 +111,6 @@ class Attention(nn.Module):
         """q, k and v to (B, H, N, N): how much each token (row) attends to each (column)."""
         q, k, _ = self._prepared(qkv, positions)
         return self._softmax(q, k, self._bias(q, positions))
-
-    def prune(self, heads: Collection[int]) -> Tensor:
-        """Remove heads: their rows of q, k and v, columns of `proj` and of the relative positions.
-
-        Returns:
-            Indices of the channels of the joined outputs that are kept.
-        """
-        kept = kept_heads(heads, self.num_heads)
-        inner = self.num_heads * self.head_dim
-        channels = self._channels(kept)
-        if self.qkv is not None:
-            keep(self.qkv, torch.cat([channels + part * inner for part in range(3)]), dim=0)
-        if self.kv_of_head is not None:
-            read = [self.kv_of_head[head] for head in kept]
-            left = sorted(set(read))
-            self.kv_of_head = [left.index(head) for head in read]
-            keep(self.q, channels, dim=0)
-            keep(self.k, self._channels(left), dim=0)
-            keep(self.v, self._channels(left), dim=0)
-        if isinstance(self.proj, nn.Linear):
-            keep(self.proj, channels, dim=1)
-        if self.relative_position_bias_table is not None:
-            table = self.relative_position_bias_table.detach()[:, kept]
-            self.relative_position_bias_table = nn.Parameter(table)
-        if self.rel_pos is not None:
-            keep(cast("nn.Linear", self.rel_pos.mlp.fc2), torch.tensor(kept), dim=0)
-        self.num_heads = len(kept)
-        return channels
-
-    def _channels(self, heads: list[int]) -> Tensor:
-        first = torch.tensor(heads, device="cpu")[:, None] * self.head_dim
-        return (first + torch.arange(self.head_dim, device="cpu")).flatten()
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
         dropout = self.drop_rate if self.training else 0.0

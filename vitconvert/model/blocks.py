@@ -7,7 +7,7 @@ Letters: B images, N tokens (prefix tokens, then patches row by row), D width, H
 a head.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import cast
 
 import torch
@@ -15,9 +15,15 @@ from torch import Tensor, nn
 
 from vitconvert.config import ViTConfig
 from vitconvert.model.attention import NO_POSITIONS, Attention, TokenPositions, attention_of
-from vitconvert.model.clipped import linear_of
-from vitconvert.model.layers import ACTIVATION, LayerScale, Mlp, linear, norm_if, norm_of
-from vitconvert.model.selection import keep
+from vitconvert.model.layers import (
+    ACTIVATION,
+    LayerScale,
+    Mlp,
+    linear,
+    linear_of,
+    norm_if,
+    norm_of,
+)
 
 
 def _mlp(config: ViTConfig) -> Mlp:
@@ -68,10 +74,6 @@ class Block(nn.Module):
         """(B, N, D) to (B, H, N, N)."""
         read = x if self.post else self.norm1(x)
         return self.attn.probabilities(self.attn.project(read), positions)
-
-    def prune(self, heads: Collection[int]) -> None:
-        """Remove heads of the attention."""
-        self.attn.prune(heads)
 
     @property
     def num_heads(self) -> int:
@@ -132,16 +134,6 @@ class OneStepBlock(nn.Module):
     def probabilities(self, x: Tensor, positions: TokenPositions) -> Tensor:
         """(B, N, D) to (B, H, N, N)."""
         return self.attn.probabilities(self._project(x)[1], positions)
-
-    def prune(self, heads: Collection[int]) -> None:
-        """Remove heads of the attention: their rows of `in_proj`, and columns of `out_proj`."""
-        hidden, inner, *_ = self.widths
-        channels, mlp = self.attn.prune(heads), torch.arange(hidden, device="cpu")
-        rows = [mlp, *(hidden + part * inner + channels for part in range(3))]
-        keep(self.in_proj, torch.cat(rows), dim=0)
-        if self.out_proj is not None:
-            keep(self.out_proj, torch.cat((channels, inner + mlp)), dim=1)
-        self.widths = [hidden, *[len(channels)] * 3]
 
     @property
     def num_heads(self) -> int:

@@ -39,9 +39,8 @@ from torch import Tensor, nn
 
 from vitconvert.config import ViTConfig
 from vitconvert.model.heads import PreLogits
-from vitconvert.model.inputs import check_images
+from vitconvert.model.inputs import HeadMask, check_images
 from vitconvert.model.layers import ACTIVATION, Mlp
-from vitconvert.model.selection import HeadMask
 from vitconvert.model.vit import ViT
 from vitconvert.model.windows import WindowedAttention
 
@@ -249,7 +248,7 @@ class FastViT(ViT):
         return torch.cat([self._forward_part(part, head_mask) for part in parts])
 
     def _forward_part(self, images: Tensor, head_mask: HeadMask) -> Tensor:
-        for x in self._residual_stream(images, head_mask, self._pooled_tokens):  # noqa: B007
+        for x in self.residual_stream(images, head_mask, self._pooled_tokens):  # noqa: B007
             pass
         return self.forward_head(self.neck(self.norm(x)))
 

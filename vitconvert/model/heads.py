@@ -4,13 +4,18 @@ Letters: B images, N tokens, D width.
 """
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitconvert.config import ViTConfig
-from vitconvert.model.layers import ACTIVATION, Mlp, linear, norm_if
+from vitconvert.errors import ConflictingFact
+from vitconvert.model.layers import ACTIVATION, Mlp, bare_norm_if, linear, norm_if
+
+if TYPE_CHECKING:
+    from vitconvert.model.vit import ViT
 
 # Pooling that needs no weights: (B, N, D) to (B, D).
 REDUCTION: dict[str, Callable[[Tensor], Tensor]] = {
@@ -65,6 +70,23 @@ class AttentionPool(nn.Module):
         return x.reshape(B, N, self.num_heads, D // self.num_heads).transpose(1, 2)
 
 
+def pool(x: Tensor, config: ViTConfig, attn_pool: AttentionPool | None) -> Tensor:
+    """Tokens (B, N, D) to (B, D), (B, 2D) if "token_avg", unchanged if pooling is "none"."""
+    prefix = config.num_prefix_tokens
+    match config.pooling:
+        case "none":
+            return x
+        case "token":
+            return x[:, 0]
+        case "token_avg":
+            # Hugging Face `Dinov2ForImageClassification`: registers are in neither part.
+            return torch.cat((x[:, 0], x[:, prefix:].mean(dim=1)), dim=1)
+        case reduction:
+            read = x if config.pool_include_prefix else x[:, prefix:]
+            pooled: Tensor = (attn_pool or REDUCTION[reduction])(read)
+            return pooled
+
+
 class PreLogits(nn.Module):
     """The layer between features and head: Google's pre_logits, Hugging Face's pooler."""
 
@@ -83,3 +105,18 @@ def classifier(config: ViTConfig) -> nn.Module:
     if config.num_classes == 0:
         return nn.Identity()
     return linear(config.feature_dim, config.num_classes, bias=config.head_bias)
+
+
+def reset_classifier(model: "ViT", num_classes: int, pooling: str | None) -> None:
+    """Replace the head by one initialised as `nn.Linear` is, and the pooling if one is given."""
+    pooling = model.config.pooling if pooling is None else pooling
+    if pooling == "map" and model.attn_pool is None:
+        raise ConflictingFact("This model has no weights for attention pooling.")
+    model.config = model.config.replace(num_classes=num_classes, pooling=pooling)
+    if pooling != "map":
+        model.attn_pool = None
+    model.bare_fc_norm = bare_norm_if(model.config)  # as wide as what is pooled now
+    like = model.patch_embed.proj.weight
+    model.head = classifier(model.config).to(like).train(model.training)
+    if model.head_dist is not None:
+        model.head_dist = classifier(model.config).to(like).train(model.training)

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import init
 
 from vitconvert.errors import UsageError
-from vitconvert.model.clipped import ClippedLinear
+from vitconvert.model.layers import ClippedLinear
 from vitconvert.model.rope import dinov3_periods
 
 Layer = nn.Linear | nn.Conv2d

@@ -1,10 +1,15 @@
-"""Checks that images fit a model, before the arithmetic fails or is silently wrong."""
+"""Checks that images, blocks and head masks fit a model, before numbers are silently wrong."""
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from vitconvert.config import ViTConfig
-from vitconvert.errors import InputMismatch
+from vitconvert.errors import InputMismatch, UsageError
+
+# For each block, a factor for each head, or None.
+HeadMask = Tensor | Sequence[Tensor | None] | None
 
 
 def check_images(images: Tensor, config: ViTConfig, dtype: torch.dtype) -> None:
@@ -18,6 +23,50 @@ def check_images(images: Tensor, config: ViTConfig, dtype: torch.dtype) -> None:
     autocast = torch.is_autocast_enabled(images.device.type)
     if images.dtype != dtype and not (autocast and images.is_floating_point()):
         raise _wrong_dtype(images, dtype)
+
+
+def chosen_layers(indices: int | Sequence[int] | None, depth: int) -> list[int]:
+    """Numbers of blocks, from 0: all, the last `indices`, or those listed (negative: from the end).
+
+    Raises:
+        UsageError: The model has no such blocks.
+    """
+    if indices is None:
+        return list(range(depth))
+    if isinstance(indices, int):
+        if not 0 < indices <= depth:
+            raise UsageError(
+                f"The last {indices} blocks were asked for, but the model has {depth}."
+            )
+        return list(range(depth - indices, depth))
+    absent = [index for index in indices if not -depth <= index < depth]
+    if absent or not indices:
+        raise UsageError(
+            "The model does not have all of these blocks.",
+            evidence={"asked": list(indices), "blocks": f"0 to {depth - 1}"},
+        )
+    return sorted({index % depth for index in indices})
+
+
+def head_masks(masks: HeadMask, num_heads: Sequence[int]) -> list[Tensor | None]:
+    """One mask, or None, for each block.
+
+    Raises:
+        UsageError: There is not one mask for each block, or not one factor for each head.
+    """
+    if masks is None:
+        return [None] * len(num_heads)
+    found = [None if mask is None else tuple(mask.shape) for mask in masks]
+    wanted = [(heads,) for heads in num_heads]
+    fits = len(found) == len(wanted) and all(
+        shape in (None, heads) for shape, heads in zip(found, wanted, strict=True)
+    )
+    if not fits:
+        raise UsageError(
+            "head_mask does not have one factor for each head of each block.",
+            evidence={"found": found, "wanted": wanted},
+        )
+    return list(masks)
 
 
 def _wrong_rank(images: Tensor, config: ViTConfig) -> InputMismatch:

@@ -1,13 +1,135 @@
-"""The fixed sine-cosine positions, which are computed."""
+"""Positions that are added to tokens: a learned table, fixed sines and cosines, or a grid.
+
+Operations and their order are those of timm 1.0.31: `VisionTransformer._pos_embed`, `NaFlexEmbeds`
+(naflexvit.py), `resample_pos_embed_grid` (qwen3_vit.py) and `Gemma4PatchEmbed` (gemma4_vit.py).
+
+Letters: B images, N tokens (prefix tokens, then patches row by row), P patches, D width.
+"""
+
+from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from vitconvert.config import ViTConfig
+from vitconvert.model.resampling import INTERPOLATION
+
+
+class Positions(nn.Module):
+    """Adds positions to patches and prefix tokens, and puts these in front of the patches.
+
+    The table is a parameter or buffer of `ViT`, where timm has it. Subclasses have positions on a
+    grid of their own, which they fit to the grid of the image.
+    """
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.of_patches_only = config.no_embed_class or config.computed_positions
+        # DINOv2 inserts its registers after the positions are added.
+        self.late = 0 if config.register_positions else config.num_registers
+
+    def forward(self, patches: Tensor, prefix: Sequence[Tensor], table: Tensor | None) -> Tensor:
+        """Patches (B, P, D) and prefix tokens (B, count, D) each to (B, N, D)."""
+        if table is not None and self.of_patches_only:
+            patches = patches + table.to(patches)
+        fitted = self.fitted()
+        if fitted is not None:
+            patches = patches + fitted.to(patches)
+        early = prefix[:-1] if self.late else prefix
+        x = torch.cat([*early, patches], dim=1) if early else patches
+        if table is not None and not self.of_patches_only:
+            x = x + table
+        if self.late:
+            x = torch.cat([x[:, : len(early)], prefix[-1], x[:, len(early) :]], dim=1)
+        return x
+
+    def fitted(self) -> Tensor | None:
+        """Positions of a grid of their own, fitted to the patches, (1, P, D); None without one."""
+        return None
+
+
+class GridPositions(Positions):
+    """A position for each place of a grid, resized like an image."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__(config)
+        self.table = nn.Parameter(torch.empty(1, *config.position_grid, config.embed_dim))
+
+    def fitted(self) -> Tensor:
+        """(1, P, D)."""
+        return _fitted(self.table, self.config)
+
+
+class GridAfterOne(Positions):
+    """The same after a row that is not used: ViTDet keeps the position of a class token.
+
+    detectron2, `get_abs_pos`; transformers 5.23, `VitDetEmbeddings`.
+    """
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__(config)
+        rows = config.axes()["grid_after_one"]
+        self.after_one = nn.Parameter(torch.empty(1, rows, config.embed_dim))
+
+    def fitted(self) -> Tensor:
+        """(1, P, D)."""
+        grid = self.after_one[:, 1:].reshape(1, *self.config.position_grid, -1)
+        return _fitted(grid, self.config)
+
+
+class AxisPositions(Positions):
+    """A position for each row and one for each column, added."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__(config)
+        rows, columns = config.position_grid
+        self.y = nn.Parameter(torch.empty(1, rows, config.embed_dim))
+        self.x = nn.Parameter(torch.empty(1, columns, config.embed_dim))
+
+    def fitted(self) -> Tensor:
+        """(1, P, D)."""
+        rows, columns = self.config.grid_size
+        height, width = _lengths(self.config)
+        y, x = self._line(self.y, height), self._line(self.x, width)
+        return (y[:, :rows, None] + x[:, None, :columns]).flatten(1, 2)
+
+    def _line(self, table: Tensor, length: int) -> Tensor:
+        if table.shape[1] == length or self.config.position_resampling == "first":
+            return table
+        at_least = torch.promote_types(table.dtype, torch.float32)
+        line = table.permute(0, 2, 1).to(at_least)
+        return F.interpolate(line, size=length, mode="linear").permute(0, 2, 1).to(table.dtype)
+
+
+def positions_of(config: ViTConfig) -> Positions:
+    """The positions of a configuration."""
+    kinds = {"grid": GridPositions, "class_grid": GridAfterOne, "axes": AxisPositions}
+    return kinds.get(config.position_embedding, Positions)(config)
+
+
+def _fitted(table: Tensor, config: ViTConfig) -> Tensor:
+    """(1, rows, columns, D) of the positions' own grid to (1, P, D) of the image's."""
+    rows, columns = config.grid_size
+    if not config.fitted_grid:
+        return table.flatten(1, 2)
+    if config.position_resampling == "first":
+        return table[:, :rows, :columns].flatten(1, 2)
+    grid = table.permute(0, 3, 1, 2)
+    at_least = torch.promote_types(grid.dtype, torch.float32)
+    how = INTERPOLATION[config.position_resampling]
+    grid = F.interpolate(grid.to(at_least), size=_lengths(config), **how)  # type: ignore[arg-type]
+    return grid[:, :, :rows, :columns].flatten(2).transpose(1, 2).to(table.dtype)
+
+
+def _lengths(config: ViTConfig) -> tuple[int, int]:
+    """Rows and columns to which the positions are resized."""
+    return (max(config.grid_size),) * 2 if config.position_square else config.grid_size
 
 
 def computed_positions(config: ViTConfig) -> Tensor:
-    """The fixed positions of a configuration, (rows * columns, D) float32 on the CPU."""
+    """The fixed positions of a configuration, (P, D) float32 on the CPU."""
     if config.position_embedding == "sincos2d_mae":
         return sincos2d_mae_positions(config.grid_size, config.embed_dim)
     return sincos2d_positions(config.grid_size, config.embed_dim)

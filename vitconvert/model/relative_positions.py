@@ -1,15 +1,21 @@
-"""Relative positions that are learned: a table of what is added to attention scores, by offset.
+"""Relative positions: what is added to attention scores, by the offset of a key from a query.
 
-BEiT, https://arxiv.org/abs/2106.08254. Operations and their order are those of timm 1.0.31
-(`layers/pos_embed_rel.py`, `beit.py`).
+A learned table (BEiT, https://arxiv.org/abs/2106.08254), or an MLP that makes the table of the
+logarithms of offsets (Swin Transformer V2, https://arxiv.org/abs/2111.09883). Operations and their
+order are those of timm 1.0.31 (`layers/pos_embed_rel.py`, with `RelPosMlp` in its mode "cr", and
+`beit.py`).
 
 Letters: N tokens, H heads.
 """
 
+from collections import OrderedDict
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitconvert.config import ViTConfig
+from vitconvert.model.layers import linear
 
 
 class RelativePositions(nn.Module):
@@ -18,6 +24,35 @@ class RelativePositions(nn.Module):
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         self.relative_position_bias_table = unset_table(config)
+
+    def forward(self, _offsets: Tensor | None, index: Tensor) -> Tensor:
+        """(1, H, N, N), to be added to attention scores."""
+        return relative_position_bias(self.relative_position_bias_table, index)
+
+
+class RelativeMlp(nn.Module):
+    """An MLP whose outputs, one for each head, are the table of relative positions."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.prefix = config.num_prefix_tokens
+        layers = {
+            "fc1": linear(2, config.relative_mlp_dim),
+            "act": nn.ReLU(),
+            "drop": nn.Dropout(0.125),  # timm's, which no argument changes
+            "fc2": linear(config.relative_mlp_dim, config.num_heads),
+        }
+        self.mlp = nn.Sequential(OrderedDict(layers))
+
+    def forward(self, offsets: Tensor, index: Tensor) -> Tensor:
+        """(1, H, N, N), to be added to attention scores; zero for the class token.
+
+        Args:
+            offsets: Of `log_offsets`.
+            index: Of `relative_position_index`, without a class token.
+        """
+        bias = relative_position_bias(self.mlp(offsets).flatten(0, 1), index)
+        return F.pad(bias, [self.prefix, 0, self.prefix, 0]) if self.prefix else bias
 
 
 def unset_table(config: ViTConfig) -> nn.Parameter:
@@ -58,3 +93,21 @@ def relative_position_bias(table: Tensor, index: Tensor) -> Tensor:
     Without the first axis, fused attention on a CPU would take another path than in timm.
     """
     return table[index.to(table.device)].permute(2, 0, 1).contiguous()[None]
+
+
+def log_offsets(grid: tuple[int, int]) -> Tensor:
+    """(2 rows - 1, 2 columns - 1, 2) float32, always on the CPU: of rows, of columns."""
+    axes = (torch.arange(1.0 - side, side, device="cpu") for side in grid)
+    offsets = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1)
+    return offsets.sign() * torch.log(1.0 + offsets.abs())
+
+
+def relative_tables(config: ViTConfig) -> dict[str, Tensor]:
+    """What the blocks look up or compute relative positions from, on the CPU; {} without such."""
+    if config.relative_positions in ("none", "decomposed"):
+        return {}
+    if config.relative_mlp_dim:
+        index = relative_position_index(config.grid_size, class_token=False)
+        return {"relative_index": index, "relative_offsets": log_offsets(config.grid_size)}
+    index = relative_position_index(config.grid_size, class_token=config.class_token)
+    return {"relative_index": index}

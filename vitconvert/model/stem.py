@@ -38,7 +38,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitconvert.config import ViTConfig
-from vitconvert.config.stem_sizes import stem_padding
+from vitconvert.config.properties import stem_padding
 
 
 @dataclass(frozen=True, kw_only=True)

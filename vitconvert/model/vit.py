@@ -4,13 +4,14 @@ Dosovitskiy et al., "An Image is Worth 16x16 Words", https://arxiv.org/abs/2010.
 and their order are those of timm 1.0.31 (`VisionTransformer`), so that float32 results on a CPU
 are equal to the last bit. Everything that varies between published ViTs is a field of `ViTConfig`;
 names and shapes of the parameters are those of `weights_map/canonical.toml`. Its parts, in the
-order of the way of an image: `patch_embed.py`, `blocks.py` of `attention.py`, and `heads.py`.
+order of the way of an image: `patch_embed.py`, `positions.py`, `blocks.py` of `attention.py`, and
+`heads.py`. Maps of attention and pruning are functions in `intermediates.py` and `pruning.py`.
 
 Letters: B images, C channels, N tokens (prefix tokens, then patches row by row), D width,
 H heads, K width of a head.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import cast
 
 import torch
@@ -18,36 +19,26 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vitconvert.config import ViTConfig
-from vitconvert.errors import ConflictingFact, UsageError
+from vitconvert.model import heads
 from vitconvert.model.attention import TokenPositions
 from vitconvert.model.blocks import Block, OneStepBlock, ParallelBlock
-from vitconvert.model.heads import REDUCTION, AttentionPool, PreLogits, classifier
+from vitconvert.model.heads import AttentionPool, PreLogits, classifier
 from vitconvert.model.initialisation import POSITIONS, initialise
-from vitconvert.model.inputs import check_images
+from vitconvert.model.inputs import HeadMask, check_images, head_masks
+from vitconvert.model.intermediates import Intermediates, forward_intermediates
 from vitconvert.model.layers import bare_norm_if, final_norm_of, norm_if, unset
-from vitconvert.model.merging import merger_of
-from vitconvert.model.neck import Neck
-from vitconvert.model.own_grid import own_grid_of
+from vitconvert.model.necks import Neck, merger_of
 from vitconvert.model.patch_embed import PatchEmbed
-from vitconvert.model.positions import computed_positions
-from vitconvert.model.relative_mlp import RelativeMlp, log_offsets
+from vitconvert.model.positions import computed_positions, positions_of
 from vitconvert.model.relative_positions import (
+    RelativeMlp,
     RelativePositions,
-    relative_position_bias,
-    relative_position_index,
+    relative_tables,
 )
 from vitconvert.model.rope import RotaryEmbedding
-from vitconvert.model.selection import (
-    HeadMask,
-    check_prunable,
-    chosen_layers,
-    head_masks,
-    kept_heads,
-)
 from vitconvert.model.windows import WindowedBlock
 
 AnyBlock = Block | OneStepBlock | ParallelBlock
-Intermediates = list[Tensor] | list[tuple[Tensor, Tensor]]
 
 
 class ViT(nn.Module):
@@ -105,7 +96,7 @@ class ViT(nn.Module):
         self.pos_embed: Tensor | None
         if not config.computed_positions:
             self.pos_embed = unset(config.num_positions, D) if config.learned_positions else None
-        self.positions = own_grid_of(config)
+        self.positions = positions_of(config)
         self.register_buffer("relative_index", None, persistent=False)
         self.register_buffer("relative_offsets", None, persistent=False)
         self.rel_pos_bias: RelativePositions | RelativeMlp | None = None
@@ -129,18 +120,12 @@ class ViT(nn.Module):
     def _compute_tables(
         self, config: ViTConfig, place: torch.device | None, dtype: torch.dtype | None
     ) -> None:
+        tables = relative_tables(config)
         if config.computed_positions:
-            table = computed_positions(config).to(device=place, dtype=dtype)
-            self.register_buffer("pos_embed", table[None], persistent=False)
-        if config.relative_positions not in ("none", "decomposed"):
-            made = config.relative_mlp_dim > 0
-            index = relative_position_index(
-                config.grid_size, class_token=config.class_token and not made
-            )
-            self.relative_index = index.to(device=place)
-            if made:
-                offsets = log_offsets(config.grid_size)
-                self.relative_offsets = offsets.to(device=place, dtype=dtype)
+            tables["pos_embed"] = computed_positions(config)[None]
+        for name, table in tables.items():
+            table = table.to(place, dtype if table.is_floating_point() else None)
+            self.register_buffer(name, table, persistent=False)
 
     def forward(self, images: Tensor, head_mask: HeadMask = None) -> Tensor:
         """Logits, or features without a head.
@@ -161,7 +146,7 @@ class ViT(nn.Module):
 
         With a neck, what it makes of them, (B, N, neck_dim).
         """
-        for x in self._residual_stream(images, head_mask):  # noqa: B007
+        for x in self.residual_stream(images, head_mask):  # noqa: B007
             pass
         tokens: Tensor = self.neck(self.norm(x))
         return tokens
@@ -181,18 +166,7 @@ class ViT(nn.Module):
 
     def pool(self, x: Tensor) -> Tensor:
         """Tokens (B, N, D) to (B, D), (B, 2D) if "token_avg", unchanged if pooling is "none"."""
-        if self.config.pooling == "none":
-            return x
-        if self.config.pooling == "token":
-            return x[:, 0]
-        if self.config.pooling == "token_avg":
-            # Hugging Face `Dinov2ForImageClassification`: registers are in neither part.
-            patches = x[:, self.config.num_prefix_tokens :]
-            return torch.cat((x[:, 0], patches.mean(dim=1)), dim=1)
-        if not self.config.pool_include_prefix:
-            x = x[:, self.config.num_prefix_tokens :]
-        pooled: Tensor = (self.attn_pool or REDUCTION[self.config.pooling])(x)
-        return pooled
+        return heads.pool(x, self.config, self.attn_pool)
 
     def forward_intermediates(
         self,
@@ -204,31 +178,9 @@ class ViT(nn.Module):
         output_fmt: str = "NCHW",
         intermediates_only: bool = False,
     ) -> Intermediates | tuple[Tensor, Intermediates]:
-        """The final tokens and the outputs of chosen blocks, like timm's method of this name.
-
-        Args:
-            indices: How many of the last blocks, or which (negative: from the end); None: all.
-            return_prefix_tokens: Pair each output with its prefix tokens (B, prefix, D).
-            norm: Apply the final norm to each output, and the neck, if there is one.
-            stop_early: Compute no block after the last one asked for.
-            output_fmt: "NCHW": (B, D, rows, columns), or "NLC": (B, patches, D).
-            intermediates_only: Leave out the final tokens.
-
-        Raises:
-            UsageError: There are no such blocks or formats.
-        """
-        if output_fmt not in ("NCHW", "NLC"):
-            raise UsageError(f"output_fmt is 'NCHW' or 'NLC', not {output_fmt!r}.")
-        taken = chosen_layers(indices, len(self.blocks))
-        pairs, finish = [], nn.Sequential(self.norm, self.neck)
-        for layer, x in enumerate(self._residual_stream(images), start=-1):
-            if layer in taken:
-                pairs.append(self._patches_and_prefix(finish(x) if norm else x, output_fmt))
-            if stop_early and layer == max(taken):
-                break
-        with_prefix = return_prefix_tokens and self.config.num_prefix_tokens > 0
-        outputs: Intermediates = pairs if with_prefix else [patches for patches, _ in pairs]
-        return outputs if intermediates_only else (finish(x), outputs)
+        """The final tokens and the outputs of chosen blocks: `intermediates.py` has the options."""
+        options = (indices, return_prefix_tokens, norm, stop_early, output_fmt, intermediates_only)
+        return forward_intermediates(self, images, *options)
 
     def get_intermediate_layers(
         self,
@@ -246,51 +198,7 @@ class ViT(nn.Module):
 
     def hidden_states(self, images: Tensor) -> tuple[Tensor, ...]:
         """The embedded tokens and each block's output, (B, N, D) each, before the final norm."""
-        return tuple(self._residual_stream(images))
-
-    def attentions(
-        self, images: Tensor, layers: int | Sequence[int] | None = None
-    ) -> dict[int, Tensor]:
-        """Attention probabilities (B, H, N, N) by block: rows attend to columns.
-
-        A block of several attentions has the heads of all of them, one attention after another.
-
-        They are computed in addition to the fused attention, which does not return them. `layers`
-        chooses blocks as in `forward_intermediates`.
-
-        Raises:
-            UsageError: There are no such blocks.
-        """
-        return dict(self.each_attention(images, layers))
-
-    def each_attention(
-        self, images: Tensor, layers: int | Sequence[int] | None = None
-    ) -> Iterator[tuple[int, Tensor]]:
-        """Block by block what `attentions` returns, which need not be in memory together."""
-        taken = chosen_layers(layers, len(self.blocks))
-        blocks = self._blocks[: max(taken) + 1]
-        inputs = zip(blocks, self._residual_stream(images), self._token_positions(), strict=False)
-        for layer, (block, x, positions) in enumerate(inputs):
-            if layer in taken:
-                yield layer, block.probabilities(x, positions)
-
-    def prune_heads(self, heads: Mapping[int, Collection[int]]) -> None:
-        """Remove attention heads for good: `{block: heads}`, both counted from 0.
-
-        The smaller model computes what the whole one does with these heads masked. `config` cannot
-        express this: the remaining heads of a block are `blocks[i].attn.num_heads`, numbered again
-        from 0.
-
-        Raises:
-            UsageError: There are no such blocks or heads, or a block would keep none.
-        """
-        chosen_layers(list(heads), len(self.blocks))
-        check_prunable(self.config)
-        blocks = {layer: cast("Block | OneStepBlock", self.blocks[layer]) for layer in heads}
-        for layer, block in blocks.items():
-            kept_heads(heads[layer], block.num_heads)  # before any block is changed
-        for layer, block in blocks.items():
-            block.prune(heads[layer])
+        return tuple(self.residual_stream(images))
 
     def reset_classifier(self, num_classes: int, pooling: str | None = None) -> None:
         """Replace the head by one initialised as `nn.Linear` is, and the pooling if one is given.
@@ -298,17 +206,7 @@ class ViT(nn.Module):
         Raises:
             ConflictingFact: The pooling needs weights or tokens that the model does not have.
         """
-        pooling = self.config.pooling if pooling is None else pooling
-        if pooling == "map" and self.attn_pool is None:
-            raise ConflictingFact("This model has no weights for attention pooling.")
-        self.config = self.config.replace(num_classes=num_classes, pooling=pooling)
-        if pooling != "map":
-            self.attn_pool = None
-        self.bare_fc_norm = bare_norm_if(self.config)  # as wide as what is pooled now
-        like = self.patch_embed.proj.weight
-        self.head = classifier(self.config).to(like).train(self.training)
-        if self.head_dist is not None:
-            self.head_dist = classifier(self.config).to(like).train(self.training)
+        heads.reset_classifier(self, num_classes, pooling)
 
     def get_classifier(self) -> nn.Module | tuple[nn.Module, nn.Module]:
         """The head, or both of them."""
@@ -324,20 +222,15 @@ class ViT(nn.Module):
         """Recompute each block in the backward pass instead of keeping its activations."""
         self.grad_checkpointing = enable
 
-    @property
-    def _blocks(self) -> list[AnyBlock]:
-        return cast("list[AnyBlock]", list(self.blocks))
-
-    def _residual_stream(
+    def residual_stream(
         self, images: Tensor, head_mask: HeadMask = None, wanted: int | None = None
     ) -> Iterator[Tensor]:
         """The embedded tokens, then each block's output; of the last block, `wanted` tokens."""
-        masks = head_masks(head_mask, [block.num_heads for block in self._blocks])
+        blocks = cast("list[AnyBlock]", list(self.blocks))
+        masks = head_masks(head_mask, [block.num_heads for block in blocks])
         x = self._embed(images)
         yield x
-        for block, mask, positions in zip(
-            self._blocks, masks, self._token_positions(), strict=True
-        ):
+        for block, mask, positions in zip(blocks, masks, self.token_positions(), strict=True):
             if block is self.blocks[-1]:
                 positions = positions._replace(wanted=wanted)
             if self.grad_checkpointing and torch.is_grad_enabled():
@@ -346,49 +239,27 @@ class ViT(nn.Module):
                 x = block(x, mask, positions)
             yield x
 
-    def _token_positions(self) -> Iterator[TokenPositions]:
+    def token_positions(self) -> Iterator[TokenPositions]:
         """For each block, what its attention gets of its tokens' positions."""
-        bias = None
-        shared, index, offsets = self.rel_pos_bias, self.relative_index, self.relative_offsets
-        if isinstance(shared, RelativePositions) and index is not None:
-            bias = relative_position_bias(shared.relative_position_bias_table, index)
-        elif isinstance(shared, RelativeMlp):
-            bias = shared(offsets, index)
+        index, offsets, shared = self.relative_index, self.relative_offsets, self.rel_pos_bias
+        bias = None if shared is None else shared(offsets, index)
+        ropes: Iterable[Tensor | None] = [None] * len(self.blocks)
         if self.rope is not None:
-            tables = self.rope.tables(self.patch_embed.proj.weight)
-            yield from (TokenPositions(rope, index, offsets, bias) for rope in tables)
-        else:
-            yield from [TokenPositions(None, index, offsets, bias)] * len(self.blocks)
+            ropes = self.rope.tables(self.patch_embed.proj.weight)
+        return (TokenPositions(rope, index, offsets, bias) for rope in ropes)
 
     def _embed(self, images: Tensor) -> Tensor:
         check_images(images, self.config, self.patch_embed.proj.weight.dtype)
-        x: Tensor = self.patch_embed(images)
+        patches = self.patch_embed(images)
         tokens = (self.cls_token, self.dist_token, self.reg_token)
-        # Not len(x), which would fix the batch size of an exported model.
-        prefix = [token.expand(x.shape[0], -1, -1) for token in tokens if token is not None]
-        patches_only = self.config.no_embed_class or self.config.computed_positions
-        if self.pos_embed is not None and patches_only:
-            x = x + self.pos_embed.to(x)
-        if self.positions is not None:
-            x = x + self.positions().to(x)
-        late = [] if self.config.register_positions or self.reg_token is None else [prefix.pop()]
-        x = torch.cat([*prefix, x], dim=1) if prefix else x
-        if self.pos_embed is not None and not patches_only:
-            x = x + self.pos_embed
-        if late:
-            x = torch.cat([x[:, : len(prefix)], *late, x[:, len(prefix) :]], dim=1)
-        x = self.norm_pre(self.embed_drop(x))
+        # Not len(patches), which would fix the batch size of an exported model.
+        prefix = [token.expand(patches.shape[0], -1, -1) for token in tokens if token is not None]
+        x: Tensor = self.norm_pre(self.embed_drop(self.positions(patches, prefix, self.pos_embed)))
         return x
 
     def _features(self, pooled: Tensor) -> Tensor:
         features: Tensor = self.head_drop(self.pre_logits(self.bare_fc_norm(self.fc_norm(pooled))))
         return features
-
-    def _patches_and_prefix(self, x: Tensor, output_fmt: str) -> tuple[Tensor, Tensor]:
-        prefix, patches = x.tensor_split([self.config.num_prefix_tokens], dim=1)
-        if output_fmt == "NCHW":
-            patches = patches.transpose(1, 2).reshape(x.shape[0], -1, *self.config.grid_size)
-        return patches, prefix
 
 
 def _block(config: ViTConfig, layer: int) -> AnyBlock:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from vitconvert.arguments import refuse
 from vitconvert.checkpoint import Checkpoint, ReadOptions, build_model
-from vitconvert.comparison import TOLERANCE
+from vitconvert.comparison import TOLERANCE, Divergence
 from vitconvert.errors import NotRepresentable, UsageError, nearest, some, what_was_raised
 from vitconvert.model import ViT
 from vitconvert.parity.diagnosis import UNKNOWN
@@ -34,7 +34,7 @@ from vitconvert.parity.matching import (
     other_blocks,
     other_shapes,
 )
-from vitconvert.parity.report import Divergence, ParityReport
+from vitconvert.parity.report import ParityReport
 from vitconvert.parity.sides import NOISE, find_comparable, in_order, run
 from vitconvert.parity.untested import unseen_of_models
 from vitconvert.parity.verification import check_arguments, verify_checkpoint

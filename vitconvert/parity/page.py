@@ -10,15 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from vitconvert.comparison import Comparison
+from vitconvert.comparison import Comparison, Divergence, LayerDifference
 from vitconvert.errors import printable
 from vitconvert.programs.taps import block_of
 from vitconvert.version import VERSION
-
-if TYPE_CHECKING:
-    from vitconvert.parity.report import ParityReport
 
 _RED = "#b42318"  # of the layer that departs
 _GENERATOR = '<meta name="generator" content="vitconvert">'
@@ -67,33 +63,36 @@ _MOODS = {"equal": "good", "not equal": "bad", "not verified": "open"}
 _EXPLAINED = "Largest difference of each layer over its largest magnitude in the reference."
 
 
-def parity_page(report: "ParityReport") -> str:
-    """The page of a report: verdict, outputs, chart of the layers. Every name is escaped."""
-    verdict, divergence = _shown(report.verdict), report.first_divergence
-    facts = [
-        ("checkpoint", report.source),
-        ("compared with", report.reference),
-        ("which loaded", report.against),
-        ("not verified", report.skipped),
-        ("first departs", f"{divergence.layer} ({divergence.relative:.1e})" if divergence else ""),
-        ("likely cause", divergence.cause if divergence else ""),
-        *(finding for one in report.precision for finding in one.findings()),
-        *(("note", note) for note in report.notes),
-        *(("not tested", fact) for fact in report.not_tested),
-        ("code", report.executed),
-        ("versions", _versions()),
-    ]
+def parity_page(
+    verdict: str,
+    facts: Iterable[tuple[str, str]],
+    *,
+    comparisons: Sequence[Comparison],
+    layers: Sequence[LayerDifference],
+    divergence: Divergence | None,
+) -> str:
+    """The page of a report: verdict, outputs, chart of the layers. Every name is escaped.
+
+    Args:
+        verdict: One of `_MOODS`.
+        facts: Titles and texts; those without a text are left out.
+        comparisons: A table of the outputs.
+        layers: A chart of the layers.
+        divergence: Marked in the chart, with its cause.
+    """
     rows = (
-        f"<tr><td>{_shown(name)}</td><td>{_shown(text)}</td></tr>" for name, text in facts if text
+        f"<tr><td>{_shown(name)}</td><td>{_shown(text)}</td></tr>"
+        for name, text in [*facts, ("versions", _versions())]
+        if text
     )
     return "\n".join(
         [
             f'<!doctype html><html lang="en"><head><meta charset="utf-8">{_GENERATOR}',
             f"<title>Parity: {verdict}</title><style>{_STYLE}</style></head><body>",
-            f'<h1>Parity <span class="verdict {_MOODS[report.verdict]}">{verdict}</span></h1>',
+            f'<h1>Parity <span class="verdict {_MOODS[verdict]}">{verdict}</span></h1>',
             f'<table class="facts">{"".join(rows)}</table>',
-            *([_outputs(report.comparisons)] if report.comparisons else []),
-            *([_layers(report)] if report.layers else []),
+            *([_outputs(comparisons)] if comparisons else []),
+            *([_layers(layers, comparisons, divergence)] if layers else []),
             "</body></html>",
         ]
     )
@@ -178,21 +177,24 @@ class Series:
     allowed: float | None = None
 
 
-def _layers(report: "ParityReport") -> str:
+def _layers(
+    layers: Sequence[LayerDifference],
+    comparisons: Sequence[Comparison],
+    divergence: Divergence | None,
+) -> str:
     """A chart of the layers, and its numbers."""
-    allowed = {c.dtype: c.tolerance for c in report.comparisons if c.tolerance < math.inf}
+    allowed = {c.dtype: c.tolerance for c in comparisons if c.tolerance < math.inf}
     series = [
         Series(
             name=dtype,
-            values={d.layer: d.relative for d in report.layers if d.dtype == dtype},
+            values={d.layer: d.relative for d in layers if d.dtype == dtype},
             allowed=allowed.get(dtype),
         )
-        for dtype in dict.fromkeys(d.dtype for d in report.layers)
+        for dtype in dict.fromkeys(d.dtype for d in layers)
     ]
-    divergence = report.first_divergence
     departing, cause = (divergence.layer, divergence.cause) if divergence else ("", "")
     names = list(dict.fromkeys(name for one in series for name in one.values))
-    zero = all(layer.relative == 0 for layer in report.layers)
+    zero = all(layer.relative == 0 for layer in layers)
     equal = " Every layer is equal to the last bit: all points lie on 0." if zero else ""
     rows = [(name, *(_number(one.values.get(name)) for one in series)) for name in names]
     numbers = _table(["layer", *(one.name for one in series)], rows, marked=departing)

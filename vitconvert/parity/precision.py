@@ -13,10 +13,16 @@ import torch
 from torch import Tensor, nn
 
 from vitconvert.checkpoint import Checkpoint, build_model
-from vitconvert.comparison import Comparison, compare_outputs, largest, relative_difference
+from vitconvert.comparison import (
+    Comparison,
+    LayerDifference,
+    compare_outputs,
+    largest,
+    relative_difference,
+)
 from vitconvert.model import ViT
 from vitconvert.parity.implementations import of_vit
-from vitconvert.parity.report import LayerDifference, Precision
+from vitconvert.parity.report import Precision
 from vitconvert.programs.taps import OUTPUT
 
 LOWER = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -126,8 +132,7 @@ def measure_precision(
             if measured.problem:
                 continue
             try:
-                lower = build_model(checkpoint, dtype=LOWER[dtype])
-                measured.add(kind, _layers(lower, batch.to(LOWER[dtype])), exact)
+                measured.add(kind, _lower_layers(checkpoint, dtype, batch), exact)
             except RuntimeError as error:  # "not implemented for 'Half'"
                 measured.problem = f"{type(error).__name__}: {error}".partition("\n")[0]
     good = [measured for measured in found.values() if not measured.problem]
@@ -140,6 +145,11 @@ def measure_precision(
         ),
         precision=tuple(one.precision(checkpoint, most) for one in found.values()),
     )
+
+
+def _lower_layers(checkpoint: Checkpoint, dtype: str, images: Tensor) -> Mapping[str, Tensor]:
+    model = build_model(checkpoint, dtype=LOWER[dtype])
+    return _layers(model, images.to(LOWER[dtype]))
 
 
 def _layers(model: ViT, images: Tensor) -> Mapping[str, Tensor]:

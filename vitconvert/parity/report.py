@@ -6,35 +6,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from vitconvert.comparison import Comparison
+from vitconvert.comparison import Comparison, Divergence, LayerDifference
 from vitconvert.errors import ParityFailed
 from vitconvert.parity.page import framed, parity_page
-
-
-@dataclass(frozen=True, kw_only=True)
-class LayerDifference:
-    """The largest relative difference of one layer over all images, in one dtype."""
-
-    layer: str
-    dtype: str
-    relative: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Divergence:
-    """The first layer that differs by more than rounding, and what explains it.
-
-    Attributes:
-        layer, dtype, images: Where it shows.
-        relative: The layer's largest difference over its largest magnitude in the reference.
-        cause: In words; "unknown" if no known mistake explains it.
-    """
-
-    layer: str
-    dtype: str
-    images: str
-    relative: float
-    cause: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +145,27 @@ class ParityReport:
 
     def to_html(self) -> str:
         """One page that needs nothing else: verdict, table, plot of the layers."""
-        return parity_page(self)
+        divergence = self.first_divergence
+        departs = f"{divergence.layer} ({divergence.relative:.1e})" if divergence else ""
+        facts = [
+            ("checkpoint", self.source),
+            ("compared with", self.reference),
+            ("which loaded", self.against),
+            ("not verified", self.skipped),
+            ("first departs", departs),
+            ("likely cause", divergence.cause if divergence else ""),
+            *(finding for one in self.precision for finding in one.findings()),
+            *(("note", note) for note in self.notes),
+            *(("not tested", fact) for fact in self.not_tested),
+            ("code", self.executed),
+        ]
+        return parity_page(
+            self.verdict,
+            facts,
+            comparisons=self.comparisons,
+            layers=self.layers,
+            divergence=divergence,
+        )
 
     def _repr_html_(self) -> str:
         """The same page inside a notebook's cell."""

@@ -13,11 +13,17 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from vitconvert.comparison import Comparison, allowed, compare_outputs, relative_difference
+from vitconvert.comparison import (
+    Comparison,
+    Divergence,
+    LayerDifference,
+    allowed,
+    compare_outputs,
+    relative_difference,
+)
 from vitconvert.errors import UsageError, some, what_was_raised
 from vitconvert.parity.diagnosis import UNKNOWN, Case, diagnose
 from vitconvert.parity.implementations import Implementation, Run
-from vitconvert.parity.report import Divergence, LayerDifference
 from vitconvert.programs.isolation import side_by_side
 from vitconvert.programs.taps import OUTPUT
 

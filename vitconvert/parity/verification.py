@@ -159,7 +159,7 @@ def check_arguments(batch: int, dtypes: Sequence[str], *, lower: bool = True) ->
     if unknown := sorted(set(dtypes) - set(known)):
         lowered = set(unknown) <= set(LOWER)
         raise UsageError(
-            f"Parity is measured in {' and '.join(known)}.",
+            f"Parity is measured in {', '.join(known)}.",
             evidence={"asked": unknown},
             hint="float16 and bfloat16 are measured where a checkpoint is verified."
             if lowered

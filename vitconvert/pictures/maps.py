@@ -18,7 +18,8 @@ from vitconvert.errors import UsageError, VitConvertError
 from vitconvert.inference.batches import check_batches
 from vitconvert.inference.images import ImageSource, find_images
 from vitconvert.model import ViT
-from vitconvert.model.selection import chosen_layers
+from vitconvert.model.inputs import chosen_layers
+from vitconvert.model.intermediates import each_attention
 from vitconvert.pictures.overlay import coloured, overlaid, raw_map
 from vitconvert.pictures.packing import Plane, chosen_heads, planes_by_head
 from vitconvert.pictures.page import Panel, framed, page
@@ -297,7 +298,7 @@ def attention_of(
     image = image.to(next(model.parameters()))
     attention: dict[int, Tensor] = {}
     flow = torch.empty(0)
-    for layer, (weights,) in model.each_attention(image):
+    for layer, (weights,) in each_attention(model, image):
         found = weights.float().cpu()
         flow = _flowed(flow, found)
         if layer in kept:

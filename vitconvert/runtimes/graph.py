@@ -6,8 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from vitconvert.config import ViTConfig
 from vitconvert.errors import ConflictingFact, NotRepresentable, what_was_raised
 from vitconvert.model import ViT
+from vitconvert.model.positions import Positions
 from vitconvert.preprocessing import Preprocessing
 
 OUTPUTS = ("logits", "features", "tokens")
@@ -67,16 +69,16 @@ class Graph(nn.Module):
         return torch.zeros(batch, config.in_channels, *config.image_size)
 
 
-class _Computed(nn.Module):
-    """What a module that takes nothing gives, once and for all."""
+class _SettledPositions(Positions):
+    """Positions that were fitted to the image once and for all."""
 
     result: Tensor
 
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.register_buffer("result", module(), persistent=False)
+    def __init__(self, config: ViTConfig, result: Tensor) -> None:
+        super().__init__(config)
+        self.register_buffer("result", result, persistent=False)
 
-    def forward(self) -> Tensor:
+    def fitted(self) -> Tensor:
         return self.result
 
 
@@ -85,10 +87,12 @@ def _settled(model: ViT) -> ViT:
 
     OpenVINO 2026.4 has no antialiased bicubic interpolation. The caller's model stays as it is.
     """
-    if model.positions is None:
+    fitted = model.positions.fitted()
+    if fitted is None:
         return model
     settled = copy.copy(model)  # which shares all parts, and the dictionary of them
-    settled._modules = model._modules | {"positions": _Computed(model.positions)}
+    positions = _SettledPositions(model.config, fitted)
+    settled._modules = model._modules | {"positions": positions}
     return settled
 
 

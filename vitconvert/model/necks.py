@@ -1,8 +1,9 @@
-"""Squares of neighbouring patches become one token each, after the blocks.
+"""What follows the blocks in some models: convolutions, or squares of patches that become tokens.
 
-What vision-language models do before the language model reads: DeepSeek's aligner and Qwen3-VL's
-merger project a square's channels by an MLP, Gemma 4 takes their mean. Operations and their order
-are those of timm 1.0.31 (`deepseek_vit.py`, `qwen3_vit.py`, `gemma4_vit.py`).
+SAM has convolutions. Vision-language models merge squares before the language model reads them:
+DeepSeek's aligner and Qwen3-VL's merger project a square's channels by an MLP, Gemma 4 takes their
+mean. Operations and their order are those of timm 1.0.31 (`vision_transformer_sam.py`,
+`deepseek_vit.py`, `qwen3_vit.py`, `gemma4_vit.py`).
 
 Letters: B images, N patches, D width, R patches down or across a square, M squares.
 """
@@ -13,6 +14,33 @@ from torch import Tensor, nn
 
 from vitconvert.config import ViTConfig
 from vitconvert.model.layers import linear
+
+
+class Neck(nn.Sequential):
+    """SAM's neck: a convolution of each patch, one of its neighbours too, a norm after each.
+
+    Kirillov et al., "Segment Anything", https://arxiv.org/abs/2304.02643. Its norms have an eps of
+    their own in timm, transformers and segment-anything.
+    """
+
+    def __init__(self, config: ViTConfig) -> None:
+        channels = config.neck_dim
+        super().__init__(
+            nn.Conv2d(config.embed_dim, channels, 1, bias=False),
+            nn.LayerNorm(channels, 1e-6),
+            nn.Conv2d(channels, channels, 3, padding=1, bias=False),
+            nn.LayerNorm(channels, 1e-6),
+        )
+        self.grid = config.grid_size
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, N, D) to (B, N, neck_dim)."""
+        first, first_norm, second, second_norm = self
+        B, _, D = x.shape
+        x = first(x.reshape(B, *self.grid, D).permute(0, 3, 1, 2))
+        x = second(first_norm(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2))
+        tokens: Tensor = second_norm(x.permute(0, 2, 3, 1)).flatten(1, 2)
+        return tokens
 
 
 class MlpMerger(nn.Module):
