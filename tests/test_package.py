@@ -1,6 +1,6 @@
 """The front door: small, sorted, and light to open."""
 
-import dataclasses
+import inspect
 import subprocess
 import sys
 
@@ -8,7 +8,8 @@ import pytest
 
 import vitconvert
 from vitconvert import api
-from vitconvert.checkpoint import ReadArguments, ReadOptions
+from vitconvert.arguments import options_of
+from vitconvert.checkpoint import ReadOptions
 
 _COMMAND = "from vitconvert.cli import main\ntry: main({})\nexcept SystemExit: pass"
 HEAVY = ("torch", "timm", "transformers", "torchvision", "huggingface_hub", "numpy", "PIL")
@@ -27,9 +28,10 @@ def test_the_front_door_hides_what_it_is_built_of():
 
 
 def test_how_to_read_is_stated_once():
-    fields = {field.name: field.type for field in dataclasses.fields(ReadOptions)}
-    del fields["cast_to"]  # which follows from dtype=
-    assert fields == ReadArguments.__annotations__
+    said = inspect.signature(vitconvert.load_checkpoint).parameters
+    assert list(said) == ["source", *options_of(ReadOptions)]
+    assert (said["ignore"].default, said["rescue"].annotation) == ((), bool)
+    assert all(f" {name}" in vitconvert.load_checkpoint.__doc__ for name in said)
 
 
 def test_error_unknown_name():

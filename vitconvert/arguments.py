@@ -1,8 +1,12 @@
-"""Which values an option takes: one table for all public functions.
+"""What an option is: the values that it takes, and how the command line calls it.
 
 An option of one name takes the same values wherever it stands. Numbers of NumPy are numbers. What
 an option cannot mean (a NaN as a tolerance, one word where several names are wanted) is refused by
 the option's name before any work is done.
+
+Options that several functions share are fields of a dataclass (`option`), from which the functions
+take their keyword arguments (`checked`) and the command line its flags (`cli.options.flags_of`).
+The others are in `VALUES`, by name.
 """
 
 import functools
@@ -10,7 +14,7 @@ import inspect
 import math
 import operator
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from os import PathLike, fspath
 from typing import Any, ParamSpec, TypeVar
 
@@ -37,6 +41,39 @@ class Values:
     parse: Callable[[Any], Any]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """A field of a dataclass as an option.
+
+    Attributes:
+        values: What it takes.
+        about: One sentence, for the command line's help.
+        flag: What the command line calls it; by default, --NAME.
+        kind: What the command line reads a text as: str, float, bool (a flag) or Path.
+        metavar: What stands for the value in the help.
+        repeats: Whether the flag may be given several times.
+        choices: The only values on the command line.
+    """
+
+    values: Values
+    about: str
+    flag: str = ""
+    kind: type = str
+    metavar: str | None = None
+    repeats: bool = False
+    choices: tuple[str, ...] = ()
+
+
+def option(values: Values, about: str, *, default: object = None, **more: Any) -> Any:
+    """A field that is an option; `more` is what else `Option` has."""
+    return field(default=default, metadata={"option": Option(values=values, about=about, **more)})
+
+
+def options_of(kind: type) -> dict[str, Option]:
+    """The fields of a dataclass that are options, in order."""
+    return {f.name: f.metadata["option"] for f in fields(kind) if "option" in f.metadata}
+
+
 def read_value(name: str, value: object, values: Values | None = None) -> Any:
     """The value of an option, in its usual type.
 
@@ -58,20 +95,25 @@ def read_value(name: str, value: object, values: Values | None = None) -> Any:
         ) from None
 
 
-def checked(**own: Values) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """A function whose options are read by `VALUES` before it is called.
+def checked(*shared: type, **own: Values) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """A function whose options are read before it is called.
 
-    None is taken where it is the default. An option that the table lacks is an error here, when the
-    module is imported.
+    None is taken where it is the default. An option of which nothing says what it takes is an error
+    here, when the module is imported.
 
     Args:
+        shared: Dataclasses of options. The first stands for the function's `**` parameter: their
+            fields are listed by `help` and `inspect.signature`, and read by the dataclass itself.
         own: What options of this function take that mean something else elsewhere.
     """
+    several = {name: one.values for kind in shared for name, one in options_of(kind).items()}
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        parameters = inspect.signature(function).parameters
+        signature = inspect.signature(function)
+        parameters = signature.parameters
         named = [n for n, p in parameters.items() if p.kind is not p.VAR_KEYWORD]
-        table = {name: own[name] if name in own else VALUES[name] for name in named}
+        known = {**VALUES, **several, **own}
+        table = {name: known[name] for name in named}
 
         def read(name: str, value: object) -> object:
             default = name in parameters and value is parameters[name].default
@@ -83,22 +125,38 @@ def checked(**own: Values) -> Callable[[Callable[P, R]], Callable[P, R]]:
             placed += args[len(named) :]  # of which Python itself complains
             return function(*placed, **{name: read(name, v) for name, v in kwargs.items()})  # type: ignore[arg-type]
 
+        if shared and len(named) < len(parameters):
+            expanded = [parameters[name] for name in named] + _parameters(shared[0])
+            call.__signature__ = signature.replace(parameters=expanded)  # type: ignore[attr-defined]
         return call
 
     return decorate
 
 
+def _parameters(kind: type) -> list[inspect.Parameter]:
+    names = options_of(kind)
+    return [
+        inspect.Parameter(
+            f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=f.type
+        )
+        for f in fields(kind)
+        if f.name in names
+    ]
+
+
 def read_fields(options: Any, *, but: Collection[str] = ()) -> None:
-    """Read the fields of a frozen dataclass of options, those that `VALUES` has.
+    """Read the fields of a frozen dataclass: those that are options, or are in `VALUES`.
 
     Args:
         options: Whose fields become what was read.
         but: Fields that are no such options, though they have such names.
     """
-    for field in fields(options):
-        value = getattr(options, field.name)
-        if field.name in VALUES and field.name not in but and value is not field.default:
-            object.__setattr__(options, field.name, read_value(field.name, value))
+    known = {**VALUES, **{name: one.values for name, one in options_of(type(options)).items()}}
+    for each in fields(options):
+        value = getattr(options, each.name)
+        if each.name in known and each.name not in but and value is not each.default:
+            read = read_value(each.name, value, known[each.name])
+            object.__setattr__(options, each.name, read)
 
 
 def refuse(given: Iterable[str], why: str, *, hint: str | None = None) -> None:
@@ -323,26 +381,23 @@ PATH = Values("a path", "'out'", _path)
 FLAG = Values("True or False", "True", _flag)
 SIZE = Values("a size: pixels, or height and width", "(224, 320)", _size)
 SAID = Values("a mapping of options of reading", "{'dialect': 'timm'}", _words)
+FACTS = Values("a mapping of fields of ViTConfig", "{'num_heads': 3}", _words)
 
 
-def _texts(example: str, *, least: int = 0) -> Values:
+def texts(example: str, *, least: int = 0) -> Values:
+    """A list of words."""
     return list_of(_text, "a list of words", example, least=least)
 
 
 VALUES: Mapping[str, Values] = {
     **dict.fromkeys(("source", "like"), SOURCE),
-    **dict.fromkeys(("a", "b", "adapter"), LOCATED),
+    **dict.fromkeys(("a", "b"), LOCATED),
     "model": MODEL,
     "state_dict": Values("tensors by name", "model.state_dict()", _tensors),
     "images": Values("an image, a path or several of them", "['photos']", _images),
-    **dict.fromkeys(("output", "table"), PATH),
+    "output": PATH,
     **dict.fromkeys(("to", "kind", "runtime", "computed", "engine", "store", "command"), TEXT),
     **dict.fromkeys(("address", "image_column"), TEXT),
-    # How a checkpoint is read.
-    **dict.fromkeys(("dialect", "architecture", "prefer", "tower", "dequantise"), TEXT),
-    "overrides": Values("a mapping of fields of ViTConfig", "{'num_heads': 3}", _words),
-    "lora_scale": number(-math.inf),
-    "ignore": _texts("['aux_head.*']"),
     **dict.fromkeys(("reading", "reading_a", "reading_b"), SAID),
     # How a model is changed, and computes.
     **dict.fromkeys(("image_size", "patch_size"), SIZE),
@@ -351,7 +406,7 @@ VALUES: Mapping[str, Values] = {
     "classes": list_of(_class, "a list of classes, by index or name", "[3, 'tabby']", least=1),
     "dtype": Values("a dtype of torch that models compute in", "torch.bfloat16", _dtype),
     "device": Values("a device of torch", "'cuda'", _device),
-    "allow": _texts("['norm-eps']"),
+    "allow": texts("['norm-eps']"),
     "max_shard_size": Values("a number of bytes", "'5GB'", _bytes),
     "batch_size": whole(1, 2**20),
     "threads": whole(1, 2**12),
@@ -359,7 +414,7 @@ VALUES: Mapping[str, Values] = {
     "preprocessing": Values(
         "a Preprocessing", "load_checkpoint(...).preprocessing", _preprocessing
     ),
-    "labels": _texts("['cat', 'dog']", least=1),
+    "labels": texts("['cat', 'dog']", least=1),
     "topk": whole(1),
     "layers": Values("how many of the last blocks, or which", "[0, -1]", _blocks),
     "foreground": number(0, 1),
@@ -370,7 +425,7 @@ VALUES: Mapping[str, Values] = {
     "batch": whole(1, 2**12),
     "dtypes": list_of(_dtype_name, "names of dtypes", "['float32']", least=1),
     # How a run goes.
-    "keep": _texts("['caption']"),
+    "keep": texts("['caption']"),
     "shard_rows": whole(1),
     "max_errors": whole(0),
     "workers": whole(1, 2**16),
@@ -379,7 +434,7 @@ VALUES: Mapping[str, Values] = {
     **dict.fromkeys(("tell", "notify", "preprocess"), Values("a function", "print", _function)),
     **dict.fromkeys(
         (
-            *("rescue", "fast", "fast_preprocessing", "recursive", "tokens", "projected"),
+            *("fast", "fast_preprocessing", "recursive", "tokens", "projected"),
             *("softmax", "with_preprocessing", "int8", "image_only", "verify", "overwrite"),
             *("header", "background", "append", "retry_failed"),
         ),

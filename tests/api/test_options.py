@@ -19,11 +19,13 @@ from torch import nn
 
 import vitconvert
 from vitconvert.arguments import VALUES, read_value
-from vitconvert.checkpoint import ReadArguments
+from vitconvert.arguments import options_of as fields_of
+from vitconvert.checkpoint import ReadOptions
 from vitconvert.embedding.options import RunOptions
 from vitconvert.errors import UsageError, VitConvertError
 
-READING = tuple(ReadArguments.__annotations__)
+READING = tuple(fields_of(ReadOptions))
+TAKEN = {**VALUES, **{name: one.values for name, one in fields_of(ReadOptions).items()}}
 FUNCTIONS = {
     name: function
     for name in vitconvert.__all__
@@ -162,7 +164,7 @@ OWN: Mapping[tuple[str, str], Callable[[Path], dict[str, Any]]] = {
     **{
         (name, "rescue"): lambda at: {"source": at / "whole"}
         for name, function in FUNCTIONS.items()
-        if {"source", "reading"} <= inspect.signature(function).parameters.keys()
+        if {"source", "rescue"} <= inspect.signature(function).parameters.keys()
     },
     ("diff", "rescue"): lambda at: {"a": at / "whole"},
     ("diff", "b"): lambda at: {"b": at / "vit"},
@@ -295,11 +297,11 @@ _ODD = (
 )
 
 
-@pytest.mark.parametrize("option", VALUES)
+@pytest.mark.parametrize("option", TAKEN)
 def test_a_value_is_taken_or_refused_with_an_example(option: str) -> None:
     for value in _ODD:
         try:
-            read_value(option, value)
+            read_value(option, value, TAKEN[option])
         except UsageError as error:
             assert error.fact.startswith(f"{option} = ")
             assert error.hint
@@ -318,7 +320,7 @@ def test_a_value_is_taken_or_refused_with_an_example(option: str) -> None:
     ],
 )
 def test_numbers_of_other_libraries_are_numbers(option: str, value: Any, taken: Any) -> None:
-    found = read_value(option, value)
+    found = read_value(option, value, TAKEN[option])
     assert found == taken
     assert type(found) is type(taken)
 
@@ -335,7 +337,7 @@ def test_numbers_of_other_libraries_are_numbers(option: str, value: Any, taken: 
 )
 def test_what_an_option_cannot_mean_is_refused(option: str, value: Any) -> None:
     with pytest.raises(UsageError):
-        read_value(option, value)
+        read_value(option, value, TAKEN[option])
 
 
 def test_all_functions_read_their_options() -> None:

@@ -1,12 +1,12 @@
 """What a model says of photographs: classes and features, of a few or of any number."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
 from vitconvert.api.loading import Source, checkpoint_or_model
 from vitconvert.arguments import LOCATED, PLACES, checked
-from vitconvert.checkpoint import Checkpoint, ReadArguments, ReadOptions
+from vitconvert.checkpoint import Checkpoint, ReadOptions
 from vitconvert.embedding import require_package
 from vitconvert.errors import UsageError
 from vitconvert.preprocessing import Preprocessing
@@ -186,7 +186,7 @@ def embed_dataset(
     device: str = "cpu",
     runtime: str = "torch",
     notify: "Callable[[Event], None]" = lambda _event: None,
-    reading: ReadArguments | None = None,
+    reading: Mapping[str, object] | None = None,
     **how: Any,
 ) -> "Event":
     """Compute the features, or the classes, of any number of images, as Parquet in a directory.

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING
 
 from vitconvert.api.loading import Size, Source, computed_in, load_checkpoint
 from vitconvert.arguments import checked, given, refuse
-from vitconvert.checkpoint import ReadArguments, ReadOptions
+from vitconvert.checkpoint import ReadOptions
 
 if TYPE_CHECKING:
     import torch
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from vitconvert.tables.table import Table
 
 
-@checked()
+@checked(ReadOptions)
 def plan_conversion(
     source: Source,
     *,
@@ -32,7 +32,7 @@ def plan_conversion(
     image_only: bool = False,
     max_shard_size: int | str | None = None,
     output: str | PathLike[str] | None = None,
-    **reading: Unpack[ReadArguments],
+    **reading: object,
 ) -> "ConversionPlan":
     """Say what `convert` would do, reading no weights and writing nothing.
 
@@ -53,7 +53,7 @@ def plan_conversion(
     from vitconvert.conversion.conversion_plan import plan_checkpoint
     from vitconvert.conversion.fitting import WriteOptions
 
-    target, reading = _target(to, computed_in(dtype, reading))
+    target, how = _target(to, computed_in(dtype, reading))
     options = WriteOptions(
         to=target,
         changes=Changes(
@@ -69,10 +69,10 @@ def plan_conversion(
         max_shard_size=max_shard_size,
     )
     place = None if output is None else Path(output)
-    return plan_checkpoint(load_checkpoint(source, **reading), options, output=place)
+    return plan_checkpoint(load_checkpoint(source, **how), options, output=place)
 
 
-@checked()
+@checked(ReadOptions)
 def convert(
     source: Source,
     *,
@@ -90,7 +90,7 @@ def convert(
     verify: bool = True,
     overwrite: bool = False,
     command: str | None = None,
-    **reading: Unpack[ReadArguments],
+    **reading: object,
 ) -> "Conversion":
     """Convert a checkpoint to another ecosystem, and prove that the function is the same.
 
@@ -128,10 +128,10 @@ def convert(
     from vitconvert.conversion.changes import Changes
     from vitconvert.conversion.convert import convert_checkpoint
     from vitconvert.conversion.fitting import WriteOptions
-    from vitconvert.conversion.whole_directory import check_output
+    from vitconvert.conversion.output import check_output
 
     check_output(Path(output), overwrite=overwrite)  # before anything is downloaded
-    target, reading = _target(to, computed_in(dtype, reading))
+    target, how = _target(to, computed_in(dtype, reading))
     options = WriteOptions(
         to=target,
         changes=Changes(
@@ -147,7 +147,7 @@ def convert(
         max_shard_size=max_shard_size,
     )
     return convert_checkpoint(
-        load_checkpoint(source, **reading),
+        load_checkpoint(source, **how),
         options,
         output=Path(output),
         verify=verify,
@@ -156,12 +156,12 @@ def convert(
     )
 
 
-@checked()
+@checked(ReadOptions)
 def convert_state_dict(
     state_dict: "Mapping[str, torch.Tensor]",
     *,
     to: str,
-    **reading: Unpack[ReadArguments],
+    **reading: object,
 ) -> "dict[str, torch.Tensor]":
     """Convert a state dict in memory to the names and layouts of another dialect.
 
@@ -179,17 +179,17 @@ def convert_state_dict(
     from vitconvert.checkpoint.state_dict import read_state_dict
     from vitconvert.conversion.convert import respell
 
-    target, reading = _target(to, reading)
-    of_a_file = given({name: reading.get(name) for name in ("prefer", "rescue")})
+    target, how = _target(to, reading)
+    of_a_file = given({name: how.get(name) for name in ("prefer", "rescue")})
     refuse(of_a_file, "this is about reading a file, and a state dict is no file.")
-    return respell(*read_state_dict(state_dict, ReadOptions.of(reading)), target)
+    return respell(*read_state_dict(state_dict, ReadOptions.of(how)), target)
 
 
-def _target(to: str, reading: ReadArguments) -> "tuple[str | Table, ReadArguments]":
+def _target(to: str, reading: Mapping[str, object]) -> "tuple[str | Table, Mapping[str, object]]":
     """A table of the user's as the target, if `to` is its name, and how to read the source then."""
     from vitconvert.tables.dialects import is_of, read_table
 
     file = reading.get("table")
-    if file is None or not is_of(to, file):
+    if not isinstance(file, str | PathLike) or not is_of(to, file):
         return to, reading
     return read_table(Path(file)), {**reading, "table": None}

@@ -1,13 +1,13 @@
 """What a file is, how two differ, and what unknown names stand for."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING
 
 from vitconvert.api.loading import Source
 from vitconvert.arguments import LOCATED, checked
-from vitconvert.checkpoint import ReadArguments, ReadOptions
+from vitconvert.checkpoint import ReadOptions
 from vitconvert.sources import Located, locate
 
 if TYPE_CHECKING:
@@ -16,10 +16,8 @@ if TYPE_CHECKING:
     from vitconvert.inspection import Inspection
 
 
-@checked(source=LOCATED)
-def inspect(
-    source: str | PathLike[str] | Located, **reading: Unpack[ReadArguments]
-) -> "Inspection":
+@checked(ReadOptions, source=LOCATED)
+def inspect(source: str | PathLike[str] | Located, **reading: object) -> "Inspection":
     """Say what a checkpoint is, reading no weights.
 
     If a checkpoint cannot be loaded (an unknown dialect, a missing fact, tensors that do not add
@@ -36,19 +34,20 @@ def inspect(
     """
     from vitconvert.inspection import inspect_located
 
-    located = locate(source, tower=reading.get("tower"), headers_only=True)
-    return inspect_located(located, ReadOptions.of(reading))
+    options = ReadOptions.of(reading)
+    located = locate(source, tower=options.tower, headers_only=True)
+    return inspect_located(located, options)
 
 
-@checked()
+@checked(ReadOptions)
 def diff(
     a: str | PathLike[str] | Located,
     b: str | PathLike[str] | Located,
     *,
-    reading_a: ReadArguments | None = None,
-    reading_b: ReadArguments | None = None,
+    reading_a: Mapping[str, object] | None = None,
+    reading_b: Mapping[str, object] | None = None,
     header: bool = False,
-    **reading: Unpack[ReadArguments],
+    **reading: object,
 ) -> "Difference":
     """Say how two checkpoints differ, tensor by tensor under common names.
 
@@ -71,15 +70,13 @@ def diff(
     """
     from vitconvert.difference import diff_located
 
-    said_a: ReadArguments = {**reading, **(reading_a or {})}
-    said_b: ReadArguments = {**reading, **(reading_b or {})}
-    located_a = locate(a, tower=said_a.get("tower"))
-    located_b = locate(b, tower=said_b.get("tower"))
-    options = ReadOptions.of(said_a), ReadOptions.of(said_b)
-    return diff_located(located_a, located_b, *options, header=header)
+    of_a = ReadOptions.of({**reading, **(reading_a or {})})
+    of_b = ReadOptions.of({**reading, **(reading_b or {})})
+    located_a, located_b = locate(a, tower=of_a.tower), locate(b, tower=of_b.tower)
+    return diff_located(located_a, located_b, of_a, of_b, header=header)
 
 
-@checked(source=LOCATED)
+@checked(ReadOptions, source=LOCATED)
 def draft_table(
     source: str | PathLike[str] | Located,
     *,

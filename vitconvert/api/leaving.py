@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING
 
 from vitconvert.api.loading import Source, load_checkpoint
 from vitconvert.arguments import BUILT, checked, one_of, refuse
-from vitconvert.checkpoint import ReadArguments
+from vitconvert.checkpoint import ReadOptions
 from vitconvert.config import ViTConfig
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from vitconvert.inference.images import ImageSource
 
 
-@checked(dtype=one_of("float32", "float16"))
+@checked(ReadOptions, dtype=one_of("float32", "float16"))
 def export_model(
     source: Source,
     output: str | PathLike[str],
@@ -34,7 +34,7 @@ def export_model(
     verify: bool = True,
     overwrite: bool = False,
     command: str | None = None,
-    **reading: Unpack[ReadArguments],
+    **reading: object,
 ) -> "Exported":
     """Write a checkpoint as a file that other programs run, checked in the real runtime.
 

@@ -1,12 +1,12 @@
 """A checkpoint, and the model that is built of it."""
 
+from collections.abc import Mapping
 from os import PathLike
-from typing import TYPE_CHECKING, Unpack, cast
+from typing import TYPE_CHECKING
 
 from vitconvert.arguments import checked, refuse
 from vitconvert.checkpoint import (
     Checkpoint,
-    ReadArguments,
     ReadOptions,
     build_model,
     read_checkpoint,
@@ -26,8 +26,8 @@ Size = int | tuple[int, int]
 """Pixels of a side, or height and width."""
 
 
-@checked()
-def load_checkpoint(source: Source, **reading: Unpack[ReadArguments]) -> Checkpoint:
+@checked(ReadOptions)
+def load_checkpoint(source: Source, **reading: object) -> Checkpoint:
     """Read a pretrained ViT checkpoint, and return its tensors under canonical names.
 
     Nothing in the file is executed, and nothing is dropped in silence: each tensor of the file is
@@ -74,7 +74,7 @@ def load_checkpoint(source: Source, **reading: Unpack[ReadArguments]) -> Checkpo
     return read_checkpoint(locate(source, tower=options.tower), options)
 
 
-@checked()
+@checked(ReadOptions)
 def load_model(
     source: Source,
     *,
@@ -85,7 +85,7 @@ def load_model(
     dtype: "torch.dtype | None" = None,
     device: "torch.device | str" = "cpu",
     fast: bool = False,
-    **reading: Unpack[ReadArguments],
+    **reading: object,
 ) -> "ViT":
     """Load a pretrained ViT of any dialect as vitconvert's own, in eval mode.
 
@@ -163,7 +163,7 @@ def checkpoint_or_model(
     return model
 
 
-def computed_in(dtype: "torch.dtype | None", reading: ReadArguments) -> ReadArguments:
+def computed_in(dtype: "torch.dtype | None", reading: Mapping[str, object]) -> Mapping[str, object]:
     """How to read a checkpoint whose weights are cast: quantised ones are computed in that."""
     named = str(dtype).removeprefix("torch.")
-    return reading if dtype is None else cast(ReadArguments, {**reading, "cast_to": named})
+    return reading if dtype is None else {**reading, "cast_to": named}

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from vitconvert.api.loading import Size, Source, load_checkpoint
 from vitconvert.arguments import COMPARED, NAMED_LAYERS, checked, given, refuse
-from vitconvert.checkpoint import Checkpoint, ReadArguments, ReadOptions
+from vitconvert.checkpoint import Checkpoint, ReadOptions
 from vitconvert.checkpoint.record import hashed
 from vitconvert.errors import UsageError
 from vitconvert.sources import locate
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from vitconvert.parity.report import ParityReport
 
 
-@checked(source=COMPARED, layers=NAMED_LAYERS)
+@checked(ReadOptions, source=COMPARED, layers=NAMED_LAYERS)
 def verify(
     source: "Source | Callable[..., Any]",
     *,
@@ -35,7 +35,7 @@ def verify(
     in_channels: int | None = None,
     images: "ImageSource | Iterable[ImageSource] | None" = None,
     preprocess: "Callable[[Image.Image], Any] | None" = None,
-    **reading: Unpack[ReadArguments],
+    **reading: object,
 ) -> "ParityReport":
     """Compare a checkpoint, or a model of your own, with another implementation.
 
@@ -128,7 +128,7 @@ def verify(
     )
 
 
-@checked()
+@checked(ReadOptions)
 def record_golden(
     source: Source,
     output: str | PathLike[str],
@@ -137,7 +137,7 @@ def record_golden(
     batch: int = 2,
     tolerance: float = 2e-5,
     overwrite: bool = False,
-    **reading: Unpack[ReadArguments],
+    **reading: object,
 ) -> "Golden":
     """Record what a checkpoint gives for images, so that others can be compared with it anywhere.
 
@@ -177,7 +177,7 @@ def _verify_golden(
     layers: Mapping[str, str] | None,
     tolerance: float,
     dtypes: Sequence[str],
-    reading: ReadArguments,
+    reading: Mapping[str, object],
 ) -> "ParityReport":
     from vitconvert.parity.golden import read_golden
     from vitconvert.parity.replay import verify_golden
@@ -209,7 +209,7 @@ def _images(images: Any, preprocess: Any) -> "Images | None":
 
 
 def _models(
-    sides: Sequence[Any], reading: ReadArguments, *, layers: Mapping[str, str] | None
+    sides: Sequence[Any], reading: Mapping[str, object], *, layers: Mapping[str, str] | None
 ) -> list[Any]:
     """What is compared; the options that are not about the names of a module read a checkpoint.
 
@@ -218,7 +218,7 @@ def _models(
     """
     read = [model for model in sides if not callable(model)]
     of_names = {"dialect": reading.get("dialect"), "table": reading.get("table")}
-    others = reading.copy()
+    others = dict(reading)
     if len(read) < len(sides):
         if layers or not any(hasattr(model, "state_dict") for model in sides):
             refuse(given(of_names), "this is about names of a module's tensors, and none is used.")
@@ -228,8 +228,8 @@ def _models(
     return [model if callable(model) else _load_whole(model, **others) for model in sides]
 
 
-def _load_whole(source: Source, **reading: Unpack[ReadArguments]) -> Checkpoint:
+def _load_whole(source: Source, **reading: object) -> Checkpoint:
     """A checkpoint whose `vitconvert.json` is believed only if every byte is as it says."""
     if isinstance(source, Checkpoint):
         return load_checkpoint(source, **reading)
-    return load_checkpoint(hashed(locate(source, tower=reading.get("tower"))), **reading)
+    return load_checkpoint(hashed(locate(source, tower=ReadOptions.of(reading).tower)), **reading)

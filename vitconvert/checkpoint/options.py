@@ -1,60 +1,108 @@
 """How to read a checkpoint: what its files may not show."""
 
 import fnmatch
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
-from vitconvert.arguments import given, read_fields, refuse
-from vitconvert.config import field_names
+from vitconvert.arguments import (
+    FACTS,
+    FLAG,
+    LOCATED,
+    PATH,
+    TEXT,
+    given,
+    number,
+    option,
+    options_of,
+    read_fields,
+    refuse,
+    texts,
+)
 from vitconvert.errors import UsageError, nearest
-from vitconvert.sources import Located
-from vitconvert.tables.dialects import find_tables, is_of, read_table
-from vitconvert.tables.table import Table
+
+if TYPE_CHECKING:
+    from vitconvert.sources import Located
+    from vitconvert.tables.table import Table
 
 IGNORED = "you ignored it"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions:
-    """How to read a checkpoint.
+    """How to read a checkpoint: the keyword arguments of the public functions, and their flags.
 
-    Attributes:
-        dialect: Name of a table of `weights_map/` or of an ecosystem; by default the one table
-            that explains every key.
-        overrides: Fields of ViTConfig that the tensors do not show, such as `{"num_heads": 3}`.
-        architecture: Name of the architecture, for files that do not show it.
-        table: A TOML file with one more dialect.
-        prefer: Which weights to read from a torch checkpoint that has several, such as "model"
-            if it has averaged ones too; by default the averaged ones.
-        tower: What stands before the names of the tensors to take, in a file of a larger model,
-            such as "vision_tower"; by default, the one tower that is found.
-        adapter: A LoRA or DoRA adapter of PEFT to merge: what `sources.locate` takes or returned.
-        lora_scale: What the product of its two matrices is multiplied with, where no
-            adapter_config.json says it: lora_alpha / r.
-        ignore: Patterns of names of tensors that play no part, such as `["aux_head.*"]`.
-        rescue: Of a whole model that torch.save wrote, read the tensors as data; nothing is run.
-        dequantise: Compute the weights of a quantised file in this: "float32" or "bfloat16".
-        cast_to: What the weights are cast to later: those of a quantised file are computed in it,
-            and others are read as they are.
+    `vitconvert.load_checkpoint` says what each is for.
     """
 
-    dialect: str | None = None
-    overrides: Mapping[str, Any] | None = None
-    architecture: str | None = None
-    table: str | PathLike[str] | None = None
-    prefer: str | None = None
-    tower: str | None = None
-    adapter: str | PathLike[str] | Located | None = None
-    lora_scale: float | None = None
-    ignore: Sequence[str] = ()
-    rescue: bool = False
-    dequantise: str | None = None
+    dialect: str | None = option(
+        TEXT, "Name of the source's dialect or ecosystem; default: detected."
+    )
+    table: str | PathLike[str] | None = option(
+        PATH,
+        "A TOML file with a dialect of your own. A conversion --to its name writes it.",
+        kind=Path,
+    )
+    architecture: str | None = option(
+        TEXT, "Name of the architecture, if the file does not show it."
+    )
+    overrides: Mapping[str, Any] | None = option(
+        FACTS,
+        "Set a fact that tensors do not show, such as num_heads=3. May be repeated.",
+        flag="--set",
+        metavar="FIELD=VALUE",
+        repeats=True,
+    )
+    prefer: str | None = option(
+        TEXT,
+        "Which state dict of a torch checkpoint to read; default: averaged weights.",
+        metavar="KEY",
+    )
+    tower: str | None = option(
+        TEXT,
+        "In a larger model, what the ViT's tensor names begin with; default: detected.",
+        metavar="PREFIX",
+    )
+    ignore: Sequence[str] = option(
+        texts("['aux_head.*']"),
+        "Leave tensors out, such as 'aux_head.*'. May be repeated.",
+        default=(),
+        metavar="PATTERN",
+        repeats=True,
+    )
+    rescue: bool = option(
+        FLAG,
+        "Of a whole model that torch.save wrote, take the tensors as data; runs nothing.",
+        default=False,
+        kind=bool,
+    )
+    adapter: "str | PathLike[str] | Located | None" = option(
+        LOCATED,
+        "A LoRA or DoRA adapter of PEFT to merge into the model.",
+        metavar="DIR_OR_REPO",
+    )
+    lora_scale: float | None = option(
+        number(-math.inf),
+        "lora_alpha / r, where no adapter_config.json says it.",
+        kind=float,
+        metavar="NUMBER",
+    )
+    dequantise: str | None = option(
+        TEXT,
+        "Compute the weights of a quantised file in this.",
+        flag="--dtype",
+        choices=("float32", "bfloat16"),
+    )
+    # What weights are cast to later, which follows from dtype=: those of a quantised file are
+    # computed in it, and others are read as they are.
     cast_to: str | None = None
 
     def __post_init__(self) -> None:
+        from vitconvert.tables.dialects import is_of  # --help of the command line needs none
+
         read_fields(self)
         if self.table is not None and self.dialect and not is_of(self.dialect, self.table):
             raise UsageError(
@@ -64,14 +112,16 @@ class ReadOptions:
             )
 
     @classmethod
-    def of(cls, reading: Mapping[str, Any]) -> "ReadOptions":
+    def of(cls, reading: Mapping[str, object]) -> "ReadOptions":
         """What a caller gave by names.
 
         Raises:
             TypeError: One names nothing here; a fact of the model belongs into `overrides`.
         """
-        options = cls.__dataclass_fields__
-        for name in reading.keys() - options.keys():
+        options = options_of(cls)
+        for name in reading.keys() - options.keys() - {"cast_to"}:
+            from vitconvert.config import field_names
+
             near = (
                 [f"overrides={{{name!r}: ...}}"]
                 if name in field_names()
@@ -79,10 +129,10 @@ class ReadOptions:
             )
             meant = f"did you mean {near[0]}?" if near else f"these are: {', '.join(options)}."
             raise TypeError(f"{name!r} is no option of reading; {meant}")
-        return cls(**reading)
+        return cls(**reading)  # type: ignore[arg-type]
 
     @staticmethod
-    def refuse(reading: Mapping[str, Any], why: str) -> None:
+    def refuse(reading: Mapping[str, object], why: str) -> None:
         """Refuse options by name where nothing is read by them.
 
         Args:
@@ -111,12 +161,14 @@ class ReadOptions:
             found |= dict.fromkeys(matching, f"{IGNORED} ({pattern})")
         return found
 
-    def tables(self, written_as: str | None = None) -> list[Table] | None:
+    def tables(self, written_as: str | None = None) -> "list[Table] | None":
         """The tables that may explain the checkpoint; None: all of `weights_map/`.
 
         Args:
             written_as: The dialect that a `vitconvert.json` names; the fields here override it.
         """
+        from vitconvert.tables.dialects import find_tables, read_table
+
         if self.table is not None:
             return [read_table(Path(self.table))]
         dialect = self.dialect or written_as
@@ -131,19 +183,3 @@ def _names_nothing(pattern: str, names: Iterable[str], file: object) -> UsageErr
         evidence={"file": file, "there are": ", ".join(f"{word}.*" for word in alike)},
         hint="patterns are of whole names, such as 'aux_head.*'.",
     )
-
-
-class ReadArguments(TypedDict, total=False):
-    """The fields of `ReadOptions`, as keyword arguments of the public functions."""
-
-    dialect: str | None
-    overrides: Mapping[str, Any] | None
-    architecture: str | None
-    table: str | PathLike[str] | None
-    prefer: str | None
-    tower: str | None
-    adapter: str | PathLike[str] | Located | None
-    lora_scale: float | None
-    ignore: Sequence[str]
-    rescue: bool
-    dequantise: str | None

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from vitconvert.arguments import Option, options_of
+from vitconvert.checkpoint import ReadOptions
+
 if TYPE_CHECKING:
     import torch
 
@@ -95,51 +98,33 @@ def dtype_option(help_text: str) -> Callable[[Command], Command]:
 
 AGAINST = "against"
 
-_READING: Mapping[str, dict[str, Any]] = {
-    "--dialect": {"help": "Name of the source's dialect or ecosystem; default: detected."},
-    "--table": {
-        "type": click.Path(path_type=Path, dir_okay=False),
-        "help": "A TOML file with a dialect of your own. A conversion --to its name writes it.",
-    },
-    "--architecture": {"help": "Name of the architecture, if the file does not show it."},
-    "--set": {
-        "multiple": True,
-        "metavar": "FIELD=VALUE",
-        "help": "Set a fact that tensors do not show, such as num_heads=3. May be repeated.",
-    },
-    "--prefer": {
-        "metavar": "KEY",
-        "help": "Which state dict of a torch checkpoint to read; default: averaged weights.",
-    },
-    "--tower": {
-        "metavar": "PREFIX",
-        "help": "In a larger model, what the ViT's tensor names begin with; default: detected.",
-    },
-    "--ignore": {
-        "multiple": True,
-        "metavar": "PATTERN",
-        "help": "Leave tensors out, such as 'aux_head.*'. May be repeated.",
-    },
-    "--rescue": {
-        "is_flag": True,
-        "help": "Of a whole model that torch.save wrote, take the tensors as data; runs nothing.",
-    },
-    "--adapter": {
-        "metavar": "DIR_OR_REPO",
-        "help": "A LoRA or DoRA adapter of PEFT to merge into the model.",
-    },
-    "--lora-scale": {
-        "type": float,
-        "metavar": "NUMBER",
-        "help": "lora_alpha / r, where no adapter_config.json says it.",
-    },
+# Flag -> what it is, of the options on how to read a checkpoint. `--dtype` stands alone: verbs that
+# cast weights have one of their own.
+_READING = {
+    one.flag or f"--{name.replace('_', '-')}": one for name, one in options_of(ReadOptions).items()
 }
-_COMPUTING = click.option(
-    "--dtype",
-    "dequantise",
-    type=click.Choice(["float32", "bfloat16"]),
-    help="Compute the weights of a quantised file in this.",
-)
+_COMPUTING = _READING.pop("--dtype")
+
+
+def flag_of(
+    flag: str, option: Option, name: str | None = None, **more: Any
+) -> Callable[[Command], Command]:
+    """An option that a dataclass states, as click's."""
+    kinds: dict[type, dict[str, Any]] = {
+        bool: {"is_flag": True},
+        Path: {"type": click.Path(path_type=Path, dir_okay=False)},
+    }
+    said: dict[str, Any] = {
+        "help": option.about,
+        "metavar": option.metavar,
+        "multiple": option.repeats,
+    }
+    said |= kinds.get(option.kind, {"type": option.kind})
+    if option.choices:
+        said["type"] = click.Choice(option.choices)
+    return click.option(flag, *([name] if name else ()), **{**said, **more})
+
+
 _CHANGING = (
     click.option("--image-size", help="Resample positions: 384 or 224x320 (height x width)."),
     click.option("--patch-size", help="Resize the patches, as in FlexiViT: 8 or 8x16."),
@@ -187,23 +172,19 @@ _JSON_LINES = (
 
 def reading_options(command: Command) -> Command:
     """Options on how to read a checkpoint."""
-    return apply_options(
-        tuple(click.option(flag, **said) for flag, said in _READING.items()), command
-    )
+    return apply_options(tuple(flag_of(*each) for each in _READING.items()), command)
 
 
 def reading_options_of(side: str) -> Callable[[Command], Command]:
     """The same for one of two checkpoints, such as `--table-b` and `--table-against`."""
-    only = {"help": f"For {f'--{side}' if side == AGAINST else side.upper()} only."}
-    options = tuple(
-        click.option(f"{flag}-{side}", **said | only) for flag, said in _READING.items()
-    )
+    only = f"For {f'--{side}' if side == AGAINST else side.upper()} only."
+    options = tuple(flag_of(f"{flag}-{side}", one, help=only) for flag, one in _READING.items())
     return lambda command: apply_options(options, command)
 
 
 def computing_option(command: Command) -> Command:
     """`--dtype` of verbs that cast no weights: what quantised ones are computed in."""
-    return _COMPUTING(command)
+    return flag_of("--dtype", _COMPUTING, "dequantise")(command)
 
 
 def changing_options(command: Command) -> Command:

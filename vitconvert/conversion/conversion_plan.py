@@ -9,10 +9,10 @@ from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.changes import NO_CHANGES, Changes, changed
 from vitconvert.conversion.fitting import WriteOptions, companions_for, fit
+from vitconvert.conversion.output import check_source
 from vitconvert.conversion.stream import Move, moves
 from vitconvert.conversion.text_tower import text_infos, tokenizer_files
 from vitconvert.conversion.weights import parse_size, weights_files
-from vitconvert.conversion.whole_directory import check_source
 from vitconvert.facts.accounts import Ledger
 from vitconvert.facts.gauges import Gauge
 from vitconvert.facts.plan import Assembly, Piece, Plan, compose

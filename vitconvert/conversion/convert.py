@@ -11,6 +11,7 @@ from vitconvert.config import ViTConfig
 from vitconvert.conversion.card import write_card
 from vitconvert.conversion.changes import changed, gauged, with_effect_of_merge
 from vitconvert.conversion.fitting import WriteOptions, companions_for, fit
+from vitconvert.conversion.output import check_source, whole_output
 from vitconvert.conversion.provenance import (
     Proof,
     first_source_line,
@@ -21,7 +22,6 @@ from vitconvert.conversion.provenance import (
 from vitconvert.conversion.targets import OWN, choose_target
 from vitconvert.conversion.text_tower import copy_tokenizer, whole_configuration
 from vitconvert.conversion.weights import contents_for, parse_size, write_weights
-from vitconvert.conversion.whole_directory import check_source, whole_directory
 from vitconvert.documents import write_json
 from vitconvert.facts.accounts import Ledger
 from vitconvert.facts.target import Target
@@ -113,7 +113,7 @@ def convert_checkpoint(
     source, target = gauged(fitted.source, fitted.gauges), fitted.target
     contents = contents_for(target, source, options.allow)
     with (
-        whole_directory(output, overwrite=overwrite) as directory,
+        whole_output(output, overwrite=overwrite) as directory,
         unchanged(checkpoint.opened),
     ):
         infos = {name: content.info for name, content in contents.items()}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from vitconvert.checkpoint import Checkpoint, ReadOptions
 from vitconvert.checkpoint.reading import open_weights
 from vitconvert.checkpoint.record import stated_weights
-from vitconvert.conversion.written import RECORD, files_of
+from vitconvert.conversion.output import RECORD, files_of
 from vitconvert.documents import write_json
 from vitconvert.errors import printable
 from vitconvert.facts.target import Target

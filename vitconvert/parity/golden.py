@@ -37,11 +37,11 @@ from vitconvert.config.field_values import parse_field
 from vitconvert.documents import parse_object
 from vitconvert.errors import CorruptFile, OutputExists, UsageError, VitConvertError
 from vitconvert.formats import Container, open_container, write_safetensors
-from vitconvert.formats.whole_file import require_place
 from vitconvert.model import ViT
 from vitconvert.parity.implementations import FEATURES, TOKENS, Implementation, Run
 from vitconvert.preprocessing.sample_images import edge_images, sample_images
 from vitconvert.programs.taps import OUTPUT, Taps
+from vitconvert.whole import require_place
 
 SUFFIX = ".golden"
 MOST_NUMBERS = 2**24  # of a batch of images; there are seven batches

@@ -12,7 +12,6 @@ from typing import NoReturn, TypeGuard
 
 from vitconvert.documents import parse_object
 from vitconvert.errors import UNPRINTABLE, SourceError
-from vitconvert.sources.integrity import GIT_BLOB, SHA256, kind_of
 
 _UNUSABLE = re.compile(f"[{UNPRINTABLE}]")
 _COMMIT = re.compile("[0-9a-f]{40}")
@@ -23,6 +22,12 @@ _LONGEST_PART = 240
 _NUMBER = re.compile(r"\d{1,18}", re.ASCII)
 # RFC 9110, section 8.8.3. A weak one, W/"...", does not promise the same bytes.
 _STRONG_ETAG = re.compile(r'"[\x21\x23-\x7e]*"')
+
+# The Hub publishes sha256 for files in LFS and git's own hash for the rest; the names of the
+# blobs in its cache are the same hashes (huggingface_hub 2.4, file_download.py).
+SHA256 = "sha256"
+GIT_BLOB = "git blob"
+_DIGITS = {SHA256: re.compile("[0-9a-f]{64}"), GIT_BLOB: re.compile("[0-9a-f]{40}")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +97,11 @@ def _sibling(repo: str, sibling: object) -> tuple[str, Published | None]:
     if not isinstance(digest, str) or kind_of(digest) != kind:
         _refuse(repo, field, f"the digits of a {kind} hash", digest)
     return name, Published(hash=digest, size=size)
+
+
+def kind_of(published: str) -> str | None:
+    """Which of the two hashes has these digits, None for neither."""
+    return next((kind for kind, digits in _DIGITS.items() if digits.fullmatch(published)), None)
 
 
 def is_commit(value: object) -> TypeGuard[str]:

@@ -16,18 +16,15 @@ from vitconvert.documents import MOST_BYTES, read_object
 from vitconvert.errors import CorruptFile, OfflineError, SourceError, UsageError
 from vitconvert.file_formats import INDEX, file_of_process
 from vitconvert.formats.hashing import hash_file
-from vitconvert.sources.answers import Listing, Published, read_listing
+from vitconvert.sources.answers import Listing, Published, kind_of, read_listing
 from vitconvert.sources.choosing import choose_weights, companions, parts, require, tokenizer
-from vitconvert.sources.fetching import Fetching
 from vitconvert.sources.hub_cache import RepoCache, require_revision
 from vitconvert.sources.hub_errors import answered, broken, explained
 from vitconvert.sources.hub_ranges import WORTHWHILE, Asked, NoRanges, fetch_part, kept_part
-from vitconvert.sources.integrity import check_published, kind_of
-from vitconvert.sources.located import CONFIGS, Fetched, Located, beside
-from vitconvert.sources.offline import offline_error
+from vitconvert.sources.located import CONFIGS, Fetched, Fetching, Located, beside
 from vitconvert.sources.references import HubRepo
-from vitconvert.sources.transfer import BrokenOff, Wanted, receive
-from vitconvert.sources.transport import get
+from vitconvert.sources.transfer import BrokenOff, Wanted, check_published, receive
+from vitconvert.sources.transport import get, offline_error
 from vitconvert.version import LIBRARY, VERSION
 
 if TYPE_CHECKING:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from vitconvert.errors import SourceError, UploadError, VitConvertError
 from vitconvert.sources.answers import shown
-from vitconvert.sources.offline import offline_error
 from vitconvert.sources.transfer import BrokenOff
-from vitconvert.sources.transport import describe, is_unreachable, transport_errors
+from vitconvert.sources.transport import describe, is_unreachable, offline_error, transport_errors
 
 if TYPE_CHECKING:
     from httpx2 import Response

@@ -1,7 +1,7 @@
-"""What a reference leads to."""
+"""What a reference leads to, and how it is fetched."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypedDict
 
@@ -27,6 +27,24 @@ KERAS_TOKENIZERS = {
 }
 TASK = "task.json"  # of KerasHub: the config.json of a backbone, and its head
 COMPANIONS = (*CONFIGS, TASK, *PREPROCESSORS, OWN, ADAPTER)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fetching:
+    """How what is not here is fetched; the token stays out of printed forms.
+
+    Attributes:
+        revision, token, offline, quiet, tower, headers_only: As for `locate`.
+        cache_dir: Where downloads are kept; None: the usual place of each source.
+    """
+
+    revision: str | None = None
+    token: str | None = field(default=None, repr=False)
+    cache_dir: Path | None = None
+    offline: bool = False
+    quiet: bool = False
+    tower: str | None = None
+    headers_only: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,3 +168,19 @@ def _has_task(directory: Path) -> bool:
 def _first(directory: Path, names: tuple[str, ...]) -> Path | None:
     paths = (directory / name for name in names)
     return next((path for path in paths if path.exists()), None)  # reading what is no file says so
+
+
+def locate_path(reference: str, path: Path) -> Located:
+    """What lies at a path: a directory as it is, a file with what is beside it."""
+    return Located(
+        reference=reference,
+        weights=path,
+        **beside(path if path.is_dir() else path.parent),
+        random=False,
+        name=None,
+        repo=None,
+        revision=None,
+        url=None,
+        sha256={},
+        verified=(),
+    )

@@ -5,9 +5,7 @@ from pathlib import Path
 
 from vitconvert.errors import SourceError, UsageError
 from vitconvert.sources.downloads import address
-from vitconvert.sources.fetching import Fetching
-from vitconvert.sources.local import locate_path
-from vitconvert.sources.located import Located
+from vitconvert.sources.located import Fetching, Located, locate_path
 from vitconvert.sources.references import (
     HubRepo,
     LocalPath,

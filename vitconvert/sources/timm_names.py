@@ -5,8 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from vitconvert.errors import SourceError, nearest
-from vitconvert.sources.local import locate_path
-from vitconvert.sources.located import Located
+from vitconvert.sources.located import Located, locate_path
 from vitconvert.sources.references import HubRepo, WebAddress
 
 

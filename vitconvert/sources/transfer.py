@@ -20,9 +20,15 @@ from tqdm import tqdm
 
 from vitconvert.documents import parse_object
 from vitconvert.errors import IntegrityError, SourceError
-from vitconvert.formats.hashing import git_blob_state
-from vitconvert.sources.answers import read_number, read_range, read_strong_etag, shown
-from vitconvert.sources.integrity import SHA256, mismatch
+from vitconvert.formats.hashing import git_blob_hash, git_blob_state
+from vitconvert.sources.answers import (
+    SHA256,
+    kind_of,
+    read_number,
+    read_range,
+    read_strong_etag,
+    shown,
+)
 from vitconvert.sources.transport import get, transport_errors
 
 if TYPE_CHECKING:
@@ -284,4 +290,39 @@ def _contradiction(wanted: Wanted, field: str, expected: object, found: object) 
             "found": shown(found),
         },
         hint="run again; if it repeats, the server or a proxy alters the file.",
+    )
+
+
+def check_published(path: Path, *, name: str, sha256: str, published: str) -> bool:
+    """Whether a published hash of a known kind vouches for a file.
+
+    Raises:
+        IntegrityError: It contradicts the file.
+    """
+    if (kind := kind_of(published)) is None:
+        return False
+    found = sha256 if kind == SHA256 else git_blob_hash(path)
+    if found != published:
+        raise mismatch(path, name=name, kind=kind, published=published, found=found)
+    return True
+
+
+def mismatch(
+    path: Path | None, *, name: str, kind: str, published: str, found: str
+) -> IntegrityError:
+    """The error for a file that is not what was published.
+
+    Args:
+        path: What to remove; None for a file that was not kept when it arrived.
+        name: Of the file.
+        kind: Of hash.
+        published: The hash that it should have, or the first digits of it.
+        found: The hash that it has.
+    """
+    again = "run again; if it repeats, the server or a proxy alters the file."
+    return IntegrityError(
+        f"{name} is not the file that was published.",
+        evidence={"published": f"{kind} {published}", "found": f"{kind} {found}"},
+        meaning="It was damaged on the way or on this disk, or changed by someone.",
+        hint=f"remove {path.resolve()} and run again" if path else again,
     )

@@ -12,10 +12,11 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urljoin, urlsplit
 
-from vitconvert.errors import SourceError
+from vitconvert.errors import OfflineError, SourceError
 from vitconvert.sources.answers import read_number, shown
 from vitconvert.sources.patience import Patience, http_package
 
@@ -144,3 +145,22 @@ def is_unreachable(error: Exception) -> bool:
     """Whether no server answered, rather than one that answered badly."""
     http = http_package()
     return isinstance(error, (http.NetworkError, http.TimeoutException, http.ProxyError))
+
+
+def offline_error(what: str, *, asked: bool, cache: Path, cause: object = None) -> OfflineError:
+    """The error for `what`, which is not in the cache.
+
+    Args:
+        what: The repository or the address.
+        asked: Whether the user asked to stay offline; otherwise no network answered.
+        cache: Where it was looked for.
+        cause: What the network said.
+    """
+    reason = "offline was asked for" if asked else "no network answers"
+    evidence = {"cache": cache} | ({} if cause is None else {"cause": cause})
+    return OfflineError(
+        f"{what} is not in the cache, and {reason}.",
+        evidence=evidence,
+        hint="name the path of a file that you have; `vitconvert timm NAME --no-pretrained` "
+        "builds a timm model without its weights.",
+    )

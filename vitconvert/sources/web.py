@@ -20,12 +20,9 @@ from vitconvert.errors import CorruptFile, SourceError
 from vitconvert.formats.hashing import hash_file
 from vitconvert.sources.answers import is_relative_name
 from vitconvert.sources.downloads import publishes_sha256_in_name
-from vitconvert.sources.fetching import Fetching
-from vitconvert.sources.integrity import mismatch
-from vitconvert.sources.located import Located, beside
-from vitconvert.sources.offline import offline_error
-from vitconvert.sources.transfer import BrokenOff, Received, Wanted, receive
-from vitconvert.sources.transport import describe, is_unreachable, require_https
+from vitconvert.sources.located import Fetching, Located, beside
+from vitconvert.sources.transfer import BrokenOff, Received, Wanted, mismatch, receive
+from vitconvert.sources.transport import describe, is_unreachable, offline_error, require_https
 from vitconvert.version import LIBRARY, VERSION
 
 if TYPE_CHECKING:
