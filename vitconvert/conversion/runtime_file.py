@@ -15,7 +15,7 @@ from vitconvert.checkpoint import Checkpoint, build_model
 from vitconvert.checkpoint.photographs import needed_preprocessing
 from vitconvert.checkpoint.unchanged import unchanged
 from vitconvert.comparison import TOLERANCE
-from vitconvert.conversion.provenance import source_hashes, source_record
+from vitconvert.conversion.record import source_hashes, source_record
 from vitconvert.conversion.runtime_choice import RECORD, ExportOptions, check_export
 from vitconvert.errors import ParityFailed, VitConvertError, some, what_was_raised
 from vitconvert.formats import hash_file

@@ -13,9 +13,9 @@ from vitconvert.checkpoint.record import stated_weights
 from vitconvert.conversion.output import RECORD, files_of
 from vitconvert.documents import write_json
 from vitconvert.errors import printable
-from vitconvert.facts.target import Target
 from vitconvert.facts.tensor_evidence import USER
 from vitconvert.formats import hash_file
+from vitconvert.programs.target import Target
 from vitconvert.sources import Located, locate
 from vitconvert.sources.references import published
 from vitconvert.version import VERSION
