@@ -19,7 +19,7 @@ from tests.packages import keras_in_numpy
 from tests.small_models import small_config
 from vitconvert.checkpoint import Checkpoint, ReadOptions, read_checkpoint
 from vitconvert.conversion.convert import Conversion
-from vitconvert.conversion.fitting import describe
+from vitconvert.conversion.target import describe
 from vitconvert.errors import NotRepresentable
 from vitconvert.model import ViT
 from vitconvert.programs import program_of

@@ -16,7 +16,7 @@ MODULE = '''
 import torch
 
 from vitconvert.formats import Container, TensorInfo, bytes_of
-from vitconvert.formats.whole_file import whole_file
+from vitconvert.whole import whole_file
 
 READER = "hext.load"
 EXAMPLE = 'import hext\\n\\ntensors = hext.load("model.hext")'

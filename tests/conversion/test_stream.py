@@ -22,7 +22,6 @@ from vitconvert.errors import CorruptFile, NotRepresentable
 from vitconvert.facts.derivation import derive_config, state
 from vitconvert.facts.materialise import materialise
 from vitconvert.facts.plan import compose, plan_reading
-from vitconvert.facts.target import Target
 from vitconvert.formats import (
     content,
     content_of,
@@ -32,6 +31,7 @@ from vitconvert.formats import (
 )
 from vitconvert.formats.npz import write_npz
 from vitconvert.formats.torch.writing import write_torch
+from vitconvert.programs.target import Target
 from vitconvert.tables.binding import bind
 
 WRITERS = {"safetensors": write_safetensors, "npz": write_npz}
@@ -205,12 +205,6 @@ def test_a_file_that_shrinks_is_no_silent_end(tmp_path):
                 raw(content)
 
 
-def _offsets(path):
-    """Where the tensors of a file lie, by name."""
-    with open_container(path) as container:
-        return {name: place.offset for name, place in container.places.items()}
-
-
 def _written(path, source, target, config, tables, out):
     with open_container(path) as container:
         plan = compose(reading_of(tables[source][0], container, config), tables[target][1])
@@ -218,34 +212,11 @@ def _written(path, source, target, config, tables, out):
     return out
 
 
-@pytest.mark.parametrize("pad", ["", "x" * 3000])
-@pytest.mark.parametrize(
-    ("source", "target", "otherwise"),
-    [("timm", "hf_vit", 0), ("hf_vit", "timm", 1)],
-    ids=["q, k and v apart", "q, k and v joined"],
-)
-def test_what_fills_a_stretch_keeps_its_order_and_its_distance_to_the_blocks(
-    tmp_path, source, target, otherwise, pad
-):
-    config, canonical, tables = simple()
-    theirs = materialise(tables[source][1], canonical.__getitem__)
-    write_safetensors(tmp_path / "theirs", theirs, metadata={"pad": pad})
-    out = _written(tmp_path / "theirs", source, target, config, tables, tmp_path / "x")
-    read, written = ({*_offsets(path).values()} for path in (tmp_path / "theirs", out))
-    moved = min(written) - min(read)
-    assert moved % 4096 == 0
-    there = {offset + moved for offset in read}
-    fewer, more = sorted([there, written], key=len)
-    assert len(fewer - more) == otherwise * config.depth
-    wanted = in_memory(tables[target][1], canonical)
-    made = safetensors.torch.load_file(out)
-    assert {name: raw(content_of(name, tensor)) for name, tensor in made.items()} == wanted
-
-
-def test_what_fills_no_stretch_is_written_as_by_the_library(tmp_path):
+@pytest.mark.parametrize("write", [write_safetensors, write_torch])
+def test_what_is_streamed_is_written_as_by_the_library(tmp_path, write):
     config, canonical, tables = simple()
     theirs = materialise(tables["timm"][1], canonical.__getitem__)
-    write_torch(tmp_path / "theirs", theirs)
+    write(tmp_path / "theirs", theirs)
     out = _written(tmp_path / "theirs", "timm", "hf_vit", config, tables, tmp_path / "x")
     safetensors.torch.save_file(
         materialise(tables["hf_vit"][1], canonical.__getitem__), tmp_path / "wanted"

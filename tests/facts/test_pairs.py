@@ -14,7 +14,7 @@ from vitconvert.facts.accounts import check_accounts
 from vitconvert.facts.derivation import derive_config, state
 from vitconvert.facts.materialise import materialise
 from vitconvert.facts.plan import plan_reading
-from vitconvert.facts.target import fit_target
+from vitconvert.programs.target import fit_target
 from vitconvert.tables.binding import bind
 from vitconvert.tables.canonical import canonical_tensors, expected_shapes
 from vitconvert.tables.dialects import builtin_tables

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from vitconvert.formats import whole_file as whole_file_module
-from vitconvert.formats.whole_file import whole_file
+from vitconvert import whole
+from vitconvert.whole import whole_file
 
 BUFFER = 8192
 BODY = os.urandom(11 * BUFFER + 4097)
@@ -20,8 +20,8 @@ every_way = pytest.mark.parametrize("read_soon", [True, False], ids=["page cache
 
 @pytest.fixture(autouse=True)
 def _small_and_fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(whole_file_module, "_BUFFER", BUFFER)
-    monkeypatch.setattr(whole_file_module, "_WRITE_BACK", 2 * BUFFER)
+    monkeypatch.setattr(whole, "_BUFFER", BUFFER)
+    monkeypatch.setattr(whole, "_WRITE_BACK", 2 * BUFFER)
     monkeypatch.setattr(os, "fsync", lambda _: None)  # for time's sake
 
 
@@ -54,7 +54,7 @@ def test_what_is_written_is_there_and_hashed(
 def test_what_was_read_into_its_room_and_what_was_not_in_turn(tmp_path: Path, step: int) -> None:
     (source := tmp_path / "source").write_bytes(BODY)
     with source.open("rb", buffering=0) as opened, whole_file(tmp_path / "x") as file:
-        while read := opened.readinto(room := file.room(source, opened.tell())[:step]):
+        while read := opened.readinto(room := file.room()[:step]):
             file.write(room[:read])
             file.write(opened.read(step))
     assert (tmp_path / "x").read_bytes() == BODY
@@ -77,7 +77,7 @@ def test_all_but_the_tail_passes_by_the_page_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with (tmp_path / "probe").open("wb") as probe:
-        if not whole_file_module._set_direct(probe.fileno(), True):
+        if not whole._set_direct(probe.fileno(), True):
             pytest.skip("the file system does not write directly")
     seen = _watch(monkeypatch)
     _write(tmp_path / "x")

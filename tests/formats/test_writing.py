@@ -8,7 +8,6 @@ import stat
 import tempfile
 import zipfile
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,6 @@ from hypothesis import strategies as st
 
 from vitconvert.errors import UsageError
 from vitconvert.formats import (
-    content_of,
     open_container,
     write_safetensors,
 )
@@ -95,35 +93,6 @@ def test_safetensors_are_byte_for_byte_those_of_the_library(tmp_path: Path) -> N
     safetensors.torch.save_file(tensors, tmp_path / "theirs", metadata={"format": "pt"})
     write_safetensors(tmp_path / "ours", tensors, metadata={"format": "pt"})
     assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
-
-
-@pytest.mark.parametrize(
-    ("places", "kept"),
-    [
-        ({"b": ("x", 72), "a": ("x", 80), "half": ("x", 92)}, True),
-        ({"b": ("x", 76), "a": ("x", 84), "half": ("x", 96)}, False),  # not aligned
-        ({"half": ("x", 72), "b": ("x", 76), "a": ("x", 84)}, False),  # so would wide ones not be
-        ({"b": ("x", 72), "a": ("x", 84), "half": ("x", 96)}, False),  # a gap
-        ({"b": ("x", 72), "a": ("x", 80), "half": ("y", 92)}, False),  # two files
-        ({"b": ("x", 72), "a": ("x", 80), "half": None}, False),  # one from memory
-    ],
-)
-def test_the_order_of_a_file_is_kept_only_where_tensors_fill_a_stretch_and_stay_aligned(
-    tmp_path: Path, places: dict[str, tuple[str, int] | None], kept: bool
-) -> None:
-    tensors = {"a": torch.randn(3), "b": torch.randn(2), "half": torch.randn(2).half()}
-    contents = {
-        name: replace(content_of(name, tensors[name]), origin=at and (tmp_path / at[0], at[1]))
-        for name, at in places.items()
-    }
-    write_safetensors(tmp_path / "ours", contents)
-    safetensors.torch.save_file(tensors, tmp_path / "theirs")
-    same = (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
-    assert same == (not kept)
-    with open_container(tmp_path / "ours") as container:
-        for name, at in places.items():
-            assert torch.equal(container.read(name), tensors[name])
-            assert not kept or at is None or (container.places[name].offset - at[1]) % 4096 == 0
 
 
 def test_the_library_reads_our_safetensors(tmp_path: Path) -> None:

@@ -11,14 +11,13 @@ import pytest
 import torch
 
 from tests.spelling import google_arrays
-from vitconvert import export_model, record_golden
+from vitconvert import export_model, record_golden, whole
 from vitconvert.cli import main
 from vitconvert.drafting.draft_file import write_draft
 from vitconvert.errors import OutputExists
-from vitconvert.formats import unfinished
-from vitconvert.formats.whole_file import whole_file
 from vitconvert.inference.embed import Embedding
 from vitconvert.inference.embedding_files import write_embeddings
+from vitconvert.whole import whole_file
 
 FOREIGN = b"somebody's thesis"
 
@@ -72,14 +71,13 @@ WRITERS = {
 @pytest.mark.parametrize("force", [False, True])
 @pytest.mark.parametrize("name", WRITERS)
 def test_what_appears_meanwhile_is_not_replaced(name, force, google, tmp_path, monkeypatch):
-    put = unfinished.put
+    put = whole._put
 
     def late(finished, path, check):
         path.write_bytes(FOREIGN)
         put(finished, path, check)
 
-    for module in ("formats.whole_file", "conversion.whole_files"):
-        monkeypatch.setattr(f"vitconvert.{module}.put", late)
+    monkeypatch.setattr(whole, "_put", late)
     with pytest.raises(OutputExists):
         WRITERS[name](tmp_path / name, google, force)
     assert (tmp_path / name).read_bytes() == FOREIGN
@@ -100,8 +98,7 @@ def test_what_may_be_replaced_is(links, tmp_path, monkeypatch):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from vitconvert.formats.whole_file import whole_file
-from vitconvert.conversion.whole_files import whole_files
+from vitconvert.whole import whole_file, whole_files
 path = Path(sys.argv[1])
 with whole_file(path) as file, whole_files(path, print) as draft:
     draft.write_bytes(b"half")
@@ -124,7 +121,7 @@ def test_remains_of_killed_processes_are_removed_and_nothing_else(tmp_path):
     with_folder.mkdir(parents=True)
     (with_folder / "mine.jpg").write_bytes(FOREIGN)
     stay = {name for name in names(tmp_path) if not is_remains(name)}
-    in_use, descriptor = unfinished.begin(tmp_path)
+    in_use, descriptor = whole._begin(tmp_path / "x", tmp_path)
     write_draft("# a draft", path)
     os.close(descriptor)
     assert set(names(tmp_path)) == {*stay, "x.toml", in_use.name}
@@ -147,6 +144,6 @@ def test_a_name_that_another_process_sweeps_at_once_is_not_used(tmp_path, monkey
         flock(descriptor, how)
 
     monkeypatch.setattr("fcntl.flock", slow)
-    path, descriptor = unfinished.begin(tmp_path)
+    path, descriptor = whole._begin(tmp_path / "x", tmp_path)
     os.close(descriptor)
     assert swept and path not in swept and list(tmp_path.iterdir()) == [path]

@@ -122,7 +122,7 @@ def _attention(options: dict[str, Any]) -> int:
 
 def _check(options: dict[str, Any], output: Path | None, *, page: bool) -> None:
     """Before anything is downloaded."""
-    from vitconvert.conversion.whole_directory import check_output
+    from vitconvert.conversion.output import check_output
     from vitconvert.pictures.files import check_file, is_picture
 
     if output is None and not options["as_json"]:
@@ -150,7 +150,7 @@ def _check(options: dict[str, Any], output: Path | None, *, page: bool) -> None:
 def _write(
     output: Path | None, views: "Iterator[View]", choice: "Choice", options: dict[str, Any]
 ) -> None:
-    from vitconvert.conversion.whole_directory import whole_directory
+    from vitconvert.conversion.output import whole_output
     from vitconvert.pictures.files import is_picture, write_page, write_pictures, write_sheet
 
     told = _told(views, choice, options)
@@ -165,7 +165,7 @@ def _write(
     elif is_picture(output):
         write_sheet(output, told, choice, overwrite=options["force"])
     else:
-        with whole_directory(output, overwrite=options["force"]) as directory:
+        with whole_output(output, overwrite=options["force"]) as directory:
             write_pictures(directory, told, choice)
 
 

@@ -93,7 +93,7 @@ def command(source: str, help_text: str) -> click.Command:
 
 def _convert(source: str, options: dict[str, Any]) -> int:
     from vitconvert.api import convert
-    from vitconvert.conversion.whole_directory import check_output
+    from vitconvert.conversion.output import check_output
 
     output = options["output"] or Path(_default_name(options["model"], _target(options)))
     check_output(output, overwrite=options["force"])

@@ -104,8 +104,8 @@ def command(name: str, help_text: str) -> click.Command:
 def _check_page(page: Path, *, overwrite: bool) -> None:
     """Make sure, before any work is done, that the page may be written."""
     from vitconvert.errors import OutputExists
-    from vitconvert.formats.whole_file import require_possible
     from vitconvert.parity.html import is_report
+    from vitconvert.whole import require_possible
 
     require_possible(page)
     if page.exists() and not overwrite:
@@ -123,7 +123,7 @@ def _check_page(page: Path, *, overwrite: bool) -> None:
 
 
 def _write_page(page: Path, report: "ParityReport | AuditReport", *, overwrite: bool) -> None:
-    from vitconvert.formats.whole_file import whole_file
+    from vitconvert.whole import whole_file
 
     with whole_file(page, check=partial(_check_page, overwrite=overwrite)) as file:
         file.write(report.to_html().encode())

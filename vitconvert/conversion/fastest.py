@@ -33,12 +33,12 @@ from vitconvert.conversion.engines import (
 )
 from vitconvert.documents import read_object
 from vitconvert.errors import VitConvertError
-from vitconvert.formats.whole_file import whole_file
 from vitconvert.machine import busy, processor
 from vitconvert.model import ViT
 from vitconvert.model.fast import FastLinear
 from vitconvert.runtimes import RUNTIMES
 from vitconvert.runtimes.runtime import Run
+from vitconvert.whole import whole_file
 
 _ROUNDS, _SECONDS = 5, 0.1  # in each of which each candidate computes, or once
 _PAUSE = 0.02  # seconds, in which threads of the candidate before stop spinning

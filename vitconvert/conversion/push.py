@@ -8,8 +8,7 @@ from hashlib import sha1, sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitconvert.conversion.whole_directory import is_unfinished
-from vitconvert.conversion.written import RECORD
+from vitconvert.conversion.output import RECORD
 from vitconvert.documents import read_object
 from vitconvert.errors import CorruptFile, IntegrityError, UploadError, UsageError
 from vitconvert.file_formats import FOREIGN_SUFFIXES, suffixes
@@ -18,6 +17,7 @@ from vitconvert.sources.answers import is_commit, shown
 from vitconvert.sources.hub_errors import explained_upload
 from vitconvert.sources.upload_bounds import bounded_client
 from vitconvert.version import LIBRARY, VERSION
+from vitconvert.whole import is_unfinished
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi

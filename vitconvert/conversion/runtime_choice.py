@@ -6,10 +6,10 @@ from pathlib import Path
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.checkpoint.images import needed_preprocessing
 from vitconvert.errors import ConflictingFact, OutputExists, UsageError, nearest
-from vitconvert.formats.whole_file import require_file
 from vitconvert.runtimes import RUNTIMES
 from vitconvert.runtimes.graph import OUTPUTS, Shape
 from vitconvert.runtimes.runtime import Runtime
+from vitconvert.whole import require_file
 
 RECORD = "vitconvert"  # the name of our record in a file's metadata
 DTYPES = ("float32", "float16")

@@ -15,9 +15,8 @@ from vitconvert.checkpoint import Checkpoint, build_model
 from vitconvert.checkpoint.images import needed_preprocessing
 from vitconvert.checkpoint.unchanged import unchanged
 from vitconvert.comparison import TOLERANCE
-from vitconvert.conversion.provenance import source_hashes, source_record
+from vitconvert.conversion.record import source_hashes, source_record
 from vitconvert.conversion.runtime_choice import RECORD, ExportOptions, check_export
-from vitconvert.conversion.whole_files import whole_files
 from vitconvert.errors import ParityFailed, VitConvertError, some, what_was_raised
 from vitconvert.formats import hash_file
 from vitconvert.parity.exported import Expected, agreement, compare_exported, worst
@@ -26,6 +25,7 @@ from vitconvert.programs.isolation import isolated, silent
 from vitconvert.runtimes.graph import Graph, Shape, traced
 from vitconvert.runtimes.onnx import quantise
 from vitconvert.version import VERSION
+from vitconvert.whole import whole_files
 
 if TYPE_CHECKING:
     from PIL import Image

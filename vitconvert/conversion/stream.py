@@ -44,12 +44,7 @@ class Move:
         """The tensor's bytes, which are read when they are written."""
         if any(self.fill):
             return Content(info=self.info, chunks=partial(_constant, self.info, self.fill))
-        origins = [(box.path, box.offset) for box in self.boxes if box.path]
-        return Content(
-            info=self.info,
-            chunks=partial(chunks_of, self.info, self.boxes),
-            origin=min(origins, default=None),
-        )
+        return Content(info=self.info, chunks=partial(chunks_of, self.info, self.boxes))
 
 
 def moves(plan: Plan, source: Container, prefix: str = "") -> dict[str, Move] | None:

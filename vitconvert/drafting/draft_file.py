@@ -5,7 +5,7 @@ from pathlib import Path
 
 from vitconvert.drafting.draft_text import MARK
 from vitconvert.errors import OutputExists, UsageError
-from vitconvert.formats.whole_file import require_place, whole_file
+from vitconvert.whole import require_place, whole_file
 
 _SUFFIX = ".toml"
 

@@ -20,7 +20,7 @@ from typing import IO, Any, Protocol
 from urllib.parse import unquote, urlsplit
 
 from vitconvert.errors import CorruptFile, OutputExists, SourceError, UsageError
-from vitconvert.formats.whole_file import require_possible, sync_names, whole_file
+from vitconvert.whole import require_possible, sync_names, whole_file
 
 SCRATCH = "tmp"
 _PATIENCE = 10  # seconds for a store to answer for the first time

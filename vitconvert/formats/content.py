@@ -61,14 +61,14 @@ class Box:
         return self.strides == row_major(self.sizes)
 
 
-Room = Callable[[Path, int], memoryview]
-"""Gives memory to read a file into, from an offset on; how much is its own choice."""
+Room = Callable[[], memoryview]
+"""Gives memory to read into; how much is its own choice."""
 
 
 def one_buffer() -> Room:
     """Always the same memory, for callers that need a chunk only until the next."""
     buffer = memoryview(bytearray(_CHUNK))
-    return lambda *_: buffer
+    return lambda: buffer
 
 
 def chunks_of(info: TensorInfo, boxes: Sequence[Box], room: Room) -> Iterator[memoryview]:
@@ -107,12 +107,12 @@ def _stretch(path: Path, offset: int, count: int, room: Room) -> Iterator[memory
     with path.open("rb", buffering=0) as file:
         file.seek(offset)
         while count:
-            chunk = room(path, offset)[:count]
+            chunk = room()[:count]
             read = file.readinto(chunk)
             if not read:
                 raise _shorter(path)
             yield chunk[:read]
-            offset, count = offset + read, count - read
+            count -= read
 
 
 def _blocks(box: Box, size: int) -> Iterator[memoryview]:
@@ -207,12 +207,10 @@ class Content:
     Attributes:
         info: What the header says.
         chunks: Its bytes; the caller gives memory for bytes that have none of their own.
-        origin: The file that the bytes are from, and where there the first of them lies.
     """
 
     info: TensorInfo
     chunks: Callable[[Room], Iterable[memoryview]]
-    origin: tuple[Path, int] | None = None
 
 
 def content_of(name: str, tensor: torch.Tensor) -> Content:

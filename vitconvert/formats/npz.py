@@ -25,8 +25,8 @@ from vitconvert.formats.container import Container, Stretch, TensorInfo, row_maj
 from vitconvert.formats.content import Content, checked_contents
 from vitconvert.formats.format_modules import Array, Surroundings
 from vitconvert.formats.mapped_file import MappedFile, checked_shape, tensor_from_buffer
-from vitconvert.formats.whole_file import SequentialWriter, whole_file
 from vitconvert.formats.zip_archive import Member, checked_crc, member_bytes, reading
+from vitconvert.whole import SequentialWriter, whole_file
 
 if TYPE_CHECKING:
     import torch

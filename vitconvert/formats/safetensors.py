@@ -19,8 +19,7 @@ from vitconvert.formats.content import Content, bytes_of, checked_contents
 from vitconvert.formats.format_modules import Array, Surroundings
 from vitconvert.formats.json_object import parse_object
 from vitconvert.formats.mapped_file import MappedFile, checked_shape, shown
-from vitconvert.formats.unfinished import Check
-from vitconvert.formats.whole_file import BLOCK, whole_file
+from vitconvert.whole import Check, whole_file
 
 if TYPE_CHECKING:
     import torch
@@ -201,11 +200,7 @@ def write_safetensors(
 ) -> str:
     """Write tensors as safetensors, in the order and layout of the safetensors library.
 
-    There is one exception. Tensors that already fill one stretch of a file, as after a conversion
-    that only renames and splits, keep the order of that file and their distance to the blocks of
-    the disk, so that both files can share blocks where the file system allows it. So the bytes
-    depend on the tensors, on the metadata and on where the tensors lay, but not on the order of
-    either mapping nor on the file system.
+    The bytes depend on the tensors and on the metadata alone, not on the order of either mapping.
 
     Args:
         path: The file.
@@ -223,9 +218,9 @@ def write_safetensors(
     contents = checked_contents(tensors, list(DTYPES.values()), "safetensors")
     if "__metadata__" in contents:
         raise UsageError("safetensors cannot hold a tensor with the name '__metadata__'.")
-    order, begin = _as_they_lie(contents) or (_as_the_library(contents), None)
-    infos = {name: contents[name].info for name in order}
-    header = _header(infos, metadata or {}, begin)
+    # Widest elements first, so that every tensor is aligned.
+    order = sorted(contents, key=lambda name: (-ITEM_SIZE[contents[name].info.dtype], name))
+    header = _header({name: contents[name].info for name in order}, metadata or {})
     with whole_file(path, read_soon=read_soon, check=check) as file:
         file.write(len(header).to_bytes(8, "little"))
         file.write(header)
@@ -235,30 +230,7 @@ def write_safetensors(
     return file.sha256
 
 
-def _as_the_library(contents: Mapping[str, Content]) -> list[str]:
-    """Widest elements first, so that every tensor is aligned."""
-    return sorted(contents, key=lambda name: (-ITEM_SIZE[contents[name].info.dtype], name))
-
-
-def _as_they_lie(contents: Mapping[str, Content]) -> tuple[list[str], int] | None:
-    """Their order where they fill one stretch of a file, and where that stretch begins."""
-    origins = {name: content.origin for name, content in contents.items() if content.origin}
-    if len(origins) < len(contents) or len({path for path, _ in origins.values()}) != 1:
-        return None
-    order = sorted(contents, key=lambda name: (origins[name][1], name))
-    infos = [contents[name].info for name in order]
-    widths = [ITEM_SIZE[info.dtype] for info in infos]
-    first, last = origins[order[0]][1], origins[order[-1]][1]
-    # The origin of a tensor that is joined from several is that of the first part alone.
-    fills = first + sum(info.nbytes for info in infos[:-1]) == last
-    aligned = widths == sorted(widths, reverse=True) and first % _WORD == 0
-    return (order, first) if fills and aligned else None
-
-
-def _header(
-    infos: Mapping[str, TensorInfo], metadata: Mapping[str, str], begin: int | None
-) -> bytes:
-    """The header, padded with spaces until data begin as far into a block as at `begin`."""
+def _header(infos: Mapping[str, TensorInfo], metadata: Mapping[str, str]) -> bytes:
     codes = {dtype: code for code, dtype in DTYPES.items()}
     header: dict[str, object] = {}
     if metadata:
@@ -279,4 +251,4 @@ def _header(
             "The names and metadata do not fit a safetensors header.",
             evidence={"header": f"{len(text):,} bytes", "limit": f"{LONGEST_HEADER:,} bytes"},
         )
-    return text + b" " * (-len(text) % _WORD if begin is None else (begin - 8 - len(text)) % BLOCK)
+    return text + b" " * (-len(text) % _WORD)

@@ -14,9 +14,8 @@ from torch import Tensor
 
 from vitconvert.errors import OutputExists, UsageError, VitConvertError
 from vitconvert.formats import open_container, write_safetensors
-from vitconvert.formats.unfinished import Check
-from vitconvert.formats.whole_file import require_place, whole_file
 from vitconvert.inference.embed import Embedding
+from vitconvert.whole import Check, require_place, whole_file
 
 _LINE = re.compile(rb'\{"path": (null|"([^"\\]|\\.)*"), "features": ')  # of JSON, as it begins
 _LONGEST_PATH = 2**16  # bytes of a path in JSON, and more

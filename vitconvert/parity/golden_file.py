@@ -12,10 +12,10 @@ from vitconvert.config.field_values import parse_field
 from vitconvert.documents import parse_object
 from vitconvert.errors import CorruptFile, OutputExists, UsageError, VitConvertError
 from vitconvert.formats import Container, open_container, write_safetensors
-from vitconvert.formats.whole_file import require_place
 from vitconvert.parity.golden import MOST_NUMBERS, Drawn, Golden, numbers_of
 from vitconvert.parity.sketch import NUMBERS
 from vitconvert.programs.taps import OUTPUT
+from vitconvert.whole import require_place
 
 SUFFIX = ".golden"
 _KEY = "vitconvert.golden"

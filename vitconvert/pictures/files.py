@@ -12,7 +12,6 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from vitconvert.errors import OutputExists, UsageError
-from vitconvert.formats.whole_file import require_place, whole_file
 from vitconvert.pictures.chosen import Choice
 from vitconvert.pictures.page import page
 from vitconvert.pictures.sheet import panel, sheet
@@ -20,6 +19,7 @@ from vitconvert.pictures.tokens import Query
 from vitconvert.pictures.view import View
 from vitconvert.sources.located import OWN
 from vitconvert.version import VERSION
+from vitconvert.whole import require_place, whole_file
 
 # What a picture and a page of ours say near their beginning: only these are replaced.
 _MARKS = (b"Software\0vitconvert", b'<meta name="generator" content="vitconvert">')
@@ -135,7 +135,7 @@ def write_pictures(directory: Path, views: Iterable[View], choice: Choice) -> No
             written.append(name)
             hashes[name] = hashlib.sha256(png).hexdigest()
         photographs.append({**choice.to_dict(view), "files": written})
-    # It states what vitconvert wrote, and may replace: `conversion.written`.
+    # It states what vitconvert wrote, and may replace: `conversion.output`.
     record = {"vitconvert": VERSION, "sha256": hashes, "photographs": photographs}
     (directory / OWN).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 

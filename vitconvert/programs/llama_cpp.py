@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from vitconvert.facts.project_config import put, written_config
-from vitconvert.facts.target import Target, check_place, fit_target
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.programs.program import CompanionFiles, DescribedModel, Program
+from vitconvert.programs.target import Target, check_place, fit_target
 from vitconvert.tables.table import Table
 
 

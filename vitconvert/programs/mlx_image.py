@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
-from vitconvert.facts.target import Target
 from vitconvert.file_formats import written_formats
 from vitconvert.programs.example import Example
 from vitconvert.programs.program import Opener, Program
+from vitconvert.programs.target import Target
 from vitconvert.programs.torchvision import class_arguments
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from vitconvert.checkpoint import Checkpoint
-from vitconvert.facts.target import Target
 from vitconvert.programs.example import Example, blank_text, zeros
 from vitconvert.programs.program import Program
+from vitconvert.programs.target import Target
 
 if TYPE_CHECKING:
     from torch import Tensor

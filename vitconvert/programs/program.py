@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.errors import NotRepresentable, TableError, VitConvertError
-from vitconvert.facts.target import Target, fit_target
-from vitconvert.facts.text_tower import DescribedText
 from vitconvert.labels import Labels
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.programs.example import Example, reading_example
+from vitconvert.programs.target import DescribedText, Target, fit_target
 from vitconvert.programs.tokenizers import Tokenizer, for_transformers
 from vitconvert.tables.table import Table
 

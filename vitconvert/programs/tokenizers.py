@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vitconvert.documents import read_object
-from vitconvert.facts.target import Target
+from vitconvert.programs.target import Target
 
 Tokenizer = Mapping[str, Path | Mapping[str, Any]]
 """Names in an output -> what is copied there, or JSON."""

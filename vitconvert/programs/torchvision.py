@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.errors import NotRepresentable
-from vitconvert.facts.target import Target
 from vitconvert.programs.example import Example, class_example
 from vitconvert.programs.program import Program
+from vitconvert.programs.target import Target
 
 if TYPE_CHECKING:
     from torch import nn

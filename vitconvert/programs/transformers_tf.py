@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, ClassVar
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.errors import NotRepresentable
-from vitconvert.facts.target import Target
 from vitconvert.programs.example import Example
 from vitconvert.programs.program import Opener
 from vitconvert.programs.reference import Reference
+from vitconvert.programs.target import Target
 from vitconvert.programs.transformers import Transformers
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import field_names
 from vitconvert.errors import NotRepresentable
 from vitconvert.facts.derivation import state
-from vitconvert.facts.target import Target, fit_target
 from vitconvert.programs.example import Example
 from vitconvert.programs.program import DescribedModel, Program
+from vitconvert.programs.target import Target, fit_target
 from vitconvert.tables.table import Table
 
 if TYPE_CHECKING:

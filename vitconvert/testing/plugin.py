@@ -111,7 +111,7 @@ def _page(folder: Path, test: str, number: int) -> Path:
 
 
 def _write(report: "ParityReport", page: Path) -> None:
-    from vitconvert.formats.whole_file import whole_file
+    from vitconvert.whole import whole_file
 
     page.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(page) as file:

@@ -21,7 +21,7 @@ from vitconvert.formats.gguf.layout import (
     STRING,
     UINT32,
 )
-from vitconvert.formats.whole_file import whole_file
+from vitconvert.whole import whole_file
 
 _KINDS = {dtype: kind for kind, dtype in DTYPES.items()}
 

@@ -28,7 +28,7 @@ from vitconvert.formats.hdf5.objects import (
     SIGNATURE,
     UNDEFINED,
 )
-from vitconvert.formats.whole_file import whole_file
+from vitconvert.whole import whole_file
 
 if TYPE_CHECKING:
     import torch

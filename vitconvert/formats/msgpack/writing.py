@@ -8,7 +8,7 @@ from pathlib import Path
 from vitconvert.errors import UsageError
 from vitconvert.formats.container import ITEM_SIZE, TensorInfo
 from vitconvert.formats.content import Content, checked_contents
-from vitconvert.formats.whole_file import SequentialWriter, whole_file
+from vitconvert.whole import SequentialWriter, whole_file
 
 _CHUNK = 2**30  # bytes; a larger array is written in chunks of it (flax.serialization)
 _NDARRAY = 1

@@ -26,7 +26,7 @@ from vitconvert.formats.torch.pickle_reader import (
     UNTYPED_STORAGE,
     UNTYPED_TENSOR,
 )
-from vitconvert.formats.whole_file import SequentialWriter, whole_file
+from vitconvert.whole import SequentialWriter, whole_file
 
 if TYPE_CHECKING:
     import torch

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.errors import NotRepresentable, OtherFunction
-from vitconvert.facts.target import Target, check_place, fit_target
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.departures import departures_of
 from vitconvert.programs.example import Example
@@ -19,6 +18,7 @@ from vitconvert.programs.keras_hub.preset import (
     with_preprocessor,
 )
 from vitconvert.programs.program import CompanionFiles, DescribedModel, Opener, Program
+from vitconvert.programs.target import Target, check_place, fit_target
 from vitconvert.programs.tokenizers import CLIP, CONFIG, SIGLIP, Tokenizer, fills_with_end
 from vitconvert.sources.located import KERAS_TOKENIZERS
 from vitconvert.tables.table import Table

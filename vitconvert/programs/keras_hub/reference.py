@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from vitconvert.checkpoint import Checkpoint
-from vitconvert.facts.target import Target
 from vitconvert.formats import written_module
 from vitconvert.formats.content import content_of
 from vitconvert.formats.format_modules import Surroundings
@@ -21,6 +20,7 @@ from vitconvert.programs.both_towers import BothTowers
 from vitconvert.programs.keras_hub.preset import preset_files
 from vitconvert.programs.program import DescribedModel, program_of
 from vitconvert.programs.reference import Reference, TensorsNotTaken, own_tensors, package
+from vitconvert.programs.target import DescribedText, Target
 from vitconvert.tables.table import Table
 
 
@@ -118,7 +118,10 @@ def _backend() -> str:
 
 def _write_preset(folder: Path, checkpoint: Checkpoint) -> None:
     table, text = checkpoint.table, checkpoint.text
-    described = DescribedModel(config=checkpoint.config, text=text.described if text else None)
+    described = DescribedModel(
+        config=checkpoint.config,
+        text=DescribedText(config=text.config, table=text.table) if text else None,
+    )
     target = program_of(table).fit(table, described)
     names = {n.removeprefix(_base(table)): t for n, t in own_tensors(checkpoint).items()}
     if text and target.text:

@@ -8,11 +8,11 @@ from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.errors import NotRepresentable
 from vitconvert.facts.derivation import state
-from vitconvert.facts.target import Target, check_place, fit_target
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.departures import departures_of
 from vitconvert.programs.example import Example, imports_for, photograph, zeros
 from vitconvert.programs.program import CompanionFiles, DescribedModel, Opener, Program
+from vitconvert.programs.target import Target, check_place, fit_target
 from vitconvert.programs.timm.config import BY_ARGUMENTS, config_by_arguments, config_by_name
 from vitconvert.programs.transformers import auto_model_opener, transformers_example
 from vitconvert.tables.architectures import find_architecture

@@ -9,13 +9,13 @@ from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.errors import NotRepresentable
 from vitconvert.facts.project_config import written_config
-from vitconvert.facts.target import Target, check_place, fit_target
 from vitconvert.labels import Labels
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.backends import BACKENDS
 from vitconvert.preprocessing.departures import departures_of
 from vitconvert.programs.example import Example, blank_text, photograph, zeros
 from vitconvert.programs.program import CompanionFiles, DescribedModel, Opener, Program
+from vitconvert.programs.target import Target, check_place, fit_target
 from vitconvert.tables.table import Table
 
 if TYPE_CHECKING:

@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING, ClassVar
 
 from vitconvert.checkpoint import Checkpoint
-from vitconvert.facts.target import Target
 from vitconvert.programs.example import Example, class_example
 from vitconvert.programs.program import Program
+from vitconvert.programs.target import Target
 from vitconvert.programs.vit_pytorch.classes import EPS, class_and_arguments
 
 if TYPE_CHECKING:

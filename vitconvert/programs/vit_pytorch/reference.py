@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.errors import NotRepresentable, UsageError
-from vitconvert.facts.target import fit_target
 from vitconvert.programs.reference import Reference, load_strictly, own_tensors, package
 from vitconvert.programs.taps import Tap, Taps
+from vitconvert.programs.target import fit_target
 from vitconvert.programs.vit_pytorch.classes import EPS, class_and_arguments
 from vitconvert.tables.dialects import find_tables
 from vitconvert.tables.table import Table

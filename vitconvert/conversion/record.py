@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from vitconvert.checkpoint import Checkpoint, ReadOptions
 from vitconvert.checkpoint.companions import stated_weights
 from vitconvert.checkpoint.reading import open_weights
-from vitconvert.conversion.written import RECORD, files_of
+from vitconvert.conversion.output import RECORD, files_of
 from vitconvert.documents import write_json
 from vitconvert.errors import printable
-from vitconvert.facts.target import Target
 from vitconvert.facts.tensor_evidence import USER
 from vitconvert.formats import hash_file
+from vitconvert.programs.target import Target
 from vitconvert.sources import Located, locate
 from vitconvert.sources.references import published
 from vitconvert.version import VERSION

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from vitconvert.conversion.written import somebodys, written_in
+from vitconvert.conversion.output import somebodys, written_in
 from vitconvert.formats import hash_file
 
 

@@ -7,19 +7,21 @@ rounding or the step itself makes of the numbers is measured by whoever takes it
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vitconvert.config import ViTConfig
-from vitconvert.facts import rope_periods, zero_biases
+from vitconvert.errors import NotRepresentable
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Tensors = Mapping[str, "Tensor"]
 
+_ROUNDING = 5e-7  # four units in the last place of float32: powers differ so between devices
+
 
 @dataclass(frozen=True, kw_only=True)
-class Gauge:
+class Step:
     """One step.
 
     Attributes:
@@ -39,7 +41,7 @@ class Gauge:
     change: str
     alters: tuple[str, ...]
     config: Callable[[ViTConfig], ViTConfig | None]
-    tensors: Callable[[Tensors, ViTConfig], Tensors]
+    tensors: Callable[[Tensors, ViTConfig], Tensors] = lambda tensors, _: tensors
     free: bool = False
     zero: tuple[str, ...] = ()
     guard: str = ""
@@ -47,9 +49,13 @@ class Gauge:
     narrows: bool = False
 
 
+def _changed(config: ViTConfig, applies: object, **fields: Any) -> ViTConfig | None:
+    return config.replace(**fields) if applies else None
+
+
 def _without_class_position(config: ViTConfig) -> ViTConfig | None:
     folds = config.learned_positions and config.num_prefix_positions
-    return config.replace(no_embed_class=True) if folds else None
+    return _changed(config, folds, no_embed_class=True)
 
 
 def _fold_class_position(tensors: Tensors, config: ViTConfig) -> Tensors:
@@ -68,7 +74,7 @@ def _fold_class_position(tensors: Tensors, config: ViTConfig) -> Tensors:
 def _with_class_position(config: ViTConfig) -> ViTConfig | None:
     adds = config.learned_positions and config.no_embed_class and config.class_token
     # Registers stay without, as in DINOv2.
-    return config.replace(no_embed_class=False, register_positions=False) if adds else None
+    return _changed(config, adds, no_embed_class=False, register_positions=False)
 
 
 def _zero_class_position(tensors: Tensors, config: ViTConfig) -> Tensors:
@@ -84,7 +90,7 @@ def _with_fitted_positions(config: ViTConfig) -> ViTConfig | None:
     own = {"position_embedding": "learned", "position_grid": (), "position_square": False}
     rule = config.position_resampling
     own["position_resampling"] = "bicubic_antialias" if rule == "first" else rule
-    return config.replace(**own, no_embed_class=True) if config.own_grid else None
+    return _changed(config, config.own_grid, **own, no_embed_class=True)
 
 
 def _fit_positions(tensors: Tensors, config: ViTConfig) -> Tensors:
@@ -132,7 +138,7 @@ def _without_qkv_bias(config: ViTConfig) -> ViTConfig | None:
         and not config.differential
         and config.num_heads * config.head_dim <= config.embed_dim
     )
-    return config.replace(qkv_bias=False) if folds else None
+    return _changed(config, folds, qkv_bias=False)
 
 
 def _fold_qkv_bias(tensors: Tensors, config: ViTConfig) -> Tensors:
@@ -164,12 +170,12 @@ def _norms_one_token(config: ViTConfig) -> bool:
 
 def _with_norm_after_pooling(config: ViTConfig) -> ViTConfig | None:
     moves = _norms_one_token(config) and config.final_norm and not config.fc_norm
-    return config.replace(final_norm=False, fc_norm=True) if moves else None
+    return _changed(config, moves, final_norm=False, fc_norm=True)
 
 
 def _with_norm_before_pooling(config: ViTConfig) -> ViTConfig | None:
     moves = _norms_one_token(config) and config.fc_norm and not config.final_norm
-    return config.replace(final_norm=True, fc_norm=False) if moves else None
+    return _changed(config, moves, final_norm=True, fc_norm=False)
 
 
 def _rename(old: str, new: str, tensors: Tensors, _: ViTConfig) -> Tensors:
@@ -183,73 +189,107 @@ def _with_token_as_register(config: ViTConfig) -> ViTConfig | None:
     """DeiTForImageClassification reads the class token alone: the other one is a register."""
     unread = config.dist_token and not config.dist_head and not config.num_registers
     as_one = {"dist_token": False, "num_registers": 1, "register_positions": True}
-    return config.replace(**as_one) if unread else None
+    return _changed(config, unread, **as_one)
 
 
 def _with_register_as_token(config: ViTConfig) -> ViTConfig | None:
     like_class = config.register_positions or not config.num_prefix_positions
     one = config.class_token and not config.dist_token and config.num_registers == 1
-    return config.replace(dist_token=True, num_registers=0) if one and like_class else None
+    return _changed(config, one and like_class, dist_token=True, num_registers=0)
 
 
 def _with_class_token_alone(config: ViTConfig) -> ViTConfig | None:
     concatenates = config.pooling == "token_avg" and not config.num_classes
-    return config.replace(pooling="token") if concatenates else None
+    return _changed(config, concatenates, pooling="token")
 
 
 def _with_all_tokens(config: ViTConfig) -> ViTConfig | None:
     plain = not (config.num_classes or config.representation_size or config.fc_norm)
     gives = config.pooling == "token" and config.class_token and plain
-    return config.replace(pooling="none") if gives else None
+    return _changed(config, gives, pooling="none")
 
 
-GAUGES: Mapping[str, Gauge] = {
-    gauge.name: gauge
-    for gauge in (
-        Gauge(
+def _store_periods(tensors: Tensors, config: ViTConfig) -> Tensors:
+    from vitconvert.model.rope import dinov3_periods
+
+    periods = dinov3_periods(config.head_dim // 4, config.rope_temperature)
+    return {**tensors, "rope.periods": periods}
+
+
+def _compute_periods(tensors: Tensors, config: ViTConfig) -> Tensors:
+    from vitconvert.model.rope import dinov3_periods
+
+    stored = tensors["rope.periods"].double()
+    computed = dinov3_periods(config.head_dim // 4, config.rope_temperature).double()
+    if not (differ := float((stored / computed - 1).abs().max())) <= _ROUNDING:
+        raise NotRepresentable(
+            "The target computes the periods of the rotary embedding, and these are others.",
+            evidence={"tensor": "rope.periods", "relative difference": f"{differ:.1e}"},
+            meaning="Stored periods are often rounded to bfloat16, by up to 4e-3; computed ones "
+            f"have temperature {config.rope_temperature:g}.",
+            hint="the format of the source and vitconvert's own (--to vit) hold them.",
+        )
+    return {name: tensor for name, tensor in tensors.items() if name != "rope.periods"}
+
+
+def _with_zero_bias(layer: str, tensors: Tensors, _: ViTConfig) -> Tensors:
+    weight = tensors[f"{layer}.weight"]
+    return {**tensors, f"{layer}.bias": weight.new_zeros(len(weight))}
+
+
+def _leave_out(name: str, fact: str, tensors: Tensors, _: ViTConfig) -> Tensors:
+    from vitconvert.facts.materialise import require_zero
+
+    require_zero(tensors[name], name, fact)
+    return {other: tensor for other, tensor in tensors.items() if other != name}
+
+
+STEPS: Mapping[str, Step] = {
+    step.name: step
+    for step in (
+        Step(
             name="fold-class-position",
             change="the positions of class and other tokens were added to the tokens",
             alters=("cls_token", "dist_token", "reg_token", "pos_embed"),
             config=_without_class_position,
             tensors=_fold_class_position,
         ),
-        Gauge(
+        Step(
             name="zero-class-position",
             change="class and distillation token got positions of zero",
             alters=("pos_embed",),
             config=_with_class_position,
             tensors=_zero_class_position,
         ),
-        Gauge(
+        Step(
             name="fit-positions",
             change="the positions, which have a grid of their own, were fitted to the image's grid",
             alters=("pos_embed",),
             config=_with_fitted_positions,
             tensors=_fit_positions,
         ),
-        Gauge(
+        Step(
             name="drop-key-bias",
             change="the bias of the keys, which softmax cancels, was set to zero",
             alters=("blocks.{i}.attn.qkv.bias",),
             config=lambda config: config if _key_bias_cancels(config) else None,
             tensors=_drop_key_bias,
         ),
-        Gauge(
+        Step(
             name="fold-qkv-bias",
             change="the bias of q, k and v was folded into norm1.bias and attn.proj.bias",
             alters=("blocks.{i}.norm1.bias", "blocks.{i}.attn.proj.bias"),
             config=_without_qkv_bias,
             tensors=_fold_qkv_bias,
         ),
-        Gauge(
+        Step(
             name="class-token-alone",
             change="the features are the class token's, without the mean of the patches beside it",
             alters=(),
             config=_with_class_token_alone,
-            tensors=lambda tensors, _: tensors,
             narrows=True,
         ),
-        Gauge(
+        Step(
             name="norm-after-pooling",
             change="the norm of all tokens became one of the class token, the only one read",
             alters=("fc_norm.weight", "fc_norm.bias"),
@@ -257,7 +297,7 @@ GAUGES: Mapping[str, Gauge] = {
             tensors=partial(_rename, "norm.", "fc_norm."),
             free=True,
         ),
-        Gauge(
+        Step(
             name="norm-before-pooling",
             change="the norm of the class token became one of all tokens, of which it is read",
             alters=("norm.weight", "norm.bias"),
@@ -265,7 +305,7 @@ GAUGES: Mapping[str, Gauge] = {
             tensors=partial(_rename, "fc_norm.", "norm."),
             free=True,
         ),
-        Gauge(
+        Step(
             name="token-as-register",
             change="the distillation token, which nothing reads, became a register",
             alters=("reg_token",),
@@ -273,7 +313,7 @@ GAUGES: Mapping[str, Gauge] = {
             tensors=partial(_rename, "dist_token", "reg_token"),
             free=True,
         ),
-        Gauge(
+        Step(
             name="register-as-token",
             change="the one register became a distillation token, which nothing reads",
             alters=("dist_token",),
@@ -281,69 +321,76 @@ GAUGES: Mapping[str, Gauge] = {
             tensors=partial(_rename, "reg_token", "dist_token"),
             free=True,
         ),
-        Gauge(
+        Step(
             name="store-rope-periods",
             change="the periods of the rotary embedding, which were computed, were stored",
             alters=("rope.periods",),
-            config=rope_periods.with_stored,
-            tensors=rope_periods.store,
+            config=lambda config: _changed(
+                config, config.rope == "dinov3" and not config.rope_periods, rope_periods=True
+            ),
+            tensors=_store_periods,
             free=True,
         ),
-        Gauge(
+        Step(
             name="compute-rope-periods",
             change="the stored periods of the rotary embedding, which are those that the target "
             "computes, were left out",
             alters=(),
-            config=rope_periods.with_computed,
-            tensors=rope_periods.compute,
+            config=lambda config: _changed(config, config.rope_periods, rope_periods=False),
+            tensors=_compute_periods,
             free=True,
             guard="rope.periods is what the target computes",
         ),
-        Gauge(
+        Step(
             name="all-tokens",
             change="the features are all tokens, of which the first is the class token that was "
             "pooled",
             alters=(),
             config=_with_all_tokens,
-            tensors=lambda tensors, _: tensors,
             free=True,
         ),
-        Gauge(
+        Step(
             name="zero-patch-bias",
             change="the projection of the patches, which has no bias, got one of zeros",
             alters=("patch_embed.proj.bias",),
-            config=zero_biases.with_patch_bias,
-            tensors=zero_biases.zero_patch_bias,
+            config=lambda config: _changed(config, not config.patch_bias, patch_bias=True),
+            tensors=partial(_with_zero_bias, "patch_embed.proj"),
             free=True,
         ),
-        Gauge(
+        Step(
             name="drop-patch-bias",
             change="the bias of the patches' projection, which is zero, was left out",
             alters=(),
-            config=zero_biases.without_patch_bias,
+            config=lambda config: _changed(config, config.patch_bias, patch_bias=False),
             tensors=partial(
-                zero_biases.leave_out,
+                _leave_out,
                 "patch_embed.proj.bias",
                 "The target's patches are projected without a bias, and these have one.",
             ),
             free=True,
             zero=("patch_embed.proj.bias",),
         ),
-        Gauge(
+        Step(
             name="zero-head-bias",
             change="the head, a projection without bias, got a bias of zeros",
             alters=("head.bias",),
-            config=zero_biases.with_head_bias,
-            tensors=zero_biases.zero_head_bias,
+            config=lambda config: _changed(
+                config, config.num_classes and not config.head_bias, head_bias=True
+            ),
+            tensors=partial(_with_zero_bias, "head"),
             free=True,
         ),
-        Gauge(
+        Step(
             name="drop-head-bias",
             change="the bias of the head, which is zero, was left out",
             alters=(),
-            config=zero_biases.without_head_bias,
+            config=lambda config: _changed(
+                config,
+                config.num_classes and config.head_bias and not config.dist_head,
+                head_bias=False,
+            ),
             tensors=partial(
-                zero_biases.leave_out,
+                _leave_out,
                 "head.bias",
                 "The target's head is a projection without bias, and this one has a bias.",
             ),
@@ -357,17 +404,16 @@ GAUGES: Mapping[str, Gauge] = {
 NORM_EPS = "norm-eps"
 
 
-def replace_norm_eps(eps: float) -> Gauge:
+def replace_norm_eps(eps: float) -> Step:
     """The lossy step to norms with another eps: x / sqrt(var + eps) for every var."""
 
     def with_eps(config: ViTConfig) -> ViTConfig | None:
         return config.replace(norm_eps=eps) if config.norm_eps != eps else None
 
-    return Gauge(
+    return Step(
         name=NORM_EPS,
         change=f"the eps of all norms became {eps:g}",
         alters=(),
         config=with_eps,
-        tensors=lambda tensors, _: tensors,
         lossy=True,
     )

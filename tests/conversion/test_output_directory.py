@@ -8,19 +8,19 @@ import signal
 import subprocess
 import sys
 import threading
-from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
 
-from vitconvert.conversion import whole_directory as module
-from vitconvert.conversion.whole_directory import whole_directory
+from vitconvert import whole
+from vitconvert.conversion.output import whole_output
 from vitconvert.errors import OutputExists, UsageError
 
 # Replaces a directory and kills itself at the moment with the number that is asked for.
 WRITER = """
 import os, pathlib, signal, sys
-from vitconvert.conversion import whole_directory as module
+from vitconvert import whole
+from vitconvert.conversion import output
 
 path, last, exchange = pathlib.Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "True"
 moments = 0
@@ -41,13 +41,13 @@ def watched(owner, name):
     setattr(owner, name, call)
 
 for name in ("rename", "mkdir", "unlink", "rmdir"):
-    watched(module.Path, name)
+    watched(pathlib.Path, name)
 for name in ("fsync", "close"):
     watched(os, name)
-watched(module.shutil, "rmtree")
+watched(output.shutil, "rmtree")
 if not exchange:
-    module._exchange = lambda one, other: False
-with module.whole_directory(path, overwrite=True) as directory:
+    whole._exchange = lambda one, other: False
+with output.whole_output(path, overwrite=True) as directory:
     moment()
     (directory / "deep").mkdir()
     for name in ("a", "b", "deep/c"):
@@ -73,7 +73,7 @@ def run_writer(path, last, exchange):
 
 
 def write(path, text="new", **options):
-    with whole_directory(path, **{"overwrite": True} | options) as directory:
+    with whole_output(path, **{"overwrite": True} | options) as directory:
         (directory / "deep").mkdir()
         for name in FILES:
             (directory / name).write_text(text)
@@ -102,7 +102,7 @@ def test_killed_at_any_moment_it_leaves_the_old_or_the_new_and_a_rerun_cleans(tm
         if exchange or path.exists():  # between two renames there is nothing for a moment
             seen.append(content(path))
             assert seen[-1] in (OLD, NEW)
-        with pytest.raises(KeyboardInterrupt), whole_directory(path, overwrite=True):
+        with pytest.raises(KeyboardInterrupt), whole_output(path, overwrite=True):
             raise KeyboardInterrupt  # a rerun that fails puts back what had been taken away
         assert content(path) in (OLD, NEW)
         assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
@@ -130,7 +130,7 @@ def test_of_two_writers_the_first_to_finish_wins_and_nothing_is_mixed(tmp_path):
     path = tmp_path / "out"
     with (
         pytest.raises(OutputExists, match="already exists, and is not empty"),
-        whole_directory(path, overwrite=False) as directory,
+        whole_output(path, overwrite=False) as directory,
     ):
         (directory / "slow").write_text("1")
         write(path, overwrite=False)
@@ -155,7 +155,7 @@ def test_many_writers_that_may_replace_each_other(tmp_path):
 
 def test_names_that_are_patterns(tmp_path):
     path = tmp_path / "[ab]*"
-    other = tmp_path / ".a-0.vitconvert-part"
+    other = tmp_path / ".vitconvert-a.part"
     other.mkdir()
     write(path)
     assert content(path) == NEW
@@ -172,7 +172,7 @@ def test_a_failure_leaves_what_was_there(tmp_path, failing, monkeypatch):
 
     with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left") as caught:
         patch.setattr(failing, fail)
-        patch.setattr("vitconvert.conversion.whole_directory._exchange", lambda *_: False)
+        patch.setattr("vitconvert.whole._exchange", lambda *_: False)
         write(path)
     assert caught.value.filename == str(path)
     assert content(path) == OLD
@@ -185,12 +185,12 @@ def test_what_was_there_returns_where_the_new_cannot_take_its_place(tmp_path, mo
     rename = Path.rename
 
     def fail_for_the_new(self, target):
-        if self.name.endswith(".vitconvert-part"):
+        if self.name == "new":
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         return rename(self, target)
 
     monkeypatch.setattr(Path, "rename", fail_for_the_new)
-    monkeypatch.setattr(module, "_exchange", lambda *_: False)
+    monkeypatch.setattr(whole, "_exchange", lambda *_: False)
     for place in (path, fresh):
         with pytest.raises(OSError, match="Input/output error"):
             write(place)
@@ -204,26 +204,6 @@ def test_where_the_system_cannot_swap_there_are_two_steps(tmp_path, monkeypatch)
     monkeypatch.setattr(sys, "platform", "sunos5")
     write(path)
     assert content(path) == NEW
-    assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
-
-
-@pytest.mark.parametrize("locked", [False, True], ids=["unlocked", "locked"])
-def test_a_new_directory_that_another_process_cleaned_is_made_again(tmp_path, monkeypatch, locked):
-    lock, cleaned = module._locked, []
-
-    @contextmanager
-    def cleaned_once(directory):
-        with lock(directory) if locked else nullcontext():
-            if not cleaned:
-                cleaned.append(directory)
-                directory.rmdir()
-            with nullcontext() if locked else lock(directory):
-                yield
-
-    monkeypatch.setattr(module, "_locked", cleaned_once)
-    write(tmp_path / "out")
-    assert len(cleaned) == 1
-    assert content(tmp_path / "out") == NEW
     assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
 
 
@@ -245,7 +225,7 @@ def test_a_place_where_nothing_can_be_made(tmp_path):
 def exchange(request, monkeypatch):
     """Whether the system can swap directories."""
     if not request.param:
-        monkeypatch.setattr(module, "_exchange", lambda *_: False)
+        monkeypatch.setattr(whole, "_exchange", lambda *_: False)
 
 
 def add_file(path):
@@ -300,9 +280,9 @@ def test_what_somebody_put_into_an_output_stays_there(
     if moment == "before":
         add(path)
     if moment == "at last":  # after it was looked at for the last time
-        replace = module._replace
-        monkeypatch.setattr(module, "_replace", lambda *both: (add(path), replace(*both)))
-    with pytest.raises(OutputExists) as caught, whole_directory(path, overwrite=True) as directory:
+        replace = whole._replace
+        monkeypatch.setattr(whole, "_replace", lambda *all: (add(path), replace(*all)))
+    with pytest.raises(OutputExists) as caught, whole_output(path, overwrite=True) as directory:
         assert moment != "before"
         (directory / "a").write_text("new")
         (directory / "vitconvert.json").write_text(record_of("new"))
@@ -321,7 +301,7 @@ def test_what_somebody_put_into_an_output_stays_there(
 
 def test_remains_into_which_somebody_put_a_file_stay(tmp_path):
     """As where a process was killed right after it had swapped the two."""
-    remains = tmp_path / ".out-0123456789abcdef.vitconvert-part"
+    remains = tmp_path / ".vitconvert-0123456789abcdef.part" / "new"
     write(remains, "old")
     add_file(remains)
     for _ in range(2):
