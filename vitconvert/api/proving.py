@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from vitconvert.api.loading import Size, Source, load_checkpoint
 from vitconvert.arguments import COMPARED, NAMED_LAYERS, checked, given, refuse
 from vitconvert.checkpoint import Checkpoint, ReadOptions
-from vitconvert.checkpoint.record import hashed
+from vitconvert.checkpoint.companions import hashed
 from vitconvert.errors import UsageError
 from vitconvert.sources import locate
 

@@ -133,8 +133,8 @@ def _write_page(page: Path, report: "ParityReport", *, overwrite: bool) -> None:
 
 def _verify(options: dict[str, Any]) -> "ParityReport":
     from vitconvert.api import load_checkpoint, verify
+    from vitconvert.checkpoint.companions import hashed
     from vitconvert.checkpoint.reading import not_quantised
-    from vitconvert.checkpoint.record import hashed
     from vitconvert.errors import UnknownDialect
     from vitconvert.parity.golden import is_golden
     from vitconvert.sources import locate

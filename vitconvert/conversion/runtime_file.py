@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from vitconvert.checkpoint import Checkpoint, build_model
-from vitconvert.checkpoint.photographs import needed_preprocessing
+from vitconvert.checkpoint.images import needed_preprocessing
 from vitconvert.checkpoint.unchanged import unchanged
 from vitconvert.comparison import TOLERANCE
 from vitconvert.conversion.record import source_hashes, source_record

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vitconvert.preprocessing import Preprocessing
-from vitconvert.preprocessing.values import Size
+from vitconvert.preprocessing.steps import Size
 from vitconvert.programs.preparation import Preparation
 from vitconvert.programs.reference import package
 

@@ -10,7 +10,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from vitconvert.preprocessing import Preprocessing
-from vitconvert.preprocessing.values import Size
+from vitconvert.preprocessing.steps import Size
 from vitconvert.programs.isolation import silent_transformers
 from vitconvert.programs.preparation import Preparation
 from vitconvert.programs.reference import package
