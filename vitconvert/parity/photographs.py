@@ -23,7 +23,7 @@ from vitconvert.parity.trial import run
 from vitconvert.preprocessing.image_files import open_image
 from vitconvert.programs import program_of
 from vitconvert.programs.isolation import silent_transformers
-from vitconvert.programs.preparation import Preparation
+from vitconvert.programs.program import Preparation
 
 KIND = "photographs"  # of images, as comparisons call them
 MOST = 32
