@@ -424,7 +424,6 @@ VALUES: Mapping[str, Values] = {
     "seed": whole(0, 2**63 - 1),
     "batch": whole(1, 2**12),
     "dtypes": list_of(_dtype_name, "names of dtypes", "['float32']", least=1),
-    "without": texts("['compiled']"),
     # How a run goes.
     "keep": texts("['caption']"),
     "shard_rows": whole(1),
@@ -437,7 +436,7 @@ VALUES: Mapping[str, Values] = {
         (
             *("fast", "fast_preprocessing", "recursive", "tokens", "projected"),
             *("softmax", "with_preprocessing", "int8", "image_only", "verify", "overwrite"),
-            *("gradients", "header", "background", "append", "retry_failed"),
+            *("header", "background", "append", "retry_failed"),
         ),
         FLAG,
     ),

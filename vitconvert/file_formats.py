@@ -6,7 +6,6 @@ that format is met (`vitconvert/formats/format_modules.py` says what a module ha
 itself imports nothing that takes time.
 """
 
-import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
@@ -85,18 +84,6 @@ def _begins_hdf5(start: bytes) -> bool:
 
 def _holds_keras(members: Collection[str]) -> bool:
     return {"config.json", "model.weights.h5"} <= set(members)
-
-
-_DCP = b"torch.distributed.checkpoint.metadata"
-
-
-def _begins_dcp(start: bytes) -> bool:
-    """A pickle of torch.distributed.checkpoint.metadata.Metadata, in any protocol since 2."""
-    return start[:1] == b"\x80" and _DCP in start[:64]
-
-
-def _fills_dcp(names: Collection[str]) -> bool:
-    return ".metadata" in names and any(name.endswith(".distcp") for name in names)
 
 
 def _begins_orbax(start: bytes) -> bool:
@@ -189,16 +176,6 @@ FORMATS: tuple[Format, ...] = (
         output="mmproj.gguf",
     ),
     Format(
-        name="dcp",
-        module="vitconvert.formats.torch.distributed",
-        suffixes=(".distcp",),
-        standard=(".metadata",),
-        begins=_begins_dcp,
-        nested=True,
-        fills=_fills_dcp,
-        parts=lambda name: name.endswith(".distcp"),
-    ),
-    Format(
         name="orbax",
         module="vitconvert.formats.orbax",
         suffixes=(),
@@ -223,21 +200,17 @@ JOINED = {"model.weights.h5": "task.weights.h5"}
 KerasHub keeps the head apart from what heads are put on.
 """
 
-_OF_PROCESS = re.compile(r"shard-(\d{1,9})-model-(\d{1,9})-of-(\d{1,9})\.safetensors", re.ASCII)
+DISTRIBUTED = ".distcp"
+"""Suffix of what one process wrote of a checkpoint, by torch.distributed.checkpoint."""
 
+GATHER = (
+    "`python -m torch.distributed.checkpoint.format_utils dcp_to_torch DIR FILE` makes one file "
+    "of its directory."
+)
+"""What to do about a distributed checkpoint of torch."""
 
-def file_of_process(name: str) -> tuple[int, int, int] | None:
-    """What a name says of a file that one of several processes wrote of all tensors.
-
-    Returns:
-        The numbers of the process and of its file, and how many files it has; None of other names.
-    """
-    match = _OF_PROCESS.fullmatch(name)
-    return (int(match[1]), int(match[2]), int(match[3])) if match else None
-
-
-FOREIGN_SUFFIXES = (".onnx", ".tflite", ".ckpt.index", ".pb")
-"""Suffixes of weights in formats that are not read: TensorFlow's and ONNX."""
+FOREIGN_SUFFIXES = (".onnx", ".tflite", ".ckpt.index", ".pb", DISTRIBUTED)
+"""Suffixes of weights in formats that are not read: TensorFlow's, ONNX and torch's distributed."""
 
 
 def written_formats() -> dict[str, Format]:
@@ -258,11 +231,6 @@ def of_directory(names: Collection[str]) -> Format | None:
 def directory_names() -> list[str]:
     """The names of files that stand for the directory that they are in."""
     return [form.standard[0] for form in FORMATS if form.fills is not _never]
-
-
-def is_part(name: str) -> bool:
-    """Whether a file of this name is a part of a directory, and no checkpoint by itself."""
-    return any(name.endswith(form.suffixes) for form in FORMATS if form.fills is not _never)
 
 
 def standard_names() -> list[str]:

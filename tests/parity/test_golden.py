@@ -16,7 +16,7 @@ from vitconvert.demo.demonstration import DIGITS
 from vitconvert.errors import CorruptFile, OutputExists, SourceError, UnsafeFile, UsageError
 from vitconvert.formats import open_container, write_safetensors
 from vitconvert.parity import golden as golden_module
-from vitconvert.parity.sketch import NUMBERS, sketch
+from vitconvert.parity.golden import NUMBERS, digest
 
 KEY = "vitconvert.golden"
 
@@ -193,14 +193,14 @@ def test_replay_needs_neither_the_project_nor_a_network(timm_golden):
 def test_any_difference_shows_in_a_digest():
     torch.manual_seed(3)
     values = torch.randn(2, 13, 30, dtype=torch.float64)
-    digest = sketch(values)
-    assert digest.shape == (2, NUMBERS)
+    found = digest(values)
+    assert found.shape == (2, NUMBERS)
     changed = values.clone()
     changed[1, 7, 29] += 1e-7
-    apart = (sketch(changed) - digest).abs()
+    apart = (digest(changed) - found).abs()
     assert apart[0].max() == 0
     assert apart[1].max() > 1e-8
-    assert torch.equal(sketch(values), digest)
+    assert torch.equal(digest(values), found)
 
 
 def _metadata(path):

@@ -134,7 +134,10 @@ def test_models_of_other_images_do_not_compare(plain, huggingface_checkpoint):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"dtypes": ("float16",)}, "Parity is measured in float32, float64 or both."),
+        (
+            {"dtypes": ("int8",)},
+            "Parity is measured in float32, float64, bfloat16, float16.",
+        ),
         ({"dtypes": ()}, "dtypes = () must be names of dtypes."),
         ({"batch": 0}, "batch = 0 must be a whole number of at least 1 and at most 4,096."),
     ],

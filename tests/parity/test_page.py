@@ -8,9 +8,7 @@ import subprocess
 
 import pytest
 
-from vitconvert.comparison import Comparison
-from vitconvert.parity.audit_report import AuditReport, LayerAudit, OutputAudit
-from vitconvert.parity.differences import Divergence, LayerDifference
+from vitconvert.comparison import Comparison, Divergence, LayerDifference
 from vitconvert.parity.report import ParityReport
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
@@ -39,8 +37,6 @@ addEventListener("load", () => setTimeout(() => { document.body.dataset.measured
   points: boxes("svg.chart .point"),
   departs: boxes("svg.chart .departs"),
   allowed: boxes("svg.chart line.allowed"),
-  pictures: boxes("svg.patches"),
-  cells: boxes("svg.patches :is(.cell, text)"),
   tables: boxes("table"),
 }) }, 50))
 </script></body>"""
@@ -78,22 +74,17 @@ def report(depth, differences, **changes):
     return ParityReport(**(values | changes))
 
 
-def departing(layer, positions=(), grid=None):
+def departing(layer):
     return Divergence(
         layer=layer,
         dtype="float64",
         images="noise",
         relative=0.03,
         cause="the thirds of blocks.3.attn.qkv are k, q, v, not q, k, v " + 3 * "and more, ",
-        positions=positions,
-        grid=grid,
     )
 
 
-ODD = tuple(10.0 ** -(token % 5) * (token % 7 != 3) for token in range(5 + 14 * 9))
-DEPARTS = report(
-    12, lambda i: 0.0 if i < 8 else 0.03, first_divergence=departing("blocks.3.attn", ODD, (14, 9))
-)
+DEPARTS = report(12, lambda i: 0.0 if i < 8 else 0.03, first_divergence=departing("blocks.3.attn"))
 PAGES = {
     "departs": DEPARTS,
     "bit-equal": report(12, lambda _: 0.0),
@@ -103,35 +94,6 @@ PAGES = {
         12, lambda i: math.inf if i > 1 else 1e-300, first_divergence=departing("blocks.0.attn")
     ),
 }
-
-
-ARITHMETICS = ("float32", "bfloat16", "float16", "fast")
-AUDIT = AuditReport(
-    source="vit.npz",
-    images=8,
-    outputs=tuple(
-        OutputAudit(arithmetic=name, images=kind, absolute=0.5, relative=math.inf, flips=1, rows=8)
-        for name in ARITHMETICS
-        for kind in ("noise", "photograph")
-    ),
-    layers=tuple(
-        LayerAudit(
-            arithmetic=name,
-            layer=layer,
-            relative=math.inf if name == "float16" and i > 9 else 10.0 ** -(i % 7),
-            largest=1e5,
-            infinite=i,
-            nan=1_000_000,
-        )
-        for name in ARITHMETICS
-        for i, layer in enumerate(layer_names(11))
-    ),
-    limits={"float16": 65504.0},
-    peak=1e5,
-    peak_module="blocks.5.mlp.fc1",
-    unfit={"float16": ("blocks.5.mlp.fc1.weight", "head.weight")},
-    skipped={"compiled": "RuntimeError: no working C++ compiler"},
-)
 
 
 @pytest.fixture(scope="module")
@@ -193,27 +155,6 @@ def test_a_request_would_be_seen(measured):
 
 
 @pytest.mark.slow
-def test_an_audit_fits_the_screen_and_the_paper(measured):
-    page = AUDIT.to_html()
-    layout = measured(page)
-    [chart] = layout["charts"]
-    assert len(layout["points"]) == 4 * len(layer_names(11))
-    assert [box for box in layout["inside"] if not lies_in(box, chart)] == []
-    assert (layout["requests"], layout["departs"]) == (0, [])
-    as_printed = measured(page.replace("@media print", "@media all"), width=PAPER)
-    assert as_printed["width"] <= PAPER
-    assert all(right <= PAPER for _, _, right, _ in as_printed["tables"])
-
-
-@pytest.mark.slow
-def test_patches_are_a_picture(measured):
-    layout = measured(DEPARTS.to_html())
-    [picture] = layout["pictures"]
-    assert len(layout["cells"]) > len(ODD)
-    assert [box for box in layout["cells"] if not lies_in(box, picture)] == []
-
-
-@pytest.mark.slow
 def test_the_layer_that_departs_is_seen(chromium, measured, tmp_path):
     from PIL import Image
 
@@ -270,20 +211,6 @@ def test_the_marker_names_layer_and_cause():
     assert ">departs first: blocks.3.attn<" in chart
     assert ">cause: the thirds of blocks.3.attn.qkv" in chart
     assert '<tr class="marked"><td>blocks.3.attn</td>' in page
-
-
-def test_patches_lie_where_they_are_in_the_image():
-    page = DEPARTS.to_html()
-    titles = re.findall(r'<rect class="cell".*?fill="(.*?)".*?<title>(.*?)</title>', page)
-    colours = {title: colour for colour, title in titles}
-    assert colours["prefix token 1: 1.0e+00"] == colours["prefix token 1: 1.0e+00"] == "#67000d"
-    assert colours["prefix token 4: 0.0e+00"] == "#ffffff"  # token 3
-    assert colours["patch in row 2, column 3: 1.0e-01"]  # token 5 + 9 + 2 = 16
-    assert "Worst: prefix token 1: 1.0e+00; patch in row 1, column 1: 1.0e+00;" in page
-    # No grid, or tokens that are not on it: no picture.
-    for values, grid in ((ODD, None), (ODD, (20, 20)), ((), (14, 9))):
-        other = report(2, lambda _: 0.1, first_divergence=departing("norm", values, grid))
-        assert "Where in the image" not in other.to_html()
 
 
 def test_both_sides_have_versions():

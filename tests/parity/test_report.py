@@ -7,9 +7,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from vitconvert.comparison import Comparison
+from vitconvert.comparison import Comparison, Divergence, LayerDifference
 from vitconvert.errors import ParityFailed
-from vitconvert.parity.differences import Divergence, LayerDifference
 from vitconvert.parity.report import ParityReport
 
 

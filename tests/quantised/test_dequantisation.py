@@ -11,8 +11,8 @@ from torch import nn
 from tests.packages import bitsandbytes
 from tests.quantised.writers import FOUR_BIT, TORCHAO, by_torchao, four_bit, rows, save_flat
 from vitconvert.checkpoint.quantised import dequantised
+from vitconvert.checkpoint.quantised.weight import quantised_names
 from vitconvert.errors import CorruptFile, TensorMismatch, UsageError, VitConvertError
-from vitconvert.facts.quantised_names import quantised_names
 from vitconvert.formats import Container, open_container
 
 pytestmark = [

@@ -12,8 +12,7 @@ from vitconvert.checkpoint.text_tower import Text
 from vitconvert.checkpoint.unchanged import State
 from vitconvert.checkpoint.weights import Weights
 from vitconvert.config import ViTConfig
-from vitconvert.facts.accounts import Ledger
-from vitconvert.facts.origins import is_assumed, is_recorded
+from vitconvert.facts.accounts import Ledger, is_assumed, is_recorded
 from vitconvert.facts.tensor_evidence import TENSORS, USER
 from vitconvert.labels import Labels, assumed_labels
 from vitconvert.preprocessing import Preprocessing

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitconvert.checkpoint import Checkpoint, ReadOptions
+from vitconvert.checkpoint.companions import stated_weights
 from vitconvert.checkpoint.reading import open_weights
-from vitconvert.checkpoint.record import stated_weights
 from vitconvert.conversion.output import RECORD, files_of
 from vitconvert.documents import write_json
 from vitconvert.errors import printable

@@ -9,7 +9,7 @@ from vitconvert.preprocessing.values import Size, height_width, numbers
 
 _REQUIRED = {"resize", "interpolation", "mean", "std", "backend"}
 _OPTIONAL = {"crop_pct", "resize_size", "crop", "transparency"}
-_OF_TENSORS = {"mean_in", "std_in"}  # which tensors hold them, for `checkpoint.photographs`
+_OF_TENSORS = {"mean_in", "std_in"}  # which tensors hold them, for `checkpoint.images`
 
 
 def from_section(section: Mapping[str, Any], *, image_size: Size, channels: int) -> dict[str, Any]:

@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from vitconvert.errors import CorruptFile
-from vitconvert.formats.container import ITEM_SIZE, Container, Stretch, TensorInfo, row_major
+from vitconvert.formats.container import (
+    ITEM_SIZE,
+    Container,
+    MappedFile,
+    Stretch,
+    TensorInfo,
+    row_major,
+)
 from vitconvert.formats.gguf.layout import (
     ALIGNMENT,
     ARRAY,
@@ -25,8 +32,7 @@ from vitconvert.formats.gguf.layout import (
     STRING,
     VERSIONS,
 )
-from vitconvert.formats.mapped_file import MappedFile, checked_shape
-from vitconvert.formats.sequential_reader import SequentialReader
+from vitconvert.formats.headers import SequentialReader, checked_shape
 
 _MOST_VALUES = 2_000_000  # of metadata: the largest vocabularies have a quarter of it
 _MOST_BYTES = 2**63 - 1  # of a tensor; numpy counts them so, even where an axis is 0

@@ -19,14 +19,13 @@ from typing import TYPE_CHECKING
 
 from vitconvert.errors import CorruptFile, printable
 from vitconvert.file_formats import JOINED
-from vitconvert.formats.container import Container, Stretch, row_major
+from vitconvert.formats.container import Container, MappedFile, Stretch, row_major
 from vitconvert.formats.content import Content
 from vitconvert.formats.format_modules import Array, Surroundings
 from vitconvert.formats.hdf5.arrays import StoredArray, array, check_apart, check_size
 from vitconvert.formats.hdf5.groups import members
 from vitconvert.formats.hdf5.objects import LONGEST_NAME, Source, messages_at, root_address
 from vitconvert.formats.hdf5.writing import write_hdf5
-from vitconvert.formats.mapped_file import MappedFile
 
 if TYPE_CHECKING:
     import torch

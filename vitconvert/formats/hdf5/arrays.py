@@ -26,7 +26,7 @@ from vitconvert.formats.hdf5.objects import (
     Source,
     exactly,
 )
-from vitconvert.formats.mapped_file import checked_shape
+from vitconvert.formats.headers import checked_shape
 from vitconvert.formats.zip_archive import FREE_INFLATION, MOST_INFLATION
 
 _REPACK = "h5repack -l CONTI -f NONE IN OUT (of HDF5's tools) stores it so that it is read here."

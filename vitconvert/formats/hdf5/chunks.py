@@ -16,10 +16,9 @@ from itertools import product, repeat
 from math import prod
 from typing import TYPE_CHECKING
 
-from vitconvert.formats.container import ITEM_SIZE, TensorInfo
+from vitconvert.formats.container import ITEM_SIZE, TensorInfo, tensor_from_buffer
 from vitconvert.formats.hdf5.filters import StrangeStorage, filters_of, unfiltered
 from vitconvert.formats.hdf5.objects import UNDEFINED, Source, exactly
-from vitconvert.formats.mapped_file import tensor_from_buffer
 
 if TYPE_CHECKING:
     import torch

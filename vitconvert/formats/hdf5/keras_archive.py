@@ -14,7 +14,7 @@ from pathlib import Path
 from vitconvert.errors import CorruptFile
 from vitconvert.formats.container import Container
 from vitconvert.formats.hdf5 import open_within
-from vitconvert.formats.json_object import parse_object
+from vitconvert.formats.headers import parse_object
 from vitconvert.formats.zip_archive import Member, member_bytes
 
 _CONFIG, _WEIGHTS = "config.json", "model.weights.h5"

@@ -13,9 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitconvert.errors import CorruptFile
-from vitconvert.formats.container import ITEM_SIZE, Container, Stretch, TensorInfo, row_major
-from vitconvert.formats.mapped_file import MappedFile, checked_shape, shown
-from vitconvert.formats.sequential_reader import SequentialReader
+from vitconvert.formats.container import (
+    ITEM_SIZE,
+    Container,
+    MappedFile,
+    Stretch,
+    TensorInfo,
+    row_major,
+)
+from vitconvert.formats.headers import SequentialReader, checked_shape, shown
 
 if TYPE_CHECKING:
     import torch

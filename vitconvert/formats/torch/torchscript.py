@@ -15,7 +15,6 @@ from typing import Any
 
 from vitconvert.errors import CorruptFile, UnsafeFile
 from vitconvert.formats.container import Container
-from vitconvert.formats.mapped_file import MappedFile
 from vitconvert.formats.torch.pickle_reader import (
     HOOKS,
     STORAGES,
@@ -25,7 +24,7 @@ from vitconvert.formats.torch.pickle_reader import (
     StoredTensor,
     StrangePickle,
 )
-from vitconvert.formats.torch.stored_tensors import container_of_tensors, located_tensors
+from vitconvert.formats.torch.stored_tensors import container_of_tensors
 from vitconvert.formats.torch.unwrapping import checked_names
 from vitconvert.formats.zip_archive import Member, member_bytes
 
@@ -124,8 +123,7 @@ def open_file(path: Path, members: Mapping[str, Member], _prefer: object) -> Con
     storages = {
         name.removeprefix(prefix): m for name, m in members.items() if name.startswith(prefix)
     }
-    tensors = located_tensors(path, described, storages)
-    return container_of_tensors(path, MappedFile(path), tensors, form="torchscript", extras=extras)
+    return container_of_tensors(path, described, storages, form="torchscript", extras=extras)
 
 
 def _tensors_and_extras(

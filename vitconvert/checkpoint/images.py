@@ -1,4 +1,4 @@
-"""What turns a photograph into the input of a checkpoint's ViT, as its files and tensors say it."""
+"""What turns an image into the input of a checkpoint's ViT, as its files and tensors say it."""
 
 import math
 from collections.abc import Mapping
@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from vitconvert.checkpoint.checkpoint import Checkpoint
 from vitconvert.checkpoint.companions import Companions
+from vitconvert.checkpoint.recognition import Reading
 from vitconvert.config import ViTConfig
 from vitconvert.errors import ConflictingFact, MissingFact, VitConvertError, size_text
 from vitconvert.facts.statements import Statements
@@ -17,16 +18,17 @@ from vitconvert.tables.table import Table
 
 
 def preprocessing_of(
-    companions: Companions, part: Part, config: ViTConfig, said: Statements, container: Container
+    read: Reading, config: ViTConfig
 ) -> tuple[Preprocessing | None, tuple[str, ...]]:
-    """What turns a photograph into the ViT's input, or None if nothing says; and notes on it.
+    """What turns an image into the ViT's input, or None if nothing says; and notes on it.
 
     Raises:
         MissingFact, ConflictingFact, NotRepresentable: The files are about the ViT alone, and what
-            they or its tensors say of photographs cannot be.
+            they or its tensors say of images cannot be.
     """
-    stated, notes = _stated(companions, part, config, said)
-    scaled, more = _with_own_scale(stated, container, part.recognised.table)
+    assert read.statements is not None
+    stated, notes = _stated(read.companions, read.found, config, read.statements)
+    scaled, more = _with_own_scale(stated, read.container, read.found.recognised.table)
     return scaled, (*notes, *more)
 
 
@@ -35,13 +37,13 @@ def needed_preprocessing(checkpoint: Checkpoint) -> Preprocessing:
 
     Raises:
         MissingFact: Nothing says what it is.
-        ConflictingFact: The images have other channels than photographs.
+        ConflictingFact: The model reads other channels than image files have.
     """
     if checkpoint.preprocessing is not None:
         return checkpoint.preprocessing
     if (channels := checkpoint.config.in_channels) not in (1, 3):
         raise ConflictingFact(
-            f"Photographs have 1 or 3 channels, and this model reads {channels}.",
+            f"Image files have 1 or 3 channels, and this model reads {channels}.",
             evidence={"dialect": checkpoint.dialect},
             hint="compute with tensors of your own: vitconvert.load_model(...)(images).",
         )
@@ -59,7 +61,7 @@ def _stated(
 ) -> tuple[Preprocessing | None, tuple[str, ...]]:
     """What the files say, and why it is unknown.
 
-    A larger model may cut photographs into tiles or pad them: that is no reason to refuse its ViT.
+    A larger model may cut images into tiles or pad them: that is no reason to refuse its ViT.
     """
     table = part.recognised.table
     larger = part.tower.prefix or isinstance(companions.whole_config.get("vision_config"), Mapping)
@@ -83,7 +85,7 @@ def _stated(
 def _of_name(
     table: Table, config: ViTConfig, said: Statements
 ) -> tuple[Preprocessing | None, tuple[str, ...]]:
-    """What the project does with photographs for an architecture of this name."""
+    """What the project does with images for an architecture of this name."""
     for name in said.names(table):
         try:
             found = preprocessing_of_name(table, name, config, arguments=said.arguments)

@@ -1,4 +1,4 @@
-"""Two models on the same photographs, each behind its own preprocessing."""
+"""Two models on the same images, each behind its own preprocessing."""
 
 import json
 
@@ -55,8 +55,8 @@ def hf(huggingface_checkpoint):
     return save
 
 
-def on_photographs(report):
-    (found,) = (c for c in report.comparisons if c.images == "photographs")
+def on_images(report):
+    (found,) = (c for c in report.comparisons if c.images == "images")
     return found
 
 
@@ -65,12 +65,12 @@ def told(report, word):
 
 
 def assert_same_pixels(report, whose):
-    found = on_photographs(report)
+    found = on_images(report)
     assert report.ok, report.summary()
     assert (found.agreed, found.rows) == (5, 5)
     assert told(report, "preprocessing") == ["preprocessing: bit-equal pixels"]
-    assert told(report, "photographs")[0].endswith(f" and by {whose}")
-    assert not any("photographs" in fact for fact in report.not_tested)
+    assert told(report, "images")[0].endswith(f" and by {whose}")
+    assert not any("preprocessing of images" in fact for fact in report.not_tested)
 
 
 @pytest.mark.filterwarnings("ignore:Palette images with Transparency:UserWarning")
@@ -124,7 +124,7 @@ def test_what_cannot_be_read_is_told_and_the_rest_goes_on(timm_model, photos, tm
         path.write_bytes(b"no image")
     report = verify(timm_model, images=[*broken, photos / "grey.png"], **ONCE)
     assert report.ok
-    assert on_photographs(report).rows == 1
+    assert on_images(report).rows == 1
     assert told(report, "not compared") == [
         *(f"not compared: {i}\\x1b.png: This file cannot be read as an image." for i in range(3)),
         "not compared: 2 more images",
@@ -142,7 +142,7 @@ def test_nothing_but_what_cannot_be_read(name, why, timm_model, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError) as error:
         verify(timm_model, images=tmp_path / name, **ONCE)
-    assert error.value.fact == "None of the photographs could be compared."
+    assert error.value.fact == "None of the images could be compared."
     assert error.value.details == (f"{name}: {why}",)
 
 
@@ -151,8 +151,8 @@ def test_no_more_than_the_first_32(timm_model, tmp_path):
     for i in range(34):
         Image.new("RGB", (9, 7), (i, 90, 3 * i)).save(tmp_path / "many" / f"{i:02}.png")
     report = verify(timm_model, images=tmp_path / "many", **ONCE)
-    assert on_photographs(report).rows == 32
-    assert told(report, "photographs")[0].startswith("photographs: 32 of the first 32,")
+    assert on_images(report).rows == 32
+    assert told(report, "images")[0].startswith("images: 32 of the first 32,")
 
 
 def test_a_project_without_code_for_photographs(randomise, photos, tmp_path):
@@ -161,16 +161,16 @@ def test_a_project_without_code_for_photographs(randomise, photos, tmp_path):
     )
     torch.save(randomise(model).state_dict(), tmp_path / "vit.pth")
     report = verify(tmp_path / "vit.pth", overrides={"num_heads": 3}, images=photos, **ONCE)
-    (note,) = told(report, "photographs")
+    (note,) = told(report, "images")
     assert note.endswith("for both sides: of the other side, nothing says how")
     assert told(report, "preprocessing") == []
-    assert "preprocessing of photographs: both sides took the same" in report.not_tested
+    assert "preprocessing of images: both sides took the same" in report.not_tested
 
 
 def test_nothing_says_how(randomise, photos, tmp_path):
     model = timm.create_model("vit_tiny_patch16_224", img_size=32, num_classes=5)
     torch.save(randomise(model).state_dict(), tmp_path / "bare.pth")
-    with pytest.raises(MissingFact, match="Nothing says how photographs are prepared"):
+    with pytest.raises(MissingFact, match="Nothing says how images are prepared"):
         verify(tmp_path / "bare.pth", overrides={"num_heads": 3}, images=photos, **ONCE)
 
 
@@ -194,18 +194,18 @@ def test_a_module_of_ones_own_has_its_own_preprocessing(module, timm_model, phot
     report = verify(module, against=timm_model, images=photos, preprocess=right, **ONCE)
     assert report.ok
     assert told(report, "preprocessing") == ["preprocessing: bit-equal pixels"]
-    assert told(report, "photographs")[0].startswith("photographs: 5, prepared by your preprocess ")
+    assert told(report, "images")[0].startswith("images: 5, prepared by your preprocess ")
     report = verify(module, against=timm_model, images=photos, preprocess=wrong, **ONCE)
     assert not report.ok
-    assert not on_photographs(report).ok
+    assert not on_images(report).ok
     assert told(report, "preprocessing")[0].startswith("preprocessing: largest difference of pixel")
 
 
 def test_without_its_own_the_checkpoints_is_taken(module, timm_model, photos):
     report = verify(module, against=timm_model, images=photos, **ONCE)
-    assert on_photographs(report).rows == 5
-    assert "for both sides" in told(report, "photographs")[0]
-    assert "preprocessing of photographs: both sides took the same" in report.not_tested
+    assert on_images(report).rows == 5
+    assert "for both sides" in told(report, "images")[0]
+    assert "preprocessing of images: both sides took the same" in report.not_tested
 
 
 def test_a_preprocess_that_raises_or_makes_other_images(module, timm_model, photos):
@@ -219,7 +219,7 @@ def test_a_preprocess_that_raises_or_makes_other_images(module, timm_model, phot
         "not compared: grey.png: it becomes (3, 32, 32) here and (3, 32, 24) there",
         "not compared: inks.jpg: KeyError: 'no inks'",
     ]
-    assert on_photographs(report).rows == 3
+    assert on_images(report).rows == 3
 
 
 @pytest.mark.parametrize("images", [None, "photos"])

@@ -1,5 +1,8 @@
-"""Adapters: LoRA and DoRA as PEFT writes them, in a directory of their own or among a model's
-tensors. Only headers and adapter_config.json are read here."""
+"""The stages of an adapter: LoRA and DoRA, in a directory of their own or among a model's tensors.
+
+Before the dialect is recognised, `separated` sets the adapter apart; after it, `merged` lays it
+over the model's file. Only headers and adapter_config.json are read here.
+"""
 
 import os
 import shlex
@@ -8,7 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
+from vitconvert.checkpoint.merging import merge_into
 from vitconvert.checkpoint.options import ReadOptions
+from vitconvert.checkpoint.recognition import Reading, gathered, proved
 from vitconvert.documents import read_object
 from vitconvert.errors import (
     ConflictingFact,
@@ -18,12 +23,11 @@ from vitconvert.errors import (
     UsageError,
 )
 from vitconvert.facts.adapter_config import AdapterConfig, parse_adapter_config
-from vitconvert.facts.adapter_names import AdapterNames, read_names
-from vitconvert.facts.adapter_placement import Wanted
-from vitconvert.facts.low_rank import shape_of_product
+from vitconvert.facts.adapter_placement import AdapterNames, Wanted, read_names
 from vitconvert.formats import Container, open_container, weights_in
 from vitconvert.sources import Located, locate
 from vitconvert.sources.references import looks_like_path
+from vitconvert.tables.detection import recognise
 
 T = TypeVar("T")
 
@@ -89,9 +93,7 @@ class Adapter:
         )
 
 
-def separated(
-    container: Container, located: Located, options: ReadOptions
-) -> tuple[Container, Adapter | None]:
+def separated(reading: Reading) -> Reading:
     """The model's own tensors, and the adapter to merge into them: one beside, or one within.
 
     Raises:
@@ -99,16 +101,18 @@ def separated(
         MissingFact: Nothing states the scale.
         UsageError: An adapter is given for a file that has one, or a scale for one without.
     """
+    container, options = reading.container, reading.options
+    located = reading.companions.located
     names = read_names(container.manifest)
     if not names.low_rank and not _is_adapter(located, container):
-        if options.adapter is None:
-            if options.lora_scale is not None:
-                raise UsageError(
-                    "lora_scale is for an adapter, and there is none here.",
-                    hint="--adapter (in Python, adapter=) names one; else leave the scale out.",
-                )
-            return container, None
-        return container, open_adapter(options.adapter, options.lora_scale)
+        if options.adapter is not None:
+            return replace(reading, adapter=open_adapter(options.adapter, options.lora_scale))
+        if options.lora_scale is not None:
+            raise UsageError(
+                "lora_scale is for an adapter, and there is none here.",
+                hint="--adapter (in Python, adapter=) names one; else leave the scale out.",
+            )
+        return reading
     if not names.has_base:
         raise _alone(container, located)
     if options.adapter is not None:
@@ -119,7 +123,32 @@ def separated(
         )
     config = _config(located, container, options.lora_scale)
     adapter = _adapter(container, names, config, "within the file", saved=names.saved, files=())
-    return container.renamed({**names.rest, **names.replaced}), adapter
+    own = container.renamed({**names.rest, **names.replaced})
+    return replace(reading, container=own, adapter=adapter)
+
+
+def merged(reading: Reading) -> Reading:
+    """The tensors as they are with the adapter, whose head may make another dialect of them.
+
+    Raises:
+        TensorMismatch: The adapter does not fit the model, or the model is not one without it.
+    """
+    if reading.adapter is None:
+        return reading
+    part, companions = reading.found, reading.companions
+    base = proved(gathered(reading)).weights
+    assert base is not None
+    merge = merge_into(base, reading.adapter, part)
+    container = merge.container()
+    shapes = {name: info.shape for name, info in container.manifest.items()}
+    tables = reading.options.tables(companions.own.get("target"))
+    return replace(
+        reading,
+        container=container,
+        part=replace(part, recognised=recognise(shapes, tables, companions.config)),
+        merge=merge,
+        changes=(*reading.changes, merge.description),
+    )
 
 
 def open_adapter(reference: object, scale: float | None) -> Adapter:
@@ -294,7 +323,7 @@ def _low_rank(
             evidence={"file": file, "module": module, "tensors": ", ".join(roles.values())},
             hint="the file is incomplete, or of a variant that is not merged here.",
         )
-    shape = shape_of_product(shapes[down], shapes[up], embedding=embedding)
+    shape = _shape_of_product(shapes[down], shapes[up], embedding=embedding)
     if shape is None:
         raise TensorMismatch(
             "The two matrices of a module do not fit each other.",
@@ -306,6 +335,21 @@ def _low_rank(
     scale = config.scale_of(module, shapes[down][0])
     one = LowRank(down=down, up=up, scale=scale, magnitude=magnitude, embedding=embedding)
     return one, shape
+
+
+def _shape_of_product(
+    down: tuple[int, ...], up: tuple[int, ...], *, embedding: bool
+) -> tuple[int, ...] | None:
+    """The shape of the weight that two matrices are for, or None if they do not fit each other.
+
+    `down` is (r, in) or, of a convolution, (r, in, height, width); `up` is (out, r), with two
+    dimensions of 1 for a convolution. Of embeddings the product is transposed: (in, out).
+    """
+    if len(down) < 2 or len(up) < 2 or up[1] != down[0] or any(n != 1 for n in up[2:]):
+        return None
+    if len(up) not in (2, len(down)):
+        return None
+    return (down[1], up[0]) if embedding else (up[0], *down[1:])
 
 
 def _check_magnitude(

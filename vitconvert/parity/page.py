@@ -1,15 +1,54 @@
-"""Differences of layers as an SVG chart, whose axis fits them: nothing is clipped or hidden."""
+"""Reports as one page that needs nothing else, to be read offline, printed or sent to somebody.
 
+The chart's axis fits the differences: nothing is clipped or hidden.
+"""
+
+import html
 import math
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
+from vitconvert.comparison import Comparison, Divergence, LayerDifference
 from vitconvert.errors import printable
 from vitconvert.programs.taps import block_of
+from vitconvert.version import VERSION
 
-MARK = "#b42318"  # of the layer that departs
+_RED = "#b42318"  # of the layer that departs
+_GENERATOR = '<meta name="generator" content="vitconvert">'
+_STYLE = f"""
+:root {{ color-scheme: light }}
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto;
+       padding: 0 1rem; color: #222; background: #fff }}
+h2 {{ margin: 2rem 0 .5rem; font-size: 1.2rem }}
+.verdict {{ font-weight: 600; padding: .2rem .6rem; border-radius: .3rem; color: #fff;
+           print-color-adjust: exact; -webkit-print-color-adjust: exact }}
+.good {{ background: #1a7f37 }} .bad {{ background: {_RED} }} .open {{ background: #5b5b5b }}
+.wide {{ overflow-x: auto }}
+table {{ border-collapse: collapse; font-variant-numeric: tabular-nums }}
+th, td {{ text-align: left; vertical-align: top; padding: .2rem 1.2rem .2rem 0;
+         overflow-wrap: anywhere }}
+.lined th, .lined td {{ border-bottom: 1px solid #ddd; overflow-wrap: normal; white-space: nowrap }}
+.facts td:first-child {{ color: #555; white-space: nowrap }}
+tr.marked td {{ color: {_RED}; font-weight: 600 }}
+figure {{ margin: .5rem 0 1rem }}
+figcaption, details {{ color: #444; font-size: .9rem; margin-top: .5rem }}
+summary {{ cursor: pointer }}
+svg {{ max-width: 100%; print-color-adjust: exact; -webkit-print-color-adjust: exact }}
+svg.chart {{ width: 100%; height: auto }}
+svg text {{ font-family: system-ui, sans-serif; font-size: 12px }}
+svg .halo {{ paint-order: stroke; stroke: #fff; stroke-width: 3px }}
+@page {{ margin: 15mm }}
+@media print {{
+  body {{ margin: 0; padding: 0; max-width: none; font-size: 10pt }}
+  .wide {{ overflow: visible }}
+  figure, tr {{ break-inside: avoid }} h2 {{ break-after: avoid }}
+  .lined th, .lined td {{ white-space: normal; padding-right: .6rem }}
+  details::details-content {{ content-visibility: visible; block-size: auto }}
+}}
+""".strip()
 # Dark enough to be read on white; told apart by shape too, where colours are not seen or printed.
 _COLOURS = ("#c2570c", "#0b62a4", "#1a7f37", "#7a3e9d", "#8a6d00", "#444444")
 # The first is a ring, in which a point of another series at the same place is still seen.
@@ -20,6 +59,107 @@ _HEIGHT, _BAND = 230, 26  # of the plot; of the rows for 0 and infinity
 _LINE, _NAMES = 16, 92  # a line of text; the names of the layers
 _LETTER = 6.4  # pixels of a letter, at most on average, in text of 12 pixels
 _NARROWEST, _WIDEST = 20, 60  # pixels from layer to layer; in blocks, as narrow as need be
+_MOODS = {"equal": "good", "not equal": "bad", "not verified": "open"}
+_EXPLAINED = "Largest difference of each layer over its largest magnitude in the reference."
+
+
+def parity_page(
+    verdict: str,
+    facts: Iterable[tuple[str, str]],
+    *,
+    comparisons: Sequence[Comparison],
+    layers: Sequence[LayerDifference],
+    divergence: Divergence | None,
+) -> str:
+    """The page of a report: verdict, outputs, chart of the layers. Every name is escaped.
+
+    Args:
+        verdict: One of `_MOODS`.
+        facts: Titles and texts; those without a text are left out.
+        comparisons: A table of the outputs.
+        layers: A chart of the layers.
+        divergence: Marked in the chart, with its cause.
+    """
+    rows = (
+        f"<tr><td>{_shown(name)}</td><td>{_shown(text)}</td></tr>"
+        for name, text in [*facts, ("versions", _versions())]
+        if text
+    )
+    return "\n".join(
+        [
+            f'<!doctype html><html lang="en"><head><meta charset="utf-8">{_GENERATOR}',
+            f"<title>Parity: {verdict}</title><style>{_STYLE}</style></head><body>",
+            f'<h1>Parity <span class="verdict {_MOODS[verdict]}">{verdict}</span></h1>',
+            f'<table class="facts">{"".join(rows)}</table>',
+            *([_outputs(comparisons)] if comparisons else []),
+            *([_layers(layers, comparisons, divergence)] if layers else []),
+            "</body></html>",
+        ]
+    )
+
+
+def is_report(path: Path) -> bool:
+    """Whether a file is a page that vitconvert wrote, which alone is replaced."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        beginning = file.read(1024)
+    return beginning.startswith(b"<!doctype html>") and _GENERATOR.encode() in beginning
+
+
+def framed(text: str) -> str:
+    """A page inside a notebook's cell, which nothing in it can leave."""
+    return f'<iframe sandbox srcdoc="{html.escape(text)}" width="100%" height="600"></iframe>'
+
+
+def _shown(text: str) -> str:
+    """Text that is shown as it is, whatever names it holds."""
+    return html.escape(printable(text))
+
+
+def _versions() -> str:
+    """vitconvert's and those of the packages that it computes with."""
+    names = [f"vitconvert {VERSION}"]
+    for package in ("torch", "numpy"):
+        try:
+            names.append(f"{package} {version(package)}")
+        except PackageNotFoundError:  # a build of torch under another name
+            continue
+    return ", ".join(names)
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]], *, marked: str = "") -> str:
+    """A table; the row whose first cell is `marked` stands out."""
+    head = "".join(f"<th>{_shown(cell)}</th>" for cell in header)
+    body = "".join(
+        ('<tr class="marked">' if marked and row[0] == marked else "<tr>")
+        + "".join(f"<td>{_shown(cell)}</td>" for cell in row)
+        + "</tr>"
+        for row in rows
+    )
+    return (
+        f'<div class="wide"><table class="lined"><thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def _outputs(comparisons: Sequence[Comparison]) -> str:
+    named = any(c.output != "output" for c in comparisons)
+    header = ["images", "dtype", "absolute", "relative", "allowed", "same argmax", "same bits"]
+    rows = [
+        (
+            *([c.output] if named else []),
+            c.images,
+            c.dtype,
+            f"{c.absolute:.2e}",
+            f"{c.relative:.2e}",
+            f"{c.tolerance:.0e}" if c.tolerance < math.inf else "not judged",
+            f"{c.agreed} of {c.rows}",
+            "yes" if c.bit_equal else "no",
+        )
+        for c in comparisons
+    ]
+    return "<h2>Outputs</h2>" + _table([*(["output"] if named else []), *header], rows)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,13 +177,45 @@ class Series:
     allowed: float | None = None
 
 
-def chart(series: Sequence[Series], *, title: str, departing: str = "", cause: str = "") -> str:
+def _layers(
+    layers: Sequence[LayerDifference],
+    comparisons: Sequence[Comparison],
+    divergence: Divergence | None,
+) -> str:
+    """A chart of the layers, and its numbers."""
+    allowed = {c.dtype: c.tolerance for c in comparisons if c.tolerance < math.inf}
+    series = [
+        Series(
+            name=dtype,
+            values={d.layer: d.relative for d in layers if d.dtype == dtype},
+            allowed=allowed.get(dtype),
+        )
+        for dtype in dict.fromkeys(d.dtype for d in layers)
+    ]
+    departing, cause = (divergence.layer, divergence.cause) if divergence else ("", "")
+    names = list(dict.fromkeys(name for one in series for name in one.values))
+    zero = all(layer.relative == 0 for layer in layers)
+    equal = " Every layer is equal to the last bit: all points lie on 0." if zero else ""
+    rows = [(name, *(_number(one.values.get(name)) for one in series)) for name in names]
+    numbers = _table(["layer", *(one.name for one in series)], rows, marked=departing)
+    return (
+        f"<h2>Layers</h2><figure>{chart(series, departing=departing, cause=cause)}"
+        f"<figcaption>{_EXPLAINED}{equal}</figcaption></figure>"
+        f"<details><summary>The numbers</summary>{numbers}</details>"
+    )
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.1e}" if value else "0"
+
+
+def chart(series: Sequence[Series], *, departing: str = "", cause: str = "") -> str:
     """An SVG element of `series`, with the layer `departing` marked and its `cause` written on."""
     names = list(dict.fromkeys(name for one in series for name in one.values))
     plan = _Plan(names, _Scale.of(series), _marker_lines(names, departing, cause))
     parts = [
         f'<svg class="chart" viewBox="0 0 {_WIDTH} {plan.bottom + _NAMES}" role="img">',
-        f"<title>{_shown(title)}</title>",
+        "<title>Difference of each layer</title>",
         *_blocks(plan),
         *_grid(plan),
         *_marker(plan, departing),
@@ -127,10 +299,6 @@ class _Plan:
 
 def _in_block(name: str) -> bool:
     return block_of(name) is not None
-
-
-def _shown(text: str) -> str:
-    return escape(printable(text))
 
 
 def _drawn(series: Sequence[Series]) -> Iterator[tuple[Series, str, str]]:
@@ -236,8 +404,8 @@ def _marker(plan: _Plan, departing: str) -> Iterator[str]:
     width = max(min(plan.step, 24), 6)
     yield (
         f'<rect class="departs" x="{x - width / 2:.1f}" y="{top}" width="{width:.1f}" '
-        f'height="{plan.bottom - top + 6}" fill="{MARK}" fill-opacity="0.18"/>'
-        f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{top}" y2="{plan.bottom + 6}" stroke="{MARK}"/>'
+        f'height="{plan.bottom - top + 6}" fill="{_RED}" fill-opacity="0.18"/>'
+        f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{top}" y2="{plan.bottom + 6}" stroke="{_RED}"/>'
     )
     early = x < _WIDTH / 2
     anchor = "start" if early else "end"
@@ -245,7 +413,7 @@ def _marker(plan: _Plan, departing: str) -> Iterator[str]:
         weight = "700" if row == 0 else "400"
         side = x + width / 2 + 6 if early else x - width / 2 - 6
         y = top + 12 + _LINE * row
-        yield _text(side, y, words, text_anchor=anchor, fill=MARK, font_weight=weight)
+        yield _text(side, y, words, text_anchor=anchor, fill=_RED, font_weight=weight)
 
 
 def _names(plan: _Plan, departing: str) -> Iterable[str]:
@@ -253,6 +421,6 @@ def _names(plan: _Plan, departing: str) -> Iterable[str]:
     for name in plan.names:
         if not _in_block(name):
             x, y = plan.x(name) + 3, plan.bottom + 16
-            weight = {"font_weight": "700", "fill": MARK} if name == departing else {}
+            weight = {"font_weight": "700", "fill": _RED} if name == departing else {}
             turned = f"rotate(-52 {x:.1f} {y:.1f})"
             yield _text(x, y, name, text_anchor="end", transform=turned, **weight)
