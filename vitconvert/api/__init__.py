@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from vitconvert.embedding.embedder import Embedder
     from vitconvert.inspection import Inspection
     from vitconvert.model import ViT
-    from vitconvert.model.intermediates import attentions
+    from vitconvert.model.attention_maps import attentions
     from vitconvert.model.pruning import prune_heads
     from vitconvert.parity.golden import Golden
     from vitconvert.parity.report import ParityReport
@@ -92,7 +92,7 @@ _LATE = {
     "Inspection": "vitconvert.inspection",
     "ParityReport": "vitconvert.parity.report",
     "ViT": "vitconvert.model",
-    "attentions": "vitconvert.model.intermediates",
+    "attentions": "vitconvert.model.attention_maps",
     "prune_heads": "vitconvert.model.pruning",
 }
 

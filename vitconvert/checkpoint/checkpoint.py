@@ -38,7 +38,7 @@ class Checkpoint:
         tensors: Canonical name to tensor, on the CPU, in the dtype of the file; views on the
             mapped file where the layouts are the same. All are read when the first is used.
         config: Architecture and numerics; `config.origins` says where each field comes from.
-        preprocessing: What turns a photograph into the model's input, or None if unknown.
+        preprocessing: What turns an image into the model's input, or None if unknown.
         own_labels: Names that the checkpoint itself gives its classes, or None.
         ledger: What was used, ignored (why), assumed (from where), changed (how).
         weights: The file of weights that it was read from.

@@ -10,7 +10,7 @@ from vitconvert.documents import read_object
 from vitconvert.errors import NotRepresentable, OtherFunction
 from vitconvert.facts.project_config import written_config
 from vitconvert.preprocessing import Preprocessing
-from vitconvert.preprocessing.departures import departures_of
+from vitconvert.preprocessing.steps import departures_of
 from vitconvert.programs.example import Example
 from vitconvert.programs.program import (
     TOKENIZER_CONFIG,

@@ -11,7 +11,7 @@ from vitconvert.errors import NotRepresentable
 from vitconvert.facts.derivation import state
 from vitconvert.facts.project_config import look_up, put, written_config
 from vitconvert.preprocessing import Preprocessing
-from vitconvert.preprocessing.departures import departures_of
+from vitconvert.preprocessing.steps import departures_of
 from vitconvert.programs.example import Example, blank_text, imports_for, reading_example, zeros
 from vitconvert.programs.program import CompanionFiles, DescribedModel, Program
 from vitconvert.programs.target import Target, fit_target

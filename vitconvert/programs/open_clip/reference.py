@@ -16,7 +16,7 @@ from vitconvert.config import ViTConfig
 from vitconvert.errors import NotRepresentable
 from vitconvert.facts.project_config import look_up
 from vitconvert.preprocessing import Preprocessing
-from vitconvert.preprocessing.values import Size
+from vitconvert.preprocessing.steps import Size
 from vitconvert.programs.isolation import silent
 from vitconvert.programs.program import BothTowers, Preparation
 from vitconvert.programs.reference import Reference, check_size, load_strictly, own_tensors, package

@@ -9,7 +9,7 @@ from vitconvert.config import ViTConfig
 from vitconvert.errors import NotRepresentable
 from vitconvert.facts.derivation import state
 from vitconvert.preprocessing import Preprocessing
-from vitconvert.preprocessing.departures import departures_of
+from vitconvert.preprocessing.steps import departures_of
 from vitconvert.programs.example import Example, imports_for, photograph, zeros
 from vitconvert.programs.program import CompanionFiles, DescribedModel, Opener, Program
 from vitconvert.programs.target import Target, check_place, fit_target

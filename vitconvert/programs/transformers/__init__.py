@@ -12,7 +12,7 @@ from vitconvert.facts.project_config import written_config
 from vitconvert.labels import Labels
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.backends import BACKENDS
-from vitconvert.preprocessing.departures import departures_of
+from vitconvert.preprocessing.steps import departures_of
 from vitconvert.programs.example import Example, blank_text, photograph, zeros
 from vitconvert.programs.program import CompanionFiles, DescribedModel, Opener, Program
 from vitconvert.programs.target import Target, check_place, fit_target

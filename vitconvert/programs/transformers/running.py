@@ -15,7 +15,7 @@ from vitconvert.checkpoint import Checkpoint
 from vitconvert.checkpoint.text_tower import Text
 from vitconvert.errors import NotRepresentable
 from vitconvert.preprocessing import Preprocessing
-from vitconvert.preprocessing.values import Size
+from vitconvert.preprocessing.steps import Size
 from vitconvert.programs.isolation import silent_transformers
 from vitconvert.programs.program import BothTowers, Preparation
 from vitconvert.programs.reference import as_tokens, check_size, package
