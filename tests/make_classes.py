@@ -13,10 +13,9 @@ from tests.huggingface.every_class import STATED, classes, saved
 from tests.make_dialects import CONVERSIONS
 from tests.make_matrix import columns
 from vitconvert.checkpoint import ReadOptions, read_checkpoint
-from vitconvert.conversion.fitting import describe
-from vitconvert.conversion.targets import choose_target
+from vitconvert.conversion.target import choose_without_steps, describe
 from vitconvert.errors import NotRepresentable
-from vitconvert.facts.target import Target
+from vitconvert.programs.target import Target
 from vitconvert.sources import locate
 
 BEGIN = "<!-- classes: written by tests/make_classes.py -->"
@@ -32,7 +31,7 @@ def row(name: str, folder: Path) -> str:
     held: dict[str, Target] = {}
     for ecosystem in columns():
         try:
-            held[ecosystem], _ = choose_target(ecosystem, model)
+            held[ecosystem] = choose_without_steps(ecosystem, model).target
         except NotRepresentable:
             continue
     again = held.pop("hf", None)

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from vitconvert.checkpoint import Checkpoint, ReadOptions, read_checkpoint
+from vitconvert.checkpoint.companions import hashed
 from vitconvert.checkpoint.reading import not_quantised, open_weights
-from vitconvert.checkpoint.record import hashed
 from vitconvert.comparison import ValueDifference, compare_values
 from vitconvert.config import ViTConfig
 from vitconvert.errors import (

@@ -6,7 +6,6 @@ that format is met (`vitconvert/formats/format_modules.py` says what a module ha
 itself imports nothing that takes time.
 """
 
-import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
@@ -75,48 +74,11 @@ def _holds_program(members: Collection[str]) -> bool:
     return _holds_pickle(members) and any(name.endswith("/constants.pkl") for name in members)
 
 
-def _holds_checkpoint(members: Collection[str]) -> bool:
-    return _holds_pickle(members) and not _holds_program(members)
-
-
-def _begins_hdf5(start: bytes) -> bool:
-    return start.startswith(b"\x89HDF\r\n\x1a\n")
-
-
-def _holds_keras(members: Collection[str]) -> bool:
-    return {"config.json", "model.weights.h5"} <= set(members)
-
-
-_DCP = b"torch.distributed.checkpoint.metadata"
-
-
-def _begins_dcp(start: bytes) -> bool:
-    """A pickle of torch.distributed.checkpoint.metadata.Metadata, in any protocol since 2."""
-    return start[:1] == b"\x80" and _DCP in start[:64]
-
-
-def _fills_dcp(names: Collection[str]) -> bool:
-    return ".metadata" in names and any(name.endswith(".distcp") for name in names)
-
-
-def _begins_orbax(start: bytes) -> bool:
-    return start.lstrip()[:1] == b"{" and b'"tree_metadata"' in start[:64]
-
-
-def _begins_gguf(start: bytes) -> bool:
-    return start.startswith(b"GGUF")
-
-
 def _begins_msgpack(start: bytes) -> bool:
     """A map, of 1 to 15 entries or of up to 2^16 or 2^32, whose first key is text."""
     key = {0xDE: start[3:4], 0xDF: start[5:6]}.get(start[0], start[1:2])
     is_map = 0x81 <= start[0] <= 0x8F or start[0] in (0xDE, 0xDF)
     return is_map and (b"\xa0" <= key <= b"\xbf" or key in (b"\xd9", b"\xda"))
-
-
-def _begins_pickle(start: bytes) -> bool:
-    """A pickle in one of the protocols 2 to 5, of whatever other programs wrote it."""
-    return len(start) > 1 and start[0] == 0x80 and 2 <= start[1] <= 5
 
 
 FORMATS: tuple[Format, ...] = (
@@ -135,7 +97,7 @@ FORMATS: tuple[Format, ...] = (
         suffixes=(".pth", ".pt", ".bin", ".ckpt", ".pth.tar"),
         standard=("pytorch_model.bin", "open_clip_pytorch_model.bin"),
         begins=_begins_legacy_torch,
-        holds=_holds_checkpoint,
+        holds=lambda members: _holds_pickle(members) and not _holds_program(members),
         output="model.pt",
         nested=True,
     ),
@@ -157,14 +119,14 @@ FORMATS: tuple[Format, ...] = (
         module="vitconvert.formats.hdf5",
         suffixes=(".h5", ".hdf5"),
         standard=("model.weights.h5", "tf_model.h5"),
-        begins=_begins_hdf5,
+        begins=lambda start: start.startswith(b"\x89HDF\r\n\x1a\n"),
         output="model.weights.h5",
     ),
     Format(
         name="keras",
         module="vitconvert.formats.keras",
         suffixes=(".keras",),
-        holds=_holds_keras,
+        holds={"config.json", "model.weights.h5"}.issubset,
     ),
     Format(
         name="keras_2",
@@ -185,25 +147,15 @@ FORMATS: tuple[Format, ...] = (
         name="gguf",
         module="vitconvert.formats.gguf",
         suffixes=(".gguf",),
-        begins=_begins_gguf,
+        begins=lambda start: start.startswith(b"GGUF"),
         output="mmproj.gguf",
-    ),
-    Format(
-        name="dcp",
-        module="vitconvert.formats.torch.distributed",
-        suffixes=(".distcp",),
-        standard=(".metadata",),
-        begins=_begins_dcp,
-        nested=True,
-        fills=_fills_dcp,
-        parts=lambda name: name.endswith(".distcp"),
     ),
     Format(
         name="orbax",
         module="vitconvert.formats.orbax",
         suffixes=(),
         standard=("_METADATA",),
-        begins=_begins_orbax,
+        begins=lambda start: start.lstrip()[:1] == b"{" and b'"tree_metadata"' in start[:64],
         nested=True,
         fills=lambda names: "_METADATA" in names,
         parts=lambda name: not name.startswith(".git"),
@@ -212,7 +164,8 @@ FORMATS: tuple[Format, ...] = (
         name="pickle",
         module="vitconvert.formats.torch.pickled_arrays",
         suffixes=(".pkl",),
-        begins=_begins_pickle,
+        # The protocols 2 to 5, of whatever other programs wrote it.
+        begins=lambda start: start[:1] == b"\x80" and start[1:2] in (b"\2", b"\3", b"\4", b"\5"),
     ),
 )
 """In the order in which they are preferred where the same weights exist in several."""
@@ -223,21 +176,17 @@ JOINED = {"model.weights.h5": "task.weights.h5"}
 KerasHub keeps the head apart from what heads are put on.
 """
 
-_OF_PROCESS = re.compile(r"shard-(\d{1,9})-model-(\d{1,9})-of-(\d{1,9})\.safetensors", re.ASCII)
+DISTRIBUTED = ".distcp"
+"""Suffix of what one process wrote of a checkpoint, by torch.distributed.checkpoint."""
 
+GATHER = (
+    "`python -m torch.distributed.checkpoint.format_utils dcp_to_torch DIR FILE` makes one file "
+    "of its directory."
+)
+"""What to do about a distributed checkpoint of torch."""
 
-def file_of_process(name: str) -> tuple[int, int, int] | None:
-    """What a name says of a file that one of several processes wrote of all tensors.
-
-    Returns:
-        The numbers of the process and of its file, and how many files it has; None of other names.
-    """
-    match = _OF_PROCESS.fullmatch(name)
-    return (int(match[1]), int(match[2]), int(match[3])) if match else None
-
-
-FOREIGN_SUFFIXES = (".onnx", ".tflite", ".ckpt.index", ".pb")
-"""Suffixes of weights in formats that are not read: TensorFlow's and ONNX."""
+FOREIGN_SUFFIXES = (".onnx", ".tflite", ".ckpt.index", ".pb", DISTRIBUTED)
+"""Suffixes of weights in formats that are not read: TensorFlow's, ONNX and torch's distributed."""
 
 
 def written_formats() -> dict[str, Format]:
@@ -258,11 +207,6 @@ def of_directory(names: Collection[str]) -> Format | None:
 def directory_names() -> list[str]:
     """The names of files that stand for the directory that they are in."""
     return [form.standard[0] for form in FORMATS if form.fills is not _never]
-
-
-def is_part(name: str) -> bool:
-    """Whether a file of this name is a part of a directory, and no checkpoint by itself."""
-    return any(name.endswith(form.suffixes) for form in FORMATS if form.fills is not _never)
 
 
 def standard_names() -> list[str]:

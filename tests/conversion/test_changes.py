@@ -12,9 +12,9 @@ from tests.packages import timm, transformers
 from tests.small_models import SMALL_TIMM as SMALL
 from tests.small_models import small_config
 from vitconvert.conversion import changes
+from vitconvert.conversion.steps import STEPS
 from vitconvert.conversion.weights import parse_size
 from vitconvert.errors import NotRepresentable, ParityFailed, UsageError
-from vitconvert.facts.gauges import GAUGES
 from vitconvert.facts.surgery import change_channels, resize
 from vitconvert.model import ViT
 from vitconvert.model.resampling import resample_positions, resample_relative_positions
@@ -217,10 +217,10 @@ def random_model(**fields):
 
 
 # Those that change which outputs there are have tests of their own.
-OUTPUTS = {"all-tokens", *(name for name, gauge in GAUGES.items() if gauge.narrows)}
+OUTPUTS = {"all-tokens", *(name for name, step in STEPS.items() if step.narrows)}
 
 
-@pytest.mark.parametrize("name", sorted(GAUGES.keys() - OUTPUTS))
+@pytest.mark.parametrize("name", sorted(STEPS.keys() - OUTPUTS))
 @pytest.mark.parametrize(
     "fields",
     [
@@ -233,7 +233,7 @@ OUTPUTS = {"all-tokens", *(name for name, gauge in GAUGES.items() if gauge.narro
     ids=str,
 )
 def test_a_step_keeps_the_function_or_says_that_it_does_not_apply(name, fields):
-    gauge = GAUGES[name]
+    step = STEPS[name]
     if name == "norm-before-pooling":
         fields = fields | {"final_norm": False, "fc_norm": True}
     if name.endswith("-rope-periods"):
@@ -249,19 +249,19 @@ def test_a_step_keeps_the_function_or_says_that_it_does_not_apply(name, fields):
     if name == "fit-positions":
         fields = fields | {"position_embedding": "grid", "position_grid": (4, 5)}
     model = random_model(**fields, no_embed_class=name == "zero-class-position")
-    for key in gauge.zero:
+    for key in step.zero:
         torch.nn.init.zeros_(model.get_parameter(key))
     if model.config.rope_periods:
         periods = dinov3_periods(model.config.head_dim // 4, model.config.rope_temperature)
         model.get_parameter("rope.periods").data.copy_(periods)
-    config = gauge.config(model.config)
+    config = step.config(model.config)
     if (name == "fold-qkv-bias" and fields.get("block_order") == "post") or (
         "pooling" in name and fields.get("dist_token")
     ):
         assert config is None
         return
     changed = ViT(config).eval()
-    changed.load_state_dict(gauge.tensors(model.state_dict(), model.config))
+    changed.load_state_dict(step.tensors(model.state_dict(), model.config))
     x = images(size=(24, 16))
     assert changed.state_dict().keys() != model.state_dict().keys() or any(
         not torch.equal(value, model.state_dict()[key])
@@ -281,8 +281,8 @@ def test_a_step_keeps_the_function_or_says_that_it_does_not_apply(name, fields):
 )
 def test_a_key_bias_is_dropped_only_where_softmax_cancels_it(fields):
     model = random_model(**fields)
-    assert GAUGES["drop-key-bias"].config(model.config) is None
-    assert GAUGES["fold-qkv-bias"].config(model.config) is None
+    assert STEPS["drop-key-bias"].config(model.config) is None
+    assert STEPS["fold-qkv-bias"].config(model.config) is None
 
 
 @pytest.mark.parametrize(
@@ -296,8 +296,8 @@ def test_a_key_bias_is_dropped_only_where_softmax_cancels_it(fields):
     ids=str,
 )
 def test_a_bias_is_folded_only_where_others_can_take_it(fields):
-    assert GAUGES["fold-qkv-bias"].config(random_config()) is not None
-    assert GAUGES["fold-qkv-bias"].config(random_config(**fields)) is None
+    assert STEPS["fold-qkv-bias"].config(random_config()) is not None
+    assert STEPS["fold-qkv-bias"].config(random_config(**fields)) is None
 
 
 @pytest.mark.parametrize(
@@ -335,7 +335,7 @@ def test_a_bias_is_folded_only_where_others_can_take_it(fields):
     ids=str,
 )
 def test_a_step_that_would_change_nothing_or_the_function_does_not_apply(name, fields):
-    assert GAUGES[name].config(random_config(**fields)) is None
+    assert STEPS[name].config(random_config(**fields)) is None
 
 
 def test_an_image_size_that_no_weight_depends_on_is_told():

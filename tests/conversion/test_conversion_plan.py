@@ -11,13 +11,14 @@ import vitconvert
 from tests.conversion.test_stream import simple
 from tests.facts.test_pairs import told
 from tests.spelling import google_arrays
-from vitconvert.conversion import fitting, stream
-from vitconvert.facts.gauges import GAUGES
+from vitconvert.conversion import convert, stream
+from vitconvert.conversion.steps import STEPS
+from vitconvert.conversion.target import Choice
 from vitconvert.facts.materialise import materialise
-from vitconvert.facts.target import Target
 from vitconvert.formats import open_container, weights_in, write_safetensors
 from vitconvert.formats.container import Container
 from vitconvert.model.rope import dinov3_periods
+from vitconvert.programs.target import Target
 
 ARRAYS = {"depth": 11, "heads": 3, "width": 36, "size": 32}
 
@@ -97,11 +98,11 @@ def test_changes_are_lossy_where_they_change_numbers(google, no_weights):
         "positions resampled from 4x4 to 5x3 patches (bilinear_align_corners)",
     )
     assert not plan.streamed
-    for dtype, step in ((torch.float16, "lossy"), (torch.float64, "gauge")):
+    for dtype, step in ((torch.float16, "lossy"), (torch.float64, "step")):
         cast = vitconvert.plan_conversion(google, dtype=dtype)
         assert all(tensor.steps[-1] == step for tensor in cast.tensors)
     same = vitconvert.plan_conversion(google, dtype=torch.float32)
-    assert not any({"lossy", "gauge"} & set(tensor.steps) for tensor in same.tensors)
+    assert not any({"lossy", "step"} & set(tensor.steps) for tensor in same.tensors)
 
 
 @pytest.fixture
@@ -119,20 +120,21 @@ def beit(tmp_path, monkeypatch):
         path = tmp_path / "model.safetensors"
         write_safetensors(path, materialise(writing, canonical.__getitem__))
         chosen = Target(table=table, plan=target, their_config={})
-        monkeypatch.setattr(fitting, "choose_gauged_target", lambda *_: (chosen, (), {}))
+        choice = Choice(target=chosen, steps=(), passed_over={})
+        monkeypatch.setattr(convert, "choose_target", lambda *_: choice)
         options = {"dialect": source.name, "overrides": told(config)}
         return vitconvert.plan_conversion(path, **options)
 
     return plan
 
 
-def test_an_allowed_step_is_a_gauge(timm_directory, tmp_path):
+def test_an_allowed_step_is_a_step(timm_directory, tmp_path):
     source = timm_directory(depth=2, embed_dim=36, num_heads=3, img_size=48, no_embed_class=True)
     wish = {"to": "hf_vit", "allow": ["zero-class-position"]}
     plan = vitconvert.plan_conversion(source, **wish)
-    gauge = [tensor for tensor in plan.tensors if "gauge" in tensor.steps]
-    assert [tensor.assembly.target for tensor in gauge] == ["vit.embeddings.position_embeddings"]
-    assert gauge[0].info.shape == (1, 10, 36)
+    step = [tensor for tensor in plan.tensors if "step" in tensor.steps]
+    assert [tensor.assembly.target for tensor in step] == ["vit.embeddings.position_embeddings"]
+    assert step[0].info.shape == (1, 10, 36)
     done = vitconvert.convert(source, output=tmp_path / "out", verify=False, **wish)
     (said,) = done.ledger.changed
     assert said.startswith(plan.ledger.changed[0])
@@ -140,9 +142,9 @@ def test_an_allowed_step_is_a_gauge(timm_directory, tmp_path):
         assert {t.assembly.target: t.info for t in plan.tensors} == written.manifest
 
 
-@pytest.mark.parametrize("name", list(GAUGES))
+@pytest.mark.parametrize("name", list(STEPS))
 def test_a_step_alters_what_it_says(name):
-    gauge = GAUGES[name]
+    step = STEPS[name]
     pooled_first = name == "norm-before-pooling"
     grid = (
         {"position_embedding": "grid", "position_grid": (4, 5)} if name == "fit-positions" else {}
@@ -158,14 +160,14 @@ def test_a_step_alters_what_it_says(name):
         dist_token=name == "token-as-register",
         num_registers=int(name == "register-as-token"),
     )
-    canonical = canonical | {key: torch.zeros_like(canonical[key]) for key in gauge.zero}
+    canonical = canonical | {key: torch.zeros_like(canonical[key]) for key in step.zero}
     if rope:
         canonical["rope.periods"] = dinov3_periods(config.head_dim // 4, config.rope_temperature)
-    after = gauge.tensors(canonical, config)
+    after = step.tensors(canonical, config)
     altered = {key for key, tensor in after.items() if tensor is not canonical.get(key)}
-    said = {key.replace("{i}", str(i)) for key in gauge.alters for i in range(config.depth)}
-    assert altered - {*gauge.zero} == said & set(after)
-    assert not {*gauge.zero} & after.keys()
+    said = {key.replace("{i}", str(i)) for key in step.alters for i in range(config.depth)}
+    assert altered - {*step.zero} == said & set(after)
+    assert not {*step.zero} & after.keys()
 
 
 def test_what_has_to_be_zero_is_a_guard(beit, no_weights):

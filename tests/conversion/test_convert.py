@@ -20,8 +20,8 @@ from tests.hub_server import HubServer, use_hub
 from tests.packages import timm, transformers
 from tests.small_models import SMALL_TIMM as SMALL
 from vitconvert import whole
-from vitconvert.conversion import provenance
-from vitconvert.conversion.targets import holders
+from vitconvert.conversion import record
+from vitconvert.conversion.target import holders
 from vitconvert.errors import NotRepresentable, OutputExists, ParityFailed, UsageError
 from vitconvert.facts.surgery import cast
 from vitconvert.file_formats import written_formats
@@ -209,7 +209,7 @@ def test_a_source_that_cannot_be_hashed_is_an_error(timm_directory, tmp_path, mo
         raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
 
     source = timm_directory(**SMALL)
-    monkeypatch.setattr(provenance, "hash_file", fail)
+    monkeypatch.setattr(record, "hash_file", fail)
     with pytest.raises(OSError, match="Input/output error"):
         vitconvert.convert(source, output=tmp_path / "out", verify=False)
     assert not (tmp_path / "out").exists()

@@ -5,7 +5,7 @@ import torch
 
 import vitconvert
 from vitconvert.config import ViTConfig
-from vitconvert.conversion.targets import choose_target
+from vitconvert.conversion.target import choose_without_steps
 from vitconvert.errors import NotRepresentable
 from vitconvert.programs import DescribedModel
 
@@ -22,15 +22,19 @@ CONFIGS = {
 }
 
 
+def dialect(to, config) -> str:
+    return choose_without_steps(to, DescribedModel(config=config)).target.table.name
+
+
 def refusal(to, changes) -> str:
     with pytest.raises(NotRepresentable) as error:
-        choose_target(to, DescribedModel(config=CONFIGS[to].replace(**changes)))
+        dialect(to, CONFIGS[to].replace(**changes))
     return str(error.value)
 
 
 @pytest.mark.parametrize("to", CONFIGS)
 def test_what_they_all_hold(to):
-    assert choose_target(to, DescribedModel(config=CONFIGS[to]))[0].table.name == to
+    assert dialect(to, CONFIGS[to]) == to
 
 
 @pytest.mark.parametrize("to", CONFIGS)
@@ -69,7 +73,7 @@ def test_what_big_visions_vit_cannot_be(changes, problem):
 
 def test_a_class_tokens_position_is_found_in_a_square_of_patches_alone():
     square = TOKEN.replace(image_size=(24, 24))
-    assert choose_target("big_vision", DescribedModel(config=square))[0].table.name == "big_vision"
+    assert dialect("big_vision", square) == "big_vision"
     assert "class_position_counts is always True there" in refusal(
         "big_vision_scan", {"no_embed_class": False}
     )
@@ -77,12 +81,12 @@ def test_a_class_tokens_position_is_found_in_a_square_of_patches_alone():
 
 def test_computed_positions_cannot_be_mistaken():
     config = POOLED.replace(image_size=(40, 80), position_embedding="sincos2d")
-    assert choose_target("big_vision", DescribedModel(config=config))[0].table.name == "big_vision"
+    assert dialect("big_vision", config) == "big_vision"
 
 
 def test_one_patch_is_no_square_and_a_class_token():
     config = POOLED.replace(image_size=(8, 8))
-    assert choose_target("big_vision", DescribedModel(config=config))[0].table.name == "big_vision"
+    assert dialect("big_vision", config) == "big_vision"
 
 
 def test_a_pooling_with_as_many_heads_as_a_block_is_read_from_what_was_written(

@@ -14,7 +14,7 @@ from tests.huggingface.every_class import saved as save_class
 from tests.packages import timm, transformers
 from tests.small_models import randomise_calmly
 from vitconvert.checkpoint import build_model
-from vitconvert.conversion.targets import choose_target
+from vitconvert.conversion.target import choose_without_steps
 from vitconvert.errors import NotRepresentable, ParityFailed
 from vitconvert.programs import DescribedModel
 from vitconvert.programs.opening import open_output
@@ -214,7 +214,8 @@ TOLD = {"img_size": [224, 224], "mlp_ratio": 4}
 )
 def test_a_released_size_is_called_by_its_name(name, changes, architecture, arguments, tmp_path):
     config = vitconvert.load_checkpoint(saved(name, tmp_path)).config
-    target, _ = choose_target("timm", DescribedModel(config=config.replace(**BASE | changes)))
+    model = DescribedModel(config=config.replace(**BASE | changes))
+    target = choose_without_steps("timm", model).target
     assert target.their_config["architecture"] == architecture
     if arguments is not None:  # an architecture of ViT is told everything
         assert target.their_config["model_args"] == arguments
@@ -223,7 +224,7 @@ def test_a_released_size_is_called_by_its_name(name, changes, architecture, argu
 def refused(name, to, folder, changes=None) -> NotRepresentable:
     config = vitconvert.load_checkpoint(saved(name, folder)).config.replace(**(changes or {}))
     with pytest.raises(NotRepresentable) as error:
-        choose_target(to, DescribedModel(config=config))
+        choose_without_steps(to, DescribedModel(config=config))
     return error.value
 
 
@@ -301,16 +302,17 @@ def test_what_a_class_cannot_be(name, to, changes, problem, tmp_path):
 def test_a_part_that_may_not_be_zero_is_left_out_only_where_nothing_else_holds_it(tmp_path):
     """BEiT has no bias of the keys; a DINOv2 of which it holds the rest does."""
     config = vitconvert.load_checkpoint(saved("DINOv2", tmp_path)).config
-    target, passed_over = choose_target("hf", DescribedModel(config=config))
+    choice = choose_without_steps("hf", DescribedModel(config=config))
+    target, passed_over = choice.target, choice.passed_over
     assert target.table.name == "hf_dinov2"
     assert passed_over["hf_beit"] == "leaves out a part that is not known to be zero"
-    assert choose_target("hf_beit", DescribedModel(config=config))[0].plan.zeros
+    assert choose_without_steps("hf_beit", DescribedModel(config=config)).target.plan.zeros
 
 
 def test_a_spelling_of_the_past_is_written_only_by_its_own_name(huggingface_directory):
     config = vitconvert.load_checkpoint(huggingface_directory()).config
     assert (
-        choose_target("hf_vit_memory", DescribedModel(config=config))[0].table.name
+        choose_without_steps("hf_vit_memory", DescribedModel(config=config)).target.table.name
         == "hf_vit_memory"
     )
     strange = DescribedModel(
@@ -318,7 +320,7 @@ def test_a_spelling_of_the_past_is_written_only_by_its_own_name(huggingface_dire
     )
     for ecosystem, today, past in (("hf", "hf_vit", "memory"), ("timm", "timm", "2020")):
         with pytest.raises(NotRepresentable) as error:
-            choose_target(ecosystem, strange)
+            choose_without_steps(ecosystem, strange)
         tried = [line.partition(":")[0] for line in error.value.details]
         assert today in tried
         assert not any(name.endswith(past) for name in tried)

@@ -72,7 +72,7 @@ norm_eps    = "eps"
 PROGRAM = '''\
 """Acme, whose package builds a tower of a config.json."""
 
-from vitconvert.facts.target import fit_target
+from vitconvert.programs.target import fit_target
 from vitconvert.facts.project_config import written_config
 from vitconvert.programs.example import Example
 from vitconvert.programs.program import Program

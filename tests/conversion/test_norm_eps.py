@@ -8,7 +8,7 @@ import torch
 
 import vitconvert
 from tests.packages import timm, transformers
-from vitconvert.conversion.effects import measured_effects
+from vitconvert.conversion.changes import measured_effects
 from vitconvert.errors import NotRepresentable, UsageError
 from vitconvert.preprocessing.sample_images import sample_images
 

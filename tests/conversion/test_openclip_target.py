@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 import vitconvert
 from tests.conversion.test_opening import VISION, openclip_directory
 from tests.packages import open_clip
-from vitconvert.conversion.targets import choose_target
+from vitconvert.conversion.target import choose_without_steps
 from vitconvert.errors import NotRepresentable, ParityFailed
 from vitconvert.facts.derivation import derive_config, state, strongest
 from vitconvert.facts.project_config import facts_from_config
@@ -194,7 +194,7 @@ def test_open_clip_sees_that_queries_of_a_timm_tower_were_turned(timm_directory,
 def test_the_example_of_the_card_runs(changes, photographs, tmp_path, monkeypatch):
     source = openclip_directory(tmp_path / "source")
     if not photographs:
-        place = "vitconvert.checkpoint.photographs.stated_preprocessing"
+        place = "vitconvert.checkpoint.images.stated_preprocessing"
         monkeypatch.setattr(place, lambda *_: None)
     output = tmp_path / "out"
     vitconvert.convert(source, to="openclip", output=output, verify=False, **changes)
@@ -243,7 +243,7 @@ def test_towers_of_published_sizes_are_built_from_what_is_written(name, dialect)
     row = find_architecture("timm", vision["timm_model_name"]) if "timm" in dialect else {}
     said = facts_from_config(recognised.table, {"model_cfg": model_cfg})
     config, _ = derive_config(recognised.binding, strongest(said, state(row, "its name")))
-    target, _ = choose_target("openclip", DescribedModel(config=config))
+    target = choose_without_steps("openclip", DescribedModel(config=config)).target
     assert target.table.name == dialect == recognised.table.name
     with torch.device("meta"):
         tower = open_clip.model._build_vision_tower(**target.their_config["model_cfg"])

@@ -22,7 +22,6 @@ from vitconvert.errors import CorruptFile, NotRepresentable
 from vitconvert.facts.derivation import derive_config, state
 from vitconvert.facts.materialise import materialise
 from vitconvert.facts.plan import compose, plan_reading
-from vitconvert.facts.target import Target
 from vitconvert.formats import (
     content,
     content_of,
@@ -32,6 +31,7 @@ from vitconvert.formats import (
 )
 from vitconvert.formats.npz import write_npz
 from vitconvert.formats.torch.writing import write_torch
+from vitconvert.programs.target import Target
 from vitconvert.tables.binding import bind
 
 WRITERS = {"safetensors": write_safetensors, "npz": write_npz}

@@ -15,8 +15,8 @@ from vitconvert.api import load_checkpoint
 from vitconvert.conversion.runtime_choice import ExportOptions
 from vitconvert.conversion.runtime_file import export_checkpoint
 from vitconvert.errors import ConflictingFact, InputMismatch, NotRepresentable
+from vitconvert.model.attention_maps import attentions
 from vitconvert.model.fast import FastLinear
-from vitconvert.model.intermediates import attentions
 from vitconvert.model.layers import ClippedLinear
 from vitconvert.model.pruning import prune_heads
 

@@ -4,13 +4,11 @@ import tempfile
 from pathlib import Path
 
 import pytest
-import torch
-import torch.distributed.checkpoint as dcp
 from hypothesis import given
 from hypothesis import strategies as st
 
 from vitconvert.errors import SourceError
-from vitconvert.formats import open_container, weights_in
+from vitconvert.formats import weights_in
 from vitconvert.sources.choosing import choose_weights
 
 
@@ -113,7 +111,7 @@ def test_without_a_candidate_the_content_is_listed(tmp_path: Path) -> None:
         "  The directory holds no weights file.\n"
         f"  directory   {tmp_path}\n"
         "  looked for  *.safetensors *.pth *.pt *.bin *.ckpt *.pth.tar *.npz *.h5 *.hdf5 *.keras "
-        "*.msgpack *.gguf *.distcp *.pkl\n"
+        "*.msgpack *.gguf *.pkl\n"
         "  found config.json\n"
         "  found model.safetensors, a broken link\n"
         "  found vit.tflite"
@@ -131,28 +129,11 @@ def test_folders_that_hold_weights_are_named(tmp_path: Path) -> None:
         "  The directory holds no weights file.\n"
         f"  directory   {tmp_path}\n"
         "  looked for  *.safetensors *.pth *.pt *.bin *.ckpt *.pth.tar *.npz *.h5 *.hdf5 *.keras "
-        "*.msgpack *.gguf *.distcp *.pkl\n"
+        "*.msgpack *.gguf *.pkl\n"
         "  found checkpoint-1\n"
         "  found checkpoint-2\n"
         "  found runs\n"
         "  hint: name a folder that holds some: checkpoint-1, checkpoint-2."
-    )
-
-
-@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
-def test_a_distributed_checkpoint_and_its_parts(tmp_path: Path) -> None:
-    checkpoint = {"model": {"weight": torch.randn(3, 5)}}
-    dcp.save(checkpoint, checkpoint_id=tmp_path / "step", no_dist=True)
-    (tmp_path / "step" / "meta.pt").touch()  # as Lightning adds
-    assert weights_in(tmp_path / "step") == tmp_path / "step" / ".metadata"
-    part = tmp_path / "step" / "__0_0.distcp"
-    with pytest.raises(SourceError) as error:
-        open_container(part)
-    assert str(error.value) == (
-        "error: source-not-found\n"
-        "  This is a part of a distributed checkpoint: what one process wrote of the tensors.\n"
-        f"  file  {part}\n"
-        f"  hint: name its directory, {tmp_path / 'step'}, with all parts and .metadata in it."
     )
 
 

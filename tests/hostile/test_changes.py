@@ -50,7 +50,7 @@ def removed(path: Path) -> None:
 
 @pytest.mark.parametrize("change", [replaced, written_to, longer, removed])
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "vitconvert.json"])
-@pytest.mark.parametrize("when", ["fit", "write_card"])
+@pytest.mark.parametrize("when", ["choose_target", "write_card"])
 def test_what_changes_meanwhile_is_not_converted(
     when: str,
     name: str,

@@ -203,7 +203,7 @@ def shrinking_at(step: str, weights: Path, asked: list[str]) -> Answer:
     return call_limited(convert)
 
 
-@pytest.mark.parametrize("step", ["fit", "write_weights", "write_card"])
+@pytest.mark.parametrize("step", ["choose_target", "write_weights", "write_card"])
 @pytest.mark.parametrize("to", TARGETS)
 def test_weights_that_shrink_while_they_are_moved(
     to: str, step: str, source: Path, tmp_path: Path

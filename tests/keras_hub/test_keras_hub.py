@@ -17,7 +17,7 @@ from tests.packages import keras, keras_hub, transformers
 from tests.small_models import relative
 from vitconvert import convert, load_checkpoint, load_model
 from vitconvert.config import ViTConfig
-from vitconvert.conversion.targets import choose_target
+from vitconvert.conversion.target import choose_without_steps
 from vitconvert.errors import MissingFact, NotRepresentable, SourceError
 from vitconvert.programs import DescribedModel
 
@@ -376,7 +376,7 @@ def test_error_functions_without_a_place(saved: Callable[[str], Saved], tmp_path
     for change in ({"activation": "gelu_tanh"}, {"norm_bias": False}, {"fc_norm": True}):
         config: ViTConfig = source.config.replace(**change)
         with pytest.raises(NotRepresentable):
-            choose_target("keras_hub", DescribedModel(config=config))
+            choose_without_steps("keras_hub", DescribedModel(config=config))
 
 
 def test_keras_computes_by_itself() -> None:

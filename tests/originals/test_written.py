@@ -34,7 +34,7 @@ from tests.originals.spelling import (
 from tests.packages import transformers
 from tests.small_models import small_config
 from vitconvert.errors import NotRepresentable
-from vitconvert.facts.target import fit_target
+from vitconvert.programs.target import fit_target
 from vitconvert.tables.dialects import builtin_tables
 
 STATED = {"num_heads": HEADS}
@@ -333,7 +333,7 @@ def test_periods_that_were_computed_are_stored(tmp_path):
     assert torch.equal(periods, 100.0 ** (torch.arange(4) / 4))
     plan = vitconvert.plan_conversion(tmp_path / "hf", to="dinov3")
     planned = {t.assembly.target: t for t in plan.tensors}
-    assert planned["rope_embed.periods"].steps == ("gauge",)
+    assert planned["rope_embed.periods"].steps == ("step",)
     mask = planned["blocks.1.attn.qkv.bias_mask"].assembly
     assert str(mask) == "blocks.1.attn.qkv.bias_mask : (qkv head dim) = 1 0 1"
 

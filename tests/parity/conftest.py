@@ -8,8 +8,9 @@ import torch
 from torch import nn
 
 from tests.packages import timm
-from tests.parity.team import TABLE, TeamViT
+from tests.parity.team import STATED, TABLE, TeamViT
 from tests.small_models import randomise
+from vitconvert.api import load_checkpoint, record_golden
 
 
 @pytest.fixture(autouse=True)
@@ -22,18 +23,40 @@ def _randomise() -> Callable[[nn.Module], nn.Module]:
     return randomise
 
 
-@pytest.fixture
-def table(tmp_path):
-    """What a made-up team's tensors mean."""
-    path = tmp_path / "team.toml"
-    path.write_text(TABLE)
-    return path
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory):
+    """A directory of the made-up team: its weights, its table, and golden outputs."""
+    folder = tmp_path_factory.mktemp("team")
+    torch.manual_seed(20)
+    torch.save(randomise(TeamViT()).state_dict(), folder / "team.pth")
+    (folder / "team.toml").write_text(TABLE)
+    checkpoint = load_checkpoint(folder / "team.pth", table=folder / "team.toml", overrides=STATED)
+    record_golden(checkpoint, folder / "team.golden")
+    return folder
 
 
 @pytest.fixture
-def weights(randomise):
+def table(trained):
+    """What the team's tensors mean."""
+    return trained / "team.toml"
+
+
+@pytest.fixture
+def weights(trained):
     """What the team trained."""
-    return randomise(TeamViT()).state_dict()
+    return torch.load(trained / "team.pth", weights_only=True)
+
+
+@pytest.fixture
+def checkpoint(trained, table):
+    """The team's weights as a file of its own spelling."""
+    return load_checkpoint(trained / "team.pth", table=table, overrides=STATED)
+
+
+@pytest.fixture
+def golden(trained):
+    """Of the team's weights, which no package can load: so it is not verified."""
+    return trained / "team.golden"
 
 
 @pytest.fixture

@@ -58,6 +58,7 @@ def test_generators_and_gradients_stay(randomise, tmp_path):
 def test_nothing_is_printed_or_warned(huggingface_checkpoint, capfd, caplog):
     path = huggingface_checkpoint(transformers.ViTConfig, transformers.ViTModel)
     capfd.readouterr()
+    caplog.clear()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         assert verify(path).ok

@@ -11,7 +11,7 @@ from tests.parity.team import TABLE, TeamViT
 from vitconvert.api import convert, load_checkpoint, verify
 from vitconvert.parity.untested import dropout, ignored_tensors, unseen_of_models
 
-PREPROCESSING = "preprocessing of photographs (--images compares it)"
+PREPROCESSING = "preprocessing of images (--images compares it)"
 NAMES = ["cat", "dog", "tabby_cat", "owl", "eel"]
 
 

@@ -114,7 +114,7 @@ def test_other_programs_are_said_to_make_one_shape(source, tmp_path):
     assert conversion.departures == (
         "timm resizes Pillow images, not uint8 tensors",
         "timm ignores the EXIF orientation",
-        "timm gives all photographs one aspect ratio",
+        "timm gives all images one aspect ratio",
         "timm resize is patches here and squash there",
         "timm resize_size is None here and (48, 48) there",
     )

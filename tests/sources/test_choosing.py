@@ -56,7 +56,16 @@ error: source-not-found
   model.onnx
   vit.tflite
   hint: safetensors, torch (.pth, .pt, .bin, .ckpt, .pth.tar), torchscript (.pt), npz, \
-hdf5 (.h5), keras, msgpack, gguf, dcp (.distcp), orbax and pickle (.pkl) are read.""",
+hdf5 (.h5), keras, msgpack, gguf, orbax and pickle (.pkl) are read.""",
+        ),
+        (
+            [".metadata", "__0_0.distcp"],
+            """\
+error: source-not-found
+  org/repo holds no weights that vitconvert reads.
+  __0_0.distcp
+  hint: `python -m torch.distributed.checkpoint.format_utils dcp_to_torch DIR FILE` makes one \
+file of its directory.""",
         ),
         (
             ["base/model.safetensors", "README.md"],

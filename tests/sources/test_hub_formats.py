@@ -79,35 +79,6 @@ def test_formats_of_one_file(start_hub: StartHub, tmp_path: Path) -> None:
 TASK = ["task.json", "task.weights.h5"]
 
 
-@pytest.mark.parametrize("under", ["", "step_5/"])
-def test_a_distributed_checkpoint(start_hub: StartHub, under: str) -> None:
-    place = TESTS / "distributed" / "files"
-    files = {**files_below(place, under), f"{under}config.json": b"{}", "README.md": b""}
-    server = start_hub({"org/dcp": files})
-    reference = f"hf:org/dcp/{under}".rstrip("/")
-    found = locate(reference, quiet=True)
-    parts = {f"__{number}_0.distcp" for number in range(4)}
-    assert fetched(server) == {".metadata", "config.json", *parts}
-    assert {f"{under}{part}" for part in parts} < set(found.verified)
-    assert found.config is not None and found.weights is not None
-    with open_container(found.weights) as container, open_container(place / ".metadata") as local:
-        for name in local.manifest:
-            assert torch.equal(container.read(name), local.read(name))
-    assert locate(reference, quiet=True, offline=True) == found
-    if under:
-        assert locate(f"hf:org/dcp/{under}", quiet=True).weights == found.weights
-
-
-def test_safetensors_of_several_processes(start_hub: StartHub) -> None:
-    place = TESTS / "distributed" / "parts"
-    start_hub({"org/parts": {**files_below(place), "config.json": b"{}"}})
-    for found in (locate("org/parts", quiet=True), locate("org/parts", headers_only=True)):
-        assert len(found.verified) == 9 and found.weights is not None
-        with open_container(found.weights) as container:
-            assert len(container.files) == 8
-            assert container.manifest["both"].shape == (5, 7)
-
-
 def read_orbax(path: Path) -> None:
     arrays = load_file(TESTS / "orbax" / "files" / "state.safetensors")
     with open_container(path) as container:
@@ -132,20 +103,20 @@ def test_a_directory_of_orbax(start_hub: StartHub, name: str) -> None:
 
 def test_the_file_to_open_comes_last(start_hub: StartHub) -> None:
     """Without a network, what is there of a directory is all of it."""
-    server = start_hub({"org/dcp": files_below(TESTS / "distributed" / "files")})
-    server.faults.corrupt = {"__2_0.distcp"}
+    files = files_below(TESTS / "orbax" / "files" / "state")
+    server = start_hub({"org/orbax": files})
+    server.faults.corrupt = {"manifest.ocdbt"}
     with pytest.raises(IntegrityError):
-        locate("org/dcp", quiet=True)
-    assert ".metadata" not in fetched(server)
+        locate("org/orbax", quiet=True)
+    assert "_METADATA" not in fetched(server)
     with pytest.raises(OfflineError):
-        locate("org/dcp", offline=True)
+        locate("org/orbax", offline=True)
     server.faults.corrupt = set()
-    assert len(locate("org/dcp", quiet=True).verified) == 5
+    assert set(locate("org/orbax", quiet=True).verified) == set(files)
 
 
 def test_error_messages_about_folders(start_hub: StartHub) -> None:
-    distributed = files_below(TESTS / "distributed" / "files", "steps/5/")
-    files = {**distributed, "a/b.pth": b"", "a/c.npz": b"", "orbax/_METADATA": b""}
+    files = {"a/b.pth": b"", "a/c.npz": b"", "orbax/_METADATA": b""}
     start_hub({"org/x": files})
     expected = {
         "hf:org/x": """\
@@ -154,7 +125,6 @@ error: source-not-found
   a/b.pth
   a/c.npz
   orbax
-  steps/5
   hint: choose one: hf:org/x/a/b.pth""",
         "hf:org/x/a": """\
 error: source-not-found

@@ -13,7 +13,7 @@ from tests.tables.header import HEADER
 from vitconvert.config import ViTConfig
 from vitconvert.errors import TableError, VitConvertError
 from vitconvert.facts.project_config import facts_from_config, written_config
-from vitconvert.facts.target import fit_target
+from vitconvert.programs.target import fit_target
 from vitconvert.tables.dialects import builtin_tables, read_table
 from vitconvert.toml_files import tables_dir
 

@@ -15,7 +15,7 @@ from vitconvert.api.converting import convert, convert_state_dict, plan_conversi
 from vitconvert.api.examining import diff, draft_table, inspect
 from vitconvert.api.leaving import build_lucidrains, export_model
 from vitconvert.api.loading import load_checkpoint, load_model
-from vitconvert.api.proving import audit, record_golden, verify
+from vitconvert.api.proving import record_golden, verify
 from vitconvert.api.seeing import attention_maps, feature_maps
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
@@ -32,9 +32,8 @@ if TYPE_CHECKING:
     from vitconvert.embedding.embedder import Embedder
     from vitconvert.inspection import Inspection
     from vitconvert.model import ViT
-    from vitconvert.model.intermediates import attentions
+    from vitconvert.model.attention_maps import attentions
     from vitconvert.model.pruning import prune_heads
-    from vitconvert.parity.audit_report import AuditReport
     from vitconvert.parity.golden import Golden
     from vitconvert.parity.report import ParityReport
     from vitconvert.pictures.features import FeatureMaps
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AttentionMaps",
-    "AuditReport",
     "Checkpoint",
     "Conversion",
     "ConversionPlan",
@@ -61,7 +59,6 @@ __all__ = [
     "VitConvertError",
     "attention_maps",
     "attentions",
-    "audit",
     "build_lucidrains",
     "convert",
     "convert_state_dict",
@@ -84,7 +81,6 @@ __all__ = [
 # Classes of results, which nobody needs before a function has returned one; a ViT needs torch.
 _LATE = {
     "AttentionMaps": "vitconvert.pictures.maps",
-    "AuditReport": "vitconvert.parity.audit_report",
     "Conversion": "vitconvert.conversion.convert",
     "ConversionPlan": "vitconvert.conversion.conversion_plan",
     "Difference": "vitconvert.difference",
@@ -96,7 +92,7 @@ _LATE = {
     "Inspection": "vitconvert.inspection",
     "ParityReport": "vitconvert.parity.report",
     "ViT": "vitconvert.model",
-    "attentions": "vitconvert.model.intermediates",
+    "attentions": "vitconvert.model.attention_maps",
     "prune_heads": "vitconvert.model.pruning",
 }
 

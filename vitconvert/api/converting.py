@@ -51,7 +51,7 @@ def plan_conversion(
     """
     from vitconvert.conversion.changes import Changes
     from vitconvert.conversion.conversion_plan import plan_checkpoint
-    from vitconvert.conversion.fitting import WriteOptions
+    from vitconvert.conversion.convert import WriteOptions
 
     target, how = _target(to, computed_in(dtype, reading))
     options = WriteOptions(
@@ -126,8 +126,7 @@ def convert(
         VitConvertError: One of the errors of `load_checkpoint`.
     """
     from vitconvert.conversion.changes import Changes
-    from vitconvert.conversion.convert import convert_checkpoint
-    from vitconvert.conversion.fitting import WriteOptions
+    from vitconvert.conversion.convert import WriteOptions, convert_checkpoint
     from vitconvert.conversion.output import check_output
 
     check_output(Path(output), overwrite=overwrite)  # before anything is downloaded
@@ -176,7 +175,7 @@ def convert_state_dict(
         NotRepresentable: The target cannot compute this function.
         VitConvertError: One of the errors of `load_checkpoint`.
     """
-    from vitconvert.checkpoint.state_dict import read_state_dict
+    from vitconvert.checkpoint.reading import read_state_dict
     from vitconvert.conversion.convert import respell
 
     target, how = _target(to, reading)

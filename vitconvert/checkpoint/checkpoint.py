@@ -12,8 +12,7 @@ from vitconvert.checkpoint.text_tower import Text
 from vitconvert.checkpoint.unchanged import State
 from vitconvert.checkpoint.weights import Weights
 from vitconvert.config import ViTConfig
-from vitconvert.facts.accounts import Ledger
-from vitconvert.facts.origins import is_assumed, is_recorded
+from vitconvert.facts.accounts import Ledger, is_assumed, is_recorded
 from vitconvert.facts.tensor_evidence import TENSORS, USER
 from vitconvert.labels import Labels, assumed_labels
 from vitconvert.preprocessing import Preprocessing
@@ -39,7 +38,7 @@ class Checkpoint:
         tensors: Canonical name to tensor, on the CPU, in the dtype of the file; views on the
             mapped file where the layouts are the same. All are read when the first is used.
         config: Architecture and numerics; `config.origins` says where each field comes from.
-        preprocessing: What turns a photograph into the model's input, or None if unknown.
+        preprocessing: What turns an image into the model's input, or None if unknown.
         own_labels: Names that the checkpoint itself gives its classes, or None.
         ledger: What was used, ignored (why), assumed (from where), changed (how).
         weights: The file of weights that it was read from.

@@ -1,19 +1,23 @@
 """The text tower beside an image tower, found among the tensors that the ViT leaves.
 
-It is not computed here. Its tensors and what is said of it are carried to where both have a place.
+vitconvert does not compute it: its tensors and what its files say of it are carried to where both
+towers have a place.
 """
 
 import functools
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from vitconvert.checkpoint.companions import Companions
+from vitconvert.checkpoint.recognition import Reading
 from vitconvert.checkpoint.weights import Weights
-from vitconvert.config import TextConfig
+from vitconvert.config import TextConfig, field_names
 from vitconvert.errors import NotRepresentable, VitConvertError, some
 from vitconvert.facts.accounts import check_accounts, check_dtypes
 from vitconvert.facts.plan import Plan, plan_reading
-from vitconvert.facts.text_tower import DescribedText, derive_text
+from vitconvert.facts.project_config import broken_must_nots, facts_from_config, unknown_arguments
 from vitconvert.formats import Container
 from vitconvert.tables.binding import Binding, bind
 from vitconvert.tables.detection import denied_by
@@ -22,6 +26,8 @@ from vitconvert.tables.table import Table
 
 if TYPE_CHECKING:
     import torch
+
+_OPTIONAL = ("head_dim", "final_norm_eps", "end_id", "tokenizer")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,11 +52,6 @@ class Text:
     def table(self) -> Table:
         """How it is spelled."""
         return self.binding.table
-
-    @property
-    def described(self) -> DescribedText:
-        """What a target is chosen by."""
-        return DescribedText(config=self.config, table=self.table)
 
     @functools.cached_property
     def plan(self) -> Plan:
@@ -77,8 +78,15 @@ class Text:
         return tensor if self.dtype is None else tensor.to(self.dtype)
 
 
-def find_text(weights: Weights, companions: Companions) -> tuple[Text | None, str]:
-    """The text tower of a file, or None and why it cannot be carried.
+def text_found(reading: Reading) -> Reading:
+    """Find the text tower of a file, or why it cannot be carried."""
+    assert reading.weights is not None
+    text, problem = _find_text(reading.weights, reading.companions)
+    return replace(reading, text=text, text_problem=problem)
+
+
+def _find_text(weights: Weights, companions: Companions) -> tuple[Text | None, str]:
+    """The text tower, or None and a problem.
 
     It can where one table explains every tensor that the image tower leaves, and everything that
     decides its function is known. A file without one has neither.
@@ -94,12 +102,18 @@ def find_text(weights: Weights, companions: Companions) -> tuple[Text | None, st
     if said := denied_by(fitting.table, companions.whole_config):
         title = fitting.table.title
         return None, f"config.json says {said}, whose texts may be read otherwise than by {title}"
+    container, prefix = weights.container, weights.recognised.prefix
     try:
-        return _proved(fitting, weights, companions), ""
+        config = derive_text(fitting, companions.whole_config)
+        file = str(container.path)
+        check_accounts(fitting, config, file)
+        dtypes = {key: container.manifest[prefix + key].dtype for key in fitting.shapes}
+        check_dtypes(fitting, dtypes, file)
     except NotRepresentable as error:
         return None, error.in_one_line()
     except VitConvertError as error:
         return None, "; ".join((error.fact.rstrip("."), *error.details))
+    return Text(config=config, binding=fitting, container=container, prefix=prefix), ""
 
 
 def _why_not(nearest: Binding) -> str:
@@ -109,10 +123,64 @@ def _why_not(nearest: Binding) -> str:
     return f"the table of {nearest.table.title} {what}"
 
 
-def _proved(binding: Binding, weights: Weights, companions: Companions) -> Text:
-    container, prefix = weights.container, weights.recognised.prefix
-    config = derive_text(binding, companions.whole_config)
-    file = str(container.path)
-    check_accounts(binding, config, file)
-    check_dtypes(binding, {k: container.manifest[prefix + k].dtype for k in binding.shapes}, file)
-    return Text(config=config, binding=binding, container=container, prefix=prefix)
+def derive_text(binding: Binding, their_config: Mapping[str, Any]) -> TextConfig:
+    """What is known of a text tower: by its tensors, its project's file and its project's code.
+
+    Raises:
+        NotRepresentable: The file says what TextConfig has no word for, or contradicts the
+            tensors, or nothing tells a field.
+    """
+    table = binding.table
+    if unknown := unknown_arguments(table, their_config):
+        raise NotRepresentable(f"its configuration says {', '.join(unknown)}")
+    shown = _shown(binding)
+    facts = facts_from_config(table, their_config)
+    contradictions = [
+        f"{name} {value} in {origin}, {shown[name]} by the tensors"
+        for name, (value, origin) in facts.items()
+        if origin == "config.json" and name in shown and shown[name] != value
+    ]
+    if contradictions:
+        raise NotRepresentable(f"contradicted: {'; '.join(contradictions)}")
+    known: dict[str, Any] = {name: value for name, (value, _) in facts.items()} | shown
+    for default in table.defaults:
+        if default.name not in known and default.holds(known.get):
+            known[default.name] = default.value
+    _settle_heads(known)
+    if missing := [n for n in field_names(TextConfig) if n not in known and n not in _OPTIONAL]:
+        file = table.config_file.file if table.config_file and not their_config else ""
+        where = f"without {file}, " if file else ""
+        raise NotRepresentable(f"{where}nothing tells its {', '.join(missing)}")
+    config = TextConfig(**known)
+    if not 0 <= config.norm_eps < math.inf:  # which nan is not either
+        raise NotRepresentable(f"its norm_eps is {config.norm_eps}")
+    if broken := broken_must_nots(table, their_config, config):
+        raise NotRepresentable(f"its configuration says {', '.join(broken)}")
+    return config
+
+
+def _shown(binding: Binding) -> dict[str, Any]:
+    sizes, links = binding.sizes.known, binding.links
+    blocks = {link.indices["i"] for several in links.values() for link in several if link.indices}
+    heads = {"num_heads": sizes.get("head"), "head_dim": sizes.get("dim")}  # of Keras' kernels
+    return {name: size for name, size in heads.items() if size} | {
+        "vocab_size": sizes.get("vocabulary", 0),
+        "context_length": sizes.get("position", 0),
+        "embed_dim": sizes.get("width", 0),
+        "mlp_dim": sizes.get("hidden", 0),
+        "num_features": sizes.get("feature", 0),
+        "depth": len(blocks),
+        "head_bias": "text.head.bias" in links,
+        "logit_bias": "logit_bias" in links,
+    }
+
+
+def _settle_heads(known: dict[str, Any]) -> None:
+    """The number of heads, or what is in one, from the other."""
+    width = known["embed_dim"]
+    for one, other in (("num_heads", "head_dim"), ("head_dim", "num_heads")):
+        if one not in known and (number := known.get(other)):
+            known[one] = width // number
+    heads, size = known.get("num_heads"), known.get("head_dim", 0)
+    if heads is not None and (heads < 1 or heads * size != width):
+        raise NotRepresentable(f"its width, {width}, is not divided by its heads")

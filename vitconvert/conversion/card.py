@@ -13,14 +13,14 @@ from pathlib import Path, PurePosixPath
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
-from vitconvert.conversion.provenance import Proof, first_source_line
+from vitconvert.conversion.record import Proof, first_source_line
 from vitconvert.errors import printable, size_text
 from vitconvert.facts.accounts import Ledger
-from vitconvert.facts.target import Target
 from vitconvert.formats import TensorInfo
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.programs import program_of
 from vitconvert.programs.example import Example, vitconvert_example
+from vitconvert.programs.target import Target
 from vitconvert.sources import Located
 from vitconvert.sources.references import published
 from vitconvert.version import VERSION

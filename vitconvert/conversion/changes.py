@@ -1,20 +1,27 @@
-"""Requested changes to a model on its way, and their effect on the logits."""
+"""Changes of a model on its way: those that are asked for, and the steps that a target needs.
 
+Each is in the ledger, with what it does to the outputs. A plan does the same without numbers, on
+tensors that have a dtype and a shape only.
+"""
+
+import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vitconvert.checkpoint import Checkpoint, build_model
-from vitconvert.conversion.effects import with_effect
+from vitconvert.conversion.steps import Step
 from vitconvert.errors import ParityFailed, UsageError
+from vitconvert.facts.accounts import Ledger
 from vitconvert.labels import Labels
 from vitconvert.preprocessing import Preprocessing
+from vitconvert.tables.canonical import expected_shapes
 
 if TYPE_CHECKING:
     import torch
 
-    from vitconvert.facts.gauges import Gauge
+_BATCH = 4  # images of each kind, on which a lossy step is measured
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,29 +48,60 @@ class Changes:
 NO_CHANGES = Changes()
 
 
-def changed(checkpoint: Checkpoint, changes: Changes) -> Checkpoint:
+def changed(checkpoint: Checkpoint, changes: Changes, *, measured: bool = True) -> Checkpoint:
     """The checkpoint after all changes, each of them in its ledger.
+
+    Args:
+        checkpoint: The model.
+        changes: What to change.
+        measured: Whether to measure what a cast does to the outputs.
 
     Raises:
         UsageError: A change makes no sense for this model.
     """
     if changes == NO_CHANGES:
         return checkpoint
+    from vitconvert.facts import surgery
+
     if changes.num_classes is not None and changes.classes is not None:
         raise UsageError("num_classes replaces the head, classes keeps a part: give only one.")
     checkpoint = _resized(checkpoint, changes)
-    if changes.in_channels not in (None, checkpoint.config.in_channels):
-        checkpoint = _with_channels(checkpoint, changes.in_channels)
+    tensors, config = checkpoint.tensors, checkpoint.config
+    if changes.in_channels not in (None, config.in_channels):
+        after = surgery.change_channels(tensors, config, changes.in_channels)
+        preprocessing = _in_channels(checkpoint.preprocessing, changes.in_channels)
+        checkpoint = replace(_after(checkpoint, *after), preprocessing=preprocessing)
     if changes.num_classes is not None:
-        checkpoint = _with_head(checkpoint, changes.num_classes)
+        after = surgery.replace_head(checkpoint.tensors, checkpoint.config, changes.num_classes)
+        checkpoint = replace(_after(checkpoint, *after), own_labels=None)
     if changes.classes is not None:
         checkpoint = _with_classes(checkpoint, changes.classes)
     if checkpoint.text and (changes.num_classes, changes.classes) != (None, None):
         problem = "what leads from images to the space of texts was changed"
         checkpoint = replace(checkpoint, text=None, text_problem=problem)
     if changes.dtype is not None:
-        checkpoint = _with_dtype(checkpoint, changes.dtype)
+        checkpoint = _with_dtype(checkpoint, changes.dtype, measured=measured)
     return checkpoint
+
+
+def without_numbers(checkpoint: Checkpoint) -> Checkpoint:
+    """The checkpoint with tensors that have a dtype and a shape only."""
+    import torch
+
+    from vitconvert.facts.materialise import materialise
+
+    if not checkpoint.as_read:
+        return checkpoint  # changed here, and so on the meta device already
+    weights = checkpoint.weights
+    manifest, prefix = weights.container.manifest, weights.recognised.prefix
+
+    def read(name: str) -> torch.Tensor:
+        info = manifest[prefix + name]
+        return torch.empty(info.shape, dtype=getattr(torch, info.dtype))
+
+    with torch.device("meta"):
+        tensors = materialise(replace(weights.plan, constants={}), read)
+    return replace(checkpoint, tensors=tensors)
 
 
 def with_effect_of_merge(checkpoint: Checkpoint) -> Checkpoint:
@@ -72,6 +110,11 @@ def with_effect_of_merge(checkpoint: Checkpoint) -> Checkpoint:
         return checkpoint
     ledger = checkpoint.ledger.with_changes([checkpoint.merge.measured()])
     return replace(checkpoint, ledger=ledger)
+
+
+def _after(checkpoint: Checkpoint, tensors: Any, config: Any, *changes: str) -> Checkpoint:
+    ledger = checkpoint.ledger.with_changes(changes)
+    return replace(checkpoint, tensors=tensors, config=config, ledger=ledger)
 
 
 def _resized(checkpoint: Checkpoint, changes: Changes) -> Checkpoint:
@@ -87,31 +130,13 @@ def _resized(checkpoint: Checkpoint, changes: Changes) -> Checkpoint:
     preprocessing = checkpoint.preprocessing
     if preprocessing and config.image_size != checkpoint.config.image_size:
         preprocessing = preprocessing.at_size(config.image_size)
-    return replace(
-        checkpoint,
-        tensors=tensors,
-        config=config,
-        ledger=checkpoint.ledger.with_changes(descriptions),
-        preprocessing=preprocessing,
-    )
-
-
-def _with_channels(checkpoint: Checkpoint, channels: int) -> Checkpoint:
-    from vitconvert.facts.surgery import change_channels
-
-    tensors, config, change = change_channels(checkpoint.tensors, checkpoint.config, channels)
-    return replace(
-        checkpoint,
-        tensors=tensors,
-        config=config,
-        ledger=checkpoint.ledger.with_changes([change]),
-        preprocessing=_in_channels(checkpoint.preprocessing, channels),
-    )
+    after = _after(checkpoint, tensors, config, *descriptions)
+    return replace(after, preprocessing=preprocessing)
 
 
 def _in_channels(preprocessing: Preprocessing | None, channels: int) -> Preprocessing | None:
-    """Give every channel the average mean and deviation, as for grey photographs."""
-    if preprocessing is None or channels not in (1, 3):  # photographs have no such channels
+    """Give every channel the average mean and deviation, as for grey images."""
+    if preprocessing is None or channels not in (1, 3):  # image files have no such channels
         return None
     count = preprocessing.channels
     if count == channels:
@@ -124,94 +149,103 @@ def _in_channels(preprocessing: Preprocessing | None, channels: int) -> Preproce
     )
 
 
-def _with_head(checkpoint: Checkpoint, num_classes: int) -> Checkpoint:
-    from vitconvert.facts.surgery import replace_head
-
-    tensors, config, change = replace_head(checkpoint.tensors, checkpoint.config, num_classes)
-    ledger = checkpoint.ledger.with_changes([change])
-    return replace(checkpoint, tensors=tensors, config=config, ledger=ledger, own_labels=None)
-
-
 def _with_classes(checkpoint: Checkpoint, classes: Sequence[int | str]) -> Checkpoint:
     from vitconvert.facts.surgery import select_classes
 
     labels = checkpoint.labels
     indices = [_index(name, labels) for name in classes]
-    tensors, config, change = select_classes(checkpoint.tensors, checkpoint.config, indices)
-    ledger = checkpoint.ledger.with_changes([change])
+    after = _after(checkpoint, *select_classes(checkpoint.tensors, checkpoint.config, indices))
     if labels and labels.assumed:  # what is kept of them is written down, and stays an assumption
         labels = Labels(labels, origin=f"assumed: {labels.origin}")
-        ledger = replace(ledger, assumed={**ledger.assumed, "labels": f"of {labels.origin}"})
-    return replace(
-        checkpoint,
-        tensors=tensors,
-        config=config,
-        ledger=ledger,
-        own_labels=labels and Labels((labels[index] for index in indices), origin=labels.origin),
-    )
+        assumed = {**after.ledger.assumed, "labels": f"of {labels.origin}"}
+        after = replace(after, ledger=replace(after.ledger, assumed=assumed))
+    kept = labels and Labels((labels[index] for index in indices), origin=labels.origin)
+    return replace(after, own_labels=kept)
 
 
 def _index(name: int | str, labels: Labels | None) -> int:
     if isinstance(name, int) or name.isdecimal():
         return int(name)
-    if labels is None or name not in labels:
-        raise UsageError(
-            f"No class is called {name!r}.",
-            evidence={"classes": ", ".join((labels or ())[:5]) or "have no names"},
-            hint=_hint_on_class(name, labels or ()),
+    if labels is not None and name in labels:
+        return labels.index(name)
+    hint = "name classes by their index."
+    if whole := next((label for label in labels or () if name in label.split(", ")), None):
+        quoted = shlex.quote(f'"{whole}"')
+        hint = (
+            f"the whole name is {whole!r}: --classes {quoted}, where the inner quotes keep commas."
         )
-    return labels.index(name)
+    raise UsageError(
+        f"No class is called {name!r}.",
+        evidence={"classes": ", ".join((labels or ())[:5]) or "have no names"},
+        hint=hint,
+    )
 
 
-def _hint_on_class(name: str, labels: Sequence[str]) -> str:
-    whole = next((label for label in labels if name in label.split(", ")), None)
-    if whole is None:
-        return "name classes by their index."
-    quoted = shlex.quote(f'"{whole}"')
-    return f"the whole name is {whole!r}: --classes {quoted}, where the inner quotes keep commas."
-
-
-def _with_dtype(checkpoint: Checkpoint, dtype: "torch.dtype") -> Checkpoint:
+def _with_dtype(checkpoint: Checkpoint, dtype: "torch.dtype", *, measured: bool) -> Checkpoint:
     from vitconvert.facts.surgery import cast
 
     tensors, change = cast(checkpoint.tensors, dtype)
     text = checkpoint.text and replace(checkpoint.text, dtype=dtype)
     after = replace(checkpoint, tensors=tensors, text=text)
-    effect = effect_on_logits(checkpoint, after)
-    ledger = checkpoint.ledger.with_changes([f"{change}; logits change by {effect:.1e}"])
-    return replace(after, ledger=ledger)
+    effect = f"; logits change by {effect_on_logits(checkpoint, after):.1e}" if measured else ""
+    return replace(after, ledger=checkpoint.ledger.with_changes([change + effect]))
 
 
-def gauged(checkpoint: Checkpoint, gauges: Sequence["Gauge"]) -> Checkpoint:
+def with_steps(
+    checkpoint: Checkpoint, steps: Sequence[Step], *, measured: bool = True
+) -> Checkpoint:
     """The checkpoint after steps that a target needs, each checked or measured by numbers.
+
+    Args:
+        checkpoint: The model.
+        steps: What to take, in this order.
+        measured: Whether there are numbers; otherwise, only shapes follow from the step.
 
     Raises:
         ParityFailed: A step is exact in real arithmetic, but not in floating point here.
     """
-    from vitconvert.comparison import TOLERANCE
-
-    for gauge in gauges:
-        config = gauge.config(checkpoint.config)
-        assert config is not None
-        tensors = gauge.tensors(checkpoint.tensors, checkpoint.config)
-        after = replace(checkpoint, tensors=tensors, config=config)
-        if gauge.lossy:
-            checkpoint = replace(after, ledger=with_effect(checkpoint, after, gauge))
-            continue
-        effect = effect_on_logits(checkpoint, after)
-        if not effect <= TOLERANCE:
-            raise ParityFailed(
-                f"{gauge.name} changes the logits of these weights by more than rounding.",
-                evidence={"relative difference": f"{effect:.3g}", "tolerance": TOLERANCE},
-                **_why_inexact(checkpoint),
-            )
-        change = f"{gauge.name}: {gauge.change}; logits change by {effect:.1e}"
-        checkpoint = replace(after, ledger=checkpoint.ledger.with_changes([change]))
+    take = _taken if measured else _taken_in_shape
+    for step in steps:
+        checkpoint = take(checkpoint, step)
     return checkpoint
 
 
+def _taken(before: Checkpoint, step: Step) -> Checkpoint:
+    from vitconvert.comparison import TOLERANCE
+
+    config = step.config(before.config)
+    assert config is not None
+    after = replace(before, tensors=step.tensors(before.tensors, before.config), config=config)
+    if step.lossy:
+        return replace(after, ledger=_with_effect(before, after, step))
+    effect = effect_on_logits(before, after)
+    if not effect <= TOLERANCE:
+        raise ParityFailed(
+            f"{step.name} changes the logits of these weights by more than rounding.",
+            evidence={"relative difference": f"{effect:.3g}", "tolerance": TOLERANCE},
+            **_why_inexact(before),
+        )
+    change = f"{step.name}: {step.change}; logits change by {effect:.1e}"
+    return replace(after, ledger=before.ledger.with_changes([change]))
+
+
+def _taken_in_shape(before: Checkpoint, step: Step) -> Checkpoint:
+    import torch
+
+    before = without_numbers(before)
+    config = step.config(before.config)
+    assert config is not None
+    dtype = next(iter(before.tensors.values())).dtype
+    tensors = {
+        name: torch.empty(shape, dtype=dtype, device="meta")
+        if name not in before.tensors or before.tensors[name].shape != shape
+        else before.tensors[name]
+        for name, shape in expected_shapes(config).items()
+    }
+    return _after(before, tensors, config, f"{step.name}: {step.change}")
+
+
 def _why_inexact(checkpoint: Checkpoint) -> dict[str, str]:
-    """Why a step is inexact, and what to do."""
     dtypes = {str(t.dtype).removeprefix("torch.") for t in checkpoint.tensors.values()}
     if half := sorted(dtypes & {"float16", "bfloat16"}):
         return {
@@ -227,8 +261,8 @@ def _why_inexact(checkpoint: Checkpoint) -> dict[str, str]:
 def effect_on_logits(before: Checkpoint, after: Checkpoint) -> float:
     """Largest difference of the outputs for two random images, over the largest output.
 
-    Both are computed in float32 on a CPU, from the weights as they are. Of outputs that are gone
-    afterwards, nothing is said.
+    Both are computed in float32 on a CPU, from the weights as they are. Outputs that are gone
+    afterwards are not compared.
     """
     import torch
 
@@ -241,3 +275,51 @@ def effect_on_logits(before: Checkpoint, after: Checkpoint) -> float:
     if new.ndim > old.ndim:  # all tokens, of which the first was pooled
         new = new[:, 0]
     return relative_difference(new, old[:, : new.shape[1]])
+
+
+def _with_effect(before: Checkpoint, after: Checkpoint, step: Step) -> Ledger:
+    """The ledger with a lossy step and its largest effect, absolute and relative, by images."""
+    effects = measured_effects(before, after)
+    texts = [f"{step.name} (lossy): {step.change}"]
+    for effect in effects:
+        absolute, relative = (
+            "no finite number" if effect[name] is None else f"{effect[name]:.1e}"
+            for name in ("absolute", "relative")
+        )
+        texts.append(
+            f"{step.name}: on {effect['images']}, outputs change by {absolute} at most (relative "
+            f"{relative}), argmax kept in {effect['argmax_kept']} of {effect['rows']}"
+        )
+    measured = ({"step": step.name, **effect} for effect in effects)
+    ledger = before.ledger.with_changes(texts)
+    return replace(ledger, measured=(*ledger.measured, *measured))
+
+
+def measured_effects(before: Checkpoint, after: Checkpoint) -> list[dict[str, Any]]:
+    """How far two checkpoints are apart on noise and on an image.
+
+    Both are computed by vitconvert's ViT in float32 on a CPU, from the weights as they are.
+
+    Returns:
+        For each kind of images, the largest difference (`absolute`), the same over the largest
+        output of `before` (`relative`), and in how many of `rows` the largest entry stayed
+        (`argmax_kept`). None stands for a number that is not finite.
+    """
+    import torch
+
+    from vitconvert.comparison import compare_outputs
+    from vitconvert.preprocessing.sample_images import sampled_images
+
+    config = before.config
+    size, channels, taken = config.image_size, config.in_channels, before.preprocessing
+    images = sampled_images(size, channels, taken, seed=0, batch=_BATCH)
+    old, new = (build_model(each, dtype=torch.float32) for each in (before, after))
+    effects = []
+    for kind, batch in images.items():
+        with torch.inference_mode():
+            outputs = (new(batch.float()), old(batch.float()))
+        found = compare_outputs(*outputs, images=kind, dtype="float32", tolerance=0.0)
+        sizes = {"absolute": found.absolute, "relative": found.relative}
+        finite = {name: value if math.isfinite(value) else None for name, value in sizes.items()}
+        effects.append({"images": kind, **finite, "argmax_kept": found.agreed, "rows": found.rows})
+    return effects

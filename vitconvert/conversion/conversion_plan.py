@@ -1,26 +1,25 @@
 """What a conversion would do, from headers alone: no weights are read and nothing is written."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
-from vitconvert.conversion.changes import NO_CHANGES, Changes, changed
-from vitconvert.conversion.fitting import WriteOptions, companions_for, fit
+from vitconvert.conversion.changes import without_numbers
+from vitconvert.conversion.convert import Prepared, WriteOptions, prepare
 from vitconvert.conversion.output import check_source
 from vitconvert.conversion.stream import Move, moves
 from vitconvert.conversion.text_tower import text_infos, tokenizer_files
-from vitconvert.conversion.weights import parse_size, weights_files
+from vitconvert.conversion.weights import weights_files
 from vitconvert.facts.accounts import Ledger
-from vitconvert.facts.gauges import Gauge
 from vitconvert.facts.plan import Assembly, Piece, Plan, compose
-from vitconvert.facts.target import Target
 from vitconvert.formats import ITEM_SIZE, TensorInfo
+from vitconvert.programs.target import Target
 from vitconvert.sources import Located
 from vitconvert.tables.axes import Axes
-from vitconvert.tables.canonical import expected_shapes, expected_tensors
+from vitconvert.tables.canonical import expected_tensors
 
 if TYPE_CHECKING:
     import torch
@@ -35,8 +34,8 @@ class PlannedTensor:
         info: Its dtype and shape.
         steps: "rename", or what else is done: "layout" (axes are permuted or grouped differently),
             "structure" (tensors are joined or split), "guarded" (a part is filled with zeros, or
-            left out if it is zero), "gauge" (a change that keeps the numbers), "lossy" (one that
-            does not).
+            left out if it is zero), "step" (a step that keeps the function, or a
+            change that keeps the numbers), "lossy" (one that does not).
         in_ranges: Bytes that are contiguous in both files, or None if it goes through memory.
         rearranged: The other bytes, or None if it goes through memory.
     """
@@ -139,52 +138,82 @@ def plan_checkpoint(
     checkpoint: Checkpoint, options: WriteOptions, *, output: Path | None = None
 ) -> ConversionPlan:
     """Plan a conversion; see `vitconvert.plan_conversion`."""
-    max_bytes = parse_size(options.max_shard_size)
     if output is not None:
         check_source(output, checkpoint.sources)
-    source, altered = _after_changes(checkpoint, options.changes)
-    fitted = fit(source, options)
-    source, target = fitted.source, fitted.target
-    for gauge in fitted.gauges:
-        source, altered = _after_gauge(source, altered, gauge)
+    prepared = prepare(checkpoint, options, measured=False)
+    source, target = prepared.source, prepared.target
     plan = compose(_reading_plan(checkpoint.weights.plan, source.config), target.plan)
-    moved = _moved(plan, source)
+    weights = source.weights
+    moved = None
+    if source.as_read:
+        moved = moves(plan, weights.container, weights.recognised.prefix)
     infos = {n: m.info for n, m in moved.items()} if moved else _infos_in_memory(target, source)
+    altered = _altered(prepared)
+    tensors = []
+    for assembly, written in zip(plan.assemblies, target.plan.assemblies, strict=True):
+        sources = (piece.source for piece in written.pieces)
+        kinds = {altered[name] for name in sources if name in altered}
+        tensors.append(_planned(assembly, infos, moved, plan.zeros, sorted(kinds)))
+    text = dict(_text_tensors(target, source))
+    tensors += text.values()
+    infos |= {name: tensor.info for name, tensor in text.items()}
+    files = weights_files(target.table, infos, options.max_bytes)
+    index = ["model.safetensors.index.json"] if len(files) > 1 else []
+    small = {**prepared.companions(infos).files, **tokenizer_files(source, target)}
     return ConversionPlan(
         located=source.located,
         source_dialect=source.dialect,
         target_dialect=target.table.name,
         config=source.config,
         ledger=source.ledger,
-        passed_over=fitted.passed_over,
-        tensors=(
-            *(
-                _planned(assembly, infos, moved, _steps(assembly, plan.zeros, kinds))
-                for assembly, kinds in zip(plan.assemblies, _changes(target, altered), strict=True)
-            ),
-            *_planned_text(target, source),
-        ),
-        guards=tuple(_guards(fitted.gauges, plan)),
-        files=_files(target, source, infos, max_bytes),
+        passed_over=prepared.passed_over,
+        tensors=tuple(tensors),
+        guards=tuple(_guards(prepared, plan)),
+        files=(*files, *index, *small, "README.md", "vitconvert.json"),
         wrapper=target.table.wrapper,
         streamed=moved is not None,
     )
 
 
-def _moved(plan: Plan, source: Checkpoint) -> Mapping[str, Move] | None:
-    """What would go from file to file, or None if tensors go through memory."""
-    weights = source.weights
-    return moves(plan, weights.container, weights.recognised.prefix) if source.as_read else None
+def _altered(prepared: Prepared) -> dict[str, str]:
+    """Our tensors whose values change, and how: "lossy" or "step"."""
+    source, before, after = prepared.source, prepared.before, prepared.changed
+    found = dict.fromkeys(
+        (
+            template.replace("{i}", str(i))
+            for step in prepared.steps
+            for template in step.alters
+            for i in range(source.config.depth)
+        ),
+        "step",
+    )
+    if after.tensors is not before.tensors:
+        found |= {
+            name: "step" if _only_wider(before.tensors.get(name), tensor) else "lossy"
+            for name, tensor in after.tensors.items()
+            if tensor is not before.tensors.get(name)
+        }
+    return found | dict.fromkeys(before.merge.touched if before.merge else (), "lossy")
 
 
-def _guards(gauges: Sequence[Gauge], plan: Plan) -> Iterator[str]:
-    yield from (f"{name} is zero" for gauge in gauges for name in gauge.zero)
-    yield from (gauge.guard for gauge in gauges if gauge.guard)
+def _only_wider(before: "torch.Tensor | None", after: "torch.Tensor") -> bool:
+    import torch
+
+    return (
+        before is not None
+        and before.shape == after.shape
+        and torch.promote_types(before.dtype, after.dtype) == after.dtype
+    )
+
+
+def _guards(prepared: Prepared, plan: Plan) -> Iterator[str]:
+    yield from (f"{name} is zero" for step in prepared.steps for name in step.zero)
+    yield from (step.guard for step in prepared.steps if step.guard)
     yield from (f"{piece.taken} is zero" for piece in plan.zeros)
     yield from (f"{name} is as in {constant.text}" for name, constant in plan.constants.items())
 
 
-def _planned_text(target: Target, source: Checkpoint) -> Iterator[PlannedTensor]:
+def _text_tensors(target: Target, source: Checkpoint) -> Iterator[tuple[str, PlannedTensor]]:
     """The tensors of the text tower, and the numbers beside it."""
     if source.text is None or target.text is None:
         return
@@ -193,14 +222,17 @@ def _planned_text(target: Target, source: Checkpoint) -> Iterator[PlannedTensor]
     moved = None if text.dtype else moves(plan, text.container, text.prefix)
     kinds = ["lossy"] if text.dtype else []
     for assembly in plan.assemblies:
-        yield _planned(assembly, infos, moved, _steps(assembly, plan.zeros, kinds))
+        yield assembly.target, _planned(assembly, infos, moved, plan.zeros, kinds)
     for name, number in target.text.numbers.items():
-        yield PlannedTensor(
-            assembly=Assembly(name, Axes(()), (), (number,)),
-            info=infos[name],
-            steps=("structure",),
-            in_ranges=0,
-            rearranged=0,
+        yield (
+            name,
+            PlannedTensor(
+                assembly=Assembly(name, Axes(()), (), (number,)),
+                info=infos[name],
+                steps=("structure",),
+                in_ranges=0,
+                rearranged=0,
+            ),
         )
 
 
@@ -215,102 +247,14 @@ def _reading_plan(reading: Plan, after: ViTConfig) -> Plan:
     return replace(reading, assemblies=(*reading.assemblies, *made))
 
 
-def _files(
-    target: Target, source: Checkpoint, infos: Mapping[str, TensorInfo], max_bytes: int | None
-) -> tuple[str, ...]:
-    if source.text and target.text:
-        infos = {**infos, **text_infos(target.text, source.text)}
-    weights = list(weights_files(target.table, infos, max_bytes))
-    index = ["model.safetensors.index.json"] if len(weights) > 1 else []
-    companions = companions_for(target, source, infos)
-    small = {**companions.files, **tokenizer_files(source, target)}
-    return (*weights, *index, *small, "README.md", "vitconvert.json")
-
-
-def _after_changes(
-    checkpoint: Checkpoint, changes: Changes
-) -> tuple[Checkpoint, Mapping[str, str]]:
-    """The checkpoint as it would be after changes, and the kind of each tensor's change."""
-    merged = dict.fromkeys(checkpoint.merge.touched if checkpoint.merge else (), "lossy")
-    if changes == NO_CHANGES:
-        return checkpoint, merged
-    from vitconvert.facts.surgery import cast
-
-    before = _on_meta(checkpoint)
-    after = changed(before, replace(changes, dtype=None))
-    if changes.dtype is not None:  # apart, because its effect on the logits needs numbers
-        tensors, change = cast(after.tensors, changes.dtype)
-        after = replace(after, tensors=tensors, ledger=after.ledger.with_changes([change]))
-    altered = {
-        name: "gauge" if _only_wider(before.tensors.get(name), tensor) else "lossy"
-        for name, tensor in after.tensors.items()
-        if tensor is not before.tensors.get(name)
-    }
-    return after, {**altered, **merged}
-
-
-def _after_gauge(
-    source: Checkpoint, altered: Mapping[str, str], gauge: Gauge
-) -> tuple[Checkpoint, Mapping[str, str]]:
-    """The same after a step that keeps the function; its numbers are not computed."""
-    import torch
-
-    before = _on_meta(source)
-    config = gauge.config(before.config)
-    assert config is not None
-    dtype = next(iter(before.tensors.values())).dtype
-    tensors = {
-        name: torch.empty(shape, dtype=dtype, device="meta")
-        if name not in before.tensors or before.tensors[name].shape != shape
-        else before.tensors[name]
-        for name, shape in expected_shapes(config).items()
-    }
-    names = (
-        template.replace("{i}", str(i)) for template in gauge.alters for i in range(config.depth)
-    )
-    ledger = before.ledger.with_changes([f"{gauge.name}: {gauge.change}"])
-    after = replace(before, tensors=tensors, config=config, ledger=ledger)
-    return after, {**dict.fromkeys(names, "gauge"), **altered}
-
-
-def _on_meta(checkpoint: Checkpoint) -> Checkpoint:
-    """The checkpoint with tensors that have a dtype and a shape, but no numbers."""
-    import torch
-
-    from vitconvert.facts.materialise import materialise
-
-    if not checkpoint.as_read:
-        return checkpoint  # changed here, and so on the meta device already
-    weights = checkpoint.weights
-    manifest, prefix = weights.container.manifest, weights.recognised.prefix
-
-    def read(name: str) -> torch.Tensor:
-        info = manifest[prefix + name]
-        return torch.empty(info.shape, dtype=getattr(torch, info.dtype))
-
-    with torch.device("meta"):
-        tensors = materialise(replace(weights.plan, constants={}), read)
-    return replace(checkpoint, tensors=tensors)
-
-
-def _only_wider(before: "torch.Tensor | None", after: "torch.Tensor") -> bool:
-    import torch
-
-    return (
-        before is not None
-        and before.shape == after.shape
-        and torch.promote_types(before.dtype, after.dtype) == after.dtype
-    )
-
-
 def _infos_in_memory(target: Target, source: Checkpoint) -> dict[str, TensorInfo]:
     import torch
 
     from vitconvert.facts.materialise import materialise
 
-    checkpoint = _on_meta(source)
+    ours = without_numbers(source).tensors
     with torch.device("meta"):
-        tensors = materialise(replace(target.plan, zeros=()), checkpoint.tensors.__getitem__)
+        tensors = materialise(replace(target.plan, zeros=()), ours.__getitem__)
     return {
         name: TensorInfo(dtype=str(t.dtype).removeprefix("torch."), shape=tuple(t.shape))
         for name, t in tensors.items()
@@ -321,35 +265,28 @@ def _planned(
     assembly: Assembly,
     infos: Mapping[str, TensorInfo],
     moved: Mapping[str, Move] | None,
-    steps: tuple[str, ...],
+    zeros: Iterable[Piece],
+    kinds: list[str],
 ) -> PlannedTensor:
-    name = assembly.target
-    return PlannedTensor(
-        assembly=assembly,
-        info=infos[name],
-        steps=steps,
-        in_ranges=_in_ranges(moved[name]) if moved else None,
-        rearranged=_rearranged(moved[name]) if moved else None,
-    )
-
-
-def _changes(target: Target, altered: Mapping[str, str]) -> Iterator[list[str]]:
-    """For each tensor of the target, the kinds of changes to the tensors it is written from."""
-    for assembly in target.plan.assemblies:
-        yield sorted(
-            {altered[p.source] for p in assembly.pieces if p.source and p.source in altered}
-        )
-
-
-def _steps(assembly: Assembly, zeros: tuple[Piece, ...], changes: list[str]) -> tuple[str, ...]:
-    pieces = assembly.pieces
+    name, pieces = assembly.target, assembly.pieces
     sources = {piece.source for piece in pieces}
     found = {
         "layout": any(_relaid(piece, assembly) for piece in pieces),
         "structure": len(pieces) != 1 or any(piece.take or piece.put for piece in pieces),
         "guarded": None in sources or any(piece.source in sources for piece in zeros),
     }
-    return (*(step for step, taken in found.items() if taken), *changes) or ("rename",)
+    in_ranges = rearranged = None
+    if moved:
+        boxes, size = moved[name].boxes, ITEM_SIZE[infos[name].dtype]
+        in_ranges = size * sum(box.count for box in boxes if box.is_a_run and box.fills_a_run)
+        rearranged = size * sum(box.count for box in boxes) - in_ranges
+    return PlannedTensor(
+        assembly=assembly,
+        info=infos[name],
+        steps=(*(step for step, taken in found.items() if taken), *kinds) or ("rename",),
+        in_ranges=in_ranges,
+        rearranged=rearranged,
+    )
 
 
 def _relaid(piece: Piece, assembly: Assembly) -> bool:
@@ -360,12 +297,3 @@ def _relaid(piece: Piece, assembly: Assembly) -> bool:
     for axis, _ in piece.put:
         ours = ours.without(axis)
     return piece.source is not None and theirs != ours
-
-
-def _in_ranges(move: Move) -> int:
-    runs = (box.count for box in move.boxes if box.is_a_run and box.fills_a_run)
-    return sum(runs) * ITEM_SIZE[move.info.dtype]
-
-
-def _rearranged(move: Move) -> int:
-    return sum(box.count for box in move.boxes) * ITEM_SIZE[move.info.dtype] - _in_ranges(move)

@@ -1,7 +1,11 @@
-"""Converts a checkpoint to a directory that other programs load, with the same function."""
+"""Converts a checkpoint to a directory that other programs load, with the same function.
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+Read, choose a target, take its steps: up to there a plan (`conversion_plan.py`) goes the same way.
+Then the files are written.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,23 +13,42 @@ from vitconvert.checkpoint import Checkpoint, build_model
 from vitconvert.checkpoint.unchanged import unchanged
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.card import write_card
-from vitconvert.conversion.changes import changed, gauged, with_effect_of_merge
-from vitconvert.conversion.fitting import WriteOptions, companions_for, fit
+from vitconvert.conversion.changes import (
+    NO_CHANGES,
+    Changes,
+    changed,
+    with_effect_of_merge,
+    with_steps,
+    without_numbers,
+)
 from vitconvert.conversion.output import check_source, whole_output
-from vitconvert.conversion.provenance import (
+from vitconvert.conversion.record import (
     Proof,
     first_source_line,
     source_hashes,
     weights_metadata,
     write_record,
 )
-from vitconvert.conversion.targets import OWN, choose_target
-from vitconvert.conversion.text_tower import copy_tokenizer, whole_configuration
-from vitconvert.conversion.weights import contents_for, parse_size, write_weights
+from vitconvert.conversion.steps import Step
+from vitconvert.conversion.target import (
+    OWN,
+    choose_target,
+    choose_without_steps,
+    describe,
+    family_note,
+)
+from vitconvert.conversion.text_tower import (
+    copy_tokenizer,
+    whole_configuration,
+    with_text,
+    with_tokenizer,
+)
+from vitconvert.conversion.weights import contents_for, frames_notes, parse_size, write_weights
 from vitconvert.documents import write_json
 from vitconvert.facts.accounts import Ledger
-from vitconvert.facts.target import Target
-from vitconvert.programs import DescribedModel
+from vitconvert.formats import TensorInfo
+from vitconvert.programs import CompanionFiles, DescribedModel, program_of
+from vitconvert.programs.target import Target
 from vitconvert.sources import Located
 from vitconvert.tables.table import Table
 
@@ -34,6 +57,97 @@ if TYPE_CHECKING:
 
     from vitconvert.parity.report import ParityReport
     from vitconvert.programs.opening import Opened
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteOptions:
+    """What to make of a checkpoint.
+
+    Attributes:
+        to: Target ecosystem or dialect, or a table of the user's.
+        changes: What to change on the way.
+        allow: Names of steps that the target may need.
+        image_only: Leave a text tower behind.
+        max_shard_size: Of a file of weights, as `weights.parse_size` reads it; None: one file.
+    """
+
+    to: str | Table
+    changes: Changes = NO_CHANGES
+    allow: Sequence[str] = ()
+    image_only: bool = False
+    max_shard_size: int | str | None = None
+
+    def __post_init__(self) -> None:
+        parse_size(self.max_shard_size)
+
+    @property
+    def max_bytes(self) -> int | None:
+        """Of a file of weights."""
+        return parse_size(self.max_shard_size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A checkpoint that is ready to be written, or to be described.
+
+    Attributes:
+        before: As it was read.
+        changed: After the changes that are asked for.
+        source: After the steps of the target too, with its text tower if that is carried.
+        target: Where it goes.
+        steps: The steps, in their order.
+        passed_over: Other dialects of the target's ecosystem, and why they cannot hold it.
+    """
+
+    before: Checkpoint
+    changed: Checkpoint
+    source: Checkpoint
+    target: Target
+    steps: tuple[Step, ...]
+    passed_over: Mapping[str, str]
+
+    def companions(self, infos: Mapping[str, TensorInfo]) -> CompanionFiles:
+        """The small files beside weights of these dtypes."""
+        dtypes = {info.dtype for info in infos.values()}
+        program = program_of(self.target.table)
+        return program.companions(self.target, self.source.preprocessing, dtypes)
+
+
+def prepare(checkpoint: Checkpoint, options: WriteOptions, *, measured: bool) -> Prepared:
+    """Change a checkpoint, choose its target and take the steps to it.
+
+    Args:
+        checkpoint: As it was read.
+        options: What is asked for.
+        measured: Whether to compute what becomes of the numbers; otherwise none are read.
+
+    Raises:
+        NotRepresentable: No target that is meant computes this function.
+        UsageError: There is no such target, or no such step.
+    """
+    if measured:
+        before = with_effect_of_merge(checkpoint)
+    else:
+        before = without_numbers(checkpoint) if options.changes != NO_CHANGES else checkpoint
+    after = changed(before, options.changes, measured=measured)
+    if options.image_only:
+        source = replace(after, text=None, text_problem="as you asked" if after.text else "")
+    else:
+        source = with_tokenizer(after)
+    model = describe(source)
+    choice = choose_target(options.to, model, options.allow)
+    source = with_text(source, choice.target)
+    more = (*frames_notes(choice.target), family_note(source, choice.target, model))
+    notes = (*source.ledger.notes, *filter(None, more))
+    source = replace(source, ledger=replace(source.ledger, notes=notes))
+    return Prepared(
+        before=before,
+        changed=after,
+        source=with_steps(source, choice.steps, measured=measured),
+        target=choice.target,
+        steps=choice.steps,
+        passed_over=choice.passed_over,
+    )
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -105,35 +219,38 @@ def convert_checkpoint(
 ) -> Conversion:
     """Write a checkpoint for another ecosystem; see `vitconvert.convert`."""
     check_source(output, checkpoint.sources)
-    max_bytes = parse_size(options.max_shard_size)
     sha256_in = source_hashes(checkpoint)
     parity = _verified(checkpoint) if verify else None
-    before = with_effect_of_merge(checkpoint)
-    fitted = fit(changed(before, options.changes), options)
-    source, target = gauged(fitted.source, fitted.gauges), fitted.target
+    prepared = prepare(checkpoint, options, measured=True)
+    source, target = prepared.source, prepared.target
     contents = contents_for(target, source, options.allow)
     with (
         whole_output(output, overwrite=overwrite) as directory,
         unchanged(checkpoint.opened),
     ):
         infos = {name: content.info for name, content in contents.items()}
-        companions = companions_for(target, source, infos)
+        companions = prepared.companions(infos)
         sha256_out = write_weights(
             directory,
             target.table,
             contents,
-            max_bytes,
+            options.max_bytes,
             metadata=weights_metadata(source, target),
             config=companions.within,
             read_soon=verify,
         )
-        _write_companions(directory, target, source, companions.files)
+        config_file = target.table.config_file
+        for name, companion in companions.files.items():
+            of_both = config_file is not None and name == config_file.file
+            whole = whole_configuration(source, target, companion) if of_both else companion
+            write_json(directory / name, whole)
+        copy_tokenizer(source, target, directory)
         proof = Proof(
             parity=parity,
             opened=_opened(directory, target, source) if verify else (),
             departures=companions.departures,
             sha256_in=sha256_in(),
-            changed=source.ledger.changed[len(before.ledger.changed) :],
+            changed=source.ledger.changed[len(prepared.before.ledger.changed) :],
             read=_as_read(checkpoint),
         )
         write_card(directory, source, target, infos, proof)
@@ -145,7 +262,7 @@ def convert_checkpoint(
         target_dialect=target.table.name,
         config=source.config,
         ledger=source.ledger,
-        passed_over=fitted.passed_over,
+        passed_over=prepared.passed_over,
         parity=parity,
         opened=proof.opened,
         departures=proof.departures,
@@ -167,7 +284,7 @@ def respell(
 
     if to == OWN:
         return dict(tensors)
-    target, _ = choose_target(to, DescribedModel(config=config))
+    target = choose_without_steps(to, DescribedModel(config=config)).target
     return materialise(target.plan, tensors.__getitem__)
 
 
@@ -185,20 +302,8 @@ def _as_read(checkpoint: Checkpoint) -> str:
     return "as it was read" if checkpoint.ledger.changed else ""
 
 
-def _write_companions(
-    directory: Path, target: Target, source: Checkpoint, files: Mapping[str, Mapping[str, Any]]
-) -> None:
-    """Write the small files, and those of a tokenizer."""
-    for name, companion in files.items():
-        is_config = target.table.config_file and name == target.table.config_file.file
-        whole = whole_configuration(source, target, companion) if is_config else companion
-        write_json(directory / name, whole)
-    copy_tokenizer(source, target, directory)
-
-
 def _opened(directory: Path, target: Target, source: Checkpoint) -> "tuple[Opened, ...]":
-    from vitconvert.programs.opening import open_output
-    from vitconvert.programs.text_opening import open_both_towers
+    from vitconvert.programs.opening import open_both_towers, open_output
 
     model = build_model(source)
     opened = open_output(directory, target.table, model)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitconvert.checkpoint import Checkpoint
-from vitconvert.checkpoint.photographs import needed_preprocessing
+from vitconvert.checkpoint.images import needed_preprocessing
 from vitconvert.errors import ConflictingFact, OutputExists, UsageError, nearest
 from vitconvert.runtimes import RUNTIMES
 from vitconvert.runtimes.graph import OUTPUTS, Shape

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from vitconvert.checkpoint import Checkpoint, build_model
-from vitconvert.checkpoint.photographs import needed_preprocessing
+from vitconvert.checkpoint.images import needed_preprocessing
 from vitconvert.checkpoint.unchanged import unchanged
 from vitconvert.comparison import TOLERANCE
-from vitconvert.conversion.provenance import source_hashes, source_record
+from vitconvert.conversion.record import source_hashes, source_record
 from vitconvert.conversion.runtime_choice import RECORD, ExportOptions, check_export
 from vitconvert.errors import ParityFailed, VitConvertError, some, what_was_raised
 from vitconvert.formats import hash_file
 from vitconvert.parity.exported import Expected, agreement, compare_exported, worst
-from vitconvert.parity.peaks import Peak, peaks_of, unfit
+from vitconvert.parity.precision import LargestValue, too_large
 from vitconvert.programs.isolation import isolated, silent
 from vitconvert.runtimes.graph import Graph, Shape, traced
 from vitconvert.runtimes.onnx import quantise
@@ -238,16 +238,16 @@ def _notes(trial: _Trial, found: _Found) -> Iterator[str]:
 def _overflows(trial: _Trial) -> Iterator[str]:
     """What of the weights and activations float16 is too small for, and how near the rest is."""
     limit = torch.finfo(torch.float16).max
-    lost = unfit(peaks_of(trial.checkpoint.tensors), torch.float16)
+    lost = too_large(trial.checkpoint.tensors, torch.float16)
     if lost:
         yield f"weights beyond {limit:.0f}: {some(lost)}"
     expected = Expected(build_model(trial.checkpoint, dtype=torch.float32), trial.shape)
-    peak = Peak()
-    with isolated(), peak.watching(expected.model):
+    most = LargestValue()
+    with isolated(), most.watching(expected.model):
         for images in expected.images(trial.checkpoint.preprocessing, batch=1, seed=0).values():
             expected(images)
-    beyond = "beyond" if peak.value > limit else "within"
-    yield f"largest activation {peak.value:.3g}, in {peak.module}: {beyond} float16's {limit:.0f}"
+    beyond = "beyond" if most.value > limit else "within"
+    yield f"largest activation {most.value:.3g}, in {most.module}: {beyond} float16's {limit:.0f}"
 
 
 def _record(

@@ -13,11 +13,10 @@ from vitconvert.conversion.stream import stream
 from vitconvert.documents import read_bytes, write_json
 from vitconvert.errors import CorruptFile, SourceError
 from vitconvert.facts.plan import compose
-from vitconvert.facts.target import Target
-from vitconvert.facts.text_tower import TextTarget, merged
 from vitconvert.formats import Content, TensorInfo, content_of
 from vitconvert.programs import program_of
-from vitconvert.programs.tokenizers import Tokenizer
+from vitconvert.programs.program import Tokenizer
+from vitconvert.programs.target import Target, TextTarget, merged
 
 if TYPE_CHECKING:
     import torch
@@ -45,22 +44,16 @@ def with_text(source: Checkpoint, target: Target) -> Checkpoint:
     return replace(source, text=None, ledger=replace(ledger, notes=(*ledger.notes, *notes)))
 
 
-def without_text(source: Checkpoint) -> Checkpoint:
-    """The image tower alone, as it is asked for."""
-    return replace(source, text=None, text_problem="as you asked" if source.text else "")
-
-
 def with_tokenizer(source: Checkpoint) -> Checkpoint:
     """The checkpoint whose text tower says that its tokenizer lies beside it.
 
     open_clip takes files of a tokenizer only where its configuration names one, whatever the name.
     """
-    text = source.text
-    if text is None or text.config.tokenizer or text.config.vocab_size == _OPENAIS:
+    text, located = source.text, source.located
+    if text is None or not located.tokenizer:
         return source
-    if not source.located.tokenizer:
+    if text.config.tokenizer or text.config.vocab_size == _OPENAIS:
         return source
-    located = source.located
     name = located.repo or located.name or "beside"
     return replace(source, text=replace(text, config=replace(text.config, tokenizer=name)))
 

@@ -1,18 +1,16 @@
 """The weights of an output: moved as bytes where possible, through memory otherwise."""
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from vitconvert.checkpoint import Checkpoint
+from vitconvert.conversion.steps import STEPS
 from vitconvert.conversion.stream import stream
 from vitconvert.conversion.text_tower import text_contents
 from vitconvert.errors import NotRepresentable, UsageError
-from vitconvert.facts.gauges import GAUGES
 from vitconvert.facts.plan import compose
-from vitconvert.facts.target import Target
 from vitconvert.file_formats import written_formats
 from vitconvert.formats import (
     Content,
@@ -24,19 +22,18 @@ from vitconvert.formats import (
     written_module,
 )
 from vitconvert.programs import program_of
+from vitconvert.programs.target import Target
 from vitconvert.tables.table import Table
 
 
-def with_frames(source: Checkpoint, target: Target) -> Checkpoint:
-    """The checkpoint with a note on what is written for each frame of a video."""
+def frames_notes(target: Target) -> Iterator[str]:
+    """What is written for each frame of a video, where a target reads videos."""
     found = {a.target: count for a in target.plan.assemblies for _, count in a.axes.frames}
-    notes = (
-        f"{name} reads {count} frames: each gets an equal part, and the sum has every bit; those "
-        f"of {count} frames that it was the sum of before do not come back"
-        for name, count in found.items()
-    )
-    ledger = replace(source.ledger, notes=(*source.ledger.notes, *notes))
-    return replace(source, ledger=ledger) if found else source
+    for name, count in found.items():
+        yield (
+            f"{name} reads {count} frames: each gets an equal part, and the sum has every bit; "
+            f"those of {count} frames that it was the sum of before do not come back"
+        )
 
 
 def contents_for(
@@ -50,20 +47,16 @@ def contents_for(
         NotRepresentable: A step that the target leaves out is not zero. The hint names what would
             help beside what is allowed.
     """
-    contents = _image_contents(target, source, allow)
-    if source.text and target.text:
-        contents |= text_contents(target.text, source.text)
-    return contents
-
-
-def _image_contents(target: Target, source: Checkpoint, allow: Sequence[str]) -> dict[str, Content]:
+    contents = None
     if source.as_read:
         weights = source.weights
         plan = compose(weights.plan, target.plan)
-        moved = stream(plan, weights.container, weights.recognised.prefix)
-        if moved is not None:
-            return moved
-    return _materialised(target, source, allow)
+        contents = stream(plan, weights.container, weights.recognised.prefix)
+    if contents is None:
+        contents = _materialised(target, source, allow)
+    if source.text and target.text:
+        contents |= text_contents(target.text, source.text)
+    return contents
 
 
 def _materialised(
@@ -74,9 +67,9 @@ def _materialised(
     try:
         tensors = materialise(target.plan, checkpoint.tensors.__getitem__)
     except NotRepresentable as error:
-        gauge = GAUGES["drop-key-bias"]
-        if gauge.config(checkpoint.config):
-            names = " ".join(f"--allow {step}" for step in (*allow, gauge.name))
+        step = STEPS["drop-key-bias"]
+        if step.config(checkpoint.config):
+            names = " ".join(f"--allow {name}" for name in (*allow, step.name))
             error.hint = (
                 f"{names} makes it fit: the bias of the keys, which softmax cancels, becomes zero."
             )

@@ -11,10 +11,9 @@ from vitconvert.formats.content import (
 )
 from vitconvert.formats.format_modules import Surroundings, written_module
 from vitconvert.formats.hashing import hash_file
-from vitconvert.formats.opening import open_container
+from vitconvert.formats.opening import open_container, weights_among, weights_in
 from vitconvert.formats.safetensors import write_safetensors
 from vitconvert.formats.shards import split, write_shards
-from vitconvert.formats.weights_files import weights_among, weights_in
 from vitconvert.whole import sync_names
 
 __all__ = [

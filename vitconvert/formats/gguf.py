@@ -17,10 +17,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from vitconvert.errors import CorruptFile, UsageError
-from vitconvert.formats.container import Container, Stretch, TensorInfo, row_major
+from vitconvert.formats.container import Container, MappedFile, Stretch, TensorInfo, row_major
 from vitconvert.formats.content import Content, checked_contents
 from vitconvert.formats.format_modules import Array, Surroundings, imported
-from vitconvert.formats.mapped_file import MappedFile, checked_shape
+from vitconvert.formats.headers import checked_shape
 from vitconvert.whole import whole_file
 
 READER = "gguf.GGUFReader"
@@ -56,7 +56,7 @@ _MOST_KEPT = 1000  # elements of an array of metadata; vocabularies are only nam
 _LONGEST_TEXT = 10_000  # bytes of a name, or of text that is kept
 
 
-def open_file(path: Path, _members: object, _prefer: object) -> Container:
+def open_file(path: Path, *_: object) -> Container:
     """Read the header of a GGUF file and map the rest.
 
     Raises:

@@ -24,10 +24,18 @@ from typing import IO, TYPE_CHECKING, Any
 
 from vitconvert.errors import CorruptFile, UnsafeFile, UsageError, printable
 from vitconvert.file_formats import JOINED
-from vitconvert.formats.container import ITEM_SIZE, Container, Stretch, TensorInfo, row_major
+from vitconvert.formats.container import (
+    ITEM_SIZE,
+    Container,
+    MappedFile,
+    Stretch,
+    TensorInfo,
+    row_major,
+    tensor_from_buffer,
+)
 from vitconvert.formats.content import Content, checked_contents
 from vitconvert.formats.format_modules import Array, Surroundings, imported
-from vitconvert.formats.mapped_file import MappedFile, checked_shape, tensor_from_buffer
+from vitconvert.formats.headers import checked_shape
 from vitconvert.formats.zip_archive import FREE_INFLATION, MOST_INFLATION
 from vitconvert.whole import whole_file
 
@@ -105,7 +113,7 @@ class _Stored:
         return prod(self.chunk) * ITEM_SIZE[self.info.dtype]
 
 
-def open_file(path: Path, _members: object, _prefer: object) -> Container:
+def open_file(path: Path, *_: object) -> Container:
     """Read the description of all arrays, and map the file, with what is joined to it.
 
     Raises:

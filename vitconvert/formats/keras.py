@@ -32,7 +32,7 @@ from vitconvert.formats.hdf5 import (
     read_plainly,
     write_hdf5,
 )
-from vitconvert.formats.json_object import parse_object
+from vitconvert.formats.headers import parse_object
 from vitconvert.formats.zip_archive import Member, member_bytes
 
 __all__ = ["EXAMPLE", "READER", "open_file", "read_plainly", "write_file"]
@@ -41,7 +41,7 @@ _CONFIG, _WEIGHTS = "config.json", "model.weights.h5"
 _LONGEST_CONFIG = 2**24  # bytes
 
 
-def open_file(path: Path, members: Mapping[str, Member], _prefer: object) -> Container:
+def open_file(path: Path, members: Mapping[str, Member], *_: object) -> Container:
     """Read the description of all arrays in a `.keras` file, and its configuration.
 
     Raises:

@@ -20,10 +20,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 
 from vitconvert.errors import CorruptFile, UsageError
-from vitconvert.formats.container import ITEM_SIZE, Container, Stretch, TensorInfo, row_major
+from vitconvert.formats.container import (
+    ITEM_SIZE,
+    Container,
+    MappedFile,
+    Stretch,
+    TensorInfo,
+    row_major,
+)
 from vitconvert.formats.content import Content, checked_contents
 from vitconvert.formats.format_modules import Array, Surroundings, imported
-from vitconvert.formats.mapped_file import MappedFile, checked_shape, shown
+from vitconvert.formats.headers import checked_shape, shown
 from vitconvert.whole import SequentialWriter, whole_file
 
 if TYPE_CHECKING:
@@ -70,7 +77,7 @@ class _Tree:
     others: dict[str, object] = field(default_factory=dict)
 
 
-def open_file(path: Path, _members: object, prefer: tuple[str, ...]) -> Container:
+def open_file(path: Path, _members: object, prefer: tuple[str, ...], *_: object) -> Container:
     """Read the tree of a msgpack file, and map the elements of its arrays.
 
     Args:

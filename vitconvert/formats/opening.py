@@ -1,29 +1,49 @@
-"""From a path to an open container: the first bytes of a file say what it is, not its suffix.
+"""From a path to an open container: the weights of a directory, and the format of a file.
 
-A format that is read is an entry of `vitconvert/file_formats.py`. Others are named here, with what
-to do about them; when one becomes readable, its line moves there.
+The first bytes of a file say what it is, not its suffix. A format that is read is an entry of
+`vitconvert/file_formats.py`. Others are named here, with what to do about them.
 """
 
 from __future__ import annotations
 
+import re
 import stat
 from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from vitconvert import file_formats as formats
+from vitconvert import file_formats
 from vitconvert.errors import CorruptFile, SourceError, nearest
+from vitconvert.file_formats import (
+    DISTRIBUTED,
+    GATHER,
+    INDEX,
+    directory_names,
+    in_words,
+    of_directory,
+    standard_names,
+    suffixes,
+)
 from vitconvert.formats.container import Container
-from vitconvert.formats.format_modules import RescuedFormat, module_of
-from vitconvert.formats.process_files import PARTS, open_processes
+from vitconvert.formats.format_modules import module_of
 from vitconvert.formats.shards import open_shards
 
 if TYPE_CHECKING:
     from vitconvert.file_formats import Format
     from vitconvert.formats.zip_archive import Member
 
+_SHARD = re.compile(r"-\d+-of-\d+\.")
+# What training programs leave beside the weights.
+_NOT_WEIGHTS = re.compile(
+    r"(training_args\.bin|optimizer\.|scheduler\.|scaler\.|rng_state|.*_optim_states\.pt)"
+)
 _ZIP = (b"PK\3\4", b"PK\5\6")  # an archive, and one without members
+# What torch.distributed.checkpoint writes (torch/distributed/checkpoint/filesystem.py and
+# hf_storage.py, torch 2.0 to 2.15): a pickle of its own class, and a key in safetensors' metadata.
+_DCP_CLASS = b"torch.distributed.checkpoint.metadata"
+_DCP_KEY = "DCP_SHARDING_INFO"
+_OF_PROCESS = re.compile(r"shard-\d+-model-\d+-of-\d+\.safetensors")
 
 # First bytes, what they mean, and what to do about it.
 _FOREIGN: tuple[tuple[bytes, str, str], ...] = (
@@ -40,6 +60,94 @@ _FOREIGN: tuple[tuple[bytes, str, str], ...] = (
         "save named arrays with numpy.savez.",
     ),
 )
+
+
+def weights_among(names: Collection[str]) -> list[str]:
+    """The weights among the files of one folder, by their names alone.
+
+    Several files with standard names are the same weights in several formats, and so are files
+    whose names differ in the suffix alone: of those, the best format counts.
+
+    Returns:
+        One name, of the weights or of the index of their shards. Or none, or several of which
+        nothing tells which is meant.
+    """
+    for name in standard_names():
+        if name in names:
+            return [name]
+    if of_directory(names) or any(name.endswith(DISTRIBUTED) for name in names):
+        return []
+    known = _known_suffixes()
+    found = sorted(n for n in names if n.endswith(known) and not _NOT_WEIGHTS.match(n))
+    towers: list[str] = []
+    if all(name.endswith(".gguf") for name in found):  # llama.cpp's image towers, beside texts'
+        towers = [name for name in found if "mmproj" in name.lower()]
+    meant = [name for name in found if name.endswith(INDEX)] or towers or found
+    if len({name.removesuffix(_suffix(name)) for name in meant}) == 1:
+        return [min(meant, key=lambda name: known.index(_suffix(name)))]
+    return found
+
+
+def weights_in(directory: Path) -> Path:
+    """The one weights file, index of shards or header of a whole directory.
+
+    Raises:
+        SourceError: There is no such directory, or it holds no weights file, or several without a
+            standard name.
+    """
+    if not directory.is_dir():
+        raise SourceError("There is no such directory.", evidence={"path": directory})
+    names = {path.name for path in directory.iterdir() if path.is_file()}
+    found = weights_among(names)
+    if len(found) == 1:
+        return directory / found[0]
+    if form := of_directory(names):
+        return directory / form.standard[0]
+    if any(name.endswith(DISTRIBUTED) for name in names):
+        raise _distributed(directory)
+    raise _several(directory, found) if found else _none(directory)
+
+
+def _known_suffixes() -> tuple[str, ...]:
+    return (*suffixes(), *(suffix + INDEX for suffix in suffixes()))
+
+
+def _suffix(name: str) -> str:
+    """The longest known suffix that a name ends in."""
+    return max((suffix for suffix in _known_suffixes() if name.endswith(suffix)), key=len)
+
+
+def _none(directory: Path) -> SourceError:
+    names = sorted(
+        path.name if path.exists() else f"{path.name}, a broken link"
+        for path in directory.iterdir()
+    )
+    ends = (*suffixes(), *directory_names())
+    inside = {path.parent.name for path in directory.glob("*/*") if path.name.endswith(ends)}
+    return SourceError(
+        "The directory holds no weights file.",
+        evidence={"directory": directory, "looked for": " ".join(f"*{s}" for s in suffixes())},
+        details=[f"found {name}" for name in names[:10]],
+        hint=f"name a folder that holds some: {', '.join(sorted(inside)[:5])}." if inside else None,
+    )
+
+
+def _several(directory: Path, found: list[str]) -> SourceError | CorruptFile:
+    if all(map(_OF_PROCESS.fullmatch, found)):
+        return _of_processes(directory / found[0])
+    if all(_SHARD.search(name) for name in found):
+        return SourceError(
+            "The directory holds shards of a checkpoint, but no index that says what is in them.",
+            evidence={"directory": directory},
+            details=found[:10],
+            hint="download the file that ends in .index.json, too.",
+        )
+    return SourceError(
+        f"The directory holds {len(found)} weights files, none with a standard name.",
+        evidence={"directory": directory},
+        details=found[:10],
+        hint="name one of them.",
+    )
 
 
 def open_container(path: Path, *, prefer: tuple[str, ...] = (), rescue: bool = False) -> Container:
@@ -60,25 +168,17 @@ def open_container(path: Path, *, prefer: tuple[str, ...] = (), rescue: bool = F
         CorruptFile: The file is truncated, contradicts itself or has another format.
         UnsafeFile: Reading it would run code or exhaust memory.
     """
-    start = _first_bytes(path)
-    if _is_index(start):
-        return open_shards(path, partial(_open_shard, prefer=prefer, rescue=rescue))
-    container = _open_file(path, start, prefer, rescue)
-    if PARTS not in container.metadata:
-        return container
-    return open_processes(container, partial(_open_shard, prefer=prefer, rescue=rescue))
+    if _is_index(_first_bytes(path)):
+        return open_shards(path, partial(_open_file, prefer=prefer, rescue=rescue))
+    return _open_file(path, prefer=prefer, rescue=rescue)
 
 
-def _open_shard(path: Path, *, prefer: tuple[str, ...], rescue: bool) -> Container:
+def _open_file(path: Path, *, prefer: tuple[str, ...], rescue: bool) -> Container:
     start = _first_bytes(path)
     if _is_index(start):
         raise CorruptFile("An index names another index.", evidence={"file": path})
-    return _open_file(path, start, prefer, rescue)
-
-
-def _open_file(path: Path, start: bytes, prefer: tuple[str, ...], rescue: bool) -> Container:
-    if path.suffix == ".distcp":
-        raise _part(path)
+    if path.suffix == DISTRIBUTED or (start[:1] == b"\x80" and _DCP_CLASS in start[:64]):
+        raise _distributed(path.parent)
     members: Mapping[str, Member] = {}
     if start.startswith(_ZIP):
         # Late: modules for zip archives take a quarter of the time of all other imports.
@@ -88,33 +188,51 @@ def _open_file(path: Path, start: bytes, prefer: tuple[str, ...], rescue: bool) 
         form = _format_of_archive(path, members)
     else:
         form = _format_of(path, start)
-    module = module_of(form)
-    if rescue and hasattr(module, "rescue_file"):
-        return cast(RescuedFormat, module).rescue_file(path, members, prefer)
-    return module.open_file(path, members, prefer)
+    container = module_of(form).open_file(path, members, prefer, rescue)
+    if _DCP_KEY in container.metadata:
+        container.close()
+        raise _of_processes(path)
+    return container
 
 
-def _part(path: Path) -> SourceError:
-    return SourceError(
-        "This is a part of a distributed checkpoint: what one process wrote of the tensors.",
+def _distributed(directory: Path) -> CorruptFile:
+    return CorruptFile(
+        "This is a distributed checkpoint: each process wrote its parts of the tensors.",
+        evidence={"directory": directory},
+        hint=GATHER,
+    )
+
+
+def _of_processes(path: Path) -> CorruptFile:
+    return CorruptFile(
+        "Each process of a training run wrote such a file, with its own part of each tensor.",
         evidence={"file": path},
-        hint=f"name its directory, {path.parent}, with all parts and .metadata in it.",
+        hint="consolidate_safetensors_files in torch.distributed.checkpoint."
+        "_consolidate_hf_safetensors merges them; so does HuggingFaceStorageWriter when it saves "
+        "with enable_consolidation=True.",
     )
 
 
 def _is_index(start: bytes) -> bool:
-    return start.lstrip()[:1] == b"{" and not any(form.begins(start) for form in formats.FORMATS)
+    return start.lstrip()[:1] == b"{" and not any(
+        form.begins(start) for form in file_formats.FORMATS
+    )
 
 
 def _format_of(path: Path, start: bytes) -> Format:
-    for form in formats.FORMATS:
+    for form in file_formats.FORMATS:
         if form.begins(start):
             return form
-    raise _foreign(path, start)
+    what, hint = _look(start)
+    raise CorruptFile(
+        f"This is {what}." if what else "The file has no known format.",
+        evidence={"file": path, "begins": start[:16].hex(" ")},
+        hint=hint or f"{in_words()} are read.",
+    )
 
 
 def _format_of_archive(path: Path, members: Collection[str]) -> Format:
-    for form in formats.FORMATS:
+    for form in file_formats.FORMATS:
         if form.holds(members):
             return form
     raise CorruptFile(
@@ -163,15 +281,6 @@ def _missing(path: Path) -> SourceError:
         "There is no such file.",
         evidence={"file": path},
         hint=f"nearest names there: {', '.join(near)}." if near else None,
-    )
-
-
-def _foreign(path: Path, start: bytes) -> CorruptFile:
-    what, hint = _look(start)
-    return CorruptFile(
-        f"This is {what}." if what else "The file has no known format.",
-        evidence={"file": path, "begins": start[:16].hex(" ")},
-        hint=hint or f"{formats.in_words()} are read.",
     )
 
 

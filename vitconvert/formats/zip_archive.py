@@ -13,9 +13,9 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 from vitconvert.errors import CorruptFile, UnsafeFile
 
@@ -25,9 +25,6 @@ from vitconvert.errors import CorruptFile, UnsafeFile
 # models be all zeros. A bomb asks for 1000 times its size.
 MOST_INFLATION = 20
 FREE_INFLATION = 64 * 2**20
-
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
 
 _DIRECTORY = 0x10  # among the attributes of DOS
 _DESCRIPTOR_FOLLOWS, _UTF8 = 0x8, 0x800  # flags: sizes and CRC follow the bytes; encoding
@@ -54,13 +51,8 @@ class Member:
     offset: int
 
 
-def zip_members(path: Path, stretch: range | None = None) -> dict[str, Member]:
+def zip_members(path: Path) -> dict[str, Member]:
     """The members of an archive by name, known to lie inside the file and to fit in memory.
-
-    Args:
-        path: The file.
-        stretch: The bytes of it that are the archive; all, if it is None. Offsets of members are
-            those of the file.
 
     Other readers of zip archives trust other copies of what an archive says of a member: that in
     the directory, or that before the member's bytes. An archive whose copies differ is refused.
@@ -70,7 +62,7 @@ def zip_members(path: Path, stretch: range | None = None) -> dict[str, Member]:
         UnsafeFile: The members would inflate to far more than the size of the file.
     """
     try:
-        with _opened(path, stretch) as file, zipfile.ZipFile(file) as archive:
+        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
             entries, begin = archive.infolist(), archive.start_dir
     except BROKEN_ZIP as error:
         raise CorruptFile(
@@ -79,56 +71,13 @@ def zip_members(path: Path, stretch: range | None = None) -> dict[str, Member]:
             meaning="The file is probably truncated.",
             hint="download it again.",
         ) from error
-    _refuse_bombs(path, path.stat().st_size if stretch is None else len(stretch), entries)
+    _refuse_bombs(path, path.stat().st_size, entries)
     _refuse_strange_entries(path, entries)
-    with _opened(path, stretch) as file:
+    with path.open("rb") as file:
         _check_end(path, file, begin, len(entries))
         members = {entry.filename: _located(path, file, entry) for entry in entries}
     _refuse_overlaps(path, entries, members, begin)
-    return members if stretch is None else _moved(path, members, stretch.start)
-
-
-class _Part(io.RawIOBase):
-    """A stretch of a file, as a file of its own."""
-
-    def __init__(self, path: Path, stretch: range) -> None:
-        self._file = path.open("rb", buffering=0)
-        self._stretch, self._position = stretch, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position}.get(whence, len(self._stretch))
-        self._position = max(base + offset, 0)
-        return self._position
-
-    def readinto(self, buffer: WriteableBuffer) -> int:
-        view = memoryview(buffer)[: max(len(self._stretch) - self._position, 0)]
-        self._file.seek(self._stretch.start + self._position)
-        count = self._file.readinto(view)
-        self._position += count
-        return count
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
-
-
-def _opened(path: Path, stretch: range | None) -> BinaryIO:
-    return path.open("rb") if stretch is None else io.BufferedReader(_Part(path, stretch))
-
-
-def _moved(path: Path, members: Mapping[str, Member], begin: int) -> dict[str, Member]:
-    """The members of an archive that begins further on in its file."""
-    if packed := [name for name, member in members.items() if not member.stored]:
-        raise CorruptFile(
-            f"{packed[0]!r} is compressed, in an archive within a file.", evidence={"file": path}
-        )
-    return {name: replace(m, offset=begin + m.offset) for name, m in members.items()}
+    return members
 
 
 def member_bytes(path: Path, member: Member) -> bytes:

@@ -3,7 +3,7 @@
 import torch
 
 from vitconvert.checkpoint import Checkpoint, build_model
-from vitconvert.checkpoint.photographs import needed_preprocessing
+from vitconvert.checkpoint.images import needed_preprocessing
 from vitconvert.errors import MissingFact
 from vitconvert.model import ViT
 from vitconvert.preprocessing import Preprocessing

@@ -18,8 +18,8 @@ from vitconvert.errors import UsageError, VitConvertError
 from vitconvert.inference.batches import check_batches
 from vitconvert.inference.images import ImageSource, find_images
 from vitconvert.model import ViT
+from vitconvert.model.attention_maps import each_attention
 from vitconvert.model.inputs import chosen_layers
-from vitconvert.model.intermediates import each_attention
 from vitconvert.pictures.overlay import coloured, overlaid, raw_map
 from vitconvert.pictures.packing import Plane, chosen_heads, planes_by_head
 from vitconvert.pictures.page import Panel, framed, page

@@ -1,4 +1,4 @@
-"""What a photograph becomes before a model reads it, as each project's own code makes it."""
+"""What an image becomes before a model reads it, as each project's own code makes it."""
 
 from vitconvert.preprocessing.preprocessing import Preprocessing
 

@@ -5,8 +5,7 @@ from typing import Any
 
 from vitconvert.errors import ConflictingFact, NotRepresentable
 from vitconvert.preprocessing.backends import BACKENDS
-from vitconvert.preprocessing.steps import Steps
-from vitconvert.preprocessing.values import Size, height_width, numbers, short
+from vitconvert.preprocessing.steps import Size, Steps, height_width, numbers, short
 
 _INTERPOLATIONS = {
     "nearest": "nearest",
@@ -18,7 +17,7 @@ _OF_OLD = ("height", "width", "mean", "variance")  # that ImageConverter still r
 
 
 def is_image_converter(said: Mapping[str, Any]) -> bool:
-    """Whether a file on photographs is KerasHub's."""
+    """Whether a file on images is KerasHub's."""
     return str(said.get("class_name")).endswith("ImageConverter")
 
 

@@ -38,7 +38,7 @@ class Files(Protocol):
 
 
 def stated_preprocessing(files: Files, table: Table, config: ViTConfig) -> Preprocessing | None:
-    """What turns a photograph into the model's input, or None if nothing says.
+    """What turns an image into the model's input, or None if nothing says.
 
     Args:
         files: What lies beside the weights.
@@ -53,7 +53,7 @@ def stated_preprocessing(files: Files, table: Table, config: ViTConfig) -> Prepr
             error names the file.
     """
     if config.in_channels not in (1, 3):
-        return None  # photographs have no such channels
+        return None  # files of images have no such channels
     own, unknown = _recorded(files), "preprocessing" in files.own
     if own and not files.unspoken:
         return own
@@ -102,7 +102,7 @@ def _live(files: Files, config: ViTConfig, *, without_timm: bool) -> Preprocessi
 def preprocessing_of_name(
     table: Table, name: str, config: ViTConfig, arguments: Mapping[str, Any]
 ) -> Preprocessing | None:
-    """What a project does with photographs for an architecture, or None if that is not known.
+    """What a project does with images for an architecture, or None if that is not known.
 
     Args:
         table: The dialect.

@@ -7,9 +7,9 @@ from typing import Any
 
 from vitconvert.errors import ConflictingFact, MissingFact, NotRepresentable
 from vitconvert.preprocessing.backends import CLIP, HALVES, IMAGENET
-from vitconvert.preprocessing.steps import Steps
-from vitconvert.preprocessing.values import (
+from vitconvert.preprocessing.steps import (
     Size,
+    Steps,
     height_width,
     numbers,
     positive,
@@ -127,7 +127,7 @@ def _sizes(config: Mapping[str, Any], name: str, image_size: Size | None) -> dic
         image_size = resize_size
     if image_size is None or (resize == "shortest" and not crop):
         raise MissingFact(
-            "The size of the processed images depends on the photograph.",
+            "The size of the processed images depends on the image itself.",
             evidence={"processor": name, "size": config.get("size"), "do_center_crop": crop},
         )
     sizes = {"resize": resize, "resize_size": resize_size, "crop": crop, "image_size": image_size}

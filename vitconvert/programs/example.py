@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from vitconvert.config import ViTConfig
-from vitconvert.facts.target import Target
 from vitconvert.formats import written_module
 from vitconvert.preprocessing import Preprocessing
+from vitconvert.programs.target import Target
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,19 +1,18 @@
 """llama.cpp: C++ that reads a tower, a projector and what is said of them from one GGUF file."""
 
 from collections.abc import Iterable
-from typing import ClassVar
 
 from vitconvert.facts.project_config import put, written_config
-from vitconvert.facts.target import Target, check_place, fit_target
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.programs.program import CompanionFiles, DescribedModel, Program
+from vitconvert.programs.target import Target, check_place, fit_target
 from vitconvert.tables.table import Table
 
 
 class LlamaCpp(Program):
     """llama.cpp, of which no package of Python runs towers."""
 
-    packages: ClassVar[tuple[str, ...]] = ("llama.cpp",)
+    packages = ("llama.cpp",)
 
     def fit(self, table: Table, model: DescribedModel) -> Target:
         """With what the file's metadata say."""

@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
-from vitconvert.facts.target import Target
 from vitconvert.file_formats import written_formats
 from vitconvert.programs.example import Example
 from vitconvert.programs.program import Opener, Program
+from vitconvert.programs.target import Target
 from vitconvert.programs.torchvision import class_arguments
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ _INSTALL = "mlx-image"
 class MlxImage(Program):
     """mlx-image's VisionTransformer, which has no configuration files."""
 
-    packages: ClassVar[tuple[str, ...]] = ("mlx-image",)
-    one_file: ClassVar[bool] = True
+    packages = ("mlx-image",)
+    one_file = True
 
     def openers(self, config: ViTConfig) -> Mapping[str, Opener]:
         """The class, and the package's own reader of weights."""

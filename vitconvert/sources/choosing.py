@@ -6,11 +6,11 @@ from typing import Any
 
 from vitconvert.errors import SourceError, nearest
 from vitconvert.file_formats import (
+    DISTRIBUTED,
     FOREIGN_SUFFIXES,
+    GATHER,
     JOINED,
-    file_of_process,
     in_words,
-    is_part,
     of_directory,
     suffixes,
 )
@@ -30,7 +30,7 @@ def choose_weights(repo: str, names: Collection[str], folder: str = "") -> str:
         SourceError: There is none, or several could be meant.
     """
     here = _inside(folder, names)
-    found = [name for name in weights_among(here) if not is_part(name)]
+    found = weights_among(here)
     if len(found) == 1:
         return folder + found[0]
     if form := of_directory(here):
@@ -52,12 +52,8 @@ def _inside(folder: str, names: Collection[str]) -> set[str]:
 
 def parts(weights: str, names: Collection[str]) -> list[str]:
     """What belongs to a checkpoint that is a whole directory, besides the file to open."""
-    folder, slash, name = weights.rpartition("/")
-    folder += slash
-    here = _inside(folder, names)
-    if file_of_process(name):
-        return sorted(folder + other for other in here - {name} if file_of_process(other))
-    form = of_directory(here)
+    folder = "".join(weights.rpartition("/")[:2])
+    form = of_directory(_inside(folder, names))
     if form is None or weights != folder + form.standard[0]:
         return []
     return sorted(
@@ -74,10 +70,12 @@ def _no_weights(repo: str, names: Collection[str]) -> SourceError:
             details=nested,
             hint=f"choose one: hf:{repo}/{nested[0]}",
         )
+    foreign = sorted(name for name in names if name.endswith(FOREIGN_SUFFIXES))
+    parts_of_processes = any(name.endswith(DISTRIBUTED) for name in foreign)
     return SourceError(
         f"{repo} holds no weights that vitconvert reads.",
-        details=sorted(name for name in names if name.endswith(FOREIGN_SUFFIXES)),
-        hint=f"{in_words()} are read.",
+        details=foreign,
+        hint=GATHER if parts_of_processes else f"{in_words()} are read.",
     )
 
 
@@ -91,8 +89,7 @@ def _places(names: Collection[str]) -> Iterator[str]:
         if folder and of_directory(here):
             yield folder.rstrip("/")
         else:
-            known = (name for name in here if name.endswith(suffixes()) and not is_part(name))
-            yield from (folder + name for name in known)
+            yield from (folder + name for name in here if name.endswith(suffixes()))
 
 
 def require(repo: str, name: str, names: Collection[str]) -> str:

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from vitconvert.documents import MOST_BYTES, read_object
 from vitconvert.errors import CorruptFile, OfflineError, SourceError, UsageError
-from vitconvert.file_formats import INDEX, file_of_process
+from vitconvert.file_formats import INDEX
 from vitconvert.formats.hashing import hash_file
 from vitconvert.sources.answers import Listing, Published, kind_of, read_listing
 from vitconvert.sources.choosing import choose_weights, companions, parts, require, tokenizer
@@ -143,7 +143,6 @@ def _part(
     sizes = [wanted.size for wanted in of_shards.values()]
     total = sum(size or 0 for size in sizes)
     known = None not in sizes and all(name.endswith(".safetensors") for name in shards)
-    known &= not file_of_process(PurePosixPath(weights).name)  # of a tensor each has a part only
     if not known or (total < WORTHWHILE and not part.headers_only):
         return None
     config, store = _config_among(files), cache.parts(listing.commit)

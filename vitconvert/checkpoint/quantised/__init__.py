@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING
 from vitconvert.checkpoint.quantised import torchao
 from vitconvert.checkpoint.quantised.bitsandbytes import open_four_bit, open_rows
 from vitconvert.checkpoint.quantised.gguf import open_gguf
-from vitconvert.checkpoint.quantised.weight import Weight, unfit
-from vitconvert.errors import UsageError
-from vitconvert.facts.accounts import DEQUANTISED
-from vitconvert.facts.quantised_names import (
+from vitconvert.checkpoint.quantised.weight import (
     FOUR_BIT,
     GGUF,
     ROWS,
     TORCHAO,
     QuantisedNames,
+    Weight,
     quantised_names,
+    unfit,
 )
+from vitconvert.errors import UsageError
+from vitconvert.facts.accounts import DEQUANTISED
 from vitconvert.formats import Container, TensorInfo
 
 if TYPE_CHECKING:

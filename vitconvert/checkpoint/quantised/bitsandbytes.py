@@ -1,11 +1,18 @@
-"""Weights of bitsandbytes: rows of int8, and blocks of 4 bits with scales that may have 8."""
+"""Weights of bitsandbytes: rows of int8, and blocks of 4 bits with scales that may have 8.
+
+Each sum is done as the library does it, in float32 and in its order, so that the bits are the same.
+Source: bitsandbytes 0.50 (`_ops.py`, `backends/default/ops.py`, `functional.py`).
+"""
 
 import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from vitconvert.checkpoint.quantised.weight import (
+    FOUR_BIT,
+    ROWS,
     Compute,
+    QuantisedNames,
     Read,
     Weight,
     check_list,
@@ -15,13 +22,13 @@ from vitconvert.checkpoint.quantised.weight import (
     unfit,
 )
 from vitconvert.errors import size_text
-from vitconvert.facts.quantised_names import FOUR_BIT, ROWS, QuantisedNames
 from vitconvert.formats import Container
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 _BLOCKS = [2**power for power in range(5, 13)]  # 32 to 4096 weights
+_PER_STEP = 7.874015718698502e-3  # 1 / 127, as bitsandbytes writes it: it multiplies
 _LONGEST_STATE = 2000  # bytes; bitsandbytes writes 165
 
 
@@ -37,12 +44,11 @@ def open_rows(container: Container, name: str, found: QuantisedNames) -> Weight:
         raise unfit(container, form, "is not one number")
 
     def compute(read: Read) -> "Tensor":
-        from vitconvert.facts.dequantisation import whole_rows
-
         if (layout := int(read(form).flatten()[0])) != 0:
             fact = f"has layout {layout} of bitsandbytes, where only 0 (by rows) is read"
             raise unfit(container, form, fact)
-        return whole_rows(read(numbers), read(scales))
+        # -127 to 127 of the largest number of each row: (O, I), (O,) -> (O, I)
+        return read(numbers).float() * read(scales).reshape(-1, 1) * _PER_STEP
 
     return Weight(
         title=ROWS,
@@ -71,10 +77,8 @@ def open_four_bit(container: Container, name: str, found: QuantisedNames) -> Wei
         check_list(container, scales, "float32", blocks)
 
     def compute(read: Read) -> "Tensor":
-        from vitconvert.facts.dequantisation import four_bit
-
         factors = nested(read) if nested else read(scales)
-        return four_bit(read(packed), factors, read(values), block, shape)
+        return _four_bit(read(packed), factors, read(values), block, shape)
 
     kind = state.rpartition("__")[2]
     return Weight(
@@ -105,9 +109,8 @@ def _nested(
     check_list(container, values, "float32", 256)
 
     def compute(read: Read) -> "Tensor":
-        from vitconvert.facts.dequantisation import eight_bit
-
-        return eight_bit(read(places), read(scales), read(values), block, offset)
+        factors = _spread(read(scales), block, blocks)
+        return read(values)[read(places).int()] * factors + offset
 
     return compute
 
@@ -131,3 +134,22 @@ def _block(container: Container, key: str, said: Mapping[str, Any], word: str) -
     if type(block) is not int or block not in _BLOCKS:
         raise unfit(container, key, f"says {word} = {str(block)[:40]}, which is none")
     return block
+
+
+def _four_bit(
+    packed: "Tensor", scales: "Tensor", values: "Tensor", block: int, shape: tuple[int, ...]
+) -> "Tensor":
+    """bitsandbytes' nf4 and fp4: two places in a list of 16 values to a byte, high bits first.
+
+    Each run of `block` weights has one factor, and the last half byte may be left over.
+    """
+    import torch
+
+    pairs = packed.contiguous().view(torch.uint8).flatten().int()
+    places = torch.stack([pairs >> 4, pairs & 15], dim=1).flatten()
+    count = math.prod(shape)
+    return (values[places[:count]] * _spread(scales, block, count)).reshape(shape)
+
+
+def _spread(scales: "Tensor", block: int, count: int) -> "Tensor":
+    return scales.repeat_interleave(block)[:count]

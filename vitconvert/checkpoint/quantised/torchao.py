@@ -1,4 +1,8 @@
-"""Weights of torchao that have a number for each, in blocks that share a scale."""
+"""Weights of torchao that have a number for each, in blocks that share a scale.
+
+Source: torchao 0.18 (`quantization/quant_primitives.py`, `dequantize_affine` and
+`_dequantize_affine_float8`).
+"""
 
 import functools
 from collections.abc import Callable
@@ -8,6 +12,8 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint.quantised.weight import (
+    TORCHAO,
+    QuantisedNames,
     Read,
     Weight,
     dtype_of,
@@ -16,7 +22,6 @@ from vitconvert.checkpoint.quantised.weight import (
     unfit,
 )
 from vitconvert.errors import size_text
-from vitconvert.facts.quantised_names import TORCHAO, QuantisedNames
 from vitconvert.formats import Container
 
 if TYPE_CHECKING:
@@ -56,9 +61,10 @@ def _open(
         raise unfit(container, scales, f"has not one number for each block of {said.blocks}")
 
     def compute(read: Read) -> "Tensor":
-        from vitconvert.facts.dequantisation import affine
-
-        return affine(read(numbers), read(scales), read(zeros) if zeros else None, blocks)
+        found = read(numbers).float()
+        if zeros:
+            found = found - _over(read(zeros).float(), blocks)
+        return found * _over(read(scales).float(), blocks)
 
     return Weight(
         title=f"{TORCHAO}, {said.kind}",
@@ -115,3 +121,9 @@ def _understood(container: Container, name: str, text: str) -> _Said:
         rounds_inputs=any(attributes.get(key) for key in inputs),
         blocks="x".join(map(str, blocks)) if isinstance(blocks, list) else None,
     )
+
+
+def _over(each: "Tensor", blocks: tuple[int, ...]) -> "Tensor":
+    for axis, side in enumerate(blocks):
+        each = each.repeat_interleave(side, dim=axis)
+    return each

@@ -4,9 +4,8 @@ pickle_reader    the opcodes of pickles, read without calling anything
 stored_tensors   where the tensors that a pickle describes lie in a file
 unwrapping       the named tensors among all that a checkpoint holds
 reading          what the pickle of a checkpoint may name, and what it describes
-checkpoint       checkpoints in zip archives, as they are since torch 1.6
+checkpoint       the files themselves: zip archives since torch 1.6, and as they were before
 rescue           whole objects that were saved, of which the tensors are read as data
-legacy           checkpoints as they were before
 pickled_arrays   plain pickles of NumPy's arrays, a format of their own
 torchscript      programs with weights, a format of their own
 writing          what torch.save would write, written without torch
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitconvert.errors import UnsafeFile, VitConvertError
-from vitconvert.formats.torch.checkpoint import open_checkpoint
+from vitconvert.formats.torch.checkpoint import open_archive, open_legacy
 
 if TYPE_CHECKING:
     from vitconvert.formats.container import Container
@@ -35,12 +34,22 @@ import torch
 state_dict = torch.load("model.pt", weights_only=True)"""
 
 
-def open_file(path: Path, members: Mapping[str, Member], prefer: tuple[str, ...]) -> Container:
-    """Read a checkpoint: a zip archive since torch 1.6, a legacy file before."""
+def open_file(
+    path: Path, members: Mapping[str, Member], prefer: tuple[str, ...], rescue: bool
+) -> Container:
+    """Read a checkpoint; where it holds whole objects, `rescue` reads their tensors as data."""
+
+    def opened(*, rescue: bool) -> Container:
+        if members:
+            return open_archive(path, members, prefer, rescue=rescue)
+        return open_legacy(path, prefer, rescue=rescue)
+
     try:
-        return _open(path, members, prefer, rescue=False)
+        return opened(rescue=False)
     except UnsafeFile as error:
-        with suppress(VitConvertError), _open(path, members, prefer, rescue=True) as rescued:
+        if rescue:
+            return opened(rescue=True)
+        with suppress(VitConvertError), opened(rescue=True) as rescued:
             error.rescuable = True
             error.hint = (
                 "--rescue (in Python, rescue=True) takes its tensors as data "
@@ -49,24 +58,6 @@ def open_file(path: Path, members: Mapping[str, Member], prefer: tuple[str, ...]
                 "them alone: torch.save(model.state_dict(), path)."
             )
         raise
-
-
-def rescue_file(path: Path, members: Mapping[str, Member], prefer: tuple[str, ...]) -> Container:
-    """Read a checkpoint, and the tensors of whole objects as data where it holds such."""
-    try:
-        return _open(path, members, prefer, rescue=False)
-    except UnsafeFile:
-        return _open(path, members, prefer, rescue=True)
-
-
-def _open(
-    path: Path, members: Mapping[str, Member], prefer: tuple[str, ...], *, rescue: bool
-) -> Container:
-    if members:
-        return open_checkpoint(path, members, prefer=prefer, rescue=rescue)
-    from vitconvert.formats.torch.legacy import open_legacy
-
-    return open_legacy(path, prefer=prefer, rescue=rescue)
 
 
 def write_file(

@@ -1,25 +1,32 @@
-"""Checkpoints in zip archives, as torch.save writes them since 1.6.
+"""Checkpoints that torch.save wrote: zip archives since 1.6, legacy files before.
 
 They are read without torch: the pickle becomes a description, storages are mapped. Nothing in the
-file is executed. torch compares no checksums of its archives; here those of the pickle and of
-whatever is deflated are compared, while storages that are mapped are not looked at.
+file is executed.
 
-Source: torch/serialization.py and caffe2/serialize/inline_container.cc, torch 1.6 to 2.15.
+torch compares no checksums of its archives; here those of the pickle and of whatever is deflated
+are compared, while storages that are mapped are not looked at.
+
+A legacy file holds five pickles: a magic number, a version, facts about the system, the checkpoint,
+and the keys of its storages. Then the storages follow in that order, each as its number of elements
+(eight bytes) and its elements, little-endian.
+
+Source: torch/serialization.py (`_legacy_save` and `_legacy_load`) and
+caffe2/serialize/inline_container.cc, torch 1.0 to 2.15.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import IO, cast
 
 from vitconvert.errors import CorruptFile
-from vitconvert.formats.container import Container
-from vitconvert.formats.mapped_file import MappedFile
-from vitconvert.formats.torch.pickle_reader import StrangePickle
+from vitconvert.formats.container import ITEM_SIZE, Container, MappedFile
+from vitconvert.formats.torch.pickle_reader import BoundedFile, Global, Storage, StrangePickle
 from vitconvert.formats.torch.reading import CheckpointReader, container_of, refusal
 from vitconvert.formats.torch.rescue import RescueReader, described, not_rescued
-from vitconvert.formats.zip_archive import Member, member_bytes, zip_members
+from vitconvert.formats.zip_archive import Member, member_bytes
 
 # What torch.save writes beside the pickle and the storages, in one or another of its versions.
 _RECORDS = (
@@ -27,14 +34,14 @@ _RECORDS = (
     ".data/serialization_id",
 )
 _VERSIONS = [b"%d\n" % number for number in range(1, 11)]  # that torch reads; it writes 3
+_MAGIC = 0x1950A86A20F9469CFC6C
+_VERSION = 1001
+_MOST_PICKLES = 2**26  # bytes of all pickles; tensors take 300 each
+_SIZES = {**ITEM_SIZE, "complex128": 16, "qint32": 4}  # of others, one byte
 
 
-def open_checkpoint(
-    path: Path,
-    members: Mapping[str, Member],
-    *,
-    prefer: tuple[str, ...] = (),
-    rescue: bool = False,
+def open_archive(
+    path: Path, members: Mapping[str, Member], prefer: tuple[str, ...], *, rescue: bool
 ) -> Container:
     """Read a checkpoint that torch.save wrote since 1.6; its storages stay on disk.
 
@@ -47,39 +54,11 @@ def open_checkpoint(
         CorruptFile: The pickle is damaged or holds no named tensors.
         UnsafeFile: The pickle asks for classes that are not plain data.
     """
-    found, notes = _described(path, members, rescue=rescue)
-    container = container_of(path, MappedFile(path), found.value, found.storages, prefer)
-    return replace(container, notes=(*container.notes, *notes))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Described:
-    """What the pickle of an archive holds, and where its storages lie, by their keys."""
-
-    value: object
-    storages: Mapping[str, Member]
-
-
-def read_record(path: Path, stretch: range) -> Described:
-    """Describe what torch.save wrote into a stretch of a file.
-
-    Raises:
-        CorruptFile: The archive there is damaged.
-        UnsafeFile: The pickle asks for classes that are not plain data.
-    """
-    return _described(path, zip_members(path, stretch), rescue=False)[0]
-
-
-def _described(
-    path: Path, members: Mapping[str, Member], *, rescue: bool
-) -> tuple[Described, tuple[str, ...]]:
-    # torch takes the first member's folder
-    folder = next(iter(members), "").partition("/")[0] + "/"
+    folder = next(iter(members)).partition("/")[0] + "/"  # as torch, which takes the first's
     _check_records(path, folder, members)
     pickled = member_bytes(path, members[folder + "data.pkl"])
-    reader = RescueReader() if rescue else CheckpointReader()
     try:
-        value, notes = described(reader, pickled)
+        value, notes = described(RescueReader() if rescue else CheckpointReader(), pickled)
     except StrangePickle as error:
         refused = not_rescued(path, error) if rescue else refusal(path, pickled, error)
         raise refused from error
@@ -89,7 +68,8 @@ def _described(
         for name, member in members.items()
         if name.startswith(prefix)
     }
-    return Described(value=value, storages=storages), notes
+    container = container_of(path, value, storages, prefer)
+    return replace(container, notes=(*container.notes, *notes))
 
 
 def _check_records(path: Path, folder: str, members: Mapping[str, Member]) -> None:
@@ -122,3 +102,99 @@ def _check_records(path: Path, folder: str, members: Mapping[str, Member]) -> No
             **{name: repr(data[:20]) for name, data in records.items()},
         },
     )
+
+
+class _LegacyReader(CheckpointReader):
+    def stored(self, identity: object) -> Storage:
+        return _storage(self, identity)
+
+
+class _LegacyRescue(RescueReader):
+    def stored(self, identity: object) -> object:
+        match identity:
+            case ("module", Global() as kind, *_):  # with the source of its class, which is text
+                return kind
+        return _storage(self, identity)
+
+
+def _storage(reader: CheckpointReader, identity: object) -> Storage:
+    match identity:
+        # The last was used for views on storages, before torch 0.4.
+        case ("storage", Global() as kind, str(key), str(), int(length), None):
+            return reader.storage(kind, key, length)
+    raise StrangePickle("something outside the pickle that is no storage")
+
+
+def open_legacy(path: Path, prefer: tuple[str, ...], *, rescue: bool) -> Container:
+    """Read a checkpoint that torch.save wrote before 1.6; its storages stay on disk.
+
+    The arguments are those of `open_archive`.
+
+    Raises:
+        CorruptFile: The file is truncated, or a pickle is damaged or holds no named tensors.
+        UnsafeFile: The pickle asks for classes that are not plain data.
+    """
+    begin = 0
+    with path.open("rb") as file:
+        pickles = cast(IO[bytes], BoundedFile(file, _MOST_PICKLES))
+        reader: CheckpointReader = _LegacyRescue() if rescue else _LegacyReader()
+        try:
+            if [CheckpointReader().read(pickles) for _ in range(3)][:2] != [_MAGIC, _VERSION]:
+                raise StrangePickle("another magic number or version than torch's")
+            begin = file.tell()
+            value, notes = described(reader, pickles)
+            keys = CheckpointReader().read(pickles)
+        except StrangePickle as error:
+            if rescue:
+                raise not_rescued(path, error) from error
+            file.seek(begin)
+            raise refusal(path, cast(IO[bytes], BoundedFile(file, _MOST_PICKLES)), error) from error
+        place = file.tell()
+    members = _members(path, MappedFile(path), reader.storages, keys, place)
+    container = container_of(path, value, members, prefer)
+    return replace(container, notes=(*container.notes, *notes))
+
+
+def _members(
+    path: Path, mapped: MappedFile, storages: Mapping[str, Storage], keys: object, place: int
+) -> dict[str, Member]:
+    """Where the storages lie, which must be those of the pickle, each once."""
+    if (
+        not isinstance(keys, list)
+        or not all(isinstance(key, str) for key in keys)
+        or sorted(keys) != sorted(storages)
+    ):
+        raise CorruptFile(
+            "The storages that follow the pickle are not those that it describes.",
+            evidence={"file": path, "described": len(storages)},
+            hint="download it again.",
+        )
+    members = {}
+    for key in keys:
+        members[key] = _member(path, mapped, key, storages[key], place)
+        place = members[key].offset + members[key].size
+    return members
+
+
+def _member(path: Path, mapped: MappedFile, key: str, storage: Storage, place: int) -> Member:
+    """One storage, in front of which its length stands."""
+    size = storage.length * _SIZES.get(storage.dtype, 1)
+    length = int.from_bytes(mapped.bytes_at(place, 8), "little", signed=True)
+    begin = place + 8
+    if begin + size > len(mapped):
+        raise CorruptFile(
+            "The file is truncated.",
+            evidence={
+                "file": path,
+                "expected": f"at least {begin + size:,} bytes",
+                "found": f"{len(mapped):,} bytes",
+            },
+            hint="download it again.",
+        )
+    if length != storage.length:
+        raise CorruptFile(
+            f"Storage {key!r} does not have the size that the pickle declares.",
+            evidence={"file": path, "declared": storage.length, "found": length},
+            hint="download it again.",
+        )
+    return Member(name=key, size=size, crc=0, stored=True, offset=begin)

@@ -144,6 +144,14 @@ class _Unwrapping:
                 hint=f"--prefer {alike[0]} (in Python, prefer={alike[0]!r}) takes that one.",
             )
         tensors = self._tensors_of(level, wrapper, extras)
+        if isinstance(loaded, dict) and _is_part_of_deepspeed(loaded, tensors.values()):
+            raise CorruptFile(
+                "Each process of a training run with DeepSpeed wrote such a file, with its own "
+                "part of each tensor.",
+                evidence={"file": self.path},
+                hint="DeepSpeed put zero_to_fp32.py beside them: `python zero_to_fp32.py DIR FILE` "
+                "makes one file of them.",
+            )
         if not tensors:
             raise CorruptFile(
                 "The file holds no named tensors.",
@@ -373,6 +381,15 @@ def _inside(value: object) -> Iterable[object]:
 
 def _is_tensor(value: object) -> bool:
     return isinstance(value, StoredTensor | OddTensor)
+
+
+def _is_part_of_deepspeed(
+    loaded: Mapping[object, object], tensors: Iterable[StoredTensor | OddTensor]
+) -> bool:
+    """Whether DeepSpeed's ZeRO cut the weights: what is left of them in place is empty, and the
+    numbers are with the optimizer (deepspeed/utils/zero_to_fp32.py, DeepSpeed 0.9)."""
+    empty = all(isinstance(tensor, StoredTensor) and 0 in tensor.shape for tensor in tensors)
+    return "ds_version" in loaded and ("optimizer_state_dict" in loaded or empty)
 
 
 def _passed_over(wrapper: tuple[str, ...], extras: Mapping[str, object], count: int) -> list[str]:

@@ -12,9 +12,9 @@ from typing import Any
 from vitconvert.config import ViTConfig, field_names
 from vitconvert.errors import NotRepresentable, OtherFunction
 from vitconvert.facts.project_config import their_word, written_besides
-from vitconvert.facts.target import check_place
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.programs.program import DescribedModel
+from vitconvert.programs.target import check_place
 from vitconvert.programs.timm.architectures import fitting_architecture, with_defaults
 from vitconvert.tables.architectures import Architectures, architectures, find_architecture
 from vitconvert.tables.canonical import first_kernel

@@ -1,0 +1,213 @@
+"""`vitconvert.json`: where a directory came from, what was done, and how it was proved."""
+
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vitconvert.checkpoint import Checkpoint, ReadOptions
+from vitconvert.checkpoint.companions import stated_weights
+from vitconvert.checkpoint.reading import open_weights
+from vitconvert.conversion.output import RECORD, files_of
+from vitconvert.documents import write_json
+from vitconvert.errors import printable
+from vitconvert.facts.tensor_evidence import USER
+from vitconvert.formats import hash_file
+from vitconvert.programs.target import Target
+from vitconvert.sources import Located, locate
+from vitconvert.sources.references import published
+from vitconvert.version import VERSION
+
+if TYPE_CHECKING:
+    from vitconvert.parity.report import ParityReport
+    from vitconvert.programs.opening import Opened
+
+
+_ASKED = "vitconvert, as it was asked to"  # the origin of what was changed on the way
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proof:
+    """What a conversion found out, which the card and the record of its output tell.
+
+    Attributes:
+        parity: Comparison with the source's own implementation, or None if it was not asked for.
+        opened: How programs that loaded the output agree.
+        departures: What they do otherwise with photographs.
+        sha256_in: Hash of each file of the source, by its name.
+        changed: What was changed between the source, of which parity is, and the output.
+        read: In which state the source was compared, where reading changed its numbers.
+    """
+
+    parity: "ParityReport | None"
+    opened: "tuple[Opened, ...]"
+    departures: tuple[str, ...]
+    sha256_in: Mapping[str, str]
+    changed: tuple[str, ...] = ()
+    read: str = ""
+
+    def parity_lines(self) -> list[str]:
+        """The comparison with the source's own implementation, and of what that is."""
+        if self.parity is None:
+            return ["not asked for"]
+        first, *rest = self.parity.summary().split("\n")
+        compared = f"the source {self.read}".rstrip()
+        if self.changed:
+            return [f"{compared}, before it was changed: {first}", *rest]
+        return [f"{compared}: {first}" if self.read else first, *rest]
+
+    def opened_lines(self) -> list[str]:
+        """How programs that loaded the output agree, and with what."""
+        to = "the changed model" if self.changed else f"the source {self.read}" * bool(self.read)
+        return [line for opened in self.opened for line in opened.summary(to=to).split("\n")]
+
+    def to_dict(self) -> dict[str, Any]:
+        """What was compared, of the source or of the output, for `vitconvert.json` and `--json`."""
+        parity = self.parity and {**self.parity.to_dict(), "of": "source"}
+        return {"parity": parity, "opened_by": [opened.to_dict() for opened in self.opened]}
+
+
+def write_record(
+    directory: Path,
+    source: Checkpoint,
+    target: Target,
+    proof: Proof,
+    *,
+    sha256_out: Mapping[str, str],
+    command: str | None,
+) -> None:
+    """Write the record of a conversion, which vitconvert itself reads back while it is true.
+
+    It goes to the Hub with the weights, so it tells of no place on this machine.
+
+    Args:
+        directory: The output, with all else that is in it.
+        source: What was converted.
+        target: The layout that it has.
+        proof: What was found out.
+        sha256_out: Hash of each file of weights.
+        command: What was typed.
+    """
+    labels, config, stated = source.own_labels, source.config, proof.to_dict()
+    if parity := stated["parity"]:
+        parity["source"] = published(parity["source"])
+    before = source.weights.config
+    kept = {field for field in config.origins if getattr(config, field) == getattr(before, field)}
+    written = {
+        name: sha256_out.get(name) or hash_file(directory / name) for name in files_of(directory)
+    }
+    record = {
+        "vitconvert": VERSION,
+        "command": command,
+        "source": source_record(source, proof.sha256_in),
+        "target": target.table.name,
+        "converted_from": dict(source.first_source) or None,
+        "config": config.to_dict(),
+        "origins": {
+            field: _origin(source, origin) if field in kept else _ASKED
+            for field, origin in config.origins.items()
+        },
+        "preprocessing": source.preprocessing and source.preprocessing.to_dict(),
+        "text": source.text.to_dict() if source.text else None,
+        "labels": labels and list(labels),
+        "labels_origin": labels and labels.origin,
+        "labels_assumed": bool(source.labels and source.labels.doubtful),
+        "departures": list(proof.departures),
+        "ledger": source.ledger.to_dict(),
+        **stated,
+        "sha256": written,
+        "weights": _stated_weights(directory),
+        "files": sorted([*written, RECORD]),
+    }
+    write_json(directory / RECORD, record)
+
+
+def _origin(source: Checkpoint, origin: str) -> str:
+    """Where a field comes from, so that a user's word is known for it without the source."""
+    named = source.is_users(origin) and not origin.startswith(USER)
+    return f"{USER}: {origin}" if named else origin
+
+
+def _stated_weights(directory: Path) -> dict[str, Any]:
+    """What tells, without reading them all, that weights are still those that were written."""
+    with open_weights(locate(directory), ReadOptions()) as container:
+        return stated_weights(container)
+
+
+def first_source_line(source: Checkpoint) -> str:
+    """Where a source came from before vitconvert wrote it, in words; "" if it did not."""
+    first = source.first_source
+    told = [first.get(name) for name in ("repo", "url", "reference")]
+    where = next((text for text in told if isinstance(text, str) and text), "")
+    revision = first.get("revision")
+    if where and isinstance(revision, str):
+        where = f"{where} @ {revision[:12]}"
+    return f"before, from {published(where)} ({first.get('dialect')})" if where else ""
+
+
+def source_record(source: Checkpoint, sha256: Mapping[str, str]) -> dict[str, Any]:
+    """Where a checkpoint came from; `sha256` has the hashes of its files."""
+    located = source.located
+    return {
+        "reference": published(located.reference),
+        "name": located.name and published(located.name),
+        "repo": located.repo,
+        "revision": located.revision,
+        "url": located.url and published(located.url),
+        "sha256": {printable(name): digest for name, digest in sha256.items()},
+        "verified": list(located.verified),
+        **({"fetched": str(located.fetched)} if located.fetched else {}),
+        "dialect": source.dialect,
+        "adapter": source.merge and printable(source.merge.adapter.name),
+        "tower": source.tower and source.tower.to_dict(),
+        "random": source.random,
+    }
+
+
+def weights_metadata(source: Checkpoint, target: Target) -> dict[str, str]:
+    """What the weights say of their own origin, wherever they are copied.
+
+    Only what is the same on every machine, so no path and no time, and only what is known before
+    a byte is written: a local file is hashed while it is moved, and waiting for that would take
+    as long as moving it. Its hash is in `vitconvert.json`.
+    """
+    located = source.located
+    stated = {
+        "version": VERSION,
+        "source_dialect": source.dialect,
+        "target_dialect": target.table.name,
+        "source_repo": located.repo,
+        "source_revision": located.revision,
+        "source_url": located.url and published(located.url),
+        "source_sha256": _sha256_of_weights(located),
+    }
+    return {f"vitconvert.{key}": value for key, value in stated.items() if value}
+
+
+def _sha256_of_weights(located: Located) -> str | None:
+    name = located.weights.name if located.weights else None
+    # In a repository a file may lie in a folder.
+    return next((found for file, found in located.sha256.items() if Path(file).name == name), None)
+
+
+def source_hashes(checkpoint: Checkpoint) -> Callable[[], Mapping[str, str]]:
+    """Hash what is read on another core, unless that was done when it was downloaded.
+
+    Returns:
+        Waits for it, and gives file name -> sha256, or raises what went wrong.
+    """
+    known = checkpoint.located.sha256
+    if known and not checkpoint.merge:  # the files of an adapter are from elsewhere
+        return lambda: known
+    hashes: Future[Mapping[str, str]] = Future()
+
+    def digest() -> None:
+        try:
+            hashes.set_result({file.name: hash_file(file) for file in sorted(checkpoint.files)})
+        except BaseException as error:  # who asks for the hashes gets it, and waits for nothing
+            hashes.set_exception(error)
+
+    threading.Thread(target=digest, daemon=True).start()  # so that an interrupt need not wait
+    return hashes.result

@@ -1,0 +1,287 @@
+"""Whether a dialect can hold a function, and the plan that writes it there.
+
+The test is to read back: a reader who has the target's tensors and its own configuration must find
+the same function. If not, the target is refused with the differences.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from vitconvert.checkpoint.text_tower import derive_text
+from vitconvert.config import TextConfig, ViTConfig
+from vitconvert.errors import (
+    ConflictingFact,
+    MissingFact,
+    NotRepresentable,
+    OtherFunction,
+    OtherKind,
+)
+from vitconvert.facts.derivation import derive_config, state, strongest
+from vitconvert.facts.plan import Plan, check_rows, plan_writing
+from vitconvert.facts.project_config import (
+    Facts,
+    facts_from_config,
+    put,
+    their_word,
+    written_config,
+)
+from vitconvert.tables.binding import Binding, bind
+from vitconvert.tables.canonical import instances
+from vitconvert.tables.dialects import text_tables_beside
+from vitconvert.tables.sizes import Shape
+from vitconvert.tables.table import Table
+
+# Sizes that every project's user passes when building the model the file is for.
+_BUILT_WITH = ("num_heads", "head_dim", "image_size", "patch_size", "in_channels", "pool_heads")
+_EPS = {"norm_eps", "final_norm_eps"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DescribedText:
+    """A text tower as its table and its files describe it.
+
+    Attributes:
+        config: What decides its function, besides the weights.
+        table: How it is spelled.
+        any_eps: Whether a place for it may have norms with another eps.
+    """
+
+    config: TextConfig
+    table: Table
+    any_eps: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextTarget:
+    """A place for a text tower beside an image tower, and how to get there.
+
+    Attributes:
+        table: How it is spelled.
+        plan: From our names of its tensors to theirs.
+        their_config: The project's own configuration of both towers.
+        numbers: Whole numbers that are written as tensors.
+        changes: What it computes otherwise, as it was allowed to.
+    """
+
+    table: Table
+    plan: Plan
+    their_config: Mapping[str, Any]
+    numbers: Mapping[str, int]
+    changes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """A dialect that holds the function, and how to get there.
+
+    Attributes:
+        table: The dialect.
+        plan: From our names of tensors to theirs.
+        their_config: The project's own configuration, of both towers if there is a text tower.
+        text: The place of the text tower, or None if there is none.
+        left: Why the model's text tower has no place here; "" if it has one, or there is none.
+    """
+
+    table: Table
+    plan: Plan
+    their_config: Mapping[str, Any]
+    text: TextTarget | None = None
+    left: str = ""
+
+
+def fit_target(
+    table: Table,
+    config: ViTConfig,
+    their_config: Mapping[str, Any] | None = None,
+    named: Facts | None = None,
+    *,
+    only: bool = True,
+    text: DescribedText | None = None,
+) -> Target:
+    """Plan writing a model in a dialect, with its text tower where there is a place for it.
+
+    Args:
+        table: The dialect.
+        config: The model's configuration.
+        their_config: The project's own configuration that would be written beside the tensors.
+        named: What the architecture that it names implies.
+        only: Whether the model must be as the dialect's models are when nothing names them.
+        text: The text tower beside it.
+
+    Raises:
+        NotRepresentable: The dialect has no place for a tensor, misses one that it always has, or
+            would compute another function.
+    """
+    check_place(table, config, only=only)
+    theirs, implied = their_config or {}, named or {}
+    if text is None:
+        return _read_back_alike(table, config, theirs, implied)
+    refusals = []
+    # As it was read first.
+    towers = sorted(text_tables_beside(table, config), key=lambda tower: tower is not text.table)
+    for tower in towers:
+        try:
+            beside = _fit_text(tower, text, table, config, theirs)
+            return _read_back_alike(table, config, theirs, implied, beside)
+        except NotRepresentable as error:
+            refusals.append(error)
+    target = _read_back_alike(table, config, theirs, implied)
+    # A tower of another kind says less than one that computes something else.
+    nearest = min(refusals, key=lambda error: isinstance(error, OtherKind), default=None)
+    no_place = f"{table.title} has no place for one"
+    return replace(target, left=nearest.in_one_line() if nearest else no_place)
+
+
+def check_place(table: Table, config: ViTConfig, *, only: bool = True) -> None:
+    """Refuse most models that a dialect cannot hold, which needs no plan.
+
+    Raises:
+        NotRepresentable: The dialect has no such models, no row for a tensor of the model, or
+            always has a tensor that the model lacks.
+    """
+    if only and (broken := [text for always in table.only if (text := always.broken_by(config))]):
+        raise OtherKind(
+            f"{table.title} has no such models.", evidence={"table": table.file}, details=broken
+        )
+    check_rows(table, config)
+    had = instances(config)
+    # Tensors that play no part may be written too, as constants, for instance.
+    ignored = table.reader.section("ignore")
+    lacking = [g for g in table.requires if not any(had.get(n) or n in ignored for n in g)]
+    if lacking:
+        raise _lacks(table, lacking)
+
+
+def _read_back_alike(
+    table: Table,
+    config: ViTConfig,
+    their_config: Mapping[str, Any],
+    named: Facts,
+    text: TextTarget | None = None,
+) -> Target:
+    """The plan, if a reader of what it writes finds the same function."""
+    plan = plan_writing(table, config)
+    shapes = _shapes(plan)
+    if text:
+        shapes |= _shapes(text.plan) | dict.fromkeys(text.numbers, ())
+        their_config = text.their_config
+    binding = bind(table, shapes)
+    if binding.lacking:
+        raise _lacks(table, binding.lacking)
+    built_with = {name: getattr(config, name) for name in (*_BUILT_WITH, *table.ask)}
+    asked = {name for name in table.ask if built_with[name] is not None}
+    stated_sizes = {name: v for name, v in built_with.items() if v or name in asked}
+    if "attention_scale" in table.ask:
+        stated_sizes["attention_scale"] = config.function()["attention_scale"]
+    if not config.final_norm:
+        stated_sizes["final_norm"] = False
+    in_file = facts_from_config(table, their_config)
+    if text:  # what one file says of both towers, such as an activation, is of both
+        stated_sizes = {name: v for name, v in stated_sizes.items() if name not in in_file}
+    stated = strongest(state(stated_sizes, "constructor"), in_file, named)
+    found = _read_back(binding, stated).function()
+    # A reader believes the number of positions; the project's own code does not.
+    found |= {
+        default.name: default.value
+        for default in table.defaults
+        if default.name == "no_embed_class" in config.function() and default.condition is None
+    }
+    if differences := _differences(config.function(), found):
+        raise OtherFunction(
+            f"{table.title} computes another function of these weights.",
+            evidence={"table": table.file},
+            details=list(differences.values()),
+        )
+    return Target(table=table, plan=plan, their_config=their_config, text=text)
+
+
+def _read_back(binding: Binding, stated: Facts) -> ViTConfig:
+    try:
+        return derive_config(binding, stated)[0]
+    except (ConflictingFact, MissingFact) as error:
+        raise NotRepresentable(
+            f"{binding.table.title} would not be read back.",
+            evidence={"table": binding.table.file},
+            details=error.details,
+        ) from None
+
+
+def _lacks(table: Table, groups: Sequence[Sequence[str]]) -> NotRepresentable:
+    return NotRepresentable(
+        f"{table.title} always has tensors that this model lacks.",
+        evidence={"table": table.file, "tensors": ", ".join(" or ".join(g) for g in groups)},
+    )
+
+
+def _shapes(plan: Plan) -> dict[str, Shape]:
+    return {assembly.target: plan.shape(assembly) for assembly in plan.assemblies}
+
+
+def _differences(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        name: f"{name}: the weights need {wanted.get(name)}, and there it is {found.get(name)}"
+        for name in {**wanted, **found}
+        if wanted.get(name) != found.get(name)
+    }
+
+
+def _fit_text(
+    tower: Table,
+    described: DescribedText,
+    table: Table,
+    config: ViTConfig,
+    their_config: Mapping[str, Any],
+) -> TextTarget:
+    """Plan writing a text tower beside an image tower.
+
+    Args:
+        tower: How it would be spelled.
+        described: What it is.
+        table, config, their_config: The image tower's dialect, configuration, and the project's
+            own configuration of it, empty if the project has none.
+
+    Raises:
+        NotRepresentable: There is no such text tower, or it would compute another function, or
+            both towers do not lead to one space.
+    """
+    text, features = described.config, config.num_classes or config.feature_dim
+    if text.num_features != features:
+        raise OtherKind(f"Texts lead to {text.num_features} features, and images to {features}.")
+    if broken := [found for always in tower.only if (found := always.broken_by(text))]:
+        raise OtherKind(f"{tower.title} is another: {'; '.join(broken)}.")
+    plan = plan_writing(tower, text)
+    whole = _config_of_both(tower, text, their_config)
+    read_back = derive_text(bind(tower, _shapes(plan)), whole)
+    differences = _differences(text.function(), read_back.function())
+    only_eps = differences.keys() <= _EPS
+    if differences and not (only_eps and described.any_eps):
+        advice = "; --allow norm-eps carries it" if only_eps else ""
+        listed = "; ".join(differences.values())
+        raise OtherFunction(f"{tower.title} computes another function: {listed}{advice}.")
+    numbers = {
+        key: their_word(of, word, getattr(described_by, word))
+        for of, described_by in ((table, config), (tower, text))
+        for key, word in of.numbers
+    }
+    changes = tuple(differences.values())
+    return TextTarget(table=tower, plan=plan, their_config=whole, numbers=numbers, changes=changes)
+
+
+def _config_of_both(tower: Table, text: TextConfig, image: Mapping[str, Any]) -> dict[str, Any]:
+    """The project's configuration of both towers; what the class is called is of the whole."""
+    if not image or tower.config_file is None:
+        return {}
+    whole: dict[str, Any] = {}
+    if place := tower.config_file.image:
+        put(whole, place, {key: value for key, value in image.items() if key != "architectures"})
+    return merged(whole or image, written_config(tower, text))
+
+
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Two nested objects of JSON, of which the second counts."""
+    both = {**below, **above}
+    for key in below.keys() & above.keys():
+        if isinstance(below[key], Mapping) and isinstance(above[key], Mapping):
+            both[key] = merged(below[key], above[key])
+    return both
