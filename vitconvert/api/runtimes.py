@@ -128,6 +128,6 @@ def build_lucidrains(source: Source | ViTConfig) -> "nn.Module":
         >>> model = build_lucidrains("out")               # doctest: +SKIP
         >>> logits = model(images)                        # doctest: +SKIP
     """
-    from vitconvert.programs.vit_pytorch.reference import build_vit_pytorch
+    from vitconvert.programs.vit_pytorch import build_vit_pytorch
 
     return build_vit_pytorch(source if isinstance(source, ViTConfig) else load_checkpoint(source))
