@@ -68,8 +68,7 @@ def test_every_prefix_is_an_error(tmp_path: Path, kind: str) -> None:
 
 def _changed(data: bytes) -> Iterator[bytes]:
     for at, byte in enumerate(data):
-        for mask in (0x01, 0x80, 0xFF):
-            yield data[:at] + bytes([byte ^ mask]) + data[at + 1 :]
+        yield data[:at] + bytes([byte ^ (0x01, 0x80, 0xFF)[at % 3]]) + data[at + 1 :]
 
 
 @pytest.mark.parametrize("kind", KINDS)

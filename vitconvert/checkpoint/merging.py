@@ -53,7 +53,7 @@ class Merge:
 
     @property
     def description(self) -> str:
-        """What is done, as far as headers tell."""
+        """The merge in one sentence, from headers alone."""
         adapter = self.adapter
         scales = sorted({f"{one.scale:g}" for one in adapter.low_rank.values()}, key=float)
         manifest = adapter.container.manifest
@@ -74,7 +74,7 @@ class Merge:
         return f"merged the {adapter.kind} adapter {adapter.name}: {', '.join(parts)}"
 
     def measured(self) -> str:
-        """What merging did to the numbers; reads all of the adapter."""
+        """The effect on the numbers, in one sentence; reads all of the adapter."""
         for name in self.placement.links:
             self.merged(name)
         change = max(change for change, _ in self.effects.values())
@@ -147,7 +147,7 @@ class Merge:
         if name in self.placement.heads:
             saved = read(adapter.saved[name])
             tensor = saved.to(getattr(torch, self._dtype_of_heads))
-            self.effects[name] = 1.0, _error(tensor, saved)
+            self.effects[name] = 1.0, _error(tensor, saved, of=saved)
             return tensor
         (assembly,) = (a for a in self._there.assemblies if a.target == name)
         weight = materialise(replace(self._there, assemblies=(assembly,)), self.base.read)[name]
@@ -162,9 +162,9 @@ class Merge:
         if name in adapter.biases:
             key, scale = adapter.biases[name]
             change = scale * read(key).double()
-        done = _merged(weight, change, magnitude)
-        self.effects[name] = _error(done.tensor, before), done.rounding
-        return done.tensor
+        tensor, rounding = _merged(weight, change, magnitude)
+        self.effects[name] = _error(tensor, before, of=before), rounding
+        return tensor
 
     @functools.cached_property
     def _dtype_of_heads(self) -> str:
@@ -246,9 +246,9 @@ def _without_place(base: str) -> str:
     return base if is_repository else re.split(r"[/\\]", base.rstrip("/\\"))[-1]
 
 
-def _error(after: "Tensor", before: "Tensor") -> float:
-    """The largest difference, over the largest number before."""
-    largest = max(float(before.double().abs().max()), 1e-300)
+def _error(after: "Tensor", before: "Tensor", *, of: "Tensor") -> float:
+    """The largest difference, over the largest number of a tensor."""
+    largest = max(float(of.double().abs().max()), 1e-300)
     return float((after.double() - before.double()).abs().max()) / largest
 
 
@@ -271,7 +271,7 @@ def merge_into(base: Weights, adapter: "Adapter", part: Part) -> Merge:
 
 
 def _names_of_head(part: Part) -> dict[str, str]:
-    """What the user calls the tensors of a head -> what the dialect does, in the ViT's place."""
+    """The user's names of the tensors of a head -> the dialect's."""
     names = part.names.items() if part.head else ()
     return {
         theirs: part.tower.prefix + name
@@ -281,7 +281,7 @@ def _names_of_head(part: Part) -> dict[str, str]:
 
 
 def _prefixes(names: Collection[str], part: Part) -> list[str]:
-    """What may stand before the names of the image tower where the adapter was trained."""
+    """Prefixes that names of the image tower may have where the adapter was trained."""
     tower = part.tower.prefix
     inner = tower.removeprefix("model.")
     known = ("", common_prefix(names), tower, inner, f"model.{inner}", *tower_prefixes())
@@ -289,39 +289,23 @@ def _prefixes(names: Collection[str], part: Part) -> list[str]:
     return list(dict.fromkeys(there))
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Merged:
-    """A weight with its change, and what that did.
-
-    Attributes:
-        tensor: In the dtype of the weight, rounded once.
-        change: The largest change, over the largest weight.
-        rounding: The largest error of that rounding, over the largest weight.
-    """
-
-    tensor: "Tensor"
-    change: float
-    rounding: float
-
-
 def _product(down: "Tensor", up: "Tensor", scale: float, *, embedding: bool = False) -> "Tensor":
-    """What is added to a weight, in float64."""
+    """The sum's second term, in float64."""
     matrix = scale * (up.double().flatten(1) @ down.double().flatten(1))
     return matrix.T if embedding else matrix.reshape(up.shape[0], *down.shape[1:])
 
 
-def _merged(weight: "Tensor", change: "Tensor", magnitude: "Tensor | None" = None) -> _Merged:
-    """Add a change to a weight; with a magnitude, give each output's row that length (DoRA)."""
-    before = weight.double()
-    exact = before + change
+def _merged(
+    weight: "Tensor", change: "Tensor", magnitude: "Tensor | None"
+) -> "tuple[Tensor, float]":
+    """Add a change to a weight, rounded once to its dtype; and how far that rounding is off.
+
+    With a magnitude, each output's row has that length (DoRA).
+    """
+    exact = weight.double() + change
     if magnitude is not None:
         rows = exact.flatten(1)
         lengths = rows.norm(dim=1, keepdim=True)
         exact = (rows / lengths * magnitude.double().reshape(-1, 1)).reshape(exact.shape)
     tensor = exact.to(weight.dtype)
-    largest = max(float(before.abs().max()), 1e-300)
-    return _Merged(
-        tensor=tensor,
-        change=float((exact - before).abs().max()) / largest,
-        rounding=float((tensor.double() - exact).abs().max()) / largest,
-    )
+    return tensor, _error(tensor, exact, of=weight)

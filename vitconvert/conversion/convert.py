@@ -303,8 +303,7 @@ def _as_read(checkpoint: Checkpoint) -> str:
 
 
 def _opened(directory: Path, target: Target, source: Checkpoint) -> "tuple[Opened, ...]":
-    from vitconvert.programs.opening import open_output
-    from vitconvert.programs.text_opening import open_both_towers
+    from vitconvert.programs.opening import open_both_towers, open_output
 
     model = build_model(source)
     opened = open_output(directory, target.table, model)

@@ -160,7 +160,7 @@ class _Attempt:
 
     @property
     def meaning(self) -> frozenset[object]:
-        """What the attempt says of every tensor, to compare it with another's."""
+        """The place of every tensor, to compare with another attempt."""
         links = self.placement.links.items()
         return frozenset(
             (name, link.ours, link.our_step, link.their_step, str(link.their_axes))

@@ -310,16 +310,18 @@ def _golden(stated: Mapping[str, Any], container: Container, name: str) -> Golde
         kept.setdefault(kind, {})[layer] = container.read(tensor).clone()
     return Golden(
         name=name,
-        source=_text(stated["source"]),
-        verdict=_text(stated["verdict"]),
-        reference=_text(stated["reference"]),
-        config=_config(_object(stated["config"])),
-        weights=_text(stated["weights"]),
-        drawn=_drawn(_object(stated["drawn"])),
-        images=_text(stated["images"]),
-        not_tested=_list(stated["not_tested"], _text),
-        versions={_text(k): _text(v) for k, v in _object(stated["versions"]).items()},
-        shapes={_text(k): _list(v, _whole) for k, v in _object(stated["shapes"]).items()},
+        source=_is(str, stated["source"]),
+        verdict=_is(str, stated["verdict"]),
+        reference=_is(str, stated["reference"]),
+        config=_config(_is(dict, stated["config"])),
+        weights=_is(str, stated["weights"]),
+        drawn=_drawn(_is(dict, stated["drawn"])),
+        images=_is(str, stated["images"]),
+        not_tested=_list(stated["not_tested"], partial(_is, str)),
+        versions={k: _is(str, v) for k, v in _is(dict, stated["versions"]).items()},
+        shapes={
+            _is(str, k): _list(v, partial(_is, int)) for k, v in _is(dict, stated["shapes"]).items()
+        },
         kept=kept,
     )
 
@@ -359,8 +361,8 @@ def _config(stated: Mapping[str, Any]) -> ViTConfig:
 
 
 def _drawn(stated: Mapping[str, Any]) -> Drawn:
-    height, width = _list(stated["size"], _whole)
-    numbers = {name: _whole(stated[name]) for name in ("seed", "batch", "channels")}
+    height, width = _list(stated["size"], partial(_is, int))
+    numbers = {name: _is(int, stated[name]) for name in ("seed", "batch", "channels")}
     mean, std = (_list(stated[name], _number) for name in ("mean", "std"))
     if min(height, width, numbers["batch"], numbers["channels"]) < 1 or numbers["seed"] < 0:
         raise ValueError("images of no size")
@@ -371,31 +373,19 @@ def _drawn(stated: Mapping[str, Any]) -> Drawn:
     return Drawn(**numbers, size=(height, width), mean=mean, std=std)
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or len(value) > _MOST_TEXT:
-        raise TypeError(f"expected a text, found {str(value)[:80]!r}")
+def _is(kind: type[Value], value: object) -> Value:
+    """A value of JSON, if it is of this kind; a text is not endless, and True is no number."""
+    if type(value) is not kind or (isinstance(value, str) and len(value) > _MOST_TEXT):
+        raise TypeError(f"expected {kind.__name__}, found {str(value)[:80]!r}")
     return value
 
 
-def _whole(value: Any) -> int:
-    if type(value) is not int:
-        raise TypeError(f"expected a whole number, found {str(value)[:80]!r}")
-    return value
-
-
-def _number(value: Any) -> float:
-    if type(value) not in (int, float) or not -1e6 < value < 1e6:
+def _number(value: object) -> float:
+    number = float(_is(int if isinstance(value, int) else float, value))
+    if not -1e6 < number < 1e6:
         raise TypeError(f"expected a number, found {str(value)[:80]!r}")
-    return float(value)
+    return number
 
 
-def _object(value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise TypeError(f"expected an object, found {str(value)[:80]!r}")
-    return value
-
-
-def _list(value: Any, item: Callable[[Any], Value]) -> tuple[Value, ...]:
-    if not isinstance(value, list):
-        raise TypeError(f"expected a list, found {str(value)[:80]!r}")
-    return tuple(map(item, value))
+def _list(value: object, item: Callable[[Any], Value]) -> tuple[Value, ...]:
+    return tuple(map(item, _is(list, value)))

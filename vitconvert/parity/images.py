@@ -21,7 +21,7 @@ from vitconvert.parity.sides import Sides, run
 from vitconvert.preprocessing.image_files import open_image
 from vitconvert.programs import program_of
 from vitconvert.programs.isolation import silent_transformers
-from vitconvert.programs.preparation import Preparation
+from vitconvert.programs.program import Preparation
 
 KIND = "images"  # of the user, as comparisons call them
 MOST = 32

@@ -3,7 +3,6 @@
 import functools
 import importlib
 import sys
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from vitconvert.arguments import refuse
 from vitconvert.checkpoint import Checkpoint, ReadOptions, build_model
 from vitconvert.comparison import TOLERANCE, Divergence
-from vitconvert.errors import NotRepresentable, UsageError, nearest, some, what_was_raised
+from vitconvert.errors import NotRepresentable, UsageError, nearest, some
 from vitconvert.model import ViT
 from vitconvert.parity.diagnosis import UNKNOWN
 from vitconvert.parity.images import Images, OnImages, compare_on_images, of_own_models
@@ -35,7 +34,7 @@ from vitconvert.parity.matching import (
     other_shapes,
 )
 from vitconvert.parity.report import ParityReport
-from vitconvert.parity.sides import NOISE, find_comparable, in_order, run
+from vitconvert.parity.sides import NOISE, find_comparable, in_order, raised_by_user, run
 from vitconvert.parity.untested import unseen_of_models
 from vitconvert.parity.verification import check_arguments, verify_checkpoint
 from vitconvert.preprocessing.sample_images import edge_images, sampled_images
@@ -95,15 +94,21 @@ def verify_model(
         if images is not None:
             prepared = of_own_models(models.both, images.preprocess)
             seen = compare_on_images(images, sides, prepared, tolerance=tolerance)
+    alone = "vitconvert's ViT alone"
+    own = [f"{side.name} (your code)" for side in sides.both if side.vit is None]
+    checkpoint = models.checkpoint
+    stored = f" Nothing stored in {checkpoint.located.reference} was." if checkpoint else ""
     return ParityReport(
-        source=_reference_of(tested) or sides.tested.name,
-        against=_reference_of(against),
+        source=checkpoint.located.reference
+        if checkpoint and tested is checkpoint
+        else sides.tested.name,
+        against=checkpoint.located.reference if checkpoint and against is checkpoint else "",
         reference=sides.reference.name,
         comparisons=(*found.comparisons, *seen.comparisons),
         layers=tuple(found.layers),
         first_divergence=found.divergence and weights.named_in(found.divergence),
         notes=(*notes, *match.notes, *weights.notes, *comparable.notes, *seen.notes),
-        executed=_executed(sides.both, models.checkpoint),
+        executed=f"Executed: {' and '.join(own) or alone}.{stored}",
         not_tested=(
             *unseen_of_models((sides.tested.name, tested), (sides.reference.name, against)),
             *seen.not_tested,
@@ -150,10 +155,6 @@ def _proved(checkpoint: Checkpoint | None, tolerance: float) -> tuple[str, ...]:
     report.raise_if_failed()
     verdict = report.summary().splitlines()[0]
     return (f"vitconvert's ViT of {checkpoint.located.reference} is {verdict}",)
-
-
-def _reference_of(model: Model) -> str:
-    return model.located.reference if isinstance(model, Checkpoint) else ""
 
 
 def _draw(
@@ -274,13 +275,6 @@ def _other_sizes(found: Mapping[str, str]) -> UsageError:
     )
 
 
-def _executed(sides: Sequence[Implementation], checkpoint: Checkpoint | None) -> str:
-    own = [side.name for side in sides if side.vit is None]
-    ran = " and ".join([*(f"{name} (your code)" for name in own)] or ["vitconvert's ViT alone"])
-    stored = f" Nothing stored in {checkpoint.located.reference} was." if checkpoint else ""
-    return f"Executed: {ran}.{stored}"
-
-
 def build_own_model(reference: str) -> Callable[..., Any]:
     """Import a model, or call what builds it without arguments. This runs the user's code.
 
@@ -305,7 +299,7 @@ def build_own_model(reference: str) -> Callable[..., Any]:
     try:
         built = found()
     except Exception as error:  # it may be any, since the code is not ours
-        raise _raised(f"{reference}() raised an error.", error) from error
+        raise raised_by_user(f"{reference}() raised an error.", error) from error
     if not callable(built):
         raise UsageError(
             f"{reference}() returned no model.",
@@ -321,7 +315,7 @@ def _found(module_name: str, path: str) -> Any:
     try:
         found: Any = importlib.import_module(module_name)
     except Exception as error:  # whatever runs as it is imported
-        raise _raised(f"{module_name} cannot be imported.", error) from error
+        raise raised_by_user(f"{module_name} cannot be imported.", error) from error
     for name in path.split("."):
         if not hasattr(found, name):
             like = nearest(name, vars(found), 3) if hasattr(found, "__dict__") else []
@@ -331,17 +325,6 @@ def _found(module_name: str, path: str) -> Any:
             )
         found = getattr(found, name)
     return found
-
-
-def _raised(fact: str, error: Exception) -> UsageError:
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return UsageError(
-        fact,
-        evidence={
-            "raised": what_was_raised(error),
-            "in": f"{Path(frame.filename).name}, line {frame.lineno}",
-        },
-    )
 
 
 def load_into(model: Callable[..., Any], checkpoint: Checkpoint) -> str:

@@ -31,6 +31,8 @@ from vitconvert.programs.taps import BRANCH, OUTPUT, Tap, canonical_taps
 from vitconvert.sources.references import published
 from vitconvert.version import VERSION
 
+_UNUSED = "nothing of it was, nor of the project that it was proved with"
+
 
 def record(
     checkpoint: Checkpoint, *, seed: int = 0, batch: int = 2, tolerance: float = TOLERANCE
@@ -144,6 +146,12 @@ def verify_golden(
             sides = replace(comparable.sides, pairs={OUTPUT: OUTPUT})
             comparable = replace(comparable, sides=sides)
         found = comparable.compare(tolerance)
+    ran = side.tested.name if side.tested.vit else f"{side.tested.name} (your code)"
+    proved = (
+        "when it was recorded, it was equal to"
+        if golden.verdict == "equal"
+        else "the golden outputs themselves are not verified:"
+    )
     return ParityReport(
         source=tested.located.reference if isinstance(tested, Checkpoint) else side.tested.name,
         reference=golden.title,
@@ -151,13 +159,13 @@ def verify_golden(
         layers=tuple(found.layers),
         first_divergence=found.divergence,
         notes=(
-            _recorded(golden),
+            f"{proved} {golden.reference}",
             _versions(golden),
             *side.notes,
             *side.match.notes,
             *comparable.notes,
         ),
-        executed=_executed(side.tested),
+        executed=f"Executed: {ran}. The golden file holds numbers only: {_UNUSED}.",
         not_tested=(
             *side.unseen,
             *unseen_of_models((side.tested.name, tested)),
@@ -165,18 +173,6 @@ def verify_golden(
         ),
         tolerance=tolerance,
     )
-
-
-def _executed(tested: Implementation) -> str:
-    ran = tested.name if tested.vit else f"{tested.name} (your code)"
-    unused = "nothing of it was, nor of the project that it was proved with"
-    return f"Executed: {ran}. The golden file holds numbers only: {unused}."
-
-
-def _recorded(golden: Golden) -> str:
-    if golden.verdict == "equal":
-        return f"when it was recorded, it was equal to {golden.reference}"
-    return f"the golden outputs themselves are not verified: {golden.reference}"
 
 
 def _versions(golden: Golden) -> str:

@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -269,15 +270,16 @@ def run(side: Implementation, images: Tensor) -> Run:
             return side.prepare(images.dtype)(images)
     except UsageError:
         raise
-    except Exception as error:  # it may be any, since the code is not ours
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        raise UsageError(
-            f"{side.name} does not run on images of shape {tuple(images.shape)}.",
-            evidence={
-                "raised": what_was_raised(error),
-                "in": f"{frame.name}, line {frame.lineno}",
-            },
-        ) from error
+    except Exception as error:  # the user's code may raise anything
+        fact = f"{side.name} does not run on images of shape {tuple(images.shape)}."
+        raise raised_by_user(fact, error) from error
+
+
+def raised_by_user(fact: str, error: Exception) -> UsageError:
+    """The message about an error of the user's code, with its place."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{Path(frame.filename).name}, line {frame.lineno}"
+    return UsageError(fact, evidence={"raised": what_was_raised(error), "in": place})
 
 
 def _refusal(sides: Iterable[Implementation], images: Tensor) -> str:

@@ -1,7 +1,6 @@
 """llama.cpp: C++ that reads a tower, a projector and what is said of them from one GGUF file."""
 
 from collections.abc import Iterable
-from typing import ClassVar
 
 from vitconvert.facts.project_config import put, written_config
 from vitconvert.preprocessing import Preprocessing
@@ -13,7 +12,7 @@ from vitconvert.tables.table import Table
 class LlamaCpp(Program):
     """llama.cpp, of which no package of Python runs towers."""
 
-    packages: ClassVar[tuple[str, ...]] = ("llama.cpp",)
+    packages = ("llama.cpp",)
 
     def fit(self, table: Table, model: DescribedModel) -> Target:
         """With what the file's metadata say."""

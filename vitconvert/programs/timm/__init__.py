@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
@@ -21,15 +21,15 @@ from vitconvert.tables.table import Table
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from vitconvert.programs.preparation import Preparation
+    from vitconvert.programs.program import Preparation
     from vitconvert.programs.reference import Reference
 
 
 class Timm(Program):
     """timm, whose directories transformers opens too."""
 
-    one_file: ClassVar[bool] = True
-    packages: ClassVar[tuple[str, ...]] = ("timm", "transformers")
+    one_file = True
+    packages = ("timm", "transformers")
 
     def fit(self, table: Table, model: DescribedModel) -> Target:
         """By arguments, which describe a plain ViT, or else by an architecture's name."""
@@ -74,7 +74,7 @@ class Timm(Program):
 
     def preparation(self, checkpoint: Checkpoint) -> "Preparation | None":
         """What `create_transform` makes of `pretrained_cfg`."""
-        from vitconvert.programs.timm.preparation import timm_preparation
+        from vitconvert.programs.timm.reference import timm_preparation
 
         cfg = checkpoint.their_config.get("pretrained_cfg")
         return timm_preparation(cfg) if isinstance(cfg, dict) else None

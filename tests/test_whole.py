@@ -1,8 +1,12 @@
-"""Writing on several threads: the same bytes by every way, and errors that are not lost."""
+"""Files appear whole or not at all, and with their hash: full disks, kills, two writers."""
 
 import errno
 import fcntl
 import os
+import signal
+import stat
+import subprocess
+import sys
 import threading
 from hashlib import sha256
 from pathlib import Path
@@ -10,10 +14,12 @@ from pathlib import Path
 import pytest
 
 from vitconvert import whole
+from vitconvert.errors import UsageError
 from vitconvert.whole import whole_file
 
 BUFFER = 8192
 BODY = os.urandom(11 * BUFFER + 4097)
+MINE = b"somebody's thesis"
 
 every_way = pytest.mark.parametrize("read_soon", [True, False], ids=["page cache", "direct"])
 
@@ -22,7 +28,7 @@ every_way = pytest.mark.parametrize("read_soon", [True, False], ids=["page cache
 def _small_and_fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(whole, "_BUFFER", BUFFER)
     monkeypatch.setattr(whole, "_WRITE_BACK", 2 * BUFFER)
-    monkeypatch.setattr(os, "fsync", lambda _: None)  # for time's sake
+    monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
 def _is_direct(descriptor: int) -> bool:
@@ -101,18 +107,6 @@ def test_a_system_or_a_file_system_that_does_not_write_directly(
     monkeypatch.delattr(os, "O_DIRECT")
     assert _write(tmp_path / "y") == sha256(BODY).hexdigest()
     assert (tmp_path / "x").read_bytes() == (tmp_path / "y").read_bytes() == BODY
-
-
-def test_an_error_that_is_no_refusal_is_raised(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: int) -> int:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    with monkeypatch.context() as patch, pytest.raises(OSError, match="Input/output error"):
-        patch.setattr(fcntl, "fcntl", lambda *arguments: 0 if len(arguments) == 2 else fail())
-        _write(tmp_path / "x")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_disk_begins_before_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,3 +193,127 @@ def test_an_interrupt_leaves_at_once_and_leaves_nothing(tmp_path: Path, read_soo
         raise KeyboardInterrupt
     assert threading.active_count() == before
     assert list(tmp_path.iterdir()) == []
+
+
+def test_permissions_are_those_of_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        _write(tmp_path / "x")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "x").stat().st_mode) == 0o640
+
+
+@pytest.mark.parametrize("failing", ["os.fsync", "pathlib.Path.replace"])
+def test_a_failed_write_leaves_what_was_there(
+    tmp_path: Path, failing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "x").write_bytes(MINE)
+
+    def fail(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(failing, fail)
+    with pytest.raises(KeyboardInterrupt):
+        _write(tmp_path / "x")
+    assert (tmp_path / "x").read_bytes() == MINE
+    assert names(tmp_path) == ["x"]
+
+
+def test_places_where_no_file_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="is a directory"):
+        _write(tmp_path)
+    with pytest.raises(UsageError, match="does not exist"):
+        _write(tmp_path / "nowhere" / "x")
+    open_ = os.open
+
+    def refuse(path: Path, flags: int, *mode: int) -> int:
+        if flags & os.O_CREAT:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return open_(path, flags, *mode)
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(UsageError) as error:
+        _write(tmp_path / "x")
+    assert str(error.value) == (
+        "error: usage\n"
+        "  The output cannot be written.\n"
+        f"  output  {tmp_path / 'x'}\n"
+        "  reason  Permission denied"
+    )
+
+
+def names(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir()]
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_what_may_be_replaced_is(
+    links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not links:
+        monkeypatch.setattr("os.link", lambda *_: (_ for _ in ()).throw(PermissionError))
+    path = tmp_path / "x"
+    asked: list[Path] = []
+    path.write_bytes(b"old")
+    with whole_file(path, check=asked.append) as file:
+        file.write(b"new")
+    assert path.read_bytes() == b"new" and asked == [path] and names(tmp_path) == ["x"]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from vitconvert.whole import whole_file, whole_files
+path = Path(sys.argv[1])
+with whole_file(path) as file, whole_files(path, print) as draft:
+    draft.write_bytes(b"half")
+    draft.with_name("x.onnx.data").write_bytes(b"half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_remains_of_killed_processes_are_removed_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "x.toml"
+    killed = subprocess.run([sys.executable, "-c", KILLED, path], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert len(names(tmp_path)) == 2
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_bytes(MINE)
+    (tmp_path / f".vitconvert-{'0' * 16}.part").symlink_to(elsewhere)
+    (tmp_path / ".vitconvert-mine.part").write_bytes(MINE)
+    os.mkfifo(tmp_path / f".vitconvert-{'1' * 16}.part")
+    with_folder = tmp_path / f".vitconvert-{'2' * 16}.part" / "photos"
+    with_folder.mkdir(parents=True)
+    (with_folder / "mine.jpg").write_bytes(MINE)
+    stay = {name for name in names(tmp_path) if not is_remains(name)}
+    in_use, descriptor = whole._begin(tmp_path / "x", tmp_path)
+    with whole_file(path, check=print) as file:
+        file.write(b"new")
+    os.close(descriptor)
+    assert set(names(tmp_path)) == {*stay, "x.toml", in_use.name}
+    assert elsewhere.read_bytes() == (with_folder / "mine.jpg").read_bytes() == MINE
+
+
+def is_remains(name: str) -> bool:
+    digits = name.removeprefix(".vitconvert-").removesuffix(".part")
+    return len(digits) == 16 and len(set(digits)) > 1
+
+
+def test_a_name_that_another_process_sweeps_at_once_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the making and the locking, somebody removes it as remains."""
+    flock = fcntl.flock
+    swept: list[Path] = []
+
+    def slow(descriptor: int, how: int) -> None:
+        if not swept:
+            swept.extend(tmp_path.iterdir())
+            swept[0].unlink()
+        flock(descriptor, how)
+
+    monkeypatch.setattr("fcntl.flock", slow)
+    path, descriptor = whole._begin(tmp_path / "x", tmp_path)
+    os.close(descriptor)
+    assert swept and path not in swept and list(tmp_path.iterdir()) == [path]
