@@ -15,10 +15,10 @@ from vitconvert.sources import locate
 if TYPE_CHECKING:
     from PIL import Image
 
-    from vitconvert.inference.images import ImageSource
     from vitconvert.parity.golden import Golden
     from vitconvert.parity.images import Images
     from vitconvert.parity.report import ParityReport
+    from vitconvert.preprocessing.finding import ImageSource
 
 
 @checked(ReadOptions, source=COMPARED, layers=NAMED_LAYERS)
@@ -202,8 +202,8 @@ def _images(images: Any, preprocess: Any) -> "Images | None":
                 hint="images= names some, or leave out preprocess.",
             )
         return None
-    from vitconvert.inference.images import find_images
     from vitconvert.parity.images import Images
+    from vitconvert.preprocessing.finding import find_images
 
     return Images(files=find_images(images), preprocess=preprocess)
 
