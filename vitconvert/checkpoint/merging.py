@@ -19,9 +19,9 @@ from vitconvert.errors import TensorMismatch
 from vitconvert.facts.adapter_placement import HEAD, Placement, place
 from vitconvert.facts.plan import Plan, compose, plan_back, plan_overlay
 from vitconvert.formats import Container, TensorInfo
+from vitconvert.tables.binding import Link, links_of
 from vitconvert.tables.canonical import instance
 from vitconvert.tables.detection import common_prefix
-from vitconvert.tables.links import Link, links_of
 from vitconvert.tables.parts import Part
 from vitconvert.tables.towers import tower_prefixes
 

@@ -17,8 +17,7 @@ from vitconvert.facts.project_config import Facts
 from vitconvert.facts.tensor_evidence import TENSORS, USER, Findings, read_tensors
 from vitconvert.tables.architectures import architectures, named
 from vitconvert.tables.binding import Binding
-from vitconvert.tables.table import Table
-from vitconvert.tables.table_reader import SCALED_BY_WIDTH
+from vitconvert.tables.table import SCALED_BY_WIDTH, Table
 
 _FIELDS = [f for f in dataclasses.fields(ViTConfig) if f.name != "origins"]
 DEFAULTS = {f.name: f.default for f in _FIELDS if f.default is not dataclasses.MISSING}

@@ -23,8 +23,7 @@ from vitconvert.facts.project_config import (
 )
 from vitconvert.facts.tensor_evidence import USER
 from vitconvert.tables.architectures import FILE, architecture_in, find_architecture, named
-from vitconvert.tables.conditions import Conditional
-from vitconvert.tables.predicates import ARCHITECTURE
+from vitconvert.tables.predicates import ARCHITECTURE, Conditional
 from vitconvert.tables.table import Table
 
 
