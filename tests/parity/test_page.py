@@ -1,15 +1,13 @@
 """The page of a report as Chromium shows and prints it: nothing is lost, clipped or fetched."""
 
 import json
-import math
 import re
 import shutil
 import subprocess
 
 import pytest
 
-from vitconvert.comparison import Comparison, Divergence, LayerDifference
-from vitconvert.parity.report import ParityReport
+from tests.parity.test_report import DEPARTS, PAGES
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 PAPER = 680  # pixels between the margins of A4
@@ -40,60 +38,6 @@ addEventListener("load", () => setTimeout(() => { document.body.dataset.measured
   tables: boxes("table"),
 }) }, 50))
 </script></body>"""
-
-
-def layer_names(depth):
-    inside = [f"blocks.{i}.{part}" for i in range(depth) for part in ("attn", "mlp")]
-    return ["patch_embed", "embedding", *inside, "norm", "features", "output"]
-
-
-def report(depth, differences, **changes):
-    """A report of two dtypes; `differences` of a layer's place give a difference in float64."""
-    layers = [
-        LayerDifference(
-            layer=name, dtype=dtype, relative=value if dtype == "float64" else value / 2
-        )
-        for dtype in ("float32", "float64")
-        for name, value in zip(layer_names(depth), map(differences, range(1000)), strict=False)
-    ]
-    comparisons = [
-        Comparison(
-            images="noise",
-            dtype=dtype,
-            absolute=0.1,
-            relative=0.1,
-            agreed=1,
-            rows=2,
-            bit_equal=False,
-            tolerance=tolerance,
-        )
-        for dtype, tolerance in (("float32", 2e-5), ("float64", 2e-12))
-    ]
-    values = {"source": "vit.npz", "reference": "timm 1.0.31 VisionTransformer"}
-    values |= {"layers": tuple(layers), "comparisons": tuple(comparisons), "tolerance": 2e-5}
-    return ParityReport(**(values | changes))
-
-
-def departing(layer):
-    return Divergence(
-        layer=layer,
-        dtype="float64",
-        images="noise",
-        relative=0.03,
-        cause="the thirds of blocks.3.attn.qkv are k, q, v, not q, k, v " + 3 * "and more, ",
-    )
-
-
-DEPARTS = report(12, lambda i: 0.0 if i < 8 else 0.03, first_divergence=departing("blocks.3.attn"))
-PAGES = {
-    "departs": DEPARTS,
-    "bit-equal": report(12, lambda _: 0.0),
-    "small": report(11, lambda i: 1e-16 * (i + 1)),
-    "deep": report(40, lambda i: 1e-7 if i > 64 else 0, first_divergence=departing("output")),
-    "infinite": report(
-        12, lambda i: math.inf if i > 1 else 1e-300, first_divergence=departing("blocks.0.attn")
-    ),
-}
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +77,7 @@ def lies_in(inner, outer):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", ["departs", "deep"])  # test_report.py looks at every chart
 def test_nothing_is_clipped_and_nothing_is_fetched(name, measured):
     page = PAGES[name]
     layout = measured(page.to_html())
@@ -189,38 +133,3 @@ def test_it_prints_with_its_numbers_and_fits_the_paper(chromium, measured, tmp_p
     as_printed = measured(page.replace("@media print", "@media all"), width=PAPER)
     assert as_printed["width"] <= PAPER
     assert all(right <= PAPER for _, _, right, _ in as_printed["tables"])
-
-
-def test_equal_layers_are_said_in_words_and_drawn():
-    page = PAGES["bit-equal"].to_html()
-    assert "Every layer is equal to the last bit: all points lie on 0." in page
-    assert page.count('class="point"') == 2 * len(layer_names(12))
-    assert "all points lie" not in PAGES["small"].to_html()
-
-
-def test_numbers_are_behind_the_points():
-    page = DEPARTS.to_html()
-    assert "<title>blocks.3.attn, float64: 3.0e-02</title>" in page
-    assert "<td>blocks.3.attn</td><td>1.5e-02</td><td>3.0e-02</td>" in page
-    assert "<td>blocks.2.mlp</td><td>0</td><td>0</td>" in page
-
-
-def test_the_marker_names_layer_and_cause():
-    page = DEPARTS.to_html()
-    [chart] = re.findall(r'<svg class="chart".*?</svg>', page)
-    assert ">departs first: blocks.3.attn<" in chart
-    assert ">cause: the thirds of blocks.3.attn.qkv" in chart
-    assert '<tr class="marked"><td>blocks.3.attn</td>' in page
-
-
-def test_both_sides_have_versions():
-    import numpy as np
-    import torch
-
-    from vitconvert import __version__
-
-    page = DEPARTS.to_html()
-    assert "<td>compared with</td><td>timm 1.0.31 VisionTransformer</td>" in page
-    published = torch.__version__.partition("+")[0]
-    ours = f"vitconvert {__version__}, torch {published}, numpy {np.__version__}"
-    assert f"<td>versions</td><td>{ours}</td>" in page

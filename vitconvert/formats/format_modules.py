@@ -43,7 +43,7 @@ class ReadFormat(Protocol):
     """The module of a format that is read."""
 
     def open_file(
-        self, path: Path, members: Mapping[str, Member], prefer: tuple[str, ...], /
+        self, path: Path, members: Mapping[str, Member], prefer: tuple[str, ...], rescue: bool, /
     ) -> Container:
         """Read the header of a file.
 
@@ -51,16 +51,8 @@ class ReadFormat(Protocol):
             path: The file.
             members: Of the zip archive that the file is; empty if it is none.
             prefer: Wrapper keys to try before the usual ones.
+            rescue: Of whole objects that a program saved, read the tensors as data.
         """
-
-
-class RescuedFormat(ReadFormat, Protocol):
-    """The module of a format that programs write whole objects in, too."""
-
-    def rescue_file(
-        self, path: Path, members: Mapping[str, Member], prefer: tuple[str, ...], /
-    ) -> Container:
-        """Read a file as `open_file` does, and of whole objects their tensors as data."""
 
 
 class WrittenFormat(ReadFormat, Protocol):

@@ -84,7 +84,7 @@ class _StoredArray:
     offset: int
 
 
-def open_file(path: Path, members: Mapping[str, Member], _prefer: object) -> Container:
+def open_file(path: Path, members: Mapping[str, Member], *_: object) -> Container:
     """Read the headers of all arrays of an npz and map the file.
 
     Arrays of text are set aside in `extras`; arrays of Python objects are refused. The checksum of

@@ -68,7 +68,7 @@ class _Entry:
     end: int
 
 
-def open_file(path: Path, _members: object, _prefer: object) -> Container:
+def open_file(path: Path, *_: object) -> Container:
     """Read the header of a safetensors file and map the rest.
 
     Raises:

@@ -23,7 +23,7 @@ from gguf import GGUFReader
 arrays = {tensor.name: tensor.data for tensor in GGUFReader("model.gguf").tensors}"""
 
 
-def open_file(path: Path, _members: object, _prefer: object) -> Container:
+def open_file(path: Path, *_: object) -> Container:
     """Read the header of a GGUF file and map the rest.
 
     Raises:

@@ -48,7 +48,7 @@ class _Contents:
     others: Mapping[str, str]
 
 
-def open_file(path: Path, _members: object, _prefer: object) -> Container:
+def open_file(path: Path, *_: object) -> Container:
     """Read the description of all arrays, and map the file, with what is joined to it.
 
     Raises:

@@ -21,7 +21,7 @@ _CONFIG, _WEIGHTS = "config.json", "model.weights.h5"
 _LONGEST_CONFIG = 2**24  # bytes
 
 
-def open_file(path: Path, members: Mapping[str, Member], _prefer: object) -> Container:
+def open_file(path: Path, members: Mapping[str, Member], *_: object) -> Container:
     """Read the description of all arrays in the archive, and what it says of the model.
 
     Raises:

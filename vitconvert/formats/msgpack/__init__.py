@@ -33,7 +33,7 @@ _WEIGHTS = "params"  # of flax.core variables, flax.training.TrainState and big_
 _ARRAY = 1  # flax.serialization._MsgpackExtType.ndarray
 
 
-def open_file(path: Path, _members: object, prefer: tuple[str, ...]) -> Container:
+def open_file(path: Path, _members: object, prefer: tuple[str, ...], *_: object) -> Container:
     """Read the tree of a msgpack file, and map the elements.
 
     Args:

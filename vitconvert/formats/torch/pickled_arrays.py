@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from math import prod
@@ -188,7 +187,7 @@ def _counts(axis: object) -> bool:
     return type(axis) is int and 0 <= axis <= sys.maxsize
 
 
-def open_file(path: Path, _members: Mapping[str, Member], prefer: tuple[str, ...]) -> Container:
+def open_file(path: Path, _members: object, prefer: tuple[str, ...], *_: object) -> Container:
     """Read the pickle; the numbers of its arrays stay on disk.
 
     Args:
