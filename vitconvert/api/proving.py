@@ -15,10 +15,10 @@ from vitconvert.sources import locate
 if TYPE_CHECKING:
     from PIL import Image
 
-    from vitconvert.inference.images import ImageSource
     from vitconvert.parity.golden import Golden
     from vitconvert.parity.images import Images
     from vitconvert.parity.report import ParityReport
+    from vitconvert.preprocessing.finding import ImageSource
 
 
 @checked(ReadOptions, source=COMPARED, layers=NAMED_LAYERS)
@@ -44,7 +44,7 @@ def verify(
 
     A module or a function of your own is compared with `against`: with a checkpoint (through
     vitconvert's ViT, once that is proved equal to the checkpoint's own project) or with another
-    module or function. It runs as it is, on noise, on a photograph, and on images that are
+    module or function. It runs as it is, on noise, on a smooth image, and on images that are
     constant, large, of one channel, one and three in a batch. If it differs, the report names the
     first layer that does and the likely cause, as far as modules are matched: by the names of their
     tensors (`table`, `dialect`, or a dialect that is known), or by `layers`.
@@ -202,8 +202,8 @@ def _images(images: Any, preprocess: Any) -> "Images | None":
                 hint="images= names some, or leave out preprocess.",
             )
         return None
-    from vitconvert.inference.images import find_images
     from vitconvert.parity.images import Images
+    from vitconvert.preprocessing.finding import find_images
 
     return Images(files=find_images(images), preprocess=preprocess)
 
@@ -211,7 +211,7 @@ def _images(images: Any, preprocess: Any) -> "Images | None":
 def _models(
     sides: Sequence[Any], reading: Mapping[str, object], *, layers: Mapping[str, str] | None
 ) -> list[Any]:
-    """What is compared; the options that are not about the names of a module read a checkpoint.
+    """The two sides; options that are not about the names of a module read a checkpoint.
 
     Raises:
         UsageError: There is none to read, or no module whose names would be matched.

@@ -9,7 +9,7 @@ from typing import IO, Any, NamedTuple
 from vitconvert.embedding.folders import filesystem, open_regular
 from vitconvert.errors import IntegrityError, SourceError, UnsafeFile
 from vitconvert.inference.batches import Picture
-from vitconvert.inference.images import SUFFIXES, find_images
+from vitconvert.preprocessing.finding import SUFFIXES, find_images
 
 TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 PARQUETS = (".parquet",)

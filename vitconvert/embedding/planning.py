@@ -25,7 +25,7 @@ from vitconvert.embedding.plan import (
 )
 from vitconvert.embedding.units import Unit, text
 from vitconvert.errors import SourceError, UsageError, some
-from vitconvert.inference.images import SUFFIXES
+from vitconvert.preprocessing.finding import SUFFIXES
 
 _TAKEN = ("key", "features", "indices", "scores", "labels")  # columns of our own
 

@@ -26,7 +26,7 @@ from vitconvert.embedding.places import (
 )
 from vitconvert.embedding.units import Item, Unit, key_of
 from vitconvert.errors import CorruptFile, UnsafeFile, VitConvertError
-from vitconvert.inference.images import SUFFIXES
+from vitconvert.preprocessing.finding import SUFFIXES
 
 _MOST_TEXT = 2**20  # bytes of a file that goes along, and of what stands before a file
 _ENDLESS = 2**63

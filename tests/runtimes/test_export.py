@@ -9,8 +9,6 @@ import torch
 from PIL import Image
 
 import vitconvert
-from vitconvert.conversion import runtime_file
-from vitconvert.conversion.runtime_choice import ExportOptions
 from vitconvert.demo.demonstration import DIGITS
 from vitconvert.errors import (
     ConflictingFact,
@@ -22,6 +20,8 @@ from vitconvert.errors import (
     UsageError,
 )
 from vitconvert.runtimes import RUNTIMES, graph, onnx
+from vitconvert.runtimes import export as module
+from vitconvert.runtimes.choice import ExportOptions
 from vitconvert.runtimes.onnx import OnnxRuntime
 from vitconvert.runtimes.pt2 import Pt2
 
@@ -139,7 +139,7 @@ def test_float16_reports_what_overflows(tmp_path):
 
 
 def test_error_float16_is_too_small(tmp_path, monkeypatch):
-    build = runtime_file.build_model
+    build = module.build_model
 
     def large(*arguments, **options):
         model = build(*arguments, **options)
@@ -147,7 +147,7 @@ def test_error_float16_is_too_small(tmp_path, monkeypatch):
             model.get_parameter("blocks.1.mlp.fc2.weight").mul_(1e6)
         return model
 
-    monkeypatch.setattr(runtime_file, "build_model", large)
+    monkeypatch.setattr(module, "build_model", large)
     with pytest.raises(ParityFailed, match="--dtype float32") as caught:
         export(tmp_path, dtype="float16")
     told = caught.value.evidence["numbers"]

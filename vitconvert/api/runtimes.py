@@ -1,4 +1,4 @@
-"""What runs without vitconvert: a runtime's file, and a module of another package."""
+"""Models that run without vitconvert: a file for a runtime, a module of vit-pytorch."""
 
 from collections.abc import Iterable
 from os import PathLike
@@ -13,8 +13,8 @@ from vitconvert.config import ViTConfig
 if TYPE_CHECKING:
     from torch import nn
 
-    from vitconvert.conversion.runtime_file import Exported
-    from vitconvert.inference.images import ImageSource
+    from vitconvert.preprocessing.finding import ImageSource
+    from vitconvert.runtimes.export import Exported
 
 
 @checked(ReadOptions, dtype=one_of("float32", "float16"))
@@ -56,8 +56,8 @@ def export_model(
             float32. What float16 is too small for is in the notes of the result.
         int8: Round the weights of an ONNX file to 8 bits, and activations as it runs.
         opset: Version of ONNX's operators; by default, torch's choice.
-        images: Photographs on which the file is compared too, such as for `predict`.
-        verify: Compare with vitconvert's own model in float32, on noise and a photograph, for one
+        images: Images on which the file is compared too, as for `predict`.
+        verify: Compare with vitconvert's own model in float32, on noise and a sample image, for one
             image and for three at once, within rounding (1 % of the largest output in float16; in
             int8, the difference is told, and only nonsense refused).
         overwrite: Replace an earlier export. What vitconvert did not write is never replaced.
@@ -73,8 +73,8 @@ def export_model(
         UsageError, ConflictingFact, MissingFact: The model has no such output.
         VitConvertError: One of the errors of `load_checkpoint`.
     """
-    from vitconvert.conversion.runtime_choice import ExportOptions, check_export
-    from vitconvert.inference.images import find_images
+    from vitconvert.preprocessing.finding import find_images
+    from vitconvert.runtimes.choice import ExportOptions, check_export
 
     wanted = ExportOptions(
         to=to,
@@ -89,7 +89,7 @@ def export_model(
     if images is not None and not verify:
         refuse(["images"], "the file is compared on these, and verify=False compares nothing.")
     check_export(Path(output), wanted, overwrite=overwrite)  # before anything is downloaded
-    from vitconvert.conversion.runtime_file import export_checkpoint
+    from vitconvert.runtimes.export import export_checkpoint
 
     return export_checkpoint(
         load_checkpoint(source, **reading),

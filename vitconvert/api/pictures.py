@@ -1,4 +1,4 @@
-"""What a model sees in photographs."""
+"""What a model sees in images: maps of attention and of features."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -10,11 +10,11 @@ from vitconvert.preprocessing import Preprocessing
 if TYPE_CHECKING:
     import torch
 
-    from vitconvert.inference.images import ImageSource
     from vitconvert.model import ViT
     from vitconvert.pictures.features import FeatureMaps
     from vitconvert.pictures.maps import AttentionMaps
     from vitconvert.pictures.photograph import Unseen
+    from vitconvert.preprocessing.finding import ImageSource
 
 
 @checked()
@@ -30,7 +30,7 @@ def attention_maps(
     """What each token of a model attends to, in each image, as they come.
 
     `maps.map()` is a map of patches, `maps.rollout()` one through all blocks, `maps.picture()`
-    lays one over the photograph, at its own size and with the crop undone, and `maps.to_html()` is
+    lays one over the image, at its own size and with the crop undone, and `maps.to_html()` is
     a page to explore all of them. An image that cannot be read has an `error` instead.
 
     Args:
@@ -104,7 +104,7 @@ def _in_float32(
     """A model and its preprocessing, with the usual arithmetic."""
     import torch
 
-    from vitconvert.inference.photographs import ready
+    from vitconvert.inference.batches import ready
 
     opened = checkpoint_or_model(model, read_in=torch.float32, device=device)
     return ready(opened, preprocessing, fast=False, dtype=torch.float32, device=device)

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from vitconvert.checkpoint import Checkpoint
-from vitconvert.conversion.runtime_choice import ExportOptions
-from vitconvert.conversion.runtime_file import export_checkpoint
 from vitconvert.errors import UsageError, nearest
 from vitconvert.runtimes import RUNTIMES
+from vitconvert.runtimes.choice import ExportOptions
+from vitconvert.runtimes.export import export_checkpoint
 from vitconvert.sources.web import default_cache
 from vitconvert.version import VERSION
 
@@ -74,7 +74,7 @@ class Engine:
     path: Path
     made: bool
 
-    def ready(self, *, images: int | None, batch: int, threads: int, streams: int) -> "Run":  # noqa: ARG002
+    def ready(self, *, images: int | None, batch: int, threads: int, streams: int) -> "Run":
         """The runtime with the file open; as `inference.batches.Engine`."""
         return _runtime(self.name).open(self.path, threads=threads, streams=streams)
 

@@ -16,12 +16,12 @@ from vitconvert.checkpoint.images import needed_preprocessing
 from vitconvert.checkpoint.unchanged import unchanged
 from vitconvert.comparison import TOLERANCE
 from vitconvert.conversion.record import source_hashes, source_record
-from vitconvert.conversion.runtime_choice import RECORD, ExportOptions, check_export
 from vitconvert.errors import ParityFailed, VitConvertError, some, what_was_raised
 from vitconvert.formats import hash_file
-from vitconvert.parity.exported import Expected, agreement, compare_exported, worst
 from vitconvert.parity.precision import LargestValue, too_large
 from vitconvert.programs.isolation import isolated, silent
+from vitconvert.runtimes.check import Expected, agreement, compare_exported, worst
+from vitconvert.runtimes.choice import RECORD, ExportOptions, check_export
 from vitconvert.runtimes.graph import Graph, Shape, traced
 from vitconvert.runtimes.onnx import quantise
 from vitconvert.version import VERSION

@@ -21,7 +21,13 @@ import torch
 from torch import Tensor
 
 from vitconvert.checkpoint import Checkpoint
-from vitconvert.conversion.engines import (
+from vitconvert.documents import read_object
+from vitconvert.errors import VitConvertError
+from vitconvert.machine import busy, processor
+from vitconvert.model import ViT
+from vitconvert.model.fast import FastLinear
+from vitconvert.runtimes import RUNTIMES
+from vitconvert.runtimes.engines import (
     AUTO,
     FORMATS,
     TORCH,
@@ -31,12 +37,6 @@ from vitconvert.conversion.engines import (
     engine_of,
     folder_of,
 )
-from vitconvert.documents import read_object
-from vitconvert.errors import VitConvertError
-from vitconvert.machine import busy, processor
-from vitconvert.model import ViT
-from vitconvert.model.fast import FastLinear
-from vitconvert.runtimes import RUNTIMES
 from vitconvert.runtimes.runtime import Run
 from vitconvert.whole import whole_file
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from vitconvert.inference.images import find_images
+from vitconvert.preprocessing.finding import find_images
 
 
 @pytest.fixture

@@ -6,13 +6,12 @@ import pytest
 import torch
 
 import vitconvert
-from vitconvert.conversion import engines, fastest
-from vitconvert.conversion.engines import FORMATS, TORCH
-from vitconvert.conversion.fastest import Speed, calls_per_second
 from vitconvert.demo.demonstration import DIGITS
 from vitconvert.errors import MissingPackage, ParityFailed, UsageError
 from vitconvert.model import fast
-from vitconvert.runtimes import RUNTIMES
+from vitconvert.runtimes import RUNTIMES, engines, fastest
+from vitconvert.runtimes.engines import FORMATS, TORCH
+from vitconvert.runtimes.fastest import Speed, calls_per_second
 from vitconvert.runtimes.onnx import OnnxRuntime
 
 SAMPLES = DIGITS / "samples"
