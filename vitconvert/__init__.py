@@ -26,7 +26,10 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'vitconvert' has no attribute {name!r}")
     api = importlib.import_module("vitconvert.api")
     if name != "__all__" and name not in api.__all__:
-        raise AttributeError(f"module 'vitconvert' has no attribute {name!r}")
+        instead = "; verify(..., dtypes=['float16', 'bfloat16']) is in its place"
+        raise AttributeError(
+            f"module 'vitconvert' has no attribute {name!r}{instead if name == 'audit' else ''}"
+        )
     value = getattr(api, name)
     globals()[name] = value
     return value

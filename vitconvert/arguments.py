@@ -1,4 +1,4 @@
-"""What an option is: the values that it takes, and how the command line calls it.
+"""Options: the values that each takes, and its name on the command line.
 
 An option of one name takes the same values wherever it stands. Numbers of NumPy are numbers. What
 an option cannot mean (a NaN as a tolerance, one word where several names are wanted) is refused by
@@ -28,7 +28,7 @@ _LONGEST_SHOWN = 80  # characters of a value
 
 @dataclass(frozen=True)
 class Values:
-    """What an option takes.
+    """The values of an option.
 
     Attributes:
         wanted: In words, as in "must be a whole number".
@@ -266,24 +266,19 @@ def _is_called(value: object, name: str) -> bool:
     return any(kind.__name__ == name for kind in type(value).__mro__)
 
 
-def _source(value: Any) -> Any:
-    return value if _is_called(value, "Checkpoint") else _located(value)
+def _place_or(*kinds: str) -> Callable[[Any], Any]:
+    """A path or a reference, or something of a class of one of these names."""
+    return lambda value: value if any(_is_called(value, kind) for kind in kinds) else _path(value)
 
 
-def _located(value: Any) -> Any:
-    return value if _is_called(value, "Located") else _path(value)
-
-
-def _model(value: Any) -> Any:
-    return value if _is_called(value, "ViT") else _source(value)
+_located = _place_or("Located")
+_source = _place_or("Checkpoint", "Located")
+_model = _place_or("ViT", "Checkpoint", "Located")
+_vit_config = _place_or("ViTConfig", "Checkpoint", "Located")
 
 
 def _compared(value: Any) -> Any:
     return value if callable(value) else _source(value)
-
-
-def _vit_config(value: Any) -> Any:
-    return value if _is_called(value, "ViTConfig") else _source(value)
 
 
 def _preprocessing(value: Any) -> Any:
@@ -369,11 +364,21 @@ def _tensors(value: Any) -> dict[str, Any]:
 
 
 _REFERENCE = "a path or a reference"
-SOURCE = Values(f"{_REFERENCE}, or a checkpoint", "'model.safetensors'", _source)
+SOURCE = Values(
+    f"{_REFERENCE}, or a checkpoint", "'model.safetensors'", _place_or("Checkpoint", "Located")
+)
 LOCATED = Values(_REFERENCE, "'model.safetensors'", _located)
-MODEL = Values(f"{_REFERENCE}, a checkpoint, or a ViT of vitconvert", "'model.pth'", _model)
+MODEL = Values(
+    f"{_REFERENCE}, a checkpoint, or a ViT of vitconvert",
+    "'model.pth'",
+    _place_or("ViT", "Checkpoint", "Located"),
+)
 COMPARED = Values(f"{_REFERENCE}, a checkpoint, a module or a function", "'model.pth'", _compared)
-BUILT = Values(f"{_REFERENCE}, a checkpoint or a ViTConfig", "'model.pth'", _vit_config)
+BUILT = Values(
+    f"{_REFERENCE}, a checkpoint or a ViTConfig",
+    "'model.pth'",
+    _place_or("ViTConfig", "Checkpoint", "Located"),
+)
 PLACES = Values("a path, or several in a list", "['photos']", _places)
 NAMED_LAYERS = Values("a mapping of names of modules", "{'encoder.0': 'blocks.0'}", _names)
 TEXT = Values("a word", "'timm'", _text)
@@ -424,7 +429,6 @@ VALUES: Mapping[str, Values] = {
     "seed": whole(0, 2**63 - 1),
     "batch": whole(1, 2**12),
     "dtypes": list_of(_dtype_name, "names of dtypes", "['float32']", least=1),
-    "without": texts("['compiled']"),
     # How a run goes.
     "keep": texts("['caption']"),
     "shard_rows": whole(1),
@@ -437,7 +441,7 @@ VALUES: Mapping[str, Values] = {
         (
             *("fast", "fast_preprocessing", "recursive", "tokens", "projected"),
             *("softmax", "with_preprocessing", "int8", "image_only", "verify", "overwrite"),
-            *("gradients", "header", "background", "append", "retry_failed"),
+            *("header", "background", "append", "retry_failed"),
         ),
         FLAG,
     ),

@@ -47,7 +47,7 @@ class Comparison:
     """The outputs of two implementations for one batch of images in one dtype.
 
     Attributes:
-        images: "noise", "photograph" or another kind of `parity/inputs.py`.
+        images: "noise", "photograph" or another kind of `preprocessing/sample_images.py`.
         dtype: Arithmetic and weights of both sides.
         absolute: Largest difference.
         relative: Largest difference over the largest magnitude of the reference.
@@ -74,6 +74,32 @@ class Comparison:
         return self.relative <= self.tolerance
 
 
+@dataclass(frozen=True, kw_only=True)
+class LayerDifference:
+    """The largest relative difference of one layer over all images, in one dtype."""
+
+    layer: str
+    dtype: str
+    relative: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Divergence:
+    """The first layer that differs by more than rounding, and what explains it.
+
+    Attributes:
+        layer, dtype, images: Where it shows.
+        relative: The layer's largest difference over its largest magnitude in the reference.
+        cause: In words; "unknown" if no known mistake explains it.
+    """
+
+    layer: str
+    dtype: str
+    images: str
+    relative: float
+    cause: str
+
+
 def compare_outputs(
     ours: "Tensor",
     theirs: "Tensor",
@@ -88,7 +114,9 @@ def compare_outputs(
 
     same_shape = ours.shape == theirs.shape
     agreed = (
-        ours.argmax(-1) == theirs.argmax(-1) if same_shape else torch.zeros(1, dtype=torch.bool)
+        (ours.argmax(-1) == theirs.argmax(-1)) & ours.isfinite().all(-1)
+        if same_shape
+        else torch.zeros(1, dtype=torch.bool)
     )
     return Comparison(
         images=images,

@@ -74,36 +74,11 @@ def _holds_program(members: Collection[str]) -> bool:
     return _holds_pickle(members) and any(name.endswith("/constants.pkl") for name in members)
 
 
-def _holds_checkpoint(members: Collection[str]) -> bool:
-    return _holds_pickle(members) and not _holds_program(members)
-
-
-def _begins_hdf5(start: bytes) -> bool:
-    return start.startswith(b"\x89HDF\r\n\x1a\n")
-
-
-def _holds_keras(members: Collection[str]) -> bool:
-    return {"config.json", "model.weights.h5"} <= set(members)
-
-
-def _begins_orbax(start: bytes) -> bool:
-    return start.lstrip()[:1] == b"{" and b'"tree_metadata"' in start[:64]
-
-
-def _begins_gguf(start: bytes) -> bool:
-    return start.startswith(b"GGUF")
-
-
 def _begins_msgpack(start: bytes) -> bool:
     """A map, of 1 to 15 entries or of up to 2^16 or 2^32, whose first key is text."""
     key = {0xDE: start[3:4], 0xDF: start[5:6]}.get(start[0], start[1:2])
     is_map = 0x81 <= start[0] <= 0x8F or start[0] in (0xDE, 0xDF)
     return is_map and (b"\xa0" <= key <= b"\xbf" or key in (b"\xd9", b"\xda"))
-
-
-def _begins_pickle(start: bytes) -> bool:
-    """A pickle in one of the protocols 2 to 5, of whatever other programs wrote it."""
-    return len(start) > 1 and start[0] == 0x80 and 2 <= start[1] <= 5
 
 
 FORMATS: tuple[Format, ...] = (
@@ -122,7 +97,7 @@ FORMATS: tuple[Format, ...] = (
         suffixes=(".pth", ".pt", ".bin", ".ckpt", ".pth.tar"),
         standard=("pytorch_model.bin", "open_clip_pytorch_model.bin"),
         begins=_begins_legacy_torch,
-        holds=_holds_checkpoint,
+        holds=lambda members: _holds_pickle(members) and not _holds_program(members),
         output="model.pt",
         nested=True,
     ),
@@ -144,18 +119,18 @@ FORMATS: tuple[Format, ...] = (
         module="vitconvert.formats.hdf5",
         suffixes=(".h5", ".hdf5"),
         standard=("model.weights.h5", "tf_model.h5"),
-        begins=_begins_hdf5,
+        begins=lambda start: start.startswith(b"\x89HDF\r\n\x1a\n"),
         output="model.weights.h5",
     ),
     Format(
         name="keras",
-        module="vitconvert.formats.hdf5.keras_archive",
+        module="vitconvert.formats.keras",
         suffixes=(".keras",),
-        holds=_holds_keras,
+        holds={"config.json", "model.weights.h5"}.issubset,
     ),
     Format(
         name="keras_2",
-        module="vitconvert.formats.hdf5.keras_2",
+        module="vitconvert.formats.keras",
         suffixes=(),  # it is read as hdf5, which it is
         output="model.h5",
     ),
@@ -172,7 +147,7 @@ FORMATS: tuple[Format, ...] = (
         name="gguf",
         module="vitconvert.formats.gguf",
         suffixes=(".gguf",),
-        begins=_begins_gguf,
+        begins=lambda start: start.startswith(b"GGUF"),
         output="mmproj.gguf",
     ),
     Format(
@@ -180,7 +155,7 @@ FORMATS: tuple[Format, ...] = (
         module="vitconvert.formats.orbax",
         suffixes=(),
         standard=("_METADATA",),
-        begins=_begins_orbax,
+        begins=lambda start: start.lstrip()[:1] == b"{" and b'"tree_metadata"' in start[:64],
         nested=True,
         fills=lambda names: "_METADATA" in names,
         parts=lambda name: not name.startswith(".git"),
@@ -189,7 +164,8 @@ FORMATS: tuple[Format, ...] = (
         name="pickle",
         module="vitconvert.formats.torch.pickled_arrays",
         suffixes=(".pkl",),
-        begins=_begins_pickle,
+        # The protocols 2 to 5, of whatever other programs wrote it.
+        begins=lambda start: start[:1] == b"\x80" and start[1:2] in (b"\2", b"\3", b"\4", b"\5"),
     ),
 )
 """In the order in which they are preferred where the same weights exist in several."""

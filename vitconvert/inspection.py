@@ -1,4 +1,4 @@
-"""What a checkpoint is, from its header alone."""
+"""Explains a checkpoint from its header alone."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -6,10 +6,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from vitconvert.checkpoint.larger_model import what_is_read
+from vitconvert.checkpoint.companions import what_is_read
 from vitconvert.checkpoint.options import ReadOptions
-from vitconvert.checkpoint.reading import Progress, explained, open_weights
-from vitconvert.checkpoint.text_tower import Text, find_text
+from vitconvert.checkpoint.reading import begun, open_weights, stages
+from vitconvert.checkpoint.recognition import Reading
+from vitconvert.checkpoint.text_tower import Text
 from vitconvert.errors import VitConvertError
 from vitconvert.facts.project_config import Facts
 from vitconvert.formats import Container, TensorInfo
@@ -116,51 +117,50 @@ def inspect_located(located: Located, options: ReadOptions) -> Inspection:
         CorruptFile, UnsafeFile: The header cannot be read, or not safely.
     """
     container = open_weights(located, options)
-    progress = Progress.begin(container, located)
+    reading = begun(container, located, options)
     problem: VitConvertError | None = None
-    text, text_problem = None, ""
     try:
-        read = explained(container, located, options, progress)
-        text, text_problem = find_text(read.weights, read.companions)
+        for known in stages(reading):
+            reading = known
     except VitConvertError as error:
         problem = error
-    part, gathered = progress.part, progress.gathered
+    part, gathered = reading.part, reading.gathered
     return Inspection(
         located=located,
         format=container.format,
         wrapper=container.wrapper,
         tensors=container.manifest,
         dialect=part.recognised.table.name if part else None,
-        written_by=tuple(_writers(container, progress)),
+        written_by=tuple(_writers(container, reading)),
         opened_by=tuple(_readers(part)) if part else (),
         tower=part.tower if part and part.tower.prefix else None,
         prefix=part.tower.prefix + part.recognised.prefix if part else "",
         facts=gathered.facts if gathered else {},
         missing=gathered.asked if gathered else {},
         ignored=part.ignored if part else {},
-        notes=tuple(_notes(container, progress)),
+        notes=tuple(_notes(container, reading)),
         problem=problem,
-        text=text,
-        text_problem=text_problem,
+        text=reading.text,
+        text_problem=reading.text_problem,
     )
 
 
-def _notes(container: Container, progress: Progress) -> Iterator[str]:
+def _notes(container: Container, reading: Reading) -> Iterator[str]:
     with suppress(VitConvertError):  # whoever needs the record says what is wrong with it
-        if not progress.gathered:
-            yield from progress.companions.record.doubts
-    if progress.gathered:
-        yield from progress.gathered.notes
+        if not reading.gathered:
+            yield from reading.companions.record.doubts
+    if reading.gathered:
+        yield from reading.gathered.notes
     yield from container.notes
-    if progress.gathered and progress.part:
-        yield from progress.part.notes()
-        yield from what_is_read(progress.companions, progress.part)
-        yield from progress.changes
+    if reading.gathered and reading.part:
+        yield from reading.part.notes()
+        yield from what_is_read(reading.companions, reading.part)
+        yield from reading.changes
 
 
-def _writers(container: Container, progress: Progress) -> Iterator[str]:
-    companions = progress.companions
-    if part := progress.part:
+def _writers(container: Container, reading: Reading) -> Iterator[str]:
+    companions = reading.companions
+    if part := reading.part:
         yield f"{part.recognised.table.title} (names of the tensors)"
     if framework := container.metadata.get("format"):
         yield f"{_FRAMEWORKS.get(framework, framework)} (header of the file)"

@@ -74,7 +74,6 @@ def arguments(name: str, at: Path, out: Path) -> dict[str, Any]:
         "export_model": {"source": vit, "output": out / "vit.pt2", "to": "pt2", "verify": False},
         "verify": {"source": vit, "against": at / "other", "dtypes": ["float32"]},
         "record_golden": {"source": vit, "output": out / "vit.golden"},
-        "audit": {"source": vit, "batch": 1, "without": ["compiled", "onnxruntime"]},
         "predict": seen,
         "embed": seen,
         "attention_maps": seen,
@@ -147,9 +146,7 @@ def values(at: Path) -> dict[str, Any]:
         "projected": True,
         "background": False,
         "preprocess": np.asarray,
-        "gradients": True,
         "header": True,
-        "without": ["fast"],
         "only": (1, 2),
         "append": True,
         "retry_failed": True,
@@ -280,7 +277,7 @@ def test_each_option_is_obeyed_or_refused_by_its_name(
     "name",
     [
         *("load_checkpoint", "load_model", "plan_conversion", "convert", "export_model"),
-        *("verify", "record_golden", "audit"),
+        *("verify", "record_golden"),
     ],
 )
 def test_what_was_read_already_is_not_read_otherwise(

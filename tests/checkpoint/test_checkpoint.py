@@ -161,7 +161,7 @@ def test_how_to_read_goes_along_as_one_value(google, tmp_path):
     [
         ({"num_heads": 3}, r"'num_heads' is no option of reading; did you mean overrides="),
         ({"dialekt": "timm"}, "'dialekt' is no option of reading; did you mean dialect?"),
-        ({"zzz": 1}, "'zzz' is no option of reading; these are: dialect, overrides, "),
+        ({"zzz": 1}, "'zzz' is no option of reading; these are: dialect, table, "),
     ],
 )
 def test_error_a_name_that_is_no_option_of_reading(google, named, message):

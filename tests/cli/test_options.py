@@ -19,7 +19,7 @@ __all__ = ["files"]
     ("verb", "options", "named"),
     [
         ("verify {vit} --dtype float32", "", "--dtype"),
-        ("verify {vit} --audit", "--tolerance 0.1", "--tolerance"),
+        ("verify {vit}", "--dtypes int8", "int8"),
         ("verify {vit}", "--seed -1", "seed"),
         ("verify {vit}", "--tolerance nan", "tolerance"),
         ("verify {vit}", "--tolerance inf", "tolerance"),
@@ -81,7 +81,7 @@ def test_odd_names_of_heads_and_queries_are_refused(files: Path) -> None:
 PYTHON = {
     "inspect": ("inspect",),
     "diff": ("diff",),
-    "verify": ("verify", "audit"),
+    "verify": ("verify",),
     "golden": ("record_golden",),
     "predict": ("predict", "embed_dataset"),
     "embed": ("embed", "embed_dataset"),
@@ -93,7 +93,6 @@ PYTHON = {
 OTHERWISE = {"set": "overrides", "force": "overwrite", "checkpoint": "source", "file": "output"}
 ALONE = {
     "test_attention": ("heads", "query", "rollout", "raw", "features"),
-    "test_audit": ("audit",),
     "test_plan": ("dry_run", "verbose"),
     "test_predict": ("as_json", "quiet", "null"),
     "test_push": ("private", "create_pr", "message", "revision", "token"),

@@ -76,7 +76,6 @@ def test_the_other_checkpoint_is_read_as_its_own_options_say(google, run, tmp_pa
     ("verb", "asked", "why"),
     [
         ("verify", [], "--against is missing"),
-        ("verify", ["--audit"], "--against is missing"),
         ("verify", ["--against", "x.golden"], "--against is a golden file"),
         ("attention", ["photo.png", "-o", "x.html"], "--against is missing"),
     ],
@@ -88,16 +87,38 @@ def test_options_on_reading_want_a_checkpoint(verb, asked, why, google, run):
     assert f"--tower-against is about reading a checkpoint, and {why}." in err
 
 
-def test_photographs_are_compared_too(google, run, tmp_path):
+def test_images_are_compared_too(google, run, tmp_path):
     (tmp_path / "photos").mkdir()
     for i in range(2):
         Image.new("RGB", (31, 44), (90 * i, 40, 7)).save(tmp_path / "photos" / f"{i}.png")
     again = tmp_path / "photos" / "0.png"
     code, out, err = run("verify", google, "--images", tmp_path / "photos", "--images", again)
     assert (code, err) == (0, "")
-    assert "\n  photographs  float32  " in out
+    assert "\n  images      float32  " in out
     assert "argmax 3 of 3" in out
-    assert "\n  not tested: preprocessing of photographs: both sides took the same\n" in out
+    assert "\n  not tested: preprocessing of images: both sides took the same\n" in out
     code, _, err = run("verify", google, "--images", tmp_path / "none.png")
     assert code == 2
     assert "none.png: No such file or directory." in err
+
+
+def test_lower_precision_is_measured_too(google, run, tmp_path):
+    page = tmp_path / "page.html"
+    asked = ["--dtypes", "float16,bfloat16", "--json", "--report", page]
+    code, out, err = run("verify", google, *asked)
+    assert (code, err) == (0, "")
+    report = json.loads(out)
+    dtypes = {c["dtype"]: c["relative"] for c in report["comparisons"] if c["images"] == "noise"}
+    assert list(dtypes) == ["float32", "float64", "bfloat16", "float16"]
+    assert dtypes["float32"] < dtypes["float16"] / 100 < dtypes["bfloat16"] / 100
+    assert [one["overflow"] for one in report["precision"]] == ["", ""]
+    assert "<td>overflow</td><td>float16: none</td>" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("option", "instead"), [("--audit", "--dtypes float16"), ("--gradients", "torch.autograd.grad")]
+)
+def test_options_of_earlier_versions_name_what_is_in_their_place(option, instead, google, run):
+    code, out, err = run("verify", google, option)
+    assert (code, out) == (2, "")
+    assert f"No such option '{option}'." in err and instead in err

@@ -31,7 +31,7 @@ def load(path):
     }
 
 
-def open_file(path, _members, _prefer):
+def open_file(path, *_):
     found = load(path)
 
     def read(name):

@@ -194,7 +194,7 @@ def test_open_clip_sees_that_queries_of_a_timm_tower_were_turned(timm_directory,
 def test_the_example_of_the_card_runs(changes, photographs, tmp_path, monkeypatch):
     source = openclip_directory(tmp_path / "source")
     if not photographs:
-        place = "vitconvert.checkpoint.photographs.stated_preprocessing"
+        place = "vitconvert.checkpoint.images.stated_preprocessing"
         monkeypatch.setattr(place, lambda *_: None)
     output = tmp_path / "out"
     vitconvert.convert(source, to="openclip", output=output, verify=False, **changes)

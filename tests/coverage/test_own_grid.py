@@ -12,13 +12,13 @@ import vitconvert
 from tests.coverage.families import random_model
 from tests.packages import timm
 from vitconvert.api import load_checkpoint
-from vitconvert.conversion.runtime_choice import ExportOptions
-from vitconvert.conversion.runtime_file import export_checkpoint
 from vitconvert.errors import ConflictingFact, InputMismatch, NotRepresentable
+from vitconvert.model.attention_maps import attentions
 from vitconvert.model.fast import FastLinear
-from vitconvert.model.intermediates import attentions
 from vitconvert.model.layers import ClippedLinear
 from vitconvert.model.pruning import prune_heads
+from vitconvert.runtimes.choice import ExportOptions
+from vitconvert.runtimes.export import export_checkpoint
 
 SMALL = {"embed_dim": 48, "depth": 2, "num_heads": 3, "img_size": [48, 32], "patch_size": 8}
 GEMMA = {"head_dim": 20, "intermediate_size": 50, "position_embedding_size": 9}

@@ -5,9 +5,9 @@ import pytest
 from tests.coverage.families import random_model, small_arguments, smallest_of_each_family
 from tests.packages import timm
 from vitconvert.api import load_checkpoint
-from vitconvert.conversion.runtime_choice import ExportOptions
-from vitconvert.conversion.runtime_file import export_checkpoint
 from vitconvert.runtimes import RUNTIMES
+from vitconvert.runtimes.choice import ExportOptions
+from vitconvert.runtimes.export import export_checkpoint
 from vitconvert.tables.architectures import named
 
 

@@ -60,31 +60,77 @@ def test_a_tensor_without_elements_is_accounted_for(name, shape):
     assert ledger.read == len(ledger.used) + 1
 
 
-def test_a_weight_without_elements_is_misshapen():
-    assert message(timm() | {"blocks.1.norm1.bias": (0,)}, ShapeMismatch) == expected(
-        1,
-        ["misshapen  blocks.1.norm1.bias  found [0], wanted [30]"],
-        AGAIN,
-        kind="shape-mismatch",
-    )
+LAYER = "vit.encoder.layer.1.attention.attention"
+NEW = "vit.encoder.layer.2.attention.attention"
+STAGE = "patch_embed.backbone.stages.0.blocks.0.norm1.weight"
+TIMM = "weights_map/timm.toml"
+PROJ = f'{TIMM}: "blocks.{{i}}.attn.proj.weight" = "{{block}}.attn.proj.weight"'
 
 
-def test_a_missing_tensor():
-    shapes = without(timm(), "blocks.1.mlp.fc2.bias")
-    assert message(shapes) == expected(
-        1,
-        [
-            'missing    blocks.1.mlp.fc2.bias  weights_map/timm.toml: "blocks.{i}.mlp.fc2.bias" = '
-            '"{block}.mlp.fc2.bias"'
-        ],
-        INCOMPLETE,
-    )
-
-
-def test_a_tensor_that_is_left_over():
-    assert message(timm() | {"blocks.0.attn.rope": (5, 2)}) == expected(
-        1, ["left over  blocks.0.attn.rope  [5 2], which no row of the table explains"], TABLE
-    )
+@pytest.mark.parametrize(
+    ("shapes", "lines", "hint", "dialect"),
+    [
+        (
+            without(timm(), "blocks.1.mlp.fc2.bias"),
+            [
+                f'missing    blocks.1.mlp.fc2.bias  {TIMM}: "blocks.{{i}}.mlp.fc2.bias" = '
+                '"{block}.mlp.fc2.bias"'
+            ],
+            INCOMPLETE,
+            "timm",
+        ),
+        (
+            timm() | {"blocks.0.attn.rope": (5, 2)},
+            ["left over  blocks.0.attn.rope  [5 2], which no row of the table explains"],
+            TABLE,
+            "timm",
+        ),
+        (timm() | {STAGE: (5,)}, [f"left over  {STAGE}  the model has no {STAGE}"], TABLE, "timm"),
+        (
+            timm() | {"blocks.1.attn.proj.weight": (30, 3, 10)},
+            [
+                f"missing    blocks.1.attn.proj.weight  {PROJ}",
+                "misshapen  blocks.1.attn.proj.weight  found [30 3 10], which is not laid out as "
+                f"in {PROJ}",
+            ],
+            INCOMPLETE,
+            "timm",
+        ),
+        (
+            hf() | {"layernorm.weight": (30,)},
+            ["doubled    norm.weight  vit.layernorm.weight and layernorm.weight"],
+            AGAIN,
+            "hf_vit",
+        ),
+        (
+            without(hf(), f"{LAYER}.key.bias", f"{LAYER}.value.bias", f"{LAYER}.key.weight"),
+            [
+                f"missing    {LAYER}.key.weight  part of blocks.1.attn.qkv.weight",
+                f"missing    {LAYER}.key.bias, {LAYER}.value.bias  part of blocks.1.attn.qkv.bias",
+            ],
+            INCOMPLETE,
+            "hf_vit",
+        ),
+        (
+            hf() | {f"{NEW}.query.weight": (30, 30)},
+            [f"missing    {NEW}.key.weight, {NEW}.value.weight  part of blocks.2.attn.qkv.weight"],
+            INCOMPLETE,
+            "hf_vit",
+        ),
+        (
+            without(timm(), "norm.bias") | {"norm.scale": (30,), "pos_embed": (1, 10, 31)},
+            [
+                f'missing    norm.bias  {TIMM}: "norm.bias" = "norm.bias"',
+                "left over  norm.scale  [30], which no row of the table explains",
+                "misshapen  pos_embed  found [1 10 31], wanted [1 10 30]",
+            ],
+            INCOMPLETE,
+            "timm",
+        ),
+    ],
+)
+def test_every_problem_is_told_at_once(shapes, lines, hint, dialect):
+    assert message(shapes) == expected(len(lines), lines, hint, dialect=dialect)
 
 
 def test_a_tensor_that_another_size_leaves_over():
@@ -99,6 +145,7 @@ def test_a_misshapen_tensor_is_named_alone():
         ("blocks.0.attn.qkv.bias", (93,), (90,)),
         ("blocks.0.mlp.fc1.weight", (50, 31), (50, 30)),
         ("cls_token", (1, 1, 29), (1, 1, 30)),
+        ("blocks.1.norm1.bias", (0,), (30,)),
     ):
         found, right = (" ".join(map(str, s)) for s in (shape, wanted))
         assert message(timm() | {name: shape}, kind=ShapeMismatch) == expected(
@@ -109,80 +156,12 @@ def test_a_misshapen_tensor_is_named_alone():
         )
 
 
-def test_a_tensor_of_other_dimensions():
-    assert message(timm() | {"blocks.1.attn.proj.weight": (30, 3, 10)}) == expected(
-        2,
-        [
-            "missing    blocks.1.attn.proj.weight  weights_map/timm.toml: "
-            '"blocks.{i}.attn.proj.weight" = "{block}.attn.proj.weight"',
-            "misshapen  blocks.1.attn.proj.weight  found [30 3 10], which is not laid out as in "
-            'weights_map/timm.toml: "blocks.{i}.attn.proj.weight" = "{block}.attn.proj.weight"',
-        ],
-        INCOMPLETE,
-    )
-
-
-def test_a_tensor_that_two_prefixes_spell():
-    shapes = hf() | {"layernorm.weight": (30,)}
-    assert message(shapes) == expected(
-        1,
-        ["doubled    norm.weight  vit.layernorm.weight and layernorm.weight"],
-        AGAIN,
-        dialect="hf_vit",
-    )
-
-
-def test_a_part_of_q_k_and_v():
-    layer = "vit.encoder.layer.1.attention.attention"
-    shapes = without(hf(), f"{layer}.key.bias", f"{layer}.value.bias", f"{layer}.key.weight")
-    assert message(shapes) == expected(
-        2,
-        [
-            f"missing    {layer}.key.weight  part of blocks.1.attn.qkv.weight",
-            f"missing    {layer}.key.bias, {layer}.value.bias  part of blocks.1.attn.qkv.bias",
-        ],
-        INCOMPLETE,
-        dialect="hf_vit",
-    )
-
-
-def test_a_part_of_a_block_that_is_not_there_otherwise():
-    query = "vit.encoder.layer.2.attention.attention.query.weight"
-    others = ", ".join(query.replace("query", part) for part in ("key", "value"))
-    assert message(hf() | {query: (30, 30)}) == expected(
-        1,
-        [f"missing    {others}  part of blocks.2.attn.qkv.weight"],
-        INCOMPLETE,
-        dialect="hf_vit",
-    )
-
-
 def test_a_tensor_for_which_the_dialect_has_no_row():
     shapes = timm()
     for block in ("blocks.0", "blocks.1"):  # heads of 8: a rotary embedding turns pairs of pairs
         shapes |= pair(f"{block}.attn.qkv", 72, 30) | {f"{block}.attn.proj.weight": (30, 24)}
     assert message(shapes, rope="mixed") == expected(
         1, ["missing    rope.freqs  the table has no row for it"], INCOMPLETE
-    )
-
-
-def test_a_stage_without_its_stem():
-    name = "patch_embed.backbone.stages.0.blocks.0.norm1.weight"
-    shapes = timm() | {name: (5,)}
-    lines = [f"left over  {name}  the model has no {name}"]
-    assert message(shapes) == expected(1, lines, TABLE)
-
-
-def test_several_problems_are_told_at_once():
-    shapes = without(timm(), "norm.bias") | {"norm.scale": (30,), "pos_embed": (1, 10, 31)}
-    assert message(shapes) == expected(
-        3,
-        [
-            'missing    norm.bias  weights_map/timm.toml: "norm.bias" = "norm.bias"',
-            "left over  norm.scale  [30], which no row of the table explains",
-            "misshapen  pos_embed  found [1 10 31], wanted [1 10 30]",
-        ],
-        INCOMPLETE,
     )
 
 

@@ -1,6 +1,5 @@
 """Reading npz: agreement with numpy, and a corpus of hostile archives."""
 
-import io
 import pickle
 import zipfile
 from pathlib import Path
@@ -195,6 +194,11 @@ NO_NUMBERS = "'a' has a header that does not describe an array of numbers."
         (_npy("<f4", "(0, 9223372036854775808)", b""), "'a' has a shape that no memory can hold."),
         (_npy("<f4", "(True,)", bytes(4)), "'a' has a shape that is not a list of whole numbers."),
         (_npy("<f4", "(1.5,)", bytes(4)), "'a' has a shape that is not a list of whole numbers."),
+        (_npy("<f4", "(0x" + "f" * 9000 + ",)", bytes(8)), "'a' has a shape that no memory can"),
+        (_npy("<f4", "(" + "9" * 5000 + ",)", bytes(8)), NO_NUMBERS),
+        (_npy("<f4", "(2**62,)", bytes(8)), NO_NUMBERS),
+        (_npy("<f4", "(2,), 'more': 1", bytes(8)), NO_NUMBERS),
+        (_npy("<f4L,", "(2,)", bytes(8)), NO_NUMBERS),
         (_npy("<f4", "[3]", bytes(12)), NO_NUMBERS),
         (_npy("<f4", "__import__('os').getpid()", bytes(12)), NO_NUMBERS),
         (_npy("<f4", "(" * 300 + ")" * 300, bytes(12)), NO_NUMBERS),
@@ -218,40 +222,9 @@ def test_hostile_arrays(tmp_path: Path, member: bytes, fact: str, method: int) -
     assert error.value.fact.startswith(fact)
 
 
-def test_two_members_of_one_name_are_refused(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "x", "w") as archive:
-        archive.writestr("a.npy", _npy("<f4", "(1,)", bytes(4)))
-        with pytest.warns(UserWarning, match="Duplicate name"):
-            archive.writestr("a.npy", _npy("<f4", "(1,)", bytes(4)))
-    with pytest.raises(CorruptFile, match=r"holds 'a\.npy' more than once"):
-        open_container(tmp_path / "x")
-
-
-def test_members_that_share_their_bytes_are_refused(tmp_path: Path) -> None:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr("a.npy", _npy("<f4", "(1,)", bytes(4)))
-        first = archive.getinfo("a.npy")
-        archive.writestr("b.npy", _npy("<f4", "(1,)", bytes(4)))
-        archive.getinfo("b.npy").header_offset = first.header_offset
-    (tmp_path / "x").write_bytes(buffer.getvalue())
-    with pytest.raises(CorruptFile, match="two different things"):
-        open_container(tmp_path / "x")
-
-
 def test_other_compressions_and_foreign_members_are_refused(tmp_path: Path) -> None:
     array = _npy("<f4", "(1,)", bytes(4))
     with pytest.raises(CorruptFile, match="compressed in a way"):
         open_container(_npz(tmp_path / "x", {"a.npy": array}, zipfile.ZIP_BZIP2))
     with pytest.raises(CorruptFile, match=r"'b\.txt' in this npz is not an array"):
         open_container(_npz(tmp_path / "y", {"a.npy": array, "b.txt": b"hello"}))
-
-
-def test_a_flipped_bit_in_a_compressed_array_is_found(tmp_path: Path) -> None:
-    path = tmp_path / "x.npz"
-    np.savez_compressed(path, a=np.random.default_rng(0).normal(size=5000).astype("f4"))
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-    with open_container(path) as container, pytest.raises(CorruptFile, match="cannot be read"):
-        container.read("a")

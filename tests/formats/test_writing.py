@@ -1,10 +1,7 @@
 """Writing: round trips, agreement with other readers, determinism, and no debris."""
 
-import errno
 import hashlib
 import io
-import os
-import stat
 import tempfile
 import zipfile
 from collections.abc import Callable, Mapping
@@ -84,12 +81,8 @@ def test_round_trip(write: Write, data: st.DataObject) -> None:
 
 
 def test_safetensors_are_byte_for_byte_those_of_the_library(tmp_path: Path) -> None:
-    tensors = {
-        "b.weight": torch.randn(3, 5),
-        "a": torch.randn(7).half(),
-        "é": torch.tensor(3.0),
-        "step": torch.tensor(7),
-    }
+    tensors = {"b.w": torch.randn(3, 5), "a": torch.randn(7).half(), "é": torch.tensor(3.0)}
+    tensors["step"] = torch.tensor(7)
     safetensors.torch.save_file(tensors, tmp_path / "theirs", metadata={"format": "pt"})
     write_safetensors(tmp_path / "ours", tensors, metadata={"format": "pt"})
     assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
@@ -99,30 +92,19 @@ def test_the_library_reads_our_safetensors(tmp_path: Path) -> None:
     tensors = {dtype: _random(dtype, (3, 1), 5) for dtype in ITEM_SIZE}
     write_safetensors(tmp_path / "x", tensors)
     read = safetensors.torch.load_file(tmp_path / "x")
-    assert {name: _raw(tensor) for name, tensor in read.items()} == {
-        name: _raw(tensor) for name, tensor in tensors.items()
+    assert {name: (t.dtype, _raw(t)) for name, t in read.items()} == {
+        name: (t.dtype, _raw(t)) for name, t in tensors.items()
     }
-
-
-def test_numpy_reads_our_npz(tmp_path: Path) -> None:
-    tensors = {
-        "Transformer/encoder_norm/scale": torch.randn(5),
-        "head/kernel": torch.randn(4, 3).t(),
-        "bf16": torch.randn(3).to(torch.bfloat16),
-        "step": torch.tensor(3),
-    }
-    write_npz(tmp_path / "x.npz", tensors)
-    with np.load(tmp_path / "x.npz") as arrays:
-        np.testing.assert_array_equal(arrays["head/kernel"], tensors["head/kernel"].numpy())
-        assert arrays["step"] == 3
-        assert arrays["bf16"].dtype == np.dtype("V2")
-        assert arrays["bf16"].tobytes() == _raw(tensors["bf16"])
 
 
 def test_arrays_of_an_npz_are_numpys_own_and_can_be_mapped(tmp_path: Path) -> None:
     dtypes = [dtype for dtype in tensors_of[write_npz] if dtype != "bfloat16"]
     tensors = {f"é{dtype}": _random(dtype, (3, 5), 0) for dtype in dtypes}
-    write_npz(tmp_path / "x.npz", tensors)
+    bf16 = torch.randn(3).to(torch.bfloat16)
+    write_npz(tmp_path / "x.npz", {**tensors, "bf16": bf16})
+    with np.load(tmp_path / "x.npz") as arrays:
+        assert arrays["bf16"].dtype == np.dtype("V2")
+        assert arrays["bf16"].tobytes() == _raw(bf16)
     with (
         open_container(tmp_path / "x.npz") as container,
         zipfile.ZipFile(container.path) as archive,
@@ -155,51 +137,12 @@ def test_one_element_of_a_column_is_written(tmp_path: Path, write: Write) -> Non
     assert (container.read("a").tolist(), container.read("b").tolist()) == ([5], [1])
 
 
-@every_writer
-def test_the_same_tensors_give_the_same_bytes(tmp_path: Path, write: Write) -> None:
-    tensors = {"b": torch.randn(3), "a": torch.randn(2, 5), "c": torch.tensor(1)}
-    for directory in (tmp_path / "one", tmp_path / "two"):
-        directory.mkdir()
-    write(tmp_path / "one" / "x", tensors)
-    os.utime(tmp_path / "one", (0, 0))
-    write(tmp_path / "two" / "other", {name: tensor.clone() for name, tensor in tensors.items()})
-    assert (tmp_path / "one" / "x").read_bytes() == (tmp_path / "two" / "other").read_bytes()
-
-
 @pytest.mark.parametrize("write", [write_safetensors, write_npz])
-def test_the_order_of_the_mapping_does_not_matter(tmp_path: Path, write: Write) -> None:
+def test_the_same_tensors_give_the_same_bytes_in_any_order(tmp_path: Path, write: Write) -> None:
     tensors = {"b": torch.randn(3), "a": torch.randn(2, 5), "c": torch.tensor(1)}
     write(tmp_path / "x", tensors)
-    write(tmp_path / "y", dict(reversed(tensors.items())))
+    write(tmp_path / "y", {name: tensors[name].clone() for name in reversed(tensors)})
     assert (tmp_path / "x").read_bytes() == (tmp_path / "y").read_bytes()
-
-
-@every_writer
-def test_permissions_are_those_of_the_umask(tmp_path: Path, write: Write) -> None:
-    before = os.umask(0o027)
-    try:
-        write(tmp_path / "x", {"a": torch.ones(1)})
-    finally:
-        os.umask(before)
-    assert stat.S_IMODE((tmp_path / "x").stat().st_mode) == 0o640
-
-
-@every_writer
-@pytest.mark.parametrize("failing", ["os.fsync", "pathlib.Path.replace"])
-def test_a_failed_write_leaves_what_was_there(
-    tmp_path: Path, write: Write, failing: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(tmp_path / "x", {"a": torch.ones(1)})
-    before = (tmp_path / "x").read_bytes()
-
-    def fail(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(failing, fail)
-    with pytest.raises(KeyboardInterrupt):
-        write(tmp_path / "x", {"a": torch.zeros(2)})
-    assert (tmp_path / "x").read_bytes() == before
-    assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
 
 @every_writer
@@ -248,36 +191,6 @@ def test_what_one_format_cannot_hold(tmp_path: Path) -> None:
         write_safetensors(tmp_path / "x", {"__metadata__": one})
     with pytest.raises(UsageError, match="text to text"):
         write_safetensors(tmp_path / "x", {"a": one}, metadata={"epoch": 3})  # type: ignore[dict-item]
-
-
-@every_writer
-def test_places_where_no_file_can_be(tmp_path: Path, write: Write) -> None:
-    with pytest.raises(UsageError, match="is a directory"):
-        write(tmp_path, {"a": torch.ones(1)})
-    with pytest.raises(UsageError, match="does not exist"):
-        write(tmp_path / "nowhere" / "x", {"a": torch.ones(1)})
-
-
-@every_writer
-def test_a_directory_in_which_nothing_can_be_made(
-    tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    open_ = os.open
-
-    def refuse(path: Path, flags: int, *mode: int) -> int:
-        if flags & os.O_CREAT:
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        return open_(path, flags, *mode)
-
-    monkeypatch.setattr(os, "open", refuse)
-    with pytest.raises(UsageError) as error:
-        write(tmp_path / "x", {"a": torch.ones(1)})
-    assert str(error.value) == (
-        "error: usage\n"
-        "  The output cannot be written.\n"
-        f"  output  {tmp_path / 'x'}\n"
-        "  reason  Permission denied"
-    )
 
 
 def test_a_header_that_readers_would_refuse(

@@ -1,10 +1,4 @@
-"""Outputs of one file: what appears meanwhile stays, and what killed processes leave goes."""
-
-import fcntl
-import os
-import signal
-import subprocess
-import sys
+"""Outputs of one file: what appears there meanwhile is not replaced."""
 
 import numpy as np
 import pytest
@@ -17,7 +11,6 @@ from vitconvert.drafting.draft_file import write_draft
 from vitconvert.errors import OutputExists
 from vitconvert.inference.embed import Embedding
 from vitconvert.inference.embedding_files import write_embeddings
-from vitconvert.whole import whole_file
 
 FOREIGN = b"somebody's thesis"
 
@@ -82,68 +75,3 @@ def test_what_appears_meanwhile_is_not_replaced(name, force, google, tmp_path, m
         WRITERS[name](tmp_path / name, google, force)
     assert (tmp_path / name).read_bytes() == FOREIGN
     assert names(tmp_path) == [name]
-
-
-@pytest.mark.parametrize("links", [True, False])
-def test_what_may_be_replaced_is(links, tmp_path, monkeypatch):
-    if not links:
-        monkeypatch.setattr("os.link", lambda *_: (_ for _ in ()).throw(PermissionError))
-    path, asked = tmp_path / "x", []
-    path.write_bytes(b"old")
-    with whole_file(path, check=asked.append) as file:
-        file.write(b"new")
-    assert path.read_bytes() == b"new" and asked == [path] and names(tmp_path) == ["x"]
-
-
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from vitconvert.whole import whole_file, whole_files
-path = Path(sys.argv[1])
-with whole_file(path) as file, whole_files(path, print) as draft:
-    draft.write_bytes(b"half")
-    draft.with_name("x.onnx.data").write_bytes(b"half")
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_remains_of_killed_processes_are_removed_and_nothing_else(tmp_path):
-    path = tmp_path / "x.toml"
-    killed = subprocess.run([sys.executable, "-c", KILLED, path], check=False)
-    assert killed.returncode == -signal.SIGKILL
-    assert len(names(tmp_path)) == 2
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.write_bytes(FOREIGN)
-    (tmp_path / f".vitconvert-{'0' * 16}.part").symlink_to(elsewhere)
-    (tmp_path / ".vitconvert-mine.part").write_bytes(FOREIGN)
-    os.mkfifo(tmp_path / f".vitconvert-{'1' * 16}.part")
-    with_folder = tmp_path / f".vitconvert-{'2' * 16}.part" / "photos"
-    with_folder.mkdir(parents=True)
-    (with_folder / "mine.jpg").write_bytes(FOREIGN)
-    stay = {name for name in names(tmp_path) if not is_remains(name)}
-    in_use, descriptor = whole._begin(tmp_path / "x", tmp_path)
-    write_draft("# a draft", path)
-    os.close(descriptor)
-    assert set(names(tmp_path)) == {*stay, "x.toml", in_use.name}
-    assert elsewhere.read_bytes() == (with_folder / "mine.jpg").read_bytes() == FOREIGN
-
-
-def is_remains(name: str) -> bool:
-    digits = name.removeprefix(".vitconvert-").removesuffix(".part")
-    return len(digits) == 16 and len(set(digits)) > 1
-
-
-def test_a_name_that_another_process_sweeps_at_once_is_not_used(tmp_path, monkeypatch):
-    """Between the making and the locking, somebody removes it as remains."""
-    swept, flock = [], fcntl.flock
-
-    def slow(descriptor, how):
-        if not swept:
-            swept.extend(tmp_path.iterdir())
-            swept[0].unlink()
-        flock(descriptor, how)
-
-    monkeypatch.setattr("fcntl.flock", slow)
-    path, descriptor = whole._begin(tmp_path / "x", tmp_path)
-    os.close(descriptor)
-    assert swept and path not in swept and list(tmp_path.iterdir()) == [path]

@@ -261,7 +261,7 @@ def test_a_model_that_reads_no_photographs_is_refused_for_that(tmp_path: Path) -
     for use in uses:
         with pytest.raises(ConflictingFact) as caught:
             use()
-        assert caught.value.fact == "Photographs have 1 or 3 channels, and this model reads 4."
+        assert caught.value.fact == "Image files have 1 or 3 channels, and this model reads 4."
 
 
 def test_a_device_that_is_not_there() -> None:

@@ -12,7 +12,7 @@ from tests.packages import keras_hub
 from vitconvert import convert, predict, verify
 from vitconvert.errors import ConflictingFact, NotRepresentable
 from vitconvert.preprocessing import Preprocessing
-from vitconvert.preprocessing.placement import placement
+from vitconvert.preprocessing.transform import placement
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 SCALES: dict[str, Any] = {"scale": [0.019, 0.013, 0.0156], "offset": [-1.9, -2.1, -1.7]}

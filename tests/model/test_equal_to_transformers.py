@@ -5,7 +5,7 @@ import torch
 
 from tests.packages import transformers
 from vitconvert.model import ViT
-from vitconvert.model.intermediates import attentions
+from vitconvert.model.attention_maps import attentions
 
 SMALL = {
     "hidden_size": 30,

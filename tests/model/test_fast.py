@@ -17,8 +17,8 @@ from vitconvert.config.vocabularies import ACTIVATIONS
 from vitconvert.demo.demonstration import DIGITS
 from vitconvert.errors import InputMismatch
 from vitconvert.model import FastViT, ViT, fast
+from vitconvert.model.attention_maps import attentions
 from vitconvert.model.fast import FastLinear
-from vitconvert.model.intermediates import attentions
 from vitconvert.model.pruning import prune_heads
 
 BOUND = 4e-6  # of the largest output, from float64

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from vitconvert.errors import UsageError
 from vitconvert.model import ViT
-from vitconvert.model.intermediates import attentions
+from vitconvert.model.attention_maps import attentions
 from vitconvert.model.pruning import prune_heads
 
 CONFIGS = {

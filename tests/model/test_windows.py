@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from tests.packages import timm
 from tests.small_models import randomise, relative, small_config
 from vitconvert.model import FastViT, ViT
-from vitconvert.model.intermediates import attentions
+from vitconvert.model.attention_maps import attentions
 from vitconvert.model.pruning import prune_heads
 
 FIELDS = {"class_token": False, "pooling": "avg", "depth": 11, "relative_positions": "decomposed"}

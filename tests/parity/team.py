@@ -118,3 +118,28 @@ norm_eps   = 1e-6
 pooling    = "token"
 """
 """The table that says which of the team's tensors is which of ours."""
+
+STATED = {"num_heads": 3, "image_size": (32, 24), "patch_size": (8, 8)}
+"""What the team's tensors do not show."""
+
+BUGS = {
+    "eps": ("blocks.0.attn", "norm_eps is 1e-05, not 1e-06"),
+    "GELU": ("blocks.0.mlp", "activation is gelu_tanh, not gelu"),
+    "q/k swap": ("blocks.0.attn", "the thirds of blocks.0.attn.qkv are k, q, v, not q, k, v"),
+    "transposed projection": ("blocks.0.attn", "blocks.0.attn.proj.weight is transposed"),
+    "off-by-one position": (
+        "embedding",
+        "pos_embed is off by one: each patch has that of the previous one",
+    ),
+    "missing final norm": ("features", "there is no final norm"),
+    "wrong scale": ("blocks.0.attn", "attention_scale is embed_dim ** -0.5"),
+    "head order": ("blocks.0.attn", "the heads are joined (dim head), not (head dim)"),
+}
+"""Each mistake, the first layer that it changes, and its likely cause."""
+
+
+def team(weights: dict[str, Tensor], bug: str = "") -> TeamViT:
+    """The team's model of these weights."""
+    model = TeamViT(bug)
+    model.load_state_dict(weights)
+    return model

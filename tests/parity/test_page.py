@@ -1,17 +1,13 @@
 """The page of a report as Chromium shows and prints it: nothing is lost, clipped or fetched."""
 
 import json
-import math
 import re
 import shutil
 import subprocess
 
 import pytest
 
-from vitconvert.comparison import Comparison
-from vitconvert.parity.audit_report import AuditReport, LayerAudit, OutputAudit
-from vitconvert.parity.differences import Divergence, LayerDifference
-from vitconvert.parity.report import ParityReport
+from tests.parity.test_report import DEPARTS, PAGES
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 PAPER = 680  # pixels between the margins of A4
@@ -39,99 +35,9 @@ addEventListener("load", () => setTimeout(() => { document.body.dataset.measured
   points: boxes("svg.chart .point"),
   departs: boxes("svg.chart .departs"),
   allowed: boxes("svg.chart line.allowed"),
-  pictures: boxes("svg.patches"),
-  cells: boxes("svg.patches :is(.cell, text)"),
   tables: boxes("table"),
 }) }, 50))
 </script></body>"""
-
-
-def layer_names(depth):
-    inside = [f"blocks.{i}.{part}" for i in range(depth) for part in ("attn", "mlp")]
-    return ["patch_embed", "embedding", *inside, "norm", "features", "output"]
-
-
-def report(depth, differences, **changes):
-    """A report of two dtypes; `differences` of a layer's place give a difference in float64."""
-    layers = [
-        LayerDifference(
-            layer=name, dtype=dtype, relative=value if dtype == "float64" else value / 2
-        )
-        for dtype in ("float32", "float64")
-        for name, value in zip(layer_names(depth), map(differences, range(1000)), strict=False)
-    ]
-    comparisons = [
-        Comparison(
-            images="noise",
-            dtype=dtype,
-            absolute=0.1,
-            relative=0.1,
-            agreed=1,
-            rows=2,
-            bit_equal=False,
-            tolerance=tolerance,
-        )
-        for dtype, tolerance in (("float32", 2e-5), ("float64", 2e-12))
-    ]
-    values = {"source": "vit.npz", "reference": "timm 1.0.31 VisionTransformer"}
-    values |= {"layers": tuple(layers), "comparisons": tuple(comparisons), "tolerance": 2e-5}
-    return ParityReport(**(values | changes))
-
-
-def departing(layer, positions=(), grid=None):
-    return Divergence(
-        layer=layer,
-        dtype="float64",
-        images="noise",
-        relative=0.03,
-        cause="the thirds of blocks.3.attn.qkv are k, q, v, not q, k, v " + 3 * "and more, ",
-        positions=positions,
-        grid=grid,
-    )
-
-
-ODD = tuple(10.0 ** -(token % 5) * (token % 7 != 3) for token in range(5 + 14 * 9))
-DEPARTS = report(
-    12, lambda i: 0.0 if i < 8 else 0.03, first_divergence=departing("blocks.3.attn", ODD, (14, 9))
-)
-PAGES = {
-    "departs": DEPARTS,
-    "bit-equal": report(12, lambda _: 0.0),
-    "small": report(11, lambda i: 1e-16 * (i + 1)),
-    "deep": report(40, lambda i: 1e-7 if i > 64 else 0, first_divergence=departing("output")),
-    "infinite": report(
-        12, lambda i: math.inf if i > 1 else 1e-300, first_divergence=departing("blocks.0.attn")
-    ),
-}
-
-
-ARITHMETICS = ("float32", "bfloat16", "float16", "fast")
-AUDIT = AuditReport(
-    source="vit.npz",
-    images=8,
-    outputs=tuple(
-        OutputAudit(arithmetic=name, images=kind, absolute=0.5, relative=math.inf, flips=1, rows=8)
-        for name in ARITHMETICS
-        for kind in ("noise", "photograph")
-    ),
-    layers=tuple(
-        LayerAudit(
-            arithmetic=name,
-            layer=layer,
-            relative=math.inf if name == "float16" and i > 9 else 10.0 ** -(i % 7),
-            largest=1e5,
-            infinite=i,
-            nan=1_000_000,
-        )
-        for name in ARITHMETICS
-        for i, layer in enumerate(layer_names(11))
-    ),
-    limits={"float16": 65504.0},
-    peak=1e5,
-    peak_module="blocks.5.mlp.fc1",
-    unfit={"float16": ("blocks.5.mlp.fc1.weight", "head.weight")},
-    skipped={"compiled": "RuntimeError: no working C++ compiler"},
-)
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +77,7 @@ def lies_in(inner, outer):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", ["departs", "deep"])  # test_report.py looks at every chart
 def test_nothing_is_clipped_and_nothing_is_fetched(name, measured):
     page = PAGES[name]
     layout = measured(page.to_html())
@@ -190,27 +96,6 @@ def test_a_request_would_be_seen(measured):
     page = PAGES["small"].to_html()
     for wanted in ('<img src="x.png">', '<p style="background: url(http://example.org/x)">x</p>'):
         assert measured(page.replace("</body>", f"{wanted}</body>"))["requests"] == 1
-
-
-@pytest.mark.slow
-def test_an_audit_fits_the_screen_and_the_paper(measured):
-    page = AUDIT.to_html()
-    layout = measured(page)
-    [chart] = layout["charts"]
-    assert len(layout["points"]) == 4 * len(layer_names(11))
-    assert [box for box in layout["inside"] if not lies_in(box, chart)] == []
-    assert (layout["requests"], layout["departs"]) == (0, [])
-    as_printed = measured(page.replace("@media print", "@media all"), width=PAPER)
-    assert as_printed["width"] <= PAPER
-    assert all(right <= PAPER for _, _, right, _ in as_printed["tables"])
-
-
-@pytest.mark.slow
-def test_patches_are_a_picture(measured):
-    layout = measured(DEPARTS.to_html())
-    [picture] = layout["pictures"]
-    assert len(layout["cells"]) > len(ODD)
-    assert [box for box in layout["cells"] if not lies_in(box, picture)] == []
 
 
 @pytest.mark.slow
@@ -248,52 +133,3 @@ def test_it_prints_with_its_numbers_and_fits_the_paper(chromium, measured, tmp_p
     as_printed = measured(page.replace("@media print", "@media all"), width=PAPER)
     assert as_printed["width"] <= PAPER
     assert all(right <= PAPER for _, _, right, _ in as_printed["tables"])
-
-
-def test_equal_layers_are_said_in_words_and_drawn():
-    page = PAGES["bit-equal"].to_html()
-    assert "Every layer is equal to the last bit: all points lie on 0." in page
-    assert page.count('class="point"') == 2 * len(layer_names(12))
-    assert "all points lie" not in PAGES["small"].to_html()
-
-
-def test_numbers_are_behind_the_points():
-    page = DEPARTS.to_html()
-    assert "<title>blocks.3.attn, float64: 3.0e-02</title>" in page
-    assert "<td>blocks.3.attn</td><td>1.5e-02</td><td>3.0e-02</td>" in page
-    assert "<td>blocks.2.mlp</td><td>0</td><td>0</td>" in page
-
-
-def test_the_marker_names_layer_and_cause():
-    page = DEPARTS.to_html()
-    [chart] = re.findall(r'<svg class="chart".*?</svg>', page)
-    assert ">departs first: blocks.3.attn<" in chart
-    assert ">cause: the thirds of blocks.3.attn.qkv" in chart
-    assert '<tr class="marked"><td>blocks.3.attn</td>' in page
-
-
-def test_patches_lie_where_they_are_in_the_image():
-    page = DEPARTS.to_html()
-    titles = re.findall(r'<rect class="cell".*?fill="(.*?)".*?<title>(.*?)</title>', page)
-    colours = {title: colour for colour, title in titles}
-    assert colours["prefix token 1: 1.0e+00"] == colours["prefix token 1: 1.0e+00"] == "#67000d"
-    assert colours["prefix token 4: 0.0e+00"] == "#ffffff"  # token 3
-    assert colours["patch in row 2, column 3: 1.0e-01"]  # token 5 + 9 + 2 = 16
-    assert "Worst: prefix token 1: 1.0e+00; patch in row 1, column 1: 1.0e+00;" in page
-    # No grid, or tokens that are not on it: no picture.
-    for values, grid in ((ODD, None), (ODD, (20, 20)), ((), (14, 9))):
-        other = report(2, lambda _: 0.1, first_divergence=departing("norm", values, grid))
-        assert "Where in the image" not in other.to_html()
-
-
-def test_both_sides_have_versions():
-    import numpy as np
-    import torch
-
-    from vitconvert import __version__
-
-    page = DEPARTS.to_html()
-    assert "<td>compared with</td><td>timm 1.0.31 VisionTransformer</td>" in page
-    published = torch.__version__.partition("+")[0]
-    ours = f"vitconvert {__version__}, torch {published}, numpy {np.__version__}"
-    assert f"<td>versions</td><td>{ours}</td>" in page

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from tests.packages import timm, torchvision, transformers, vit_pytorch
+from tests.tables.specimens.google import big_vision, google
 from vitconvert.api import verify
 
 
@@ -64,27 +65,24 @@ def test_timm_state_dict_without_a_name(randomise, tmp_path):
     assert_equal(report, bits=True)
 
 
+# Every class is in tests/huggingface/; these are other arguments, and both spellings.
 HUGGINGFACE = {
-    "ViT": ("ViTConfig", "ViTForImageClassification", {"num_labels": 7}),
-    "ViT, two classes": ("ViTConfig", "ViTForImageClassification", {"num_labels": 2}),
-    "ViT, relu, one channel": (
+    "two classes": ("ViTConfig", "ViTForImageClassification", False, {"num_labels": 2}),
+    "relu, one channel": (
         "ViTConfig",
         "ViTForImageClassification",
+        True,
         {"hidden_act": "relu", "num_channels": 1},
     ),
-    "ViT, pooler": ("ViTConfig", "ViTModel", {}),
-    "ViT, masked": ("ViTConfig", "ViTForMaskedImageModeling", {"image_size": 24}),
-    "DeiT": ("DeiTConfig", "DeiTForImageClassification", {}),
-    "DeiT, teacher": ("DeiTConfig", "DeiTForImageClassificationWithTeacher", {}),
-    "MSN": ("ViTMSNConfig", "ViTMSNModel", {}),
-    "I-JEPA": ("IJepaConfig", "IJepaForImageClassification", {}),
-    "MAE": ("ViTMAEConfig", "ViTMAEModel", {"image_size": 24}),
+    "teacher": ("DeiTConfig", "DeiTForImageClassificationWithTeacher", True, {}),
+    "masked": ("ViTConfig", "ViTForMaskedImageModeling", False, {"image_size": 24}),
 }
 
 
-@pytest.mark.parametrize("disk", [True, False], ids=["on disk", "in memory"])
-@pytest.mark.parametrize(("config", "model", "arguments"), HUGGINGFACE.values(), ids=HUGGINGFACE)
-def test_huggingface(config, model, arguments, disk, huggingface_checkpoint):
+@pytest.mark.parametrize(
+    ("config", "model", "disk", "arguments"), HUGGINGFACE.values(), ids=HUGGINGFACE
+)
+def test_huggingface(config, model, disk, arguments, huggingface_checkpoint):
     config, model = getattr(transformers, config), getattr(transformers, model)
     report = verify(huggingface_checkpoint(config, model, disk=disk, **arguments))
     assert_equal(report, bits=True)
@@ -147,29 +145,33 @@ def test_lucidrains_with_an_exchanged_activation(randomise, tmp_path):
     assert report.notes == ("GELU was replaced by relu, as the configuration says",)
 
 
+def save_npz(path, shapes):
+    """Random arrays, around 1 where they are factors."""
+    rng = np.random.default_rng(8)
+    np.savez(
+        path,
+        **{
+            name: (name.endswith("scale") + 0.2 * rng.standard_normal(shape)).astype(np.float32)
+            for name, shape in shapes.items()
+        },
+    )
+    return path
+
+
 @pytest.mark.parametrize("representation", [False, True])
 def test_google_npz(representation, tmp_path):
-    arrays = flax_vit(attention=1, norm=2, mlp=3)
-    arrays["cls"] = numbers(1, 1, 24)
-    arrays["Transformer/posembed_input/pos_embedding"] = numbers(1, 10, 24)
-    if representation:
-        arrays |= {"pre_logits/kernel": numbers(24, 24), "pre_logits/bias": numbers(24)}
-    np.savez(tmp_path / "vit.npz", **arrays)
-    report = verify(tmp_path / "vit.npz")
+    shapes = google(patch=(8, 8, 3), pre_logits=representation)
+    report = verify(save_npz(tmp_path / "vit.npz", shapes))
     assert_equal(report)
     assert report.reference == f"timm {timm.__version__}'s .npz loader"
     assert len(report.notes) == representation
 
 
 def test_google_npz_of_a_hybrid(tmp_path):
-    arrays = flax_vit(attention=1, norm=2, mlp=3)
-    arrays["cls"] = numbers(1, 1, 24)
-    arrays["Transformer/posembed_input/pos_embedding"] = numbers(1, 5, 24)
-    arrays["conv_root/kernel"] = numbers(7, 7, 3, 64)
-    arrays |= {"gn_root/scale": 1 + numbers(1, 1, 1, 64), "gn_root/bias": numbers(1, 1, 1, 64)}
-    arrays["embedding/kernel"] = numbers(8, 8, 64, 24)
-    np.savez(tmp_path / "vit.npz", **arrays)
-    report = verify(tmp_path / "vit.npz")
+    shapes = google(depth=3, patch=(3, 3, 64))
+    shapes |= {"conv_root/kernel": (7, 7, 3, 64)}
+    shapes |= {"gn_root/scale": (1, 1, 1, 64), "gn_root/bias": (1, 1, 1, 64)}
+    report = verify(save_npz(tmp_path / "vit.npz", shapes))
     assert_equal(report)
     assert report.notes == (
         "the ResNet stem was compared in timm's arithmetic, which is not Google's",
@@ -178,16 +180,8 @@ def test_google_npz_of_a_hybrid(tmp_path):
 
 @pytest.mark.parametrize("pooling", ["tok", "gap", "map"])
 def test_big_vision_npz(pooling, tmp_path):
-    arrays = flax_vit(attention=0, norm=1, mlp=0)
-    arrays["pos_embedding"] = numbers(1, 9, 24)
-    if pooling == "tok":
-        arrays["cls"] = numbers(1, 1, 24)
-    if pooling == "map":
-        arrays["MAPHead_0/probe"] = numbers(1, 1, 24)
-        arrays |= flax_attention("MAPHead_0/MultiHeadDotProductAttention_0")
-        arrays |= flax_norm("MAPHead_0/LayerNorm_0") | flax_mlp("MAPHead_0/MlpBlock_0")
-    np.savez(tmp_path / "vit.npz", **{f"params/{name}": a for name, a in arrays.items()})
-    assert_equal(verify(tmp_path / "vit.npz"))
+    shapes = big_vision("params/", cls=pooling == "tok", pool=pooling == "map", pool_hidden=50)
+    assert_equal(verify(save_npz(tmp_path / "vit.npz", shapes)))
 
 
 def test_another_checkpoint_of_the_same_function(timm_checkpoint, tmp_path):
@@ -199,39 +193,3 @@ def test_another_checkpoint_of_the_same_function(timm_checkpoint, tmp_path):
     assert_equal(report, bits=True)
     report = verify(tmp_path / "weights.pth", overrides=stated, against=source)
     assert_equal(report, bits=True)
-
-
-def flax_vit(*, attention, norm, mlp):
-    """Arrays of three blocks; the arguments number a block's submodules."""
-    arrays = {"embedding/kernel": numbers(8, 8, 3, 24), "embedding/bias": numbers(24)}
-    for i in range(3):
-        block = f"Transformer/encoderblock_{i}"
-        arrays |= flax_norm(f"{block}/LayerNorm_0") | flax_norm(f"{block}/LayerNorm_{norm}")
-        arrays |= flax_attention(f"{block}/MultiHeadDotProductAttention_{attention}")
-        arrays |= flax_mlp(f"{block}/MlpBlock_{mlp}")
-    head = {"head/kernel": numbers(24, 7), "head/bias": numbers(7)}
-    return arrays | flax_norm("Transformer/encoder_norm") | head
-
-
-def flax_norm(name):
-    return {f"{name}/scale": 1 + numbers(24), f"{name}/bias": numbers(24)}
-
-
-def flax_mlp(name):
-    return {
-        f"{name}/Dense_0/kernel": numbers(24, 50),
-        f"{name}/Dense_0/bias": numbers(50),
-        f"{name}/Dense_1/kernel": numbers(50, 24),
-        f"{name}/Dense_1/bias": numbers(24),
-    }
-
-
-def flax_attention(name):
-    arrays = {f"{name}/out/kernel": numbers(3, 8, 24), f"{name}/out/bias": numbers(24)}
-    for part in ("query", "key", "value"):
-        arrays |= {f"{name}/{part}/kernel": numbers(24, 3, 8), f"{name}/{part}/bias": numbers(3, 8)}
-    return arrays
-
-
-def numbers(*shape):
-    return 0.2 * torch.randn(shape).numpy()

@@ -3,13 +3,16 @@
 import html
 import json
 import math
+import re
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
+import torch
 
-from vitconvert.comparison import Comparison
+from vitconvert import __version__
+from vitconvert.comparison import Comparison, Divergence, LayerDifference
 from vitconvert.errors import ParityFailed
-from vitconvert.parity.differences import Divergence, LayerDifference
 from vitconvert.parity.report import ParityReport
 
 
@@ -53,6 +56,51 @@ FAILED = ParityReport(
     tolerance=2e-5,
 )
 SKIPPED = ParityReport(source="vit.bin", skipped="flax is not installed.", tolerance=2e-5)
+
+
+def layer_names(depth):
+    inside = [f"blocks.{i}.{part}" for i in range(depth) for part in ("attn", "mlp")]
+    return ["patch_embed", "embedding", *inside, "norm", "features", "output"]
+
+
+def report(depth, differences, **changes):
+    """A report of two dtypes; `differences` of a layer's place give a difference in float64."""
+    layers = [
+        LayerDifference(
+            layer=name, dtype=dtype, relative=value if dtype == "float64" else value / 2
+        )
+        for dtype in ("float32", "float64")
+        for name, value in zip(layer_names(depth), map(differences, range(1000)), strict=False)
+    ]
+    comparisons = [
+        comparison(dtype="float32", absolute=0.1, relative=0.1, agreed=1),
+        comparison(dtype="float64", absolute=0.1, relative=0.1, agreed=1, tolerance=2e-12),
+    ]
+    values = {"source": "vit.npz", "reference": "timm 1.0.31 VisionTransformer"}
+    values |= {"layers": tuple(layers), "comparisons": tuple(comparisons), "tolerance": 2e-5}
+    return ParityReport(**(values | changes))
+
+
+def departing(layer):
+    return Divergence(
+        layer=layer,
+        dtype="float64",
+        images="noise",
+        relative=0.03,
+        cause="the thirds of blocks.3.attn.qkv are k, q, v, not q, k, v " + 3 * "and more, ",
+    )
+
+
+DEPARTS = report(12, lambda i: 0.0 if i < 8 else 0.03, first_divergence=departing("blocks.3.attn"))
+PAGES = {
+    "departs": DEPARTS,
+    "bit-equal": report(12, lambda _: 0.0),
+    "small": report(11, lambda i: 1e-16 * (i + 1)),
+    "deep": report(40, lambda i: 1e-7 if i > 64 else 0, first_divergence=departing("output")),
+    "infinite": report(
+        12, lambda i: math.inf if i > 1 else 1e-300, first_divergence=departing("blocks.0.attn")
+    ),
+}
 
 
 def test_verdicts():
@@ -110,17 +158,32 @@ def test_page_stands_alone(report):
         assert word not in page
 
 
-def test_page_escapes_names_and_marks_the_departing_layer():
-    page = FAILED.to_html()
-    assert "&lt;script&gt;alert(1)&lt;/script&gt;.npz" in page
+def test_names_are_escaped():
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;.npz" in FAILED.to_html()
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_point_lies_in_the_chart_at_its_height(name):
+    page = PAGES[name].to_html()
     plot = ElementTree.fromstring(page[page.index("<svg") : page.index("</svg>") + len("</svg>")])
-    names = {text.text: text.get("font-weight") for text in plot.findall("text")}
-    assert names["departs first: blocks.0.attn"] == "700"
-    assert names["embedding"] is None
-    height = {text.text: float(text.get("y")) - 4 for text in plot.findall("text")}
-    points = [path for path in plot.findall("path") if path.get("class") == "point"]
-    places = [float(path.get("transform").rstrip(")").split()[-1]) for path in points]
-    assert places == [height["0"], height["infinite"]]
+    width, height = map(float, plot.get("viewBox").split()[2:])
+    texts = {text.text: text for text in plot.findall("text")}
+    places = {
+        point.find("title").text: [*map(float, point.get("transform")[10:-1].split())]
+        for point in plot.findall("path")
+        if point.get("class") == "point"
+    }
+    assert len(places) == len(PAGES[name].layers)
+    for layer in PAGES[name].layers:
+        x, y = places[f"{layer.layer}, {layer.dtype}: {layer.relative:.1e}"]
+        assert 62 < x < width - 24 + 1 and 24 < y < height - 92 + 1
+        if layer.relative in (0, math.inf):
+            row = texts["infinite" if layer.relative else "0"]
+            assert y == float(row.get("y")) - 4
+    departing = PAGES[name].first_divergence
+    bold = [text.text for text in plot.findall("text") if text.get("font-weight") == "700"]
+    outside = [departing.layer] if departing and "." not in departing.layer else []
+    assert bold == ([f"departs first: {departing.layer}", *outside] if departing else [])
 
 
 def test_both_checkpoints_are_named():
@@ -146,3 +209,33 @@ def test_a_notebook_shows_the_page():
     assert cell.endswith(end)
     assert html.unescape(cell[len(begin) : -len(end)]) == FAILED.to_html()
     assert "<script>" not in cell
+
+
+def test_equal_layers_are_said_in_words_and_drawn():
+    page = PAGES["bit-equal"].to_html()
+    assert "Every layer is equal to the last bit: all points lie on 0." in page
+    assert page.count('class="point"') == 2 * len(layer_names(12))
+    assert "all points lie" not in PAGES["small"].to_html()
+
+
+def test_numbers_are_behind_the_points():
+    page = DEPARTS.to_html()
+    assert "<title>blocks.3.attn, float64: 3.0e-02</title>" in page
+    assert "<td>blocks.3.attn</td><td>1.5e-02</td><td>3.0e-02</td>" in page
+    assert "<td>blocks.2.mlp</td><td>0</td><td>0</td>" in page
+
+
+def test_the_marker_names_layer_and_cause():
+    page = DEPARTS.to_html()
+    [chart] = re.findall(r'<svg class="chart".*?</svg>', page)
+    assert ">departs first: blocks.3.attn<" in chart
+    assert ">cause: the thirds of blocks.3.attn.qkv" in chart
+    assert '<tr class="marked"><td>blocks.3.attn</td>' in page
+
+
+def test_both_sides_have_versions():
+    page = DEPARTS.to_html()
+    assert "<td>compared with</td><td>timm 1.0.31 VisionTransformer</td>" in page
+    published = torch.__version__.partition("+")[0]
+    ours = f"vitconvert {__version__}, torch {published}, numpy {np.__version__}"
+    assert f"<td>versions</td><td>{ours}</td>" in page

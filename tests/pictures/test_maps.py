@@ -11,7 +11,7 @@ from tests.huggingface.classes import CLASSES, LABELS, MLP, SIZES, Case, encoder
 from tests.pictures.conftest import squashed
 from vitconvert import load_model
 from vitconvert.errors import CorruptFile, InputMismatch, UsageError
-from vitconvert.model.intermediates import attentions
+from vitconvert.model.attention_maps import attentions
 from vitconvert.pictures.maps import attention_maps
 
 DISTILLED = Case(

@@ -1,14 +1,16 @@
 """A place in the image that a model reads, and the same place in the photograph."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
 from PIL import ExifTags, Image
 
+from tests.preprocessing.conftest import sample
 from vitconvert.preprocessing import Preprocessing, image_files, pixels
 from vitconvert.preprocessing.backends import BACKENDS
-from vitconvert.preprocessing.placement import placement
+from vitconvert.preprocessing.transform import placement
 
 PLAIN = Preprocessing(
     image_size=(48, 60),
@@ -66,9 +68,9 @@ def bright_square(size, top, left, side):
     return Image.fromarray(photograph)
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("name", STEPS)
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("backend", "name", "size"), sample(itertools.product(BACKENDS, STEPS, SIZES), 3)
+)
 def test_a_bright_square_is_found_where_it_is(backend, name, size):
     steps = stated(name, backend, size)
     found = placement(steps, size)
@@ -76,7 +78,7 @@ def test_a_bright_square_is_found_where_it_is(backend, name, size):
         seen = centre(steps.array(bright_square(size, top, left, 11)))
         # Of a pixel of the model's, which is not an average without antialias.
         near = (0.25 if BACKENDS[backend].antialias else 0.4) * np.divide(size, found.resized)
-        distance = np.abs(np.subtract(found.in_photograph(*seen), (top + 5.5, left + 5.5)))
+        distance = np.abs(np.subtract(found.in_original(*seen), (top + 5.5, left + 5.5)))
         assert (distance <= near + 1e-9).all(), (distance, near)
 
 
@@ -92,7 +94,7 @@ def test_offsets_are_those_of_the_pixels(backend):
         numbers = made[0] + 256 * made[1] + 65536 * made[2]
         row, column = np.argwhere(numbers)[0]
         wanted = np.divmod(numbers[row, column] - 1, size[1])
-        assert placement(steps, size).in_photograph(row, column) == tuple(wanted), size
+        assert placement(steps, size).in_original(row, column) == tuple(wanted), size
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -111,7 +113,7 @@ def test_a_turned_photograph_has_the_size_that_is_seen(backend, orientation, tmp
     seen = centre(steps.array(tmp_path / "turned.png"))
     wanted = centre(np.moveaxis(np.asarray(shown), -1, 0))
     near = np.divide(size, placement(steps, size).resized) * 0.6
-    assert (np.abs(np.subtract(placement(steps, size).in_photograph(*seen), wanted)) < near).all()
+    assert (np.abs(np.subtract(placement(steps, size).in_original(*seen), wanted)) < near).all()
 
 
 def test_an_orientation_that_is_none_turns_nothing():

@@ -269,7 +269,7 @@ def test_without_resizing_only_images_of_the_size_fit(
             bit(do_center_crop=False),
             MissingFact,
             "error: missing-fact\n"
-            "  The size of the processed images depends on the photograph.\n"
+            "  The size of the processed images depends on the image itself.\n"
             "  processor       BitImageProcessor\n"
             "  size            {'shortest_edge': 57}\n"
             "  do_center_crop  False",

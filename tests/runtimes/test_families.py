@@ -7,10 +7,10 @@ from tests.model.test_families_equal_to_timm import FAMILIES, SMALL
 from tests.small_models import randomise, small_config
 from vitconvert.comparison import TOLERANCE
 from vitconvert.config import ViTConfig
-from vitconvert.conversion.runtime_file import quiet
 from vitconvert.model import FastViT, ViT
-from vitconvert.parity.exported import Expected, compare_exported
 from vitconvert.runtimes import RUNTIMES
+from vitconvert.runtimes.check import Expected, compare_exported
+from vitconvert.runtimes.export import quiet
 from vitconvert.runtimes.graph import Graph, Shape, traced
 
 # One of each kind of structure; tests/coverage has all families.

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from tests.parity.team import TABLE, TeamViT
-from tests.parity.test_own_models import STATED, team
+from tests.parity.team import STATED, TABLE, TeamViT, team
 from vitconvert.api import load_checkpoint, record_golden
 from vitconvert.errors import UsageError
 from vitconvert.testing import assert_parity

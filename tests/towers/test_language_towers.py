@@ -11,7 +11,7 @@ import vitconvert
 from tests.coverage.families import random_model
 from tests.packages import transformers
 from vitconvert.errors import MissingFact
-from vitconvert.programs.transformers.reference import run
+from vitconvert.programs.transformers.running import run
 from vitconvert.tables.dialects import builtin_tables
 
 GEMMA = {

@@ -161,33 +161,7 @@ def test_a_fine_tuned_tower_differs_from_the_released_one_where_it_was_tuned(rel
     assert list(other.values or ()) == ["blocks.1.mlp.fc1.bias"]
 
 
-def test_embed_and_verify_take_a_tower(llava, tmp_path, run):
-    (llava / "preprocessor_config.json").write_text(json.dumps(CLIP_PROCESSOR))
-    photograph = tmp_path / "p.png"
-    pixels = np.random.default_rng(1).integers(0, 255, (40, 31, 3), "uint8")
-    Image.fromarray(pixels).save(photograph)
-    (line,) = run("embed", llava, photograph).out.splitlines()
-    model = t.LlavaForConditionalGeneration.from_pretrained(llava).eval()
-    processor = t.CLIPImageProcessor(**{k: v for k, v in CLIP_PROCESSOR.items() if "type" not in k})
-    images = processor(Image.open(photograph), return_tensors="pt")["pixel_values"]
-    with torch.no_grad():
-        wanted = model.model.vision_tower(images).pooler_output[0]
-    found = torch.tensor(json.loads(line)["features"])
-    torch.testing.assert_close(found, wanted, rtol=2e-5, atol=2e-5)
-    assert run("verify", llava, "--tower", "vision_tower").code == 0
-    assert run("verify", llava, "--tower", "vision_towr").code == 2
-
-
 SIDES = ("featurizer", "fused_featurizer")
-WITHOUT_PIXELS = {
-    "inspect": (),
-    "verify": (),
-    "diff": ("{file}",),
-    "golden": ("-o", "{out}/it.golden"),
-    "file": ("-o", "{out}/model"),
-    "timm": ("--to", "hf", "--dry-run"),
-}
-WITH_PIXELS = {"predict": ("{photograph}",), "embed": ("{photograph}",)}
 
 
 @pytest.fixture
@@ -200,30 +174,11 @@ def two(tmp_path):
         for name, tensor in model.state_dict().items()
     }
     save_file(tensors | {"language_model.norm.weight": torch.ones(4)}, tmp_path / "two.safetensors")
-    pixels = np.random.default_rng(1).integers(0, 255, (40, 31, 3), "uint8")
-    Image.fromarray(pixels).save(tmp_path / "p.png")
     return tmp_path / "two.safetensors", models
 
 
-@pytest.mark.parametrize(("verb", "more"), [*WITHOUT_PIXELS.items(), *WITH_PIXELS.items()])
-def test_every_verb_takes_a_tower(verb, more, two, run):
-    file, _ = two
-    places = {"file": file, "out": file.parent, "photograph": file.parent / "p.png"}
-    arguments = [argument.format(**places) for argument in more]
-    stated = ["--set", "num_heads=3"]
-    if verb in WITH_PIXELS:
-        stated += ["--mean", "0.5", "--std", "0.5"]
-    asked = run(verb, file, *arguments, *stated)
-    assert asked.code == (0 if verb == "diff" else 1)  # of the same bytes: all names are alike
-    if verb != "diff":
-        assert "several ViTs" in asked.out + asked.err
-    assert run(verb, file, *arguments, *stated, "--tower", "vision_backbone.none").code == 2
-    found = run(verb, file, *arguments, *stated, "--tower", "vision_backbone.fused_featurizer")
-    assert found.code == 0, found.err
-
-
 @torch.no_grad()
-def test_python_takes_a_tower(two):
+def test_python_and_the_command_line_take_a_tower(two, run):
     file, models = two
     images = torch.randn(2, 3, 24, 24)
     for side, model in zip(SIDES, models, strict=True):
@@ -238,5 +193,9 @@ def test_python_takes_a_tower(two):
         save_file(model.state_dict(), alone)
         same = vitconvert.diff(file, alone, reading_a=reading, overrides=reading["overrides"])
         assert same.equal
+    flags = ["--set", "num_heads=3", "--tower"]
+    assert run("inspect", file, *flags[:2]).code == 1
+    assert run("inspect", file, *flags, "vision_backbone.none").code == 2
+    assert run("inspect", file, *flags, "vision_backbone.featurizer").code == 0
     with pytest.raises(AmbiguousDialect):
         vitconvert.convert_state_dict(load_file(file), to="vit", overrides={"num_heads": 3})

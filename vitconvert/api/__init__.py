@@ -1,22 +1,22 @@
-"""The front door: every public name, in modules by what people come for.
+"""The front door: every public name, each in the module of what it is about.
 
-A checkpoint is located and read (`loading`), becomes a model that answers for photographs
-(`answering`, `seeing`), or another checkpoint (`converting`, `leaving`) that provably computes the
-same function (`proving`); `examining` says what a file is before that. Each function opens the
-checkpoint and passes it to the package that does the work; torch is imported by the first function
-that needs it.
+A checkpoint is located and read (`loading`), described (`examining`), and becomes another one
+(`converting`) that provably computes the same function (`proving`). What only some people want is a
+guest of that core: `inference`, `embedding`, `pictures` and `runtimes`. Each function imports what
+does the work when it is called, torch among it.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from vitconvert.api.answering import embed, embed_dataset, predict
 from vitconvert.api.converting import convert, convert_state_dict, plan_conversion
+from vitconvert.api.embedding import embed_dataset
 from vitconvert.api.examining import diff, draft_table, inspect
-from vitconvert.api.leaving import build_lucidrains, export_model
+from vitconvert.api.inference import embed, predict
 from vitconvert.api.loading import load_checkpoint, load_model
-from vitconvert.api.proving import audit, record_golden, verify
-from vitconvert.api.seeing import attention_maps, feature_maps
+from vitconvert.api.pictures import attention_maps, feature_maps
+from vitconvert.api.proving import record_golden, verify
+from vitconvert.api.runtimes import build_lucidrains, export_model
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.errors import VitConvertError
@@ -26,23 +26,21 @@ from vitconvert.preprocessing import Preprocessing
 if TYPE_CHECKING:
     from vitconvert.conversion.conversion_plan import ConversionPlan
     from vitconvert.conversion.convert import Conversion
-    from vitconvert.conversion.runtime_file import Exported
     from vitconvert.difference import Difference
     from vitconvert.drafting.draft import Draft
     from vitconvert.embedding.embedder import Embedder
     from vitconvert.inspection import Inspection
     from vitconvert.model import ViT
-    from vitconvert.model.intermediates import attentions
+    from vitconvert.model.attention_maps import attentions
     from vitconvert.model.pruning import prune_heads
-    from vitconvert.parity.audit_report import AuditReport
     from vitconvert.parity.golden import Golden
     from vitconvert.parity.report import ParityReport
     from vitconvert.pictures.features import FeatureMaps
     from vitconvert.pictures.maps import AttentionMaps
+    from vitconvert.runtimes.export import Exported
 
 __all__ = [
     "AttentionMaps",
-    "AuditReport",
     "Checkpoint",
     "Conversion",
     "ConversionPlan",
@@ -61,7 +59,6 @@ __all__ = [
     "VitConvertError",
     "attention_maps",
     "attentions",
-    "audit",
     "build_lucidrains",
     "convert",
     "convert_state_dict",
@@ -84,19 +81,18 @@ __all__ = [
 # Classes of results, which nobody needs before a function has returned one; a ViT needs torch.
 _LATE = {
     "AttentionMaps": "vitconvert.pictures.maps",
-    "AuditReport": "vitconvert.parity.audit_report",
     "Conversion": "vitconvert.conversion.convert",
     "ConversionPlan": "vitconvert.conversion.conversion_plan",
     "Difference": "vitconvert.difference",
     "Draft": "vitconvert.drafting.draft",
     "Embedder": "vitconvert.embedding.embedder",
     "FeatureMaps": "vitconvert.pictures.features",
-    "Exported": "vitconvert.conversion.runtime_file",
+    "Exported": "vitconvert.runtimes.export",
     "Golden": "vitconvert.parity.golden",
     "Inspection": "vitconvert.inspection",
     "ParityReport": "vitconvert.parity.report",
     "ViT": "vitconvert.model",
-    "attentions": "vitconvert.model.intermediates",
+    "attentions": "vitconvert.model.attention_maps",
     "prune_heads": "vitconvert.model.pruning",
 }
 

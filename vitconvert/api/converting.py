@@ -175,7 +175,7 @@ def convert_state_dict(
         NotRepresentable: The target cannot compute this function.
         VitConvertError: One of the errors of `load_checkpoint`.
     """
-    from vitconvert.checkpoint.state_dict import read_state_dict
+    from vitconvert.checkpoint.reading import read_state_dict
     from vitconvert.conversion.convert import respell
 
     target, how = _target(to, reading)

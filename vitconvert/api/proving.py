@@ -1,4 +1,4 @@
-"""Whether two compute the same function, and how far arithmetic takes one from itself."""
+"""Whether two checkpoints or models compute the same function."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING, Any, cast
 from vitconvert.api.loading import Size, Source, load_checkpoint
 from vitconvert.arguments import COMPARED, NAMED_LAYERS, checked, given, refuse
 from vitconvert.checkpoint import Checkpoint, ReadOptions
-from vitconvert.checkpoint.record import hashed
+from vitconvert.checkpoint.companions import hashed
 from vitconvert.errors import UsageError
 from vitconvert.sources import locate
 
 if TYPE_CHECKING:
     from PIL import Image
 
-    from vitconvert.inference.images import ImageSource
-    from vitconvert.parity.audit_report import AuditReport
     from vitconvert.parity.golden import Golden
-    from vitconvert.parity.photographs import Photographs
+    from vitconvert.parity.images import Images
     from vitconvert.parity.report import ParityReport
+    from vitconvert.preprocessing.finding import ImageSource
 
 
 @checked(ReadOptions, source=COMPARED, layers=NAMED_LAYERS)
@@ -32,7 +31,6 @@ def verify(
     batch: int = 2,
     dtypes: Sequence[str] = ("float32", "float64"),
     layers: Mapping[str, str] | None = None,
-    gradients: bool = False,
     image_size: Size | None = None,
     in_channels: int | None = None,
     images: "ImageSource | Iterable[ImageSource] | None" = None,
@@ -46,7 +44,7 @@ def verify(
 
     A module or a function of your own is compared with `against`: with a checkpoint (through
     vitconvert's ViT, once that is proved equal to the checkpoint's own project) or with another
-    module or function. It runs as it is, on noise, on a photograph, and on images that are
+    module or function. It runs as it is, on noise, on a smooth image, and on images that are
     constant, large, of one channel, one and three in a batch. If it differs, the report names the
     first layer that does and the likely cause, as far as modules are matched: by the names of their
     tensors (`table`, `dialect`, or a dialect that is known), or by `layers`.
@@ -61,14 +59,14 @@ def verify(
             `record_golden`), which says itself which images are compared.
         tolerance: Largest relative difference in float32; in float64 a ten-millionth of it.
         seed, batch: Which images, and how many of each kind.
-        dtypes: "float32", "float64" or both, where both sides compute in them.
+        dtypes: "float32", "float64" or both, where both sides compute in them. For a checkpoint,
+            "float16" and "bfloat16" besides: how far they take vitconvert's own model from float64,
+            layer by layer, and whether its numbers fit into them. That is not judged.
         layers: Name of a module of your own -> name of a module of vitconvert's ViT, or of the
             module that it is compared with, such as `{"encoder.3.attention": "blocks.3.attn"}`:
             their outputs are compared.
-        gradients: Whether to compare gradients by the images and by every weight as well, between a
-            module and a checkpoint: a wrong backward pass is what training finds.
         image_size, in_channels: Of the images, where neither side is a checkpoint.
-        images: Photographs, as for `predict`: the first 32 are compared as well. Each side takes
+        images: Images, as for `predict`: the first 32 are compared as well. Each side takes
             its own preprocessing: vitconvert's for a checkpoint that is verified, that of its own
             program for what it is measured by (timm's transforms, transformers' processor), as far
             as these are known.
@@ -86,18 +84,17 @@ def verify(
         MissingFact: Nothing says how `images` are prepared.
         ParityFailed: vitconvert's ViT does not compute what the project of `against` computes.
     """
-    from vitconvert.parity.golden_file import is_golden
+    from vitconvert.parity.golden import is_golden
 
     which: dict[str, Any] = {"image_size": image_size, "in_channels": in_channels}
     if isinstance(against, str | PathLike) and is_golden(against):
         which |= {"images": images, "preprocess": preprocess}
         which |= {"seed": seed or None, "batch": None if batch == 2 else batch}
         refuse(given(which), "a golden file says itself which images are compared.")
-        refuse(given({"gradients": gradients}), "a golden file has none to compare with.")
         return _verify_golden(source, Path(against), layers, tolerance, dtypes, reading)
-    photographs = _photographs(images, preprocess)
+    seen = _images(images, preprocess)
     if callable(source) or callable(against):
-        from vitconvert.parity.own_models import Inputs, verify_model
+        from vitconvert.parity.own_models import verify_model
 
         if against is None:
             raise UsageError(
@@ -106,22 +103,19 @@ def verify(
             )
         return verify_model(
             *_models((source, against), reading, layers=layers),
-            inputs=Inputs(
-                image_size=cast(tuple[int, int] | None, image_size),
-                in_channels=in_channels,
-                seed=seed,
-                batch=batch,
-                photographs=photographs,
-            ),
+            image_size=cast(tuple[int, int] | None, image_size),
+            in_channels=in_channels,
+            seed=seed,
+            batch=batch,
+            images=seen,
             options=ReadOptions.of(reading),
             layers=layers,
-            gradients=gradients,
             tolerance=tolerance,
             dtypes=dtypes,
         )
     from vitconvert.parity.verification import verify_checkpoint
 
-    own = {"layers": layers, "gradients": gradients, "preprocess": preprocess, **which}
+    own = {"layers": layers, "preprocess": preprocess, **which}
     refuse(given(own), "this is about a model of your own, and none is compared here.")
     return verify_checkpoint(
         _load_whole(source, **reading),
@@ -130,7 +124,7 @@ def verify(
         seed=seed,
         batch=batch,
         dtypes=dtypes,
-        photographs=photographs,
+        images=seen,
     )
 
 
@@ -167,47 +161,14 @@ def record_golden(
         UsageError: The output's name is no golden file's, or the images would be too large.
         VitConvertError: One of the errors of `load_checkpoint`.
     """
-    from vitconvert.parity.golden import record
-    from vitconvert.parity.golden_file import check_golden_output, write_golden
+    from vitconvert.parity.golden import check_golden_output, write_golden
+    from vitconvert.parity.replay import record
 
     check_golden_output(Path(output), overwrite=overwrite)  # before anything is downloaded
     checkpoint = load_checkpoint(source, **reading)
     golden = record(checkpoint, seed=seed, batch=batch, tolerance=tolerance)
     write_golden(golden, Path(output), overwrite=overwrite)
     return golden
-
-
-@checked(ReadOptions)
-def audit(
-    source: Source,
-    *,
-    seed: int = 0,
-    batch: int = 8,
-    without: Sequence[str] = (),
-    **reading: object,
-) -> "AuditReport":
-    """Measure how far lower precision and faster arithmetic take a model from float64.
-
-    float32, bfloat16, float16, `fast` (as for `load_model`), torch's compiler and ONNX Runtime
-    compute the same images on the CPU. The report says how far each is from float64, at each layer
-    of vitconvert's own model, where numbers become infinite or NaN, and how often the class
-    changes. What cannot be measured here is named with the reason. The model is not judged.
-
-    Args:
-        source: A path or a reference, as for `load_model`.
-        seed, batch: Which images of noise and photographs, and how many of each.
-        without: What to leave out: "bfloat16", "float16", "fast", "compiled" (which takes most of
-            the time) or "onnxruntime".
-        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower.
-
-    Raises:
-        VitConvertError: The checkpoint cannot be loaded, as for `load_model`.
-        UsageError: `batch` is below 1, or there is no such arithmetic.
-    """
-    from vitconvert.parity.audit import audit_checkpoint
-
-    checkpoint = load_checkpoint(source, **reading)
-    return audit_checkpoint(checkpoint, seed=seed, batch=batch, without=without)
 
 
 def _verify_golden(
@@ -218,7 +179,7 @@ def _verify_golden(
     dtypes: Sequence[str],
     reading: Mapping[str, object],
 ) -> "ParityReport":
-    from vitconvert.parity.golden_file import read_golden
+    from vitconvert.parity.golden import read_golden
     from vitconvert.parity.replay import verify_golden
 
     read = read_golden(golden)  # before anything is downloaded
@@ -233,7 +194,7 @@ def _verify_golden(
     )
 
 
-def _photographs(images: Any, preprocess: Any) -> "Photographs | None":
+def _images(images: Any, preprocess: Any) -> "Images | None":
     if images is None:
         if preprocess:
             raise UsageError(
@@ -241,16 +202,16 @@ def _photographs(images: Any, preprocess: Any) -> "Photographs | None":
                 hint="images= names some, or leave out preprocess.",
             )
         return None
-    from vitconvert.inference.images import find_images
-    from vitconvert.parity.photographs import Photographs
+    from vitconvert.parity.images import Images
+    from vitconvert.preprocessing.finding import find_images
 
-    return Photographs(files=find_images(images), preprocess=preprocess)
+    return Images(files=find_images(images), preprocess=preprocess)
 
 
 def _models(
     sides: Sequence[Any], reading: Mapping[str, object], *, layers: Mapping[str, str] | None
 ) -> list[Any]:
-    """What is compared; the options that are not about the names of a module read a checkpoint.
+    """The two sides; options that are not about the names of a module read a checkpoint.
 
     Raises:
         UsageError: There is none to read, or no module whose names would be matched.

@@ -1,16 +1,82 @@
-"""The JSON files beside the weights, as they are: what they say is weighed elsewhere."""
+"""The small files beside the weights: read once, believed or not, and made statements.
+
+`config.json` and its like state facts in the words of their projects. `vitconvert.json`, our own
+record, is believed only while it is true of its directory: it has the sha256 of each file that it
+speaks for, and of weights their bytes and a hash of the header, so that comparing does not read
+all of them.
+"""
 
 import functools
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from vitconvert.checkpoint.record import Record, read_record
-from vitconvert.documents import read_object
-from vitconvert.formats import Container
+from vitconvert.checkpoint.options import ReadOptions
+from vitconvert.documents import read_bytes, read_object
+from vitconvert.errors import CorruptFile
+from vitconvert.facts.accounts import recorded
+from vitconvert.facts.statements import Statements
+from vitconvert.file_formats import INDEX, standard_names
+from vitconvert.formats import Container, hash_file
+from vitconvert.labels import Labels, stated_labels
 from vitconvert.sources import Located
-from vitconvert.tables.parts import config_section
+from vitconvert.sources.located import OWN
+from vitconvert.tables.parts import Part, config_section, sections
+
+# What vitconvert reads back, and of which kind it is.
+_KINDS: tuple[tuple[str, type, str], ...] = (
+    ("target", str, "a text"),
+    *((name, dict, "an object") for name in ("config", "origins", "sha256", "weights", "ledger")),
+)
+_REPEATED = ("config", "preprocessor")  # of `Located`: files of which it says the same in our words
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """A record, as far as it is believed.
+
+    Attributes:
+        whole: All of it, or nothing where one of the files was written again since.
+        of_weights: All of it where the weights are those that were written, as it tells their
+            origin: it may still be believed of that when files beside them were edited.
+        unspoken: "config" and "preprocessor", where that file is one of which it says nothing,
+            because somebody added it, or an earlier version wrote the record.
+        doubts: A sentence for what is not believed.
+    """
+
+    whole: Mapping[str, Any]
+    of_weights: Mapping[str, Any]
+    unspoken: frozenset[str] = frozenset()
+    doubts: tuple[str, ...] = ()
+
+    @property
+    def origins(self) -> dict[str, str]:
+        """Where the fields of its configuration come from, with assumptions as such."""
+        assumed = self.whole.get("ledger", {}).get("assumed")
+        names = assumed if isinstance(assumed, dict) else {}
+        return {
+            name: recorded(origin, assumed=name in names)
+            for name, origin in self.whole.get("origins", {}).items()
+            if isinstance(origin, str)
+        }
+
+    @property
+    def assumes_labels(self) -> bool:
+        """Whether nobody names the classes, whatever a config.json repeats."""
+        return self.whole.get("labels_assumed") is True
+
+    def labels(self, num_classes: int) -> Labels | None:
+        """The names that it gives classes, or None.
+
+        Raises:
+            ConflictingFact: They are not those of so many classes.
+        """
+        first = self.whole.get("labels_origin")
+        origin = recorded(first if isinstance(first, str) else "", assumed=self.assumes_labels)
+        return stated_labels(num_classes, self.whole.get("labels"), origin=origin)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +98,7 @@ class Companions:
 
     @functools.cached_property
     def config(self) -> Mapping[str, Any]:
-        """What the project's own `config.json` or `open_clip_config.json` says of the ViT.
+        """The part of the project's own `config.json` or `open_clip_config.json` on the ViT.
 
         Empty if there is none.
         """
@@ -74,3 +140,178 @@ class Companions:
 
 def _read(path: Path | None) -> Mapping[str, Any] | None:
     return None if path is None else read_object(path)
+
+
+def stated_weights(container: Container) -> dict[str, Any]:
+    """A record's entry on weights besides their hashes: bytes of each file, hash of the header."""
+    sizes = {file.name: file.stat().st_size for file in container.files}
+    return {"bytes": sizes, "header": _header_hash(container)}
+
+
+def _header_hash(container: Container) -> str:
+    """The sha256 of names, dtypes and shapes, in order, and of what the header says besides."""
+    tensors = [(name, info.dtype, info.shape) for name, info in container.manifest.items()]
+    said = json.dumps([tensors, dict(container.metadata)])
+    return hashlib.sha256(said.encode()).hexdigest()
+
+
+def read_record(located: Located, container: Container) -> Record:
+    """Read the record beside weights, and compare the files with what it says of them.
+
+    Raises:
+        CorruptFile: It is no JSON object, or says something of another kind.
+        SourceError: It cannot be read.
+    """
+    if located.own is None:
+        return Record(whole={}, of_weights={})
+    record = _parse(located.own)
+    written = record.get("sha256", {})
+    beside = {kind: path for kind in _REPEATED if (path := getattr(located, kind))}
+    known = {Path(name).name: digest for name, digest in located.sha256.items()}
+    weights = list(_changed_weights(record, located, container, known))
+    edited = [
+        path.name
+        for path in beside.values()
+        if path.name in written and _small_hash(path) != written[path.name]
+    ]
+    added = tuple(_weights_beside(located, container, written))
+    if others := [*weights, *edited]:
+        one = len(others) == 1
+        since = f"{'was' if one else 'were'} written again since, and {'is' if one else 'are'} read"
+        doubt = f"{OWN} is not believed: {', '.join(others)} {since} as any other project's"
+        return Record(whole={}, of_weights={} if weights else record, doubts=(doubt, *added))
+    unspoken = {kind: path.name for kind, path in beside.items() if path.name not in written}
+    doubt = (
+        f"{OWN} says nothing of {' and '.join(unspoken.values())}, whose word comes before its own"
+    )
+    return Record(
+        whole=record,
+        of_weights=record,
+        unspoken=frozenset(unspoken),
+        doubts=(*((doubt,) if unspoken else ()), *added),
+    )
+
+
+def _weights_beside(
+    located: Located, container: Container, written: Mapping[str, Any]
+) -> Iterator[str]:
+    """A sentence for other weights that were saved beside those that are read, or none.
+
+    timm writes a pytorch_model.bin by default, and reads the model.safetensors that is there.
+    """
+    assert located.own is not None
+    read = {file.name for file in container.files}
+    known = {*read, *written}
+    there = [name for name in standard_names() if (located.own.parent / name).is_file()]
+    added = [name for name in there if name not in known and not name.endswith(INDEX)]
+    if added and located.fetched is None:
+        yield f"{' and '.join(added)}, there too, is not read: {min(read)} comes first"
+
+
+def _small_hash(path: Path) -> str | None:
+    """The sha256 of a small file; None of one that is too large to be any that was written."""
+    try:
+        return hashlib.sha256(read_bytes(path)).hexdigest()
+    except ValueError:
+        return None
+
+
+def _parse(path: Path) -> Mapping[str, Any]:
+    record = read_object(path)
+    for key, kind, expected in _KINDS:
+        if not isinstance(record.get(key, kind()), kind):
+            raise CorruptFile(
+                f"{key} in {OWN} is not {expected}.",
+                evidence={"file": path, "found": repr(record[key])[:80]},
+                hint="convert the original again, or remove this file.",
+            )
+    return record
+
+
+def _changed_weights(
+    record: Mapping[str, Any], located: Located, container: Container, known: Mapping[str, str]
+) -> Iterator[str]:
+    """The files of weights that are not what a record says, or of which it says nothing.
+
+    Where their hashes are known already, these are compared. Otherwise sizes and the header are,
+    and hashes only if these leave it open, as with the record of an earlier version.
+    """
+    written, stated = record.get("sha256", {}), record.get("weights", {})
+    sizes = stated.get("bytes")
+    sizes = sizes if isinstance(sizes, dict) else {}
+    same_header = stated.get("header") == _header_hash(container)
+    for file in container.files:
+        name = file.name
+        size = file.stat().st_size
+        if not isinstance(written.get(name), str) or sizes.get(name, size) != size:
+            yield name
+        elif name in known:
+            if known[name] != written[name]:
+                yield name
+        elif not (same_header and name in sizes) and (
+            located.fetched is not None or hash_file(file) != written[name]
+        ):
+            yield name
+
+
+def hashed(located: Located) -> Located:
+    """The same with the sha256 of files that a record speaks for, so that every byte is compared.
+
+    Without a record, or where the hashes are known or the bytes not here, it is the same.
+    """
+    if located.own is None or located.fetched is not None:
+        return located
+    folder, written = located.own.parent, _parse(located.own).get("sha256", {})
+    there = [folder / name for name in written if Path(name).name == name]
+    missing = {f.name: hash_file(f) for f in there if f.is_file() and f.name not in located.sha256}
+    return replace(located, sha256={**located.sha256, **missing})
+
+
+def statements_on(companions: Companions, options: ReadOptions) -> Statements:
+    """Everything that is stated about a checkpoint besides its tensors, and by the user."""
+    located = companions.located
+    return Statements(
+        user=options.overrides or {},
+        own=companions.own.get("config", {}),
+        own_origins=companions.record.origins,
+        own_first="config" not in companions.unspoken,
+        config=companions.config,
+        config_file=companions.name_of("config"),
+        architecture=options.architecture,
+        name=located.name,
+        trained=companions.container.extras,
+        file_name=located.weights.name if located.weights else "",
+        doubts=companions.record.doubts,
+    )
+
+
+def own_labels(companions: Companions, num_classes: int) -> Labels | None:
+    """Names that the checkpoint itself gives its classes, or None.
+
+    A record that is believed knows better than its config.json whose names these are.
+    """
+    config, record = companions.config, companions.record
+    names = config.get("id2label") or config.get("label_names")
+    recorded = record.labels(num_classes)
+    if "config" not in record.unspoken and (recorded or record.assumes_labels):
+        return recorded
+    stated = stated_labels(num_classes, names, descriptions=config.get("label_descriptions"))
+    return stated or recorded
+
+
+def what_is_read(companions: Companions, part: Part) -> tuple[str, ...]:
+    """A note on which layer a larger model reads, by its config.json or else by its code."""
+    read = _stated(companions.whole_config) or part.tower.reads
+    return (f"the larger model reads {read}; here is the ViT's own output",) if read else ()
+
+
+def _stated(config: Mapping[str, Any]) -> str:
+    """The layer that config.json names, and which of its tokens."""
+    said = sections()["reads"]
+    layer = next((config[key] for key in said["layer"] if config.get(key) is not None), None)
+    numbers = layer if isinstance(layer, list) else [layer]
+    if not numbers or not all(type(number) is int for number in numbers):
+        return ""
+    layers = f"layer{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
+    chosen = (said["tokens"].get(str(config.get(key))) for key in said["chosen_by"])
+    return f"{layers} of this ViT{next(filter(None, chosen), '')}"

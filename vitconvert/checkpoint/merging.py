@@ -2,7 +2,9 @@
 
 The adapter's names and the file's are two spellings. Each tensor that the adapter changes is made
 of the file's in the adapter's own layout, merged there as PEFT does, and laid back: two plans, and
-the arithmetic of `low_rank` between them.
+the arithmetic of LoRA or DoRA between them.
+
+Sources: PEFT 0.21, tuners/lora/layer.py and dora.py; LoRA, arXiv 2106.09685; DoRA, 2402.09353.
 """
 
 import functools
@@ -12,20 +14,21 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from vitconvert.checkpoint.adapters import Adapter
 from vitconvert.checkpoint.weights import Weights
 from vitconvert.errors import TensorMismatch
 from vitconvert.facts.adapter_placement import HEAD, Placement, place
 from vitconvert.facts.plan import Plan, compose, plan_back, plan_overlay
 from vitconvert.formats import Container, TensorInfo
+from vitconvert.tables.binding import Link, links_of
 from vitconvert.tables.canonical import instance
 from vitconvert.tables.detection import common_prefix
-from vitconvert.tables.links import Link, links_of
 from vitconvert.tables.parts import Part
 from vitconvert.tables.towers import tower_prefixes
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from vitconvert.checkpoint.adapter import Adapter
 
 _MERGED = "adapter: "  # before the adapter's names in plans, where the file may have the same
 _KEPT = 4  # merged tensors: one for q, k and v may be read for three
@@ -44,13 +47,13 @@ class Merge:
     """
 
     base: Weights
-    adapter: Adapter
+    adapter: "Adapter"
     placement: Placement
     effects: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     @property
     def description(self) -> str:
-        """What is done, as far as headers tell."""
+        """The merge in one sentence, from headers alone."""
         adapter = self.adapter
         scales = sorted({f"{one.scale:g}" for one in adapter.low_rank.values()}, key=float)
         manifest = adapter.container.manifest
@@ -71,7 +74,7 @@ class Merge:
         return f"merged the {adapter.kind} adapter {adapter.name}: {', '.join(parts)}"
 
     def measured(self) -> str:
-        """What merging did to the numbers; reads all of the adapter."""
+        """The effect on the numbers, in one sentence; reads all of the adapter."""
         for name in self.placement.links:
             self.merged(name)
         change = max(change for change, _ in self.effects.values())
@@ -138,14 +141,13 @@ class Merge:
     def _merge(self, name: str) -> "Tensor":
         import torch
 
-        from vitconvert.facts.low_rank import merged, product
         from vitconvert.facts.materialise import materialise
 
         adapter, read = self.adapter, self.adapter.container.read
         if name in self.placement.heads:
             saved = read(adapter.saved[name])
             tensor = saved.to(getattr(torch, self._dtype_of_heads))
-            self.effects[name] = 1.0, _error(tensor, saved)
+            self.effects[name] = 1.0, _error(tensor, saved, of=saved)
             return tensor
         (assembly,) = (a for a in self._there.assemblies if a.target == name)
         weight = materialise(replace(self._there, assemblies=(assembly,)), self.base.read)[name]
@@ -155,14 +157,14 @@ class Merge:
         change = torch.zeros((), dtype=torch.float64)
         magnitude = None
         if one := adapter.low_rank.get(name):
-            change = product(read(one.down), read(one.up), one.scale, embedding=one.embedding)
+            change = _product(read(one.down), read(one.up), one.scale, embedding=one.embedding)
             magnitude = read(one.magnitude) if one.magnitude else None
         if name in adapter.biases:
             key, scale = adapter.biases[name]
             change = scale * read(key).double()
-        done = merged(weight, change, magnitude)
-        self.effects[name] = _error(done.tensor, before), done.rounding
-        return done.tensor
+        tensor, rounding = _merged(weight, change, magnitude)
+        self.effects[name] = _error(tensor, before, of=before), rounding
+        return tensor
 
     @functools.cached_property
     def _dtype_of_heads(self) -> str:
@@ -244,13 +246,13 @@ def _without_place(base: str) -> str:
     return base if is_repository else re.split(r"[/\\]", base.rstrip("/\\"))[-1]
 
 
-def _error(after: "Tensor", before: "Tensor") -> float:
-    """The largest difference, over the largest number before."""
-    largest = max(float(before.double().abs().max()), 1e-300)
+def _error(after: "Tensor", before: "Tensor", *, of: "Tensor") -> float:
+    """The largest difference, over the largest number of a tensor."""
+    largest = max(float(of.double().abs().max()), 1e-300)
     return float((after.double() - before.double()).abs().max()) / largest
 
 
-def merge_into(base: Weights, adapter: Adapter, part: Part) -> Merge:
+def merge_into(base: Weights, adapter: "Adapter", part: Part) -> Merge:
     """Find the place of an adapter in a model's file.
 
     Raises:
@@ -269,7 +271,7 @@ def merge_into(base: Weights, adapter: Adapter, part: Part) -> Merge:
 
 
 def _names_of_head(part: Part) -> dict[str, str]:
-    """What the user calls the tensors of a head -> what the dialect does, in the ViT's place."""
+    """The user's names of the tensors of a head -> the dialect's."""
     names = part.names.items() if part.head else ()
     return {
         theirs: part.tower.prefix + name
@@ -279,9 +281,31 @@ def _names_of_head(part: Part) -> dict[str, str]:
 
 
 def _prefixes(names: Collection[str], part: Part) -> list[str]:
-    """What may stand before the names of the image tower where the adapter was trained."""
+    """Prefixes that names of the image tower may have where the adapter was trained."""
     tower = part.tower.prefix
     inner = tower.removeprefix("model.")
     known = ("", common_prefix(names), tower, inner, f"model.{inner}", *tower_prefixes())
     there = [prefix for prefix in known if any(name.startswith(prefix) for name in names)]
     return list(dict.fromkeys(there))
+
+
+def _product(down: "Tensor", up: "Tensor", scale: float, *, embedding: bool = False) -> "Tensor":
+    """The sum's second term, in float64."""
+    matrix = scale * (up.double().flatten(1) @ down.double().flatten(1))
+    return matrix.T if embedding else matrix.reshape(up.shape[0], *down.shape[1:])
+
+
+def _merged(
+    weight: "Tensor", change: "Tensor", magnitude: "Tensor | None"
+) -> "tuple[Tensor, float]":
+    """Add a change to a weight, rounded once to its dtype; and how far that rounding is off.
+
+    With a magnitude, each output's row has that length (DoRA).
+    """
+    exact = weight.double() + change
+    if magnitude is not None:
+        rows = exact.flatten(1)
+        lengths = rows.norm(dim=1, keepdim=True)
+        exact = (rows / lengths * magnitude.double().reshape(-1, 1)).reshape(exact.shape)
+    tensor = exact.to(weight.dtype)
+    return tensor, _error(tensor, exact, of=weight)

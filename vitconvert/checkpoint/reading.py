@@ -1,171 +1,191 @@
-"""From local files to a checkpoint: open, recognise, weigh statements, prove.
+"""From local files to a checkpoint, in stages; only headers and the files beside them are read."""
 
-Only headers and the JSON files beside them are read.
-"""
-
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitconvert.checkpoint.adapters import Adapter, separated, with_base
+from vitconvert.checkpoint.adapter import merged, separated, with_base
 from vitconvert.checkpoint.checkpoint import Checkpoint
-from vitconvert.checkpoint.companions import Companions
-from vitconvert.checkpoint.larger_model import what_is_read
-from vitconvert.checkpoint.merging import Merge, merge_into
+from vitconvert.checkpoint.companions import Companions, own_labels, what_is_read
+from vitconvert.checkpoint.images import preprocessing_of
 from vitconvert.checkpoint.options import ReadOptions
-from vitconvert.checkpoint.photographs import preprocessing_of
-from vitconvert.checkpoint.recognition import gather, recognise_part, statements_on
-from vitconvert.checkpoint.stored_rotations import with_stored_grid
-from vitconvert.checkpoint.text_tower import find_text
+from vitconvert.checkpoint.recognition import Reading, find_vit, gathered, proved
+from vitconvert.checkpoint.text_tower import text_found
 from vitconvert.checkpoint.unchanged import State, states_of
-from vitconvert.checkpoint.weights import Weights
 from vitconvert.config import ViTConfig
-from vitconvert.errors import MissingFact, Quantised, SourceError, UsageError, VitConvertError, some
-from vitconvert.facts.accounts import (
-    Ledger,
-    check_accounts,
-    check_dtypes,
-    check_required,
-    open_ledger,
-)
-from vitconvert.facts.derivation import Gathered
-from vitconvert.facts.statements import Statements
+from vitconvert.errors import Quantised, SourceError, UsageError, VitConvertError
 from vitconvert.file_formats import directory_names
-from vitconvert.formats import Container, open_container, weights_in
-from vitconvert.labels import Labels, stated_labels
+from vitconvert.formats import Container, TensorInfo, open_container, weights_in
 from vitconvert.sources import Located
-from vitconvert.tables.detection import recognise
 from vitconvert.tables.parts import Part
 
 if TYPE_CHECKING:
-    from vitconvert.checkpoint.quantised import Dequantised
+    import torch
+
+_IN_MEMORY = "a state dict"  # where messages name a file
 
 
 def read_checkpoint(located: Located, options: ReadOptions | None = None) -> Checkpoint:
     """Read the header of a checkpoint, and prove that it is understood.
-
-    Args:
-        located: The files.
-        options: How to read them.
 
     Raises:
         VitConvertError: One of the errors of `vitconvert.load_checkpoint`.
     """
     located, options = with_base(located, options or ReadOptions())
     before = states_of(_may_be_read(located))
-    read = explained(open_weights(located, options), located, options)
-    _check_fetched(located, read.part)
-    companions, merge, config = read.companions, read.merge, read.weights.config
-    preprocessing, said = preprocessing_of(
-        companions, read.part, config, read.statements, read.weights.container
-    )
-    notes = (*read.ledger.notes, *what_is_read(companions, read.part), *said)
-    text, text_problem = find_text(read.weights, companions)
-    other_classes = merge and merge.base.config.num_classes != config.num_classes
+    read = explained(begun(open_weights(located, options), located, options))
+    assert read.weights is not None
+    assert read.ledger is not None
+    _check_fetched(located, read.found)
+    companions, config = read.companions, read.weights.config
+    preprocessing, said = preprocessing_of(read, config)
+    notes = (*read.ledger.notes, *what_is_read(companions, read.found), *said)
+    other_classes = read.merge and read.merge.base.config.num_classes != config.num_classes
     return Checkpoint(
         tensors=read.weights.tensors,
         config=config,
         preprocessing=preprocessing,
-        own_labels=None if other_classes else _own_labels(companions, config.num_classes),
+        own_labels=None if other_classes else own_labels(companions, config.num_classes),
         ledger=replace(read.ledger, notes=notes),
         weights=read.weights,
-        merge=merge,
+        merge=read.merge,
         companions=companions,
         opened=_opened((*read.weights.container.files, *located.companions), before),
-        text=text,
-        text_problem=text_problem,
+        text=read.text,
+        text_problem=read.text_problem,
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Explained:
-    """Weights whose header is proved, and what was found on the way."""
+def read_state_dict(
+    state_dict: "Mapping[str, torch.Tensor]", options: ReadOptions
+) -> "tuple[dict[str, torch.Tensor], ViTConfig]":
+    """The tensors of a state dict under canonical names, and their configuration.
 
-    weights: Weights
-    ledger: Ledger
-    merge: Merge | None
-    part: Part
-    companions: Companions
-    statements: Statements
-
-
-@dataclass
-class Progress:
-    """How far a header is explained, which is all that is known of one that cannot be.
-
-    Attributes:
-        companions: What lies beside the weights, and what of it is about the ViT.
-        part: The ViT in the file, or None if it was not found.
-        gathered: What is known of it.
-        changes: What reading does to the numbers of tensors, a sentence each.
+    Raises:
+        VitConvertError: One of the errors of `vitconvert.load_checkpoint`.
     """
+    nowhere = Located(
+        reference=_IN_MEMORY,
+        weights=None,
+        config=None,
+        preprocessor=None,
+        own=None,
+        name=None,
+        repo=None,
+        revision=None,
+        url=None,
+        sha256={},
+        verified=(),
+    )
+    manifest = {
+        name: TensorInfo(dtype=str(t.dtype).removeprefix("torch."), shape=tuple(t.shape))
+        for name, t in state_dict.items()
+    }
+    container = Container(
+        path=Path(_IN_MEMORY),
+        files=(),
+        format="memory",
+        manifest=manifest,
+        reader=state_dict.__getitem__,
+        release=lambda: None,
+    )
+    weights = explained(begun(container, nowhere, options)).weights
+    assert weights is not None
+    return dict(weights.tensors), weights.config
 
-    companions: Companions
-    part: Part | None = None
-    gathered: Gathered | None = None
-    changes: tuple[str, ...] = ()
 
-    @classmethod
-    def begin(cls, container: Container, located: Located) -> "Progress":
-        """Nothing is explained yet."""
-        return cls(companions=Companions(located=located, container=container))
+def begun(container: Container, located: Located, options: ReadOptions) -> Reading:
+    """An open file and what lies beside it, of which nothing is explained yet."""
+    companions = Companions(located=located, container=container)
+    return Reading(container=container, companions=companions, options=options)
 
 
-def explained(
-    container: Container, located: Located, options: ReadOptions, progress: Progress | None = None
-) -> Explained:
-    """Recognise the tensors, weigh statements, prove.
-
-    Args:
-        container: The open file.
-        located: What lies beside it.
-        options: How to read them.
-        progress: Is told how far that comes.
+def explained(reading: Reading) -> Reading:
+    """The last of `stages`.
 
     Raises:
         VitConvertError: As `read_checkpoint`.
     """
-    progress = progress or Progress.begin(container, located)
+    *_, last = stages(reading)
+    return last
+
+
+def stages(reading: Reading) -> Iterator[Reading]:
+    """Recognise the tensors, weigh statements, prove: what is known after each stage.
+
+    Raises:
+        VitConvertError: As `read_checkpoint`; what is known stays what it was then.
+    """
     try:
-        return _explained(container, located, options, progress)
+        for stage in STAGES:
+            reading = stage(reading)
+            yield reading
     except VitConvertError as error:
         with suppress(VitConvertError):  # of the record itself
-            for doubt in progress.companions.record.doubts:
+            for doubt in reading.companions.record.doubts:
                 error.evidence["note"] = doubt
         raise
 
 
-def _explained(
-    container: Container, located: Located, options: ReadOptions, progress: Progress
-) -> Explained:
-    companions = progress.companions
-    container, adapter = separated(container, located, options)
-    container, progress.part, quantised = computed_part(container, companions, options)
-    container, companions = narrowed(container, companions, progress.part)
-    progress.companions = companions
-    container, part, merge = with_adapter(container, companions, progress.part, adapter, options)
-    done = [quantised.description(part.names)] if quantised else []
-    done += [merge.description] if merge else []
-    progress.part, progress.changes = part, tuple(filter(None, done))
-    statements = believed(part, statements_on(companions, options, container.extras))
-    progress.gathered = gather(part, statements)
-    config, ledger = prove(container, part, progress.gathered, statements)
-    weights = Weights(
-        container=container,
-        recognised=part.recognised,
-        config=config,
-        tower=part.tower,
-        head=part.head,
+def recognised(reading: Reading) -> Reading:
+    """Find the ViT, among the weights that quantised ones stand for if that is asked for.
+
+    Raises:
+        Quantised: They are, and it is not asked for.
+        UsageError: They are not, and it is asked for.
+        VitConvertError: As `find_vit` and `quantised.computed`.
+    """
+    asked = reading.options.dequantise
+    dtype = asked or reading.options.cast_to
+    try:
+        part = find_vit(reading)
+    except Quantised as error:
+        # Of a header alone, what says how weights are packed is not here.
+        if dtype is None or reading.companions.located.fetched or not error.computable:
+            raise
+        from vitconvert.checkpoint.quantised import dequantised  # few files have such weights
+
+        computed = dequantised(reading.container, dtype)
+        reading = replace(reading, container=computed.container)
+        part = find_vit(reading)
+        done = computed.description(part.names)
+        return replace(reading, part=part, changes=(done,) if done else ())
+    if asked:
+        raise not_quantised(asked, reading.container.path)
+    return replace(reading, part=part)
+
+
+def narrowed(reading: Reading) -> Reading:
+    """The tensors of a tower alone, under its own names, and what the files say of it."""
+    part = reading.found
+    if part.is_whole:
+        return reading
+    return replace(
+        reading,
+        container=reading.container.renamed(part.names),
+        companions=replace(reading.companions, section=part.tower.section),
     )
-    return Explained(
-        weights=weights,
-        ledger=ledger.with_changes(progress.changes),
-        merge=merge,
-        part=part,
-        companions=companions,
-        statements=statements,
+
+
+STAGES: tuple[Callable[[Reading], Reading], ...] = (
+    separated,  # an adapter, beside the file or within
+    recognised,
+    narrowed,  # to a larger model's tower
+    merged,  # the adapter
+    gathered,
+    proved,
+    text_found,
+)
+
+
+def not_quantised(dtype: str, *files: object) -> UsageError:
+    """The error for a dtype of quantised weights where no file has any."""
+    return UsageError(
+        f"dequantise = {dtype!r} computes the weights of a quantised file, and there is none.",
+        evidence={"read": ", ".join(map(str, files))},
+        hint="leave out --dtype (in Python, dequantise).",
     )
 
 
@@ -193,7 +213,7 @@ def _may_be_read(located: Located) -> list[Path]:
 
 
 def _opened(files: Collection[Path], before: Mapping[Path, State]) -> Mapping[Path, State]:
-    """What the files that were read were like before; shards elsewhere than expected, now."""
+    """The state of the files before they were read; of shards found only then, now."""
     return {**states_of(files), **{file: before[file] for file in files if file in before}}
 
 
@@ -225,134 +245,3 @@ def _path(located: Located) -> Path:
     if located.weights is None:
         raise SourceError(f"{located.reference} has no weights.")
     return weights_in(located.weights) if located.weights.is_dir() else located.weights
-
-
-def computed_part(
-    container: Container, companions: Companions, options: ReadOptions
-) -> "tuple[Container, Part, Dequantised | None]":
-    """The ViT in a file, among the weights that quantised ones stand for if that is asked for.
-
-    Raises:
-        Quantised: They are, and it is not asked for.
-        UsageError: They are not, and it is asked for.
-        VitConvertError: As `recognise_part` and `quantised.dequantised`.
-    """
-    dtype = options.dequantise or options.cast_to
-    try:
-        part = recognise_part(container, companions, options)
-    except Quantised as error:
-        # Of a header alone, what says how weights are packed is not here.
-        if dtype is None or companions.located.fetched or not error.computable:
-            raise
-        from vitconvert.checkpoint.quantised import dequantised  # few files have such weights
-
-        computed = dequantised(container, dtype)
-    else:
-        if options.dequantise:
-            raise not_quantised(options.dequantise, container.path)
-        return container, part, None
-    container = computed.container
-    return container, recognise_part(container, companions, options), computed
-
-
-def not_quantised(dtype: str, *files: object) -> UsageError:
-    """That no weights are computed in a dtype, since none of the files has quantised ones."""
-    return UsageError(
-        f"dequantise = {dtype!r} computes the weights of a quantised file, and there is none.",
-        evidence={"read": ", ".join(map(str, files))},
-        hint="leave out --dtype (in Python, dequantise).",
-    )
-
-
-def narrowed(
-    container: Container, companions: Companions, part: Part
-) -> tuple[Container, Companions]:
-    """The tensors of a tower alone, under its own names, and what the files say of it."""
-    if part.is_whole:
-        return container, companions
-    return container.renamed(part.names), replace(companions, section=part.tower.section)
-
-
-def with_adapter(
-    container: Container,
-    companions: Companions,
-    part: Part,
-    adapter: Adapter | None,
-    options: ReadOptions,
-) -> tuple[Container, Part, Merge | None]:
-    """The tensors as they are with an adapter, whose head may make another dialect of them.
-
-    Raises:
-        TensorMismatch: The adapter does not fit the model, or the model is not one without it.
-    """
-    if adapter is None:
-        return container, part, None
-    statements = believed(part, statements_on(companions, options, container.extras))
-    config, _ = prove(container, part, gather(part, statements), statements)
-    base = Weights(container=container, recognised=part.recognised, config=config)
-    merge = merge_into(base, adapter, part)
-    container = merge.container()
-    shapes = {name: info.shape for name, info in container.manifest.items()}
-    tables = options.tables(companions.own.get("target"))
-    recognised = recognise(shapes, tables, companions.config)
-    return container, replace(part, recognised=recognised), merge
-
-
-_DOUBT = "the architecture that the training script names is not this one: it was not believed"
-
-
-def believed(part: Part, said: Statements) -> Statements:
-    """What is said, without a training script's name that the tensors contradict.
-
-    It is of the model before arguments of the user's changed it.
-
-    Raises:
-        VitConvertError: As `Statements.facts`.
-    """
-    if not said.trained or not gather(part, said).conflicts:
-        return said
-    untold = replace(said, trained={})
-    return (
-        said if gather(part, untold).conflicts else replace(untold, doubts=(*said.doubts, _DOUBT))
-    )
-
-
-def prove(
-    container: Container, part: Part, gathered: Gathered, statements: Statements
-) -> tuple[ViTConfig, Ledger]:
-    """Prove from headers alone that every fact is known and every tensor accounted for.
-
-    Raises:
-        MissingFact, ConflictingFact, TensorMismatch: That is not so.
-        NotRepresentable: The project's class computes another function from the tensors, or the
-            rotary embedding that is stored is none of ours.
-    """
-    recognised = part.recognised
-    try:
-        config = with_stored_grid(container, recognised, gathered.config())
-    except MissingFact as error:
-        check_required(recognised.binding, str(container.path))
-        if left := recognised.binding.unexplained:  # of which an answer makes nothing
-            error.evidence["left over"] = some(left)
-        raise
-    check_accounts(recognised.binding, config, str(container.path))
-    manifest, prefix = container.manifest, recognised.prefix
-    dtypes = {key: manifest[prefix + key].dtype for key in recognised.binding.shapes}
-    check_dtypes(recognised.binding, dtypes, str(container.path))
-    statements.check_class(recognised.table, config)
-    notes = (*gathered.notes, *container.notes)
-    return config, open_ledger(recognised.binding, config, (*notes, *part.notes()), part.beside)
-
-
-def _own_labels(companions: Companions, num_classes: int) -> Labels | None:
-    """Names that the checkpoint itself gives its classes, or None.
-
-    A record that is believed knows better than its config.json whose names these are.
-    """
-    config, record = companions.config, companions.record
-    names = config.get("id2label") or config.get("label_names")
-    recorded = record.labels(num_classes)
-    if "config" not in record.unspoken and (recorded or record.assumes_labels):
-        return recorded
-    stated = stated_labels(num_classes, names, descriptions=config.get("label_descriptions"))
-    return stated or recorded

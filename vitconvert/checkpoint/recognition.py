@@ -1,37 +1,108 @@
-"""Which dialect a checkpoint has: by its tensors, and where several fit, by what is said of it."""
+"""From a header to a configuration: the ViT and its dialect, whom to believe, and the proof.
 
-from collections.abc import Mapping
-from dataclasses import replace
+A `Reading` is what is known of a checkpoint so far. Each stage of `checkpoint.reading` gives the
+next one.
+"""
 
-from vitconvert.checkpoint.companions import Companions
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from vitconvert.checkpoint.companions import Companions, statements_on
 from vitconvert.checkpoint.options import ReadOptions
-from vitconvert.errors import AmbiguousDialect, VitConvertError
+from vitconvert.checkpoint.weights import Weights
+from vitconvert.config import ViTConfig
+from vitconvert.errors import (
+    AmbiguousDialect,
+    ConflictingFact,
+    MissingFact,
+    NotRepresentable,
+    VitConvertError,
+    some,
+)
+from vitconvert.facts.accounts import (
+    Ledger,
+    check_accounts,
+    check_dtypes,
+    check_required,
+    open_ledger,
+)
 from vitconvert.facts.derivation import Gathered, gather_facts
 from vitconvert.facts.statements import Statements
+from vitconvert.facts.tensor_evidence import TENSORS, USER, show
 from vitconvert.formats import Container
 from vitconvert.tables.architectures import architectures
-from vitconvert.tables.detection import ambiguous
+from vitconvert.tables.detection import Recognised, ambiguous
 from vitconvert.tables.dialects import builtin_tables
 from vitconvert.tables.parts import Header, Part
 from vitconvert.tables.towers import find_part
 
+if TYPE_CHECKING:
+    from torch import Tensor
 
-def recognise_part(container: Container, companions: Companions, options: ReadOptions) -> Part:
-    """The ViT in a file; vitconvert.json names its dialect in a directory that vitconvert wrote."""
+    from vitconvert.checkpoint.adapter import Adapter
+    from vitconvert.checkpoint.merging import Merge
+    from vitconvert.checkpoint.text_tower import Text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """The state of reading a checkpoint after some of the stages.
+
+    Attributes:
+        container: The open file, as the stages so far see it.
+        companions: The small files next to it, and which part of them is about the ViT.
+        options: How to read them.
+        adapter: To be merged.
+        part: The ViT in the file.
+        merge: How the adapter was merged.
+        changes: What reading does to the numbers of tensors, a sentence each.
+        statements: The facts that files and the user state.
+        gathered: All facts that are known.
+        weights, ledger: The proof that all of it fits.
+        text, text_problem: The text tower of the file, or why it cannot be carried over.
+    """
+
+    container: Container
+    companions: Companions
+    options: ReadOptions
+    adapter: "Adapter | None" = None
+    part: Part | None = None
+    merge: "Merge | None" = None
+    changes: tuple[str, ...] = ()
+    statements: Statements | None = None
+    gathered: Gathered | None = None
+    weights: Weights | None = None
+    ledger: Ledger | None = None
+    text: "Text | None" = None
+    text_problem: str = ""
+
+    @property
+    def found(self) -> Part:
+        """The ViT in the file, once it is found."""
+        assert self.part is not None
+        return self.part
+
+
+def find_vit(reading: Reading) -> Part:
+    """The ViT in a file; vitconvert.json names its dialect in a directory that vitconvert wrote.
+
+    Raises:
+        UnknownDialect, AmbiguousDialect, TensorMismatch, Quantised: There is none, or several.
+    """
+    container, options = reading.container, reading.options
     shapes = {name: info.shape for name, info in container.manifest.items()}
-    tables = options.tables(companions.own.get("target"))
+    tables = options.tables(reading.companions.own.get("target"))
     ignored = options.ignored(shapes, container.path)
     header = Header(
         shapes={name: shape for name, shape in shapes.items() if name not in ignored},
-        config=companions.config,
+        config=reading.companions.config,
         tables=None if tables is None else tuple(tables),
         ignored=ignored,
     )
     try:
         return find_part(header, options.tower)
     except AmbiguousDialect as error:
-        said = statements_on(companions, options, container.extras)
-        return _told_apart(error, header, options, said)
+        return _told_apart(error, header, options, statements_on(reading.companions, options))
 
 
 def _told_apart(
@@ -69,34 +140,34 @@ def _possible(part: Part, said: Statements) -> bool:
     return not gathered.conflicts and "image_size" not in gathered.asked
 
 
-def statements_on(
-    companions: Companions, options: ReadOptions, beside: Mapping[str, object] | None = None
-) -> Statements:
-    """Everything that is stated about a checkpoint besides its tensors.
+def gathered(reading: Reading) -> Reading:
+    """Gather what is stated and shown of the ViT, and decide whom to believe."""
+    part, said = reading.found, statements_on(reading.companions, reading.options)
+    statements = believed(part, said)
+    return replace(reading, statements=statements, gathered=gather(part, statements))
 
-    Args:
-        companions: The files beside it.
-        options: What the user states.
-        beside: What lay in the file beside the tensors.
+
+_DOUBT = "the architecture that the training script names is not this one: it was not believed"
+
+
+def believed(part: Part, said: Statements) -> Statements:
+    """The statements, without the name in a training script if the tensors contradict it.
+
+    The script names the architecture before its arguments changed it.
+
+    Raises:
+        VitConvertError: As `Statements.facts`.
     """
-    located = companions.located
-    return Statements(
-        user=options.overrides or {},
-        own=companions.own.get("config", {}),
-        own_origins=companions.record.origins,
-        own_first="config" not in companions.unspoken,
-        config=companions.config,
-        config_file=companions.name_of("config"),
-        architecture=options.architecture,
-        name=located.name,
-        trained=beside or {},
-        file_name=located.weights.name if located.weights else "",
-        doubts=companions.record.doubts,
+    if not said.trained or not gather(part, said).conflicts:
+        return said
+    untold = replace(said, trained={})
+    return (
+        said if gather(part, untold).conflicts else replace(untold, doubts=(*said.doubts, _DOUBT))
     )
 
 
 def gather(part: Part, statements: Statements) -> Gathered:
-    """What is known of the ViT.
+    """Weigh what the tensors show and what is stated of the ViT.
 
     Raises:
         VitConvertError: As `Statements.facts`.
@@ -104,3 +175,104 @@ def gather(part: Part, statements: Statements) -> Gathered:
     recognised = part.recognised
     gathered = gather_facts(recognised.binding, statements.facts(recognised.table))
     return replace(gathered, notes=(*gathered.notes, *statements.doubts))
+
+
+def proved(reading: Reading) -> Reading:
+    """Prove from headers alone that every fact is known and every tensor accounted for.
+
+    Raises:
+        MissingFact, ConflictingFact, TensorMismatch: That is not so.
+        NotRepresentable: The project's class computes another function from the tensors, or the
+            rotary embedding that is stored is none of ours.
+    """
+    container, part, known = reading.container, reading.found, reading.gathered
+    assert known is not None
+    assert reading.statements is not None
+    recognised, file = part.recognised, str(container.path)
+    binding = recognised.binding
+    try:
+        config = with_stored_grid(container, recognised, known.config())
+    except MissingFact as error:
+        check_required(binding, file)
+        if left := binding.unexplained:  # of which an answer makes nothing
+            error.evidence["left over"] = some(left)
+        raise
+    check_accounts(binding, config, file)
+    manifest, prefix = container.manifest, recognised.prefix
+    check_dtypes(binding, {key: manifest[prefix + key].dtype for key in binding.shapes}, file)
+    reading.statements.check_class(recognised.table, config)
+    notes = (*known.notes, *container.notes, *part.notes())
+    ledger = open_ledger(binding, config, notes, part.beside)
+    weights = Weights(
+        container=container,
+        recognised=recognised,
+        config=config,
+        tower=part.tower,
+        head=part.head,
+    )
+    return replace(reading, weights=weights, ledger=ledger.with_changes(reading.changes))
+
+
+_LARGEST_GRID = 128  # patches a side to which positions may be scaled
+_ROUNDING = 1e-2  # of a cosine or sine in bfloat16, of an angle that was rounded too
+
+
+def with_stored_grid(container: Container, recognised: Recognised, config: ViTConfig) -> ViTConfig:
+    """The configuration with the grid to which positions are scaled in the stored tables.
+
+    Raises:
+        ConflictingFact: The user states another grid.
+        NotRepresentable: The tables are of no square grid.
+    """
+    keys = {
+        key: kind
+        for key in recognised.binding.ignored
+        for template, kind in recognised.table.rotations
+        if template.match(key) is not None
+    }
+    if not keys or config.rope != "axial":
+        return config
+    stored = [(container.read(recognised.prefix + key), kind) for key, kind in keys.items()]
+    squares = ((side, side) for side in range(1, _LARGEST_GRID + 1))
+    off = {
+        grid: _difference(config.replace(rope_reference=grid), stored[:1])
+        for grid in dict.fromkeys((config.rope_reference, *squares))
+    }
+    found = min(off, key=lambda grid: off[grid])
+    if not (most := _difference(config.replace(rope_reference=found), stored)) <= _ROUNDING:
+        raise NotRepresentable(
+            "The rotary embedding that the file stores is of no square grid of patches.",
+            evidence={
+                "tensors": f"{next(iter(keys))} {list(stored[0][0].shape)}",
+                "images": show(config.image_size),
+                "nearest": f"positions scaled to {show(found)}, off by {most:.2g}",
+            },
+            hint="--set image_size=... states the size, if it is another one.",
+        )
+    if found == config.rope_reference:
+        return config
+    if config.origins.get("rope_reference") == USER:
+        raise ConflictingFact(
+            "What is stated contradicts the tensors.",
+            details=[
+                f"rope_reference = {show(config.rope_reference)} ({USER}), but "
+                f"{next(iter(keys))} has {show(found)}"
+            ],
+            hint="leave it out.",
+        )
+    return config.replace(
+        rope_reference=found, origins={**config.origins, "rope_reference": TENSORS}
+    )
+
+
+def _difference(config: ViTConfig, stored: "list[tuple[Tensor, str]]") -> float:
+    """The largest difference between what the model computes and tables of cosines or sines."""
+    import torch
+
+    from vitconvert.model.rope import RotaryEmbedding
+
+    computed = next(RotaryEmbedding(config).tables(torch.empty(0)))
+    of_kind = dict(zip(("sin", "cos"), computed.chunk(2, dim=-1), strict=True))
+    if any(table.shape != of_kind[kind].shape for table, kind in stored):
+        return float("inf")
+    return max(float((table.float() - of_kind[kind]).abs().max()) for table, kind in stored)

@@ -7,10 +7,11 @@ towers have a place.
 import functools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from vitconvert.checkpoint.companions import Companions
+from vitconvert.checkpoint.recognition import Reading
 from vitconvert.checkpoint.weights import Weights
 from vitconvert.config import TextConfig, field_names
 from vitconvert.errors import NotRepresentable, VitConvertError, some
@@ -77,8 +78,15 @@ class Text:
         return tensor if self.dtype is None else tensor.to(self.dtype)
 
 
-def find_text(weights: Weights, companions: Companions) -> tuple[Text | None, str]:
-    """The text tower of a file, or None and why it cannot be carried.
+def text_found(reading: Reading) -> Reading:
+    """Find the text tower of a file, or why it cannot be carried."""
+    assert reading.weights is not None
+    text, problem = _find_text(reading.weights, reading.companions)
+    return replace(reading, text=text, text_problem=problem)
+
+
+def _find_text(weights: Weights, companions: Companions) -> tuple[Text | None, str]:
+    """The text tower, or None and a problem.
 
     It can where one table explains every tensor that the image tower leaves, and everything that
     decides its function is known. A file without one has neither.
@@ -91,9 +99,9 @@ def find_text(weights: Weights, companions: Companions) -> tuple[Text | None, st
     if fitting is None:
         nearest = max(found, key=lambda tried: tried.explained, default=None)
         return None, _why_not(nearest) if nearest else ""
-    if said := denied_by(fitting.table, companions.whole_config):
+    if stated := denied_by(fitting.table, companions.whole_config):
         title = fitting.table.title
-        return None, f"config.json says {said}, whose texts may be read otherwise than by {title}"
+        return None, f"config.json says {stated}, whose texts may be read otherwise than by {title}"
     container, prefix = weights.container, weights.recognised.prefix
     try:
         config = derive_text(fitting, companions.whole_config)

@@ -194,7 +194,7 @@ def _views(
     options: dict[str, Any], choice: "Choice", *, everything: bool
 ) -> "Iterator[View | Unseen]":
     """Each photograph as each model sees it."""
-    from vitconvert.inference.images import find_images
+    from vitconvert.preprocessing.finding import find_images
 
     checkpoint = named_checkpoint({**options, "dtype": _DTYPE})
     found = list(find_images(named_images(options), recursive=options["recursive"]))

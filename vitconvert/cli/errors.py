@@ -12,6 +12,11 @@ from vitconvert.errors import UsageError, VitConvertError
 
 INTERRUPTED = 130
 _COMMAND = re.compile(r"`[^`]*`")
+# Options of earlier versions -> what to do today.
+_GONE = {
+    "--audit": "`verify MODEL --dtypes float16,bfloat16` measures lower precision.",
+    "--gradients": "torch.autograd.grad of both models, in Python, compares gradients.",
+}
 _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*[a-z]")
 
 
@@ -83,6 +88,8 @@ def _named_setting(error: click.NoSuchOption) -> click.UsageError:
     """A fact of the model is no option of its own, as many expect: --set states it."""
     from vitconvert.config import field_names
 
+    if instead := _GONE.get(error.option_name):
+        return click.UsageError(f"{error.message} {instead}", error.ctx)
     field = error.option_name.lstrip("-").replace("-", "_")
     options = error.ctx.command.params if error.ctx is not None else []
     if field not in field_names() or not any("--set" in option.opts for option in options):

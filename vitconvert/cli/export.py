@@ -19,7 +19,7 @@ from vitconvert.cli.report import line, print_json, source_line, tell
 
 if TYPE_CHECKING:
     from vitconvert.comparison import Comparison
-    from vitconvert.conversion.runtime_file import Exported
+    from vitconvert.runtimes.export import Exported
     from vitconvert.sources import Located
 
 _HELP = """{summary}
@@ -100,7 +100,7 @@ def _options(command: Command) -> Command:
 def _export(options: dict[str, Any]) -> int:
     from vitconvert.api import export_model
     from vitconvert.cli.typed_command import command_line
-    from vitconvert.conversion.runtime_choice import ExportOptions, check_export
+    from vitconvert.runtimes.choice import ExportOptions, check_export
     from vitconvert.sources import locate
 
     passed = {name: options[name] for name in _PASSED}

@@ -42,7 +42,7 @@ def command(name: str, help_text: str) -> click.Command:
     @reporting_options
     def golden_(**options: Any) -> int:
         from vitconvert.api import record_golden
-        from vitconvert.parity.golden_file import check_golden_output
+        from vitconvert.parity.golden import check_golden_output
         from vitconvert.sources import locate
 
         output, force = options["output"], options["force"]

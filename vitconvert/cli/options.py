@@ -264,7 +264,7 @@ def parse_reading(options: dict[str, Any], side: str | None = None) -> dict[str,
 def checkpoint_against(options: dict[str, Any]) -> "Checkpoint":
     """The checkpoint of `--against`, of which the options of `reading_options_of` alone speak."""
     from vitconvert.api import load_checkpoint
-    from vitconvert.checkpoint.record import hashed
+    from vitconvert.checkpoint.companions import hashed
     from vitconvert.errors import VitConvertError
     from vitconvert.sources import locate
 

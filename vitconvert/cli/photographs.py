@@ -262,7 +262,7 @@ def reported(
 def _with_progress(results: "Iterable[Result]", options: dict[str, Any]) -> "Iterable[Result]":
     from tqdm import tqdm
 
-    from vitconvert.inference.images import find_images
+    from vitconvert.preprocessing.finding import find_images
 
     total = None
     if STDIN not in options["images"]:

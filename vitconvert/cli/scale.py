@@ -26,7 +26,6 @@ from vitconvert.cli.photographs import (
 )
 from vitconvert.cli.report import tell
 from vitconvert.cli.shard_progress import duration, in_shards, progress
-from vitconvert.embedding import require_package
 from vitconvert.errors import UsageError, printable
 
 if TYPE_CHECKING:
@@ -134,6 +133,8 @@ def report_check(options: dict[str, Any]) -> int:
     """
     others = (name for name in options if name not in ("check", "as_json", "quiet"))
     refuse_given(others, "plays no part where --check reads what an output has")
+    from vitconvert.embedding import require_package
+
     require_package("pyarrow")
     from vitconvert.embedding.shards import check
 
@@ -151,6 +152,8 @@ def report_check(options: dict[str, Any]) -> int:
 
 def compute_shards(options: dict[str, Any], computed: str, **task: Any) -> int:
     """Compute what the output lacks; 1 if images failed, or shards were given up."""
+    from vitconvert.embedding import require_package
+
     require_package("pyarrow")
     _check_options(options)
     work, sources, how = _task(options, computed, **task), _sources(options), _how(options)
@@ -193,7 +196,7 @@ def _check_options(options: dict[str, Any]) -> None:
 
 
 def _task(options: dict[str, Any], computed: str, **task: Any) -> "Task":
-    from vitconvert.api.answering import engines_for
+    from vitconvert.api.inference import engines_for
     from vitconvert.checkpoint import ReadOptions
     from vitconvert.embedding.embedder import Task
 

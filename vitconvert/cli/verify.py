@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vitconvert.cli.audit import audit_model, audit_options
 from vitconvert.cli.options import (
     AGAINST,
     checkpoint_against,
@@ -25,7 +24,6 @@ from vitconvert.cli.report import print_json, tell
 
 if TYPE_CHECKING:
     from vitconvert.checkpoint import Checkpoint
-    from vitconvert.parity.audit_report import AuditReport
     from vitconvert.parity.report import ParityReport
 
 NOT_COMPARED = 1
@@ -57,10 +55,15 @@ def command(name: str, help_text: str) -> click.Command:
         "--images",
         multiple=True,
         metavar="PATH",
-        help="Compare on photographs too (a file, a folder or a pattern; the first 32), through "
-        "both preprocessings. May be repeated.",
+        help="Compare on images too (a file, a folder or a pattern; the first 32), through both "
+        "preprocessings. May be repeated.",
     )
-    @click.option("--gradients", is_flag=True, help="With --module: compare gradients as well.")
+    @click.option(
+        "--dtypes",
+        metavar="NAMES",
+        help="Measure lower precision too, such as float16,bfloat16: how far it is from float64, "
+        "layer by layer, and whether numbers overflow. float32 or float64 alone is compared alone.",
+    )
     @click.option(
         "--tolerance",
         type=click.FloatRange(min=0),
@@ -76,7 +79,6 @@ def command(name: str, help_text: str) -> click.Command:
         help="Write an HTML page.",
     )
     @click.option("--force", is_flag=True, help="Replace the page if it exists.")
-    @audit_options
     @computing_option
     @reading_options
     @reading_options_of(AGAINST)
@@ -86,8 +88,8 @@ def command(name: str, help_text: str) -> click.Command:
         page: Path | None = options["report"]
         if page:
             _check_page(page, overwrite=options["force"])
-        _check_against(options)
-        report = audit_model(options) if options["audit"] else _verify(options)
+        _check_options(options)
+        report = _verify(options)
         if page:
             _write_page(page, report, overwrite=options["force"])
         if options["as_json"]:
@@ -104,7 +106,7 @@ def command(name: str, help_text: str) -> click.Command:
 def _check_page(page: Path, *, overwrite: bool) -> None:
     """Make sure, before any work is done, that the page may be written."""
     from vitconvert.errors import OutputExists
-    from vitconvert.parity.html import is_report
+    from vitconvert.parity.page import is_report
     from vitconvert.whole import require_possible
 
     require_possible(page)
@@ -122,7 +124,7 @@ def _check_page(page: Path, *, overwrite: bool) -> None:
         )
 
 
-def _write_page(page: Path, report: "ParityReport | AuditReport", *, overwrite: bool) -> None:
+def _write_page(page: Path, report: "ParityReport", *, overwrite: bool) -> None:
     from vitconvert.whole import whole_file
 
     with whole_file(page, check=partial(_check_page, overwrite=overwrite)) as file:
@@ -131,13 +133,12 @@ def _write_page(page: Path, report: "ParityReport | AuditReport", *, overwrite: 
 
 def _verify(options: dict[str, Any]) -> "ParityReport":
     from vitconvert.api import load_checkpoint, verify
+    from vitconvert.checkpoint.companions import hashed
     from vitconvert.checkpoint.reading import not_quantised
-    from vitconvert.checkpoint.record import hashed
     from vitconvert.errors import UnknownDialect
-    from vitconvert.parity.golden_file import is_golden
+    from vitconvert.parity.golden import is_golden
     from vitconvert.sources import locate
 
-    _check_module_options(options)
     located = hashed(locate(options["model"], **locate_options(options)))
     against, asked = options[AGAINST], options["dequantise"]
     two = against and not is_golden(against)
@@ -159,6 +160,8 @@ def _verify(options: dict[str, Any]) -> "ParityReport":
         "seed": options["seed"],
         "images": options["images"] or None,
     }
+    if options["dtypes"]:
+        measured["dtypes"] = [name.strip() for name in options["dtypes"].split(",")]
     if options["module"]:
         return _verify_module(options, checkpoint, other or checkpoint, measured)
     return verify(checkpoint, against=other, **measured)
@@ -174,7 +177,7 @@ def _verify_module(
     from torch import nn
 
     from vitconvert.api import verify
-    from vitconvert.parity.own_code import build_own_model, load_into
+    from vitconvert.parity.own_models import build_own_model, load_into
 
     names = {name: options[name] for name in ("dialect", "table")}
     model = build_own_model(options["module"])
@@ -183,28 +186,21 @@ def _verify_module(
         model,
         against=against,
         layers=dict(layer.split("=", 1) for layer in options["layers"]) or None,
-        gradients=options["gradients"],
         **({} if options["layers"] or not isinstance(model, nn.Module) else names),
         **measured,
     )
     return replace(report, notes=(loaded, *report.notes))
 
 
-def _check_against(options: dict[str, Any]) -> None:
-    from vitconvert.parity.golden_file import is_golden
+def _check_options(options: dict[str, Any]) -> None:
+    from vitconvert.errors import UsageError
+    from vitconvert.parity.golden import is_golden
 
     if not options[AGAINST]:
         require_against(options, "--against is missing")
     elif is_golden(options[AGAINST]):
         require_against(options, "--against is a golden file")
-
-
-def _check_module_options(options: dict[str, Any]) -> None:
-    from vitconvert.errors import UsageError
-
     if wrong := [layer for layer in options["layers"] if not all(layer.partition("="))]:
         raise UsageError(f"--layer {wrong[0]} is not YOURS=OURS.")
-    if options["without"]:
-        raise UsageError("--without needs --audit.")
-    if not options["module"] and (options["layers"] or options["gradients"]):
-        raise UsageError("--layer and --gradients need --module, a model of your own.")
+    if options["layers"] and not options["module"]:
+        raise UsageError("--layer needs --module, a model of your own.")

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitconvert.checkpoint import Checkpoint, ReadOptions
+from vitconvert.checkpoint.companions import stated_weights
 from vitconvert.checkpoint.reading import open_weights
-from vitconvert.checkpoint.record import stated_weights
 from vitconvert.conversion.output import RECORD, files_of
 from vitconvert.documents import write_json
 from vitconvert.errors import printable
@@ -35,7 +35,7 @@ class Proof:
     Attributes:
         parity: Comparison with the source's own implementation, or None if it was not asked for.
         opened: How programs that loaded the output agree.
-        departures: What they do otherwise with photographs.
+        departures: What they do otherwise with images.
         sha256_in: Hash of each file of the source, by its name.
         changed: What was changed between the source, of which parity is, and the output.
         read: In which state the source was compared, where reading changed its numbers.

@@ -15,8 +15,8 @@ from vitconvert.errors import CorruptFile, SourceError
 from vitconvert.facts.plan import compose
 from vitconvert.formats import Content, TensorInfo, content_of
 from vitconvert.programs import program_of
+from vitconvert.programs.program import Tokenizer
 from vitconvert.programs.target import Target, TextTarget, merged
-from vitconvert.programs.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
     import torch

@@ -22,11 +22,11 @@ from vitconvert.errors import ConflictingFact, UsageError, VitConvertError, some
 from vitconvert.formats import Container
 from vitconvert.sources import Located
 from vitconvert.sources.references import published
+from vitconvert.tables.axes import Shape
 from vitconvert.tables.binding import bind
 from vitconvert.tables.canonical import instances
 from vitconvert.tables.detection import common_prefix
 from vitconvert.tables.others import refuse_quantised
-from vitconvert.tables.sizes import Shape
 from vitconvert.wrappers import why_beside
 
 _MOST = 1000  # names, those of blocks counted once

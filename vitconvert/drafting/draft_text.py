@@ -9,9 +9,8 @@ from typing import Any
 from vitconvert.drafting.entries import SIGNS, TO_WORDS
 from vitconvert.drafting.rows import DraftRow
 from vitconvert.errors import printable
-from vitconvert.tables.repeated_names import runs
-from vitconvert.tables.table import Table, table_of
-from vitconvert.tables.table_reader import TableReader
+from vitconvert.tables.names import runs
+from vitconvert.tables.table import Table
 from vitconvert.version import VERSION
 
 MARK = "# A draft of a table, by vitconvert"  # how a file that may be replaced begins
@@ -55,7 +54,7 @@ def parse_draft(text: str) -> Table:
     """
     import tomllib
 
-    table = table_of(TableReader("draft", "the draft", tomllib.loads(text)))
+    table = Table("draft", "the draft", tomllib.loads(text))
     table.check()
     return table
 

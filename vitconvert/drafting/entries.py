@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from vitconvert.drafting.knowledge import has, knowledge, words_of
-from vitconvert.tables.sizes import Shape
+from vitconvert.tables.axes import Shape
 
 _NUMBER = re.compile(r"(?<![0-9])(?:0|[1-9][0-9]{0,2})(?![0-9])")
 _BRACES = re.compile(r"\{[^{}]*\}")

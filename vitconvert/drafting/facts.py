@@ -8,8 +8,8 @@ from vitconvert.drafting.draft_text import draft_text, parse_draft
 from vitconvert.drafting.rows import DraftRow
 from vitconvert.facts.derivation import DEFAULTS, gather_facts
 from vitconvert.facts.tensor_evidence import TENSORS
+from vitconvert.tables.axes import Shape
 from vitconvert.tables.binding import bind
-from vitconvert.tables.sizes import Shape
 
 # Sizes: the tensors of each file show them, as far as they are not asked for.
 _SIZES = {"image_size", "patch_size", "in_channels", "num_classes", "embed_dim", "depth"}

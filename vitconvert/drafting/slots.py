@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from vitconvert.config import ViTConfig
 from vitconvert.config.axis_sizes import FIXED_AXES
 from vitconvert.drafting.knowledge import knowledge
-from vitconvert.tables.axes import Axes, Dim, parse_axes
+from vitconvert.tables.axes import Axes, Dim, Shape, parse_axes
 from vitconvert.tables.canonical import instances
-from vitconvert.tables.sizes import Shape
 
 # Fine-tuning changes these: the head's classes, and the size of the images.
 _MAY_DIFFER = frozenset({"label", "position"})

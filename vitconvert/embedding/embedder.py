@@ -100,7 +100,7 @@ class LoadedTask:
     def __init__(self, task: Task, checkpoint: Checkpoint) -> None:
         import torch
 
-        from vitconvert.inference.photographs import ready
+        from vitconvert.inference.batches import ready
 
         if task.threads:
             torch.set_num_threads(task.threads)

@@ -16,7 +16,7 @@ from typing import IO, Any, NamedTuple
 from vitconvert.embedding.folders import filesystem, open_regular
 from vitconvert.errors import CorruptFile, SourceError, UnsafeFile, UsageError, some
 from vitconvert.inference.batches import Picture
-from vitconvert.inference.images import SUFFIXES, find_images
+from vitconvert.preprocessing.finding import SUFFIXES, find_images
 
 LISTED = "-"  # stands for names on stdin
 TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")

@@ -27,7 +27,7 @@ from vitconvert.embedding.sources import (
     too_large,
 )
 from vitconvert.errors import CorruptFile, UnsafeFile, VitConvertError
-from vitconvert.inference.images import SUFFIXES
+from vitconvert.preprocessing.finding import SUFFIXES
 
 _MOST_TEXT = 2**20  # bytes of a file that is kept, and of what stands before a file
 _MOST_IMAGES = 16  # of a sample, which is in memory; the next belong to another

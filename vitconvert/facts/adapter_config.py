@@ -3,7 +3,7 @@
 import functools
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,10 +31,10 @@ _MOST_STEPS = 3 * 10**8  # of all patterns over all names; some seconds
 
 @dataclass(frozen=True, kw_only=True)
 class AdapterConfig:
-    """What decides how a LoRA or DoRA adapter is merged.
+    """The facts that decide how a LoRA or DoRA adapter is merged.
 
     Attributes:
-        rank: Of the low-rank matrices; None: nobody said, and the tensors show it.
+        rank: Of the low-rank matrices; None: the tensors show it.
         alpha: The scale is alpha / rank.
         rslora: It is alpha / sqrt(rank).
         dora: Each output's row has a length of its own.
@@ -58,7 +58,7 @@ class AdapterConfig:
     _spent: list[float] = field(default_factory=lambda: [0.0], compare=False, repr=False)
 
     def scale_of(self, module: str, rank: int) -> float:
-        """What the product of a module's two matrices is multiplied with.
+        """The factor of the product of a module's two matrices.
 
         Raises:
             ConflictingFact: The tensors have another rank than the configuration says, or its
@@ -110,43 +110,44 @@ def parse_adapter_config(content: Mapping[str, Any], file: str) -> AdapterConfig
             is not merged here.
         ConflictingFact: A field is not what it should be.
     """
-    reader = _Fields(content, file)
-    _check_method(reader)
-    # Read, but without effect: PEFT sets it aside for nn.Linear.
-    reader.flag("fan_in_fan_out")
+    _check_field(content, "peft_type", file)
+    _check_method(content, file)
+    for name in _FIELDS:
+        _check_field(content, name, file)
+    saved = content.get("modules_to_save") or ()
     return AdapterConfig(
-        rank=reader.number("r", int),
-        alpha=reader.number("lora_alpha", float),
-        rslora=reader.flag("use_rslora"),
-        dora=reader.flag("use_dora"),
-        rank_pattern=reader.pattern("rank_pattern", int),
-        alpha_pattern=reader.pattern("alpha_pattern", float),
-        modules_to_save=reader.texts("modules_to_save"),
-        base=reader.text("base_model_name_or_path"),
-        revision=reader.text("revision"),
+        rank=content["r"],
+        alpha=content["lora_alpha"],
+        rslora=bool(content.get("use_rslora")),
+        dora=bool(content.get("use_dora")),
+        rank_pattern=content.get("rank_pattern") or {},
+        alpha_pattern=content.get("alpha_pattern") or {},
+        modules_to_save=(saved,) if isinstance(saved, str) else tuple(saved),
+        base=content.get("base_model_name_or_path"),
+        revision=content.get("revision"),
     )
 
 
-def _check_method(reader: "_Fields") -> None:
-    kind = reader.text("peft_type") or "none"
+def _check_method(content: Mapping[str, Any], file: str) -> None:
+    kind = content.get("peft_type") or "none"
     if kind.upper() != "LORA":
         raise NotRepresentable(
             f"An adapter of the type {kind} is not merged here.",
-            evidence={"file": reader.file, "merged are": "LORA, with DoRA and rsLoRA"},
+            evidence={"file": file, "merged are": "LORA, with DoRA and rsLoRA"},
             hint=_MERGE_THERE,
         )
     for name in _OTHER_FUNCTIONS:
-        if reader.content.get(name):
+        if content.get(name):
             raise NotRepresentable(
                 f"A LoRA adapter with {name} is not merged here.",
-                evidence={"file": reader.file, name: repr(reader.content[name])[:80]},
+                evidence={"file": file, name: repr(content[name])[:80]},
                 hint=_MERGE_THERE,
             )
-    start = reader.content.get("init_lora_weights")
+    start = content.get("init_lora_weights")
     if not any(start is known or start == known for known in _LEAVE_THE_BASE):
         raise NotRepresentable(
             f"This adapter began with init_lora_weights = {str(start)[:40]!r}.",
-            evidence={"file": reader.file},
+            evidence={"file": file},
             meaning="PEFT changes the weights of the base then, so the adapter is not one for the "
             "base as it was published.",
             hint="save_pretrained(path_initial_model_for_weight_conversion=...) of PEFT makes it "
@@ -154,58 +155,62 @@ def _check_method(reader: "_Fields") -> None:
         )
 
 
-@dataclass(frozen=True)
-class _Fields:
-    """The fields of a file that others wrote, each checked."""
-
-    content: Mapping[str, Any]
-    file: str
-
-    def number(self, name: str, kind: type) -> Any:
-        value = self.content.get(name)
-        if not _is_number(value, kind):
-            raise self._wrong(name, "a whole number above 0" if kind is int else "a number")
-        return value
-
-    def flag(self, name: str) -> bool:
-        value = self.content.get(name)
-        if value is not None and not isinstance(value, bool):
-            raise self._wrong(name, "true or false")
-        return bool(value)
-
-    def text(self, name: str) -> str | None:
-        value = self.content.get(name)
-        if value is not None and not isinstance(value, str):
-            raise self._wrong(name, "a text")
-        return value
-
-    def texts(self, name: str) -> tuple[str, ...]:
-        value = self.content.get(name)
-        values = [value] if isinstance(value, str) else value or []
-        if not isinstance(values, list) or not all(isinstance(v, str) for v in values):
-            raise self._wrong(name, "a list of texts")
-        return tuple(values)
-
-    def pattern(self, name: str, kind: type) -> dict[str, Any]:
-        value = self.content.get(name) or {}
-        if not isinstance(value, dict) or not all(_is_number(v, kind) for v in value.values()):
-            raise self._wrong(name, "an object of numbers")
-        if len(value) > _MOST_PATTERNS or not all(map(_is_harmless, value)):
-            raise self._wrong(name, "an object whose keys are names of modules")
-        return value
-
-    def _wrong(self, name: str, expected: str) -> ConflictingFact:
-        return ConflictingFact(
+def _check_field(content: Mapping[str, Any], name: str, file: str) -> None:
+    fits, expected = _FIELDS[name]
+    if not fits(content.get(name)):
+        raise ConflictingFact(
             f"{name} in adapter_config.json is not {expected}.",
-            evidence={"file": self.file, "found": repr(self.content.get(name))[:80]},
+            evidence={"file": file, "found": repr(content.get(name))[:80]},
             hint="get the adapter again, or correct the file.",
         )
 
 
-def _is_number(value: object, kind: type) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return isinstance(value, int) and value > 0 if kind is int else math.isfinite(value)
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and value > 0
+
+
+def _is_flag(value: object) -> bool:
+    return value is None or isinstance(value, bool)
+
+
+def _is_text(value: object) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _are_texts(value: object) -> bool:
+    several = value if isinstance(value, list) else [value]
+    return not value or all(isinstance(one, str) for one in several)
+
+
+def _of_modules(fits: Callable[[object], bool]) -> Callable[[object], bool]:
+    """Whether keys are harmless patterns of modules, and all values fit."""
+
+    def check(value: object) -> bool:
+        if not isinstance(value, dict):
+            return not value
+        few = len(value) <= _MOST_PATTERNS
+        return few and all(map(fits, value.values())) and all(map(_is_harmless, value))
+
+    return check
+
+
+_FIELDS: Mapping[str, tuple[Callable[[object], bool], str]] = {
+    "peft_type": (_is_text, "a text"),
+    "fan_in_fan_out": (_is_flag, "true or false"),  # without effect: PEFT sets it aside
+    "r": (_is_count, "a whole number above 0"),
+    "lora_alpha": (_is_number, "a number"),
+    "use_rslora": (_is_flag, "true or false"),
+    "use_dora": (_is_flag, "true or false"),
+    "rank_pattern": (_of_modules(_is_count), "an object of names of modules and ranks"),
+    "alpha_pattern": (_of_modules(_is_number), "an object of names of modules and numbers"),
+    "modules_to_save": (_are_texts, "a list of texts"),
+    "base_model_name_or_path": (_is_text, "a text"),
+    "revision": (_is_text, "a text"),
+}
 
 
 def _is_harmless(pattern: str) -> bool:

@@ -1,12 +1,19 @@
-"""What every checkpoint file becomes: a manifest of named tensors that are read one by one."""
+"""What every checkpoint file becomes: a manifest of named tensors that are read one by one.
+
+Most formats have their tensors in a file that is mapped into memory, and view it without a copy.
+"""
 
 from __future__ import annotations
 
+import mmap
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
+
+from vitconvert.errors import CorruptFile
 
 if TYPE_CHECKING:
     import torch
@@ -132,3 +139,78 @@ class Container:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class MappedFile:
+    """A file mapped into memory, copy on write.
+
+    A file that another program cuts is noticed when the next tensor of it is asked for. But what
+    looks at a page that was mapped before and is gone now is ended by the system (SIGBUS).
+
+    Args:
+        path: The file.
+        size: That it had when its header was read.
+
+    Raises:
+        CorruptFile: It is shorter now.
+    """
+
+    def __init__(self, path: Path, size: int = 1) -> None:
+        self.path = path
+        with path.open("rb") as file:
+            if (found := os.fstat(file.fileno()).st_size) < size:
+                raise _cut(path, size, found)
+            # Private and writable: torch warns about buffers that are read-only, and a user who
+            # writes to a tensor must not change the file.
+            self._bytes: mmap.mmap | None = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+
+    def __len__(self) -> int:
+        return len(self._mapping())
+
+    def bytes_at(self, offset: int, size: int) -> bytes:
+        """A copy of a stretch of the file; shorter where the file ends."""
+        return self._mapping()[offset : offset + size]
+
+    def tensor(self, offset: int, info: TensorInfo) -> torch.Tensor:
+        """The tensor at `offset`: a view on the file, or a copy where it is not aligned."""
+        if offset % ITEM_SIZE[info.dtype]:
+            plain = TensorInfo(dtype="uint8", shape=(info.nbytes,))
+            copy = tensor_from_buffer(self._mapping(), offset, plain).clone()
+            return tensor_from_buffer(copy.numpy().data, 0, info)
+        return tensor_from_buffer(self._mapping(), offset, info)
+
+    def close(self) -> None:
+        """Release the mapping, which lives on until the last tensor that views it is gone.
+
+        Not `mmap.close`: torch.frombuffer keeps the mapping alive, but not its memory exported,
+        so the mapping would close and the tensors would crash the process (torch 2.15).
+        """
+        self._bytes = None
+
+    def _mapping(self) -> mmap.mmap:
+        if self._bytes is None:
+            raise ValueError("read from a closed container")
+        if (size := self._bytes.size()) < len(self._bytes):  # the file's now, and when mapped
+            raise _cut(self.path, len(self._bytes), size)
+        return self._bytes
+
+
+def _cut(path: Path, expected: int, found: int) -> CorruptFile:
+    return CorruptFile(
+        "The file became shorter while it was read.",
+        evidence={"file": path, "expected": f"{expected:,} bytes", "found": f"{found:,} bytes"},
+    )
+
+
+def tensor_from_buffer(
+    buffer: bytearray | memoryview | mmap.mmap, offset: int, info: TensorInfo
+) -> torch.Tensor:
+    """A tensor on little-endian, row-major bytes; shares their memory."""
+    import torch
+
+    dtype: torch.dtype = getattr(torch, info.dtype)
+    count = prod(info.shape)
+    if count == 0:
+        return torch.empty(info.shape, dtype=dtype)
+    flat = torch.frombuffer(buffer, dtype=dtype, count=count, offset=offset)
+    return flat.view(info.shape)

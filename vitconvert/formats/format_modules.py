@@ -9,8 +9,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from vitconvert.errors import MissingPackage
 from vitconvert.file_formats import Format, written_formats
 from vitconvert.formats.container import Container
 from vitconvert.formats.content import Content
@@ -43,7 +45,7 @@ class ReadFormat(Protocol):
     """The module of a format that is read."""
 
     def open_file(
-        self, path: Path, members: Mapping[str, Member], prefer: tuple[str, ...], /
+        self, path: Path, members: Mapping[str, Member], prefer: tuple[str, ...], rescue: bool, /
     ) -> Container:
         """Read the header of a file.
 
@@ -51,16 +53,8 @@ class ReadFormat(Protocol):
             path: The file.
             members: Of the zip archive that the file is; empty if it is none.
             prefer: Wrapper keys to try before the usual ones.
+            rescue: Of whole objects that a program saved, read the tensors as data.
         """
-
-
-class RescuedFormat(ReadFormat, Protocol):
-    """The module of a format that programs write whole objects in, too."""
-
-    def rescue_file(
-        self, path: Path, members: Mapping[str, Member], prefer: tuple[str, ...], /
-    ) -> Container:
-        """Read a file as `open_file` does, and of whole objects their tensors as data."""
 
 
 class WrittenFormat(ReadFormat, Protocol):
@@ -96,3 +90,19 @@ def module_of(form: Format) -> ReadFormat:
 def written_module(name: str) -> WrittenFormat:
     """The module of a format that is written, by the format's name."""
     return cast(WrittenFormat, import_module(written_formats()[name].module))
+
+
+def imported(package: str, format_name: str, path: Path) -> ModuleType:
+    """The package that reads and writes a format.
+
+    Raises:
+        MissingPackage: It is not installed.
+    """
+    try:
+        return import_module(package)
+    except ImportError as error:
+        raise MissingPackage(
+            f"{package}, which reads and writes {format_name}, is not installed.",
+            evidence={"file": path},
+            hint=f"pip install {package}",
+        ) from error

@@ -21,10 +21,17 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from vitconvert.errors import CorruptFile, UnsafeFile, UsageError
-from vitconvert.formats.container import Container, Stretch, TensorInfo, row_major
+from vitconvert.formats.container import (
+    Container,
+    MappedFile,
+    Stretch,
+    TensorInfo,
+    row_major,
+    tensor_from_buffer,
+)
 from vitconvert.formats.content import Content, checked_contents
 from vitconvert.formats.format_modules import Array, Surroundings
-from vitconvert.formats.mapped_file import MappedFile, checked_shape, tensor_from_buffer
+from vitconvert.formats.headers import checked_shape
 from vitconvert.formats.zip_archive import Member, checked_crc, member_bytes, reading
 from vitconvert.whole import SequentialWriter, whole_file
 
@@ -77,7 +84,7 @@ class _StoredArray:
     offset: int
 
 
-def open_file(path: Path, members: Mapping[str, Member], _prefer: object) -> Container:
+def open_file(path: Path, members: Mapping[str, Member], *_: object) -> Container:
     """Read the headers of all arrays of an npz and map the file.
 
     Arrays of text are set aside in `extras`; arrays of Python objects are refused. The checksum of

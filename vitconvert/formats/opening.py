@@ -11,12 +11,12 @@ import stat
 from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
+from vitconvert import file_formats
 from vitconvert.errors import CorruptFile, SourceError, nearest
 from vitconvert.file_formats import (
     DISTRIBUTED,
-    FORMATS,
     GATHER,
     INDEX,
     directory_names,
@@ -26,7 +26,7 @@ from vitconvert.file_formats import (
     suffixes,
 )
 from vitconvert.formats.container import Container
-from vitconvert.formats.format_modules import RescuedFormat, module_of
+from vitconvert.formats.format_modules import module_of
 from vitconvert.formats.shards import open_shards
 
 if TYPE_CHECKING:
@@ -188,10 +188,7 @@ def _open_file(path: Path, *, prefer: tuple[str, ...], rescue: bool) -> Containe
         form = _format_of_archive(path, members)
     else:
         form = _format_of(path, start)
-    module = module_of(form)
-    if rescue and hasattr(module, "rescue_file"):
-        return cast(RescuedFormat, module).rescue_file(path, members, prefer)
-    container = module.open_file(path, members, prefer)
+    container = module_of(form).open_file(path, members, prefer, rescue)
     if _DCP_KEY in container.metadata:
         container.close()
         raise _of_processes(path)
@@ -217,11 +214,13 @@ def _of_processes(path: Path) -> CorruptFile:
 
 
 def _is_index(start: bytes) -> bool:
-    return start.lstrip()[:1] == b"{" and not any(form.begins(start) for form in FORMATS)
+    return start.lstrip()[:1] == b"{" and not any(
+        form.begins(start) for form in file_formats.FORMATS
+    )
 
 
 def _format_of(path: Path, start: bytes) -> Format:
-    for form in FORMATS:
+    for form in file_formats.FORMATS:
         if form.begins(start):
             return form
     what, hint = _look(start)
@@ -233,7 +232,7 @@ def _format_of(path: Path, start: bytes) -> Format:
 
 
 def _format_of_archive(path: Path, members: Collection[str]) -> Format:
-    for form in FORMATS:
+    for form in file_formats.FORMATS:
         if form.holds(members):
             return form
     raise CorruptFile(

@@ -14,11 +14,17 @@ from typing import TYPE_CHECKING
 
 from vitconvert.errors import CorruptFile, UsageError
 from vitconvert.file_formats import LONGEST_SAFETENSORS_HEADER as LONGEST_HEADER
-from vitconvert.formats.container import ITEM_SIZE, Container, Stretch, TensorInfo, row_major
+from vitconvert.formats.container import (
+    ITEM_SIZE,
+    Container,
+    MappedFile,
+    Stretch,
+    TensorInfo,
+    row_major,
+)
 from vitconvert.formats.content import Content, bytes_of, checked_contents
 from vitconvert.formats.format_modules import Array, Surroundings
-from vitconvert.formats.json_object import parse_object
-from vitconvert.formats.mapped_file import MappedFile, checked_shape, shown
+from vitconvert.formats.headers import checked_shape, parse_object, shown
 from vitconvert.whole import Check, whole_file
 
 if TYPE_CHECKING:
@@ -62,7 +68,7 @@ class _Entry:
     end: int
 
 
-def open_file(path: Path, _members: object, _prefer: object) -> Container:
+def open_file(path: Path, *_: object) -> Container:
     """Read the header of a safetensors file and map the rest.
 
     Raises:

@@ -11,7 +11,7 @@ from vitconvert.file_formats import LONGEST_SAFETENSORS_HEADER as LONGEST_INDEX
 from vitconvert.formats.container import Container, TensorInfo
 from vitconvert.formats.content import Content
 from vitconvert.formats.hashing import hash_file
-from vitconvert.formats.json_object import parse_object
+from vitconvert.formats.headers import parse_object
 
 
 def write_shards(

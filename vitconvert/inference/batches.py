@@ -14,7 +14,16 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vitconvert.errors import InputMismatch, SourceError, UsageError, VitConvertError, size_text
+from vitconvert.checkpoint import Checkpoint, build_model
+from vitconvert.checkpoint.images import needed_preprocessing
+from vitconvert.errors import (
+    InputMismatch,
+    MissingFact,
+    SourceError,
+    UsageError,
+    VitConvertError,
+    size_text,
+)
 from vitconvert.model import FastViT, ViT
 from vitconvert.preprocessing import Preprocessing
 
@@ -63,6 +72,38 @@ class BatchOptions:
     fast_preprocessing: bool = False
     threads: int | None = None
     engine: Engine | None = None
+
+
+def ready(
+    model: ViT | Checkpoint,
+    preprocessing: Preprocessing | None,
+    *,
+    num_classes: int | None = None,
+    fast: bool,
+    dtype: torch.dtype | None,
+    device: torch.device | str,
+) -> tuple[ViT, Preprocessing]:
+    """The model to run, and what makes its input.
+
+    Args:
+        model: A model is used as it is; a checkpoint is built with the arguments that follow.
+        preprocessing: By default, the checkpoint's own; needed with a model.
+        num_classes, fast, dtype, device: As for `build_model`.
+
+    Raises:
+        MissingFact: Nothing says how images are prepared.
+        ConflictingFact: They have other channels than images.
+    """
+    if isinstance(model, ViT):
+        if preprocessing is None:
+            raise MissingFact(
+                "A model does not say how its images are prepared.",
+                hint="preprocessing=load_checkpoint(...).preprocessing, or the checkpoint itself "
+                "instead of the model.",
+            )
+        return model, preprocessing
+    built = build_model(model, num_classes=num_classes, dtype=dtype, fast=fast, device=device)
+    return built, preprocessing or needed_preprocessing(model)
 
 
 def check_batches(model: ViT, preprocessing: Preprocessing, batch_size: int) -> None:

@@ -4,18 +4,13 @@ Letters: B images, N tokens, D width.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitconvert.config import ViTConfig
-from vitconvert.errors import ConflictingFact
-from vitconvert.model.layers import ACTIVATION, Mlp, bare_norm_if, linear, norm_if
-
-if TYPE_CHECKING:
-    from vitconvert.model.vit import ViT
+from vitconvert.model.layers import ACTIVATION, Mlp, linear, norm_if
 
 # Pooling that needs no weights: (B, N, D) to (B, D).
 REDUCTION: dict[str, Callable[[Tensor], Tensor]] = {
@@ -105,18 +100,3 @@ def classifier(config: ViTConfig) -> nn.Module:
     if config.num_classes == 0:
         return nn.Identity()
     return linear(config.feature_dim, config.num_classes, bias=config.head_bias)
-
-
-def reset_classifier(model: "ViT", num_classes: int, pooling: str | None) -> None:
-    """Replace the head by one initialised as `nn.Linear` is, and the pooling if one is given."""
-    pooling = model.config.pooling if pooling is None else pooling
-    if pooling == "map" and model.attn_pool is None:
-        raise ConflictingFact("This model has no weights for attention pooling.")
-    model.config = model.config.replace(num_classes=num_classes, pooling=pooling)
-    if pooling != "map":
-        model.attn_pool = None
-    model.bare_fc_norm = bare_norm_if(model.config)  # as wide as what is pooled now
-    like = model.patch_embed.proj.weight
-    model.head = classifier(model.config).to(like).train(model.training)
-    if model.head_dist is not None:
-        model.head_dist = classifier(model.config).to(like).train(model.training)

@@ -5,7 +5,7 @@ and their order are those of timm 1.0.31 (`VisionTransformer`), so that float32 
 are equal to the last bit. Everything that varies between published ViTs is a field of `ViTConfig`;
 names and shapes of the parameters are those of `weights_map/canonical.toml`. Its parts, in the
 order of the way of an image: `patch_embed.py`, `positions.py`, `blocks.py` of `attention.py`, and
-`heads.py`. Maps of attention and pruning are functions in `intermediates.py` and `pruning.py`.
+`heads.py`. Maps of attention and pruning are functions in `attention_maps.py` and `pruning.py`.
 
 Letters: B images, C channels, N tokens (prefix tokens, then patches row by row), D width,
 H heads, K width of a head.
@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vitconvert.config import ViTConfig
-from vitconvert.model import heads
+from vitconvert.errors import ConflictingFact
 from vitconvert.model.attention import TokenPositions
 from vitconvert.model.blocks import Block, OneStepBlock, ParallelBlock
-from vitconvert.model.heads import AttentionPool, PreLogits, classifier
+from vitconvert.model.heads import AttentionPool, PreLogits, classifier, pool
 from vitconvert.model.initialisation import POSITIONS, initialise
 from vitconvert.model.inputs import HeadMask, check_images, head_masks
 from vitconvert.model.intermediates import Intermediates, forward_intermediates
@@ -166,7 +166,7 @@ class ViT(nn.Module):
 
     def pool(self, x: Tensor) -> Tensor:
         """Tokens (B, N, D) to (B, D), (B, 2D) if "token_avg", unchanged if pooling is "none"."""
-        return heads.pool(x, self.config, self.attn_pool)
+        return pool(x, self.config, self.attn_pool)
 
     def forward_intermediates(
         self,
@@ -180,7 +180,8 @@ class ViT(nn.Module):
     ) -> Intermediates | tuple[Tensor, Intermediates]:
         """The final tokens and the outputs of chosen blocks: `intermediates.py` has the options."""
         options = (indices, return_prefix_tokens, norm, stop_early, output_fmt, intermediates_only)
-        return forward_intermediates(self, images, *options)
+        finish = nn.Sequential(self.norm, self.neck)
+        return forward_intermediates(self.residual_stream(images), finish, self.config, *options)
 
     def get_intermediate_layers(
         self,
@@ -206,7 +207,16 @@ class ViT(nn.Module):
         Raises:
             ConflictingFact: The pooling needs weights or tokens that the model does not have.
         """
-        heads.reset_classifier(self, num_classes, pooling)
+        pooling = self.config.pooling if pooling is None else pooling
+        if pooling == "map" and self.attn_pool is None:
+            raise ConflictingFact("This model has no weights for attention pooling.")
+        self.config = self.config.replace(num_classes=num_classes, pooling=pooling)
+        self.attn_pool = self.attn_pool if pooling == "map" else None
+        self.bare_fc_norm = bare_norm_if(self.config)  # as wide as what is pooled now
+        like = self.patch_embed.proj.weight
+        self.head = classifier(self.config).to(like).train(self.training)
+        if self.head_dist is not None:
+            self.head_dist = classifier(self.config).to(like).train(self.training)
 
     def get_classifier(self) -> nn.Module | tuple[nn.Module, nn.Module]:
         """The head, or both of them."""

@@ -1,56 +1,91 @@
-"""Golden outputs: what a proved model gives for images that anybody can draw again.
+"""Golden outputs: what a proved model computes for images that anybody can draw again.
 
 They are recorded once, where the model's own project is installed. Whoever has them can compare
-other implementations of the same model, and needs neither that project nor a network.
+other implementations of the same model, and needs neither that project nor a network. The file is
+safetensors, with everything that is not a tensor as JSON in its metadata.
+
+Of a layer, a digest is kept: a few numbers that differ as soon as the layer does. Each number is
+a^T X b for the tokens X (N, D) of an image and Gaussian vectors a and b, which are always the same
+ones. Its mean square over all a and b is the sum of the squares of X, so a relative difference of
+digests is, within a small factor, that of the layers in the Euclidean norm. A layer that differs
+by a relative d anywhere, even in a single number of a hundred thousand, differs in its digests by
+d / 400: in float64, that shows for any d over 1e-9, and the mistakes of implementations begin at
+1e-7 (an epsilon). All 32 of an image miss a difference a thousand times larger than what is
+allowed with a probability below 1e-70.
+
+Such products are the sketches of Achlioptas, "Database-friendly random projections" (2003), with
+the tensor structure of Rakhshan and Rabusseau, "Tensorized random projections" (2020): 64 x (N + D)
+Gaussian numbers instead of 64 x N x D.
 """
 
-from collections.abc import Mapping
+import functools
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from vitconvert.checkpoint import Checkpoint, build_model
-from vitconvert.comparison import TOLERANCE, fingerprint
+from vitconvert.comparison import fingerprint
 from vitconvert.config import ViTConfig
-from vitconvert.errors import UsageError
+from vitconvert.config.field_values import parse_field
+from vitconvert.documents import parse_object
+from vitconvert.errors import CorruptFile, OutputExists, UsageError, VitConvertError
+from vitconvert.formats import Container, open_container, write_safetensors
 from vitconvert.model import ViT
-from vitconvert.parity.implementations import (
-    FEATURES,
-    TOKENS,
-    Implementation,
-    Run,
-    of_vit,
-)
-from vitconvert.parity.sketch import sketch
-from vitconvert.parity.verification import check_arguments, verify_checkpoint
-from vitconvert.preprocessing.sample_images import edge_images, normalisation, sample_images
-from vitconvert.programs.isolation import isolated
-from vitconvert.programs.taps import BRANCH, OUTPUT, Tap, Taps, canonical_taps
-from vitconvert.sources.references import published
-from vitconvert.version import VERSION
+from vitconvert.parity.implementations import FEATURES, TOKENS, Implementation, Run
+from vitconvert.preprocessing.sample_images import edge_images, sample_images
+from vitconvert.programs.taps import OUTPUT, Taps
+from vitconvert.whole import require_place
 
+SUFFIX = ".golden"
 MOST_NUMBERS = 2**24  # of a batch of images; there are seven batches
+NUMBERS = 32  # of the digest of an image and layer
+_SEED = 14  # of the digests' Gaussian vectors
 # FFTs of two machines may round differently in the last bit. Rounded to so many, images are equal
 # on both, and float32 holds them exactly.
 _STEPS = 2**10
+_KEY = "vitconvert.golden"
+_FORMAT = 1
+_MOST_TEXT = 5000  # characters
 
 _OUTPUTS = {OUTPUT: OUTPUT, TOKENS: "norm", FEATURES: "features"}
-"""What is an output of the ViT, and the layer that it is."""
+"""An output of the ViT -> the layer that it is."""
+
+Value = TypeVar("Value")
+
+
+def digest(values: Tensor) -> Tensor:
+    """The digest of each image: (B, ..., D) to (B, 32), in the same dtype, added in float64."""
+    tokens = values.double().flatten(1, -2)  # (B, N, D)
+    rows, columns = _vectors(tokens.shape[1], tokens.shape[2])
+    mixed = torch.einsum("kn,bnd->bkd", rows, tokens)
+    return torch.einsum("bkd,kd->bk", mixed, columns).to(values.dtype)
+
+
+@functools.lru_cache(maxsize=8)
+def _vectors(tokens: int, width: int) -> tuple[Tensor, Tensor]:
+    """Gaussian vectors for the tokens, (32, N), and for their channels, (32, D)."""
+    rng = np.random.default_rng((_SEED, tokens, width))
+    rows, columns = (rng.standard_normal((NUMBERS, size)) for size in (tokens, width))
+    return torch.from_numpy(rows), torch.from_numpy(columns)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
-    """Images, said in so few words that they can be drawn again.
+    """Images, by the few numbers from which they can be drawn again.
 
     Attributes:
         seed, batch: As for `vitconvert.verify`.
         size: Height and width.
         channels: Of each image.
-        mean, std: Of the photograph, one value or one for each channel; (): as `sample_images` has
-            them.
+        mean, std: Of the photograph-like images, one value or one for each channel; () stands for
+            those of `sample_images`.
     """
 
     seed: int
@@ -74,7 +109,7 @@ class Drawn:
 
 @dataclass(frozen=True, kw_only=True)
 class Golden:
-    """What a model gave for images, in float64.
+    """The outputs and layers of a model for images, in float64.
 
     Attributes:
         source: The checkpoint, without the places of the machine where it lay.
@@ -133,7 +168,7 @@ class Golden:
     def view(self, name: str, values: Tensor) -> Tensor:
         """A digest where one was kept of such a layer; another shape stays what it is."""
         shape = self.shapes.get(_OUTPUTS.get(name, name))
-        return sketch(values) if shape == tuple(values.shape[1:]) else values
+        return digest(values) if shape == tuple(values.shape[1:]) else values
 
     def implementation(
         self, images: Mapping[str, Tensor], vit: ViT | None = None, taps: Taps | None = None
@@ -160,85 +195,197 @@ class Golden:
         )
 
 
-def record(
-    checkpoint: Checkpoint, *, seed: int = 0, batch: int = 2, tolerance: float = TOLERANCE
-) -> Golden:
-    """Compute what is kept of a checkpoint, once its own project computes the same.
-
-    Raises:
-        ParityFailed: vitconvert's ViT does not compute what the checkpoint's own project computes.
-        UsageError: The images would be too large, or the outputs are not finite.
-    """
-    check_arguments(batch, ["float64"])
-    drawn = _drawn(checkpoint, seed, batch)
-    report = verify_checkpoint(checkpoint, tolerance=tolerance, until_equal=True)
-    report.raise_if_failed()
-    model = build_model(checkpoint)
-    images = drawn.images()
-    with isolated():
-        side = of_vit(model, name="vitconvert's ViT", taps=recorded_taps(model.config.depth))
-        run = side.prepare(torch.float64)
-        layers = {kind: run(batch).layers for kind, batch in images.items()}
-        shapes = {k: tuple(x.shape[1:]) for k, x in layers["noise"].items() if x.ndim > 2}
-        kept = {
-            kind: {name: sketch(x) if name in shapes else x for name, x in found.items()}
-            for kind, found in layers.items()
-        }
-    _check_finite(kept)
-    return Golden(
-        source=published(checkpoint.located.reference),
-        verdict=report.verdict,
-        reference=report.reference or report.skipped,
-        config=model.config,
-        weights=fingerprint(model.state_dict()),
-        drawn=drawn,
-        images=fingerprint(images),
-        not_tested=report.not_tested,
-        versions=own_versions(),
-        shapes=shapes,
-        kept=kept,
-    )
-
-
-def _drawn(checkpoint: Checkpoint, seed: int, batch: int) -> Drawn:
-    config = checkpoint.config
-    usual = normalisation(checkpoint.preprocessing, config.in_channels)
-    drawn = Drawn(
-        seed=seed,
-        batch=batch,
-        size=config.image_size,
-        channels=config.in_channels,
-        **{name: tuple(values) for name, values in usual.items()},
-    )
-    if (numbers := numbers_of(drawn)) > MOST_NUMBERS:
-        raise UsageError(
-            "The images are too large to record golden outputs of.",
-            evidence={"numbers in a batch": f"{numbers:,}", "at most": f"{MOST_NUMBERS:,}"},
-        )
-    return drawn
-
-
 def numbers_of(drawn: Drawn) -> int:
     """How many numbers the largest batch has; one kind of images has at least three."""
     return max(drawn.batch, 3) * drawn.channels * drawn.size[0] * drawn.size[1]
 
 
-def recorded_taps(depth: int) -> dict[str, Tap]:
-    """Where a model is recorded: where it is compared, and what its branches give on their own."""
-    parts = [f"blocks.{i}.{part}" for i in range(depth) for part in ("attn", "mlp")]
-    return canonical_taps(depth) | {f"{part}{BRANCH}": Tap(part) for part in parts}
+def is_golden(source: str | PathLike[str]) -> bool:
+    """Whether a path or a reference names a golden file."""
+    return fspath(source).endswith(SUFFIX)
 
 
-def _check_finite(kept: Mapping[str, Mapping[str, Tensor]]) -> None:
-    for kind, layers in kept.items():
-        for name, values in layers.items():
-            if not values.isfinite().all():
-                raise UsageError(
-                    "The model gives numbers that are NaN or infinite, which equal nothing.",
-                    evidence={"layer": name, "images": kind},
-                )
+def check_golden_output(path: Path, *, overwrite: bool) -> None:
+    """Make sure, before any work is done, that a golden file may be written.
+
+    Raises:
+        UsageError: The name is no golden file's, or no file can be there.
+        OutputExists: The file exists, and `overwrite` is false or it is no golden file.
+    """
+    if path.suffix != SUFFIX:
+        raise UsageError(
+            f"The name of a golden file ends with {SUFFIX}.", evidence={"output": path}
+        )
+    require_place(path)
+    if not path.exists():
+        return
+    if not overwrite:
+        hint = "--force (in Python, overwrite=True) replaces it."
+        raise OutputExists("The golden file already exists.", evidence={"output": path}, hint=hint)
+    if not _is_ours(path):
+        raise OutputExists(
+            "What lies there is no golden file, and is not replaced.", evidence={"output": path}
+        )
 
 
-def own_versions() -> dict[str, str]:
-    """What computes here; `reference` tells the other side's."""
-    return {"vitconvert": VERSION, "torch": torch.__version__, "numpy": np.__version__}
+def _is_ours(path: Path) -> bool:
+    """Whether vitconvert wrote it, perhaps in an older format."""
+    try:
+        with open_container(path) as container:
+            return _KEY in container.metadata
+    except VitConvertError:
+        return False
+
+
+def write_golden(golden: Golden, path: Path, *, overwrite: bool = False) -> None:
+    """Write a golden file, which appears whole or not at all.
+
+    Raises:
+        UsageError: There is no place for the file.
+        OutputExists: As for `check_golden_output`, of what appeared meanwhile.
+    """
+    stated = {
+        "format": _FORMAT,
+        "source": golden.source,
+        "verdict": golden.verdict,
+        "reference": golden.reference,
+        "config": golden.config.to_dict(),
+        "weights": golden.weights,
+        "drawn": vars(golden.drawn),
+        "images": golden.images,
+        "not_tested": list(golden.not_tested),
+        "versions": dict(golden.versions),
+        "shapes": dict(golden.shapes),
+    }
+    tensors = {
+        f"{kind}/{layer}": values
+        for kind, layers in golden.kept.items()
+        for layer, values in layers.items()
+    }
+    write_safetensors(
+        path,
+        tensors,
+        metadata={_KEY: json.dumps(stated, sort_keys=True)},
+        check=partial(check_golden_output, overwrite=overwrite),
+    )
+
+
+def read_golden(path: Path) -> Golden:
+    """Read a golden file that anybody may have written.
+
+    Raises:
+        SourceError: There is no such file.
+        CorruptFile: It is no golden file, or one that contradicts itself.
+    """
+    with open_container(path) as container:
+        text = container.metadata.get(_KEY)
+        if text is None:
+            raise CorruptFile("This is no golden file.", evidence={"file": path})
+        try:
+            stated = parse_object(text.encode())
+            golden = _golden(stated, container, path.name)
+            _check(golden)
+        except (ValueError, TypeError, KeyError) as error:
+            lacks = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+            problem = lacks[:200]
+        except VitConvertError as error:
+            problem = error.fact
+        else:
+            return golden
+    raise CorruptFile(
+        "The golden file does not hold what it should.",
+        evidence={"file": path, "problem": problem},
+        hint="record it again: `vitconvert golden SOURCE -o FILE`.",
+    )
+
+
+def _golden(stated: Mapping[str, Any], container: Container, name: str) -> Golden:
+    if stated["format"] != _FORMAT:
+        raise ValueError(f"format {stated['format']!r}; {_FORMAT} is read here")
+    kept: dict[str, dict[str, Any]] = {}
+    for tensor, info in container.manifest.items():
+        kind, _, layer = tensor.partition("/")
+        if info.dtype != "float64":
+            raise ValueError(f"{tensor} is in {info.dtype}, not in float64")
+        kept.setdefault(kind, {})[layer] = container.read(tensor).clone()
+    return Golden(
+        name=name,
+        source=_is(str, stated["source"]),
+        verdict=_is(str, stated["verdict"]),
+        reference=_is(str, stated["reference"]),
+        config=_config(_is(dict, stated["config"])),
+        weights=_is(str, stated["weights"]),
+        drawn=_drawn(_is(dict, stated["drawn"])),
+        images=_is(str, stated["images"]),
+        not_tested=_list(stated["not_tested"], partial(_is, str)),
+        versions={k: _is(str, v) for k, v in _is(dict, stated["versions"]).items()},
+        shapes={
+            _is(str, k): _list(v, partial(_is, int)) for k, v in _is(dict, stated["shapes"]).items()
+        },
+        kept=kept,
+    )
+
+
+def _check(golden: Golden) -> None:
+    """Make sure that nothing in it leads to more work than its images and its size justify."""
+    if golden.verdict not in ("equal", "not verified"):
+        raise ValueError(f"verdict {golden.verdict!r}")
+    if (numbers := numbers_of(golden.drawn)) > MOST_NUMBERS:
+        raise ValueError(f"images of {numbers:,} numbers; {MOST_NUMBERS:,} at most are drawn")
+    drawn, config = golden.drawn, golden.config
+    if (drawn.size, drawn.channels) != (config.image_size, config.in_channels):
+        raise ValueError("images that are none of the model's")
+    batch = drawn.batch
+    sizes = {"noise": batch, "photograph": batch, "constant": batch, "large": batch}
+    sizes |= {"1 channel": batch} if drawn.channels > 1 else {}
+    sizes |= {"batch of 1": 1, "batch of 3": 3}
+    if golden.kept.keys() != sizes.keys():
+        raise ValueError(f"it has outputs for {', '.join(sorted(golden.kept))[:100]}")
+    layers = golden.kept["noise"]
+    if config.depth > len(layers):
+        raise ValueError(f"{len(layers)} layers, of a model of {config.depth} blocks")
+    if any(len(shape) < 2 for shape in golden.shapes.values()):
+        raise ValueError("digests of what are no tokens")
+    for kind, kept in golden.kept.items():
+        if kept.keys() != layers.keys() or OUTPUT not in kept:
+            raise ValueError(f"for {kind} other layers are kept than for noise")
+        for layer, values in kept.items():
+            wide = (NUMBERS,) if layer in golden.shapes else layers[layer].shape[1:]
+            if values.ndim != 2 or tuple(values.shape) != (sizes[kind], *wide):
+                raise ValueError(f"{kind}/{layer} has the shape {tuple(values.shape)}")
+
+
+def _config(stated: Mapping[str, Any]) -> ViTConfig:
+    fields = {name: parse_field(name, v) for name, v in stated.items() if v is not None}
+    return ViTConfig.from_dict(fields, origin="the golden file")
+
+
+def _drawn(stated: Mapping[str, Any]) -> Drawn:
+    height, width = _list(stated["size"], partial(_is, int))
+    numbers = {name: _is(int, stated[name]) for name in ("seed", "batch", "channels")}
+    mean, std = (_list(stated[name], _number) for name in ("mean", "std"))
+    if min(height, width, numbers["batch"], numbers["channels"]) < 1 or numbers["seed"] < 0:
+        raise ValueError("images of no size")
+    if len(mean) != len(std) or len(mean) not in (0, 1, numbers["channels"]):
+        raise ValueError(f"mean and std of {len(mean)} and {len(std)} channels")
+    if not all(std):
+        raise ValueError("a std of 0")
+    return Drawn(**numbers, size=(height, width), mean=mean, std=std)
+
+
+def _is(kind: type[Value], value: object) -> Value:
+    """A value of JSON, if it is of this kind; a text is not endless, and True is no number."""
+    if type(value) is not kind or (isinstance(value, str) and len(value) > _MOST_TEXT):
+        raise TypeError(f"expected {kind.__name__}, found {str(value)[:80]!r}")
+    return value
+
+
+def _number(value: object) -> float:
+    number = float(_is(int if isinstance(value, int) else float, value))
+    if not -1e6 < number < 1e6:
+        raise TypeError(f"expected a number, found {str(value)[:80]!r}")
+    return number
+
+
+def _list(value: object, item: Callable[[Any], Value]) -> tuple[Value, ...]:
+    return tuple(map(item, _is(list, value)))

@@ -1,6 +1,6 @@
-"""Whatever computes outputs from images, and what is kept of a run.
+"""Anything that computes outputs from images, and the result of a run.
 
-vitconvert's ViT, another project's model, somebody's own module or function: each becomes an
+vitconvert's ViT, another project's model, the user's own module or function: each becomes an
 `Implementation`, so that any two can be compared.
 """
 
@@ -29,16 +29,16 @@ _OUTPUT_NAMES = {
     "pooler_output": FEATURES,
     "image_embeds": OUTPUT,
 }
-"""What projects call an output of a ViT, and what it is called here."""
+"""Name of an output in other projects -> its name here."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """What an implementation gave for a batch.
+    """The result of an implementation for a batch.
 
     Attributes:
         outputs: By name: "output" (logits, or what there is without a head), "tokens" behind the
-            final norm, "features" that the head reads, or names of somebody's own.
+            final norm, "features" that the head reads, or names of the user's own.
         layers: What passed the taps, in the order of computation.
     """
 
@@ -46,7 +46,7 @@ class Run:
     layers: Mapping[str, Tensor]
 
     def through(self, view: "View") -> "Run":
-        """What of it somebody keeps who keeps less than all."""
+        """The run as someone sees it who keeps only a view of each array."""
         return Run(
             {name: view(name, output) for name, output in self.outputs.items()},
             {layer: view(layer, values) for layer, values in self.layers.items()},
@@ -54,11 +54,11 @@ class Run:
 
 
 View = Callable[[str, Tensor], Tensor]
-"""What is kept of an output or a layer, given its name."""
+"""Name and array of an output or a layer -> the part of it that is kept."""
 
 
 def whole(_: str, values: Tensor) -> Tensor:
-    """All of it."""
+    """The view that keeps everything."""
     return values
 
 
@@ -123,7 +123,7 @@ def of_reference(reference: Reference) -> Implementation:
 
 
 def of_module(module: nn.Module, *, name: str, taps: Mapping[str, Tap]) -> Implementation:
-    """Somebody's own module: a copy of it, in eval mode and on the CPU."""
+    """The user's own module: a copy of it, in eval mode and on the CPU."""
 
     def prepare(dtype: torch.dtype) -> Callable[[Tensor], Run]:
         model = in_dtype(module, dtype)
@@ -145,7 +145,7 @@ def _first(results: list[Any], result: Any) -> Tensor:
 
 
 def of_function(function: Callable[..., Any], *, name: str, takes_numpy: bool) -> Implementation:
-    """Somebody's own function of images, of torch or of NumPy, JAX, ONNX Runtime or a process."""
+    """The user's own function of images, of torch or of NumPy, JAX, ONNX Runtime or a process."""
 
     def run(images: Tensor) -> Run:
         given = images.numpy() if takes_numpy else images
@@ -155,18 +155,17 @@ def of_function(function: Callable[..., Any], *, name: str, takes_numpy: bool) -
     return Implementation(name=name, prepare=lambda _: run)
 
 
-def named_outputs(result: Any, name: str, *, detach: bool = True) -> dict[str, Tensor]:
+def named_outputs(result: object, name: str) -> dict[str, Tensor]:
     """The tensors that an implementation returned, by name; the unnamed one is "output".
 
     Args:
         result: A tensor, an array, or several in a mapping, a dataclass, a tuple or a list.
         name: Of the implementation, for messages.
-        detach: Whether gradients end here.
 
     Raises:
         UsageError: There is no tensor in it.
     """
-    tensor = _tensor(result, detach)
+    tensor = _tensor(result)
     if tensor is not None:
         return {OUTPUT: tensor}
     if isinstance(result, Mapping):
@@ -177,7 +176,7 @@ def named_outputs(result: Any, name: str, *, detach: bool = True) -> dict[str, T
         named = {(str(i) if i else OUTPUT): item for i, item in enumerate(result)}
     else:
         named = vars(result) if hasattr(result, "__dict__") else {}
-    tensors = {_OUTPUT_NAMES.get(str(k), str(k)): _tensor(v, detach) for k, v in named.items()}
+    tensors = {_OUTPUT_NAMES.get(str(k), str(k)): _tensor(v) for k, v in named.items()}
     outputs = {key: item for key, item in tensors.items() if item is not None}
     if not outputs:
         raise UsageError(
@@ -191,10 +190,10 @@ def named_outputs(result: Any, name: str, *, detach: bool = True) -> dict[str, T
     return outputs
 
 
-def _tensor(value: Any, detach: bool) -> Tensor | None:
+def _tensor(value: object) -> Tensor | None:
     """A tensor or an array as a tensor on the CPU; None if it is neither."""
     if isinstance(value, Tensor):
-        return value.detach().cpu() if detach else value
+        return value.detach().cpu()
     if isinstance(value, np.ndarray | np.generic):
         return torch.from_numpy(np.array(value)) if value.dtype.kind == "f" else None
     if hasattr(value, "__array__") and not isinstance(value, type):  # JAX, TensorFlow
@@ -211,7 +210,7 @@ def in_dtype(model: Model, dtype: torch.dtype) -> Model:
 
 
 def name_of(something: object) -> str:
-    """What reports call a module or function of somebody's own."""
+    """The name in reports of the user's own module or function."""
     kind = something if inspect.isroutine(something) else type(something)
     module = getattr(kind, "__module__", "") or ""
     name = getattr(kind, "__qualname__", type(something).__name__)

@@ -1,4 +1,4 @@
-"""Somebody's own module beside vitconvert's ViT: which of its modules compute which layer.
+"""Which modules of the user's own model compute which layer of vitconvert's ViT.
 
 A dialect's table says which of the module's tensors is which of ours, and so which of its modules
 is which norm or projection. What passes these is the same in any ViT whose blocks begin with a
@@ -17,9 +17,9 @@ from vitconvert.facts.materialise import materialise
 from vitconvert.facts.plan import plan_reading
 from vitconvert.model import ViT
 from vitconvert.programs.taps import BRANCH, OUTPUT, Tap, Taps, canonical_taps
+from vitconvert.tables.axes import Sizes
 from vitconvert.tables.binding import Binding
 from vitconvert.tables.detection import recognise
-from vitconvert.tables.sizes import Sizes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,21 +166,17 @@ def other_shapes(match: Match, config: ViTConfig) -> Iterator[tuple[str, str]]:
             yield match.prefix + name, f"{found}, and {wanted} in what it is compared with"
 
 
-def canonical_tensors(
-    tensors: Mapping[str, Tensor], module: nn.Module, match: Match, config: ViTConfig
-) -> dict[str, Tensor]:
-    """A module's weights, or gradients by them, under canonical names.
+def canonical_tensors(module: nn.Module, match: Match, config: ViTConfig) -> dict[str, Tensor]:
+    """A module's weights under canonical names.
 
     Args:
-        tensors: By the module's own names; those it keeps besides (buffers) may be missing.
-        module: That they belong to.
-        match: By its tensors.
+        module: Matched by its tensors.
+        match: Of this module.
         config: Of the ViT.
 
     Raises:
         NotRepresentable: A tensor that plays no part in the ViT has other numbers than it should.
     """
     assert match.binding is not None
-    every = {**module.state_dict(), **tensors}
-    plan = plan_reading(match.binding, config)
+    every, plan = module.state_dict(), plan_reading(match.binding, config)
     return materialise(plan, lambda key: every[match.prefix + key].detach().cpu())

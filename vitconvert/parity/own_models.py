@@ -1,22 +1,23 @@
-"""Proof that somebody's own model computes what a checkpoint, or another model, computes."""
+"""The user's own model: built by the user's own code, and compared with another."""
 
 import functools
+import importlib
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from vitconvert.arguments import refuse
 from vitconvert.checkpoint import Checkpoint, ReadOptions, build_model
-from vitconvert.comparison import TOLERANCE
-from vitconvert.errors import NotRepresentable, UsageError, some
+from vitconvert.comparison import TOLERANCE, Divergence
+from vitconvert.errors import NotRepresentable, UsageError, nearest, some
 from vitconvert.model import ViT
-from vitconvert.parity.comparison import DTYPES, Sides, in_order
 from vitconvert.parity.diagnosis import UNKNOWN
-from vitconvert.parity.differences import Divergence
-from vitconvert.parity.gradients import Backward, compare_gradients
+from vitconvert.parity.images import Images, OnImages, compare_on_images, of_own_models
 from vitconvert.parity.implementations import (
     Implementation,
     name_of,
@@ -32,14 +33,8 @@ from vitconvert.parity.matching import (
     other_blocks,
     other_shapes,
 )
-from vitconvert.parity.photographs import (
-    Photographs,
-    Seen,
-    compare_on_photographs,
-    of_own_models,
-)
 from vitconvert.parity.report import ParityReport
-from vitconvert.parity.trial import NOISE, Trial, run, try_out
+from vitconvert.parity.sides import NOISE, find_comparable, in_order, raised_by_user, run
 from vitconvert.parity.untested import unseen_of_models
 from vitconvert.parity.verification import check_arguments, verify_checkpoint
 from vitconvert.preprocessing.sample_images import edge_images, sampled_images
@@ -47,36 +42,20 @@ from vitconvert.programs.isolation import isolated
 from vitconvert.programs.taps import block_of
 
 Model = Checkpoint | nn.Module | Callable[..., Any]
-"""What computes: a checkpoint in vitconvert's ViT, a module, or a function of images."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Inputs:
-    """Which images two models are compared on.
-
-    Attributes:
-        image_size: Height and width; None: those of the checkpoint.
-        in_channels: None: those of the checkpoint.
-        seed: Another one makes other images.
-        batch: Images of each kind.
-        photographs: Compared as well, if there are any.
-    """
-
-    image_size: tuple[int, int] | None = None
-    in_channels: int | None = None
-    seed: int = 0
-    batch: int = 2
-    photographs: Photographs | None = None
+"""A checkpoint in vitconvert's ViT, a module, or a function of images."""
 
 
 def verify_model(
     tested: Model,
     against: Model,
     *,
-    inputs: Inputs | None = None,
+    image_size: tuple[int, int] | None = None,
+    in_channels: int | None = None,
+    seed: int = 0,
+    batch: int = 2,
+    images: Images | None = None,
     options: ReadOptions | None = None,
     layers: Mapping[str, str] | None = None,
-    gradients: bool = False,
     tolerance: float = TOLERANCE,
     dtypes: Sequence[str] = ("float32", "float64"),
 ) -> ParityReport:
@@ -86,45 +65,50 @@ def verify_model(
     own project before. Neither model is changed: copies of modules run, in eval mode.
 
     Args:
-        tested: What is verified.
-        against: What it is measured by.
-        inputs: The images.
+        tested: The model that is verified.
+        against: The model that it is measured by.
+        image_size, in_channels: Of the images; None: those of the checkpoint.
+        seed, batch, tolerance, dtypes: As for `vitconvert.verify`.
+        images: The user's, compared as well.
         options: `table` or `dialect` names the tensors of a module, so that layers are compared.
-        layers: Name of a module of somebody's own (the one that is tested, of two) -> name of a
+        layers: Name of a module of the user's own (the one that is tested, of two) -> name of a
             module of the other, or of vitconvert's ViT: their outputs are compared.
-        gradients: Whether to compare gradients as well.
-        tolerance, dtypes: As for `vitconvert.verify`.
 
     Raises:
         UsageError: A model does not run on such images, outputs do not match, or an argument is
             wrong.
         ParityFailed: vitconvert's ViT does not compute what the checkpoint's own project computes.
-        MissingFact: There are photographs, and nothing says how to prepare them.
+        MissingFact: There are images of the user's, and nothing says how to prepare them.
     """
-    inputs, options = inputs or Inputs(), options or ReadOptions()
-    check_arguments(inputs.batch, dtypes)
+    check_arguments(batch, dtypes, lower=False)
     models = _Models(tested, against)
     notes = _proved(models.checkpoint, tolerance)
     with isolated():
-        images = _images(inputs, models.checkpoint, models.vit)
-        match = _match(models, options, layers)
-        both = _implementations(models, match, images[NOISE])
-        weights = _weights(models, match)
-        trial = try_out(*both, images, in_order(dtypes))
-        found, sides = trial.compare(tolerance), trial.sides
-        seen = _on_photographs(inputs.photographs, models, sides, tolerance)
-        backward = _gradients(models, match, trial, inputs.seed) if gradients else None
-    divergence = found.divergence or (backward and backward.divergence)
+        drawn = _draw(models, image_size, in_channels, seed, batch)
+        match = _match(models, options or ReadOptions(), layers)
+        both = _implementations(models, match, drawn[NOISE])
+        weights = _compare_weights(models, match)
+        comparable = find_comparable(*both, drawn, in_order(dtypes))
+        found, sides = comparable.compare(tolerance), comparable.sides
+        seen = OnImages()
+        if images is not None:
+            prepared = of_own_models(models.both, images.preprocess)
+            seen = compare_on_images(images, sides, prepared, tolerance=tolerance)
+    alone = "vitconvert's ViT alone"
+    own = [f"{side.name} (your code)" for side in sides.both if side.vit is None]
+    checkpoint = models.checkpoint
+    stored = f" Nothing stored in {checkpoint.located.reference} was." if checkpoint else ""
     return ParityReport(
-        source=_reference_of(tested) or sides.tested.name,
-        against=_reference_of(against),
+        source=checkpoint.located.reference
+        if checkpoint and tested is checkpoint
+        else sides.tested.name,
+        against=checkpoint.located.reference if checkpoint and against is checkpoint else "",
         reference=sides.reference.name,
         comparisons=(*found.comparisons, *seen.comparisons),
         layers=tuple(found.layers),
-        gradients=backward.tensors if backward else (),
-        first_divergence=weights.named_in(divergence) if divergence else None,
-        notes=(*notes, *match.notes, *weights.notes, *trial.notes, *seen.notes),
-        executed=_executed(sides.both, models.checkpoint),
+        first_divergence=found.divergence and weights.named_in(found.divergence),
+        notes=(*notes, *match.notes, *weights.notes, *comparable.notes, *seen.notes),
+        executed=f"Executed: {' and '.join(own) or alone}.{stored}",
         not_tested=(
             *unseen_of_models((sides.tested.name, tested), (sides.reference.name, against)),
             *seen.not_tested,
@@ -142,7 +126,7 @@ class _Models:
 
     @property
     def both(self) -> tuple[Model, Model]:
-        """What is tested first."""
+        """The tested one first."""
         return self.tested, self.against
 
     @functools.cached_property
@@ -159,12 +143,12 @@ class _Models:
 
     @property
     def modules(self) -> list[nn.Module]:
-        """Modules of somebody's own."""
+        """Modules of the user's own."""
         return [m for m in self.both if isinstance(m, nn.Module) and m is not self.vit]
 
 
 def _proved(checkpoint: Checkpoint | None, tolerance: float) -> tuple[str, ...]:
-    """That vitconvert's ViT computes what the checkpoint's own project does, in a sentence."""
+    """A note that vitconvert's ViT computes what the checkpoint's own project does."""
     if checkpoint is None:
         return ()
     report = verify_checkpoint(checkpoint, tolerance=tolerance, until_equal=True)
@@ -173,18 +157,16 @@ def _proved(checkpoint: Checkpoint | None, tolerance: float) -> tuple[str, ...]:
     return (f"vitconvert's ViT of {checkpoint.located.reference} is {verdict}",)
 
 
-def _reference_of(model: Model) -> str:
-    return model.located.reference if isinstance(model, Checkpoint) else ""
-
-
-def _images(inputs: Inputs, checkpoint: Checkpoint | None, vit: ViT | None) -> Mapping[str, Tensor]:
-    config = vit.config if vit else None
-    if config is not None:
-        asked = {"image_size": inputs.image_size, "in_channels": inputs.in_channels}
+def _draw(
+    models: "_Models", size: tuple[int, int] | None, channels: int | None, seed: int, batch: int
+) -> Mapping[str, Tensor]:
+    checkpoint = models.checkpoint
+    if models.vit is not None:
+        config = models.vit.config
+        asked = {"image_size": size, "in_channels": channels}
         others = (n for n, value in asked.items() if value not in (None, getattr(config, n)))
         refuse(others, "the checkpoint that is compared reads other images.")
-    size = inputs.image_size or (config.image_size if config else None)
-    channels = inputs.in_channels or (config.in_channels if config else None)
+        size, channels = config.image_size, config.in_channels
     if size is None or channels is None:
         raise UsageError(
             "Neither of the two models says which images it takes.",
@@ -192,7 +174,6 @@ def _images(inputs: Inputs, checkpoint: Checkpoint | None, vit: ViT | None) -> M
             hint="state both, as in image_size=224, in_channels=3.",
         )
     steps = None if checkpoint is None else checkpoint.preprocessing
-    seed, batch = inputs.seed, inputs.batch
     usual = sampled_images(size, channels, steps, seed=seed, batch=batch)
     edges = edge_images(size, channels, seed=seed, batch=batch)
     return {**usual, **{kind: torch.from_numpy(array) for kind, array in edges.items()}}
@@ -219,7 +200,7 @@ def _match(models: _Models, options: ReadOptions, layers: Mapping[str, str] | No
 def _implementations(
     models: _Models, match: Match, noise: Tensor
 ) -> tuple[Implementation, Implementation]:
-    """What is tested, and what it is measured by."""
+    """The tested model, and the one that measures it."""
     taps = {id(module): match.theirs for module in models.modules[:1]}
 
     def implementation(model: Model) -> Implementation:
@@ -231,26 +212,6 @@ def _implementations(
         return own_function(model, noise.float())
 
     return implementation(models.tested), implementation(models.against)
-
-
-def _gradients(models: _Models, match: Match, trial: Trial, seed: int) -> Backward:
-    """Of noise, in the most exact dtype that both compute in."""
-    if models.vit is None or len(models.modules) != 1:
-        raise UsageError(
-            "Gradients are compared between a torch module and a checkpoint.",
-            evidence={"found": " and ".join(type(model).__name__ for model in models.both)},
-        )
-    noise = trial.images[NOISE].to(DTYPES[trial.dtypes[-1]])
-    return compare_gradients(models.modules[0], models.vit, match, noise, seed=seed)
-
-
-def _on_photographs(
-    photographs: Photographs | None, models: _Models, sides: Sides, tolerance: float
-) -> Seen:
-    if photographs is None:
-        return Seen()
-    prepared = of_own_models(models.both, photographs.preprocess)
-    return compare_on_photographs(photographs, sides, prepared, tolerance=tolerance)
 
 
 def own_function(function: Callable[..., Any], noise: Tensor) -> Implementation:
@@ -282,14 +243,14 @@ class _Weights:
         return replace(divergence, cause=f"{divergence.cause}; {held}" if known else held)
 
 
-def _weights(models: _Models, match: Match) -> _Weights:
+def _compare_weights(models: _Models, match: Match) -> _Weights:
     vit = models.vit
     if vit is None or match.binding is None:
         return _Weights()
     if others := dict(other_blocks(match, vit.config)):
         raise _other_sizes(others)
     try:
-        own = canonical_tensors({}, models.modules[0], match, vit.config)
+        own = canonical_tensors(models.modules[0], match, vit.config)
     except NotRepresentable as error:
         return _Weights(notes=(f"its weights are not compared: {error.fact}",))
     except RuntimeError as error:  # one of them cannot be laid out so
@@ -314,8 +275,103 @@ def _other_sizes(found: Mapping[str, str]) -> UsageError:
     )
 
 
-def _executed(sides: Sequence[Implementation], checkpoint: Checkpoint | None) -> str:
-    own = [side.name for side in sides if side.vit is None]
-    ran = " and ".join([*(f"{name} (your code)" for name in own)] or ["vitconvert's ViT alone"])
-    stored = f" Nothing stored in {checkpoint.located.reference} was." if checkpoint else ""
-    return f"Executed: {ran}.{stored}"
+def build_own_model(reference: str) -> Callable[..., Any]:
+    """Import a model, or call what builds it without arguments. This runs the user's code.
+
+    Args:
+        reference: "module:name", where the module is found from the working directory as well. It
+            names an `nn.Module`, a class or function that returns one when it is called without
+            arguments, or a function that returns a function of images.
+
+    Raises:
+        UsageError: There is none, or its code raised an error.
+    """
+    module_name, colon, path = reference.partition(":")
+    if not (module_name and colon and path):
+        raise UsageError(
+            f"{reference!r} names no model.", hint="write it as team.models:build_vit."
+        )
+    found = _found(module_name, path)
+    if isinstance(found, nn.Module):
+        return found
+    if not callable(found):
+        raise UsageError(f"{reference} is neither a model nor a function that builds one.")
+    try:
+        built = found()
+    except Exception as error:  # it may be any, since the code is not ours
+        raise raised_by_user(f"{reference}() raised an error.", error) from error
+    if not callable(built):
+        raise UsageError(
+            f"{reference}() returned no model.",
+            evidence={"returned": type(built).__name__, "expected": "an nn.Module or a function"},
+        )
+    return cast(Callable[..., Any], built)
+
+
+def _found(module_name: str, path: str) -> Any:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found: Any = importlib.import_module(module_name)
+    except Exception as error:  # whatever runs as it is imported
+        raise raised_by_user(f"{module_name} cannot be imported.", error) from error
+    for name in path.split("."):
+        if not hasattr(found, name):
+            like = nearest(name, vars(found), 3) if hasattr(found, "__dict__") else []
+            raise UsageError(
+                f"{module_name} has no {path!r}.",
+                evidence={"names like it": ", ".join(like) or "none"},
+            )
+        found = getattr(found, name)
+    return found
+
+
+def load_into(model: Callable[..., Any], checkpoint: Checkpoint) -> str:
+    """Give a module the tensors of a checkpoint, if it has their names; what was done, in words.
+
+    Args:
+        model: A module of the user's. It is changed.
+        checkpoint: Of the same spelling, or of another: then the module keeps its weights.
+
+    Raises:
+        UsageError: The module has some of the names, or other shapes.
+    """
+    kept = "it keeps the weights that it was built with"
+    if not isinstance(model, nn.Module):
+        return f"a function: {kept}"
+    tensors = _tensors_for(model, checkpoint)
+    names = model.state_dict().keys()
+    if not names & tensors.keys():
+        return f"the checkpoint has none of its tensors' names: {kept}"
+    lacking, left = sorted(names - tensors.keys()), sorted(tensors.keys() - names)
+    if lacking or left:
+        raise UsageError(
+            "The module and the checkpoint do not have the same tensors.",
+            evidence={
+                "file": checkpoint.located.reference,
+                **({"only in the module": some(lacking)} if lacking else {}),
+                **({"only in the checkpoint": some(left)} if left else {}),
+            },
+        )
+    try:
+        model.load_state_dict(tensors, strict=True)
+    except RuntimeError as error:
+        problems = [line.strip() for line in str(error).splitlines()[1:]]
+        fact = "The module does not take the tensors of the checkpoint."
+        raise UsageError(fact, details=problems) from None
+    return f"the {len(tensors)} tensors of the checkpoint were loaded into it, all by name"
+
+
+def _tensors_for(model: nn.Module, checkpoint: Checkpoint) -> dict[str, Tensor]:
+    """The tensors of a file by its own names, with a wrapper's prefix if the module has it too.
+
+    Those that play no part in a ViT are left out if the module has no place for them.
+    """
+    names, weights = model.state_dict().keys(), checkpoint.weights
+    keys = list(weights.recognised.binding.shapes)
+    prefix = weights.recognised.prefix
+    if not any(prefix + key in names for key in keys):
+        prefix = ""
+    kept = [key for key in keys if prefix + key in names or key not in checkpoint.ledger.ignored]
+    return {prefix + key: weights.read(key) for key in kept}

@@ -1,8 +1,10 @@
-"""Proof that a model still gives the golden outputs, without the project that they came from."""
+"""Golden outputs recorded, and compared with a model where the project they came from is absent."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 
 from vitconvert.checkpoint import Checkpoint, ReadOptions, build_model
@@ -10,8 +12,7 @@ from vitconvert.comparison import TOLERANCE, fingerprint
 from vitconvert.config import ViTConfig
 from vitconvert.errors import UsageError, some
 from vitconvert.model import ViT
-from vitconvert.parity.comparison import Outcome, in_order
-from vitconvert.parity.golden import Golden, own_versions
+from vitconvert.parity.golden import MOST_NUMBERS, Drawn, Golden, digest, numbers_of
 from vitconvert.parity.implementations import Implementation, name_of, of_module, of_vit
 from vitconvert.parity.matching import (
     Match,
@@ -21,11 +22,95 @@ from vitconvert.parity.matching import (
 )
 from vitconvert.parity.own_models import Model, own_function
 from vitconvert.parity.report import ParityReport
-from vitconvert.parity.trial import NOISE, try_out
+from vitconvert.parity.sides import NOISE, find_comparable, in_order
 from vitconvert.parity.untested import unseen_of_models
-from vitconvert.parity.verification import check_arguments
+from vitconvert.parity.verification import check_arguments, verify_checkpoint
+from vitconvert.preprocessing.sample_images import normalisation
 from vitconvert.programs.isolation import isolated
-from vitconvert.programs.taps import OUTPUT
+from vitconvert.programs.taps import BRANCH, OUTPUT, Tap, canonical_taps
+from vitconvert.sources.references import published
+from vitconvert.version import VERSION
+
+_UNUSED = "nothing of it was, nor of the project that it was proved with"
+
+
+def record(
+    checkpoint: Checkpoint, *, seed: int = 0, batch: int = 2, tolerance: float = TOLERANCE
+) -> Golden:
+    """Compute what is kept of a checkpoint, once its own project computes the same.
+
+    Raises:
+        ParityFailed: vitconvert's ViT does not compute what the checkpoint's own project computes.
+        UsageError: The images would be too large, or the outputs are not finite.
+    """
+    check_arguments(batch, ["float64"])
+    drawn = _drawn(checkpoint, seed, batch)
+    report = verify_checkpoint(checkpoint, tolerance=tolerance, until_equal=True)
+    report.raise_if_failed()
+    model = build_model(checkpoint)
+    images = drawn.images()
+    with isolated():
+        side = of_vit(model, name="vitconvert's ViT", taps=recorded_taps(model.config.depth))
+        run = side.prepare(torch.float64)
+        layers = {kind: run(batch).layers for kind, batch in images.items()}
+        shapes = {k: tuple(x.shape[1:]) for k, x in layers["noise"].items() if x.ndim > 2}
+        kept = {
+            kind: {name: digest(x) if name in shapes else x for name, x in found.items()}
+            for kind, found in layers.items()
+        }
+    _check_finite(kept)
+    return Golden(
+        source=published(checkpoint.located.reference),
+        verdict=report.verdict,
+        reference=report.reference or report.skipped,
+        config=model.config,
+        weights=fingerprint(model.state_dict()),
+        drawn=drawn,
+        images=fingerprint(images),
+        not_tested=report.not_tested,
+        versions=own_versions(),
+        shapes=shapes,
+        kept=kept,
+    )
+
+
+def _drawn(checkpoint: Checkpoint, seed: int, batch: int) -> Drawn:
+    config = checkpoint.config
+    usual = normalisation(checkpoint.preprocessing, config.in_channels)
+    drawn = Drawn(
+        seed=seed,
+        batch=batch,
+        size=config.image_size,
+        channels=config.in_channels,
+        **{name: tuple(values) for name, values in usual.items()},
+    )
+    if (numbers := numbers_of(drawn)) > MOST_NUMBERS:
+        raise UsageError(
+            "The images are too large to record golden outputs of.",
+            evidence={"numbers in a batch": f"{numbers:,}", "at most": f"{MOST_NUMBERS:,}"},
+        )
+    return drawn
+
+
+def recorded_taps(depth: int) -> dict[str, Tap]:
+    """Where a model is recorded: where it is compared, and what its branches give on their own."""
+    parts = [f"blocks.{i}.{part}" for i in range(depth) for part in ("attn", "mlp")]
+    return canonical_taps(depth) | {f"{part}{BRANCH}": Tap(part) for part in parts}
+
+
+def _check_finite(kept: Mapping[str, Mapping[str, Tensor]]) -> None:
+    for kind, layers in kept.items():
+        for name, values in layers.items():
+            if not values.isfinite().all():
+                raise UsageError(
+                    "The model gives numbers that are NaN or infinite, which equal nothing.",
+                    evidence={"layer": name, "images": kind},
+                )
+
+
+def own_versions() -> dict[str, str]:
+    """The packages that compute here; `reference` names the other side's."""
+    return {"vitconvert": VERSION, "torch": torch.__version__, "numpy": np.__version__}
 
 
 def verify_golden(
@@ -41,7 +126,7 @@ def verify_golden(
 
     Args:
         tested: A checkpoint, which vitconvert's ViT computes, a module or a function of images.
-        golden: What it should give.
+        golden: The outputs it should give.
         options: `table` or `dialect` names the tensors of a module: its weights are then compared
             too, and its layers.
         layers: Name of a module of `tested` -> name of a module of vitconvert's ViT.
@@ -51,53 +136,43 @@ def verify_golden(
         UsageError: The model has other weights than those that were recorded, other images would
             be drawn, or the model does not run on them.
     """
-    check_arguments(golden.drawn.batch, dtypes)
+    check_arguments(golden.drawn.batch, dtypes, lower=False)
     with isolated():
         images = golden.redrawn()
         side = _side(tested, golden, images[NOISE], options or ReadOptions(), layers)
         reference = golden.implementation(images, side.vit, side.match.ours)
-        trial = try_out(side.tested, reference, images, in_order(dtypes))
+        comparable = find_comparable(side.tested, reference, images, in_order(dtypes))
         if side.tested.vit:  # its other outputs are layers, too
-            trial = replace(trial, sides=replace(trial.sides, pairs={OUTPUT: OUTPUT}))
-        found = trial.compare(tolerance)
-    return _report(tested, golden, side, found, trial.notes, tolerance)
-
-
-def _report(
-    tested: Model,
-    golden: Golden,
-    side: "_Side",
-    found: Outcome,
-    notes: Sequence[str],
-    tolerance: float,
-) -> ParityReport:
+            sides = replace(comparable.sides, pairs={OUTPUT: OUTPUT})
+            comparable = replace(comparable, sides=sides)
+        found = comparable.compare(tolerance)
+    ran = side.tested.name if side.tested.vit else f"{side.tested.name} (your code)"
+    proved = (
+        "when it was recorded, it was equal to"
+        if golden.verdict == "equal"
+        else "the golden outputs themselves are not verified:"
+    )
     return ParityReport(
         source=tested.located.reference if isinstance(tested, Checkpoint) else side.tested.name,
         reference=golden.title,
         comparisons=tuple(found.comparisons),
         layers=tuple(found.layers),
         first_divergence=found.divergence,
-        notes=(_recorded(golden), _versions(golden), *side.notes, *side.match.notes, *notes),
-        executed=_executed(side.tested),
-        not_tested=(*side.unseen, *unseen_of_models((side.tested.name, tested)), *_unseen(golden)),
+        notes=(
+            f"{proved} {golden.reference}",
+            _versions(golden),
+            *side.notes,
+            *side.match.notes,
+            *comparable.notes,
+        ),
+        executed=f"Executed: {ran}. The golden file holds numbers only: {_UNUSED}.",
+        not_tested=(
+            *side.unseen,
+            *unseen_of_models((side.tested.name, tested)),
+            *(f"when it was recorded: {fact}" for fact in golden.not_tested),
+        ),
         tolerance=tolerance,
     )
-
-
-def _executed(tested: Implementation) -> str:
-    ran = tested.name if tested.vit else f"{tested.name} (your code)"
-    unused = "nothing of it was, nor of the project that it was proved with"
-    return f"Executed: {ran}. The golden file holds numbers only: {unused}."
-
-
-def _recorded(golden: Golden) -> str:
-    if golden.verdict == "equal":
-        return f"when it was recorded, it was equal to {golden.reference}"
-    return f"the golden outputs themselves are not verified: {golden.reference}"
-
-
-def _unseen(golden: Golden) -> tuple[str, ...]:
-    return tuple(f"when it was recorded: {fact}" for fact in golden.not_tested)
 
 
 def _versions(golden: Golden) -> str:
@@ -110,7 +185,7 @@ def _versions(golden: Golden) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class _Side:
-    """What is tested, and vitconvert's ViT of the same weights, where they are known."""
+    """The tested model, and vitconvert's ViT of the same weights, where they are known."""
 
     tested: Implementation
     vit: ViT | None = None
@@ -183,7 +258,7 @@ def _canonical(module: nn.Module, match: Match, blank: ViT) -> dict[str, Tensor]
     needs = sum(tensor.numel() for tensor in wanted.values())
     problem = f"{has:,} numbers, not {needs:,}" if 2 * has < needs else ""
     try:
-        own = {} if problem else canonical_tensors({}, module, match, blank.config)
+        own = {} if problem else canonical_tensors(module, match, blank.config)
     except RuntimeError as error:  # one of them cannot be laid out so
         own, problem = {}, str(error)[:200]
     odd = [n for n in wanted if n not in own or own[n].shape != wanted[n].shape]

@@ -2,13 +2,52 @@
 
 import json
 import math
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from vitconvert.comparison import Comparison
+from vitconvert.comparison import Comparison, Divergence, LayerDifference
 from vitconvert.errors import ParityFailed
-from vitconvert.parity.differences import Divergence, LayerDifference
-from vitconvert.parity.html import Page, framed
+from vitconvert.parity.page import framed, parity_page
+
+
+@dataclass(frozen=True, kw_only=True)
+class Precision:
+    """Whether a model's numbers fit into a dtype of fewer bits.
+
+    Attributes:
+        dtype: "float16" or "bfloat16".
+        limit: Its largest finite number.
+        largest: The largest magnitude of any module's output in float64.
+        module: The module whose output that is.
+        overflow: The first layer that is not finite in this dtype; "" if all are.
+        infinite, nan: How many numbers of that layer are.
+        weights: Weights that are finite, but not in this dtype.
+        problem: Why it was not measured; "" if it was.
+    """
+
+    dtype: str
+    limit: float
+    largest: float = 0.0
+    module: str = ""
+    overflow: str = ""
+    infinite: int = 0
+    nan: int = 0
+    weights: tuple[str, ...] = ()
+    problem: str = ""
+
+    def findings(self) -> Iterator[tuple[str, str]]:
+        """Titles and texts for people."""
+        if self.problem:
+            yield "not measured", f"{self.dtype}: {self.problem}"
+            return
+        share = f"{100 * self.largest / self.limit:.2g} % of what {self.dtype} holds"
+        yield "largest value", f"{self.largest:.3g} at {self.module}, {share}"
+        if self.weights:
+            others = f" and {len(self.weights) - 1} more" if len(self.weights) > 1 else ""
+            yield "weights", f"{self.weights[0]}{others} does not fit into {self.dtype}"
+        count = f"first in {self.overflow} ({self.infinite} infinite, {self.nan} NaN)"
+        yield "overflow", f"{self.dtype}: {count if self.overflow else 'none'}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,9 +59,10 @@ class ParityReport:
         against: The checkpoint that the reference implementation loaded; "" if it is the same.
         reference: The implementation it was compared with; "" if there is none.
         skipped: Why nothing was compared; "" otherwise.
-        comparisons: One for each kind of images and each dtype.
+        comparisons: One for each kind of images and each dtype. Those of float16 and bfloat16 are
+            with float64 of vitconvert's own model, and are not judged.
         layers: Differences inside the models, in the order of computation.
-        gradients: Differences of gradients, from the output back to the images, if asked for.
+        precision: Whether numbers fit into float16 and bfloat16, if that was asked for.
         first_divergence: The first layer that differs by more than rounding, or None.
         notes: What was changed or assumed to make the comparison possible, and what could not be
             compared.
@@ -37,7 +77,7 @@ class ParityReport:
     skipped: str = ""
     comparisons: tuple[Comparison, ...] = ()
     layers: tuple[LayerDifference, ...] = ()
-    gradients: tuple[LayerDifference, ...] = ()
+    precision: tuple[Precision, ...] = ()
     first_divergence: Divergence | None = None
     notes: tuple[str, ...] = ()
     executed: str = ""
@@ -79,12 +119,13 @@ class ParityReport:
 
     def summary(self) -> str:
         """The result in a few lines of plain text."""
-        if not self.verified:
-            return f"not verified: {self.skipped}"
         loaded = f" of {self.against}" if self.against else ""
-        lines = [f"{self.verdict} to {self.reference}{loaded}"]
+        result = f"{self.verdict} to {self.reference}{loaded}"
+        lines = [result if self.verified else f"not verified: {self.skipped}"]
         lines += [f"  {_line(comparison)}" for comparison in self.comparisons]
-        lines += [_worst_gradient(self.gradients)] if self.gradients else []
+        lines += [
+            f"  {title:<15}{text}" for one in self.precision for title, text in one.findings()
+        ]
         evidence = _evidence(self.first_divergence)
         lines += [f"  {key:<15}{value}" for key, value in evidence.items()]
         lines += [f"  note: {note}" for note in self.notes]
@@ -95,7 +136,7 @@ class ParityReport:
         """All of it as JSON types; a difference that is no number is None."""
         values = asdict(self)
         verdict = {"ok": self.ok, "verified": self.verified, "verdict": self.verdict}
-        cleaned: dict[str, Any] = jsonable({**verdict, **values})
+        cleaned: dict[str, Any] = _jsonable({**verdict, **values})
         return cleaned
 
     def to_json(self) -> str:
@@ -104,28 +145,27 @@ class ParityReport:
 
     def to_html(self) -> str:
         """One page that needs nothing else: verdict, table, plot of the layers."""
-        return Page(
-            verdict=self.verdict,
-            facts=self._facts(),
-            comparisons=self.comparisons,
-            layers=self.layers,
-            divergence=self.first_divergence,
-        ).html()
-
-    def _facts(self) -> list[tuple[str, str]]:
         divergence = self.first_divergence
         departs = f"{divergence.layer} ({divergence.relative:.1e})" if divergence else ""
-        return [
+        facts = [
             ("checkpoint", self.source),
             ("compared with", self.reference),
             ("which loaded", self.against),
             ("not verified", self.skipped),
             ("first departs", departs),
             ("likely cause", divergence.cause if divergence else ""),
+            *(finding for one in self.precision for finding in one.findings()),
             *(("note", note) for note in self.notes),
             *(("not tested", fact) for fact in self.not_tested),
             ("code", self.executed),
         ]
+        return parity_page(
+            self.verdict,
+            facts,
+            comparisons=self.comparisons,
+            layers=self.layers,
+            divergence=divergence,
+        )
 
     def _repr_html_(self) -> str:
         """The same page inside a notebook's cell."""
@@ -142,12 +182,6 @@ def _line(comparison: Comparison) -> str:
     )
 
 
-def _worst_gradient(gradients: tuple[LayerDifference, ...]) -> str:
-    worst = max(gradients, key=lambda gradient: gradient.relative)
-    count = f"{len(gradients)} gradients"
-    return f"  {count:<10}  {worst.dtype}  relative {worst.relative:.1e} at most, {worst.layer}"
-
-
 def _evidence(divergence: Divergence | None) -> dict[str, object]:
     if divergence is None:
         return {}
@@ -161,10 +195,10 @@ def _hint(divergence: Divergence | None) -> str | None:
     return "--set (in Python, overrides={...}) states what the file cannot tell."
 
 
-def jsonable(value: Any) -> Any:
+def _jsonable(value: Any) -> Any:
     """JSON types: tuples as lists, None for a number that is not finite."""
     if isinstance(value, dict):
-        return {key: jsonable(item) for key, item in value.items()}
+        return {key: _jsonable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [jsonable(item) for item in value]
+        return [_jsonable(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -11,20 +11,20 @@ from vitconvert.checkpoint import Checkpoint, build_model
 from vitconvert.comparison import TOLERANCE
 from vitconvert.errors import MissingPackage, NotRepresentable, UsageError
 from vitconvert.model import ViT
-from vitconvert.parity.comparison import DTYPES, Outcome, Sides, compare_in, in_order, joined
+from vitconvert.parity.images import Images, OnImages, compare_on_images, of_both_checkpoints
 from vitconvert.parity.implementations import Implementation, Run, of_reference, of_vit
-from vitconvert.parity.photographs import (
-    Photographs,
-    Seen,
-    compare_on_photographs,
-    of_both_checkpoints,
-)
+from vitconvert.parity.precision import LOWER, LowerPrecision, measure_precision
 from vitconvert.parity.report import ParityReport
+from vitconvert.parity.sides import DTYPES, Outcome, Sides, compare_in, in_order, joined
 from vitconvert.parity.untested import differing_classes, unseen_of_checkpoints
 from vitconvert.preprocessing.sample_images import sampled_images
 from vitconvert.programs import build_reference, explained_refusal
 from vitconvert.programs.isolation import isolated
-from vitconvert.programs.reference import ConfigNotTaken, Reference
+from vitconvert.programs.reference import ConfigNotTaken
+
+_NOT_JUDGED = (
+    "float16 and bfloat16 are measured and not judged; another processor rounds at other places"
+)
 
 
 def verify_checkpoint(
@@ -37,7 +37,7 @@ def verify_checkpoint(
     batch: int = 2,
     dtypes: Sequence[str] = ("float32", "float64"),
     until_equal: bool = False,
-    photographs: Photographs | None = None,
+    images: Images | None = None,
 ) -> ParityReport:
     """Compare a checkpoint with the implementation of its own program.
 
@@ -50,41 +50,47 @@ def verify_checkpoint(
         tolerance, seed, batch, dtypes: As for `vitconvert.verify`.
         until_equal: Leave out float64 if no bit differs in float32 in any layer: it would show
             nothing more, and takes three times as long.
-        photographs: Compared as well, through both preprocessings.
+        images: Compared as well, through both preprocessings.
 
     Raises:
         UsageError: The model reads other images than `against`, or an argument is wrong.
-        MissingFact: There are photographs, and nothing says how to prepare them.
+        MissingFact: There are images, and nothing says how to prepare them.
     """
     theirs = against or checkpoint
     model = model or build_model(checkpoint)
-    check_arguments(batch, dtypes)
+    exact = check_arguments(batch, dtypes)
     _check_same_inputs(theirs, model)
     source = checkpoint.located.reference
     loaded = against.located.reference if against else ""
     skipped = partial(ParityReport, source=source, against=loaded, tolerance=tolerance)
+    size, channels = checkpoint.config.image_size, checkpoint.config.in_channels
+    draw = partial(sampled_images, size, channels, checkpoint.preprocessing, seed=seed, batch=batch)
     with isolated():
+        asked = set(dtypes) & LOWER.keys()
+        lower = measure_precision(checkpoint, draw(), asked) if asked else LowerPrecision()
         try:
             reference = build_reference(theirs)
         except MissingPackage as error:
-            return skipped(skipped=f"{error.fact.rstrip('.')} ({error.hint}).")
+            return _with(lower, skipped(skipped=f"{error.fact.rstrip('.')} ({error.hint})."))
         except NotRepresentable as error:
-            return skipped(skipped=error.fact)
-        model = reference.adapt(model)
-        size, channels = model.config.image_size, model.config.in_channels
-        images = sampled_images(size, channels, checkpoint.preprocessing, seed=seed, batch=batch)
-        sides = _sides(model, theirs, reference)
-        prepared = of_both_checkpoints(checkpoint, against) if photographs else None
-        shared = in_order([*(set(dtypes) & set(reference.dtypes))] or reference.dtypes)
-        in_each = (compare_in(dtype, sides, images, tolerance=tolerance) for dtype in shared)
+            return _with(lower, skipped(skipped=error.fact))
+        sides = Sides(
+            tested=of_vit(reference.adapt(model), name="vitconvert", reads=reference.reads),
+            reference=_as_stated(theirs, of_reference(reference)),
+        )
+        prepared, drawn = of_both_checkpoints(checkpoint, against) if images else None, draw()
+        shared = in_order([*(set(exact) & set(reference.dtypes))] or reference.dtypes)
+        in_each = (compare_in(dtype, sides, drawn, tolerance=tolerance) for dtype in shared)
         try:
             found = joined([*(_until_equal(in_each) if until_equal else in_each)])
         except ConfigNotTaken as error:
-            return skipped(skipped=error.fact)
-        seen = Seen()
-        if photographs and prepared:
-            seen = compare_on_photographs(photographs, sides, prepared, tolerance=tolerance)
-    return ParityReport(
+            return _with(lower, skipped(skipped=error.fact))
+        seen = OnImages()
+        if images and prepared:
+            seen = compare_on_images(images, sides, prepared, tolerance=tolerance)
+    ran = f"Executed: {reference.name} and vitconvert's ViT."
+    stored = "either checkpoint" if against else "the checkpoint"
+    report = ParityReport(
         source=source,
         against=loaded,
         reference=reference.name,
@@ -97,17 +103,21 @@ def verify_checkpoint(
             *reference.notes,
             *seen.notes,
         ),
-        executed=_executed(reference, against),
+        executed=f"{ran} Nothing stored in {stored} was.",
         not_tested=(*unseen_of_checkpoints(checkpoint, against, reference), *seen.not_tested),
         tolerance=tolerance,
     )
+    return _with(lower, report)
 
 
-def _sides(model: ViT, checkpoint: Checkpoint, reference: Reference) -> Sides:
-    """vitconvert's model, and the project's own."""
-    return Sides(
-        tested=of_vit(model, name="vitconvert", reads=reference.reads),
-        reference=_as_stated(checkpoint, of_reference(reference)),
+def _with(lower: LowerPrecision, report: ParityReport) -> ParityReport:
+    """A report that also says what dtypes of fewer bits do."""
+    return replace(
+        report,
+        comparisons=(*report.comparisons, *lower.comparisons),
+        layers=(*report.layers, *lower.layers),
+        precision=lower.precision,
+        notes=(*report.notes, *([_NOT_JUDGED] if lower.precision else [])),
     )
 
 
@@ -134,23 +144,30 @@ def _as_stated(checkpoint: Checkpoint, theirs: Implementation) -> Implementation
     return replace(theirs, prepare=prepare)
 
 
-def _executed(reference: Reference, against: Checkpoint | None) -> str:
-    stored = "either checkpoint" if against else "the checkpoint"
-    return f"Executed: {reference.name} and vitconvert's ViT. Nothing stored in {stored} was."
+def check_arguments(batch: int, dtypes: Sequence[str], *, lower: bool = True) -> list[str]:
+    """The dtypes in which parity is proved: all there are if none is named.
 
-
-def check_arguments(batch: int, dtypes: Sequence[str]) -> None:
-    """Refuse dtypes in which parity is not measured, and empty batches.
+    Args:
+        batch: Images of each kind.
+        dtypes: Those that were asked for.
+        lower: Whether float16 and bfloat16 may be among them.
 
     Raises:
-        UsageError: There is such an argument.
+        UsageError: A dtype in which nothing is measured, or an empty batch.
     """
-    if unknown := sorted(set(dtypes) - set(DTYPES)) or not dtypes:
+    known = {**DTYPES, **(LOWER if lower else {})}
+    if unknown := sorted(set(dtypes) - set(known)):
+        lowered = set(unknown) <= set(LOWER)
         raise UsageError(
-            "Parity is measured in float32, float64 or both.", evidence={"asked": unknown}
+            f"Parity is measured in {', '.join(known)}.",
+            evidence={"asked": unknown},
+            hint="float16 and bfloat16 are measured where a checkpoint is verified."
+            if lowered
+            else None,
         )
     if batch < 1:
         raise UsageError(f"batch must be at least 1, not {batch}.")
+    return [dtype for dtype in dtypes if dtype in DTYPES] or [*DTYPES]
 
 
 def _check_same_inputs(checkpoint: Checkpoint, model: ViT) -> None:

@@ -76,7 +76,7 @@ class Choice:
         return {
             "path": None if view.maps.path is None else str(view.maps.path),
             "model": view.model or None,
-            "size": list(photograph.placement.photograph),
+            "size": list(photograph.placement.original),
             "grid": list(view.maps.grid),
             "seen": list(photograph.placement.box),
             "maps": [view.maps.to_dict(*at, self.query) for at in self._maps(view.maps)],
@@ -169,7 +169,7 @@ def _unseen(maps: AttentionMaps) -> str:
     """What of the photograph the model did not see."""
     place = maps.photograph.placement
     top, left, bottom, right = place.box
-    height, width = place.photograph
+    height, width = place.original
     rows = min(bottom, height) - max(top, 0)
     columns = min(right, width) - max(left, 0)
     share = max(rows, 0) * max(columns, 0) / (height * width)

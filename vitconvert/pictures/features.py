@@ -15,7 +15,6 @@ from torch import Tensor
 
 from vitconvert.errors import UsageError, VitConvertError
 from vitconvert.inference.batches import check_batches
-from vitconvert.inference.images import ImageSource, find_images
 from vitconvert.model import ViT
 from vitconvert.pictures.components import Basis, coloured_components
 from vitconvert.pictures.overlay import coloured, overlaid, raw_colours, raw_map
@@ -24,6 +23,7 @@ from vitconvert.pictures.page import stills
 from vitconvert.pictures.photograph import Photograph, Unseen, read_photograph
 from vitconvert.pictures.tokens import Query, prefix_names, query_name, tokens_of
 from vitconvert.preprocessing import Preprocessing
+from vitconvert.preprocessing.finding import ImageSource, find_images
 
 KINDS = ("components", "norms", "similarity")
 # Darcet et al., figure 3: in DINOv2 nearly all norms are below 100, and those of outliers above 150

@@ -16,10 +16,9 @@ from torch import Tensor
 from vitconvert.config import ViTConfig
 from vitconvert.errors import UsageError, VitConvertError
 from vitconvert.inference.batches import check_batches
-from vitconvert.inference.images import ImageSource, find_images
 from vitconvert.model import ViT
+from vitconvert.model.attention_maps import each_attention
 from vitconvert.model.inputs import chosen_layers
-from vitconvert.model.intermediates import each_attention
 from vitconvert.pictures.overlay import coloured, overlaid, raw_map
 from vitconvert.pictures.packing import Plane, chosen_heads, planes_by_head
 from vitconvert.pictures.page import Panel, framed, page
@@ -34,6 +33,7 @@ from vitconvert.pictures.tokens import (
     tokens_of,
 )
 from vitconvert.preprocessing import Preprocessing
+from vitconvert.preprocessing.finding import ImageSource, find_images
 
 MOST_BYTES = 2**31  # of the attention of one photograph: all of a ViT-H at 224 pixels has 800 MiB
 ROLLOUT: Literal["rollout"] = "rollout"

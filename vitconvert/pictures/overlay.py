@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitconvert.pictures.colours import palette
-from vitconvert.preprocessing.placement import Placement
+from vitconvert.preprocessing.transform import Placement
 
 _OPACITY = 0.6
 _UNSEEN = 0.35  # of its light is left to what the model did not see
@@ -35,7 +35,7 @@ def coloured(values: Tensor) -> Image.Image:
 def raw_map(values: Tensor, place: Placement) -> Image.Image:
     """Numbers (rows, columns) as grey levels, each patch flat; the rest is transparent ("LA")."""
     grey, corner = _stretched(Image.fromarray(levels(values)), place, Image.Resampling.NEAREST)
-    size = place.photograph[::-1]
+    size = place.original[::-1]
     light, opaque = Image.new("L", size), Image.new("L", size)
     light.paste(grey, corner)
     opaque.paste(255, (*corner, corner[0] + grey.width, corner[1] + grey.height))
@@ -45,7 +45,7 @@ def raw_map(values: Tensor, place: Placement) -> Image.Image:
 def raw_colours(patches: Image.Image, place: Placement) -> Image.Image:
     """A picture with a pixel for each patch, each patch flat; the rest is transparent ("RGBA")."""
     flat, corner = _stretched(patches, place, Image.Resampling.NEAREST)
-    whole = Image.new("RGBA", place.photograph[::-1])
+    whole = Image.new("RGBA", place.original[::-1])
     whole.paste(flat, corner)  # which also makes it opaque there
     return whole
 
@@ -67,8 +67,8 @@ def visible(place: Placement) -> tuple[int, int, int, int]:
     If they cover none, the one that lies nearest.
     """
     top, left, bottom, right = place.box
-    rows = _whole(top, bottom, place.photograph[0])
-    columns = _whole(left, right, place.photograph[1])
+    rows = _whole(top, bottom, place.original[0])
+    columns = _whole(left, right, place.original[1])
     return rows[0], columns[0], rows[1], columns[1]
 
 

@@ -138,13 +138,13 @@ def stills(pictures: Mapping[str, Image.Image]) -> str:
 def _is_same(one: Photograph, other: Photograph) -> bool:
     same_file = one.path is not None and one.path == other.path
     return (same_file or one.source is other.source) and (
-        one.placement.photograph == other.placement.photograph
+        one.placement.original == other.placement.original
     )
 
 
 def _shares(photograph: Photograph) -> list[float]:
     """Top, left, bottom and right of the patches, as shares of the photograph's sides."""
-    height, width = photograph.placement.photograph
+    height, width = photograph.placement.original
     top, left, bottom, right = photograph.placement.box
     return [top / height, left / width, bottom / height, right / width]
 

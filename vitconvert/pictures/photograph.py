@@ -13,7 +13,7 @@ from vitconvert.errors import IntegrityError, VitConvertError, size_text
 from vitconvert.inference.batches import prepare_image
 from vitconvert.preprocessing import Preprocessing, image_files
 from vitconvert.preprocessing.backends import BACKENDS
-from vitconvert.preprocessing.placement import Placement, placement
+from vitconvert.preprocessing.transform import Placement, placement
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,10 +49,10 @@ class Photograph:
         else:
             with image_files.open_image(self.source) as opened:
                 found = self._converted(opened)
-        if (found.height, found.width) != self.placement.photograph:
+        if (found.height, found.width) != self.placement.original:
             raise IntegrityError(
                 "The photograph has changed since the model read it.",
-                evidence={"image": self.path, "was": size_text(self.placement.photograph)},
+                evidence={"image": self.path, "was": size_text(self.placement.original)},
             )
         return found
 

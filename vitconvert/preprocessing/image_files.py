@@ -13,9 +13,9 @@ from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from vitconvert.errors import CorruptFile, SourceError, UnsafeFile, size_text
 from vitconvert.preprocessing.backends import Backend
-from vitconvert.preprocessing.values import Size
+from vitconvert.preprocessing.steps import Size
 
-# Bytes of one image while it is decoded, converted and resized: enough for photographs of 50
+# Bytes of one image while it is decoded, converted and resized: enough for images of 50
 # megapixels, whatever is done with them. Pillow itself refuses more than 179 million pixels.
 MOST_MEMORY = 13 * 2**26
 _MUCH_MEMORY = 2**28  # images that need so much wait for each other

@@ -5,8 +5,7 @@ from typing import Any
 
 from vitconvert.errors import ConflictingFact, NotRepresentable
 from vitconvert.preprocessing.backends import CLIP
-from vitconvert.preprocessing.steps import Steps, unit_mean_std
-from vitconvert.preprocessing.values import Size, numbers
+from vitconvert.preprocessing.steps import Size, Steps, numbers, unit_mean_std
 
 # transform.py: `shortest` is another arithmetic where the result is not square
 _RESIZES = {"shortest": "cover", "squash": "squash", "longest": "border"}

@@ -1,4 +1,4 @@
-"""How a checkpoint's own project turns a photograph into numbers."""
+"""How a checkpoint's own project turns an image into numbers."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -6,16 +6,20 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitconvert.errors import size_text
-from vitconvert.preprocessing import dialect, keras_hub, open_clip, timm, transformers
-from vitconvert.preprocessing.steps import Steps
-from vitconvert.preprocessing.values import Size
+from vitconvert.errors import TableError, size_text
+from vitconvert.preprocessing import keras_hub, open_clip, timm, transformers
+from vitconvert.preprocessing.steps import Size, Steps, height_width, numbers
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
     from numpy.typing import NDArray
     from PIL import Image
+
+# Keys of the `[preprocessing]` section of a table in `weights_map/`
+_REQUIRED = {"resize", "interpolation", "mean", "std", "backend"}
+_OPTIONAL = {"crop_pct", "resize_size", "crop", "transparency"}
+_OF_TENSORS = {"mean_in", "std_in"}  # which tensors hold them, for `checkpoint.images`
 
 
 class Preprocessing(Steps):  # without fields of its own, so it is a dataclass as it is
@@ -45,7 +49,7 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
             fast: Read a JPEG file at 1/2, 1/4 or 1/8 of its size if it stays twice as large as it
                 is resized to, shrink larger images by a whole factor first, and resize only what
                 is kept. Pixels are then close to those of the source project, not equal: a
-                photograph of 12 megapixels takes a fifth of the time and differs by 0.2 of 255
+                image of 12 megapixels takes a fifth of the time and differs by 0.2 of 255
                 levels on average, by 6 at most. Where nothing is shrunk, only single pixels
                 differ. A backend without antialias ignores this option.
 
@@ -70,7 +74,7 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
         )
 
     def at_size(self, image_size: Size) -> "Preprocessing":
-        """The same for images of another size; the same share of the photograph is cropped.
+        """The same for images of another size; the same share of the image is cropped.
 
         If the share is the same for both sides, sizes are rounded as timm rounds them.
         """
@@ -92,7 +96,7 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
     def from_timm(
         cls, pretrained_cfg: Mapping[str, Any], *, origin: str = "timm's pretrained_cfg"
     ) -> "Preprocessing":
-        """What timm 1.0.31 does with this `pretrained_cfg`.
+        """Read a `pretrained_cfg` as timm 1.0.31 does.
 
         timm ignores the EXIF orientation and transparency, and reads one channel as grey. Where
         the cfg is silent, timm's defaults apply: 224 pixels, bicubic, crop_pct 0.875, ImageNet's
@@ -124,7 +128,7 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
         image_size: Size | None = None,
         origin: str = "preprocessor_config.json",
     ) -> "Preprocessing":
-        """What transformers 5.23 does with this `preprocessor_config.json`.
+        """Read a `preprocessor_config.json` as transformers 5.23 does.
 
         Old files (`feature_extractor_type`, whole numbers as sizes) are read as transformers reads
         them today. Its own loader, `load_image`, applies the EXIF orientation; where the file does
@@ -169,7 +173,7 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
         image_size: Size,
         origin: str = "open_clip_config.json",
     ) -> "Preprocessing":
-        """What open_clip 3.3 does with this `preprocess_cfg`, for a tower of this size.
+        """Read a `preprocess_cfg` as open_clip 3.3 does, for a tower of this size.
 
         Raises:
             ConflictingFact: A value is malformed.
@@ -195,7 +199,7 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
         channels: int = 3,
         origin: str = "image_converter.json",
     ) -> "Preprocessing":
-        """What KerasHub 0.32 does with this `image_converter.json`, for a model of this size.
+        """Read an `image_converter.json` as KerasHub 0.32 does, for a model of this size.
 
         As Keras computes it on JAX, NumPy and TensorFlow, of images read as whole numbers. On
         PyTorch, bicubic resizing without antialias has another cubic.
@@ -229,7 +233,7 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
         channels: int = 3,
         origin: str = "dialect default",
     ) -> "Preprocessing":
-        """What a table of `weights_map/` says its project does.
+        """Read the `[preprocessing]` section of a table of `weights_map/`.
 
             resize          one of backends.RESIZES
             interpolation   one of backends.INTERPOLATIONS
@@ -245,5 +249,41 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
             TableError: A key is unknown or missing.
             ConflictingFact: A value is malformed.
         """
-        fields = dialect.from_section(section, image_size=image_size, channels=channels)
+        fields = _from_section(section, image_size=image_size, channels=channels)
         return cls(**fields, origin=origin)
+
+
+def _from_section(section: Mapping[str, Any], *, image_size: Size, channels: int) -> dict[str, Any]:
+    """Fields of `Steps`.
+
+    Raises:
+        TableError: A key is unknown, missing, or contradicts another.
+    """
+    _check_keys(section)
+    fields = {key: value for key, value in section.items() if key not in _OF_TENSORS}
+    resize_size = timm.size_before_crop(image_size, fields.pop("crop_pct", 1.0))
+    if "resize_size" in fields:
+        resize_size = height_width(fields["resize_size"], "resize_size")
+    cover = section["resize"] == "shortest" and resize_size[0] != resize_size[1]
+    return {
+        "crop": resize_size != image_size or section["resize"] != "squash",
+        **fields,
+        # A size that is not square has no one shortest side. open_clip and timm do the same.
+        "resize": "cover" if cover else section["resize"],
+        "image_size": image_size,
+        "resize_size": None if section["resize"] == "none" else resize_size,
+        "mean": numbers(section["mean"], "mean", channels),
+        "std": numbers(section["std"], "std", channels),
+    }
+
+
+def _check_keys(section: Mapping[str, Any]) -> None:
+    unknown = sorted(set(section) - _REQUIRED - _OPTIONAL - _OF_TENSORS)
+    missing = sorted(_REQUIRED - set(section))
+    if unknown or missing:
+        raise TableError(
+            "A [preprocessing] section has unknown or missing keys.",
+            evidence={"unknown": ", ".join(unknown) or "-", "missing": ", ".join(missing) or "-"},
+        )
+    if "crop_pct" in section and "resize_size" in section:
+        raise TableError("A [preprocessing] section states both crop_pct and resize_size.")

@@ -1,22 +1,30 @@
-"""The steps from a photograph to what a model reads, stated as data and free of contradictions."""
+"""The steps from an image to what a model reads, stated as data and free of contradictions."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
 from vitconvert.errors import ConflictingFact, MissingFact, NotRepresentable, size_text
 from vitconvert.preprocessing import backends
 from vitconvert.preprocessing.backends import BACKENDS
-from vitconvert.preprocessing.values import (
-    Size,
-    height_width,
-    numbers,
-    short,
-    whole_numbers,
-)
 
+Size = tuple[int, int]  # height, width
+LONGEST_SIDE = 2**16  # of an image that a model reads, or that is cropped to it: pixels
+
+_LONGEST_TEXT = 200
 _LEAST, _LARGEST = 1e-6, 1e6  # beyond them, pixels overflow or all become the same
+
+_RESIZED = {
+    "pil": "Pillow images",
+    "uint8": "uint8 tensors",
+    "float": "float tensors",
+    "weights": "arrays by weights",
+}
+_TRANSPARENCY = {"drop": "ignores transparency", "white": "puts transparent images on white"}
+# Fields that the sentences below put into words
+_IN_WORDS = ("backend", "transparency", "patch_size", "max_patches")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +67,7 @@ class Steps:
         return self.crop and not (self.resize == "squash" and self.resize_size == self.image_size)
 
     def differences(self, other: "Steps") -> tuple[str, ...]:
-        """What differs in another preprocessing, one sentence per field."""
+        """The differences from another preprocessing, one sentence per field."""
         return tuple(
             f"{field.name} is {_shown(mine)} here and {_shown(theirs)} there"
             for field in dataclasses.fields(self)
@@ -183,3 +191,100 @@ def _size_contradictions(p: Steps) -> Iterator[str]:
 
 def _shown(value: object) -> str:
     return value if isinstance(value, str) else repr(value)
+
+
+def departures_of(program: str, source: Steps, theirs: Steps) -> tuple[str, ...]:
+    """The differences of a program, one sentence each; rounding of the last bit is left out.
+
+    Args:
+        program: Its name, which begins each sentence.
+        source: The steps of the checkpoint's own project.
+        theirs: The steps that the program takes.
+    """
+    said = [*_of_backends(source, theirs)]
+    if theirs.transparency != source.transparency:
+        said.append(_TRANSPARENCY[theirs.transparency])
+    said += [d for d in source.differences(theirs) if not d.startswith(_IN_WORDS)]
+    return tuple(f"{program} {sentence}" for sentence in said)
+
+
+def _of_backends(source: Steps, theirs: Steps) -> list[str]:
+    ours, other = BACKENDS[source.backend], BACKENDS[theirs.backend]
+    said = []
+    if other.resize != ours.resize:
+        said.append(f"resizes {_RESIZED[other.resize]}, not {_RESIZED[ours.resize]}")
+    if other.antialias != ours.antialias:
+        said.append(f"resizes {'with' if other.antialias else 'without'} antialiasing")
+    if source.cuts and other.crop_rounding != ours.crop_rounding:
+        said.append("shifts the crop by one pixel where it cuts 3, 7, 11, ... rows or columns")
+    if other.upright != ours.upright:
+        said.append(f"{'applies' if other.upright else 'ignores'} the EXIF orientation")
+    if source.resize == "patches" != theirs.resize:
+        said.append("gives all images one aspect ratio")
+    if other.converts_last != ours.converts_last:
+        order = "after" if other.converts_last else "before"
+        said.append(f"converts images that are neither grey nor RGB {order} resizing")
+    if source.resize == theirs.resize == "border" and other.black_border != ours.black_border:
+        said.append(f"pads with {'black' if other.black_border else 'the mean colour'}")
+    return said
+
+
+def numbers(values: object, name: str, count: int, *, repeat: bool = True) -> tuple[float, ...]:
+    """`count` finite numbers; with `repeat`, one number, or several equal ones, may stand for them.
+
+    Raises:
+        ConflictingFact: The value is something else.
+    """
+    found = tuple(values) if isinstance(values, Iterable) else (values,)
+    if repeat and found and all(v == found[0] for v in found):
+        found = found[:1] * count
+    if len(found) != count or not all(map(_is_finite, found)):
+        wanted = "a number" if count == 1 else f"{count} numbers"
+        raise ConflictingFact(f"{name} = {short(values)} should be {wanted}.")
+    return tuple(map(float, found))
+
+
+def positive(value: object, name: str) -> float:
+    """One number above zero.
+
+    Raises:
+        ConflictingFact: The value is something else.
+    """
+    (number,) = numbers(value, name, 1)
+    if number <= 0:
+        raise ConflictingFact(f"{name} = {value} must be positive.")
+    return number
+
+
+def whole_numbers(values: object, name: str, count: int, *, repeat: bool = True) -> tuple[int, ...]:
+    """`count` numbers of pixels, as `numbers` reads them.
+
+    Raises:
+        ConflictingFact: The value is something else.
+    """
+    found = numbers(values, name, count, repeat=repeat)
+    if not all(v.is_integer() and 1 <= v <= LONGEST_SIDE for v in found):
+        raise ConflictingFact(f"{name} = {short(values)} should be whole numbers of pixels.")
+    return tuple(map(int, found))
+
+
+def height_width(values: object, name: str) -> Size:
+    """A (height, width) in pixels; a single number means both.
+
+    Raises:
+        ConflictingFact: The value is something else.
+    """
+    height, width = whole_numbers(values, name, 2)
+    return height, width
+
+
+def short(value: object) -> str:
+    """A value of somebody's, for a message."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST_TEXT else f"{text[: _LONGEST_TEXT - 3]}..."
+
+
+def _is_finite(value: object) -> bool:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return abs(value) <= sys.float_info.max  # JSON's whole numbers may be larger

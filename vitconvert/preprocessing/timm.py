@@ -6,12 +6,13 @@ from typing import Any
 
 from vitconvert.errors import ConflictingFact, NotRepresentable, size_text
 from vitconvert.preprocessing.backends import IMAGENET
-from vitconvert.preprocessing.steps import Steps, unit_mean_std
-from vitconvert.preprocessing.values import (
+from vitconvert.preprocessing.steps import (
     LONGEST_SIDE,
     Size,
+    Steps,
     numbers,
     positive,
+    unit_mean_std,
     whole_numbers,
 )
 

@@ -1,6 +1,7 @@
-"""A photograph through all steps: convert, resize, crop, rescale, normalise."""
+"""An image through all steps: convert, resize, crop, rescale, normalise."""
 
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,7 @@ from PIL import Image
 from vitconvert.errors import InputMismatch, size_text
 from vitconvert.preprocessing import image_files, pixels
 from vitconvert.preprocessing.backends import BACKENDS
-from vitconvert.preprocessing.steps import Steps
-from vitconvert.preprocessing.values import Size
-from vitconvert.preprocessing.weighted import largest_middle, resized_by_weights
+from vitconvert.preprocessing.steps import Size, Steps
 
 _PLAIN_MODES = ("L", "RGB")  # converting them before or after resizing gives the same pixels
 
@@ -87,9 +86,13 @@ def _resized(image: Image.Image, steps: Steps, *, ours: bool = False) -> pixels.
     del image  # two of them and the numbers would take a third more memory
     if backend.resize == "weights":
         if steps.resize == "cut":
-            (top, left), (height, width) = largest_middle((values.shape[1], values.shape[2]), size)
+            (top, left), (height, width) = pixels.largest_middle(
+                (values.shape[1], values.shape[2]), size
+            )
             values = values[:, top : top + height, left : left + width]
-        return resized_by_weights(values, size, steps.interpolation, antialias=backend.antialias)
+        return pixels.resized_by_weights(
+            values, size, steps.interpolation, antialias=backend.antialias
+        )
     if backend.resize == "float":
         values = values.astype(np.float32)
     if backend.numbers == "first":
@@ -148,7 +151,7 @@ def _converted(image: Image.Image, steps: Steps) -> Image.Image:
 
 
 def size_resized(steps: Steps, source: Size) -> Size:
-    """The size that a photograph of size `source`, turned as the steps turn it, is resized to.
+    """The size that an image of size `source`, turned as the steps turn it, is resized to.
 
     Raises:
         InputMismatch, UnsafeFile: There is no such size, or it is too large.
@@ -166,3 +169,63 @@ def _fill(steps: Steps) -> tuple[int, ...]:
     if steps.resize != "border" or BACKENDS[steps.backend].black_border:
         return (0,) * steps.channels
     return tuple(round(255 * value) for value in steps.mean)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """Where the image that a model reads lies in the one that was given; sizes are (height, width).
+
+    Attributes:
+        original: The size of the whole image, once it is turned upright, if the project does so.
+        resized: The size of the whole before it is cropped.
+        offset: How many of these rows and columns are cut off at the top and at the left; negative
+            where rows or columns are added.
+        image_size: Of the image that is cut out.
+    """
+
+    original: Size
+    resized: tuple[float, float]
+    offset: tuple[float, float]
+    image_size: Size
+
+    def in_original(self, row: float, column: float) -> tuple[float, float]:
+        """A place in the image, in pixels from its top left corner, in pixels of the original.
+
+        It lies outside of the original where the image is padded.
+        """
+        y, x = (
+            (place + offset) * whole / resized
+            for place, offset, whole, resized in zip(
+                (row, column), self.offset, self.original, self.resized, strict=True
+            )
+        )
+        return y, x
+
+    @property
+    def box(self) -> tuple[float, float, float, float]:
+        """Top, left, bottom and right of the image, in pixels of the original."""
+        return (*self.in_original(0, 0), *self.in_original(*self.image_size))
+
+
+def placement(steps: Steps, original: Size) -> Placement:
+    """Where the image that these steps make lies in an original of this size.
+
+    The size is that of the original as the steps turn it: `image_files.size_of`.
+
+    Raises:
+        InputMismatch, UnsafeFile: The original cannot be resized.
+    """
+    size = size_resized(steps, original)
+    resized: tuple[float, float] = size
+    backend, offset = BACKENDS[steps.backend], (0.0, 0.0)
+    if steps.resize == "cut":
+        corner, cut = pixels.largest_middle(original, steps.image_size)
+        down, across = (made / part for made, part in zip(steps.image_size, cut, strict=True))
+        resized = original[0] * down, original[1] * across
+        offset = corner[0] * down, corner[1] * across
+    elif steps.crop:
+        top, left = (
+            pixels.middle(*pair, backend) for pair in zip(size, steps.image_size, strict=True)
+        )
+        offset = top, left
+    return Placement(original=original, resized=resized, offset=offset, image_size=steps.image_size)

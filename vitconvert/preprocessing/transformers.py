@@ -7,9 +7,9 @@ from typing import Any
 
 from vitconvert.errors import ConflictingFact, MissingFact, NotRepresentable
 from vitconvert.preprocessing.backends import CLIP, HALVES, IMAGENET
-from vitconvert.preprocessing.steps import Steps
-from vitconvert.preprocessing.values import (
+from vitconvert.preprocessing.steps import (
     Size,
+    Steps,
     height_width,
     numbers,
     positive,
@@ -22,7 +22,7 @@ _RESAMPLE = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 
 @dataclass(frozen=True, kw_only=True)
 class _Processor:
-    """What an image processor does where its file is silent."""
+    """The defaults of an image processor, where its file is silent."""
 
     mean_std: tuple[tuple[float, ...], tuple[float, ...]]
     resample: int
@@ -117,7 +117,7 @@ def from_preprocessor_config(
 
 
 def _sizes(config: Mapping[str, Any], name: str, image_size: Size | None) -> dict[str, Any]:
-    """What is resized and cropped; `image_size` is the model's."""
+    """The sizes of resizing and cropping; `image_size` is the model's."""
     processor = _PROCESSORS[name]
     resize, resize_size = _resize(config, processor)
     crop = bool(config.get("do_center_crop", processor.crop))
@@ -127,7 +127,7 @@ def _sizes(config: Mapping[str, Any], name: str, image_size: Size | None) -> dic
         image_size = resize_size
     if image_size is None or (resize == "shortest" and not crop):
         raise MissingFact(
-            "The size of the processed images depends on the photograph.",
+            "The size of the processed images depends on the image itself.",
             evidence={"processor": name, "size": config.get("size"), "do_center_crop": crop},
         )
     sizes = {"resize": resize, "resize_size": resize_size, "crop": crop, "image_size": image_size}

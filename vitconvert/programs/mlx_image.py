@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
@@ -26,8 +26,8 @@ _INSTALL = "mlx-image"
 class MlxImage(Program):
     """mlx-image's VisionTransformer, which has no configuration files."""
 
-    packages: ClassVar[tuple[str, ...]] = ("mlx-image",)
-    one_file: ClassVar[bool] = True
+    packages = ("mlx-image",)
+    one_file = True
 
     def openers(self, config: ViTConfig) -> Mapping[str, Opener]:
         """The class, and the package's own reader of weights."""

@@ -1,6 +1,6 @@
 """MMPretrain: classes that a configuration in Python builds by their arguments."""
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
@@ -23,7 +23,7 @@ _TOLD = ("image_size", "num_heads", "activation", "norm_eps", "pooling")
 class MMPretrain(Program):
     """OpenMMLab's image classifiers."""
 
-    packages: ClassVar[tuple[str, ...]] = ("mmpretrain",)
+    packages = ("mmpretrain",)
 
     def reference(self, checkpoint: Checkpoint) -> "Reference":
         """The backbone and the head of the configuration, mmpretrain 1.2."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.programs.example import Example, blank_text, zeros
@@ -12,14 +12,14 @@ from vitconvert.programs.target import Target
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from vitconvert.programs.both_towers import BothTowers
+    from vitconvert.programs.program import BothTowers
     from vitconvert.programs.reference import Reference
 
 
 class OpenAIClip(Program):
     """A project of scripts with a reference."""
 
-    packages: ClassVar[tuple[str, ...]] = ("open_clip",)
+    packages = ("open_clip",)
 
     def reference(self, checkpoint: Checkpoint) -> "Reference":
         """open_clip's own tower."""
@@ -29,7 +29,7 @@ class OpenAIClip(Program):
 
     def open_both(self, directory: Path) -> "BothTowers":
         """With open_clip's loader of OpenAI's state dicts."""
-        from vitconvert.programs.open_clip.both_towers import open_state_dict
+        from vitconvert.programs.open_clip.reference import open_state_dict
 
         return open_state_dict(directory / "model.pt")
 
@@ -46,7 +46,7 @@ class OpenAIClip(Program):
 
     def texts(self, checkpoint: Checkpoint) -> "Callable[[Tensor], Tensor]":
         """open_clip's own."""
-        from vitconvert.programs.open_clip.both_towers import texts_of_openai
+        from vitconvert.programs.open_clip.reference import texts_of_openai
 
         return texts_of_openai(checkpoint)
 

@@ -4,15 +4,15 @@ import importlib.util
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from vitconvert.checkpoint import Checkpoint, ReadOptions, read_checkpoint
 from vitconvert.comparison import TOLERANCE, relative_difference
-from vitconvert.config import ViTConfig, field_names
-from vitconvert.errors import MissingPackage, NotRepresentable, ParityFailed
+from vitconvert.config import TextConfig, ViTConfig, field_names
+from vitconvert.errors import MissingPackage, NotRepresentable, ParityFailed, VitConvertError
 from vitconvert.file_formats import written_formats
 from vitconvert.formats import Container, bytes_of, written_module
-from vitconvert.programs.program import Opener, build_reference, program_of
+from vitconvert.programs.program import Opener, build_reference, explained_refusal, program_of
 from vitconvert.sources import locate
 from vitconvert.tables.dialects import builtin_tables
 from vitconvert.tables.table import Table
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from vitconvert.model import ViT
+
+Result = TypeVar("Result")
 
 
 def open_plainly(directory: Path, table: Table, container: Container) -> str:
@@ -62,7 +64,7 @@ def _differs(reader: str, key: str) -> ParityFailed:
 
 
 # What timm and transformers raise for weights or arguments that they do not take.
-REFUSALS = (RuntimeError, ValueError, TypeError, KeyError, AttributeError, OSError, AssertionError)
+_REFUSALS = (RuntimeError, ValueError, TypeError, KeyError, AttributeError, OSError, AssertionError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,24 +131,19 @@ def open_output(directory: Path, table: Table, model: "ViT") -> tuple[Opened, ..
 
 def _open_as_their_project(directory: Path, table: Table, model: "ViT") -> tuple[Opened, ...]:
     own = None if builtin_tables().get(table.name) is table else table.file
-    options = ReadOptions(dialect=table.name, table=own, overrides=_stated(model.config))
+    fields = {name: getattr(model.config, name) for name in field_names()}
+    stated = {name: value for name, value in fields.items() if value is not None}
+    options = ReadOptions(dialect=table.name, table=own, overrides=stated)
     written = read_checkpoint(locate(directory), options)
     with written.weights.container as container:
-        return _open_plainly(directory, table, container), _compute(written, model)
-
-
-def _open_plainly(directory: Path, table: Table, container: Container) -> Opened:
-    try:
-        reader = open_plainly(directory, table, container)
-    except ModuleNotFoundError as error:
-        reader, why_not = written_module(table.container).READER, f"{error.name} is not installed"
-        return Opened(consumer=reader, relative=None, why_not=why_not)
-    return Opened(consumer=reader, relative=None, bit_equal=True)
-
-
-def _stated(config: ViTConfig) -> dict[str, Any]:
-    fields = {name: getattr(config, name) for name in field_names()}
-    return {name: value for name, value in fields.items() if value is not None}
+        try:
+            reader = open_plainly(directory, table, container)
+            read = Opened(consumer=reader, relative=None, bit_equal=True)
+        except ModuleNotFoundError as error:
+            why_not = f"{error.name} is not installed"
+            reader = written_module(table.container).READER
+            read = Opened(consumer=reader, relative=None, why_not=why_not)
+        return read, _compute(written, model)
 
 
 def _compute(written: Checkpoint, model: "ViT") -> Opened:
@@ -158,10 +155,9 @@ def _compute(written: Checkpoint, model: "ViT") -> Opened:
         try:
             reference = build_reference(written)
         except (ConfigNotTaken, TensorsNotTaken) as error:  # vitconvert wrote both
-            raise cannot_load(error.fact, "; ".join(error.details)) from error
+            raise _cannot_load(error.fact, "; ".join(error.details)) from error
         except (MissingPackage, NotRepresentable) as error:
-            ecosystem = written.table.ecosystem
-            return Opened(consumer=ecosystem, relative=None, why_not=error.fact.rstrip("."))
+            return _not_tried(written.table.ecosystem, error)
         theirs = reference.model.float()
         ours = reference.adapt(model).float()
         images = random_images(ours.config)
@@ -208,18 +204,86 @@ def verdict(consumer: str, ours: "Tensor", theirs: "Tensor") -> Opened:
     )
 
 
-def _open(consumer: str, opener: Opener, directory: Path) -> "Callable[[Tensor], Tensor]":
+def _open(consumer: str, opener: Callable[[Path], Result], directory: Path) -> Result:
     try:
         return opener(directory)
-    except REFUSALS as error:
+    except (MissingPackage, NotRepresentable):
+        raise
+    except _REFUSALS as error:
         problem = str(error).partition("\n")[0]
-        raise cannot_load(f"{consumer} cannot load the output.", problem) from error
+        raise _cannot_load(f"{consumer} cannot load the output.", problem) from error
 
 
-def cannot_load(fact: str, problem: str) -> ParityFailed:
-    """What to say of an output that a program does not take."""
+def _not_tried(consumer: str, error: VitConvertError) -> Opened:
+    return Opened(consumer=consumer, relative=None, why_not=error.fact.rstrip("."))
+
+
+def _cannot_load(fact: str, problem: str) -> ParityFailed:
     return ParityFailed(
         fact,
         evidence={"problem": problem},
         hint="nothing was written. Please report this with the checkpoint's name.",
     )
+
+
+def open_both_towers(
+    directory: Path, table: Table, source: Checkpoint, model: "ViT"
+) -> tuple[Opened, ...]:
+    """Load an output with the program that has both towers, and compare both.
+
+    vitconvert computes no texts: the source's own program does, from the source's own files, and
+    the target's from the output.
+
+    Args:
+        directory: The output.
+        table: How the text tower was written.
+        source: What it was made of, with a text tower.
+        model: What the image tower should compute.
+
+    Raises:
+        ParityFailed: The program cannot load the output.
+    """
+    from vitconvert.programs.isolation import isolated, side_by_side, silent_transformers
+
+    text, program = source.text, program_of(table)
+    assert text is not None
+    images, ids = random_images(model.config), random_ids(text.config)
+    with isolated(), silent_transformers():
+        try:
+            towers = _open(f"{table.title}: its program", program.open_both, directory)
+        except (MissingPackage, NotRepresentable) as error:
+            return (_not_tried(f"{table.title}, both towers", error),)
+        model = model.float()
+        theirs, ours = side_by_side(lambda: towers.images(images), lambda: model(images))
+        of_images = verdict(f"{towers.name}, images", ours, theirs)
+        consumer = f"{towers.name}, texts"
+        try:
+            with explained_refusal(source):
+                texts = program_of(text.table).texts(source)
+        except (MissingPackage, NotRepresentable) as error:
+            of_texts = _not_tried(consumer, error)
+        else:
+            theirs, wanted = side_by_side(lambda: towers.texts(ids), lambda: texts(ids))
+            of_texts = verdict(consumer, wanted, theirs)
+    # Those that have openers were asked for images already.
+    return (of_texts,) if program.openers(model.config) else (of_images, of_texts)
+
+
+def random_ids(config: TextConfig) -> "Tensor":
+    """Three texts of noise, as long as they may be, that end where the tower looks for it.
+
+    Where the id of the end is outside the vocabulary, as with the defaults of a small
+    `CLIPConfig`, no text can end.
+    """
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    most, length = config.vocab_size - 1, config.context_length
+    ids = torch.randint(0, max(most, 1), (3, length), generator=generator)
+    if config.read_token == "last" or not 0 <= config.end_id < config.vocab_size:
+        return ids
+    end = config.end_id if config.read_token == "end" else most
+    if config.read_token == "end":
+        ids[ids == end] = 0 if end else most
+    ids[torch.arange(3), torch.tensor([length - 1, length // 2, 0])] = end
+    return ids

@@ -14,15 +14,18 @@ from vitconvert.labels import Labels
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.programs.example import Example, reading_example
 from vitconvert.programs.target import DescribedText, Target, fit_target
-from vitconvert.programs.tokenizers import Tokenizer, for_transformers
 from vitconvert.tables.table import Table
 
 if TYPE_CHECKING:
+    from PIL import Image
     from torch import Tensor
 
-    from vitconvert.programs.both_towers import BothTowers
-    from vitconvert.programs.preparation import Preparation
     from vitconvert.programs.reference import Reference
+
+Tokenizer = Mapping[str, Path | Mapping[str, Any]]
+"""Names in an output -> what is copied there, or JSON."""
+TOKENIZER_CONFIG = "tokenizer_config.json"
+UNKNOWN = "nothing says how images become the model's input"
 
 # From an output directory to something that computes.
 Opener = Callable[[Path], "Callable[[Tensor], Tensor]"]
@@ -60,13 +63,43 @@ class CompanionFiles:
     Attributes:
         files: Name -> content of each file.
         within: What the file of weights itself says of the model, where its format has a place.
-        departures: How programs that read them treat photographs differently from the
+        departures: How programs that read them treat images differently from the
             checkpoint's own project, one sentence each.
     """
 
     files: Mapping[str, Mapping[str, Any]]
     departures: tuple[str, ...] = ()
     within: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BothTowers:
+    """What a program computes with the model of an output.
+
+    Attributes:
+        name: The program, its version and its class.
+        images: From (B, C, H, W) to (B, F), before they are normed.
+        texts: From ids (B, L) to (B, F), before they are normed.
+    """
+
+    name: str
+    images: "Callable[[Tensor], Tensor]"
+    texts: "Callable[[Tensor], Tensor]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preparation:
+    """What prepares images, of a program or of vitconvert.
+
+    Attributes:
+        name: Whose it is, as reports call it.
+        prepare: An open image, as its file is -> (C, H, W).
+        steps: What it does, where that is known.
+    """
+
+    name: str
+    prepare: "Callable[[Image.Image], Tensor]"
+    steps: Preprocessing | None = None
 
 
 class Program:
@@ -103,23 +136,32 @@ class Program:
             return CompanionFiles(files={})
         name, config = target.table.config_file.file, dict(target.their_config)
         if preprocessing is None:
-            unknown = "nothing says how photographs become the model's input"
-            return CompanionFiles(files={name: config}, departures=(unknown,))
+            return CompanionFiles(files={name: config}, departures=(UNKNOWN,))
         return self.with_preprocessing(name, config, preprocessing)
 
     def tokenizer(self, files: Mapping[str, Path], target: Target) -> Tokenizer:
         """The files of a tokenizer in an output, of those beside the source; {}: it reads others.
 
+        All of them; for a preset of KerasHub, with what its class is called in transformers. What
+        CLIP reads after the end of a text plays no part. It is the end again, also where KerasHub
+        fills up with the first word, "!", which transformers would then read in other texts, too.
+
         Args:
             files: By transformers' names for them.
             target: What is written, with a text tower.
         """
-        return for_transformers(files, target)
+        stated = files.get(TOKENIZER_CONFIG)
+        if stated is None or stated.name == TOKENIZER_CONFIG or target.text is None:
+            return files
+        name = "CLIPTokenizer" if "merges.txt" in files else "SiglipTokenizer"
+        length = target.text.plan.sizes["position"]
+        said = {"tokenizer_class": name, "model_max_length": length}
+        return {**files, TOKENIZER_CONFIG: said}
 
     def with_preprocessing(
         self, name: str, config: dict[str, Any], preprocessing: Preprocessing
     ) -> CompanionFiles:
-        """The configuration file, and what it or another file says of photographs."""
+        """The configuration file, and what it or another file says of images."""
         return CompanionFiles(files={name: config})
 
     def openers(self, config: ViTConfig) -> Mapping[str, Opener]:
@@ -157,7 +199,7 @@ class Program:
         raise NotRepresentable("No program can be installed that computes the source's texts.")
 
     def preparation(self, checkpoint: Checkpoint) -> "Preparation | None":
-        """The program's own code that prepares photographs; None if it has none for this one.
+        """The program's own code that prepares images; None if it has none for this one.
 
         It may raise whatever the program raises for what the checkpoint's files say.
         """

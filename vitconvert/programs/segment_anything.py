@@ -1,7 +1,7 @@
 """Meta's segment-anything: one class for the image encoder, built by arguments."""
 
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class SegmentAnything(Program):
     """The package, which has no configuration files."""
 
-    packages: ClassVar[tuple[str, ...]] = ("segment-anything",)
+    packages = ("segment-anything",)
 
     def reference(self, checkpoint: Checkpoint) -> "Reference":
         """ImageEncoderViT of segment-anything 1.0 for the configuration."""

@@ -1,7 +1,7 @@
 """Projects of scripts whose files timm's own loader reads: timm computes what it makes of them."""
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class TimmOriginals(Program):
     """A project of scripts with a reference."""
 
-    packages: ClassVar[tuple[str, ...]] = ("timm, by its checkpoint_filter_fn",)
+    packages = ("timm, by its checkpoint_filter_fn",)
 
     def reference(self, checkpoint: Checkpoint) -> "Reference":
         """timm's class for the function, with the tensors as its `checkpoint_filter_fn` has them.

@@ -1,7 +1,7 @@
 """torchvision: one class, built by arguments; it has no configuration files."""
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Torchvision(Program):
     """torchvision's VisionTransformer."""
 
-    packages: ClassVar[tuple[str, ...]] = ("torchvision",)
+    packages = ("torchvision",)
 
     def reference(self, checkpoint: Checkpoint) -> "Reference":
         """The class for the configuration, changed where it has no argument.

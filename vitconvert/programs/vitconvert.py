@@ -1,6 +1,6 @@
 """vitconvert itself: its `vitconvert.json` says whatever the tensors cannot tell."""
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import field_names
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class VitConvert(Program):
     """Reads what it wrote; the card shows its use for every target."""
 
-    packages: ClassVar[tuple[str, ...]] = ("vitconvert",)
+    packages = ("vitconvert",)
 
     def fit(self, table: Table, model: DescribedModel) -> Target:
         """Every field of the configuration is stated."""

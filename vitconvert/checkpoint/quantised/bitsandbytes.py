@@ -1,11 +1,18 @@
-"""Weights of bitsandbytes: rows of int8, and blocks of 4 bits with scales that may have 8."""
+"""Weights of bitsandbytes: rows of int8, and blocks of 4 bits with scales that may have 8.
+
+Each sum is done as the library does it, in float32 and in its order, so that the bits are the same.
+Source: bitsandbytes 0.50 (`_ops.py`, `backends/default/ops.py`, `functional.py`).
+"""
 
 import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from vitconvert.checkpoint.quantised.weight import (
+    FOUR_BIT,
+    ROWS,
     Compute,
+    QuantisedNames,
     Read,
     Weight,
     check_list,
@@ -15,13 +22,13 @@ from vitconvert.checkpoint.quantised.weight import (
     unfit,
 )
 from vitconvert.errors import size_text
-from vitconvert.facts.quantised_names import FOUR_BIT, ROWS, QuantisedNames
 from vitconvert.formats import Container
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 _BLOCKS = [2**power for power in range(5, 13)]  # 32 to 4096 weights
+_PER_STEP = 7.874015718698502e-3  # 1 / 127, as bitsandbytes writes it: it multiplies
 _LONGEST_STATE = 2000  # bytes; bitsandbytes writes 165
 
 
@@ -37,12 +44,11 @@ def open_rows(container: Container, name: str, found: QuantisedNames) -> Weight:
         raise unfit(container, form, "is not one number")
 
     def compute(read: Read) -> "Tensor":
-        from vitconvert.facts.dequantisation import whole_rows
-
         if (layout := int(read(form).flatten()[0])) != 0:
             fact = f"has layout {layout} of bitsandbytes, where only 0 (by rows) is read"
             raise unfit(container, form, fact)
-        return whole_rows(read(numbers), read(scales))
+        # -127 to 127 of the largest number of each row: (O, I), (O,) -> (O, I)
+        return read(numbers).float() * read(scales).reshape(-1, 1) * _PER_STEP
 
     return Weight(
         title=ROWS,
@@ -59,45 +65,43 @@ def open_four_bit(container: Container, name: str, found: QuantisedNames) -> Wei
     packed, scales, values, state = parts_of(
         container, name, found, "numbers", "scales", "values", "state"
     )
-    said, manifest = _state(container, state), container.manifest
-    shape, block = _shape(container, state, said), _block(container, state, said, "blocksize")
+    stated, manifest = _state(container, state), container.manifest
+    shape, block = _shape(container, state, stated), _block(container, state, stated, "blocksize")
     count = math.prod(shape)
     if manifest[packed].nbytes != (count + 1) // 2:
         raise unfit(container, packed, f"has not the half bytes of {size_text(shape)} weights")
     check_list(container, values, "float32", 16)
     blocks = -(-count // block)
-    nested = _nested(container, name, found, said, blocks)
+    nested = _nested(container, name, found, stated, blocks)
     if nested is None:
         check_list(container, scales, "float32", blocks)
 
     def compute(read: Read) -> "Tensor":
-        from vitconvert.facts.dequantisation import four_bit
-
         factors = nested(read) if nested else read(scales)
-        return four_bit(read(packed), factors, read(values), block, shape)
+        return _four_bit(read(packed), factors, read(values), block, shape)
 
     kind = state.rpartition("__")[2]
     return Weight(
         title=f"{FOUR_BIT} ({kind}{', scales of 8 bit' if nested else ''})",
         parts=tuple(found.parts.values()),
         shape=shape,
-        dtype=dtype_of(container, state, said.get("dtype")),
+        dtype=dtype_of(container, state, stated.get("dtype")),
         rounds_inputs=False,
         compute=compute,
     )
 
 
 def _nested(
-    container: Container, name: str, found: QuantisedNames, said: Mapping[str, Any], blocks: int
+    container: Container, name: str, found: QuantisedNames, stated: Mapping[str, Any], blocks: int
 ) -> Compute | None:
-    """What computes the scales, where they are quantised themselves."""
-    if not any(key.startswith("nested") for key in (*found.parts, *said)):
+    """The function that computes the scales, where they are quantised themselves."""
+    if not any(key.startswith("nested") for key in (*found.parts, *stated)):
         return None
     places, scales, values = parts_of(
         container, name, found, "scales", "nested scales", "nested values"
     )
-    state, offset = found.parts["state"], said.get("nested_offset")
-    block = _block(container, state, said, "nested_blocksize")
+    state, offset = found.parts["state"], stated.get("nested_offset")
+    block = _block(container, state, stated, "nested_blocksize")
     if not isinstance(offset, float) or not math.isfinite(offset):
         raise unfit(container, state, "does not say how its scales are quantised")
     check_list(container, places, "uint8", blocks)
@@ -105,9 +109,8 @@ def _nested(
     check_list(container, values, "float32", 256)
 
     def compute(read: Read) -> "Tensor":
-        from vitconvert.facts.dequantisation import eight_bit
-
-        return eight_bit(read(places), read(scales), read(values), block, offset)
+        factors = _spread(read(scales), block, blocks)
+        return read(values)[read(places).int()] * factors + offset
 
     return compute
 
@@ -119,15 +122,34 @@ def _state(container: Container, key: str) -> Mapping[str, Any]:
     return parsed(container, key, container.read(key).numpy().tobytes())
 
 
-def _shape(container: Container, key: str, said: Mapping[str, Any]) -> tuple[int, ...]:
-    sizes = said.get("shape")
+def _shape(container: Container, key: str, stated: Mapping[str, Any]) -> tuple[int, ...]:
+    sizes = stated.get("shape")
     if not isinstance(sizes, list) or not sizes or not all(type(n) is int and n > 0 for n in sizes):
         raise unfit(container, key, "says no shape")
     return tuple(sizes)
 
 
-def _block(container: Container, key: str, said: Mapping[str, Any], word: str) -> int:
-    block = said.get(word)
+def _block(container: Container, key: str, stated: Mapping[str, Any], word: str) -> int:
+    block = stated.get(word)
     if type(block) is not int or block not in _BLOCKS:
         raise unfit(container, key, f"says {word} = {str(block)[:40]}, which is none")
     return block
+
+
+def _four_bit(
+    packed: "Tensor", scales: "Tensor", values: "Tensor", block: int, shape: tuple[int, ...]
+) -> "Tensor":
+    """bitsandbytes' nf4 and fp4: two places in a list of 16 values to a byte, high bits first.
+
+    Each run of `block` weights has one factor, and the last half byte may be left over.
+    """
+    import torch
+
+    pairs = packed.contiguous().view(torch.uint8).flatten().int()
+    places = torch.stack([pairs >> 4, pairs & 15], dim=1).flatten()
+    count = math.prod(shape)
+    return (values[places[:count]] * _spread(scales, block, count)).reshape(shape)
+
+
+def _spread(scales: "Tensor", block: int, count: int) -> "Tensor":
+    return scales.repeat_interleave(block)[:count]

@@ -1,9 +1,18 @@
-"""Weights of llama.cpp in blocks of 32 that share a scale: Q8_0."""
+"""Weights of llama.cpp in blocks of 32 that share a scale: Q8_0.
+
+Source: ggml (`ggml-quants.c`, `dequantize_row_q8_0`).
+"""
 
 from typing import TYPE_CHECKING
 
-from vitconvert.checkpoint.quantised.weight import Read, Weight, parts_of, unfit
-from vitconvert.facts.quantised_names import GGUF, QuantisedNames
+from vitconvert.checkpoint.quantised.weight import (
+    GGUF,
+    QuantisedNames,
+    Read,
+    Weight,
+    parts_of,
+    unfit,
+)
 from vitconvert.formats import Container
 
 if TYPE_CHECKING:
@@ -20,9 +29,12 @@ def open_gguf(container: Container, name: str, found: QuantisedNames) -> Weight:
         raise unfit(container, numbers, "is not made of blocks of 32 weights")
 
     def compute(read: Read) -> "Tensor":
-        from vitconvert.facts.dequantisation import eight_bit_blocks
+        import torch
 
-        return eight_bit_blocks(read(numbers))
+        # A float16 factor, then 32 whole numbers: (..., B, 34) uint8 -> (..., B * 32)
+        packed = read(numbers)
+        scales = packed[..., :2].contiguous().view(torch.float16).float()
+        return (packed[..., 2:].contiguous().view(torch.int8).float() * scales).flatten(-2)
 
     return Weight(
         title=GGUF,

@@ -1,12 +1,25 @@
-"""A quantised weight, and what is proved of the parts of every one."""
+"""A quantised weight: which tensors of a file are one, by their names, and what is proved of each.
 
-from collections.abc import Callable, Mapping
+    M.weight, M.SCB, M.weight_format                    bitsandbytes, 8 bit
+    W, W.absmax, W.quant_map,                           bitsandbytes, 4 bit
+    W.quant_state.bitsandbytes__nf4 or __fp4
+    W.nested_absmax, W.nested_quant_map                 with scales that are quantised themselves
+    M._weight_qdata, M._weight_scale, ...               torchao, in safetensors
+    W.qdata, W.scale, ...                               torchao, as its tensors are read of a pickle
+    W.eight_bit_blocks                                  GGUF, as its container lists a tensor
+
+where W is M.weight. bitsandbytes 0.50 (nn/modules.py, functional.py), torchao 0.18
+(prototype/safetensors/safetensors_support.py).
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vitconvert.documents import parse_object
 from vitconvert.errors import CorruptFile, TensorMismatch
-from vitconvert.facts.quantised_names import QuantisedNames
 from vitconvert.formats import Container, TensorInfo
 
 if TYPE_CHECKING:
@@ -15,7 +28,73 @@ if TYPE_CHECKING:
 Read = Callable[[str], "Tensor"]  # reads a tensor of the file
 Compute = Callable[[Read], "Tensor"]
 
+ROWS = "bitsandbytes, 8 bit"
+FOUR_BIT = "bitsandbytes, 4 bit"
+TORCHAO = "torchao"
+GGUF = "GGUF, Q8_0"
 _COMPUTED = ("float32", "float16", "bfloat16")  # in which the libraries themselves compute them
+
+# What follows a weight's name -> its scheme, and what the tensor is to it.
+_AFTER = {
+    "absmax": (FOUR_BIT, "scales"),
+    "quant_map": (FOUR_BIT, "values"),
+    "nested_absmax": (FOUR_BIT, "nested scales"),
+    "nested_quant_map": (FOUR_BIT, "nested values"),
+    "quant_state.bitsandbytes__nf4": (FOUR_BIT, "state"),
+    "quant_state.bitsandbytes__fp4": (FOUR_BIT, "state"),
+    "qdata": (TORCHAO, "numbers"),
+    "eight_bit_blocks": (GGUF, "numbers"),
+    "scale": (TORCHAO, "scales"),
+    "zero_point": (TORCHAO, "zeros"),
+}
+_BESIDE = {"SCB": (ROWS, "scales"), "weight_format": (ROWS, "format")}  # of a module's weight
+_FLAT = re.compile(r"(?P<module>.*\.)?_(?P<name>[^.]+?)_(?P<part>qdata|scale|zero_point|act_\w+)")
+# Without these a name says nothing: others have a `scale`, too.
+_MARKS = {"scales": (ROWS, FOUR_BIT), "state": (FOUR_BIT,), "numbers": (TORCHAO, GGUF)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantisedNames:
+    """One weight.
+
+    Attributes:
+        scheme: `ROWS`, `FOUR_BIT`, `TORCHAO` or `GGUF`.
+        parts: What a tensor is to it -> the tensor's name in the file.
+    """
+
+    scheme: str
+    parts: Mapping[str, str]
+
+
+def quantised_names(names: Iterable[str]) -> dict[str, list[QuantisedNames]]:
+    """Every weight that is quantised, by its name; of several schemes, if it is marked for both."""
+    names = set(names)
+    found: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
+    for name in sorted(names):
+        if (part := _part(name)) is not None:
+            weight, scheme, role = part
+            found[weight, scheme][role] = name
+    weights: dict[str, list[QuantisedNames]] = defaultdict(list)
+    for (weight, scheme), parts in found.items():
+        if any(scheme in _MARKS.get(role, ()) for role in parts):
+            own = {"numbers": weight} if weight in names else {}
+            one = QuantisedNames(scheme=scheme, parts={**own, **parts})
+            weights[weight].append(one)
+    return dict(weights)
+
+
+def _part(name: str) -> tuple[str, str, str] | None:
+    """The weight that a tensor belongs to, the scheme, and what it is to the weight."""
+    module, _, last = name.rpartition(".")
+    if last in _BESIDE:
+        return f"{module}.weight" if module else "weight", *_BESIDE[last]
+    for end, (scheme, role) in _AFTER.items():
+        if name.endswith(f".{end}"):
+            return name.removesuffix(f".{end}"), scheme, role
+    if flat := _FLAT.fullmatch(name):
+        _, role = _AFTER.get(flat["part"], (TORCHAO, flat["part"]))
+        return f"{flat['module'] or ''}{flat['name']}", TORCHAO, role
+    return None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,7 +31,7 @@ _WRAPPERS = ("params", "target")  # of Flax's training states, today and before 
 _VARIABLE = "/value"
 
 
-def open_file(path: Path, _members: object, prefer: tuple[str, ...]) -> Container:
+def open_file(path: Path, _members: object, prefer: tuple[str, ...], *_: object) -> Container:
     """Read the tree of an Orbax directory, and the header of each array.
 
     Args:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitconvert.errors import CorruptFile, UnsafeFile
-from vitconvert.formats.mapped_file import tensor_from_buffer
+from vitconvert.formats.container import tensor_from_buffer
 from vitconvert.formats.orbax.headers import StrangeHeader, ZarrArray, read_header
 from vitconvert.formats.orbax.tree import Leaf, Tree
 from vitconvert.formats.zip_archive import FREE_INFLATION

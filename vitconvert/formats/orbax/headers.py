@@ -18,8 +18,7 @@ from pathlib import Path
 
 from vitconvert.errors import CorruptFile
 from vitconvert.formats.container import ITEM_SIZE, TensorInfo
-from vitconvert.formats.json_object import parse_object
-from vitconvert.formats.mapped_file import checked_shape, shown
+from vitconvert.formats.headers import checked_shape, parse_object, shown
 
 _DTYPES_OF_2: Mapping[str, str] = {
     **{f"<f{size}": f"float{8 * size}" for size in (2, 4, 8)},

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitconvert.errors import CorruptFile, UnsafeFile
-from vitconvert.formats.json_object import parse_object
-from vitconvert.formats.mapped_file import shown
+from vitconvert.formats.headers import parse_object, shown
 
 _LONGEST = 2**26  # bytes; a leaf takes 300
 _DEEPEST = 64

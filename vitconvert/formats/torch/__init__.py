@@ -34,12 +34,22 @@ import torch
 state_dict = torch.load("model.pt", weights_only=True)"""
 
 
-def open_file(path: Path, members: Mapping[str, Member], prefer: tuple[str, ...]) -> Container:
-    """Read a checkpoint: a zip archive since torch 1.6, a legacy file before."""
+def open_file(
+    path: Path, members: Mapping[str, Member], prefer: tuple[str, ...], rescue: bool
+) -> Container:
+    """Read a checkpoint; where it holds whole objects, `rescue` reads their tensors as data."""
+
+    def opened(*, rescue: bool) -> Container:
+        if members:
+            return open_archive(path, members, prefer, rescue=rescue)
+        return open_legacy(path, prefer, rescue=rescue)
+
     try:
-        return _open(path, members, prefer, rescue=False)
+        return opened(rescue=False)
     except UnsafeFile as error:
-        with suppress(VitConvertError), _open(path, members, prefer, rescue=True) as rescued:
+        if rescue:
+            return opened(rescue=True)
+        with suppress(VitConvertError), opened(rescue=True) as rescued:
             error.rescuable = True
             error.hint = (
                 "--rescue (in Python, rescue=True) takes its tensors as data "
@@ -48,22 +58,6 @@ def open_file(path: Path, members: Mapping[str, Member], prefer: tuple[str, ...]
                 "them alone: torch.save(model.state_dict(), path)."
             )
         raise
-
-
-def rescue_file(path: Path, members: Mapping[str, Member], prefer: tuple[str, ...]) -> Container:
-    """Read a checkpoint, and the tensors of whole objects as data where it holds such."""
-    try:
-        return _open(path, members, prefer, rescue=False)
-    except UnsafeFile:
-        return _open(path, members, prefer, rescue=True)
-
-
-def _open(
-    path: Path, members: Mapping[str, Member], prefer: tuple[str, ...], *, rescue: bool
-) -> Container:
-    if members:
-        return open_archive(path, members, prefer, rescue=rescue)
-    return open_legacy(path, prefer, rescue=rescue)
 
 
 def write_file(

@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from vitconvert.errors import CorruptFile
-from vitconvert.formats.container import ITEM_SIZE, Container
-from vitconvert.formats.mapped_file import MappedFile
+from vitconvert.formats.container import ITEM_SIZE, Container, MappedFile
 from vitconvert.formats.torch.pickle_reader import BoundedFile, Global, Storage, StrangePickle
 from vitconvert.formats.torch.reading import CheckpointReader, container_of, refusal
 from vitconvert.formats.torch.rescue import RescueReader, described, not_rescued
@@ -69,7 +68,7 @@ def open_archive(
         for name, member in members.items()
         if name.startswith(prefix)
     }
-    container = container_of(path, MappedFile(path), value, storages, prefer)
+    container = container_of(path, value, storages, prefer)
     return replace(container, notes=(*container.notes, *notes))
 
 
@@ -151,9 +150,8 @@ def open_legacy(path: Path, prefer: tuple[str, ...], *, rescue: bool) -> Contain
             file.seek(begin)
             raise refusal(path, cast(IO[bytes], BoundedFile(file, _MOST_PICKLES)), error) from error
         place = file.tell()
-    mapped = MappedFile(path)
-    members = _members(path, mapped, reader.storages, keys, place)
-    container = container_of(path, mapped, value, members, prefer)
+    members = _members(path, MappedFile(path), reader.storages, keys, place)
+    container = container_of(path, value, members, prefer)
     return replace(container, notes=(*container.notes, *notes))
 
 

@@ -270,28 +270,6 @@ class PickleReader:
         target.update(zip(keys, items[1::2], strict=True))
 
 
-class NewerPickleReader(PickleReader):
-    """Reads the protocols 3 to 5 too, in which Python's own pickler writes."""
-
-    def _step(self, opcode: str, argument: Any) -> None:
-        match opcode:
-            case "PROTO" if 2 <= argument <= 5:
-                pass
-            case "FRAME":
-                pass
-            case "SHORT_BINUNICODE" | "BINUNICODE8":
-                self.stack.append(argument)
-            case "MEMOIZE":
-                self.memo[len(self.memo)] = self.stack[-1]
-            case "STACK_GLOBAL":
-                module, name = self._last(2)
-                if not isinstance(module, str) or not isinstance(name, str):
-                    raise StrangePickle("a name that is no text")
-                self.stack.append(self.known(f"{module}.{name}"))
-            case _:
-                super()._step(opcode, argument)
-
-
 class BoundedFile:
     """The beginning of a file, of which no pickle reads more than there is, or may be."""
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from math import prod
@@ -22,13 +21,12 @@ from typing import IO, Any, BinaryIO, cast
 
 from vitconvert.errors import CorruptFile, UnsafeFile
 from vitconvert.formats.container import ITEM_SIZE, Container
-from vitconvert.formats.mapped_file import MappedFile
 from vitconvert.formats.npz import DTYPES
 from vitconvert.formats.torch.pickle_reader import (
     HOOKS,
     BoundedFile,
     Global,
-    NewerPickleReader,
+    PickleReader,
     Storage,
     StoredTensor,
     StrangePickle,
@@ -76,8 +74,8 @@ class _DType:
         return DTYPES.get(self.code, self.code) if native else self.order + self.code
 
 
-class _Reader(NewerPickleReader):
-    """Describes arrays, and what stands beside them."""
+class _Reader(PickleReader):
+    """Describes arrays and what stands beside them, in the protocols 2 to 5."""
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
         super().__init__()
@@ -144,6 +142,19 @@ class _Reader(NewerPickleReader):
 
     def _step(self, opcode: str, argument: Any) -> None:
         match opcode:
+            case "PROTO" if 2 <= argument <= 5:
+                pass
+            case "FRAME":
+                pass
+            case "SHORT_BINUNICODE" | "BINUNICODE8":
+                self.stack.append(argument)
+            case "MEMOIZE":
+                self.memo[len(self.memo)] = self.stack[-1]
+            case "STACK_GLOBAL":
+                module, name = self._last(2)
+                if not isinstance(module, str) or not isinstance(name, str):
+                    raise StrangePickle("a name that is no text")
+                self.stack.append(self.known(f"{module}.{name}"))
             case _ if opcode in _BYTES:
                 self.stack.append(self._run_before(len(argument)))
             case _ if opcode in _TEXTS and len(argument) <= _LONGEST_TEXT:
@@ -176,7 +187,7 @@ def _counts(axis: object) -> bool:
     return type(axis) is int and 0 <= axis <= sys.maxsize
 
 
-def open_file(path: Path, _members: Mapping[str, Member], prefer: tuple[str, ...]) -> Container:
+def open_file(path: Path, _members: object, prefer: tuple[str, ...], *_: object) -> Container:
     """Read the pickle; the numbers of its arrays stay on disk.
 
     Args:
@@ -200,4 +211,4 @@ def open_file(path: Path, _members: Mapping[str, Member], prefer: tuple[str, ...
                 hint="download it again, or load it with the program that wrote it and save the "
                 "arrays with numpy.savez.",
             ) from error
-    return container_of(path, MappedFile(path), value, reader.members, prefer, form="pickle")
+    return container_of(path, value, reader.members, prefer, form="pickle")

@@ -15,7 +15,6 @@ from typing import IO, Any
 
 from vitconvert.errors import CorruptFile, UnsafeFile
 from vitconvert.formats.container import ITEM_SIZE, Container
-from vitconvert.formats.mapped_file import MappedFile
 from vitconvert.formats.torch.pickle_reader import (
     HOOKS,
     STORAGES,
@@ -30,7 +29,7 @@ from vitconvert.formats.torch.pickle_reader import (
     StrangePickle,
     names_in,
 )
-from vitconvert.formats.torch.stored_tensors import container_of_tensors, located_tensors
+from vitconvert.formats.torch.stored_tensors import container_of_tensors
 from vitconvert.formats.torch.unwrapping import (
     STAND_INS,
     Namespace,
@@ -179,7 +178,6 @@ def _viewed(storage: Storage, dtype: str) -> Storage:
 
 def container_of(
     path: Path,
-    mapped: MappedFile,
     value: object,
     members: Mapping[str, Member],
     prefer: tuple[str, ...],
@@ -189,7 +187,7 @@ def container_of(
     """A container of what a pickle describes.
 
     Args:
-        path, mapped: The file.
+        path: The file.
         value: The description.
         members: Where storages lie, by their keys.
         prefer: Wrapper keys to try before the usual ones.
@@ -201,11 +199,10 @@ def container_of(
         MissingFact: It holds several models.
     """
     found = unwrap(path, value, prefer)
-    tensors = located_tensors(path, found.tensors, members)
     return container_of_tensors(
         path,
-        mapped,
-        tensors,
+        found.tensors,
+        members,
         form=form,
         wrapper=found.wrapper,
         extras=found.extras,

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitconvert.errors import CorruptFile, UnsafeFile
-from vitconvert.formats.container import ITEM_SIZE, Container, Stretch, TensorInfo
-from vitconvert.formats.mapped_file import (
+from vitconvert.formats.container import (
+    ITEM_SIZE,
+    Container,
     MappedFile,
-    checked_shape,
-    shown,
+    Stretch,
+    TensorInfo,
     tensor_from_buffer,
 )
+from vitconvert.formats.headers import checked_shape, shown
 from vitconvert.formats.torch.pickle_reader import OddTensor, StoredTensor
-from vitconvert.formats.zip_archive import (
-    FREE_INFLATION,
-    MOST_INFLATION,
-    Member,
-    member_bytes,
-)
+from vitconvert.formats.zip_archive import FREE_INFLATION, MOST_INFLATION, Member, member_bytes
 
 if TYPE_CHECKING:
     import torch
@@ -29,69 +25,44 @@ if TYPE_CHECKING:
 _MOST = 2**63  # torch counts in int64
 
 
-@dataclass(frozen=True, kw_only=True)
-class LocatedTensor:
-    """A tensor that is known to lie inside its member."""
-
-    tensor: StoredTensor
-    member: Member
-
-    @property
-    def info(self) -> TensorInfo:
-        """What a manifest says of it."""
-        return TensorInfo(dtype=self.tensor.storage.dtype, shape=self.tensor.shape)
-
-    @property
-    def place(self) -> int:
-        """Byte of its member at which the first element lies."""
-        return self.tensor.offset * ITEM_SIZE[self.tensor.storage.dtype]
-
-    @property
-    def memory(self) -> int:
-        """Bytes that somebody needs who makes it contiguous."""
-        if not self.member.stored:
-            return max(self.info.nbytes, self.member.size)
-        return self.info.nbytes
-
-    def stretch(self, path: Path) -> Stretch:
-        """Where it lies in the file, if the member is stored as it is."""
-        return Stretch(
-            path=path, offset=self.member.offset + self.place, strides=self.tensor.stride
-        )
-
-    def read(self, path: Path, mapped: MappedFile) -> torch.Tensor:
-        """The tensor: a view on the mapped file, or on a copy of what is deflated or not aligned.
-
-        The checksum of a deflated member is compared. What is mapped is not looked at.
-        """
-        length = max(_end(self.tensor) - self.tensor.offset, 0)
-        seen = TensorInfo(dtype=self.tensor.storage.dtype, shape=(length,))
-        if self.member.stored:
-            flat = mapped.tensor(self.member.offset + self.place, seen)
-        else:
-            flat = tensor_from_buffer(bytearray(member_bytes(path, self.member)), self.place, seen)
-        return flat.as_strided(self.tensor.shape, self.tensor.stride)
-
-
-def located_tensors(
-    path: Path, tensors: Mapping[str, StoredTensor | OddTensor], members: Mapping[str, Member]
-) -> dict[str, LocatedTensor]:
-    """Find tensors in their members, which must be as long as the pickle declares.
+def container_of_tensors(
+    path: Path,
+    described: Mapping[str, StoredTensor | OddTensor],
+    members: Mapping[str, Member],
+    *,
+    form: str,
+    wrapper: tuple[str, ...] = (),
+    extras: Mapping[str, object],
+    notes: tuple[str, ...] = (),
+) -> Container:
+    """The container of a file whose tensors a pickle describes; each must lie inside its member.
 
     Args:
         path: The file.
-        tensors: By name.
+        described: The tensors by name.
         members: By the keys of storages.
+        form: The name of the file's format.
+        wrapper, extras, notes: As in a container.
 
     Raises:
-        CorruptFile: One reaches beyond its member, or makes no sense, or has no plain numbers.
+        CorruptFile: A tensor reaches beyond its member, or makes no sense, or has no plain numbers.
         UnsafeFile: All together are far larger than the file.
     """
-    found = {name: _located(path, name, tensor, members) for name, tensor in tensors.items()}
-    # Names may share their numbers, and a stride of zero repeats them.
+    tensors = {name: _checked(path, name, tensor, members) for name, tensor in described.items()}
+    manifest = {
+        name: TensorInfo(dtype=tensor.storage.dtype, shape=tensor.shape)
+        for name, tensor in tensors.items()
+    }
+    of = {name: members[tensor.storage.key] for name, tensor in tensors.items()}
+    # Names may share their numbers, and a stride of zero repeats them: what would they take in
+    # memory, with members that are inflated?
+    asked = sum(
+        info.nbytes if of[name].stored else max(info.nbytes, of[name].size)
+        for name, info in manifest.items()
+    )
     size = path.stat().st_size
     limit = FREE_INFLATION + MOST_INFLATION * size
-    if (asked := sum(tensor.memory for tensor in found.values())) > limit:
+    if asked > limit:
         raise UnsafeFile(
             "The tensors are far larger than the file, of which they are views.",
             evidence={
@@ -102,38 +73,42 @@ def located_tensors(
             },
             meaning="A file like this is made to exhaust memory, or the disk.",
         )
-    return found
-
-
-def container_of_tensors(
-    path: Path,
-    mapped: MappedFile,
-    tensors: Mapping[str, LocatedTensor],
-    *,
-    form: str,
-    wrapper: tuple[str, ...] = (),
-    extras: Mapping[str, object],
-    notes: tuple[str, ...] = (),
-) -> Container:
-    """The container of a file in which these tensors lie."""
-    stored = {name: tensor for name, tensor in tensors.items() if tensor.member.stored}
+    mapped = MappedFile(path)
     return Container(
         path=path,
         files=(path,),
         format=form,
-        manifest={name: tensor.info for name, tensor in tensors.items()},
+        manifest=manifest,
         wrapper=wrapper,
         extras=extras,
         notes=notes,
-        places={name: tensor.stretch(path) for name, tensor in stored.items()},
-        reader=lambda name: tensors[name].read(path, mapped),
+        places={
+            name: Stretch(path=path, offset=of[name].offset + _begin(tensor), strides=tensor.stride)
+            for name, tensor in tensors.items()
+            if of[name].stored
+        },
+        reader=lambda name: _read(path, mapped, tensors[name], of[name]),
         release=mapped.close,
     )
 
 
-def _located(
+def _read(path: Path, mapped: MappedFile, tensor: StoredTensor, member: Member) -> torch.Tensor:
+    """A tensor: a view on the mapped file, or on a copy of what is deflated or not aligned.
+
+    The checksum of a deflated member is compared. What is mapped is not looked at.
+    """
+    length = max(_end(tensor) - tensor.offset, 0)
+    seen = TensorInfo(dtype=tensor.storage.dtype, shape=(length,))
+    if member.stored:
+        flat = mapped.tensor(member.offset + _begin(tensor), seen)
+    else:
+        flat = tensor_from_buffer(bytearray(member_bytes(path, member)), _begin(tensor), seen)
+    return flat.as_strided(tensor.shape, tensor.stride)
+
+
+def _checked(
     path: Path, name: str, tensor: StoredTensor | OddTensor, members: Mapping[str, Member]
-) -> LocatedTensor:
+) -> StoredTensor:
     if isinstance(tensor, OddTensor):
         raise CorruptFile(f"{name!r} {tensor.fact}", evidence={"file": path})
     storage, steps = tensor.storage, tensor.stride
@@ -152,10 +127,15 @@ def _located(
     elif not 0 <= tensor.offset < _MOST or _end(tensor) > storage.length:
         fact = f"{name!r} reaches beyond its storage."
     else:
-        return LocatedTensor(tensor=tensor, member=member)
+        return tensor
     raise CorruptFile(
         fact, evidence={"file": path, "shape": shown(tensor.shape)}, hint="download it again."
     )
+
+
+def _begin(tensor: StoredTensor) -> int:
+    """Byte of its member at which the first element lies."""
+    return tensor.offset * ITEM_SIZE[tensor.storage.dtype]
 
 
 def _end(tensor: StoredTensor) -> int:

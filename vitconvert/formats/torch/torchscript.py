@@ -15,7 +15,6 @@ from typing import Any
 
 from vitconvert.errors import CorruptFile, UnsafeFile
 from vitconvert.formats.container import Container
-from vitconvert.formats.mapped_file import MappedFile
 from vitconvert.formats.torch.pickle_reader import (
     HOOKS,
     STORAGES,
@@ -25,7 +24,7 @@ from vitconvert.formats.torch.pickle_reader import (
     StoredTensor,
     StrangePickle,
 )
-from vitconvert.formats.torch.stored_tensors import container_of_tensors, located_tensors
+from vitconvert.formats.torch.stored_tensors import container_of_tensors
 from vitconvert.formats.torch.unwrapping import checked_names
 from vitconvert.formats.zip_archive import Member, member_bytes
 
@@ -80,28 +79,7 @@ class _TorchScriptReader(PickleReader):
         made.update(attributes)
 
 
-def _read_pickle(path: Path, data: bytes) -> object:
-    """Read `data.pkl`: nested dictionaries of attributes, tensors as `StoredTensor`.
-
-    Args:
-        path: The archive, for messages.
-        data: The pickle.
-
-    Raises:
-        CorruptFile: It is truncated, or says what torch's pickler never writes.
-        UnsafeFile: It names classes that are neither modules nor tensors.
-    """
-    try:
-        return _TorchScriptReader(path).read(data)
-    except StrangePickle as error:
-        raise CorruptFile(
-            "The pickle of this TorchScript archive is damaged.",
-            evidence={"file": path, "reason": str(error)[:160]},
-            hint="download it again.",
-        ) from error
-
-
-def open_file(path: Path, members: Mapping[str, Member], _prefer: object) -> Container:
+def open_file(path: Path, members: Mapping[str, Member], *_: object) -> Container:
     """Read the names of all tensors of a TorchScript archive and map the file.
 
     Every tensor that is an attribute of a module is in the manifest, by its path: what the state
@@ -114,18 +92,28 @@ def open_file(path: Path, members: Mapping[str, Member], _prefer: object) -> Con
     """
     pickled = next(name for name in members if name.endswith("/data.pkl"))
     archive = pickled.removesuffix("data.pkl")
-    _refuse_big_endian(path, members.get(archive + "byteorder"))
-    described, extras = _tensors_and_extras(
-        path, _read_pickle(path, member_bytes(path, members[pickled]))
-    )
+    order = members.get(archive + "byteorder")
+    if order and member_bytes(path, order) != b"little":
+        raise CorruptFile(
+            "The numbers of this archive are big-endian, which is not read here.",
+            evidence={"file": path},
+        )
+    try:
+        modules = _TorchScriptReader(path).read(member_bytes(path, members[pickled]))
+    except StrangePickle as error:
+        raise CorruptFile(
+            "The pickle of this TorchScript archive is damaged.",
+            evidence={"file": path, "reason": str(error)[:160]},
+            hint="download it again.",
+        ) from error
+    described, extras = _tensors_and_extras(path, modules)
     if not described:
         raise _no_tensors(path, members)
     prefix = f"{archive}data/"
     storages = {
         name.removeprefix(prefix): m for name, m in members.items() if name.startswith(prefix)
     }
-    tensors = located_tensors(path, described, storages)
-    return container_of_tensors(path, MappedFile(path), tensors, form="torchscript", extras=extras)
+    return container_of_tensors(path, described, storages, form="torchscript", extras=extras)
 
 
 def _tensors_and_extras(
@@ -160,14 +148,6 @@ def _leaves(path: Path, top: object) -> Iterator[tuple[str, object]]:
         "The modules of this TorchScript archive nest in a circle, or too deeply.",
         evidence={"file": path, "at": ".".join(keys)[:80]},
     )
-
-
-def _refuse_big_endian(path: Path, member: Member | None) -> None:
-    if member and member_bytes(path, member) != b"little":
-        raise CorruptFile(
-            "The numbers of this archive are big-endian, which is not read here.",
-            evidence={"file": path},
-        )
 
 
 def _plain(value: object) -> object:

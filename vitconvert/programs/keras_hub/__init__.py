@@ -6,29 +6,36 @@ from typing import TYPE_CHECKING, Any
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
+from vitconvert.documents import read_object
 from vitconvert.errors import NotRepresentable, OtherFunction
+from vitconvert.facts.project_config import written_config
 from vitconvert.preprocessing import Preprocessing
-from vitconvert.preprocessing.departures import departures_of
+from vitconvert.preprocessing.steps import departures_of
 from vitconvert.programs.example import Example
-from vitconvert.programs.keras_hub.preset import (
-    image_converter,
-    preset_config,
-    preset_files,
-    tokenizer_config,
-    with_preprocessor,
+from vitconvert.programs.program import (
+    TOKENIZER_CONFIG,
+    UNKNOWN,
+    CompanionFiles,
+    DescribedModel,
+    Opener,
+    Program,
+    Tokenizer,
 )
-from vitconvert.programs.program import CompanionFiles, DescribedModel, Opener, Program
 from vitconvert.programs.target import Target, check_place, fit_target
-from vitconvert.programs.tokenizers import CLIP, CONFIG, SIGLIP, Tokenizer, fills_with_end
 from vitconvert.sources.located import KERAS_TOKENIZERS
 from vitconvert.tables.table import Table
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from vitconvert.programs.both_towers import BothTowers
-    from vitconvert.programs.preparation import Preparation
+    from vitconvert.programs.program import BothTowers, Preparation
     from vitconvert.programs.reference import Reference
+
+
+# The files of their tokenizers that both have, by transformers' names.
+_CLIP, _SIGLIP = ("vocab.json", "merges.txt"), ("spiece.model",)
+_END = "<|endoftext|>"  # of CLIP's vocabulary
+_SHAPE = "[:2]"  # ends a path of the tables to height and width; the channels come third
 
 
 class KerasHub(Program):
@@ -53,7 +60,7 @@ class KerasHub(Program):
     def companions(
         self, target: Target, preprocessing: Preprocessing | None, dtypes: Iterable[str]
     ) -> CompanionFiles:
-        """`config.json` of the backbone, and what there is of its task and of photographs."""
+        """`config.json` of the backbone, and what there is of its task and of images."""
         files = preset_files(target.their_config)
         converter, departures = _converter(files["config.json"], preprocessing)
         if converter:
@@ -65,11 +72,15 @@ class KerasHub(Program):
     def tokenizer(self, files: Mapping[str, Path], target: Target) -> Tokenizer:
         """The assets of a preset: `tokenizer.json` of other programs is none of KerasHub's."""
         backbone = preset_files(target.their_config)["config.json"]
-        kinds = {"CLIPBackbone": CLIP, "SigLIPBackbone": SIGLIP}
+        kinds = {"CLIPBackbone": _CLIP, "SigLIPBackbone": _SIGLIP}
         names = kinds.get(backbone["class_name"], ())
         if not names or not all(name in files for name in names):
             return {}
-        said = {"pad_with_end_token": fills_with_end(files.get(CONFIG))} if names is CLIP else {}
+        said = (
+            {"pad_with_end_token": _fills_with_end(files.get(TOKENIZER_CONFIG))}
+            if names is _CLIP
+            else {}
+        )
         assets = {KERAS_TOKENIZERS[name]: files[name] for name in names}
         return {**assets, "tokenizer.json": tokenizer_config(backbone, said or {"proto": None})}
 
@@ -98,7 +109,7 @@ class KerasHub(Program):
 
     def preparation(self, checkpoint: Checkpoint) -> "Preparation | None":
         """The layer that `image_converter.json` names."""
-        from vitconvert.programs.keras_hub.preparation import keras_hub_preparation
+        from vitconvert.programs.keras_hub.reference import keras_hub_preparation
 
         stated = checkpoint.companions.preprocessor
         return keras_hub_preparation(stated, checkpoint.config) if stated else None
@@ -129,7 +140,7 @@ def _converter(
 ) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
     """The `image_converter.json`, or None, and what departs from the source."""
     if source is None:
-        return None, ("nothing says how photographs become the model's input",)
+        return None, (UNKNOWN,)
     if not backbone["class_name"].endswith("Backbone"):
         return None, ("image_converter.json is left out: KerasHub has none for an encoder alone",)
     try:
@@ -149,6 +160,79 @@ def open_preset(directory: Path) -> "Callable[[Tensor], Tensor]":
 
     model = load_preset(directory)
     return lambda images: run(model, images)
+
+
+def _fills_with_end(stated: Path | None) -> bool:
+    """Whether a tokenizer of CLIP fills texts up with their end, by its configuration.
+
+    Raises:
+        SourceError, CorruptFile: It cannot be read.
+    """
+    said = {} if stated is None else read_object(stated)
+    if isinstance(own := said.get("config"), Mapping):
+        return bool(own.get("pad_with_end_token"))
+    pad = said.get("pad_token", _END)
+    return (pad.get("content") if isinstance(pad, Mapping) else pad) == _END
+
+
+def preset_config(table: Table, config: ViTConfig) -> dict[str, Any]:
+    """A `task.json`, with the backbone's `config.json` in it; or that, where none has tasks."""
+    written = _with_shapes(written_config(table, config), config)
+    if backbone := written["config"].get("backbone"):
+        backbone["config"]["patch_size"] = list(config.patch_size)
+    if not written["config"].get("intermediate_dim"):
+        written["config"].pop("intermediate_dim", None)
+    return written
+
+
+def _with_shapes(written: Mapping[str, Any], config: ViTConfig) -> dict[str, Any]:
+    shape = [*config.image_size, config.in_channels]
+    return {
+        key.removesuffix(_SHAPE): shape
+        if key.endswith(_SHAPE)
+        else _with_shapes(value, config)
+        if isinstance(value, Mapping)
+        else value
+        for key, value in written.items()
+    }
+
+
+def preset_files(their_config: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The files of a preset, by name; a backbone alone has no `task.json`."""
+    backbone = their_config["config"].get("backbone", their_config)
+    has_task = backbone is not their_config and "class_name" in their_config
+    return {"config.json": backbone} | ({"task.json": their_config} if has_task else {})
+
+
+def image_converter(backbone: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The `image_converter.json` beside the `config.json` of a backbone."""
+    return _beside(backbone, "image_converter", "ImageConverter", arguments)
+
+
+def tokenizer_config(backbone: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The `tokenizer.json` beside the `config.json` of a backbone; its assets are elsewhere."""
+    return _beside(backbone, "tokenizer", "Tokenizer", arguments)
+
+
+def with_preprocessor(task: Mapping[str, Any], converter: Mapping[str, Any]) -> dict[str, Any]:
+    """A `task.json` whose class prepares images itself."""
+    arguments = {"image_converter": converter, "config_file": "preprocessor.json"}
+    name = "image_classifier_preprocessor", "ImageClassifierPreprocessor"
+    preprocessor = _beside(task["config"]["backbone"], *name, arguments)
+    return {**task, "config": {**task["config"], "preprocessor": preprocessor}}
+
+
+def _beside(
+    backbone: Mapping[str, Any], module: str, kind: str, config: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Another class for the model of a backbone: KerasHub names them all alike."""
+    name = backbone["class_name"].removesuffix("Backbone") + kind
+    return {
+        "module": backbone["module"].removesuffix("backbone") + module,
+        "class_name": name,
+        "config": dict(config),
+        "registered_name": f"keras_hub>{name}",
+    }
 
 
 PROGRAM = KerasHub()

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,18 +11,22 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from vitconvert.checkpoint import Checkpoint
+from vitconvert.config import ViTConfig
 from vitconvert.formats import written_module
 from vitconvert.formats.content import content_of
 from vitconvert.formats.format_modules import Surroundings
-from vitconvert.programs.both_towers import BothTowers
-from vitconvert.programs.keras_hub.preset import preset_files
-from vitconvert.programs.program import DescribedModel, program_of
+from vitconvert.preprocessing import Preprocessing
+from vitconvert.programs.keras_hub import preset_files
+from vitconvert.programs.program import BothTowers, DescribedModel, Preparation, program_of
 from vitconvert.programs.reference import Reference, TensorsNotTaken, own_tensors, package
 from vitconvert.programs.target import DescribedText, Target
 from vitconvert.tables.table import Table
+
+_CONVERTS = ("image_size", "scale", "offset", "interpolation", "antialias", "crop_to_aspect_ratio")
 
 
 def keras_hub_reference(checkpoint: Checkpoint) -> Reference:
@@ -149,5 +154,25 @@ def _constants(checkpoint: Checkpoint, target: Target) -> dict[str, Tensor]:
 
 def _base(table: Table) -> str:
     """What stands before a backbone's names in a file of the whole model, where two are read."""
-    _, *others = table.reader.words.get("base", ("",))
+    _, *others = table.words.get("base", ("",))
     return others[0] if others else ""
+
+
+def keras_hub_preparation(said: Mapping[str, Any], config: ViTConfig) -> Preparation:
+    """keras-hub 0.32, ImageConverter with the arguments of the file, in whole numbers.
+
+    Raises:
+        MissingPackage: keras-hub is not installed.
+    """
+    hub, size = keras_hub(), config.image_size
+    steps = Preprocessing.from_keras_hub(said, image_size=size, channels=config.in_channels)
+    arguments = {key: value for key, value in said["config"].items() if key in _CONVERTS}
+    layer = hub.layers.ImageConverter(**arguments, dtype="float32")
+
+    def prepare(image: Image.Image) -> Tensor:
+        pixels = np.atleast_3d(np.array(image.convert("L" if steps.channels == 1 else "RGB")))
+        return torch.from_numpy(np.array(layer(pixels))).permute(2, 0, 1)
+
+    return Preparation(
+        name=f"keras-hub {hub.__version__}'s ImageConverter", prepare=prepare, steps=steps
+    )

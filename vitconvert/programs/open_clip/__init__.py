@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
@@ -11,7 +11,7 @@ from vitconvert.errors import NotRepresentable
 from vitconvert.facts.derivation import state
 from vitconvert.facts.project_config import look_up, put, written_config
 from vitconvert.preprocessing import Preprocessing
-from vitconvert.preprocessing.departures import departures_of
+from vitconvert.preprocessing.steps import departures_of
 from vitconvert.programs.example import Example, blank_text, imports_for, reading_example, zeros
 from vitconvert.programs.program import CompanionFiles, DescribedModel, Program
 from vitconvert.programs.target import Target, fit_target
@@ -24,8 +24,7 @@ from vitconvert.tables.table import Table
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from vitconvert.programs.both_towers import BothTowers
-    from vitconvert.programs.preparation import Preparation
+    from vitconvert.programs.program import BothTowers, Preparation
     from vitconvert.programs.reference import Reference
 
 
@@ -67,7 +66,7 @@ def _trunk(table: Table, config: ViTConfig) -> str:
 class OpenClip(Program):
     """open_clip, whose loader wants a text tower too: towers alone are built by its functions."""
 
-    packages: ClassVar[tuple[str, ...]] = ("open_clip",)
+    packages = ("open_clip",)
 
     def fit(self, table: Table, model: DescribedModel) -> Target:
         """With `open_clip_config.json`, unless it is a tower of timm's that has no name.
@@ -89,7 +88,7 @@ class OpenClip(Program):
     def with_preprocessing(
         self, name: str, config: dict[str, Any], preprocessing: Preprocessing
     ) -> CompanionFiles:
-        """The same file says how photographs are prepared."""
+        """The same file says how images are prepared."""
         cfg = preprocessing.to_openclip()
         theirs = Preprocessing.from_openclip(cfg, image_size=preprocessing.image_size)
         departures = departures_of("open_clip", preprocessing, theirs)
@@ -105,19 +104,19 @@ class OpenClip(Program):
 
     def open_both(self, directory: Path) -> "BothTowers":
         """With `create_model`, by `open_clip_config.json`."""
-        from vitconvert.programs.open_clip.both_towers import open_directory
+        from vitconvert.programs.open_clip.reference import open_directory
 
         return open_directory(directory)
 
     def texts(self, checkpoint: Checkpoint) -> "Callable[[Tensor], Tensor]":
         """By `open_clip_config.json`."""
-        from vitconvert.programs.open_clip.both_towers import texts_by_config
+        from vitconvert.programs.open_clip.reference import texts_by_config
 
         return texts_by_config(checkpoint)
 
     def preparation(self, checkpoint: Checkpoint) -> "Preparation | None":
         """What `image_transform_v2` makes of `preprocess_cfg`."""
-        from vitconvert.programs.open_clip.preparation import openclip_preparation
+        from vitconvert.programs.open_clip.reference import openclip_preparation
 
         cfg = checkpoint.their_config.get("preprocess_cfg")
         if not isinstance(cfg, dict):

@@ -2,15 +2,15 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.errors import NotRepresentable
 from vitconvert.facts.derivation import state
 from vitconvert.preprocessing import Preprocessing
-from vitconvert.preprocessing.departures import departures_of
-from vitconvert.programs.example import Example, imports_for, photograph, zeros
+from vitconvert.preprocessing.steps import departures_of
+from vitconvert.programs.example import Example, imports_for, opened_image, zeros
 from vitconvert.programs.program import CompanionFiles, DescribedModel, Opener, Program
 from vitconvert.programs.target import Target, check_place, fit_target
 from vitconvert.programs.timm.config import BY_ARGUMENTS, config_by_arguments, config_by_name
@@ -21,15 +21,15 @@ from vitconvert.tables.table import Table
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from vitconvert.programs.preparation import Preparation
+    from vitconvert.programs.program import Preparation
     from vitconvert.programs.reference import Reference
 
 
 class Timm(Program):
     """timm, whose directories transformers opens too."""
 
-    one_file: ClassVar[bool] = True
-    packages: ClassVar[tuple[str, ...]] = ("timm", "transformers")
+    one_file = True
+    packages = ("timm", "transformers")
 
     def fit(self, table: Table, model: DescribedModel) -> Target:
         """By arguments, which describe a plain ViT, or else by an architecture's name."""
@@ -74,7 +74,7 @@ class Timm(Program):
 
     def preparation(self, checkpoint: Checkpoint) -> "Preparation | None":
         """What `create_transform` makes of `pretrained_cfg`."""
-        from vitconvert.programs.timm.preparation import timm_preparation
+        from vitconvert.programs.timm.reference import timm_preparation
 
         cfg = checkpoint.their_config.get("pretrained_cfg")
         return timm_preparation(cfg) if isinstance(cfg, dict) else None
@@ -152,7 +152,7 @@ def _example(config: ViTConfig, preprocessing: Preprocessing | None) -> Example:
         lines += [
             "data = timm.data.resolve_model_data_config(model)",
             "transform = timm.data.create_transform(**data, is_training=False)",
-            f"output = model(transform({photograph(config)}).unsqueeze(0))",
+            f"output = model(transform({opened_image(config)}).unsqueeze(0))",
         ]
     else:
         lines += [f"output = model({zeros(config)})"]

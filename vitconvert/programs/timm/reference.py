@@ -6,11 +6,14 @@ from functools import partial
 from typing import Any
 
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.errors import NotRepresentable
+from vitconvert.preprocessing import Preprocessing
+from vitconvert.programs.program import Preparation
 from vitconvert.programs.reference import (
     Reference,
     as_tokens,
@@ -20,9 +23,8 @@ from vitconvert.programs.reference import (
     own_tensors,
     package,
 )
-from vitconvert.programs.taps import Tap, Taps, canonical_taps, channels_last
+from vitconvert.programs.taps import Tap, Taps, block_taps, canonical_taps, channels_last
 from vitconvert.programs.timm.config import model_args, require_plain
-from vitconvert.programs.timm.towers import tower_reference
 
 # Arguments of timm's class that its tensors do not show; of a named architecture, timm knows the
 # rest itself.
@@ -31,6 +33,10 @@ TOLD = (
     *("image_size", "num_heads", "activation", "norm_eps", "pooling", "pool_include_prefix"),
     "no_embed_class",
 )
+# Of what timm computes in float32 in any case: the resampling of positions (naflexvit), norms
+# (deepseek_vit) and, here, the angles of rotations that are not made for one size (qwen3_vit).
+_ROUNDS = ("NaFlexVit", "DeepseekVit", "Qwen3Vit")
+_ENCODERS = (*_ROUNDS[1:], "Gemma4Vit")
 
 
 def timm_reference(checkpoint: Checkpoint) -> Reference:
@@ -56,7 +62,7 @@ def timm_reference(checkpoint: Checkpoint) -> Reference:
         tensors = _renamed_pre_logits(tensors)
     name = f"timm {timm.__version__} {type(model).__name__}"
     load_strictly(model, tensors, name)
-    if tower := tower_reference(model.eval(), config, name):
+    if tower := _tower_reference(model.eval(), config, name):
         return tower
     reference = timm_like(model, config, name)
     return replace(reference, told=TOLD_NAMED) if named else reference
@@ -196,3 +202,49 @@ def _output(model: nn.Module, images: Tensor) -> Tensor:
 def _forward_features(model: nn.Module, images: Tensor) -> Tensor:
     tokens: Tensor = model.forward_features(images)  # type: ignore[operator]
     return tokens
+
+
+def _tower_reference(model: nn.Module, config: ViTConfig, name: str) -> Reference | None:
+    """A model of these modules as a reference; None for any other."""
+    kind = type(model).__name__
+    if not kind.startswith((*_ROUNDS, *_ENCODERS)):
+        return None
+    found = Reference(
+        name=name, model=model, taps=_tower_taps(model, config), run=call, told=TOLD_NAMED
+    )
+    return replace(found, dtypes=("float32",)) if kind.startswith(_ROUNDS) else found
+
+
+def _tower_taps(model: nn.Module, config: ViTConfig) -> Taps:
+    encoder = "encoder." if hasattr(model, "encoder") else ""
+    norm2 = "norm3" if config.sandwich else "norm2"
+    block = f"{encoder}blocks.{{i}}"
+    taps = block_taps(config.depth, block=block, norm2=norm2, norm=f"{encoder}norm")
+    if encoder or hasattr(model, "aligner") or hasattr(model, "merger"):
+        if not config.own_grid:
+            taps["patch_embed"] = Tap(f"{encoder}patch_embed", channels_last=True)
+        else:
+            del taps["norm"]  # of a grid of tokens, or none
+    return taps if config.num_classes == 0 else {**taps, "features": Tap("head", input=True)}
+
+
+def timm_preparation(pretrained_cfg: Mapping[str, Any]) -> Preparation:
+    """timm 1.0.31, `create_transform`, of images opened as its `ImageDataset` opens them.
+
+    Raises:
+        MissingPackage: timm is not installed.
+    """
+    timm = package("timm", install="timm")
+    arguments = timm.data.resolve_data_config(pretrained_cfg=dict(pretrained_cfg))
+    transform = timm.data.create_transform(**arguments, is_training=False)
+    mode = "L" if arguments["input_size"][0] == 1 else "RGB"
+
+    def prepare(image: Image.Image) -> Tensor:
+        prepared: Tensor = transform(image.convert(mode))
+        return prepared
+
+    return Preparation(
+        name=f"timm {timm.__version__}'s create_transform",
+        prepare=prepare,
+        steps=Preprocessing.from_timm(pretrained_cfg),
+    )

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
@@ -12,8 +12,8 @@ from vitconvert.facts.project_config import written_config
 from vitconvert.labels import Labels
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.backends import BACKENDS
-from vitconvert.preprocessing.departures import departures_of
-from vitconvert.programs.example import Example, blank_text, photograph, zeros
+from vitconvert.preprocessing.steps import departures_of
+from vitconvert.programs.example import Example, blank_text, opened_image, zeros
 from vitconvert.programs.program import CompanionFiles, DescribedModel, Opener, Program
 from vitconvert.programs.target import Target, check_place, fit_target
 from vitconvert.tables.table import Table
@@ -21,8 +21,7 @@ from vitconvert.tables.table import Table
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from vitconvert.programs.both_towers import BothTowers
-    from vitconvert.programs.preparation import Preparation
+    from vitconvert.programs.program import BothTowers, Preparation
     from vitconvert.programs.reference import Reference
 
 
@@ -33,7 +32,7 @@ _OF_ANY_SHAPE = ("Gemma4VisionModel", "Qwen3VLVisionModel")
 class Transformers(Program):
     """transformers, in the layout of `save_pretrained`."""
 
-    packages: ClassVar[tuple[str, ...]] = ("transformers",)
+    packages = ("transformers",)
 
     def fit(self, table: Table, model: DescribedModel) -> Target:
         """With a `config.json` that names the class, in the keys that the table maps."""
@@ -61,7 +60,7 @@ class Transformers(Program):
     def with_preprocessing(
         self, name: str, config: dict[str, Any], preprocessing: Preprocessing
     ) -> CompanionFiles:
-        """Photographs have a file of their own."""
+        """Images have a file of their own."""
         if "norm_mean" in config:  # the model does it
             zero, one = ((number,) * preprocessing.channels for number in (0.0, 1.0))
             preprocessing = replace(preprocessing, mean=zero, std=one, normalize=False)
@@ -83,19 +82,19 @@ class Transformers(Program):
 
     def open_both(self, directory: Path) -> "BothTowers":
         """The class that `config.json` names."""
-        from vitconvert.programs.transformers.both_towers import open_directory
+        from vitconvert.programs.transformers.running import open_directory
 
         return open_directory(directory)
 
     def texts(self, checkpoint: Checkpoint) -> "Callable[[Tensor], Tensor]":
         """By `config.json`."""
-        from vitconvert.programs.transformers.both_towers import texts_by_config
+        from vitconvert.programs.transformers.running import texts_by_config
 
         return texts_by_config(checkpoint)
 
     def preparation(self, checkpoint: Checkpoint) -> "Preparation | None":
         """The processor that `preprocessor_config.json` names."""
-        from vitconvert.programs.transformers.preparation import transformers_preparation
+        from vitconvert.programs.transformers.running import transformers_preparation
 
         stated = checkpoint.companions.preprocessor
         if stated is None:
@@ -141,7 +140,7 @@ def auto_model_opener(directory: Path) -> "Callable[[Tensor], Tensor]":
     from transformers import AutoConfig, AutoModel, AutoModelForImageClassification
 
     from vitconvert.programs.reference import as_tokens
-    from vitconvert.programs.transformers.loading import load_all
+    from vitconvert.programs.transformers.running import load_all
 
     config = AutoConfig.from_pretrained(directory)
     kind = AutoModelForImageClassification if config.num_labels else AutoModel
@@ -151,8 +150,11 @@ def auto_model_opener(directory: Path) -> "Callable[[Tensor], Tensor]":
 
 
 def _open_named_class(directory: Path) -> "Callable[[Tensor], Tensor]":
-    from vitconvert.programs.transformers.loading import load_named_class
-    from vitconvert.programs.transformers.reference import behind_normalisation, run_opened
+    from vitconvert.programs.transformers.running import (
+        behind_normalisation,
+        load_named_class,
+        run_opened,
+    )
 
     model = load_named_class(directory)
     behind_normalisation(model)
@@ -167,7 +169,7 @@ def transformers_example(
     Args:
         kind: The name of the class.
         config: The model's configuration.
-        has_processor: Whether transformers can prepare photographs for it.
+        has_processor: Whether transformers can prepare images for it.
         options: Further arguments of AutoImageProcessor.
         patches: Whether the class reads patches, with their mask and grid.
     """
@@ -176,7 +178,7 @@ def transformers_example(
         imports = ["from PIL import Image", f"from transformers import AutoImageProcessor, {kind}"]
         images = [
             f'processor = AutoImageProcessor.from_pretrained("."{options})',
-            f'images = processor({photograph(config)}, return_tensors="pt"){read}',
+            f'images = processor({opened_image(config)}, return_tensors="pt"){read}',
         ]
     else:
         imports = ["import torch", f"from transformers import {kind}"]
@@ -220,9 +222,9 @@ def _processor(
     """The `preprocessor_config.json`, or None, and what departs from the source."""
     if patches != (source.resize == "patches"):
         reason = (
-            "this class keeps the aspect ratio of photographs, and the source does not"
+            "this class keeps the aspect ratio of images, and the source does not"
             if patches
-            else "the source keeps the aspect ratio of photographs, and this class does not"
+            else "the source keeps the aspect ratio of images, and this class does not"
         )
         return None, (f"preprocessor_config.json is left out: {reason}",)
     try:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,110 +14,27 @@ from vitconvert.facts.project_config import written_config
 from vitconvert.programs.isolation import silent_transformers
 from vitconvert.programs.reference import (
     Reference,
-    as_tokens,
     check_size,
     own_tensors,
     package,
 )
 from vitconvert.programs.taps import Tap, Taps, block_taps, channels_last
-from vitconvert.programs.transformers.inputs import image_inputs, of_each_image
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Modules:
-    """Where the classes of one model type have what is compared."""
-
-    patches: str = "embeddings.patch_embeddings"
-    block: str = "layers.{i}"
-    norm2: str = "layernorm_after"
-    norm: str = "layernorm"  # of all tokens
-    within: str = ""  # what stands before the tower's names in the class
-    last: tuple[str, ...] = ()  # ends of layers where patches are a grid with the channels last
-    kind: str = ""  # the class, where transformers' own lists have none
-    pooled: bool = False  # whether it pools tokens as vitconvert's model does, without a head
-
-
-_VIT = _Modules()
-_DINOV2 = _Modules(block="encoder.layer.{i}", norm2="norm2", pooled=True)
-_SIGLIP = _Modules(
-    patches="embeddings.patch_embedding",
-    block="encoder.layers.{i}",
-    norm2="layer_norm2",
-    norm="post_layernorm",
+from vitconvert.programs.transformers.running import (
+    MODULES,
+    TOWER,
+    Modules,
+    behind_normalisation,
+    gives_output,
+    run,
+    run_to_tokens,
+    without_code,
 )
-_CLIP = replace(_SIGLIP, norm="", pooled=True)
-_MODULES = {
-    **dict.fromkeys(("vit", "deit", "vit_mae", "vit_msn", "ijepa", "beit"), _VIT),
-    "data2vec-vision": _Modules(block="encoder.layer.{i}"),
-    **dict.fromkeys(("dinov2", "dinov2_with_registers"), _DINOV2),
-    "dinov3_vit": _Modules(block="model.layer.{i}", norm2="norm2", norm="norm", pooled=True),
-    **dict.fromkeys(("clip", "chinese_clip"), _CLIP),
-    "metaclip_2": replace(_CLIP, kind="MetaClip2VisionModel"),
-    "altclip": replace(_CLIP, kind="AltCLIPVisionModel"),
-    "owlvit": replace(_CLIP, kind="OwlViTVisionModel"),
-    "owlv2": replace(_CLIP, kind="Owlv2VisionModel"),
-    **dict.fromkeys(("siglip", "siglip2"), _SIGLIP),
-    **dict.fromkeys(
-        ("idefics3", "idefics3_vision"), replace(_SIGLIP, kind="Idefics3VisionTransformer")
-    ),
-    **dict.fromkeys(
-        ("smolvlm", "smolvlm_vision"), replace(_SIGLIP, kind="SmolVLMVisionTransformer")
-    ),
-    "blip": replace(_CLIP, kind="BlipVisionModel", pooled=False),
-    "blip_2": replace(_CLIP, kind="Blip2VisionModel", pooled=False),
-    "instructblip": replace(_CLIP, kind="InstructBlipVisionModel", pooled=False),
-    "instructblipvideo": replace(_CLIP, kind="InstructBlipVideoVisionModel", pooled=False),
-    "internvl_vision": _Modules(block="encoder.layer.{i}"),
-    "dpt": _Modules(block="encoder.layer.{i}"),
-    "sam": _Modules(
-        patches="vision_encoder.patch_embed",
-        block="vision_encoder.layers.{i}",
-        norm2="layer_norm2",
-        norm="",
-        within="vision_encoder.",
-        last=("",),
-        kind="SamVisionModel",
-    ),
-    "vitdet": _Modules(
-        patches="embeddings.projection",
-        block="encoder.layer.{i}",
-        norm2="norm2",
-        norm="",
-        last=(".attn",),
-    ),
-    "gemma4_vision": _Modules(
-        patches="patch_embedder.input_proj",
-        block="encoder.layers.{i}",
-        norm2="pre_feedforward_layernorm",
-        norm="",
-        kind="Gemma4VisionModel",
-        pooled=True,
-    ),
-    "radio": _Modules(
-        patches="embeddings.patch_projection",
-        block="encoder.layer.{i}",
-        norm2="norm2",
-        norm="",
-        kind="RadioModel",
-    ),
-    "qwen3_vl_vision": replace(_VIT, kind="Qwen3VLVisionModel", pooled=True),
-    "qwen3_vl_moe_vision": replace(_VIT, kind="Qwen3VLMoeVisionModel", pooled=True),
-    "qwen3_5_vision": replace(_VIT, kind="Qwen3_5VisionModel", pooled=True),
-    "qwen3_5_moe_vision": replace(_VIT, kind="Qwen3_5MoeVisionModel", pooled=True),
-    "aimv2": _Modules(
-        patches="embeddings.rms_norm",
-        block="encoder.layers.{i}",
-        norm2="rms_norm2",
-        norm="rms_norm",
-    ),
-}
-_CHOOSES_CODE = ("attn_implementation", "auto_map", "experts_implementation", "quantization_config")
+
 _WITH_PROJECTION = {
     "clip": "CLIPVisionModelWithProjection",
     "metaclip_2": "MetaClip2VisionModelWithProjection",
 }
 _SCALE = re.compile(r"\bls([12])\.(?:grandma|gamma)$")  # RADIO's own
-_TOWER = "_vision_model"  # ends the model type of an image tower by itself
 # Fields of ViTConfig that stand in for a config.json
 _TOLD = ("image_size", "num_heads", "activation", "norm_eps", "representation_activation")
 
@@ -137,10 +53,10 @@ def transformers_reference(checkpoint: Checkpoint) -> Reference:
     tensors = own_tensors(checkpoint)
     own = _has_own_config(checkpoint)
     theirs = _their_config(checkpoint, own=own)
-    model_type = theirs["model_type"].removesuffix(_TOWER)
+    model_type = theirs["model_type"].removesuffix(TOWER)
     if model_type == "altclip":  # 5.x writes a spelling that only the whole model reads
         tensors = {n.replace("encoder.layer.", "encoder.layers."): t for n, t in tensors.items()}
-    places = _MODULES[model_type]
+    places = MODULES[model_type]
     if places.within:
         tensors = {places.within + n.removeprefix(places.within): t for n, t in tensors.items()}
     kind = _class_of(model_type, tensors)
@@ -148,14 +64,14 @@ def transformers_reference(checkpoint: Checkpoint) -> Reference:
         tensors = {_SCALE.sub(r"layer_scale\1.lambda1", n): t for n, t in tensors.items()}
     model = _built(kind, theirs, tensors, checkpoint)
     behind_normalisation(model)
-    gives_output = _gives_output(model, places)
+    whole = gives_output(model, places)
     return Reference(
         name=f"transformers {transformers.__version__} {kind}",
         model=model.eval(),
         # Qwen has its tokens in another order, until they are merged.
         taps={} if kind.startswith("Qwen") else _taps(model, places, checkpoint.config.depth),
-        run=run if gives_output else _run_to_tokens,
-        reads="output" if gives_output else "tokens",
+        run=run if whole else run_to_tokens,
+        reads="output" if whole else "tokens",
         told=() if own else _TOLD,
         **_in_float32(kind, checkpoint.config),
     )
@@ -185,12 +101,6 @@ def _built(
         )
     _check(kind, problems, checkpoint.ledger.ignored)
     return _Projected(model, projection["visual_projection.weight"]) if projection else model
-
-
-def behind_normalisation(model: Any) -> None:
-    """Let a model that normalises pixels itself (RADIO) read what its ViT does."""
-    if hasattr(model, "make_preprocessor_external"):
-        model.make_preprocessor_external()
 
 
 def _taken(tensors: dict[str, Tensor], start: str) -> dict[str, Tensor]:
@@ -228,7 +138,7 @@ def _in_float32(kind: str, config: ViTConfig) -> dict[str, Any]:
 
 
 def _has_own_config(checkpoint: Checkpoint) -> bool:
-    return str(checkpoint.their_config.get("model_type")).removesuffix(_TOWER) in _MODULES
+    return str(checkpoint.their_config.get("model_type")).removesuffix(TOWER) in MODULES
 
 
 def _their_config(checkpoint: Checkpoint, *, own: bool) -> dict[str, Any]:
@@ -242,18 +152,6 @@ def _their_config(checkpoint: Checkpoint, *, own: bool) -> dict[str, Any]:
         # With the head of masked pre-training, tokens are normed in spite of mean pooling.
         theirs["use_mean_pooling"] = not checkpoint.config.final_norm
     return theirs
-
-
-def without_code(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A config.json without what chooses code: kernels of the Hub, quantisers, modules beside it.
-
-    transformers keeps to what it is asked for here anyway, but for mistakes (CVE-2026-4372).
-    """
-    return {
-        key: without_code(value) if isinstance(value, dict) else value
-        for key, value in config.items()
-        if not key.startswith("_") and key not in _CHOOSES_CODE
-    }
 
 
 def _config_of(kind: Any, theirs: Mapping[str, Any]) -> Any:
@@ -301,7 +199,7 @@ def _class_of(model_type: str, tensors: Collection[str]) -> str:
     if "classifier.weight" in tensors:
         found = classifiers.get(model_type)
     else:
-        found = _MODULES[model_type].kind or bare.get(model_type + _TOWER) or bare.get(model_type)
+        found = MODULES[model_type].kind or bare.get(model_type + TOWER) or bare.get(model_type)
     if not found:
         raise NotRepresentable(f"transformers has no class of {model_type} with a classifier.")
     return found if isinstance(found, str) else str(found[0])
@@ -330,7 +228,7 @@ def _check(kind: str, problems: Mapping[str, Any], ignored: Collection[str]) -> 
         )
 
 
-def _taps(model: nn.Module, places: _Modules, depth: int) -> Taps:
+def _taps(model: nn.Module, places: Modules, depth: int) -> Taps:
     modules = dict(model.named_modules())
     base = _encoder(model, modules)
     # Some releases have ViT's blocks a level deeper, under the names that they have on disk.
@@ -357,35 +255,3 @@ def _encoder(model: nn.Module, modules: Collection[str]) -> str:
     headed = "ForImageClassification" in type(model).__name__
     names = ("vision_model", *([str(model.base_model_prefix)] if headed else []))
     return next((f"{name}." for name in names if name in modules), "")
-
-
-def _gives_output(model: nn.Module, places: _Modules) -> bool:
-    """Whether a class returns more than tokens."""
-    heads = ("classifier", "cls_classifier", "visual_projection", "pooler", "head")
-    return places.pooled or any(getattr(model, name, None) is not None for name in heads)
-
-
-def run(model: nn.Module, images: Tensor) -> Tensor:
-    """The output of a class of transformers: logits, an embedding, features or tokens."""
-    output = model(**image_inputs(model, images))
-    for name in ("logits", "image_embeds", "pooler_output", "last_hidden_state"):
-        if getattr(output, name, None) is not None:
-            tensor: Tensor = getattr(output, name)
-            return as_tokens(of_each_image(model, tensor, images))
-    raise AssertionError(type(output))
-
-
-def run_opened(model: nn.Module, images: Tensor) -> Tensor:
-    """As `run`; of two towers what images lead to; the tokens, where those are read (BLIP)."""
-    if features := getattr(model, "get_image_features", None):
-        pooled: Tensor = features(**image_inputs(model, images)).pooler_output
-        return pooled
-    config: Any = model.config
-    places = _MODULES.get(config.model_type.removesuffix(_TOWER))
-    bare = places is not None and not _gives_output(model, places)
-    return _run_to_tokens(model, images) if bare else run(model, images)
-
-
-def _run_to_tokens(model: nn.Module, images: Tensor) -> Tensor:
-    """The tokens, whatever the class makes of them besides."""
-    return as_tokens(model(**image_inputs(model, images)).last_hidden_state)

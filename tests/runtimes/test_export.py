@@ -1,0 +1,296 @@
+"""Files for other runtimes: what they say, what they compute, and what never appears."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vitconvert
+from vitconvert.demo.demonstration import DIGITS
+from vitconvert.errors import (
+    ConflictingFact,
+    MissingFact,
+    MissingPackage,
+    NotRepresentable,
+    OutputExists,
+    ParityFailed,
+    UsageError,
+)
+from vitconvert.runtimes import RUNTIMES, graph, onnx
+from vitconvert.runtimes import export as module
+from vitconvert.runtimes.choice import ExportOptions
+from vitconvert.runtimes.onnx import OnnxRuntime
+from vitconvert.runtimes.pt2 import Pt2
+
+SAMPLES = sorted((DIGITS / "samples").glob("*.png"))
+FILES = {"onnx": ["digits.onnx"], "pt2": ["digits.pt2"], "openvino": ["digits.bin", "digits.xml"]}
+
+
+def needed(to):
+    for package in RUNTIMES[to].packages:
+        pytest.importorskip(package)
+
+
+def export(folder, to="pt2", **choices):
+    needed(to)
+    output = folder / f"digits{RUNTIMES[to].suffix}"
+    return vitconvert.export_model(DIGITS, output, to=to, **choices)
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.fixture
+def wrong(monkeypatch):
+    """A runtime that computes something else, by a function of its output."""
+
+    def make(change, runtime=Pt2):
+        original = runtime.open
+
+        def opened(self, path, **how):
+            run = original(self, path, **how)
+            return lambda images: change(run(images))
+
+        monkeypatch.setattr(runtime, "open", opened)
+
+    return make
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("to", RUNTIMES)
+def test_a_file_says_what_it_is_and_computes_it(to, tmp_path):
+    exported = export(tmp_path, to, command="vitconvert export")
+    assert names(tmp_path) == sorted(exported.sha256) == FILES[to]
+    stated = RUNTIMES[to].metadata(exported.output)
+    record = json.loads(stated["vitconvert"])
+    assert record == json.loads(json.dumps(exported.record))
+    assert record["command"] == "vitconvert export"
+    assert record["input"]["shape"] == ["batch", 3, 32, 32]
+    assert record["verified"] == RUNTIMES[to].version
+    assert record["source"]["sha256"]["model.safetensors"] == _sha256("model.safetensors")
+    assert json.loads(stated["sha256"]) == record["source"]["sha256"]
+    assert record["converted_from"]["reference"] == "python -m vitconvert.demo.train"
+    assert json.loads(stated["labels"]) == list("0123456789")
+    checkpoint = vitconvert.load_checkpoint(DIGITS)
+    assert json.loads(stated["preprocessing"]) == json.loads(
+        json.dumps(checkpoint.preprocessing.to_dict())
+    )
+    images = torch.stack([checkpoint.preprocessing(path) for path in SAMPLES[:5]])
+    run = RUNTIMES[to].open(exported.output, threads=1)
+    torch.testing.assert_close(
+        run(images), vitconvert.load_model(DIGITS)(images).detach(), rtol=0, atol=1e-4
+    )
+    assert len(exported.comparisons) == 4
+    assert all(comparison.relative < 2e-5 for comparison in exported.comparisons)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("to", RUNTIMES)
+def test_a_file_tells_of_no_place_on_this_machine(to, tmp_path):
+    exported = export(tmp_path, to)
+    for name in exported.sha256:
+        content = (tmp_path / name).read_bytes()
+        assert not any(bytes(place) in content for place in (tmp_path, DIGITS.parent))
+
+
+def _sha256(name):
+    return vitconvert.formats.hash_file(DIGITS / name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("to", RUNTIMES)
+def test_raw_pixels_become_probabilities(to, tmp_path):
+    exported = export(tmp_path, to, with_preprocessing=True, softmax=True, images=SAMPLES)
+    assert exported.photographs.agreed == exported.photographs.rows == len(SAMPLES)
+    pixels = np.stack(
+        [np.asarray(Image.open(path).convert("RGB").resize((32, 32), 0)) for path in SAMPLES]
+    )
+    run = RUNTIMES[to].open(exported.output, threads=1)
+    found = run(torch.from_numpy(pixels))
+    assert found.argmax(-1).tolist() == [int(path.stem) for path in SAMPLES]
+    torch.testing.assert_close(found.sum(-1), torch.ones(len(SAMPLES)))
+    assert exported.record["input"] == {
+        "name": "images",
+        "dtype": "uint8",
+        "shape": ["batch", 32, 32, 3],
+        "normalised": "inside",
+    }
+
+
+@pytest.mark.parametrize(("kind", "shape"), [("features", (2, 48)), ("tokens", (2, 17, 48))])
+def test_other_outputs_and_a_fixed_batch(kind, shape, tmp_path):
+    exported = export(tmp_path, kind=kind, batch_size=2, images=SAMPLES[:3])
+    assert exported.photographs.rows == 3 * (shape[1] if kind == "tokens" else 1)
+    run = Pt2().open(exported.output, threads=1)
+    assert run(torch.zeros(2, 3, 32, 32)).shape == shape
+    assert [comparison.images for comparison in exported.comparisons] == [
+        "noise, 2 at once",
+        "photograph, 2 at once",
+    ]
+
+
+def test_float16_reports_what_overflows(tmp_path):
+    (note,) = export(tmp_path, dtype="float16").notes
+    assert note.startswith("largest activation ") and note.endswith(": within float16's 65504")
+
+
+def test_error_float16_is_too_small(tmp_path, monkeypatch):
+    build = module.build_model
+
+    def large(*arguments, **options):
+        model = build(*arguments, **options)
+        with torch.no_grad():
+            model.get_parameter("blocks.1.mlp.fc2.weight").mul_(1e6)
+        return model
+
+    monkeypatch.setattr(module, "build_model", large)
+    with pytest.raises(ParityFailed, match="--dtype float32") as caught:
+        export(tmp_path, dtype="float16")
+    told = caught.value.evidence["numbers"]
+    assert told.startswith("weights beyond 65504: blocks.1.mlp.fc2.weight; largest activation ")
+    assert told.endswith("in blocks.1.mlp.fc2: beyond float16's 65504")
+    assert names(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_int8_is_measured_on_photographs(tmp_path):
+    exported = export(tmp_path, "onnx", int8=True, images=SAMPLES)
+    assert (exported.photographs.agreed, exported.photographs.rows) == (10, 10)
+    size = exported.output.stat().st_size
+    assert size < 0.6 * export(tmp_path, "onnx", overwrite=True).output.stat().st_size
+    assert exported.record["dtype"] == "int8"
+    assert 1e-4 < max(comparison.relative for comparison in exported.comparisons) < 0.2
+
+
+@pytest.mark.slow
+def test_large_weights_of_onnx_are_beside_the_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(onnx, "_LARGEST", 0)
+    exported = export(tmp_path, "onnx")
+    assert names(tmp_path) == sorted(exported.sha256) == ["digits.onnx", "digits.onnx.data"]
+    OnnxRuntime().open(exported.output, threads=1)(torch.zeros(1, 3, 32, 32))
+
+
+@pytest.mark.slow
+def test_an_opset_and_the_name_of_the_batch(tmp_path):
+    model = pytest.importorskip("onnx").load(export(tmp_path, "onnx", opset=18).output)
+    assert [opset.version for opset in model.opset_import if not opset.domain] == [18]
+    (images,) = model.graph.input
+    assert images.type.tensor_type.shape.dim[0].dim_param == "batch"
+    with pytest.raises(UsageError, match="There is no opset 7"):
+        export(tmp_path, "onnx", opset=7, overwrite=True)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda output: output + 1e-4 * output.abs().max(),
+        lambda output: output * float("nan"),
+        lambda output: output.flip(0) if len(output) == 3 else output,  # right for one image
+        lambda output: output[:1],
+    ],
+)
+def test_error_a_runtime_that_computes_something_else(change, wrong, tmp_path):
+    wrong(change)
+    with pytest.raises(ParityFailed, match="computes something else"):
+        export(tmp_path)
+    assert names(tmp_path) == []
+    exported = export(tmp_path, verify=False)
+    assert exported.comparisons == () and exported.record["verified"] is None
+
+
+def test_error_a_runtime_that_fails(wrong, tmp_path):
+    def fail(output):
+        raise RuntimeError("no kernel")
+
+    wrong(fail)
+    with pytest.raises(ParityFailed, match="RuntimeError: no kernel"):
+        export(tmp_path)
+    assert names(tmp_path) == []
+
+
+def test_error_an_exporter_that_fails(tmp_path, monkeypatch):
+    def fail(*arguments, **options):
+        raise ValueError("data-dependent")
+
+    monkeypatch.setattr(graph.torch.export, "export", fail)
+    with pytest.raises(NotRepresentable, match="ValueError: data-dependent"):
+        export(tmp_path)
+    assert names(tmp_path) == []
+
+
+def test_only_an_earlier_export_is_replaced(wrong, tmp_path):
+    first = export(tmp_path)
+    with pytest.raises(OutputExists, match="--force"):
+        export(tmp_path)
+    before = first.output.read_bytes()
+    wrong(lambda output: 2 * output)
+    with pytest.raises(ParityFailed):
+        export(tmp_path, overwrite=True)
+    assert first.output.read_bytes() == before
+    export(tmp_path, overwrite=True, verify=False, kind="tokens")
+    assert first.output.read_bytes() != before
+    first.output.write_text("somebody's")
+    with pytest.raises(OutputExists, match="did not write"):
+        export(tmp_path, overwrite=True)
+    assert first.output.read_text() == "somebody's"
+
+
+def test_somebodys_weights_are_not_replaced(tmp_path):
+    (tmp_path / "digits.bin").write_text("somebody's")
+    with pytest.raises(OutputExists):
+        export(tmp_path, "openvino", overwrite=True)
+    assert names(tmp_path) == ["digits.bin"]
+
+
+@pytest.mark.parametrize(
+    ("choices", "error", "message"),
+    [
+        ({"to": "onx"}, UsageError, "did you mean onnx"),
+        ({"kind": "pixels"}, UsageError, "There is no output 'pixels'"),
+        ({"dtype": "bfloat16"}, UsageError, "must be one of float32, float16"),
+        ({"batch_size": 0}, UsageError, "a whole number of at least 1"),
+        ({"opset": 20}, UsageError, "Only ONNX has opsets"),
+        ({"int8": True}, UsageError, "int8 is for ONNX"),
+        ({"softmax": True, "kind": "tokens"}, ConflictingFact, "logits of a classifier"),
+    ],
+)
+def test_error_choices(choices, error, message, tmp_path):
+    with pytest.raises(error, match=message):
+        vitconvert.export_model(DIGITS, tmp_path / "x.pt2", **({"to": "pt2"} | choices))
+    assert names(tmp_path) == []
+
+
+def test_error_a_model_without_a_head_names_the_option():
+    headless = SimpleNamespace(config=SimpleNamespace(num_classes=0))
+    with pytest.raises(ConflictingFact, match="--kind features, or tokens"):
+        ExportOptions(to="pt2", output="logits").shape(headless)
+
+
+def test_error_names_and_places(tmp_path):
+    for path, message in (
+        (tmp_path / "x.onnx", "ends with .pt2"),
+        (tmp_path / "absent" / "x.pt2", "directory of the output does not exist"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            vitconvert.export_model(DIGITS, path, to="pt2")
+
+
+def test_error_a_runtime_is_not_installed(tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingPackage, match="pip install openvino"):
+        vitconvert.export_model(DIGITS, tmp_path / "x.xml", to="openvino")
+
+
+def test_error_nothing_says_how_images_are_normalised(tmp_path):
+    weights = DIGITS / "model.safetensors"
+    facts = {"num_heads": 4, "activation": "gelu", "norm_eps": 1e-6}
+    (tmp_path / "model.safetensors").write_bytes(weights.read_bytes())
+    source = vitconvert.load_checkpoint(tmp_path / "model.safetensors", overrides=facts)
+    for choices in ({"with_preprocessing": True}, {"images": SAMPLES}):
+        with pytest.raises(MissingFact):
+            vitconvert.export_model(source, tmp_path / "x.pt2", to="pt2", **choices)
+    assert names(tmp_path) == ["model.safetensors"]

@@ -1,0 +1,107 @@
+"""Features and classes of any number of images."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from os import PathLike, fspath
+from typing import TYPE_CHECKING, Any
+
+from vitconvert.api.inference import engines_for
+from vitconvert.arguments import LOCATED, PLACES, checked
+from vitconvert.checkpoint import ReadOptions
+from vitconvert.preprocessing import Preprocessing
+from vitconvert.sources import Located
+
+if TYPE_CHECKING:
+    import torch
+
+    from vitconvert.embedding.run import Event
+
+
+@checked(model=LOCATED, source=PLACES)
+def embed_dataset(
+    model: str | PathLike[str] | Located,
+    source: "str | PathLike[str] | Iterable[str | PathLike[str]]",
+    output: str | PathLike[str],
+    preprocessing: Preprocessing | None = None,
+    *,
+    computed: str = "features",
+    recursive: bool = False,
+    keep: Sequence[str] = (),
+    image_column: str | None = None,
+    labels: Sequence[str] | None = None,
+    topk: int = 5,
+    batch_size: int = 8,
+    threads: int | None = None,
+    fast: bool = True,
+    fast_preprocessing: bool = False,
+    dtype: "torch.dtype | None" = None,
+    device: str = "cpu",
+    runtime: str = "torch",
+    notify: "Callable[[Event], None]" = lambda _event: None,
+    reading: Mapping[str, object] | None = None,
+    **how: Any,
+) -> "Event":
+    """Compute the features, or the classes, of any number of images, as Parquet in a directory.
+
+    A run that was interrupted goes on: what `output` has is kept, and what it lacks is computed,
+    also of images that are new. Each file of it, a shard, appears whole or not at all. Memory does
+    not grow with the number of images. Needs the extra `scale` (pyarrow); the engine "ray" the
+    extra `ray`.
+
+    Args:
+        model: A path or a reference, as for `load_model`.
+        source: One or several of: a folder, a file, a pattern, a tar of WebDataset, a Parquet file
+            with images (of Hugging Face datasets), a URL of pyarrow such as s3://bucket/photos.
+        output: A directory, or a URL of an object store.
+        preprocessing: By default, the checkpoint's own.
+        computed: "features", "tokens" or "projected", as for `embed`, or "classes".
+        recursive: Search subfolders too; the first of them becomes the column "class".
+        keep: Columns of Parquet sources, or files of WebDataset samples, that are kept.
+        image_column: Of Parquet sources, if it is not clear.
+        labels, topk: Of classes, as for `predict`.
+        batch_size, fast, fast_preprocessing, dtype, device, runtime: As for `embed`.
+        threads: How many decode, and how many torch takes; by default, all processors.
+        notify: Is told what happens; see `embedding.run.Event`.
+        reading: As for `load_checkpoint`.
+        how: `shard_rows`, `store`, `append`, `retry_failed`, `only`, `max_errors`, `engine`,
+            `workers`, `cpus_per_worker`, `gpus_per_worker` and `address`: see
+            `embedding.run.RunOptions`.
+
+    Returns:
+        How many images were computed, and how many failed.
+
+    Raises:
+        MissingPackage: pyarrow, or ray, is not installed.
+        ConflictingFact: `output` has features of another model, preprocessing or source.
+        OutputExists: Another run writes there, or it is no output of this function.
+        VitConvertError: One of the errors of `embed`.
+    """
+    from vitconvert.embedding import require_package
+
+    require_package("pyarrow")
+    from vitconvert.embedding.embedder import Task
+    from vitconvert.embedding.run import RunOptions, run
+    from vitconvert.embedding.sources import Sources
+
+    task = Task(
+        model=model,
+        computed=computed,
+        reading=ReadOptions.of(reading or {}),
+        preprocessing=preprocessing,
+        topk=topk,
+        labels=labels,
+        dtype=dtype,
+        fast=fast,
+        fast_preprocessing=fast_preprocessing,
+        device=device,
+        batch_size=batch_size,
+        threads=threads,
+        engine=engines_for(runtime, None, fast=fast, dtype=dtype, device=device),
+    )
+    places = [source] if isinstance(source, str | PathLike) else source
+    sources = Sources(
+        given=[fspath(place) for place in places],
+        recursive=recursive,
+        keep=keep,
+        image_column=image_column,
+    )
+    return run(task, sources, fspath(output), RunOptions(**how), notify)

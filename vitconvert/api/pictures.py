@@ -1,0 +1,110 @@
+"""What a model sees in images: maps of attention and of features."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from vitconvert.api.loading import Source, checkpoint_or_model
+from vitconvert.arguments import checked, refuse
+from vitconvert.preprocessing import Preprocessing
+
+if TYPE_CHECKING:
+    import torch
+
+    from vitconvert.model import ViT
+    from vitconvert.pictures.features import FeatureMaps
+    from vitconvert.pictures.maps import AttentionMaps
+    from vitconvert.pictures.photograph import Unseen
+    from vitconvert.preprocessing.finding import ImageSource
+
+
+@checked()
+def attention_maps(
+    model: "ViT | Source",
+    images: "ImageSource | Iterable[ImageSource]",
+    preprocessing: Preprocessing | None = None,
+    *,
+    layers: int | Sequence[int] | None = None,
+    recursive: bool = False,
+    device: "torch.device | str" = "cpu",
+) -> "Iterator[AttentionMaps | Unseen]":
+    """What each token of a model attends to, in each image, as they come.
+
+    `maps.map()` is a map of patches, `maps.rollout()` one through all blocks, `maps.picture()`
+    lays one over the image, at its own size and with the crop undone, and `maps.to_html()` is
+    a page to explore all of them. An image that cannot be read has an `error` instead.
+
+    Args:
+        model: What `load_model` takes, a checkpoint, which is computed in float32, or a model,
+            which is used as it is.
+        images: As for `predict`.
+        preprocessing: By default, the checkpoint's own; needed with a model.
+        layers: The blocks whose maps are kept: how many of the last, or which (negative: from the
+            end); by default all, which for 224 pixels is 22 MB for each image (ViT-B/16).
+        recursive: Search subfolders too.
+        device: Where the model goes.
+
+    Raises:
+        VitConvertError: One of the errors of `load_checkpoint`.
+        MissingFact: Nothing says how images are prepared.
+        InputMismatch: The preprocessing makes other images than the model reads.
+        UsageError: There are no such blocks, or their maps would take more than 2 GiB.
+
+    Example:
+        >>> for maps in attention_maps("ViT-B_16.npz", "photos"):        # doctest: +SKIP
+        ...     maps.picture(layer=-1, query="class").save("attention.png")
+    """
+    from vitconvert.pictures.maps import attention_maps as attention_maps_with
+
+    built, prepared = _in_float32(model, preprocessing, device)
+    return attention_maps_with(built, images, prepared, layers=layers, recursive=recursive)
+
+
+@checked()
+def feature_maps(
+    model: "ViT | Source",
+    images: "ImageSource | Iterable[ImageSource]",
+    preprocessing: Preprocessing | None = None,
+    *,
+    foreground: float | None = None,
+    background: bool = True,
+    recursive: bool = False,
+    device: "torch.device | str" = "cpu",
+) -> "list[FeatureMaps | Unseen]":
+    """The features of patches: principal components as colours, similarity and norms.
+
+    The components have one basis for all images, so that a colour means the same in each. The
+    first one over all patches tells foreground from background, as in DINOv2's figures.
+
+    Args:
+        model, images, preprocessing, recursive, device: As for `attention_maps`.
+        foreground: The threshold of the first component, from 0 to 1; by default found by itself.
+        background: Whether there is any; else all patches are coloured.
+
+    Raises:
+        VitConvertError: As for `attention_maps`.
+    """
+    from vitconvert.pictures.features import feature_maps as feature_maps_with
+
+    if foreground is not None and not background:
+        refuse(["foreground"], "this tells foreground from background, and there is none.")
+    built, prepared = _in_float32(model, preprocessing, device)
+    return feature_maps_with(
+        built,
+        images,
+        prepared,
+        foreground=foreground,
+        background=background,
+        recursive=recursive,
+    )
+
+
+def _in_float32(
+    model: "ViT | Source", preprocessing: Preprocessing | None, device: "torch.device | str"
+) -> "tuple[ViT, Preprocessing]":
+    """A model and its preprocessing, with the usual arithmetic."""
+    import torch
+
+    from vitconvert.inference.batches import ready
+
+    opened = checkpoint_or_model(model, read_in=torch.float32, device=device)
+    return ready(opened, preprocessing, fast=False, dtype=torch.float32, device=device)

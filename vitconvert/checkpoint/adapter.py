@@ -1,0 +1,397 @@
+"""The stages of an adapter: LoRA and DoRA, in a directory of their own or among a model's tensors.
+
+Before the dialect is recognised, `separated` sets the adapter apart; after it, `merged` lays it
+over the model's file. Only headers and adapter_config.json are read here.
+"""
+
+import os
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+from vitconvert.checkpoint.merging import merge_into
+from vitconvert.checkpoint.options import ReadOptions
+from vitconvert.checkpoint.recognition import Reading, gathered, proved
+from vitconvert.documents import read_object
+from vitconvert.errors import (
+    ConflictingFact,
+    MissingFact,
+    SourceError,
+    TensorMismatch,
+    UsageError,
+)
+from vitconvert.facts.adapter_config import AdapterConfig, parse_adapter_config
+from vitconvert.facts.adapter_placement import AdapterNames, Wanted, read_names
+from vitconvert.formats import Container, open_container, weights_in
+from vitconvert.sources import Located, locate
+from vitconvert.sources.references import looks_like_path
+from vitconvert.tables.detection import recognise
+
+T = TypeVar("T")
+
+# In training as in merging, PEFT 0.21 adds the change of MultiheadAttention's out_proj twice: for
+# that of the whole layer, and for out_proj's own (tuners/lora/layer.py, MultiheadAttention.merge).
+_TIMES_INSIDE = 2
+_ITS_FILE = "adapter_model"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LowRank:
+    """The change of one tensor: names in the adapter's file, and the scale."""
+
+    down: str
+    up: str
+    scale: float
+    magnitude: str | None = None
+    embedding: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adapter:
+    """An adapter whose header adds up.
+
+    Attributes:
+        container: Its file.
+        files: Every file of it that is read.
+        config: What its adapter_config.json, or the user, says.
+        name: What it is called in records: a repository, or the last name of a path.
+        wanted: The tensors of the model that it changes or replaces, as it spells them.
+        low_rank: Those that it changes, and by what.
+        biases: Names of biases that a number is added to -> its tensor, and the scale.
+        saved: Those that it replaces -> name in its file.
+    """
+
+    container: Container
+    files: tuple[Path, ...]
+    config: AdapterConfig
+    name: str
+    wanted: Mapping[str, Wanted]
+    low_rank: Mapping[str, LowRank]
+    biases: Mapping[str, tuple[str, float]]
+    saved: Mapping[str, str]
+
+    @property
+    def kind(self) -> str:
+        """Its kind, in records and messages."""
+        dora = any(one.magnitude for one in self.low_rank.values())
+        return "DoRA" if dora else "rsLoRA" if self.config.rslora else "LoRA"
+
+    def renamed(self, names: Mapping[str, str]) -> "Adapter":
+        """The same, where some of the model's tensors have other names: old -> new."""
+
+        def spelled(by_name: Mapping[str, T]) -> dict[str, T]:
+            return {names.get(name, name): value for name, value in by_name.items()}
+
+        return replace(
+            self,
+            wanted=spelled(self.wanted),
+            low_rank=spelled(self.low_rank),
+            biases=spelled(self.biases),
+            saved=spelled(self.saved),
+        )
+
+
+def separated(reading: Reading) -> Reading:
+    """The model's own tensors, and the adapter to merge into them: one beside, or one within.
+
+    Raises:
+        TensorMismatch: This is an adapter alone, or one whose tensors do not add up.
+        MissingFact: Nothing states the scale.
+        UsageError: An adapter is given for a file that has one, or a scale for one without.
+    """
+    container, options = reading.container, reading.options
+    located = reading.companions.located
+    names = read_names(container.manifest)
+    if not names.low_rank and not _is_adapter(located, container):
+        if options.adapter is not None:
+            return replace(reading, adapter=open_adapter(options.adapter, options.lora_scale))
+        if options.lora_scale is not None:
+            raise UsageError(
+                "lora_scale is for an adapter, and there is none here.",
+                hint="--adapter (in Python, adapter=) names one; else leave the scale out.",
+            )
+        return reading
+    if not names.has_base:
+        raise _alone(container, located)
+    if options.adapter is not None:
+        raise UsageError(
+            "The model has an adapter within, and another one is given.",
+            evidence={"file": container.path, "holds": next(iter(names.low_rank)) + ".lora..."},
+            hint="convert the model with its own first, then merge the other.",
+        )
+    config = _config(located, container, options.lora_scale)
+    adapter = _adapter(container, names, config, "within the file", saved=names.saved, files=())
+    own = container.renamed({**names.rest, **names.replaced})
+    return replace(reading, container=own, adapter=adapter)
+
+
+def merged(reading: Reading) -> Reading:
+    """The tensors as they are with the adapter, whose head may make another dialect of them.
+
+    Raises:
+        TensorMismatch: The adapter does not fit the model, or the model is not one without it.
+    """
+    if reading.adapter is None:
+        return reading
+    part, companions = reading.found, reading.companions
+    base = proved(gathered(reading)).weights
+    assert base is not None
+    merge = merge_into(base, reading.adapter, part)
+    container = merge.container()
+    shapes = {name: info.shape for name, info in container.manifest.items()}
+    tables = reading.options.tables(companions.own.get("target"))
+    return replace(
+        reading,
+        container=container,
+        part=replace(part, recognised=recognise(shapes, tables, companions.config)),
+        merge=merge,
+        changes=(*reading.changes, merge.description),
+    )
+
+
+def open_adapter(reference: object, scale: float | None) -> Adapter:
+    """Open a PEFT directory or repository, and read headers and adapter_config.json.
+
+    Raises:
+        VitConvertError: As `separated`.
+    """
+    located = reference if isinstance(reference, Located) else locate(str(reference))
+    if located.weights is None:
+        raise SourceError(f"{located.reference} has no weights.")
+    path = weights_in(located.weights) if located.weights.is_dir() else located.weights
+    container = open_container(path)
+    config = _config(located, container, scale)
+    names = read_names(container.manifest)
+    if not names.low_rank and not names.saved:
+        raise TensorMismatch(
+            "There are no low-rank matrices in this file, so it is no LoRA adapter.",
+            evidence={"file": path, "tensors": ", ".join(list(container.manifest)[:3])},
+        )
+    saved = {**names.rest, **names.saved}
+    name = located.repo or path.parent.name
+    name = f"{name}@{located.revision[:12]}" if located.revision else name
+    files = (*container.files, *((located.adapter,) if located.adapter else ()))
+    return _adapter(container, names, config, name, saved=saved, files=files)
+
+
+def _is_adapter(located: Located, container: Container) -> bool:
+    """Whether PEFT's own name of the file says so: adapters of other types have other tensors."""
+    return located.adapter is not None and container.path.name.startswith(_ITS_FILE)
+
+
+def _config(located: Located, container: Container, scale: float | None) -> AdapterConfig:
+    if located.adapter is None:
+        if scale is None:
+            raise MissingFact(
+                "Nothing says by what the low-rank matrices are to be multiplied.",
+                evidence={"file": container.path, "missing": "adapter_config.json beside it"},
+                meaning="The scale is lora_alpha / r in the program that trained them.",
+                hint="--lora-scale NUMBER (in Python, lora_scale=) states it.",
+            )
+        return AdapterConfig(scale=scale)
+    if scale is not None:
+        raise UsageError(
+            "adapter_config.json states the scale of this adapter already.",
+            evidence={"file": located.adapter},
+            hint="leave out --lora-scale (in Python, lora_scale).",
+        )
+    return parse_adapter_config(read_object(located.adapter), str(located.adapter))
+
+
+def with_base(located: Located, options: ReadOptions) -> tuple[Located, ReadOptions]:
+    """For an adapter alone, the model that it names and the adapter as an option, if that is here.
+
+    A path counts if the adapter lies on this machine too, and a repository if it is in the cache.
+
+    Raises:
+        VitConvertError: Its adapter_config.json is none of LoRA's or DoRA's.
+    """
+    if located.adapter is None or located.weights is None or options.adapter is not None:
+        return located, options
+    weights = weights_in(located.weights) if located.weights.is_dir() else located.weights
+    if not weights.name.startswith(_ITS_FILE):
+        return located, options
+    config = parse_adapter_config(read_object(located.adapter), str(located.adapter))
+    base, is_here = config.base or "", located.repo is None and located.url is None
+    try:
+        if is_here and os.path.exists(base):  # noqa: PTH110 (never an error)
+            found = locate(f"local-dir:{base}")
+        else:
+            found = locate(f"hf:{base}", revision=config.revision, offline=True, quiet=True)
+    except (SourceError, UsageError):  # the command that merges them says why
+        return located, options
+    return found, replace(options, adapter=located)
+
+
+def _command(base: str | None, located: Located) -> str:
+    """The command that merges an adapter; a base that is a path on another machine is BASE."""
+    named = base if base and not looks_like_path(base) else "BASE"
+    return shlex.join(["vitconvert", "hf", named, "--adapter", located.reference])
+
+
+def _alone(container: Container, located: Located) -> TensorMismatch:
+    """Only a part of a model is there: an error, or one that says more."""
+    base = None
+    if located.adapter is not None:
+        # An adapter of another type is refused by its name.
+        base = parse_adapter_config(read_object(located.adapter), str(located.adapter)).base
+    return TensorMismatch(
+        "This is an adapter alone, without the model that it changes.",
+        evidence={
+            "file": container.path,
+            "its base": base or "not named by it",
+            "tensors": len(container.manifest),
+        },
+        hint="give the state dict of the model, and adapter= the directory of the adapter."
+        if located.weights is None
+        else f"`{_command(base, located)}` merges the two (in Python, adapter=).",
+    )
+
+
+def _adapter(
+    container: Container,
+    names: AdapterNames,
+    config: AdapterConfig,
+    name: str,
+    *,
+    saved: Mapping[str, str],
+    files: tuple[Path, ...],
+) -> Adapter:
+    _check_one(container, names)
+    shapes = {key: info.shape for key, info in container.manifest.items()}
+    _check_floats(container, names, saved)
+    low_rank: dict[str, LowRank] = {}
+    wanted: dict[str, Wanted] = {
+        n: Wanted(shape=shapes[key], saved=True) for n, key in saved.items()
+    }
+    biases: dict[str, tuple[str, float]] = {}
+    for module, roles in names.low_rank.items():
+        weight = f"{module}.weight"
+        one, shape = _low_rank(module, roles, shapes, config, str(container.path))
+        if module in names.inside:
+            one = replace(one, scale=one.scale * _TIMES_INSIDE)
+        low_rank[weight], wanted[weight] = one, Wanted(shape=shape)
+        if bias := roles.get("up.bias"):
+            biases[f"{module}.bias"] = bias, one.scale
+            wanted.setdefault(f"{module}.bias", Wanted(shape=shapes[bias]))
+    _check_saved(saved, config, container.path)
+    return Adapter(
+        container=container,
+        files=files,
+        config=config,
+        name=name,
+        wanted=wanted,
+        low_rank=low_rank,
+        biases=biases,
+        saved=saved,
+    )
+
+
+def _check_saved(saved: Mapping[str, str], config: AdapterConfig, file: Path) -> None:
+    if config.modules_to_save and not _has_any(saved, config.modules_to_save):
+        raise TensorMismatch(
+            "The adapter lacks the modules that it was trained with as a whole.",
+            evidence={
+                "file": file,
+                "adapter_config.json": f"modules_to_save = {', '.join(config.modules_to_save)}",
+            },
+            hint="it is incomplete; get it again.",
+        )
+
+
+def _has_any(saved: Mapping[str, str], modules: tuple[str, ...]) -> bool:
+    return any(f".{module}." in f".{name}" for name in saved for module in modules)
+
+
+def _low_rank(
+    module: str,
+    roles: Mapping[str, str],
+    shapes: Mapping[str, tuple[int, ...]],
+    config: AdapterConfig,
+    file: str,
+) -> tuple[LowRank, tuple[int, ...]]:
+    embedding = "embedding_down" in roles
+    prefix = "embedding_" if embedding else ""
+    parts = {role: roles.get(prefix + role) for role in ("down", "up")}
+    unknown = roles.keys() - {prefix + "down", prefix + "up", "up.bias", "magnitude"}
+    down, up = parts["down"], parts["up"]
+    if down is None or up is None or unknown:
+        raise TensorMismatch(
+            "A module of the adapter has not the tensors of LoRA or DoRA.",
+            evidence={"file": file, "module": module, "tensors": ", ".join(roles.values())},
+            hint="the file is incomplete, or of a variant that is not merged here.",
+        )
+    shape = _shape_of_product(shapes[down], shapes[up], embedding=embedding)
+    if shape is None:
+        raise TensorMismatch(
+            "The two matrices of a module do not fit each other.",
+            evidence={"file": file, down: list(shapes[down]), up: list(shapes[up])},
+            hint="the adapter is damaged, or of a variant that is not merged here.",
+        )
+    magnitude = roles.get("magnitude")
+    _check_magnitude(module, magnitude, config, shapes, shape, file)
+    scale = config.scale_of(module, shapes[down][0])
+    one = LowRank(down=down, up=up, scale=scale, magnitude=magnitude, embedding=embedding)
+    return one, shape
+
+
+def _shape_of_product(
+    down: tuple[int, ...], up: tuple[int, ...], *, embedding: bool
+) -> tuple[int, ...] | None:
+    """The shape of the weight that two matrices are for, or None if they do not fit each other.
+
+    `down` is (r, in) or, of a convolution, (r, in, height, width); `up` is (out, r), with two
+    dimensions of 1 for a convolution. Of embeddings the product is transposed: (in, out).
+    """
+    if len(down) < 2 or len(up) < 2 or up[1] != down[0] or any(n != 1 for n in up[2:]):
+        return None
+    if len(up) not in (2, len(down)):
+        return None
+    return (down[1], up[0]) if embedding else (up[0], *down[1:])
+
+
+def _check_magnitude(
+    module: str,
+    magnitude: str | None,
+    config: AdapterConfig,
+    shapes: Mapping[str, tuple[int, ...]],
+    shape: tuple[int, ...],
+    file: str,
+) -> None:
+    if config.dora is not None and config.dora != (magnitude is not None):
+        raise ConflictingFact(
+            "adapter_config.json and the tensors of the adapter do not say the same of DoRA.",
+            evidence={
+                "file": file,
+                "adapter_config.json": f"use_dora = {str(config.dora).lower()}",
+                module: "has a magnitude vector" if magnitude else "has no magnitude vector",
+            },
+            hint="the two are of different adapters; get both again.",
+        )
+    if magnitude and [n for n in shapes[magnitude] if n != 1] != [n for n in shape[:1] if n != 1]:
+        raise TensorMismatch(
+            "A magnitude vector has not one number for each output.",
+            evidence={"file": file, magnitude: list(shapes[magnitude]), "outputs": shape[0]},
+        )
+
+
+def _check_one(container: Container, names: AdapterNames) -> None:
+    if len(names.adapters) > 1:
+        raise TensorMismatch(
+            "The file holds several adapters.",
+            evidence={"file": container.path, "adapters": ", ".join(sorted(names.adapters))},
+            hint="save the one that is meant by itself, with PEFT's save_pretrained.",
+        )
+
+
+def _check_floats(container: Container, names: AdapterNames, saved: Mapping[str, str]) -> None:
+    keys = (*saved.values(), *(key for roles in names.low_rank.values() for key in roles.values()))
+    for key in keys:
+        dtype = container.manifest[key].dtype
+        if not dtype.startswith(("float", "bfloat")):
+            raise TensorMismatch(
+                "A tensor of the adapter is not stored as floating-point numbers.",
+                evidence={"file": container.path, "tensor": key, "dtype": dtype},
+            )

@@ -1,0 +1,40 @@
+"""Maps of attention: how much each token attends to each other token, block by block."""
+
+from collections.abc import Iterator, Sequence
+from typing import cast
+
+from torch import Tensor
+
+from vitconvert.model.inputs import chosen_layers
+from vitconvert.model.vit import AnyBlock, ViT
+
+
+def attentions(
+    model: ViT, images: Tensor, layers: int | Sequence[int] | None = None
+) -> dict[int, Tensor]:
+    """Attention probabilities (B, H, N, N) by block: rows attend to columns.
+
+    They are computed in addition to the fused attention, which does not return them. A block of
+    several attentions has the heads of all of them, one attention after another.
+
+    Args:
+        model: From `load_model`.
+        images: (B, in_channels, *image_size), of the dtype of the weights.
+        layers: Which blocks, as in `forward_intermediates`: the last so many, or these.
+
+    Raises:
+        UsageError: There are no such blocks.
+    """
+    return dict(each_attention(model, images, layers))
+
+
+def each_attention(
+    model: ViT, images: Tensor, layers: int | Sequence[int] | None = None
+) -> Iterator[tuple[int, Tensor]]:
+    """Block by block what `attentions` returns, which need not be in memory together."""
+    taken = chosen_layers(layers, len(model.blocks))
+    blocks = cast("list[AnyBlock]", list(model.blocks))[: max(taken) + 1]
+    inputs = zip(blocks, model.residual_stream(images), model.token_positions(), strict=False)
+    for layer, (block, x, positions) in enumerate(inputs):
+        if layer in taken:
+            yield layer, block.probabilities(x, positions)

@@ -1,0 +1,293 @@
+"""A checkpoint as a file for another runtime, checked in that runtime before it appears."""
+
+import json
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from vitconvert.checkpoint import Checkpoint, build_model
+from vitconvert.checkpoint.images import needed_preprocessing
+from vitconvert.checkpoint.unchanged import unchanged
+from vitconvert.comparison import TOLERANCE
+from vitconvert.conversion.record import source_hashes, source_record
+from vitconvert.errors import ParityFailed, VitConvertError, some, what_was_raised
+from vitconvert.formats import hash_file
+from vitconvert.parity.precision import LargestValue, too_large
+from vitconvert.programs.isolation import isolated, silent
+from vitconvert.runtimes.check import Expected, agreement, compare_exported, worst
+from vitconvert.runtimes.choice import RECORD, ExportOptions, check_export
+from vitconvert.runtimes.graph import Graph, Shape, traced
+from vitconvert.runtimes.onnx import quantise
+from vitconvert.version import VERSION
+from vitconvert.whole import whole_files
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from vitconvert.comparison import Comparison
+
+_WORKERS = ("torch", "onnxscript", "onnx_ir", "root")  # what logs while a file is made
+# Of the largest output. float16 has eleven bits; a model of forty blocks loses four of them.
+_FLOAT16_TOLERANCE = 0.01
+# Eight bits are what was asked for, and the report says how far they are: only nonsense is refused.
+_INT8_TOLERANCE = 1.0
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Exported:
+    """What an export wrote, and how far it is from vitconvert's own model.
+
+    Attributes:
+        output: The file.
+        sha256: Of each file that was written, by name.
+        runtime: Name and version of the program that computed it.
+        record: What its metadata say of it.
+        comparisons: In the runtime, one for each kind of images and batch size; empty if it was
+            not verified.
+        photographs: The same on the user's photographs, or None.
+        notes: What overflows or was left out, in sentences.
+    """
+
+    output: Path
+    sha256: Mapping[str, str]
+    runtime: str
+    record: Mapping[str, Any]
+    comparisons: "tuple[Comparison, ...]"
+    photographs: "Comparison | None"
+    notes: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        found = f"{worst(self.comparisons).relative:.1e}" if self.comparisons else "not verified"
+        return f"<Exported {str(self.output)!r} for {self.runtime}: {found}>"
+
+    def to_dict(self) -> dict[str, Any]:
+        """For `--json`."""
+        photographs = self.photographs and vars(self.photographs)
+        return {
+            "output": str(self.output),
+            "sha256": dict(self.sha256),
+            "runtime": self.runtime,
+            "record": dict(self.record),
+            "comparisons": [dict(vars(comparison)) for comparison in self.comparisons],
+            "photographs": photographs and dict(photographs),
+            "notes": list(self.notes),
+        }
+
+
+def export_checkpoint(
+    checkpoint: Checkpoint,
+    path: Path,
+    wanted: ExportOptions,
+    *,
+    photographs: "Iterable[Path | Image.Image] | None" = None,
+    verify: bool = True,
+    overwrite: bool = False,
+    command: str | None = None,
+) -> Exported:
+    """Write a file for another runtime; see `vitconvert.export_model`."""
+    shape, sha256_in = wanted.shape(checkpoint), source_hashes(checkpoint)
+    if photographs is not None:
+        needed_preprocessing(checkpoint)
+    trial = _Trial(checkpoint=checkpoint, wanted=wanted, shape=shape, photographs=photographs)
+    check = partial(check_export, wanted=wanted, overwrite=overwrite)
+    with whole_files(path, check) as draft, unchanged(checkpoint.opened), quiet():
+        record = _record(trial, sha256_in(), verify=verify, command=command)
+        found = _make(trial, draft, metadata_of(record), verify=verify)
+        sha256 = {file.name: hash_file(file) for file in sorted(draft.parent.iterdir())}
+    return Exported(
+        output=path,
+        sha256=sha256,
+        runtime=wanted.runtime.version,
+        record=record,
+        comparisons=found.comparisons,
+        photographs=found.photographs,
+        notes=tuple(_notes(trial, found)),
+    )
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """One thread, nothing random, and no words of the exporters."""
+    with ExitStack() as stack:
+        stack.enter_context(isolated())
+        for logger in _WORKERS:
+            stack.enter_context(silent(logger))
+        yield
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Trial:
+    """What is exported, and what it is tried on."""
+
+    checkpoint: Checkpoint
+    wanted: ExportOptions
+    shape: Shape
+    photographs: "Iterable[Path | Image.Image] | None"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    """What a trial showed; nothing where there was none."""
+
+    comparisons: "tuple[Comparison, ...]" = ()
+    photographs: "Comparison | None" = None
+    unreadable: int = 0
+
+
+def _make(trial: _Trial, draft: Path, metadata: Mapping[str, str], *, verify: bool) -> _Found:
+    """Write the file, by way of one in float32 if it is of 8 bits, and check each."""
+    if not trial.wanted.int8:
+        write_graph(trial.checkpoint, draft, trial.wanted, trial.shape, metadata)
+        return _verified(trial, draft, trial.wanted.dtype) if verify else _Found()
+    with tempfile.TemporaryDirectory() as folder:
+        whole = Path(folder) / draft.name
+        write_graph(trial.checkpoint, whole, trial.wanted, trial.shape, metadata)
+        if verify:
+            _verified(trial, whole, "float32", photographs=False)
+        quantise(whole, draft)
+    return _verified(trial, draft, "int8") if verify else _Found()
+
+
+def write_graph(
+    checkpoint: Checkpoint,
+    path: Path,
+    wanted: ExportOptions,
+    shape: Shape,
+    metadata: Mapping[str, str],
+) -> None:
+    """Write a checkpoint's graph.
+
+    It is that of a fast model, whose last block computes no more tokens than the head reads.
+
+    Raises:
+        NotRepresentable: An exporter does not take this model.
+    """
+    # Without its head, a fast model computes nothing but the features.
+    num_classes = 0 if shape.output == "features" else None
+    dtype = torch.float16 if wanted.dtype == "float16" else torch.float32
+    model = build_model(checkpoint, num_classes=num_classes, dtype=dtype, fast=True)
+    program = traced(Graph(model, shape))
+    wanted.runtime.write(program, path, metadata=metadata, opset=wanted.opset)
+
+
+def _verified(trial: _Trial, path: Path, dtype: str, *, photographs: bool = True) -> _Found:
+    """Compare a file in its runtime with vitconvert's own model in float32.
+
+    Raises:
+        ParityFailed: They are further apart than the dtype explains, or the runtime fails.
+    """
+    expected = Expected(build_model(trial.checkpoint, dtype=torch.float32), trial.shape)
+    prepared = trial.checkpoint.preprocessing
+    limits = {"float16": _FLOAT16_TOLERANCE, "int8": _INT8_TOLERANCE}
+    tolerance = limits.get(dtype, TOLERANCE)
+    runtime = trial.wanted.runtime
+    try:
+        run = runtime.open(path, threads=1)
+        comparisons = compare_exported(run, expected, prepared, tolerance=tolerance, dtype=dtype)
+    except VitConvertError:
+        raise
+    except Exception as error:  # a runtime raises anything
+        raise ParityFailed(
+            f"{runtime.version} cannot run the file, so nothing is written.",
+            evidence={"raised": what_was_raised(error)},
+        ) from error
+    _require(comparisons, trial)
+    if not photographs or trial.photographs is None or prepared is None:
+        return _Found(comparisons=comparisons)
+    seen, unreadable = agreement(
+        run, expected, prepared, trial.photographs, dtype=dtype, tolerance=tolerance
+    )
+    _require((seen,) if seen else (), trial)
+    return _Found(comparisons=comparisons, photographs=seen, unreadable=unreadable)
+
+
+def _require(comparisons: "Sequence[Comparison]", trial: _Trial) -> None:
+    if failed := [comparison for comparison in comparisons if not comparison.ok]:
+        most = worst(failed)
+        half = most.dtype == "float16"
+        raise ParityFailed(
+            f"{trial.wanted.runtime.version} computes something else than vitconvert, so nothing "
+            "is written.",
+            evidence={
+                "images": most.images,
+                "difference": f"{most.relative:.1e} of the largest output",
+                "allowed": f"{most.tolerance:.0e} in {most.dtype}",
+                **({"numbers": "; ".join(_overflows(trial))} if half else {}),
+            },
+            hint="float16 is too small or too coarse for this model: --dtype float32."
+            if half
+            else "another version of the runtime or of torch may be right; --no-verify writes the "
+            "file as it is.",
+        )
+
+
+def _notes(trial: _Trial, found: _Found) -> Iterator[str]:
+    yield from trial.checkpoint.doubts
+    if found.unreadable:
+        yield f"{found.unreadable} images could not be read"
+    if trial.wanted.dtype == "float16":
+        yield from _overflows(trial)
+
+
+def _overflows(trial: _Trial) -> Iterator[str]:
+    """What of the weights and activations float16 is too small for, and how near the rest is."""
+    limit = torch.finfo(torch.float16).max
+    lost = too_large(trial.checkpoint.tensors, torch.float16)
+    if lost:
+        yield f"weights beyond {limit:.0f}: {some(lost)}"
+    expected = Expected(build_model(trial.checkpoint, dtype=torch.float32), trial.shape)
+    most = LargestValue()
+    with isolated(), most.watching(expected.model):
+        for images in expected.images(trial.checkpoint.preprocessing, batch=1, seed=0).values():
+            expected(images)
+    beyond = "beyond" if most.value > limit else "within"
+    yield f"largest activation {most.value:.3g}, in {most.module}: {beyond} float16's {limit:.0f}"
+
+
+def _record(
+    trial: _Trial, sha256: Mapping[str, str], *, verify: bool, command: str | None
+) -> dict[str, Any]:
+    """What a file says of itself, as `vitconvert.json` says it of a directory.
+
+    It is written before the check, which is of these very bytes; a file that fails is not kept.
+    """
+    checkpoint, wanted, shape = trial.checkpoint, trial.wanted, trial.shape
+    config, own = checkpoint.config, checkpoint.companions.own
+    pixels, size, channels = shape.pixels is not None, config.image_size, config.in_channels
+    sides = [*size, channels] if pixels else [channels, *size]
+    return {
+        "vitconvert": VERSION,
+        "command": command,
+        "source": source_record(checkpoint, sha256),
+        "converted_from": own.get("source"),
+        "input": {
+            "name": "images",
+            "dtype": "uint8" if pixels else "float32",
+            "shape": [shape.batch or "batch", *sides],
+            "normalised": "inside" if pixels else "before",
+        },
+        "output": {"name": "output", "kind": shape.output, "softmax": shape.softmax},
+        "dtype": "int8" if wanted.int8 else wanted.dtype,
+        "config": config.to_dict(),
+        "origins": dict(config.origins),
+        "preprocessing": checkpoint.preprocessing and checkpoint.preprocessing.to_dict(),
+        "labels": checkpoint.labels and list(checkpoint.labels),
+        "labels_assumed": bool(checkpoint.labels and checkpoint.labels.doubtful),
+        "ledger": checkpoint.ledger.to_dict(),
+        "verified": wanted.runtime.version if verify else None,
+        "torch": torch.__version__,
+    }
+
+
+def metadata_of(record: Mapping[str, Any]) -> dict[str, str]:
+    """The record, and by themselves the parts that a program wants first; all are JSON."""
+    parts = {"labels": record["labels"], "preprocessing": record["preprocessing"]}
+    parts |= {"sha256": record["source"]["sha256"]}
+    stated = {name: part for name, part in parts.items() if part}
+    return {name: json.dumps(part) for name, part in (stated | {RECORD: record}).items()}
