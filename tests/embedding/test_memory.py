@@ -51,9 +51,9 @@ def test_names_that_are_known_take_16_bytes_and_a_count():
     from vitconvert.embedding.shards import Keys
 
     def work(count):
-        group = 50_000
+        group = 1000
         known = Keys(map(str, range(n, n + group)) for n in range(0, count, group))
-        assert "7" in known and str(count) not in known
+        assert "7" in known and "-7" not in known
 
     small, large = peaks(work, 50_000, 1_000_000)
     assert large < small + 75  # sorting takes four times what stays

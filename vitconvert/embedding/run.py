@@ -229,7 +229,7 @@ def run(task: Task, sources: Sources, output: str, options: RunOptions, notify: 
             compute_with_ray(begun, sources, wanted, task, options, totals)
         else:
             _compute_here(begun, sources, loaded, options, totals)
-        if not (totals.shards or totals.given_up or options.only):
+        if not (totals.shards or totals.given_up or options.only or options.retry_failed):
             raise SourceError("There are no images.", evidence={"sources": some(sources.given)})
         if options.retry_failed:
             totals.shards, _ = shards.survey(begun)
