@@ -6,9 +6,8 @@ import torch
 from PIL import Image
 
 from tests.pictures.conftest import squashed
-from vitconvert.pictures.colours import palette
-from vitconvert.pictures.overlay import coloured, overlaid, raw_colours, raw_map, visible
-from vitconvert.pictures.photograph import read_photograph
+from vitconvert.pictures.overlay import coloured, overlaid, palette, raw_colours, raw_map, visible
+from vitconvert.pictures.seen import read_photograph
 from vitconvert.preprocessing.backends import BACKENDS
 from vitconvert.preprocessing.transform import Placement
 

@@ -13,11 +13,10 @@ from PIL import Image
 from tests.pictures.chromium import CHROMIUM, Browser
 from tests.pictures.conftest import squashed
 from vitconvert.errors import UsageError
-from vitconvert.pictures.colours import palette
 from vitconvert.pictures.features import feature_maps
 from vitconvert.pictures.maps import AttentionMaps, attention_maps
-from vitconvert.pictures.packing import packed
-from vitconvert.pictures.page import framed, page
+from vitconvert.pictures.overlay import palette
+from vitconvert.pictures.page import framed, packed, page
 from vitconvert.pictures.view import View
 
 EVIL = "</script><img src=x onerror=alert(1)>\u202e\x1b[2J.png"

@@ -29,9 +29,8 @@ from vitconvert.errors import UsageError, printable
 
 if TYPE_CHECKING:
     from vitconvert.checkpoint import Checkpoint
-    from vitconvert.pictures.chosen import Choice
-    from vitconvert.pictures.photograph import Unseen
-    from vitconvert.pictures.view import View
+    from vitconvert.pictures.seen import Unseen
+    from vitconvert.pictures.view import Choice, View
     from vitconvert.preprocessing import Preprocessing
 
 _DTYPE = "float32"  # what maps are computed in
@@ -93,7 +92,7 @@ def command(name: str, help_text: str) -> click.Command:
 
 
 def _attention(options: dict[str, Any]) -> int:
-    from vitconvert.pictures.chosen import Choice
+    from vitconvert.pictures.view import Choice
 
     output: Path | None = options["output"]
     page = output is not None and output.suffix.lower() in (".html", ".htm")
@@ -171,7 +170,7 @@ def _write(
 
 def _readable(seen: "Iterable[View | Unseen]", *, as_json: bool) -> "Iterator[View]":
     """The photographs that were read; in JSON, the others are told of too."""
-    from vitconvert.pictures.photograph import Unseen
+    from vitconvert.pictures.seen import Unseen
 
     for view in seen:
         if not isinstance(view, Unseen):

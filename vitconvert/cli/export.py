@@ -100,7 +100,7 @@ def _options(command: Command) -> Command:
 def _export(options: dict[str, Any]) -> int:
     from vitconvert.api import export_model
     from vitconvert.cli.typed_command import command_line
-    from vitconvert.runtimes.choice import ExportOptions, check_export
+    from vitconvert.runtimes.export import ExportOptions, check_export
     from vitconvert.sources import locate
 
     passed = {name: options[name] for name in _PASSED}

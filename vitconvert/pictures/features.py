@@ -18,10 +18,16 @@ from vitconvert.inference.batches import check_batches
 from vitconvert.model import ViT
 from vitconvert.pictures.components import Basis, coloured_components
 from vitconvert.pictures.overlay import coloured, overlaid, raw_colours, raw_map
-from vitconvert.pictures.packing import Plane
-from vitconvert.pictures.page import stills
-from vitconvert.pictures.photograph import Photograph, Unseen, read_photograph
-from vitconvert.pictures.tokens import Query, prefix_names, query_name, tokens_of
+from vitconvert.pictures.page import Plane, stills
+from vitconvert.pictures.seen import (
+    Photograph,
+    Query,
+    Unseen,
+    prefix_names,
+    query_name,
+    read_photograph,
+    tokens_of,
+)
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.finding import ImageSource, find_images
 

@@ -20,16 +20,17 @@ from vitconvert.model import ViT
 from vitconvert.model.attention_maps import each_attention
 from vitconvert.model.inputs import chosen_layers
 from vitconvert.pictures.overlay import coloured, overlaid, raw_map
-from vitconvert.pictures.packing import Plane, chosen_heads, planes_by_head
-from vitconvert.pictures.page import Panel, framed, page
-from vitconvert.pictures.photograph import Photograph, Unseen, read_photograph
-from vitconvert.pictures.tokens import (
+from vitconvert.pictures.page import Panel, Plane, chosen_heads, framed, page, planes_by_head
+from vitconvert.pictures.seen import (
     PATCH,
     POOLING,
+    Photograph,
     Query,
+    Unseen,
     default_query,
     prefix_names,
     query_name,
+    read_photograph,
     tokens_of,
 )
 from vitconvert.preprocessing import Preprocessing
