@@ -308,7 +308,7 @@ def test_error_too_much_for_a_page(small, noise, monkeypatch):
     panel = View(maps=maps).panel()
     monkeypatch.setattr("vitconvert.pictures.page._MOST_OF_ALL", len(whole["data"]))
     assert page([panel])
-    with pytest.raises(UsageError, match="too many photographs for one page"):
+    with pytest.raises(UsageError, match="too many images for one page"):
         page([panel, panel])
 
 

@@ -70,7 +70,7 @@ _EXPORT = (
         "--images",
         multiple=True,
         metavar="PATH",
-        help="Compare on photographs too (a file, a folder or a pattern). May be repeated.",
+        help="Compare on these images too (a file, a folder or a pattern). May be repeated.",
     ),
     click.option(
         "--verify/--no-verify", default=True, show_default=True, help="Check it in the runtime."

@@ -48,7 +48,7 @@ def sheet(titles: Sequence[str], rows: Sequence[Sequence[Image.Image]]) -> Image
     if size[0] * size[1] > MAX_PIXELS:
         raise UsageError(
             "These are too many pictures for one.",
-            evidence={"photographs": len(rows), "pictures of each": len(titles)},
+            evidence={"images": len(rows), "pictures of each": len(titles)},
             hint="-o DIR (without .png) writes a file for each.",
         )
     whole = Image.new("RGB", size, _PAPER)
@@ -151,12 +151,12 @@ def write_page(
 def write_sheet(
     path: Path, views: Iterable[View], choice: Choice, *, overwrite: bool = False
 ) -> None:
-    """Write one picture: a map at the photograph's own size if it is alone, else a sheet.
+    """Write one picture: a map at the image's own size if it is alone, else a sheet.
 
     Raises:
         UsageError: They are too many, or there is no such map.
         OutputExists: As for `check_file`, of what appeared meanwhile.
-        VitConvertError: A photograph can no longer be read.
+        VitConvertError: An image can no longer be read.
     """
     titles: list[str] = []
     rows: list[list[Image.Image]] = []
@@ -176,7 +176,7 @@ def write_pictures(directory: Path, views: Iterable[View], choice: Choice) -> No
 
     Raises:
         UsageError: There is no such map.
-        VitConvertError: A photograph can no longer be read.
+        VitConvertError: An image can no longer be read.
     """
     hashes: dict[str, str] = {}
     photographs = []
@@ -196,7 +196,7 @@ def write_pictures(directory: Path, views: Iterable[View], choice: Choice) -> No
 
 
 def _new_stem(path: Path | None, taken: set[str]) -> str:
-    """A name like the photograph's, which no other photograph has; nothing in it is a path."""
+    """A name like the image's, which no other image has; nothing in it is a path."""
     wanted = re.sub(r"[^\w.-]", "_", path.stem if path else "image").lstrip(".")[:_LONGEST]
     stem, number = wanted or "image", 2
     while stem.casefold() in taken:

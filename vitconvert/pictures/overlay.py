@@ -143,7 +143,7 @@ def _stretched(
 def _of_patches(
     begin: int, end: int, place: Placement, axis: int, patches: int
 ) -> tuple[float, float]:
-    """An interval of the photograph's pixels as one of patches."""
+    """An interval of the image's pixels as one of patches."""
     least, most = place.box[axis], place.box[axis + 2]
     first, last = ((at - least) / (most - least) * patches for at in (begin, end))
     first = min(max(first, 0.0), patches - 1e-3)

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from vitconvert.errors import UsageError, printable
 from vitconvert.pictures.overlay import palette
-from vitconvert.pictures.seen import Photograph
+from vitconvert.pictures.seen import SeenImage
 
 MOST_CHARACTERS = 4_500_000  # of base64 for one photograph and model; a page has 5 MB then
 _MOST_NUMBERS = 2**26  # a browser holds them, too
@@ -71,15 +71,12 @@ def chosen_heads(heads: Sequence[int] | None, count: int) -> list[int]:
     """
     if heads is None:
         return list(range(count))
-    if absent := [head for head in heads if not _is_of(head, count)]:
+    there = range(-count, count)
+    if absent := [h for h in heads if not isinstance(h, Integral) or int(h) not in there]:
         raise UsageError(
             f"There is no head {absent[0]!r}.", evidence={"heads": f"0 to {count - 1}"}
         )
     return sorted({head % count for head in heads})
-
-
-def _is_of(head: object, count: int) -> bool:
-    return isinstance(head, Integral) and -count <= int(head) < count
 
 
 def packed(planes: Sequence[Plane], prefix: int, *, most: int = MOST_CHARACTERS) -> dict[str, Any]:
@@ -136,7 +133,7 @@ def _too_many(maps: int, patches: int) -> UsageError:
     )
 
 
-_LONGEST = 768  # pixels of a photograph in the page
+_LONGEST = 768  # pixels of an image in the page
 _STILL = 320  # pixels of a picture in a notebook
 _MOST_OF_ALL = 64_000_000  # characters of all maps of a page: a browser holds them several times
 _SMALL = 2**16  # pixels below which PNG keeps all of them
@@ -155,7 +152,7 @@ content="default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-sr
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """One photograph as one model sees it, for a page.
+    """One image as one model sees it, for a page.
 
     Attributes:
         photograph: What the model saw.
@@ -166,7 +163,7 @@ class Panel:
         model: Its name, where several are compared.
     """
 
-    photograph: Photograph
+    photograph: SeenImage
     prefix: tuple[str, ...]
     planes: Sequence[Plane]
     query: str | tuple[int, int]
@@ -175,7 +172,7 @@ class Panel:
 
 
 def page(panels: Iterable[Panel], *, title: str = "Attention") -> str:
-    """The page; those of the same photograph are clicked together.
+    """The page; panels of the same image are clicked together.
 
     Args:
         panels: In the order in which they are shown; each is packed as it comes.
@@ -183,7 +180,7 @@ def page(panels: Iterable[Panel], *, title: str = "Attention") -> str:
 
     Raises:
         UsageError: A panel has too many maps for a page, or there are too many panels.
-        VitConvertError: A photograph can no longer be read.
+        VitConvertError: An image can no longer be read.
     """
     return _PAGE.format(
         title=html.escape(printable(title)),
@@ -196,7 +193,7 @@ def page(panels: Iterable[Panel], *, title: str = "Attention") -> str:
 
 def _content(panels: Iterable[Panel]) -> dict[str, Any]:
     """What the script of the page reads."""
-    shown: list[Photograph] = []
+    shown: list[SeenImage] = []
     placed: list[dict[str, Any]] = []
     for panel in panels:
         photograph = panel.photograph
@@ -207,8 +204,8 @@ def _content(panels: Iterable[Panel]) -> dict[str, Any]:
         placed.append({"photograph": number, **_placed(panel)})
         if sum(len(each["data"]) for each in placed) > _MOST_OF_ALL:
             raise UsageError(
-                "These are too many photographs for one page.",
-                evidence={"photographs": f"more than {len(shown) - 1}"},
+                "These are too many images for one page.",
+                evidence={"images": f"more than {len(shown) - 1}"},
                 hint="show fewer, or fewer maps of each: --layers last, --heads mean.",
             )
     return {
@@ -248,28 +245,29 @@ def stills(pictures: Mapping[str, Image.Image]) -> str:
     """Pictures side by side within a notebook, each with its name."""
     figures = "".join(
         f'<figure style="margin: 0 1rem 0 0"><img src="{_data_uri(_within(picture, _STILL))}" '
-        f'style="width: {_STILL}px; image-rendering: {_rendering(picture)}">'
+        f'style="width: {_STILL}px; image-rendering: '
+        f'{"pixelated" if picture.width < _STILL // 2 else "auto"}">'
         f"<figcaption>{html.escape(printable(name))}</figcaption></figure>"
         for name, picture in pictures.items()
     )
     return f'<div style="display: flex; flex-wrap: wrap">{figures}</div>'
 
 
-def _is_same(one: Photograph, other: Photograph) -> bool:
+def _is_same(one: SeenImage, other: SeenImage) -> bool:
     same_file = one.path is not None and one.path == other.path
     return (same_file or one.source is other.source) and (
         one.placement.original == other.placement.original
     )
 
 
-def _shares(photograph: Photograph) -> list[float]:
-    """Top, left, bottom and right of the patches, as shares of the photograph's sides."""
+def _shares(photograph: SeenImage) -> list[float]:
+    """Top, left, bottom and right of the patches, as shares of the image's sides."""
     height, width = photograph.placement.original
     top, left, bottom, right = photograph.placement.box
     return [top / height, left / width, bottom / height, right / width]
 
 
-def _pictured(photograph: Photograph) -> dict[str, Any]:
+def _pictured(photograph: SeenImage) -> dict[str, Any]:
     picture = photograph.picture()
     return {
         "name": printable(str(photograph.path or "in memory")),
@@ -285,10 +283,6 @@ def _within(picture: Image.Image, longest: int) -> Image.Image:
     scale = longest / max(picture.size)
     size = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
     return picture.resize(size, Image.Resampling.BILINEAR)
-
-
-def _rendering(picture: Image.Image) -> str:
-    return "pixelated" if picture.width < _STILL // 2 else "auto"
 
 
 def _data_uri(picture: Image.Image) -> str:

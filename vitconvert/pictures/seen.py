@@ -79,8 +79,8 @@ def tokens_of(name: str, prefix: tuple[str, ...], grid: tuple[int, int]) -> list
 
 
 @dataclass(frozen=True, kw_only=True)
-class Photograph:
-    """One photograph, and the part of it that a model's patches cover.
+class SeenImage:
+    """One image, and the part of it that a model's patches cover.
 
     Attributes:
         source: A file, or an open image.
@@ -113,7 +113,7 @@ class Photograph:
                 found = self._converted(opened)
         if (found.height, found.width) != self.placement.original:
             raise IntegrityError(
-                "The photograph has changed since the model read it.",
+                "The image has changed since the model read it.",
                 evidence={"image": self.path, "was": size_text(self.placement.original)},
             )
         return found
@@ -129,7 +129,7 @@ class Photograph:
 
 @dataclass(frozen=True, kw_only=True)
 class Unseen:
-    """A photograph that the model could not read, and why."""
+    """An image that the model could not read, and why."""
 
     path: Path | None
     error: VitConvertError
@@ -145,10 +145,10 @@ class Unseen:
         return {"path": path, "error": self.error.to_dict()}
 
 
-def read_photograph(
+def read_image(
     source: Path | Image.Image, preprocessing: Preprocessing, config: ViTConfig
-) -> tuple[Photograph, Tensor]:
-    """A photograph, and the images (1, C, H, W) that a model of this configuration reads.
+) -> tuple[SeenImage, Tensor]:
+    """An image, and the batch (1, C, H, W) that a model of this configuration reads.
 
     Raises:
         VitConvertError: It cannot be read, or does not fit; the error names it.
@@ -166,7 +166,7 @@ def read_photograph(
     # Patches leave out what is left over at the bottom and at the right.
     stride = config.stem_stride
     covered = tuple(n * side * stride for n, side in zip(grid, config.patch_size, strict=True))
-    photograph = Photograph(
+    photograph = SeenImage(
         source=source,
         preprocessing=preprocessing,
         grid=grid,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Self
 
 from PIL import Image
@@ -15,7 +16,7 @@ from vitconvert.pictures.seen import PATCH, POOLING, Query, query_name
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """Maps and features of the same photograph and model.
+    """Maps and features of the same image and model.
 
     Attributes:
         maps: What the model attends to.
@@ -53,7 +54,7 @@ class View:
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """One picture of a photograph: its title, and what draws it."""
+    """One picture of an image: its title, and what draws it."""
 
     title: str
     draw: Callable[[], Image.Image]
@@ -61,7 +62,7 @@ class Shown:
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """Which maps of each photograph.
+    """Which maps of each image.
 
     Attributes:
         layers: Which blocks: how many of the last, or their numbers; None: all.
@@ -100,12 +101,18 @@ class Choice:
         )
 
     def pictures(self, view: View) -> Iterator[Shown]:
-        """The pictures of one photograph."""
+        """The pictures of one image."""
         for layer, head in self._maps(view.maps):
             title = self._title(view.maps, layer, head)
-            yield Shown(title=title, draw=_map(view.maps, layer, head, self))
-        if view.features is not None:
-            yield from self._of_features(view.features)
+            draw = partial(view.maps.picture, layer, head, self.query, raw=self.raw)
+            yield Shown(title=title, draw=draw)
+        if (features := view.features) is not None:
+            kinds = {"components": "components", "norms": "norms"}
+            if isinstance(self.query, str) and self.query.startswith(PATCH):
+                kinds["similarity"] = f"similarity, {self.query}"
+            for kind, title in kinds.items():
+                draw = partial(features.picture, kind, self.query, raw=self.raw)
+                yield Shown(title=title, draw=draw)
 
     def to_dict(self, view: View) -> dict[str, Any]:
         """What they show in numbers, as JSON types."""
@@ -173,26 +180,6 @@ class Choice:
         part = "mean" if head is None else f"head {head}"
         return f"pooling, {part}" if query == POOLING else f"block {layer}, {part}, {query}"
 
-    def _of_features(self, features: FeatureMaps) -> Iterator[Shown]:
-        yield Shown(title="components", draw=_feature(features, "components", None, self))
-        yield Shown(title="norms", draw=_feature(features, "norms", None, self))
-        patch = self.query
-        if isinstance(patch, str) and patch.startswith(PATCH):
-            title = f"similarity, {patch}"
-            yield Shown(title=title, draw=_feature(features, "similarity", patch, self))
-
-
-def _map(
-    maps: AttentionMaps, layer: Layer, head: int | None, choice: Choice
-) -> Callable[[], Image.Image]:
-    return lambda: maps.picture(layer, head, choice.query, raw=choice.raw)
-
-
-def _feature(
-    features: FeatureMaps, kind: str, query: Query, choice: Choice
-) -> Callable[[], Image.Image]:
-    return lambda: features.picture(kind, query, raw=choice.raw)
-
 
 def _numbers(text: str | None, option: str, words: str) -> list[int]:
     parts = [part.strip() for part in (text or "").split(",")]
@@ -203,11 +190,11 @@ def _numbers(text: str | None, option: str, words: str) -> list[int]:
 
 
 def _unseen(maps: AttentionMaps) -> str:
-    """What of the photograph the model did not see."""
+    """How much of the image the model did not see."""
     place = maps.photograph.placement
     top, left, bottom, right = place.box
     height, width = place.original
     rows = min(bottom, height) - max(top, 0)
     columns = min(right, width) - max(left, 0)
     share = max(rows, 0) * max(columns, 0) / (height * width)
-    return "" if share > 0.9995 else f"; {1 - share:.1%} of the photograph is not seen"
+    return "" if share > 0.9995 else f"; {1 - share:.1%} of the image is not seen"
