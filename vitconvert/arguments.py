@@ -1,4 +1,4 @@
-"""What an option is: the values that it takes, and how the command line calls it.
+"""Options: the values that each takes, and its name on the command line.
 
 An option of one name takes the same values wherever it stands. Numbers of NumPy are numbers. What
 an option cannot mean (a NaN as a tolerance, one word where several names are wanted) is refused by
@@ -28,7 +28,7 @@ _LONGEST_SHOWN = 80  # characters of a value
 
 @dataclass(frozen=True)
 class Values:
-    """What an option takes.
+    """The values of an option.
 
     Attributes:
         wanted: In words, as in "must be a whole number".

@@ -47,7 +47,7 @@ class Comparison:
     """The outputs of two implementations for one batch of images in one dtype.
 
     Attributes:
-        images: "noise", "photograph" or another kind of `parity/inputs.py`.
+        images: "noise", "photograph" or another kind of `preprocessing/sample_images.py`.
         dtype: Arithmetic and weights of both sides.
         absolute: Largest difference.
         relative: Largest difference over the largest magnitude of the reference.

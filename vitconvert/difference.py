@@ -115,7 +115,7 @@ class Difference:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """What differs, in a word each."""
+        """The parts that differ, in a word each."""
         tensors = len(self.only_a) + len(self.only_b)
         tensors += len({*self.headers, *(self.values or ())})
         found = {
@@ -182,7 +182,7 @@ _Attempt = Checkpoint | VitConvertError
 
 
 def _for_one(options: ReadOptions) -> ReadOptions:
-    """What is said for both is about the one of them that is quantised."""
+    """A dtype stated for both is about the one that is quantised."""
     return replace(options, dequantise=None, cast_to=options.dequantise)
 
 
@@ -263,7 +263,7 @@ def _side(located: Located, attempt: _Attempt) -> Side:
 
 
 def _companions(a: _Attempt, b: _Attempt) -> dict[str, Any]:
-    """What differs besides the tensors, if both checkpoints can be read."""
+    """Differences besides the tensors, if both checkpoints can be read."""
     if not isinstance(a, Checkpoint) or not isinstance(b, Checkpoint):
         return {"fields": {}, "preprocessing": (), "labels": (), "unstated": ()}
     mine, theirs = a.preprocessing, b.preprocessing

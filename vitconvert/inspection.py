@@ -1,4 +1,4 @@
-"""What a checkpoint is, from its header alone."""
+"""Explains a checkpoint from its header alone."""
 
 import math
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""What training programs put around weights: `weights_map/prefixes.toml`."""
+"""Wrappers that training programs put around weights: `weights_map/prefixes.toml`."""
 
 import functools
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ def _sections() -> Mapping[str, Any]:
 
 
 def prefixes() -> Mapping[str, str]:
-    """What wrappers put before every key, and which they are."""
+    """Prefixes of every key, and the wrappers that they are from."""
     found: Mapping[str, str] = _sections()["prefixes"]
     return found
 
@@ -24,7 +24,7 @@ def wrapper_keys() -> tuple[str, ...]:
 
 
 def why_beside(key: str) -> str | None:
-    """What a key of a wrapper's own is, or None for any other."""
+    """The meaning of a key of a wrapper's own, or None for any other key."""
     for name, reason in _beside():
         if key == name or (name.endswith("*") and key.startswith(name[:-1])):
             return reason

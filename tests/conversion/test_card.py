@@ -139,7 +139,7 @@ def test_examples_without_a_processor(timm_directory, tmp_path, monkeypatch):
     source = timm_directory(**SMALL, img_size=(48, 32))  # a crop that transformers cannot say
     vitconvert.convert(source, to="hf", output=tmp_path / "out", verify=False)
     text = _card(tmp_path / "out")
-    assert "photographs  preprocessor_config.json is left out: transformers cannot express" in text
+    assert "images  preprocessor_config.json is left out: transformers cannot express" in text
     theirs, ours = _run(text, tmp_path / "out", monkeypatch)
     assert theirs.shape == ours.shape
 

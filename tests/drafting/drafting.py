@@ -12,8 +12,7 @@ from vitconvert.drafting.draft_text import draft_text, parse_draft, row_as_certa
 from vitconvert.tables.binding import bind
 from vitconvert.tables.canonical import canonical_tensors
 from vitconvert.tables.detection import common_prefix
-from vitconvert.tables.table import table_of
-from vitconvert.tables.table_reader import TableReader
+from vitconvert.tables.table import Table
 
 
 def reference(folder: Path, config: ViTConfig, tensors: dict[str, torch.Tensor]):
@@ -50,7 +49,7 @@ def wrong_rows(found, spelling: Spelling, shapes) -> list[str]:
         "words": {word: list(texts) for word, texts in spelling.words.items()},
         "rows": spelling.rows,
     }
-    wanted = _links(table_of(TableReader("truth", "truth", truth)), shapes)
+    wanted = _links(Table("truth", "truth", truth), shapes)
     believed = [row_as_certain(row) for row in found.rows]
     prefix = common_prefix(shapes)  # a table does without it
     inside = {name[len(prefix) :]: shape for name, shape in shapes.items()}

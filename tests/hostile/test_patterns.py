@@ -7,8 +7,7 @@ import pytest
 
 from vitconvert.errors import ConflictingFact
 from vitconvert.facts.adapter_config import AdapterConfig
-from vitconvert.tables.expressions import parse_expression
-from vitconvert.tables.parsing import ParseError
+from vitconvert.tables.expressions import ParseError, parse_expression
 from vitconvert.tables.templates import parse_template
 
 LONG = "a." * 3000 + "a"

@@ -1,4 +1,5 @@
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,3 +33,11 @@ def photograph() -> Callable[..., Image.Image]:
 @pytest.fixture(scope="session")
 def photographs(photograph: Callable[..., Image.Image]) -> list[Image.Image]:
     return [photograph(*size) for size in SIZES]
+
+
+def sample(cases: Iterable[Any], every: int) -> list[Any]:
+    """Every N-th of a matrix, which `-m coverage` makes whole."""
+    return [
+        pytest.param(*case, marks=() if number % every == 0 else pytest.mark.coverage)
+        for number, case in enumerate(cases)
+    ]

@@ -1,5 +1,6 @@
 """Faster reading gives nearly the same pixels, of the same part of the image."""
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
+from tests.preprocessing.conftest import sample
 from vitconvert.errors import InputMismatch
 from vitconvert.preprocessing import Preprocessing
 
@@ -40,19 +42,17 @@ def difference(p: Preprocessing, image: Image.Image | Path) -> tuple[float, floa
     return float(apart.mean()), float(apart.max())
 
 
-@pytest.mark.parametrize(
-    "cfg",
-    [
-        {"interpolation": "bicubic", "crop_pct": 0.9},
-        {"interpolation": "bilinear", "crop_pct": 1.0},
-        {"interpolation": "lanczos", "crop_mode": "squash"},
-        {"crop_mode": "border", "mean": (0.5, 0.4, 0.3)},
-        {"crop_pct": 1.5},  # the resized image is smaller, and padded
-    ],
-    ids=str,
+CFGS = (
+    {"interpolation": "bicubic", "crop_pct": 0.9},
+    {"interpolation": "bilinear", "crop_pct": 1.0},
+    {"interpolation": "lanczos", "crop_mode": "squash"},
+    {"crop_mode": "border", "mean": (0.5, 0.4, 0.3)},
+    {"crop_pct": 1.5},  # the resized image is smaller, and padded
 )
-@pytest.mark.parametrize("size", [(1203, 801), (799, 1207), (640, 480)], ids=str)
-@pytest.mark.parametrize("suffix", ["jpg", "png"])
+SCENES = itertools.product(CFGS, ((1203, 801), (799, 1207), (640, 480)), ("jpg", "png"))
+
+
+@pytest.mark.parametrize(("cfg", "size", "suffix"), sample(SCENES, 3), ids=str)
 def test_levels_are_close(
     tmp_path: Path,
     scene: Callable[..., Image.Image],
@@ -74,8 +74,10 @@ def test_levels_are_close_in_grey(tmp_path: Path, scene: Callable[..., Image.Ima
     assert difference(grey, path)[0] < 0.5
 
 
-@pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize("size", [(1208, 800), (1203, 801)], ids=str)
+TURNED = itertools.product(((1208, 800), (1203, 801)), range(1, 9))
+
+
+@pytest.mark.parametrize(("size", "orientation"), sample(TURNED, 5), ids=str)
 def test_turned_photographs_are_turned(
     tmp_path: Path, scene: Callable[..., Image.Image], size: tuple[int, int], orientation: int
 ) -> None:

@@ -123,7 +123,7 @@ def test_other_programs_are_said_to_make_one_shape(source, tmp_path):
         source, to="hf_siglip_classifier", output=tmp_path / "hf", verify=False
     )
     assert siglip.departures == (
-        "preprocessor_config.json is left out: the source keeps the aspect ratio of photographs, "
+        "preprocessor_config.json is left out: the source keeps the aspect ratio of images, "
         "and this class does not",
     )
     (tmp_path / "hf" / "preprocessor_config.json").write_text(
@@ -134,6 +134,6 @@ def test_other_programs_are_said_to_make_one_shape(source, tmp_path):
         tmp_path / "hf", to="hf_siglip2_classifier", output=tmp_path / "back", verify=False
     )
     assert back.departures == (
-        "preprocessor_config.json is left out: this class keeps the aspect ratio of photographs, "
+        "preprocessor_config.json is left out: this class keeps the aspect ratio of images, "
         "and the source does not",
     )

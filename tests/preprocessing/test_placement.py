@@ -1,11 +1,13 @@
 """A place in the image that a model reads, and the same place in the photograph."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
 from PIL import ExifTags, Image
 
+from tests.preprocessing.conftest import sample
 from vitconvert.preprocessing import Preprocessing, image_files, pixels
 from vitconvert.preprocessing.backends import BACKENDS
 from vitconvert.preprocessing.transform import placement
@@ -66,9 +68,9 @@ def bright_square(size, top, left, side):
     return Image.fromarray(photograph)
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("name", STEPS)
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("backend", "name", "size"), sample(itertools.product(BACKENDS, STEPS, SIZES), 3)
+)
 def test_a_bright_square_is_found_where_it_is(backend, name, size):
     steps = stated(name, backend, size)
     found = placement(steps, size)

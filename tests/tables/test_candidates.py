@@ -6,8 +6,7 @@ import pytest
 
 from tests.tables.specimens import SPECIMENS
 from vitconvert.tables.binding import bind
-from vitconvert.tables.candidates import ecosystem_of, likely_dialects
-from vitconvert.tables.dialects import builtin_tables, likely_tables
+from vitconvert.tables.dialects import builtin_tables, ecosystem_of, likely_dialects, likely_tables
 from vitconvert.tables.names import Names
 
 

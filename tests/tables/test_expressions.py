@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from vitconvert.tables.axes import parse_axes
 from vitconvert.tables.expressions import (
     Alternative,
+    ParseError,
     Part,
     Selection,
     Zeros,
     parse_expression,
 )
-from vitconvert.tables.parsing import ParseError
 from vitconvert.tables.templates import Index, parse_template
 
 WORDS = {"attn": ("layer.{i}.attn",), "base": ("vit.", "")}

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vitconvert.tables.conditions import parse_conditional
-from vitconvert.tables.parsing import ParseError
-from vitconvert.tables.predicates import config_words, parse_predicate
+from vitconvert.tables.expressions import ParseError
+from vitconvert.tables.predicates import config_words, parse_conditional, parse_predicate
 
 # Words whose values the tests choose, by their kind.
 NUMBERS = ("depth", "num_heads", "norm_eps", "num_patches")

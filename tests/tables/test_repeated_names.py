@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from vitconvert.tables.repeated_names import runs
+from vitconvert.tables.names import runs
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vitconvert.tables.axes import parse_axes
-from vitconvert.tables.sizes import Equation, solve
+from vitconvert.tables.axes import Equation, parse_axes, solve
 
 
 def solved(*pairs, **given_sizes):

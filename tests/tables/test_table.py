@@ -8,9 +8,8 @@ import pytest
 from tests.tables.header import HEADER
 from vitconvert.config import ViTConfig
 from vitconvert.errors import UsageError
-from vitconvert.tables.conditions import Conditional
 from vitconvert.tables.dialects import builtin_tables, find_tables, read_table
-from vitconvert.tables.predicates import config_words, parse_predicate
+from vitconvert.tables.predicates import Conditional, config_words, parse_predicate
 from vitconvert.toml_files import tables_dir
 
 CLASS_TOKEN = parse_predicate("class_token", config_words())

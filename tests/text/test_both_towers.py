@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 import vitconvert
 from tests.packages import open_clip, timm
 from tests.packages import transformers as t
+from tests.sampling import sampled
 from tests.small_models import randomise_calmly
 from vitconvert.errors import SourceError
 from vitconvert.tables import architectures
@@ -256,7 +257,7 @@ def test_both_towers_there_and_back(kind, ours, to, texts, source_of, named_sigl
     assert_same_bytes(source, tmp_path / "back")
 
 
-@pytest.mark.parametrize("kind", SOURCES)
+@pytest.mark.parametrize("kind", sampled(SOURCES, 2))
 def test_to_its_own_project(kind, source_of, tmp_path):
     source, out = source_of(kind), tmp_path / "out"
     checkpoint = vitconvert.load_checkpoint(source)

@@ -44,7 +44,7 @@ def verify(
 
     A module or a function of your own is compared with `against`: with a checkpoint (through
     vitconvert's ViT, once that is proved equal to the checkpoint's own project) or with another
-    module or function. It runs as it is, on noise, on a photograph, and on images that are
+    module or function. It runs as it is, on noise, on a smooth image, and on images that are
     constant, large, of one channel, one and three in a batch. If it differs, the report names the
     first layer that does and the likely cause, as far as modules are matched: by the names of their
     tensors (`table`, `dialect`, or a dialect that is known), or by `layers`.
@@ -211,7 +211,7 @@ def _images(images: Any, preprocess: Any) -> "Images | None":
 def _models(
     sides: Sequence[Any], reading: Mapping[str, object], *, layers: Mapping[str, str] | None
 ) -> list[Any]:
-    """What is compared; the options that are not about the names of a module read a checkpoint.
+    """The two sides; options that are not about the names of a module read a checkpoint.
 
     Raises:
         UsageError: There is none to read, or no module whose names would be matched.

@@ -39,7 +39,7 @@ _ITS_FILE = "adapter_model"
 
 @dataclass(frozen=True, kw_only=True)
 class LowRank:
-    """What changes one tensor: names in the adapter's file, and the scale."""
+    """The change of one tensor: names in the adapter's file, and the scale."""
 
     down: str
     up: str
@@ -74,7 +74,7 @@ class Adapter:
 
     @property
     def kind(self) -> str:
-        """What it is called."""
+        """Its kind, in records and messages."""
         dora = any(one.magnitude for one in self.low_rank.values())
         return "DoRA" if dora else "rsLoRA" if self.config.rslora else "LoRA"
 
@@ -226,7 +226,7 @@ def with_base(located: Located, options: ReadOptions) -> tuple[Located, ReadOpti
 
 
 def _command(base: str | None, located: Located) -> str:
-    """What merges an adapter into its base, which is asked for where it is a path elsewhere."""
+    """The command that merges an adapter; a base that is a path on another machine is BASE."""
     named = base if base and not looks_like_path(base) else "BASE"
     return shlex.join(["vitconvert", "hf", named, "--adapter", located.reference])
 

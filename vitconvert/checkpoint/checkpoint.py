@@ -38,14 +38,14 @@ class Checkpoint:
         tensors: Canonical name to tensor, on the CPU, in the dtype of the file; views on the
             mapped file where the layouts are the same. All are read when the first is used.
         config: Architecture and numerics; `config.origins` says where each field comes from.
-        preprocessing: What turns an image into the model's input, or None if unknown.
+        preprocessing: How to turn an image into the model's input, or None if unknown.
         own_labels: Names that the checkpoint itself gives its classes, or None.
         ledger: What was used, ignored (why), assumed (from where), changed (how).
         weights: The file of weights that it was read from.
         companions: The JSON files beside it.
-        opened: What each file was like when it was opened; see `unchanged`.
+        opened: The state of each file when it was opened; see `unchanged`.
         merge: The adapter that was merged into the tensors of the file, or None.
-        text: The text tower beside it, which a conversion carries along, or None.
+        text: The text tower of the same file, which a conversion carries over, or None.
         text_problem: Why the text tower of the file cannot be carried; "" if it can, or has none.
     """
 
@@ -109,7 +109,7 @@ class Checkpoint:
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """What of a `vitconvert.json` beside it is not believed, a sentence each."""
+        """Why a `vitconvert.json` next to it is not believed, a sentence each."""
         return self.companions.record.doubts
 
     @property

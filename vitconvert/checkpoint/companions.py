@@ -1,8 +1,9 @@
 """The small files beside the weights: read once, believed or not, and made statements.
 
-`config.json` and its like say what their projects say. `vitconvert.json`, our own record, is
-believed only while it is true of its directory: it has the sha256 of each file that it speaks for,
-and of weights their bytes and a hash of the header, so that comparing does not read all of them.
+`config.json` and its like state facts in the words of their projects. `vitconvert.json`, our own
+record, is believed only while it is true of its directory: it has the sha256 of each file that it
+speaks for, and of weights their bytes and a hash of the header, so that comparing does not read
+all of them.
 """
 
 import functools
@@ -35,7 +36,7 @@ _REPEATED = ("config", "preprocessor")  # of `Located`: files of which it says t
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """What is believed of a record.
+    """A record, as far as it is believed.
 
     Attributes:
         whole: All of it, or nothing where one of the files was written again since.
@@ -64,7 +65,7 @@ class Record:
 
     @property
     def assumes_labels(self) -> bool:
-        """Whether nobody said what the classes are called, whatever a config.json repeats."""
+        """Whether nobody names the classes, whatever a config.json repeats."""
         return self.whole.get("labels_assumed") is True
 
     def labels(self, num_classes: int) -> Labels | None:
@@ -97,7 +98,7 @@ class Companions:
 
     @functools.cached_property
     def config(self) -> Mapping[str, Any]:
-        """What the project's own `config.json` or `open_clip_config.json` says of the ViT.
+        """The part of the project's own `config.json` or `open_clip_config.json` on the ViT.
 
         Empty if there is none.
         """
@@ -142,7 +143,7 @@ def _read(path: Path | None) -> Mapping[str, Any] | None:
 
 
 def stated_weights(container: Container) -> dict[str, Any]:
-    """What a record says of weights besides their hashes: bytes of each file, and of the header."""
+    """A record's entry on weights besides their hashes: bytes of each file, hash of the header."""
     sizes = {file.name: file.stat().st_size for file in container.files}
     return {"bytes": sizes, "header": _header_hash(container)}
 
@@ -299,7 +300,7 @@ def own_labels(companions: Companions, num_classes: int) -> Labels | None:
 
 
 def what_is_read(companions: Companions, part: Part) -> tuple[str, ...]:
-    """What the larger model reads of the ViT, by its config.json or else by its code."""
+    """A note on which layer a larger model reads, by its config.json or else by its code."""
     read = _stated(companions.whole_config) or part.tower.reads
     return (f"the larger model reads {read}; here is the ViT's own output",) if read else ()
 

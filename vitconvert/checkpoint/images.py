@@ -1,4 +1,4 @@
-"""What turns an image into the input of a checkpoint's ViT, as its files and tensors say it."""
+"""How an image becomes the input of a checkpoint's ViT, by its files and tensors."""
 
 import math
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from vitconvert.tables.table import Table
 def preprocessing_of(
     read: Reading, config: ViTConfig
 ) -> tuple[Preprocessing | None, tuple[str, ...]]:
-    """What turns an image into the ViT's input, or None if nothing says; and notes on it.
+    """How an image becomes the ViT's input, or None if nothing states it; and notes on it.
 
     Raises:
         MissingFact, ConflictingFact, NotRepresentable: The files are about the ViT alone, and what
@@ -59,7 +59,7 @@ def needed_preprocessing(checkpoint: Checkpoint) -> Preprocessing:
 def _stated(
     companions: Companions, part: Part, config: ViTConfig, said: Statements
 ) -> tuple[Preprocessing | None, tuple[str, ...]]:
-    """What the files say, and why it is unknown.
+    """The preprocessing by the files, or why it is unknown.
 
     A larger model may cut images into tiles or pad them: that is no reason to refuse its ViT.
     """
@@ -85,7 +85,6 @@ def _stated(
 def _of_name(
     table: Table, config: ViTConfig, said: Statements
 ) -> tuple[Preprocessing | None, tuple[str, ...]]:
-    """What the project does with images for an architecture of this name."""
     for name in said.names(table):
         try:
             found = preprocessing_of_name(table, name, config, arguments=said.arguments)

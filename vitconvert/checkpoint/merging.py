@@ -19,9 +19,9 @@ from vitconvert.errors import TensorMismatch
 from vitconvert.facts.adapter_placement import HEAD, Placement, place
 from vitconvert.facts.plan import Plan, compose, plan_back, plan_overlay
 from vitconvert.formats import Container, TensorInfo
+from vitconvert.tables.binding import Link, links_of
 from vitconvert.tables.canonical import instance
 from vitconvert.tables.detection import common_prefix
-from vitconvert.tables.links import Link, links_of
 from vitconvert.tables.parts import Part
 from vitconvert.tables.towers import tower_prefixes
 
@@ -53,7 +53,7 @@ class Merge:
 
     @property
     def description(self) -> str:
-        """What is done, as far as headers tell."""
+        """The merge in one sentence, from headers alone."""
         adapter = self.adapter
         scales = sorted({f"{one.scale:g}" for one in adapter.low_rank.values()}, key=float)
         manifest = adapter.container.manifest
@@ -74,7 +74,7 @@ class Merge:
         return f"merged the {adapter.kind} adapter {adapter.name}: {', '.join(parts)}"
 
     def measured(self) -> str:
-        """What merging did to the numbers; reads all of the adapter."""
+        """The effect on the numbers, in one sentence; reads all of the adapter."""
         for name in self.placement.links:
             self.merged(name)
         change = max(change for change, _ in self.effects.values())
@@ -271,7 +271,7 @@ def merge_into(base: Weights, adapter: "Adapter", part: Part) -> Merge:
 
 
 def _names_of_head(part: Part) -> dict[str, str]:
-    """What the user calls the tensors of a head -> what the dialect does, in the ViT's place."""
+    """The user's names of the tensors of a head -> the dialect's."""
     names = part.names.items() if part.head else ()
     return {
         theirs: part.tower.prefix + name
@@ -281,7 +281,7 @@ def _names_of_head(part: Part) -> dict[str, str]:
 
 
 def _prefixes(names: Collection[str], part: Part) -> list[str]:
-    """What may stand before the names of the image tower where the adapter was trained."""
+    """Prefixes that names of the image tower may have where the adapter was trained."""
     tower = part.tower.prefix
     inner = tower.removeprefix("model.")
     known = ("", common_prefix(names), tower, inner, f"model.{inner}", *tower_prefixes())
@@ -290,7 +290,7 @@ def _prefixes(names: Collection[str], part: Part) -> list[str]:
 
 
 def _product(down: "Tensor", up: "Tensor", scale: float, *, embedding: bool = False) -> "Tensor":
-    """What is added to a weight, in float64."""
+    """The sum's second term, in float64."""
     matrix = scale * (up.double().flatten(1) @ down.double().flatten(1))
     return matrix.T if embedding else matrix.reshape(up.shape[0], *down.shape[1:])
 

@@ -113,7 +113,7 @@ class ReadOptions:
 
     @classmethod
     def of(cls, reading: Mapping[str, object]) -> "ReadOptions":
-        """What a caller gave by names.
+        """Options by name, as a caller gave them.
 
         Raises:
             TypeError: One names nothing here; a fact of the model belongs into `overrides`.
@@ -136,7 +136,7 @@ class ReadOptions:
         """Refuse options by name where nothing is read by them.
 
         Args:
-            reading: What a caller gave by names.
+            reading: Options by name.
             why: The reason, as in "this checkpoint was read already".
 
         Raises:

@@ -181,7 +181,7 @@ STAGES: tuple[Callable[[Reading], Reading], ...] = (
 
 
 def not_quantised(dtype: str, *files: object) -> UsageError:
-    """That no weights are computed in a dtype, since none of the files has quantised ones."""
+    """The error for a dtype of quantised weights where no file has any."""
     return UsageError(
         f"dequantise = {dtype!r} computes the weights of a quantised file, and there is none.",
         evidence={"read": ", ".join(map(str, files))},
@@ -213,7 +213,7 @@ def _may_be_read(located: Located) -> list[Path]:
 
 
 def _opened(files: Collection[Path], before: Mapping[Path, State]) -> Mapping[Path, State]:
-    """What the files that were read were like before; shards elsewhere than expected, now."""
+    """The state of the files before they were read; of shards found only then, now."""
     return {**states_of(files), **{file: before[file] for file in files if file in before}}
 
 

@@ -1,4 +1,4 @@
-"""What a header shows: the ViT and its dialect, whom to believe, and the proof of a configuration.
+"""From a header to a configuration: the ViT and its dialect, whom to believe, and the proof.
 
 A `Reading` is what is known of a checkpoint so far. Each stage of `checkpoint.reading` gives the
 next one.
@@ -46,20 +46,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What is known of a checkpoint after some of the stages.
+    """The state of reading a checkpoint after some of the stages.
 
     Attributes:
         container: The open file, as the stages so far see it.
-        companions: What lies beside it, and what of it is about the ViT.
+        companions: The small files next to it, and which part of them is about the ViT.
         options: How to read them.
         adapter: To be merged.
         part: The ViT in the file.
         merge: How the adapter was merged.
         changes: What reading does to the numbers of tensors, a sentence each.
-        statements: What is said of the ViT, and by whom.
-        gathered: What is known of it.
+        statements: The facts that files and the user state.
+        gathered: All facts that are known.
         weights, ledger: The proof that all of it fits.
-        text, text_problem: The text tower beside it, or why it cannot be carried.
+        text, text_problem: The text tower of the file, or why it cannot be carried over.
     """
 
     container: Container
@@ -141,7 +141,7 @@ def _possible(part: Part, said: Statements) -> bool:
 
 
 def gathered(reading: Reading) -> Reading:
-    """Everything that is said and shown of the ViT, and whom to believe."""
+    """Gather what is stated and shown of the ViT, and decide whom to believe."""
     part, said = reading.found, statements_on(reading.companions, reading.options)
     statements = believed(part, said)
     return replace(reading, statements=statements, gathered=gather(part, statements))
@@ -151,9 +151,9 @@ _DOUBT = "the architecture that the training script names is not this one: it wa
 
 
 def believed(part: Part, said: Statements) -> Statements:
-    """What is said, without a training script's name that the tensors contradict.
+    """The statements, without the name in a training script if the tensors contradict it.
 
-    It is of the model before arguments of the user's changed it.
+    The script names the architecture before its arguments changed it.
 
     Raises:
         VitConvertError: As `Statements.facts`.
@@ -167,7 +167,7 @@ def believed(part: Part, said: Statements) -> Statements:
 
 
 def gather(part: Part, statements: Statements) -> Gathered:
-    """What is known of the ViT.
+    """Weigh what the tensors show and what is stated of the ViT.
 
     Raises:
         VitConvertError: As `Statements.facts`.

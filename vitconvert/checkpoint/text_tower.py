@@ -99,9 +99,9 @@ def _find_text(weights: Weights, companions: Companions) -> tuple[Text | None, s
     if fitting is None:
         nearest = max(found, key=lambda tried: tried.explained, default=None)
         return None, _why_not(nearest) if nearest else ""
-    if said := denied_by(fitting.table, companions.whole_config):
+    if stated := denied_by(fitting.table, companions.whole_config):
         title = fitting.table.title
-        return None, f"config.json says {said}, whose texts may be read otherwise than by {title}"
+        return None, f"config.json says {stated}, whose texts may be read otherwise than by {title}"
     container, prefix = weights.container, weights.recognised.prefix
     try:
         config = derive_text(fitting, companions.whole_config)

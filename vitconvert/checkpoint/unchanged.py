@@ -15,7 +15,7 @@ State = tuple[int, int, int, int] | None
 
 
 def states_of(paths: Iterable[Path]) -> dict[Path, State]:
-    """What tells that a file was changed or replaced."""
+    """The state of files, which differs once a file is changed or replaced."""
     return {path: _state_of(path) for path in paths}
 
 
@@ -32,7 +32,7 @@ def unchanged(states: Mapping[Path, State]) -> Iterator[None]:
     """Make sure, when the block ends, that files are as they were; whatever it did is void if not.
 
     Raises:
-        IntegrityError: A file was changed, replaced or removed. This is told in the place of any
+        IntegrityError: A file was changed, replaced or removed. This is raised in the place of any
             other error, because it explains it.
     """
     try:

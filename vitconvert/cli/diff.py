@@ -149,7 +149,7 @@ def _reasons(ignored: Mapping[str, str]) -> list[str]:
 
 def _one_line_for_all_blocks(lines: Iterable[str]) -> list[str]:
     """Join lines that differ only in the number of the block."""
-    from vitconvert.tables.repeated_names import runs
+    from vitconvert.tables.names import runs
 
     return [_times(text, count) for text, count in runs(lines)]
 

@@ -76,7 +76,7 @@ def _expression(assembly: "Assembly", verbose: bool) -> str:
 
 def _one_line_for_all_blocks(texts: "list[str] | tuple[str, ...]", verbose: bool) -> list[str]:
     """Unless verbose, join lines that differ only in the number of the block."""
-    from vitconvert.tables.repeated_names import runs
+    from vitconvert.tables.names import runs
 
     if verbose:
         return list(texts)

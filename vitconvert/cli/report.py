@@ -87,7 +87,7 @@ def conversion_report(conversion: "Conversion") -> str:
         *(line("changed", change) for change in ledger.changed),
         line("parity", *proof.parity_lines()),
         *(line("opened by", text) for text in proof.opened_lines()),
-        *(line("photographs", departure) for departure in conversion.departures),
+        *(line("images", departure) for departure in conversion.departures),
         *(
             line("not for", f"{dialect}: {why}")
             for dialect, why in conversion.passed_over.items()

@@ -90,7 +90,7 @@ def _like(options: dict[str, Any]) -> "str | Located":
 
 
 def _report(draft: "Draft", options: dict[str, Any]) -> str:
-    from vitconvert.tables.repeated_names import runs
+    from vitconvert.tables.names import runs
 
     left = [f"{name}  x {n}" if n > 1 else name for name, n in runs(draft.left)]
     verbose = options["verbose"]

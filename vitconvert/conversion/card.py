@@ -214,7 +214,7 @@ def _proof(proof: Proof, ledger: Ledger) -> _Rows:
         ("parity", "\n".join(proof.parity_lines())),
         *(("after it", other.format(step)) for step in lossy),
         *(("opened by", line) for line in proof.opened_lines()),
-        *(("photographs", departure) for departure in proof.departures),
+        *(("images", departure) for departure in proof.departures),
     ]
 
 

@@ -163,7 +163,7 @@ class Conversion:
         passed_over: Dialects of the target's ecosystem that cannot hold the function, and why.
         parity: Comparison with the source's own implementation, or None if it was not asked for.
         opened: How other programs that loaded the output agree with vitconvert.
-        departures: What they do differently with photographs than the checkpoint's own project.
+        departures: What they do differently with images than the checkpoint's own project.
         proof: What was found out, with what is of the source and what of the output.
         first_source: Where the source came from before vitconvert wrote it; "" if it did not.
         sha256: File of the output to hash.

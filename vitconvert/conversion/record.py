@@ -35,7 +35,7 @@ class Proof:
     Attributes:
         parity: Comparison with the source's own implementation, or None if it was not asked for.
         opened: How programs that loaded the output agree.
-        departures: What they do otherwise with photographs.
+        departures: What they do otherwise with images.
         sha256_in: Hash of each file of the source, by its name.
         changed: What was changed between the source, of which parity is, and the output.
         read: In which state the source was compared, where reading changed its numbers.

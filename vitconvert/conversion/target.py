@@ -14,9 +14,8 @@ from vitconvert.facts.project_config import look_up
 from vitconvert.programs import DescribedModel, program_of
 from vitconvert.programs.target import DescribedText, Target, check_place
 from vitconvert.tables.architectures import architectures
-from vitconvert.tables.candidates import ecosystem_of
 from vitconvert.tables.canonical import instances
-from vitconvert.tables.dialects import builtin_tables, find_tables, tables_of
+from vitconvert.tables.dialects import builtin_tables, ecosystem_of, find_tables, tables_of
 from vitconvert.tables.table import Table
 
 OWN = "vit"

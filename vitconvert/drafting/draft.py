@@ -25,11 +25,11 @@ from vitconvert.sources import Located, locate
 from vitconvert.sources.references import published
 from vitconvert.sources.timm_names import shapes_of_timm
 from vitconvert.tables.architectures import named
+from vitconvert.tables.axes import Shape
 from vitconvert.tables.binding import bind
 from vitconvert.tables.canonical import instances
 from vitconvert.tables.detection import common_prefix, recognise
 from vitconvert.tables.others import refuse_quantised
-from vitconvert.tables.sizes import Shape
 from vitconvert.wrappers import why_beside
 
 if TYPE_CHECKING:

@@ -14,11 +14,10 @@ from vitconvert.drafting.rows import DraftRow
 from vitconvert.errors import OutputExists, UsageError, printable
 from vitconvert.facts.derivation import DEFAULTS, gather_facts
 from vitconvert.facts.tensor_evidence import TENSORS
+from vitconvert.tables.axes import Shape
 from vitconvert.tables.binding import bind
-from vitconvert.tables.repeated_names import runs
-from vitconvert.tables.sizes import Shape
-from vitconvert.tables.table import Table, table_of
-from vitconvert.tables.table_reader import TableReader
+from vitconvert.tables.names import runs
+from vitconvert.tables.table import Table
 from vitconvert.version import VERSION
 from vitconvert.whole import require_place, whole_file
 
@@ -63,7 +62,7 @@ def parse_draft(text: str) -> Table:
     """
     import tomllib
 
-    table = table_of(TableReader("draft", "the draft", tomllib.loads(text)))
+    table = Table("draft", "the draft", tomllib.loads(text))
     table.check()
     return table
 

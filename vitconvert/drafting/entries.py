@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from vitconvert.tables.sizes import Shape
+from vitconvert.tables.axes import Shape
 from vitconvert.toml_files import LazyToml, tables_dir
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")

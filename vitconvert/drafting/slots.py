@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from vitconvert.config import ViTConfig
 from vitconvert.config.axis_sizes import FIXED_AXES
 from vitconvert.drafting.entries import Entry, knowledge
-from vitconvert.tables.axes import Axes, Dim, parse_axes
+from vitconvert.tables.axes import Axes, Dim, Shape, parse_axes
 from vitconvert.tables.canonical import canonical_tensors, instances
-from vitconvert.tables.sizes import Shape
 
 if TYPE_CHECKING:
     import torch

@@ -31,10 +31,10 @@ _MOST_STEPS = 3 * 10**8  # of all patterns over all names; some seconds
 
 @dataclass(frozen=True, kw_only=True)
 class AdapterConfig:
-    """What decides how a LoRA or DoRA adapter is merged.
+    """The facts that decide how a LoRA or DoRA adapter is merged.
 
     Attributes:
-        rank: Of the low-rank matrices; None: nobody said, and the tensors show it.
+        rank: Of the low-rank matrices; None: the tensors show it.
         alpha: The scale is alpha / rank.
         rslora: It is alpha / sqrt(rank).
         dora: Each output's row has a length of its own.
@@ -58,7 +58,7 @@ class AdapterConfig:
     _spent: list[float] = field(default_factory=lambda: [0.0], compare=False, repr=False)
 
     def scale_of(self, module: str, rank: int) -> float:
-        """What the product of a module's two matrices is multiplied with.
+        """The factor of the product of a module's two matrices.
 
         Raises:
             ConflictingFact: The tensors have another rank than the configuration says, or its

@@ -24,12 +24,10 @@ from dataclasses import dataclass
 
 from vitconvert.config import ViTConfig
 from vitconvert.errors import AmbiguousDialect, TensorMismatch
-from vitconvert.tables.binding import links_alone
-from vitconvert.tables.candidates import family_of, likely_dialects
+from vitconvert.tables.axes import Equation, Shape, solve
+from vitconvert.tables.binding import Link, links_alone
 from vitconvert.tables.canonical import canonical_tensors, expected_tensors, instances
-from vitconvert.tables.dialects import builtin_tables
-from vitconvert.tables.links import Link
-from vitconvert.tables.sizes import Equation, Shape, solve
+from vitconvert.tables.dialects import builtin_tables, family_of, likely_dialects
 from vitconvert.tables.table import Table
 
 _ROLES = {
@@ -162,7 +160,7 @@ class _Attempt:
 
     @property
     def meaning(self) -> frozenset[object]:
-        """What the attempt says of every tensor, to compare it with another's."""
+        """The place of every tensor, to compare with another attempt."""
         links = self.placement.links.items()
         return frozenset(
             (name, link.ours, link.our_step, link.their_step, str(link.their_axes))

@@ -17,8 +17,7 @@ from vitconvert.facts.project_config import Facts
 from vitconvert.facts.tensor_evidence import TENSORS, USER, Findings, read_tensors
 from vitconvert.tables.architectures import architectures, named
 from vitconvert.tables.binding import Binding
-from vitconvert.tables.table import Table
-from vitconvert.tables.table_reader import SCALED_BY_WIDTH
+from vitconvert.tables.table import SCALED_BY_WIDTH, Table
 
 _FIELDS = [f for f in dataclasses.fields(ViTConfig) if f.name != "origins"]
 DEFAULTS = {f.name: f.default for f in _FIELDS if f.default is not dataclasses.MISSING}
@@ -63,7 +62,7 @@ def derive_config(binding: Binding, stated: Facts) -> tuple[ViTConfig, tuple[str
 
 @dataclass(frozen=True, kw_only=True)
 class Gathered:
-    """What is known of a checkpoint's function, complete or not."""
+    """The known facts of a checkpoint's function, complete or not."""
 
     table: Table
     facts: Facts
@@ -151,7 +150,7 @@ def _doubt_pooling(found: Findings) -> None:
 
 
 def _take_stated(found: Findings) -> None:
-    """What the tensors do not show, the strongest statement tells; the table is the weakest."""
+    """Take the strongest statement on each field that no tensor shows; the table is the weakest."""
     table = found.binding.table
     for field, fact in found.stated.items():
         found.facts.setdefault(field, fact)

@@ -11,7 +11,7 @@ from torch import Tensor
 from vitconvert.errors import NotRepresentable
 from vitconvert.facts.plan import Assembly, Piece, Plan, Steps
 from vitconvert.tables.axes import Axes
-from vitconvert.tables.constants import Constant
+from vitconvert.tables.tensor_sections import Constant
 
 Read = Callable[[str], Tensor]
 

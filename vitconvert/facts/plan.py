@@ -12,12 +12,11 @@ from typing import NamedTuple
 from vitconvert.config import Config, ViTConfig
 from vitconvert.errors import NotRepresentable, some
 from vitconvert.tables.axes import Axes
-from vitconvert.tables.binding import Binding
+from vitconvert.tables.binding import Binding, Link, links_of
 from vitconvert.tables.canonical import expected_tensors, instances
-from vitconvert.tables.constants import Constant
 from vitconvert.tables.expressions import Part
-from vitconvert.tables.links import Link, links_of
 from vitconvert.tables.table import Table
+from vitconvert.tables.tensor_sections import Constant
 
 Step = tuple[str, int]  # an axis, and which step along it
 Steps = tuple[Step, ...]  # along as many axes; () is all of a tensor

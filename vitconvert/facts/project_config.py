@@ -1,4 +1,4 @@
-"""What a project's own `config.json` says, in our words.
+"""A project's own `config.json` in our words, and ours in its words.
 
 Which of their keys says what is the table's business (`[config_json]`); nothing here knows a
 project by name.
@@ -34,10 +34,10 @@ def facts_from_config(
     for field, default in _defaults(mapping, their_config).items():
         facts[field] = (default, f"{table.origin}, for a config.json that does not say")
     for field, paths in mapping.paths(_section_in(mapping, their_config)):
-        said = ((p, v) for p in paths if (v := _said(mapping, their_config, p)) is not None)
-        path, found = next(said, ("", None))
+        stated = ((p, v) for p in paths if (v := _said(mapping, their_config, p)) is not None)
+        path, found = next(stated, ("", None))
         if _in_our_words(mapping, field, found) == "":
-            continue  # nothing said
+            continue  # nothing stated
         if found is not None and field not in known:
             facts[field] = (_translate(table, mapping, field, path, found), "config.json")
     return facts
@@ -59,7 +59,7 @@ def _defaults(mapping: ConfigFile, their_config: Mapping[str, Any]) -> dict[str,
 
 
 def _said(mapping: ConfigFile, their_config: Mapping[str, Any], path: str) -> Any:
-    """What stands at a path; of `all but PATH`, the blocks that are not listed there."""
+    """The value at a path; of `all but PATH`, the blocks that are not listed there."""
     listed = look_up(their_config, path.removeprefix(_ALL_BUT))
     depths = (look_up(their_config, depth) for depth in mapping.fields.get("depth", ()))
     depth = next((number for number in depths if type(number) is int), None)
@@ -69,7 +69,7 @@ def _said(mapping: ConfigFile, their_config: Mapping[str, Any], path: str) -> An
 
 
 def look_up(config: Mapping[str, Any], path: str) -> Any:
-    """What stands at a dotted path, or None; of a list, `[:2]` takes the first two."""
+    """The value at a dotted path, or None; of a list, `[:2]` takes the first two."""
     value: Any = config
     for step in path.split("."):
         key, _, most = step.removesuffix("]").partition("[:")
@@ -132,15 +132,15 @@ def _ours(words: Mapping[str, Any]) -> list[str]:
 
 
 def written_besides(table: Table, config: Config) -> dict[str, Any]:
-    """What their file has besides the fields of ours that it maps: path -> value, nested.
+    """The entries of their file besides those that map fields of ours: path -> value, nested.
 
     Raises:
         NotRepresentable: No ratio makes one of our sizes.
     """
     written: dict[str, Any] = {}
-    for said in table.config_file.writes if table.config_file else ():
-        if said.holds_for(config):
-            put(written, said.name, _value(said.value, said.name, table, config))
+    for stated in table.config_file.writes if table.config_file else ():
+        if stated.holds_for(config):
+            put(written, stated.name, _value(stated.value, stated.name, table, config))
     return written
 
 
@@ -160,7 +160,7 @@ def written_config(table: Table, config: Config) -> dict[str, Any]:
 
 
 def put(written: dict[str, Any], path: str, value: Any) -> None:
-    """Set what stands at a dotted path."""
+    """Set the value at a dotted path."""
     *sections, key = path.split(".")
     for section in sections:
         written = written.setdefault(section, {})
@@ -188,7 +188,7 @@ def _value(value: Any, path: str, table: Table, config: Config) -> Any:
 
 
 def broken_musts(table: Table, their_config: Mapping[str, Any]) -> list[str]:
-    """What the project's config would have to say for the table to be right, and does not."""
+    """Entries that the project's config lacks, without which the table is wrong."""
     must = table.config_file.must if table.config_file and their_config else {}
     return [
         f"{path} = {value}" for path, value in must.items() if look_up(their_config, path) != value
@@ -196,12 +196,12 @@ def broken_musts(table: Table, their_config: Mapping[str, Any]) -> list[str]:
 
 
 def broken_must_nots(table: Table, their_config: Mapping[str, Any], config: Config) -> list[str]:
-    """What the project's config says, and what makes another function of the same tensors."""
+    """Entries of the project's config that make another function of the same tensors."""
     must_not = table.config_file.must_not if table.config_file else ()
     return [
-        f"{said.name} = {said.value}"
-        for said in must_not
-        if said.holds_for(config) and look_up(their_config, said.name) == said.value
+        f"{stated.name} = {stated.value}"
+        for stated in must_not
+        if stated.holds_for(config) and look_up(their_config, stated.name) == stated.value
     ]
 
 

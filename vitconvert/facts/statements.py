@@ -1,4 +1,4 @@
-"""What was said of a checkpoint besides its tensors, and whom to believe.
+"""Statements on a checkpoint besides its tensors, and whom to believe.
 
 From the strongest: the user, a vitconvert.json, the project's own config.json, the architecture
 that somebody names. The table's own defaults are weaker than all of them (see `derivation`).
@@ -23,14 +23,13 @@ from vitconvert.facts.project_config import (
 )
 from vitconvert.facts.tensor_evidence import USER
 from vitconvert.tables.architectures import FILE, architecture_in, find_architecture, named
-from vitconvert.tables.conditions import Conditional
-from vitconvert.tables.predicates import ARCHITECTURE
+from vitconvert.tables.predicates import ARCHITECTURE, Conditional
 from vitconvert.tables.table import Table
 
 
 @dataclass(frozen=True, kw_only=True)
 class Statements:
-    """What was said of a checkpoint, by each of those who can say something.
+    """The statements on a checkpoint, by each of their sources.
 
     Attributes:
         user: Fields of ViTConfig; None states nothing.
@@ -41,9 +40,9 @@ class Statements:
         config_file: Where that lies, for messages.
         architecture: The name of an architecture that the user gives.
         name: The one that the reference gives, such as `timm:NAME`.
-        trained: What a training program wrote beside the weights: it may name an architecture.
+        trained: Entries that a training program saved with the weights; one may be an architecture.
         file_name: Of the weights; it may begin with an architecture's name.
-        doubts: What was said and is left out here, because the tensors contradict it.
+        doubts: Statements that are left out here, because the tensors contradict them.
     """
 
     user: Mapping[str, Any] = field(default_factory=dict)
@@ -77,7 +76,7 @@ class Statements:
 
     @property
     def arguments(self) -> Mapping[str, Any]:
-        """What a training script was called with, if that was written beside the weights."""
+        """Arguments of the training script, if they were saved with the weights."""
         return _arguments(self.trained)
 
     def _own_facts(self) -> Facts:
@@ -151,7 +150,7 @@ class Statements:
         return str(name) if name else None
 
     def names(self, table: Table) -> Iterator[str]:
-        """What the architecture is called, with its tag, by the user or by the checkpoint itself.
+        """Names of the architecture, with its tag, by the user or by the checkpoint itself.
 
         The name of a file is none of them: it tells nothing but where somebody kept it.
         """
@@ -162,7 +161,6 @@ class Statements:
 
 
 def _arguments(trained: Mapping[str, object]) -> Mapping[str, Any]:
-    """What a training script was called with."""
     args = trained.get("args")
     return args if isinstance(args, Mapping) else {}
 
@@ -187,7 +185,7 @@ def parse_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def weigh_statements(table: Table, stronger: Facts, named_facts: Facts) -> Facts:
-    """What is said of each field: by a named architecture only where nobody else says it.
+    """The statement on each field: a named architecture's only where there is no other.
 
     Args:
         table: The dialect.
@@ -197,27 +195,27 @@ def weigh_statements(table: Table, stronger: Facts, named_facts: Facts) -> Facts
     Raises:
         MissingFact: The model differs from its architecture, and the table asks for a field there.
     """
-    said = strongest(stronger, named_facts)
+    stated = strongest(stronger, named_facts)
     told = {*stronger, *(default.name for default in table.defaults)}
     for asked in table.ask_beyond_name if named_facts else ():
-        if asked.name not in told and asked.holds(partial(_said, said, named_facts)):
-            raise _not_as_named(asked, said, named_facts)
-    return said
+        if asked.name not in told and asked.holds(partial(_said, stated, named_facts)):
+            raise _not_as_named(asked, stated, named_facts)
+    return stated
 
 
-def _said(said: Facts, named_facts: Facts, word: str) -> Any:
-    """What is said of the model, or with `architecture.` before the word, of its architecture."""
+def _said(stated: Facts, named_facts: Facts, word: str) -> Any:
+    """A fact of the model, or with `architecture.` before the word, of its architecture."""
     field = word.removeprefix(ARCHITECTURE)
-    facts = said if field == word else named_facts
+    facts = stated if field == word else named_facts
     # Rows of architectures.toml leave out what has its default.
     return facts.get(field, (DEFAULTS.get(field), ""))[0]
 
 
-def _not_as_named(asked: Conditional, said: Facts, named_facts: Facts) -> MissingFact:
+def _not_as_named(asked: Conditional, stated: Facts, named_facts: Facts) -> MissingFact:
     words = asked.condition.words if asked.condition else ()
     differ = [w.removeprefix(ARCHITECTURE) for w in words if w.startswith(ARCHITECTURE)]
     rows = [f"{name} = {_said({}, named_facts, ARCHITECTURE + name)}" for name in differ]
-    here = [f"{name} = {said[name][0]} ({said[name][1]})" for name in differ if name in said]
+    here = [f"{name} = {stated[name][0]} ({stated[name][1]})" for name in differ if name in stated]
     _, origin = next(iter(named_facts.values()))
     return MissingFact(
         f"This model differs from its architecture, and nothing tells {asked.name}.",

@@ -1,4 +1,4 @@
-"""What the tensors of a checkpoint show, from the header alone.
+"""Facts that the tensors of a checkpoint show, from the header alone.
 
 Where they show only a product, what was stated divides it.
 """

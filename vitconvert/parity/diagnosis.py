@@ -31,7 +31,7 @@ Rearrangement = tuple[str, Weights]  # the same with the weights that undo it
 
 @dataclass(frozen=True)
 class Case:
-    """A model, images, and what the reference's layers gave for them.
+    """A model, images, and the reference's layers for them.
 
     `reads` and `taps` are those of its `Implementation`, `view` is the reference's; `limit` is the
     largest relative difference that counts as agreement.
@@ -46,7 +46,7 @@ class Case:
     view: View = whole
 
     def layers_of(self, model: ViT) -> Mapping[str, Tensor]:
-        """What the layers of a model give for the images."""
+        """The layers of a model for the images."""
         side = of_vit(model, name="", reads=self.reads, taps=self.taps)
         return side.prepare(self.images.dtype)(self.images).through(self.view).layers
 
@@ -73,7 +73,7 @@ def diagnose(case: Case, layer: str) -> str:
 
 
 def _pattern(case: Case) -> str:
-    """What the tokens that differ have in common, where no candidate explains the embedding."""
+    """The pattern of the tokens that differ, where no candidate explains the embedding."""
     ours = case.layers_of(case.model)["embedding"]
     theirs = case.theirs["embedding"]
     if theirs.ndim < 3:
@@ -110,7 +110,7 @@ def _up_to(layer: str, config: ViTConfig, weights: Weights) -> tuple[ViTConfig, 
 
 
 def _part_of(layer: str) -> str:
-    """What of a block or of the model ends with a layer, or gives its output there."""
+    """The part of a block or of the model that ends with a layer."""
     return layer.split(".")[-1].removesuffix(BRANCH)
 
 
@@ -146,10 +146,10 @@ def _settings(config: ViTConfig, layer: str) -> Iterator[Setting]:
         yield from _words(word, config.representation_activation, ACTIVATIONS)
 
 
-def _words(field: str, said: str, vocabulary: Iterable[str]) -> Iterator[Setting]:
+def _words(field: str, stated: str, vocabulary: Iterable[str]) -> Iterator[Setting]:
     for word in vocabulary:
-        if word != said:
-            yield f"{field} is {word}, not {said}", {field: word}
+        if word != stated:
+            yield f"{field} is {word}, not {stated}", {field: word}
 
 
 def _heads(config: ViTConfig) -> Iterator[Setting]:
@@ -166,7 +166,7 @@ def _heads(config: ViTConfig) -> Iterator[Setting]:
 
 
 def _scales(config: ViTConfig) -> Iterator[Setting]:
-    said = config.attention_scale or config.head_dim**-0.5
+    stated = config.attention_scale or config.head_dim**-0.5
     scales = {
         "head_dim ** -0.5": config.head_dim**-0.5,
         "embed_dim ** -0.5": config.embed_dim**-0.5,
@@ -174,20 +174,20 @@ def _scales(config: ViTConfig) -> Iterator[Setting]:
         "1 / head_dim": 1 / config.head_dim,
     }
     for words, scale in scales.items():
-        if scale != said:
-            yield f"attention_scale is {words}, not {said:.6g}", {"attention_scale": scale}
+        if scale != stated:
+            yield f"attention_scale is {words}, not {stated:.6g}", {"attention_scale": scale}
 
 
 def _poolings(config: ViTConfig) -> Iterator[Setting]:
-    said = config.pooling
+    stated = config.pooling
     for pooling in POOLINGS:
-        if pooling in ("map", "none", "token_avg") or config.map_pooling or said == "none":
+        if pooling in ("map", "none", "token_avg") or config.map_pooling or stated == "none":
             continue
         for prefix in (False, True):
             changes = {"pooling": pooling, "pool_include_prefix": prefix}
-            if pooling != said:
+            if pooling != stated:
                 words = " over all tokens" if prefix and config.num_prefix_tokens else ""
-                yield f"pooling is {pooling}{words}, not {said}", changes
+                yield f"pooling is {pooling}{words}, not {stated}", changes
             elif prefix != config.pool_include_prefix:
                 yield f"pool_include_prefix is {prefix}, not {not prefix}", changes
 

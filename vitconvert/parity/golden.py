@@ -84,8 +84,8 @@ class Drawn:
         seed, batch: As for `vitconvert.verify`.
         size: Height and width.
         channels: Of each image.
-        mean, std: Of the photograph, one value or one for each channel; (): as `sample_images` has
-            them.
+        mean, std: Of the photograph-like images, one value or one for each channel; () stands for
+            those of `sample_images`.
     """
 
     seed: int
@@ -286,8 +286,8 @@ def read_golden(path: Path) -> Golden:
             golden = _golden(stated, container, path.name)
             _check(golden)
         except (ValueError, TypeError, KeyError) as error:
-            said = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
-            problem = said[:200]
+            lacks = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+            problem = lacks[:200]
         except VitConvertError as error:
             problem = error.fact
         else:

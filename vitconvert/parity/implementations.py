@@ -210,7 +210,7 @@ def in_dtype(model: Model, dtype: torch.dtype) -> Model:
 
 
 def name_of(something: object) -> str:
-    """What reports call a module or function of the user's own."""
+    """The name in reports of the user's own module or function."""
     kind = something if inspect.isroutine(something) else type(something)
     module = getattr(kind, "__module__", "") or ""
     name = getattr(kind, "__qualname__", type(something).__name__)

@@ -17,9 +17,9 @@ from vitconvert.facts.materialise import materialise
 from vitconvert.facts.plan import plan_reading
 from vitconvert.model import ViT
 from vitconvert.programs.taps import BRANCH, OUTPUT, Tap, Taps, canonical_taps
+from vitconvert.tables.axes import Sizes
 from vitconvert.tables.binding import Binding
 from vitconvert.tables.detection import recognise
-from vitconvert.tables.sizes import Sizes
 
 
 @dataclass(frozen=True, kw_only=True)

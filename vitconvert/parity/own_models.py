@@ -126,7 +126,7 @@ class _Models:
 
     @property
     def both(self) -> tuple[Model, Model]:
-        """What is tested first."""
+        """The tested one first."""
         return self.tested, self.against
 
     @functools.cached_property
@@ -143,12 +143,12 @@ class _Models:
 
     @property
     def modules(self) -> list[nn.Module]:
-        """Modules of somebody's own."""
+        """Modules of the user's own."""
         return [m for m in self.both if isinstance(m, nn.Module) and m is not self.vit]
 
 
 def _proved(checkpoint: Checkpoint | None, tolerance: float) -> tuple[str, ...]:
-    """That vitconvert's ViT computes what the checkpoint's own project does, in a sentence."""
+    """A note that vitconvert's ViT computes what the checkpoint's own project does."""
     if checkpoint is None:
         return ()
     report = verify_checkpoint(checkpoint, tolerance=tolerance, until_equal=True)
@@ -200,7 +200,7 @@ def _match(models: _Models, options: ReadOptions, layers: Mapping[str, str] | No
 def _implementations(
     models: _Models, match: Match, noise: Tensor
 ) -> tuple[Implementation, Implementation]:
-    """What is tested, and what it is measured by."""
+    """The tested model, and the one that measures it."""
     taps = {id(module): match.theirs for module in models.modules[:1]}
 
     def implementation(model: Model) -> Implementation:

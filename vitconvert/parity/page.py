@@ -1,4 +1,4 @@
-"""Reports as one page that needs nothing else, to be read offline, printed or sent to somebody.
+"""Reports as one page that needs nothing else, to be read offline, printed or sent.
 
 The chart's axis fits the differences: nothing is clipped or hidden.
 """
@@ -50,7 +50,7 @@ svg .halo {{ paint-order: stroke; stroke: #fff; stroke-width: 3px }}
   details::details-content {{ content-visibility: visible; block-size: auto }}
 }}
 """.strip()
-# Dark enough to be read on white; told apart by shape too, where colours are not seen or printed.
+# Dark enough to be read on white; shapes differ too, for those who see or print no colours.
 _COLOURS = ("#c2570c", "#0b62a4", "#1a7f37", "#7a3e9d", "#8a6d00", "#444444")
 # The first is a ring, in which a point of another series at the same place is still seen.
 _RING = "M-4.4 0a4.4 4.4 0 1 0 8.8 0a4.4 4.4 0 1 0 -8.8 0z"

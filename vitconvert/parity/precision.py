@@ -104,7 +104,7 @@ class _Measured:
 
 @dataclass(frozen=True)
 class LowerPrecision:
-    """What a report says of dtypes of fewer bits."""
+    """The part of a report on dtypes of fewer bits."""
 
     comparisons: tuple[Comparison, ...] = ()
     layers: tuple[LayerDifference, ...] = ()

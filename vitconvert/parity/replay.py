@@ -109,7 +109,7 @@ def _check_finite(kept: Mapping[str, Mapping[str, Tensor]]) -> None:
 
 
 def own_versions() -> dict[str, str]:
-    """What computes here; `reference` tells the other side's."""
+    """The packages that compute here; `reference` names the other side's."""
     return {"vitconvert": VERSION, "torch": torch.__version__, "numpy": np.__version__}
 
 

@@ -38,8 +38,8 @@ class Sides:
     """Two implementations, and what of them is compared.
 
     Attributes:
-        tested: What is verified.
-        reference: What it is measured by.
+        tested: The one that is verified.
+        reference: The one that measures it.
         pairs: Which outputs are the same; by default, those called "output".
         skipped: Layers that are not compared.
     """
@@ -51,7 +51,7 @@ class Sides:
 
     @property
     def both(self) -> tuple[Implementation, Implementation]:
-        """What is tested first."""
+        """The tested one first."""
         return self.tested, self.reference
 
 
@@ -167,7 +167,7 @@ class _Computed:
         )
 
     def _cause(self, layer: str, limit: float) -> str:
-        """What explains it: of two, one must be vitconvert's own model."""
+        """The cause in words, if one of the two is vitconvert's own model."""
         tested, reference = self.sides.both
         for side, shown, other in (
             (tested, reference, self.theirs),

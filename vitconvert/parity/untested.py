@@ -1,6 +1,6 @@
-"""What a comparison cannot see, in short sentences, each only where it applies.
+"""Limits of a comparison, in short sentences, each only where it applies.
 
-Two models that agree may share a mistake: in what a user said and both were built with, in what
+Two models that agree may share a mistake: in what a user stated and both were built with, in what
 neither of them read, in what happens before the pixels and after the numbers.
 """
 
@@ -29,7 +29,7 @@ Modules = Sequence[tuple[str, nn.Module]]  # with their names
 def unseen_of_checkpoints(
     tested: Checkpoint, against: Checkpoint | None, reference: Reference
 ) -> tuple[str, ...]:
-    """What is not tested where a checkpoint is compared with a project's own model.
+    """The limits where a checkpoint is compared with a project's own model.
 
     Args:
         tested: The checkpoint that vitconvert's ViT computes.
@@ -50,9 +50,9 @@ def unseen_of_checkpoints(
 
 
 def unseen_of_models(*models: tuple[str, object]) -> tuple[str, ...]:
-    """What is not tested where one of two models is somebody's own.
+    """The limits where one of two models is the user's own.
 
-    What a user says of a checkpoint is not among it: a model of his own knows it by itself.
+    Facts that the user states of a checkpoint are not among them: the user's own model has them.
 
     Args:
         models: A name, and a checkpoint, a module or a function.
@@ -80,7 +80,7 @@ def merging(checkpoint: Checkpoint) -> Iterator[str]:
 
 
 def earlier(checkpoint: Checkpoint) -> Iterator[str]:
-    """What was not tested when vitconvert wrote the checkpoint, and cannot be seen in it."""
+    """The limits of the conversion that wrote the checkpoint, which nothing in it shows."""
     record = checkpoint.companions.own
     if "parity" not in record:
         return
@@ -108,13 +108,13 @@ def shared_facts(tested: Checkpoint, other: Checkpoint, reference: Reference) ->
     for field in reference.told:
         origin = other.config.origins.get(field, "")
         shared = origin == tested.config.origins.get(field)
-        told = is_recorded(origin) and _was_verified(other)  # `earlier` tells it
-        if field in facts and shared and not told and _doubtful(origin, other):
+        known = is_recorded(origin) and _was_verified(other)  # `earlier` covers it
+        if field in facts and shared and not known and _doubtful(origin, other):
             groups.setdefault(origin, []).append(f"{field} {show(facts[field])}")
-    for origin, said in sorted(groups.items(), key=lambda group: group[0] != USER):
+    for origin, stated in sorted(groups.items(), key=lambda group: group[0] != USER):
         where = "stated by you" if origin == USER else origin
-        them = "them" if len(said) > 1 else "it"
-        yield f"{', '.join(said)} ({where}): {_SHARED} {them} too"
+        them = "them" if len(stated) > 1 else "it"
+        yield f"{', '.join(stated)} ({where}): {_SHARED} {them} too"
 
 
 def _doubtful(origin: str, checkpoint: Checkpoint) -> bool:
@@ -125,7 +125,7 @@ def _doubtful(origin: str, checkpoint: Checkpoint) -> bool:
 
 
 def own_head(checkpoint: Checkpoint) -> Iterator[str]:
-    """What is taken for the head by its name: what it reads was assumed on both sides."""
+    """A head that is known by its name only: its input was assumed on both sides."""
     if head := checkpoint.weights.head:
         read = f"what the reference's head does (pooling {checkpoint.config.pooling})"
         yield f"{printable(head)} reads {read}: {_BY_NAME}"
@@ -139,9 +139,12 @@ def ignored_tensors(checkpoint: Checkpoint) -> Iterator[str]:
         for name, reason in binding.ignored.items()
         if name not in binding.guarded and reason != NO_ELEMENTS and 0 not in binding.shapes[name]
     ]
-    said = [printable(n) for n, why in checkpoint.ledger.ignored.items() if why.startswith(IGNORED)]
-    if said:
-        yield f"{len(said)} tensor{'s' if len(said) > 1 else ''} that you{_IGNORED}: {some(said)}"
+    asked = [
+        printable(n) for n, why in checkpoint.ledger.ignored.items() if why.startswith(IGNORED)
+    ]
+    if asked:
+        plural = "s" if len(asked) > 1 else ""
+        yield f"{len(asked)} tensor{plural} that you{_IGNORED}: {some(asked)}"
     if unproved:
         tensors = "tensor" if len(unproved) == 1 else "tensors"
         whose = table.origin if table.builtin else "your table"

@@ -1,4 +1,4 @@
-"""What an image becomes before a model reads it, as each project's own code makes it."""
+"""From an image to the input of a model, as each project's own code computes it."""
 
 from vitconvert.preprocessing.preprocessing import Preprocessing
 

@@ -16,16 +16,16 @@ _INTERPOLATIONS = {
 _OF_OLD = ("height", "width", "mean", "variance")  # that ImageConverter still reads
 
 
-def is_image_converter(said: Mapping[str, Any]) -> bool:
+def is_image_converter(stated: Mapping[str, Any]) -> bool:
     """Whether a file on images is KerasHub's."""
-    return str(said.get("class_name")).endswith("ImageConverter")
+    return str(stated.get("class_name")).endswith("ImageConverter")
 
 
 def from_image_converter(
-    said: Mapping[str, Any], *, image_size: Size, channels: int
+    stated: Mapping[str, Any], *, image_size: Size, channels: int
 ) -> dict[str, Any]:
     """Fields of `Steps`, as `ImageConverter` reads the file; sizes and channels are the model's."""
-    config = said.get("config")
+    config = stated.get("config")
     if not isinstance(config, Mapping):
         raise ConflictingFact(f"config = {short(config)} should be an object.")
     size, filter_ = config.get("image_size"), config.get("interpolation", "bilinear")
@@ -49,15 +49,15 @@ def from_image_converter(
 
 def _scale(config: Mapping[str, Any], channels: int) -> dict[str, Any]:
     """x * scale + offset, in the words of a mean and a deviation."""
-    said = config.get("scale")
-    factor = None if said is None else 1 / 255
-    if said is None and config.get("offset"):
+    stated = config.get("scale")
+    factor = None if stated is None else 1 / 255
+    if stated is None and config.get("offset"):
         fact = f"offset = {short(config['offset'])} without a scale is added to whole numbers"
         raise NotRepresentable(f"{fact}, and overflows.")
-    scale = numbers(1.0 if said is None else said, "scale", channels)
+    scale = numbers(1.0 if stated is None else stated, "scale", channels)
     offset = numbers(config.get("offset") or 0.0, "offset", channels)
     if not all(scale):
-        raise ConflictingFact(f"scale = {short(said)} makes all pixels alike.")
+        raise ConflictingFact(f"scale = {short(stated)} makes all pixels alike.")
     std = tuple((factor or 1.0) / each for each in scale)
     mean = tuple(-each * deviation for each, deviation in zip(offset, std, strict=True))
     return {"mean": mean, "std": std, "rescale_factor": factor}

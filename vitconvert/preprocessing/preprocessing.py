@@ -96,7 +96,7 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
     def from_timm(
         cls, pretrained_cfg: Mapping[str, Any], *, origin: str = "timm's pretrained_cfg"
     ) -> "Preprocessing":
-        """What timm 1.0.31 does with this `pretrained_cfg`.
+        """Read a `pretrained_cfg` as timm 1.0.31 does.
 
         timm ignores the EXIF orientation and transparency, and reads one channel as grey. Where
         the cfg is silent, timm's defaults apply: 224 pixels, bicubic, crop_pct 0.875, ImageNet's
@@ -128,7 +128,7 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
         image_size: Size | None = None,
         origin: str = "preprocessor_config.json",
     ) -> "Preprocessing":
-        """What transformers 5.23 does with this `preprocessor_config.json`.
+        """Read a `preprocessor_config.json` as transformers 5.23 does.
 
         Old files (`feature_extractor_type`, whole numbers as sizes) are read as transformers reads
         them today. Its own loader, `load_image`, applies the EXIF orientation; where the file does
@@ -173,7 +173,7 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
         image_size: Size,
         origin: str = "open_clip_config.json",
     ) -> "Preprocessing":
-        """What open_clip 3.3 does with this `preprocess_cfg`, for a tower of this size.
+        """Read a `preprocess_cfg` as open_clip 3.3 does, for a tower of this size.
 
         Raises:
             ConflictingFact: A value is malformed.
@@ -199,7 +199,7 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
         channels: int = 3,
         origin: str = "image_converter.json",
     ) -> "Preprocessing":
-        """What KerasHub 0.32 does with this `image_converter.json`, for a model of this size.
+        """Read an `image_converter.json` as KerasHub 0.32 does, for a model of this size.
 
         As Keras computes it on JAX, NumPy and TensorFlow, of images read as whole numbers. On
         PyTorch, bicubic resizing without antialias has another cubic.
@@ -233,7 +233,7 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
         channels: int = 3,
         origin: str = "dialect default",
     ) -> "Preprocessing":
-        """What a table of `weights_map/` says its project does.
+        """Read the `[preprocessing]` section of a table of `weights_map/`.
 
             resize          one of backends.RESIZES
             interpolation   one of backends.INTERPOLATIONS

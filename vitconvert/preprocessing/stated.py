@@ -38,7 +38,7 @@ class Files(Protocol):
 
 
 def stated_preprocessing(files: Files, table: Table, config: ViTConfig) -> Preprocessing | None:
-    """What turns an image into the model's input, or None if nothing says.
+    """How an image becomes the model's input, or None if nothing states it.
 
     Args:
         files: What lies beside the weights.
@@ -66,7 +66,7 @@ def stated_preprocessing(files: Files, table: Table, config: ViTConfig) -> Prepr
 
 
 def _recorded(files: Files) -> Preprocessing | None:
-    """What vitconvert wrote down of it."""
+    """The preprocessing in vitconvert.json."""
     if not (own := files.own.get("preprocessing")):
         return None
     with _naming(files, "own"):
@@ -74,7 +74,7 @@ def _recorded(files: Files) -> Preprocessing | None:
 
 
 def _live(files: Files, config: ViTConfig, *, without_timm: bool) -> Preprocessing | None:
-    """What the project's own files say, where they say enough."""
+    """The preprocessing by the project's own files, where they state all of it."""
     if files.preprocessor is not None:
         with _naming(files, "preprocessor"):
             if is_image_converter(files.preprocessor):
@@ -102,7 +102,7 @@ def _live(files: Files, config: ViTConfig, *, without_timm: bool) -> Preprocessi
 def preprocessing_of_name(
     table: Table, name: str, config: ViTConfig, arguments: Mapping[str, Any]
 ) -> Preprocessing | None:
-    """What a project does with images for an architecture, or None if that is not known.
+    """A project's preprocessing for an architecture, or None if it is not known.
 
     Args:
         table: The dialect.
@@ -145,7 +145,7 @@ def _for_rgb_alone(section: Mapping[str, Any]) -> bool:
 
 @contextmanager
 def _naming(files: Files, kind: str) -> Iterator[None]:
-    """Whatever is wrong with what a file says, the message names the file first."""
+    """Name the file first in every error about its content."""
     try:
         yield
     except VitConvertError as error:

@@ -67,7 +67,7 @@ class Steps:
         return self.crop and not (self.resize == "squash" and self.resize_size == self.image_size)
 
     def differences(self, other: "Steps") -> tuple[str, ...]:
-        """What differs in another preprocessing, one sentence per field."""
+        """The differences from another preprocessing, one sentence per field."""
         return tuple(
             f"{field.name} is {_shown(mine)} here and {_shown(theirs)} there"
             for field in dataclasses.fields(self)
@@ -194,7 +194,7 @@ def _shown(value: object) -> str:
 
 
 def departures_of(program: str, source: Steps, theirs: Steps) -> tuple[str, ...]:
-    """What a program does differently, one sentence each; rounding of the last bit is left out.
+    """The differences of a program, one sentence each; rounding of the last bit is left out.
 
     Args:
         program: Its name, which begins each sentence.

@@ -22,7 +22,7 @@ _RESAMPLE = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 
 @dataclass(frozen=True, kw_only=True)
 class _Processor:
-    """What an image processor does where its file is silent."""
+    """The defaults of an image processor, where its file is silent."""
 
     mean_std: tuple[tuple[float, ...], tuple[float, ...]]
     resample: int
@@ -117,7 +117,7 @@ def from_preprocessor_config(
 
 
 def _sizes(config: Mapping[str, Any], name: str, image_size: Size | None) -> dict[str, Any]:
-    """What is resized and cropped; `image_size` is the model's."""
+    """The sizes of resizing and cropping; `image_size` is the model's."""
     processor = _PROCESSORS[name]
     resize, resize_size = _resize(config, processor)
     crop = bool(config.get("do_center_crop", processor.crop))

@@ -59,7 +59,7 @@ def imports_for(preprocessing: Preprocessing | None) -> list[str]:
     return ["from PIL import Image"] if preprocessing else ["import torch"]
 
 
-def photograph(config: ViTConfig) -> str:
+def opened_image(config: ViTConfig) -> str:
     """An image of the model's channels."""
     mode = "L" if config.in_channels == 1 else "RGB"
     return f'Image.open("photo.jpg").convert("{mode}")'
@@ -72,6 +72,6 @@ def blank_text(target: Target) -> str:
 
 
 def zeros(config: ViTConfig) -> str:
-    """Images where nothing says how photographs are prepared."""
+    """Images where nothing says how images are prepared."""
     sizes = ", ".join(map(str, (1, config.in_channels, *config.image_size)))
     return f"torch.zeros({sizes})"

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from vitconvert.facts.project_config import put, written_config
 from vitconvert.preprocessing import Preprocessing
-from vitconvert.programs.program import CompanionFiles, DescribedModel, Program
+from vitconvert.programs.program import UNKNOWN, CompanionFiles, DescribedModel, Program
 from vitconvert.programs.target import Target, check_place, fit_target
 from vitconvert.tables.table import Table
 
@@ -26,8 +26,7 @@ class LlamaCpp(Program):
         within = dict(target.their_config)
         projector = "llama.cpp opens the tower together with a projector, which a ViT does not have"
         if preprocessing is None:
-            unknown = "nothing says how photographs become the model's input"
-            return CompanionFiles(files={}, within=within, departures=(projector, unknown))
+            return CompanionFiles(files={}, within=within, departures=(projector, UNKNOWN))
         for name, values in (("mean", preprocessing.mean), ("std", preprocessing.std)):
             put(within, f"clip.vision.image_{name}", list(values))
         return CompanionFiles(files={}, within=within, departures=(projector,))

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 Tokenizer = Mapping[str, Path | Mapping[str, Any]]
 """Names in an output -> what is copied there, or JSON."""
 TOKENIZER_CONFIG = "tokenizer_config.json"
+UNKNOWN = "nothing says how images become the model's input"
 
 # From an output directory to something that computes.
 Opener = Callable[[Path], "Callable[[Tensor], Tensor]"]
@@ -62,7 +63,7 @@ class CompanionFiles:
     Attributes:
         files: Name -> content of each file.
         within: What the file of weights itself says of the model, where its format has a place.
-        departures: How programs that read them treat photographs differently from the
+        departures: How programs that read them treat images differently from the
             checkpoint's own project, one sentence each.
     """
 
@@ -88,7 +89,7 @@ class BothTowers:
 
 @dataclass(frozen=True, kw_only=True)
 class Preparation:
-    """What prepares photographs, of a program or of vitconvert.
+    """What prepares images, of a program or of vitconvert.
 
     Attributes:
         name: Whose it is, as reports call it.
@@ -135,8 +136,7 @@ class Program:
             return CompanionFiles(files={})
         name, config = target.table.config_file.file, dict(target.their_config)
         if preprocessing is None:
-            unknown = "nothing says how photographs become the model's input"
-            return CompanionFiles(files={name: config}, departures=(unknown,))
+            return CompanionFiles(files={name: config}, departures=(UNKNOWN,))
         return self.with_preprocessing(name, config, preprocessing)
 
     def tokenizer(self, files: Mapping[str, Path], target: Target) -> Tokenizer:
@@ -161,7 +161,7 @@ class Program:
     def with_preprocessing(
         self, name: str, config: dict[str, Any], preprocessing: Preprocessing
     ) -> CompanionFiles:
-        """The configuration file, and what it or another file says of photographs."""
+        """The configuration file, and what it or another file says of images."""
         return CompanionFiles(files={name: config})
 
     def openers(self, config: ViTConfig) -> Mapping[str, Opener]:
@@ -199,7 +199,7 @@ class Program:
         raise NotRepresentable("No program can be installed that computes the source's texts.")
 
     def preparation(self, checkpoint: Checkpoint) -> "Preparation | None":
-        """The program's own code that prepares photographs; None if it has none for this one.
+        """The program's own code that prepares images; None if it has none for this one.
 
         It may raise whatever the program raises for what the checkpoint's files say.
         """

@@ -26,10 +26,10 @@ from vitconvert.facts.project_config import (
     their_word,
     written_config,
 )
+from vitconvert.tables.axes import Shape
 from vitconvert.tables.binding import Binding, bind
 from vitconvert.tables.canonical import instances
 from vitconvert.tables.dialects import text_tables_beside
-from vitconvert.tables.sizes import Shape
 from vitconvert.tables.table import Table
 
 # Sizes that every project's user passes when building the model the file is for.
@@ -147,7 +147,7 @@ def check_place(table: Table, config: ViTConfig, *, only: bool = True) -> None:
     check_rows(table, config)
     had = instances(config)
     # Tensors that play no part may be written too, as constants, for instance.
-    ignored = table.reader.section("ignore")
+    ignored = table.section("ignore")
     lacking = [g for g in table.requires if not any(had.get(n) or n in ignored for n in g)]
     if lacking:
         raise _lacks(table, lacking)

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from vitconvert.config import Config, Kind
-from vitconvert.tables.conditions import Conditional, parse_conditional
-from vitconvert.tables.predicates import config_words
-from vitconvert.tables.section_reader import SectionReader
+from vitconvert.tables.predicates import Conditional, config_words, parse_conditional
+from vitconvert.tables.tensor_sections import SectionReader
 from vitconvert.toml_files import LazyToml, tables_dir
 
 _OF_RATIO = {"times", "over", "multiple", "whole", "alone"}

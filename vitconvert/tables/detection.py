@@ -5,11 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from vitconvert.errors import AmbiguousDialect, TensorMismatch, UnknownDialect, some
+from vitconvert.tables.axes import Shape
 from vitconvert.tables.binding import Binding, bind
 from vitconvert.tables.dialects import builtin_tables, likely_tables
 from vitconvert.tables.names import Names
 from vitconvert.tables.others import refuse_quantised, seems_to_be
-from vitconvert.tables.sizes import Shape
 from vitconvert.tables.table import Table
 from vitconvert.wrappers import prefixes, why_beside
 

@@ -1,14 +1,20 @@
-"""Finding dialects: by name, by ecosystem, or by the keys of a file."""
+"""Finding dialects: by name, by ecosystem, or by the keys of a file.
+
+Parsing every table would take longer than everything else that happens before weights are read.
+Searching their unparsed text is fast, and most tables lack a word of the file's keys.
+"""
 
 import functools
 import itertools
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 
 from vitconvert.config import TextConfig, ViTConfig
 from vitconvert.errors import TableError, UsageError, nearest, printable
-from vitconvert.tables.candidates import ecosystem_of, likely_dialects, may_find_required
+from vitconvert.tables.canonical import canonical_tensors
 from vitconvert.tables.inheritance import (
     TEXT,
     builtin_label,
@@ -18,10 +24,128 @@ from vitconvert.tables.inheritance import (
     stem_of,
 )
 from vitconvert.tables.names import Names
-from vitconvert.tables.rows import Row
-from vitconvert.tables.table import Table, table_of
-from vitconvert.tables.table_reader import TableReader
+from vitconvert.tables.rows import Row, letters_of
+from vitconvert.tables.table import Table
 from vitconvert.toml_files import tables_dir
+
+_EXTENDS = re.compile(r'^extends\s*=\s*"([^"]*)"', re.MULTILINE)
+_ECOSYSTEM = re.compile(r'^ecosystem\s*=\s*"([^"]*)"', re.MULTILINE)
+# Of a key of [ignore] that ends in "*", the letters before it.
+_ANY_REST = re.compile(r'^"(?:[^"]*\})?([^"{}]*)\*"', re.MULTILINE)
+_QUOTED = re.compile(r'"([^"]*)"')
+_LEFT_SIDE = re.compile(r"^[^=\n]*=", re.MULTILINE)
+_WORD = re.compile(r"[A-Za-z]+")
+# Words of what tables spell {p}: weight, bias, running_mean, running_var, num_batches_tracked.
+_KINDS = {"weight", "bias", "running", "mean", "var", "num", "batches", "tracked"}
+
+
+@dataclass(frozen=True)
+class _Spelling:
+    """Everything that a table's keys are made of."""
+
+    text: str
+    any_rest: tuple[str, ...]  # keys that hold one of these may hold any word
+
+
+def likely_dialects(keys: Collection[str]) -> list[str]:
+    """Names of the dialects that have the words of every key, and perhaps of some that do not.
+
+    No dialect that explains all keys is left out.
+    """
+    words = set(_WORD.findall("\n".join(keys))) - _KINDS
+    longest_first = sorted(words, key=len, reverse=True)
+    return [name for name, s in _spellings().items() if _may_spell(s, keys, longest_first)]
+
+
+def _may_spell(spelling: _Spelling, keys: Collection[str], words: list[str]) -> bool:
+    if not spelling.any_rest:
+        return all(word in spelling.text for word in words)
+    foreign = (key for key in keys if not _has_words_of(key, spelling.text))
+    return all(any(_begins(key, start) for start in spelling.any_rest) for key in foreign)
+
+
+def _has_words_of(key: str, text: str) -> bool:
+    return all(word in text for word in _WORD.findall(key) if word not in _KINDS)
+
+
+def _begins(key: str, start: str) -> bool:
+    """Whether a key, or what follows a prefix of it, begins so."""
+    return key.startswith(start) or any(f"{mark}{start}" in key for mark in "./_")
+
+
+@functools.cache
+def _spellings() -> Mapping[str, _Spelling]:
+    texts = {name: "\n".join(map(_their_side, _with_ancestors(name))) for name in builtin_texts()}
+    return {name: _Spelling(text, tuple(_ANY_REST.findall(text))) for name, text in texts.items()}
+
+
+def may_find_required(name: str, names: Names) -> bool:
+    """Whether these names may be all that a dialect requires."""
+    return all(
+        any(
+            names.may_have(letters_of(_right_side(row.strip(), name), {}))
+            for row in group.split("|")
+        )
+        for group in builtin_sections(name)["dialect"].get("requires", ())
+    )
+
+
+def _right_side(row: str, name: str) -> str:
+    """How a dialect spells one of our tensors; an ignored key is itself."""
+    if row not in canonical_tensors():
+        return row
+    kind = row.rpartition(".")[2]
+    for text in _with_ancestors(name):
+        lines = [_line(text, key) for key in (row, row.removesuffix(kind) + "{p}")]
+        told = [line for line in lines if line is not None]
+        if told:  # nothing, if all are set to false
+            return "".join(_QUOTED.findall(" ".join(told))[:1])
+    return row
+
+
+def _line(text: str, key: str) -> str | None:
+    """What a table says of a key, or None."""
+    at = text.find(f'\n"{key}"')
+    return text[at + len(key) + 3 :].partition("\n")[0] if at >= 0 else None
+
+
+def ecosystem_of(name: str) -> str:
+    """The ecosystem of a dialect."""
+    said = (_ECOSYSTEM.search(text) for text in _with_ancestors(name))
+    return next((match[1] for match in said if match), name)
+
+
+def family_of(name: str) -> str:
+    """The dialect that one extends in the end; those of one family are spellings of one model."""
+    while parent := _parent(name):
+        name = parent
+    return name
+
+
+def _with_ancestors(name: str) -> Iterator[str]:
+    """The text of a table, then of those that it extends, nearest first."""
+    while name:
+        yield builtin_texts().get(name, "")
+        name = _parent(name)
+
+
+@functools.cache
+def _parent(name: str) -> str:
+    said = _EXTENDS.search(builtin_texts().get(name, ""))
+    return said[1] if said else ""
+
+
+@functools.cache
+def _their_side(text: str) -> str:
+    """Right sides of [words] and [rows]; of the other sections that name keys, everything."""
+    found: list[str] = []
+    for section in text.split("\n["):
+        name, _, lines = section.partition("]")
+        if name in ("words", "rows"):
+            found.append(_LEFT_SIDE.sub("", lines))
+        elif name in ("ignore", "empty"):
+            found.append(lines)
+    return "\n".join(found)
 
 
 class _BuiltinTables(Mapping[str, Table]):
@@ -41,7 +165,7 @@ class _BuiltinTables(Mapping[str, Table]):
 
 @functools.cache
 def _builtin_table(name: str) -> Table:
-    return table_of(TableReader(name, builtin_label(name), builtin_sections(name)))
+    return Table(name, builtin_label(name), builtin_sections(name))
 
 
 def builtin_tables() -> Mapping[str, Table]:
@@ -64,7 +188,7 @@ def text_table(name: str) -> Table:
     if name not in builtin_texts(TEXT):
         known = ", ".join(builtin_texts(TEXT))
         raise TableError("There is no such table.", evidence={"file": label, "there are": known})
-    return table_of(TableReader(name, label, builtin_sections(name, TEXT), TextConfig))
+    return Table(name, label, builtin_sections(name, TEXT), TextConfig)
 
 
 def text_tables_beside(table: Table, config: ViTConfig) -> list[Table]:
@@ -89,7 +213,7 @@ def _finds_required(table: Table, names: Names) -> bool:
         for name in set(itertools.chain(*table.requires)) & table.row_of.keys()
         if _finds(table.row_of[name], names)
     }
-    return all(found.union(table.reader.section("ignore")) & set(group) for group in table.requires)
+    return all(found.union(table.section("ignore")) & set(group) for group in table.requires)
 
 
 def _finds(row: Row, names: Names) -> bool:
@@ -137,7 +261,7 @@ def read_table(file: Path) -> Table:
     label = builtin_label(stem_of(file)) if builtin else str(file)
     name = printable(stem_of(file))  # it is published with what is read by the table
     try:
-        table = table_of(TableReader(name, label, read_sections(file, label)))
+        table = Table(name, label, read_sections(file, label))
         table.check()
     except RecursionError:
         raise TableError(

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence, Set
 from typing import Any
 
 from vitconvert.errors import Quantised
-from vitconvert.tables.sizes import Shape
+from vitconvert.tables.axes import Shape
 from vitconvert.tables.templates import skeleton_of
 from vitconvert.toml_files import LazyToml, tables_dir
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vitconvert.errors import NotRepresentable, UnknownDialect, some
+from vitconvert.tables.axes import Shape
 from vitconvert.tables.detection import Recognised, fitting, identifies, recognise
 from vitconvert.tables.dialects import builtin_tables
 from vitconvert.tables.others import look_alike, quantised_by
-from vitconvert.tables.sizes import Shape
 from vitconvert.tables.table import Table
 from vitconvert.toml_files import LazyToml, tables_dir
 

@@ -1,51 +1,162 @@
 """A dialect: one TOML file of `weights_map/`, parsed into an object nobody edits."""
 
 import functools
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import PurePath
+from string import Template
 from typing import Any
 
-from vitconvert.config import Config, Kind
+from vitconvert.config import Config, Kind, ViTConfig
 from vitconvert.errors import printable
-from vitconvert.tables.axes import Axes
-from vitconvert.tables.conditions import Always, Conditional, Must
-from vitconvert.tables.config_file import ConfigFile
-from vitconvert.tables.constants import Constant
-from vitconvert.tables.inheritance import TEXT, builtin_label
-from vitconvert.tables.predicates import ARCHITECTURE
-from vitconvert.tables.rows import Row
-from vitconvert.tables.table_reader import TableReader
-from vitconvert.tables.templates import Template
-from vitconvert.tables.usage import Usage
+from vitconvert.file_formats import written_formats
+from vitconvert.tables.config_file import ConfigFile, Ratio, read_config_file
+from vitconvert.tables.inheritance import TEXT, Sections, builtin_label
+from vitconvert.tables.predicates import (
+    ARCHITECTURE,
+    Always,
+    Conditional,
+    Must,
+    config_words,
+    stated_words,
+    told_words,
+)
+from vitconvert.tables.tensor_sections import TensorSections, did_you_mean, parsed
+
+_RATIO = "mlp_ratio"
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Table:
-    """A dialect.
+@dataclass(frozen=True, kw_only=True)
+class Usage:
+    """How a project's own code loads what is written for it: Python with `$words` in it.
 
-    Each part is parsed when it is first needed. Most tables are refused, which needs few parts.
+    A word is a field or property of ViTConfig, or `mlp_ratio`: what makes the MLPs' width of the
+    model's. A height and a width that are equal are one number.
     """
 
-    name: str
-    file: str
     title: str
-    ecosystem: str
-    program: str  # the module of vitconvert.programs that knows the rest of the project
-    source: str
-    tested: str
-    container: str
-    wrapper: str  # the key under which the project's code looks for the tensors; "" is none
-    beside: Mapping[str, int]  # what it looks for beside them
-    named_only: bool  # not recognised by itself, because another table reads the same files
-    historic: bool  # not written unless it is named, because today's release writes another
-    layouts: tuple[str, ...]  # what is written in its place: the first that fits
-    allowed_as: str  # the step whose permission it takes to write it, if it is not named
-    install: str  # what to install to open it; "" says nothing
-    resampling: str  # who resamples positions of files that read the same by another rule
-    framework: str  # whose tensors its safetensors say they are
-    requires: tuple[tuple[str, ...], ...]  # of each group, one row must be found
-    reader: TableReader = field(repr=False)
+    code: Template
+
+    def code_for(self, config: ViTConfig) -> str:
+        """The code for one model."""
+        return self.code.substitute(
+            {word: _written(config, word) for word in self.code.get_identifiers()}
+        )
+
+
+def parse_usage(title: str, code: str) -> Usage:
+    """Parse the code.
+
+    Raises:
+        ValueError: A `$` stands before what is no word.
+    """
+    template = Template(code.strip())
+    if not template.is_valid():
+        raise ValueError("a $ that is no word is written twice: $$")
+    for word in template.get_identifiers():
+        if word not in config_words() and word != _RATIO:
+            raise ValueError(f"${word} is no property of ViTConfig, and not ${_RATIO}")
+    return Usage(title=title, code=template)
+
+
+def _written(config: ViTConfig, word: str) -> str:
+    if word == _RATIO:
+        ratio = Ratio(makes="mlp_dim").of(config)
+        return f"{config.mlp_dim} / {config.embed_dim}" if ratio is None else repr(ratio)
+    value = getattr(config, word)
+    one_number = isinstance(value, tuple) and len(value) == 2 and len(set(value)) == 1
+    return repr(value[0] if one_number else value)
+
+
+_SECTIONS = (
+    "dialect",
+    "words",
+    "rows",
+    "ignore",
+    "sizes",
+    "holds",
+    "rotations",
+    "empty",
+    "constants",
+    "files",
+    "config",
+    "ask",
+    "config_json",
+    "only",
+    "must",
+    "preprocessing",
+    "usage",
+    "text",
+    "numbers",
+)
+_DIALECT_KEYS = (
+    "title",
+    "ecosystem",
+    "program",
+    "source",
+    "tested",
+    "extends",
+    "requires",
+    "container",
+    "wrapper",
+    "beside",
+    "named_only",
+    "historic",
+    "layouts",
+    "allowed_as",
+    "install",
+    "framework",
+    "resampling",
+)
+
+# What stands under a key of [preprocessing]; a text under any other.
+_PREPROCESSING: Mapping[str, type | tuple[type, ...]] = {
+    "mean": (int, float, list),
+    "std": (int, float, list),
+    "crop_pct": (int, float),
+    "resize_size": (int, list),
+    "crop": bool,
+}
+
+# The one default that depends on a size: attention scaled by the model's width, not the head's.
+SCALED_BY_WIDTH = "embed_dim ** -0.5"
+
+
+class Table(TensorSections):
+    """A dialect. The sections about tensors are read by `TensorSections`.
+
+    Attributes:
+        file: How messages call its file.
+        program: The module of vitconvert.programs that knows the rest of the project.
+        wrapper: The key under which the project's code looks for the tensors; "" is none.
+        beside: What it looks for beside them.
+        named_only: Not recognised by itself, because another table reads the same files.
+        historic: Not written unless it is named, because today's release writes another.
+        layouts: Ecosystems or dialects that are written in its place: the first that fits.
+        allowed_as: The step whose permission it takes to write it, if it is not named.
+        install: What to install to open it; "" says nothing.
+        resampling: Who resamples positions of files that read the same by another rule.
+        framework: Whose tensors its safetensors say they are.
+    """
+
+    def __init__(self, name: str, file: str, data: Sections, describes: Kind = ViTConfig) -> None:
+        super().__init__(name, file, data, describes)
+        self.title = self.text("dialect", "title")
+        self.ecosystem = self.text("dialect", "ecosystem", name)
+        self.program = self.text("dialect", "program", "scripts")
+        self.source = self.text("dialect", "source")
+        self.tested = self.text("dialect", "tested", "")
+        self.container = self._container()
+        self.wrapper = self.text("dialect", "wrapper", "")
+        self.beside = self._beside()
+        self.named_only = self._flag("named_only")
+        self.historic = self._flag("historic")
+        self.layouts = self.texts("dialect", "layouts")
+        self.allowed_as = self.text("dialect", "allowed_as", "")
+        self.install = self.text("dialect", "install", "")
+        self.resampling = self.text("dialect", "resampling", "")
+        self.framework = self.text("dialect", "framework", "pt")
 
     @property
     def builtin(self) -> bool:
@@ -60,130 +171,165 @@ class Table:
         """
         return self.file if self.builtin else printable(PurePath(self.file).name)
 
-    @property
-    def describes(self) -> Kind:
-        """What its words are fields and properties of: ViTConfig, or a text tower's."""
-        return self.reader.describes
-
-    @property
-    def row_of(self) -> Mapping[str, Row]:
-        """Rows by canonical name."""
-        return self.reader.rows
-
-    @functools.cached_property
-    def ignore(self) -> tuple[tuple[Template, str], ...]:
-        """Keys that play no part, and why."""
-        return tuple(self.reader.ignore())
-
-    @functools.cached_property
-    def sizes(self) -> tuple[tuple[Template, str, int], ...]:
-        """A key, an axis, and what times its length that is."""
-        return tuple(self.reader.sizes())
-
-    @functools.cached_property
-    def holds(self) -> tuple[tuple[Template, Constant], ...]:
-        """What ignored tensors must be, and are."""
-        return tuple(self.reader.holds())
-
-    @functools.cached_property
-    def rotations(self) -> tuple[tuple[Template, str], ...]:
-        """Ignored tensors that hold the cosines or sines of the rotary embedding: key, "cos"."""
-        return tuple(self.reader.rotations())
-
-    @functools.cached_property
-    def empty(self) -> tuple[tuple[Template, Axes], ...]:
-        """Arrays without elements that the project's class holds."""
-        return tuple(self.reader.empty())
-
-    @functools.cached_property
-    def constants(self) -> tuple[tuple[Template, float, Axes, str], ...]:
-        """Tensors that the project's class holds, and that play no part."""
-        return tuple(self.reader.constants())
-
-    @functools.cached_property
-    def files(self) -> Mapping[str, str]:
-        """Files that are written beside the first, and how the keys in each begin."""
-        return dict(self.reader.files())
-
-    @functools.cached_property
-    def first(self) -> tuple[Conditional, ...]:
-        """Words, with the text that some models are written with."""
-        return tuple(self.reader.first())
-
-    @functools.cached_property
-    def defaults(self) -> tuple[Conditional, ...]:
-        """What the project's code fixes."""
-        return tuple(self.reader.defaults())
-
-    @functools.cached_property
-    def ask(self) -> Mapping[str, str]:
-        """Fields that only the user can tell, and why."""
-        return {asked.name: asked.value for asked in self.reader.ask() if not asked.condition}
-
-    @functools.cached_property
-    def ask_beyond_name(self) -> tuple[Conditional, ...]:
-        """Fields that an architecture's name does not tell under a condition, and why."""
-        return tuple(asked for asked in self.reader.ask() if _of_a_name(asked))
-
-    @functools.cached_property
-    def ask_unnamed(self) -> tuple[Conditional, ...]:
-        """Fields that tensors do not tell under a condition on them, and why."""
-        conditional = (asked for asked in self.reader.ask() if asked.condition)
-        return tuple(asked for asked in conditional if not _of_a_name(asked))
-
-    @functools.cached_property
-    def config_file(self) -> ConfigFile | None:
-        """How the project's own configuration says what ours says."""
-        return self.reader.config_file()
-
-    @functools.cached_property
-    def only(self) -> tuple[Always, ...]:
-        """What is so of every model that the project's class makes."""
-        return tuple(self.reader.only())
-
-    @functools.cached_property
-    def must(self) -> tuple[Must, ...]:
-        """Conditions without which the project's code mistakes the tensors, and why."""
-        return tuple(self.reader.must())
-
-    @functools.cached_property
-    def preprocessing(self) -> Mapping[str, Any]:
-        """How the project turns a photograph into numbers."""
-        return self.reader.preprocessing()
-
-    @functools.cached_property
-    def text_towers(self) -> tuple[Conditional, ...]:
-        """Names of the tables of text towers that may stand beside, where they may."""
-        return tuple(self.reader.text_towers())
-
-    @functools.cached_property
-    def numbers(self) -> tuple[tuple[str, str], ...]:
-        """Whole numbers that a model of both towers keeps as tensors: key, and our word for it."""
-        return tuple(self.reader.numbers())
-
-    @functools.cached_property
-    def usage(self) -> Usage | None:
-        """How the project's code loads what is written."""
-        return self.reader.usage()
-
-    @property
-    def rows(self) -> tuple[Row, ...]:
-        """All rows."""
-        return tuple(self.row_of.values())
-
     def first_texts(self, config: Config) -> Mapping[str, str]:
         """The words that this model is not written with the first text of."""
         return {first.name: first.value for first in self.first if first.holds_for(config)}
 
     def check(self) -> None:
-        """Parse every part.
+        """Parse every section, and look for mistakes that none shows by itself.
 
         Raises:
             TableError: With the place in the file and what is wrong there.
         """
-        self.reader.check()
-        for part in (n for n, v in vars(Table).items() if isinstance(v, functools.cached_property)):
-            getattr(self, part)
+        for unknown in sorted(set(self.data) - set(_SECTIONS)):
+            raise self.error(unknown, f"unknown section; there are {', '.join(_SECTIONS)}")
+        for unknown in sorted(set(self.section("dialect")) - set(_DIALECT_KEYS)):
+            raise self.error(f"dialect.{unknown}", f"unknown key; {', '.join(_DIALECT_KEYS)}")
+        self.check_uses()
+        known = self.row_of.keys() | self.section("ignore").keys()
+        for name in itertools.chain(*self.requires):
+            if name not in known:
+                raise self.error("dialect.requires", f"{name!r} is no row of this table")
+        for kind in (TensorSections, Table):
+            for part, value in vars(kind).items():
+                if isinstance(value, functools.cached_property):
+                    getattr(self, part)
+
+    def _container(self) -> str:
+        name, known = self.text("dialect", "container", "safetensors"), written_formats()
+        if name not in known:
+            problem = f"{name!r} is no format that is written; there are {', '.join(known)}"
+            raise self.error("dialect.container", problem, did_you_mean(name, known))
+        return name
+
+    def _beside(self) -> Mapping[str, int]:
+        dialect = self.section("dialect")
+        nested = [form.name for form in written_formats().values() if form.nested]
+        if dialect.get("wrapper") and self.container not in nested:
+            which = " or ".join(f'"{name}"' for name in nested)
+            raise self.error("dialect.wrapper", f"only container = {which} has one")
+        beside = dialect.get("beside", {})
+        if not isinstance(beside, dict) or not all(type(n) is int for n in beside.values()):
+            raise self.error("dialect.beside", "expected whole numbers: { epoch = 0 }")
+        if beside and not dialect.get("wrapper"):
+            raise self.error("dialect.beside", "needs a wrapper, beside which they are")
+        return beside
+
+    def _flag(self, name: str) -> bool:
+        value = self.section("dialect").get(name, False)
+        if not isinstance(value, bool):
+            raise self.error(f"dialect.{name}", "expected true or false")
+        return value
+
+    @functools.cached_property
+    def files(self) -> Mapping[str, str]:
+        """Files that are written beside the first, and how the keys in each begin."""
+        for name, begin in self.section("files").items():
+            if not isinstance(begin, str) or not begin or PurePath(name).name != name:
+                raise self.error(f'files."{name}"', "expected how the keys in this file begin")
+        return self.section("files")
+
+    @functools.cached_property
+    def usage(self) -> Usage | None:
+        """How the project's code loads what is written."""
+        if "usage" not in self.data:
+            return None
+        try:
+            return parse_usage(self.text("usage", "title"), self.text("usage", "code"))
+        except ValueError as error:
+            raise self.error("usage.code", error) from None
+
+    @functools.cached_property
+    def preprocessing(self) -> Mapping[str, Any]:
+        """How the project turns a photograph into numbers."""
+        section = self.section("preprocessing")
+        for key, value in section.items():
+            if not isinstance(value, _PREPROCESSING.get(key, str)) or (
+                isinstance(value, list) and not all(type(n) in (int, float) for n in value)
+            ):
+                raise self.error(f"preprocessing.{key}", f"{value!r} is of another kind")
+        return section
+
+    @parsed
+    def text_towers(self) -> Iterator[Conditional]:
+        """Names of the tables of text towers that may stand beside, the one that is written first.
+
+        Whether they may depends on the image tower.
+        """
+        for key, value in self.section("text").items():
+            tower = self.conditional(f'text."{key}"', key, value, config_words(self.describes))
+            if type(value) is not bool:
+                raise self.error(f'text."{key}"', "expected true or false")
+            if value:
+                yield tower
+
+    @parsed
+    def numbers(self) -> Iterator[tuple[str, str]]:
+        """Whole numbers that a model of both towers keeps as tensors: key, and our word for it."""
+        for key, word in self.section("numbers").items():
+            if not isinstance(word, str) or word not in config_words(self.describes):
+                problem = f"{word!r} is no field or property of {self.describes.__name__}"
+                raise self.error(f'numbers."{key}"', problem)
+            yield key, word
+
+    @parsed
+    def defaults(self) -> Iterator[Conditional]:
+        """Fields that the project's code fixes, given other fields or what tensors show."""
+        for key, value in self.section("config").items():
+            place = f'config."{key}"'
+            default = self.conditional(place, key, value, told_words(self.describes))
+            if (default.name, value) != ("attention_scale", SCALED_BY_WIDTH):
+                default = replace(default, value=self.field(place, default.name, value))
+            yield default
+
+    @property
+    def ask(self) -> Mapping[str, str]:
+        """Fields that only the user can tell, and why."""
+        return {asked.name: asked.value for asked in self.asked if not asked.condition}
+
+    @property
+    def ask_beyond_name(self) -> tuple[Conditional, ...]:
+        """Fields that an architecture's name does not tell under a condition, and why."""
+        return tuple(asked for asked in self.asked if _of_a_name(asked))
+
+    @property
+    def ask_unnamed(self) -> tuple[Conditional, ...]:
+        """Fields that tensors do not tell under a condition on them, and why."""
+        return tuple(asked for asked in self.asked if asked.condition and not _of_a_name(asked))
+
+    @parsed
+    def asked(self) -> Iterator[Conditional]:
+        """Fields that must be stated, each with a reason."""
+        for key, reason in self.section("ask").items():
+            place = _place("ask", key)
+            asked = self.conditional(place, key, reason, stated_words(self.describes))
+            self.check_field(place, asked.name)
+            if reason is not False:
+                yield replace(asked, value=self.reason(place, reason))
+
+    @parsed
+    def only(self) -> Iterator[Always]:
+        """What is so of every model: `word = value`, or a predicate and the reason for it."""
+        for key, said in self.section("only").items():
+            place = _place("only", key)
+            if key.isidentifier():
+                yield Always(self.predicate(place, key), said)
+            elif said is not False:
+                yield Always(self.predicate(place, key), True, self.reason(place, said))
+
+    @parsed
+    def must(self) -> Iterator[Must]:
+        """Predicates, each with a reason."""
+        for key, reason in self.section("must").items():
+            place = _place("must", key)
+            if reason is not False:
+                yield Must(self.predicate(place, key), self.reason(place, reason))
+
+    @functools.cached_property
+    def config_file(self) -> ConfigFile | None:
+        """How the project's own `config.json` says what ours says."""
+        section = self.section("config_json")
+        return read_config_file(section, self) if section else None
 
 
 def _of_a_name(asked: Conditional) -> bool:
@@ -192,30 +338,5 @@ def _of_a_name(asked: Conditional) -> bool:
     return any(word.startswith(ARCHITECTURE) for word in words)
 
 
-def table_of(reader: TableReader) -> Table:
-    """The dialect of a file.
-
-    Raises:
-        TableError: It does not say which dialect that is.
-    """
-    return Table(
-        name=reader.name,
-        file=reader.label,
-        title=reader.text("dialect", "title"),
-        ecosystem=reader.text("dialect", "ecosystem", reader.name),
-        program=reader.text("dialect", "program", "scripts"),
-        source=reader.text("dialect", "source"),
-        tested=reader.text("dialect", "tested", ""),
-        container=reader.container(),
-        wrapper=reader.text("dialect", "wrapper", ""),
-        beside=reader.beside(),
-        named_only=reader.named_only(),
-        historic=bool(reader.section("dialect").get("historic", False)),
-        layouts=reader.layouts(),
-        allowed_as=reader.text("dialect", "allowed_as", ""),
-        install=reader.text("dialect", "install", ""),
-        resampling=reader.text("dialect", "resampling", ""),
-        framework=reader.text("dialect", "framework", "pt"),
-        requires=reader.requires(),
-        reader=reader,
-    )
+def _place(section: str, key: str) -> str:
+    return f"{section}.{key}" if key.isidentifier() else f'{section}."{key}"'

@@ -3,18 +3,177 @@
 import functools
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from vitconvert.config import Kind, ViTConfig
+from vitconvert.config import Kind, ViTConfig, field_names
+from vitconvert.config.axis_sizes import FIXED_AXES
+from vitconvert.config.field_values import parse_field
+from vitconvert.errors import TableError, UsageError, nearest
 from vitconvert.tables.axes import Axes, Dim, parse_axes
 from vitconvert.tables.canonical import canonical_tensors
-from vitconvert.tables.conditions import Conditional
-from vitconvert.tables.constants import Constant, checked_dtype, parse_constant
-from vitconvert.tables.inheritance import Sections
-from vitconvert.tables.predicates import config_words
+from vitconvert.tables.inheritance import Sections, mistake
+from vitconvert.tables.predicates import (
+    Conditional,
+    Predicate,
+    config_words,
+    parse_conditional,
+    parse_predicate,
+)
 from vitconvert.tables.rows import Row
-from vitconvert.tables.section_reader import SectionReader, did_you_mean
 from vitconvert.tables.templates import Template, Words, parse_template
+
+_T = TypeVar("_T")
+
+
+def parsed(section: Callable[[Any], Iterator[_T]]) -> functools.cached_property[tuple[_T, ...]]:
+    """The entries of a section, parsed when they are first asked for.
+
+    Most tables are refused, which needs few of their sections.
+    """
+
+    @functools.wraps(section)
+    def entries(reader: object) -> tuple[_T, ...]:
+        return tuple(section(reader))
+
+    return functools.cached_property(entries)
+
+
+class SectionReader:
+    """Finds values of one file, and the words and fields in them."""
+
+    def __init__(self, name: str, file: str, data: Sections, describes: Kind = ViTConfig) -> None:
+        self.name = name
+        self.file = file
+        self.data = data
+        self.describes = describes
+
+    def error(self, place: str, problem: object, hint: str | None = None) -> TableError:
+        """A mistake in the table."""
+        return mistake(self.file, place, problem, hint)
+
+    def section(self, name: str) -> Mapping[str, Any]:
+        """A section, empty if there is none."""
+        value = self.data.get(name, {})
+        if not isinstance(value, dict):
+            raise self.error(name, "expected a [section]")
+        return value
+
+    def text(self, section: str, key: str, default: str | None = None) -> str:
+        """A text."""
+        value = self.section(section).get(key, default)
+        if not isinstance(value, str):
+            found = "nothing" if value is None else type(value).__name__
+            raise self.error(f"{section}.{key}", f"expected a text, found {found}")
+        return value
+
+    def texts(self, section: str, key: str) -> tuple[str, ...]:
+        """Any number of texts."""
+        values = self.section(section).get(key, [])
+        if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+            raise self.error(f"{section}.{key}", "expected a list of texts")
+        return tuple(values)
+
+    def reason(self, place: str, reason: object) -> str:
+        """Why something is so."""
+        if not isinstance(reason, str) or not reason.strip():
+            raise self.error(place, "a reason is needed, as text")
+        return reason
+
+    def conditional(self, place: str, key: str, value: object, words: Set[str]) -> Conditional:
+        """A value that may depend on a predicate of these words."""
+        try:
+            return parse_conditional(key, value, words)
+        except ValueError as error:
+            raise self.error(place, error) from None
+
+    def predicate(self, place: str, text: str) -> Predicate:
+        """A condition on a model."""
+        try:
+            return parse_predicate(text, config_words(self.describes))
+        except ValueError as error:
+            raise self.error(place, error) from None
+
+    def field(self, place: str, field: str, value: object) -> Any:
+        """The value of a field of the configuration."""
+        self.check_field(place, field)
+        try:
+            return parse_field(field, value, self.describes)
+        except UsageError as error:
+            raise self.error(place, error.fact) from None
+
+    def check_field(self, place: str, field: str) -> None:
+        """Raise TableError if the configuration has no such field."""
+        fields = field_names(self.describes)
+        if field not in fields:
+            problem = f"{field!r} is no field of {self.describes.__name__}"
+            raise self.error(place, problem, did_you_mean(field, fields))
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str | None:
+    """The hint of a message, if a known name is similar."""
+    near = nearest(name, known)
+    return f"did you mean {near[0]!r}?" if near else None
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The numbers of a tensor, one for each step along its first axis; none: they are counted."""
+
+    numbers: tuple[float, ...]
+    axes: Axes
+    text: str  # as it stands in the table, for messages
+    dtype: str = ""  # in which it is written, if not that of the other tensors
+
+    def along(self, sizes: Mapping[str, int]) -> tuple[float, ...]:
+        """The number for each step along the first axis."""
+        return self.numbers or tuple(map(float, range(sizes[self.axes.names[0]])))
+
+
+def parse_constant(text: str, row: str) -> Constant:
+    """Parse what a tensor must hold to play no part: `1 0 1 : (qkv head dim)`.
+
+        constant = number+ ":" axes dtype?   one number for each step along the first axis
+                 | "0.." ":" axes dtype?     the steps along the first axis, counted from 0
+        dtype    = ":" ("int32" | "int64")   in which it is written; else in that of the others
+
+    Args:
+        text: Such as `1 0 1 : (qkv head dim)`.
+        row: The row of the table that has this text, for messages.
+
+    Raises:
+        ValueError: The text is not of this form, or the first axis has another number of steps,
+            or nothing tells the size of another.
+    """
+    numbers, colon, rest = text.partition(":")
+    layout, _, dtype = rest.partition(":")
+    if not colon:
+        raise ValueError(f"expected numbers, a colon and axes, found {text!r}")
+    counted = numbers.strip() == "0.."
+    stated = () if counted else tuple(map(float, numbers.split()))
+    constant = Constant(stated, parse_axes(layout), row, checked_dtype(dtype.strip()))
+    axis = next(iter(constant.axes.names), "")
+    if not counted and FIXED_AXES.get(axis) != len(constant.numbers):
+        known = f"it has {FIXED_AXES[axis]}" if axis in FIXED_AXES else "nothing tells how many"
+        raise ValueError(f"{len(constant.numbers)} numbers for the steps of {axis!r}: {known}")
+    ours = {name for tensor in canonical_tensors().values() for name in tensor.axes.names}
+    for name in constant.axes.names:
+        if name not in ours:
+            raise ValueError(f"no tensor of ours has an axis {name!r}")
+    return constant
+
+
+def checked_dtype(name: str) -> str:
+    """The dtype of what plays no part; "" is that of the other tensors.
+
+    Raises:
+        ValueError: It cannot be said.
+    """
+    if name not in ("", "int32", "int64"):
+        raise ValueError(f"{name!r} is neither int32 nor int64, the dtypes that can be said")
+    return name
+
 
 # What {p} stands for besides weight and bias where we have it: the statistics of batch norms.
 _GATHERED = ("running_mean", "running_var", "num_batches_tracked")
@@ -23,8 +182,8 @@ _GATHERED = ("running_mean", "running_var", "num_batches_tracked")
 class TensorSections(SectionReader):
     """[words], [rows], [ignore], [holds], [rotations], [sizes], [empty] and [constants]."""
 
-    def __init__(self, name: str, label: str, data: Sections, describes: Kind = ViTConfig) -> None:
-        super().__init__(name, label, data, describes)
+    def __init__(self, name: str, file: str, data: Sections, describes: Kind = ViTConfig) -> None:
+        super().__init__(name, file, data, describes)
         self._words: dict[str, Words] = {}  # by what {p} stands for
 
     @functools.cached_property
@@ -49,6 +208,7 @@ class TensorSections(SectionReader):
             self._words[kind] = {w: tuple(t.replace("{p}", kind) for t in ts) for w, ts in words}
         return self._words[kind]
 
+    @parsed
     def first(self) -> Iterator[Conditional]:
         """Words, with the text that some models are written with."""
         words = self.words
@@ -68,13 +228,18 @@ class TensorSections(SectionReader):
             raise self.error(f'{section}."{key}"', error) from None
 
     @functools.cached_property
-    def rows(self) -> Mapping[str, Row]:
+    def row_of(self) -> Mapping[str, Row]:
         """Rows by the name of our tensor, each made when it is first asked for."""
         rows = self.section("rows").items()
         return _Rows(
             self,
             {name: (key, kind) for key, v in rows if v is not False for name, kind in _names(key)},
         )
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """All rows."""
+        return tuple(self.row_of.values())
 
     def row(self, name: str, key: str, kind: str) -> Row:
         """A row of our tensor of this name."""
@@ -85,8 +250,9 @@ class TensorSections(SectionReader):
             hint = did_you_mean(name, tensors)
             raise self.error(f'rows."{key}"', f"{name!r} is no canonical name", hint)
         spelling, words = value.replace("{p}", kind), self.words_with(kind)
-        return Row(tensors[name], spelling, words, self.label, key)
+        return Row(tensors[name], spelling, words, self.file, key)
 
+    @functools.cached_property
     def requires(self) -> tuple[tuple[str, ...], ...]:
         """Groups of rows, of each of which a file has one."""
         groups = (either.split("|") for either in self.texts("dialect", "requires"))
@@ -95,13 +261,14 @@ class TensorSections(SectionReader):
     def check_uses(self) -> None:
         """No tensor of theirs, and no step of one, may go into two of ours."""
         users: dict[object, str] = {}
-        for row in self.rows.values():
+        for row in self.rows:
             for part in itertools.chain(*(a.parts for a in row.alternatives)):
                 use = (part.key.segments, part.selection)
                 if users.setdefault(use, row.name) != row.name:
                     problem = f"{part.key} is used by {users[use]!r} already"
                     raise self.error(f'rows."{row.name}"', problem)
 
+    @parsed
     def ignore(self) -> Iterator[tuple[Template, str]]:
         """Ignored keys, and why."""
         for key, reason in self.section("ignore").items():
@@ -111,6 +278,7 @@ class TensorSections(SectionReader):
             for _, kind in _names(key):
                 yield self.template("ignore", key, kind), why
 
+    @parsed
     def holds(self) -> Iterator[tuple[Template, Constant]]:
         """What ignored tensors must be."""
         for key, text in self.section("holds").items():
@@ -119,7 +287,7 @@ class TensorSections(SectionReader):
             if not self.section("ignore").get(key):
                 raise self.error(f'holds."{key}"', "only an ignored tensor must hold something")
             try:
-                constant = parse_constant(str(text), f'{self.label}: "{key}" = "{text}"')
+                constant = parse_constant(str(text), f'{self.file}: "{key}" = "{text}"')
             except ValueError as error:
                 raise self.error(f'holds."{key}"', error) from None
             template = self.template("holds", key)
@@ -127,6 +295,7 @@ class TensorSections(SectionReader):
                 raise self.error(f'holds."{key}"', "the only index is that of the block, {i}")
             yield template, constant
 
+    @parsed
     def rotations(self) -> Iterator[tuple[Template, str]]:
         """Ignored tensors that hold the cosines or sines of the rotary embedding."""
         for key, kind in self.section("rotations").items():
@@ -136,6 +305,7 @@ class TensorSections(SectionReader):
                 )
             yield self.template("rotations", key), kind
 
+    @parsed
     def sizes(self) -> Iterator[tuple[Template, str, int]]:
         """A key, an axis, and what times its length that is."""
         for key, value in self.section("sizes").items():
@@ -144,6 +314,7 @@ class TensorSections(SectionReader):
                 raise self.error(f'sizes."{key}"', 'expected an axis, or one divided: "dim / 4"')
             yield self.template("sizes", key), match[1], int(match[2] or 1)
 
+    @parsed
     def empty(self) -> Iterator[tuple[Template, Axes]]:
         """Arrays without elements."""
         for key, axes in self.section("empty").items():
@@ -155,9 +326,10 @@ class TensorSections(SectionReader):
                 raise self.error(f'empty."{key}"', "expected one key, and axes of which one is 0")
             yield template, layout
 
+    @parsed
     def constants(self) -> Iterator[tuple[Template, float, Axes, str]]:
         """Tensors that are written and play no part."""
-        ignored = [template for template, _ in self.ignore()]
+        ignored = [template for template, _ in self.ignore]
         for key, text in self.section("constants").items():
             place = f'constants."{key}"'
             value, axes, dtype = (*str(text).split(" : "), "", "")[:3]

@@ -27,14 +27,14 @@ def compare(
     table: str | PathLike[str] | None,
     options: Mapping[str, Any],
 ) -> "ParityReport":
-    """What `vitconvert.verify` reports, with a tolerance for each dtype if several are given."""
+    """The report of `vitconvert.verify`, with a tolerance for each dtype if several are given."""
     asked = {"layers": layers, "table": table, **options}
     if not isinstance(tolerance, Mapping):
         return verify(model, against=against, tolerance=tolerance, **asked)
     if not tolerance:
         raise UsageError("`tolerance` names no dtype.", hint='such as {"float32": 1e-4}.')
     reports = [
-        # In float64 verify allows a share of what it is told.
+        # In float64 verify allows a share of its tolerance.
         verify(
             model,
             against=against,

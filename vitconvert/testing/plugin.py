@@ -92,7 +92,7 @@ def assert_parity(request: pytest.FixtureRequest) -> Callable[..., "ParityReport
 
 
 def _properties(report: "ParityReport") -> Iterator[tuple[str, object]]:
-    """What JUnit XML says of a comparison."""
+    """The properties of a comparison in JUnit XML."""
     yield "vitconvert.against", report.reference
     yield "vitconvert.verdict", report.verdict
     for dtype in dict.fromkeys(c.dtype for c in report.comparisons):

@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 __all__ = ["DTYPES", "Dequantised", "Weight", "dequantised"]
 
 DTYPES = ("float32", "bfloat16")
-"""What quantised weights are computed in, by the name of `--dtype`."""
+"""The dtypes of `--dtype` that quantised weights are computed in."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dequantised:
-    """What was computed of a file's quantised weights.
+    """A file with its quantised weights computed.
 
     Attributes:
         container: The file, with these weights in place of their parts.
@@ -50,7 +50,7 @@ class Dequantised:
     dtype: str
 
     def description(self, names: Mapping[str, str]) -> str:
-        """What was done for the tensors that are used: name in the dialect -> name in the file."""
+        """One sentence on the tensors that are used: name in the dialect -> name in the file."""
         used = [self.weights[name] for name in names.values() if name in self.weights]
         titles = " and ".join(sorted({weight.title for weight in used}))
         count = "1 weight" if len(used) == 1 else f"{len(used)} weights"

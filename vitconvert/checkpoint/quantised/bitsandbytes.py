@@ -65,14 +65,14 @@ def open_four_bit(container: Container, name: str, found: QuantisedNames) -> Wei
     packed, scales, values, state = parts_of(
         container, name, found, "numbers", "scales", "values", "state"
     )
-    said, manifest = _state(container, state), container.manifest
-    shape, block = _shape(container, state, said), _block(container, state, said, "blocksize")
+    stated, manifest = _state(container, state), container.manifest
+    shape, block = _shape(container, state, stated), _block(container, state, stated, "blocksize")
     count = math.prod(shape)
     if manifest[packed].nbytes != (count + 1) // 2:
         raise unfit(container, packed, f"has not the half bytes of {size_text(shape)} weights")
     check_list(container, values, "float32", 16)
     blocks = -(-count // block)
-    nested = _nested(container, name, found, said, blocks)
+    nested = _nested(container, name, found, stated, blocks)
     if nested is None:
         check_list(container, scales, "float32", blocks)
 
@@ -85,23 +85,23 @@ def open_four_bit(container: Container, name: str, found: QuantisedNames) -> Wei
         title=f"{FOUR_BIT} ({kind}{', scales of 8 bit' if nested else ''})",
         parts=tuple(found.parts.values()),
         shape=shape,
-        dtype=dtype_of(container, state, said.get("dtype")),
+        dtype=dtype_of(container, state, stated.get("dtype")),
         rounds_inputs=False,
         compute=compute,
     )
 
 
 def _nested(
-    container: Container, name: str, found: QuantisedNames, said: Mapping[str, Any], blocks: int
+    container: Container, name: str, found: QuantisedNames, stated: Mapping[str, Any], blocks: int
 ) -> Compute | None:
-    """What computes the scales, where they are quantised themselves."""
-    if not any(key.startswith("nested") for key in (*found.parts, *said)):
+    """The function that computes the scales, where they are quantised themselves."""
+    if not any(key.startswith("nested") for key in (*found.parts, *stated)):
         return None
     places, scales, values = parts_of(
         container, name, found, "scales", "nested scales", "nested values"
     )
-    state, offset = found.parts["state"], said.get("nested_offset")
-    block = _block(container, state, said, "nested_blocksize")
+    state, offset = found.parts["state"], stated.get("nested_offset")
+    block = _block(container, state, stated, "nested_blocksize")
     if not isinstance(offset, float) or not math.isfinite(offset):
         raise unfit(container, state, "does not say how its scales are quantised")
     check_list(container, places, "uint8", blocks)
@@ -122,15 +122,15 @@ def _state(container: Container, key: str) -> Mapping[str, Any]:
     return parsed(container, key, container.read(key).numpy().tobytes())
 
 
-def _shape(container: Container, key: str, said: Mapping[str, Any]) -> tuple[int, ...]:
-    sizes = said.get("shape")
+def _shape(container: Container, key: str, stated: Mapping[str, Any]) -> tuple[int, ...]:
+    sizes = stated.get("shape")
     if not isinstance(sizes, list) or not sizes or not all(type(n) is int and n > 0 for n in sizes):
         raise unfit(container, key, "says no shape")
     return tuple(sizes)
 
 
-def _block(container: Container, key: str, said: Mapping[str, Any], word: str) -> int:
-    block = said.get(word)
+def _block(container: Container, key: str, stated: Mapping[str, Any], word: str) -> int:
+    block = stated.get(word)
     if type(block) is not int or block not in _BLOCKS:
         raise unfit(container, key, f"says {word} = {str(block)[:40]}, which is none")
     return block

@@ -35,7 +35,7 @@ _NUMBERS = ("int8", "float8_e4m3fn", "float8_e5m2")
 
 
 def opener(container: Container) -> Callable[[Container, str, QuantisedNames], Weight]:
-    """What opens the weights of one file, whose header is read once for all of them."""
+    """Opens the weights of one file, whose header is read once for all of them."""
     return partial(_open, of_all=functools.cache(partial(_said_of_all, container)))
 
 
@@ -48,7 +48,7 @@ def _open(
     known = ("numbers", "scales", "zeros")
     if more := [key for role, key in found.parts.items() if role not in known]:
         raise unfit(container, more[0], "belongs to a quantised weight, and is not read here")
-    said = _said_by_torchao(container, name, of_all)
+    stated = _said_by_torchao(container, name, of_all)
     shape, each = manifest[numbers].shape, manifest[scales].shape
     if manifest[numbers].dtype not in _NUMBERS:
         raise unfit(container, numbers, "has not whole numbers or floats of 8 bits")
@@ -57,8 +57,8 @@ def _open(
     if len(each) != len(shape) or any(not b or a % b for a, b in zip(shape, each, strict=True)):
         raise unfit(container, scales, f"has no whole number of weights of {size_text(shape)} each")
     blocks = tuple(a // b for a, b in zip(shape, each, strict=True))
-    if said.blocks not in (None, size_text(blocks)):
-        raise unfit(container, scales, f"has not one number for each block of {said.blocks}")
+    if stated.blocks not in (None, size_text(blocks)):
+        raise unfit(container, scales, f"has not one number for each block of {stated.blocks}")
 
     def compute(read: Read) -> "Tensor":
         found = read(numbers).float()
@@ -67,18 +67,18 @@ def _open(
         return found * _over(read(scales).float(), blocks)
 
     return Weight(
-        title=f"{TORCHAO}, {said.kind}",
+        title=f"{TORCHAO}, {stated.kind}",
         parts=tuple(found.parts.values()),
         shape=shape,
-        dtype=dtype_of(container, name, said.dtype),
-        rounds_inputs=said.rounds_inputs,
+        dtype=dtype_of(container, name, stated.dtype),
+        rounds_inputs=stated.rounds_inputs,
         compute=compute,
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Said:
-    """What torchao says of a tensor; of several, what it says of all."""
+    """torchao's words on a tensor, or alike on several."""
 
     kind: str
     dtype: str
@@ -87,7 +87,7 @@ class _Said:
 
 
 def _said_by_torchao(container: Container, name: str, of_all: Callable[[], set[_Said]]) -> _Said:
-    """What stands in the header for a tensor, or alike for every quantised one.
+    """The words of the header on a tensor, or alike on every quantised one.
 
     transformers 5.23 renames tensors when it saves them, and not what the header says of them.
     """
@@ -95,28 +95,28 @@ def _said_by_torchao(container: Container, name: str, of_all: Callable[[], set[_
     alike = {_understood(container, name, str(own))} if own else of_all()
     if len(alike) != 1:
         raise unfit(container, name, "is quantised by torchao, and nothing says how")
-    (said,) = alike
-    if said.kind not in _PLAIN:
-        raise unfit(container, name, f"is a {said.kind} of torchao, which is not read here")
-    return said
+    (stated,) = alike
+    if stated.kind not in _PLAIN:
+        raise unfit(container, name, f"is a {stated.kind} of torchao, which is not read here")
+    return stated
 
 
 def _said_of_all(container: Container) -> set[_Said]:
-    """What the header says of quantised tensors, whatever they are called there."""
+    """The words of the header on all quantised tensors, by whatever name."""
     mark = '"_tensor_data_names"'
     texts = dict.fromkeys(text for text in container.metadata.values() if mark in text)
     every = (_understood(container, "the header", text) for text in islice(texts, _MOST_SAID))
-    return {replace(said, blocks=None) for said in every}
+    return {replace(stated, blocks=None) for stated in every}
 
 
 def _understood(container: Container, name: str, text: str) -> _Said:
-    said = parsed(container, name, text.encode())
-    attributes = said.get("_data")
+    stated = parsed(container, name, text.encode())
+    attributes = stated.get("_data")
     attributes = attributes if isinstance(attributes, dict) else {}
     dtype, blocks = attributes.get("dtype"), attributes.get("block_size")
     inputs = ("act_quant_kwargs", "activation_quantization")
     return _Said(
-        kind=str(said.get("_type"))[:80],
+        kind=str(stated.get("_type"))[:80],
         dtype=str(dtype.get("_data") if isinstance(dtype, dict) else dtype)[:80],
         rounds_inputs=any(attributes.get(key) for key in inputs),
         blocks="x".join(map(str, blocks)) if isinstance(blocks, list) else None,

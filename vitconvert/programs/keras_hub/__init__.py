@@ -14,6 +14,7 @@ from vitconvert.preprocessing.steps import departures_of
 from vitconvert.programs.example import Example
 from vitconvert.programs.program import (
     TOKENIZER_CONFIG,
+    UNKNOWN,
     CompanionFiles,
     DescribedModel,
     Opener,
@@ -59,7 +60,7 @@ class KerasHub(Program):
     def companions(
         self, target: Target, preprocessing: Preprocessing | None, dtypes: Iterable[str]
     ) -> CompanionFiles:
-        """`config.json` of the backbone, and what there is of its task and of photographs."""
+        """`config.json` of the backbone, and what there is of its task and of images."""
         files = preset_files(target.their_config)
         converter, departures = _converter(files["config.json"], preprocessing)
         if converter:
@@ -139,7 +140,7 @@ def _converter(
 ) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
     """The `image_converter.json`, or None, and what departs from the source."""
     if source is None:
-        return None, ("nothing says how photographs become the model's input",)
+        return None, (UNKNOWN,)
     if not backbone["class_name"].endswith("Backbone"):
         return None, ("image_converter.json is left out: KerasHub has none for an encoder alone",)
     try:
@@ -214,7 +215,7 @@ def tokenizer_config(backbone: Mapping[str, Any], arguments: Mapping[str, Any]) 
 
 
 def with_preprocessor(task: Mapping[str, Any], converter: Mapping[str, Any]) -> dict[str, Any]:
-    """A `task.json` whose class prepares photographs itself."""
+    """A `task.json` whose class prepares images itself."""
     arguments = {"image_converter": converter, "config_file": "preprocessor.json"}
     name = "image_classifier_preprocessor", "ImageClassifierPreprocessor"
     preprocessor = _beside(task["config"]["backbone"], *name, arguments)

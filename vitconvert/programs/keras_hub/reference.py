@@ -154,7 +154,7 @@ def _constants(checkpoint: Checkpoint, target: Target) -> dict[str, Tensor]:
 
 def _base(table: Table) -> str:
     """What stands before a backbone's names in a file of the whole model, where two are read."""
-    _, *others = table.reader.words.get("base", ("",))
+    _, *others = table.words.get("base", ("",))
     return others[0] if others else ""
 
 

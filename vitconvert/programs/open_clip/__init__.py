@@ -88,7 +88,7 @@ class OpenClip(Program):
     def with_preprocessing(
         self, name: str, config: dict[str, Any], preprocessing: Preprocessing
     ) -> CompanionFiles:
-        """The same file says how photographs are prepared."""
+        """The same file says how images are prepared."""
         cfg = preprocessing.to_openclip()
         theirs = Preprocessing.from_openclip(cfg, image_size=preprocessing.image_size)
         departures = departures_of("open_clip", preprocessing, theirs)

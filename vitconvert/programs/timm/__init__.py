@@ -10,7 +10,7 @@ from vitconvert.errors import NotRepresentable
 from vitconvert.facts.derivation import state
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.steps import departures_of
-from vitconvert.programs.example import Example, imports_for, photograph, zeros
+from vitconvert.programs.example import Example, imports_for, opened_image, zeros
 from vitconvert.programs.program import CompanionFiles, DescribedModel, Opener, Program
 from vitconvert.programs.target import Target, check_place, fit_target
 from vitconvert.programs.timm.config import BY_ARGUMENTS, config_by_arguments, config_by_name
@@ -152,7 +152,7 @@ def _example(config: ViTConfig, preprocessing: Preprocessing | None) -> Example:
         lines += [
             "data = timm.data.resolve_model_data_config(model)",
             "transform = timm.data.create_transform(**data, is_training=False)",
-            f"output = model(transform({photograph(config)}).unsqueeze(0))",
+            f"output = model(transform({opened_image(config)}).unsqueeze(0))",
         ]
     else:
         lines += [f"output = model({zeros(config)})"]

@@ -13,7 +13,7 @@ from vitconvert.labels import Labels
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.backends import BACKENDS
 from vitconvert.preprocessing.steps import departures_of
-from vitconvert.programs.example import Example, blank_text, photograph, zeros
+from vitconvert.programs.example import Example, blank_text, opened_image, zeros
 from vitconvert.programs.program import CompanionFiles, DescribedModel, Opener, Program
 from vitconvert.programs.target import Target, check_place, fit_target
 from vitconvert.tables.table import Table
@@ -60,7 +60,7 @@ class Transformers(Program):
     def with_preprocessing(
         self, name: str, config: dict[str, Any], preprocessing: Preprocessing
     ) -> CompanionFiles:
-        """Photographs have a file of their own."""
+        """Images have a file of their own."""
         if "norm_mean" in config:  # the model does it
             zero, one = ((number,) * preprocessing.channels for number in (0.0, 1.0))
             preprocessing = replace(preprocessing, mean=zero, std=one, normalize=False)
@@ -169,7 +169,7 @@ def transformers_example(
     Args:
         kind: The name of the class.
         config: The model's configuration.
-        has_processor: Whether transformers can prepare photographs for it.
+        has_processor: Whether transformers can prepare images for it.
         options: Further arguments of AutoImageProcessor.
         patches: Whether the class reads patches, with their mask and grid.
     """
@@ -178,7 +178,7 @@ def transformers_example(
         imports = ["from PIL import Image", f"from transformers import AutoImageProcessor, {kind}"]
         images = [
             f'processor = AutoImageProcessor.from_pretrained("."{options})',
-            f'images = processor({photograph(config)}, return_tensors="pt"){read}',
+            f'images = processor({opened_image(config)}, return_tensors="pt"){read}',
         ]
     else:
         imports = ["import torch", f"from transformers import {kind}"]
@@ -222,9 +222,9 @@ def _processor(
     """The `preprocessor_config.json`, or None, and what departs from the source."""
     if patches != (source.resize == "patches"):
         reason = (
-            "this class keeps the aspect ratio of photographs, and the source does not"
+            "this class keeps the aspect ratio of images, and the source does not"
             if patches
-            else "the source keeps the aspect ratio of photographs, and this class does not"
+            else "the source keeps the aspect ratio of images, and this class does not"
         )
         return None, (f"preprocessor_config.json is left out: {reason}",)
     try:
