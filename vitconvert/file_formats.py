@@ -124,13 +124,13 @@ FORMATS: tuple[Format, ...] = (
     ),
     Format(
         name="keras",
-        module="vitconvert.formats.hdf5.keras_archive",
+        module="vitconvert.formats.keras",
         suffixes=(".keras",),
         holds={"config.json", "model.weights.h5"}.issubset,
     ),
     Format(
         name="keras_2",
-        module="vitconvert.formats.hdf5.keras_2",
+        module="vitconvert.formats.keras",
         suffixes=(),  # it is read as hdf5, which it is
         output="model.h5",
     ),

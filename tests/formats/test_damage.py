@@ -11,8 +11,9 @@ import torch
 
 from vitconvert.errors import CorruptFile, VitConvertError
 from vitconvert.formats import content_of, open_container, write_safetensors
-from vitconvert.formats.gguf.writing import write_gguf
-from vitconvert.formats.msgpack.writing import write_tree
+from vitconvert.formats.format_modules import Surroundings
+from vitconvert.formats.gguf import write_gguf
+from vitconvert.formats.msgpack import write_file
 from vitconvert.formats.npz import write_npz
 
 
@@ -26,7 +27,12 @@ def _sample(directory: Path, kind: str) -> bytes:
         case ["npz", *_]:
             write_npz(path, tensors)
         case ["msgpack"]:
-            write_tree(path, {name: content_of(name, tensors[name]) for name in tensors})
+            write_file(
+                path,
+                {name: content_of(name, tensors[name]) for name in tensors},
+                Surroundings(),
+                True,
+            )
         case ["gguf"]:
             write_gguf(path, {name: content_of(name, tensors[name]) for name in tensors}, {"a": 1})
         case ["pickle"]:

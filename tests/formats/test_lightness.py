@@ -11,7 +11,6 @@ import torch
 
 from vitconvert import wrappers
 from vitconvert.formats import open_container, write_safetensors
-from vitconvert.formats.hdf5.writing import write_hdf5
 from vitconvert.formats.npz import write_npz
 
 
@@ -33,7 +32,7 @@ def _imported(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "kind", ["safetensors", "npz", "compressed npz", "hdf5", "torch", "legacy", "pickle"]
+    "kind", ["safetensors", "npz", "compressed npz", "torch", "legacy", "pickle"]
 )
 def test_a_manifest_needs_no_torch_and_no_numpy(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "x"
@@ -41,8 +40,6 @@ def test_a_manifest_needs_no_torch_and_no_numpy(tmp_path: Path, kind: str) -> No
         write_safetensors(path, {"a": torch.randn(3)})
     elif kind == "npz":
         write_npz(path, {"a": torch.randn(3)})
-    elif kind == "hdf5":
-        write_hdf5(path, {"a": torch.randn(3)})
     elif kind == "pickle":
         path.write_bytes(pickle.dumps({"a": np.ones(3)}))
     elif kind in ("torch", "legacy"):

@@ -11,9 +11,9 @@ import msgpack
 import torch
 
 from vitconvert.formats import content_of
-from vitconvert.formats.gguf.layout import BLOCKS, DTYPES, OTHERWISE, PACKED
-from vitconvert.formats.gguf.writing import write_gguf
-from vitconvert.formats.msgpack.writing import write_tree
+from vitconvert.formats.format_modules import Surroundings
+from vitconvert.formats.gguf import DTYPES, OTHERWISE, PACKED, write_gguf
+from vitconvert.formats.msgpack import write_file
 
 Told = tuple[tuple[str, ...], dict[str, tuple[str, tuple[int, ...], bytes]]]
 
@@ -24,9 +24,9 @@ def msgpack_files(tensors: Mapping[str, torch.Tensor]) -> list[tuple[str, bytes]
     state = {f"params/{name}": content for name, content in contents.items()}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "x"
-        write_tree(path, contents)
+        write_file(path, contents, Surroundings(), True)
         tree = path.read_bytes()
-        write_tree(path, {**state, "step": contents["d"]})
+        write_file(path, {**state, "step": contents["d"]}, Surroundings(), True)
         return [("x", tree), ("x", path.read_bytes())]
 
 
@@ -72,11 +72,11 @@ def _leaves(tree: Any, keys: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
 def read_gguf(path: Path, _: object) -> Told:
     found = {}
     for tensor in gguf.GGUFReader(path).tensors:
-        kind, shape = int(tensor.tensor_type), tuple(int(n) for n in reversed(tensor.shape))
-        name, dtype = tensor.name, DTYPES.get(kind, "uint8")
-        if kind in BLOCKS:
-            title, elements, size = BLOCKS[kind]
-            name = f"{name}.{PACKED.get(title, OTHERWISE)}"
+        kind, shape = tensor.tensor_type, tuple(int(n) for n in reversed(tensor.shape))
+        name, dtype = tensor.name, DTYPES.get(kind.name, "uint8")
+        if kind.name not in DTYPES:
+            elements, size = gguf.GGML_QUANT_SIZES[kind]
+            name = f"{name}.{PACKED.get(kind.name, OTHERWISE)}"
             shape = (*shape[:-1], shape[-1] // elements, size)
         found[name] = (dtype, shape, tensor.data.tobytes())
     return (), found

@@ -1,13 +1,14 @@
 """Checkpoints as the real packages save them: odd sizes, and every number random."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from tests.packages import timm
+from tests.packages import timm, torchvision
 from tests.parity.team import STATED, TABLE, TeamViT
 from tests.small_models import randomise
 from vitconvert.api import load_checkpoint, record_golden
@@ -59,19 +60,41 @@ def golden(trained):
     return trained / "team.golden"
 
 
-@pytest.fixture
-def timm_checkpoint(randomise, tmp_path):
+def save_timm(folder, architecture="vit_tiny_patch16_224", *, change=None, **arguments) -> Path:
     """A directory as timm saves it for the Hub; 3 blocks, 4 patches down and 3 across."""
+    small = {"img_size": [32, 24], "patch_size": 8, "depth": 3, "num_classes": 7}
+    arguments = small | arguments
+    model = randomise(timm.create_model(architecture, **arguments))
+    if change:
+        with torch.no_grad():
+            change(model)
+    timm.models.save_for_hf(model, folder / architecture, model_args=arguments)
+    return folder / architecture
 
-    def save(architecture: str = "vit_tiny_patch16_224", **arguments) -> Path:
-        small = {"img_size": [32, 24], "patch_size": 8, "depth": 3}
-        arguments = small | arguments
-        model = randomise(timm.create_model(architecture, num_classes=7, **arguments))
-        path = tmp_path / architecture
-        timm.models.save_for_hf(model, path, model_args=arguments)
-        return path
 
-    return save
+@pytest.fixture
+def timm_checkpoint(tmp_path):
+    return partial(save_timm, tmp_path)
+
+
+@pytest.fixture
+def plain(tmp_path):
+    """timm's tensors alone; width 30, 3 heads, 3 x 3 patches."""
+    model = timm.models.VisionTransformer(
+        img_size=24, patch_size=8, embed_dim=30, depth=2, num_heads=3, num_classes=5
+    )
+    torch.save(randomise(model).state_dict(), tmp_path / "plain.pth")
+    return tmp_path / "plain.pth"
+
+
+@pytest.fixture
+def torchvision_file(tmp_path):
+    """A state dict of torchvision; width 30, 3 heads, 4 x 4 patches."""
+    model = torchvision.models.VisionTransformer(
+        image_size=32, patch_size=8, num_layers=2, num_heads=3, hidden_dim=30, mlp_dim=50
+    )
+    torch.save(randomise(model).state_dict(), tmp_path / "torchvision.pth")
+    return tmp_path / "torchvision.pth"
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.parity.conftest import save_timm
 from tests.parity.team import BUGS, STATED, team
 from vitconvert.api import load_checkpoint, load_model, record_golden, verify
 from vitconvert.demo.demonstration import DIGITS
@@ -21,11 +22,12 @@ from vitconvert.parity.golden import NUMBERS, digest
 KEY = "vitconvert.golden"
 
 
-@pytest.fixture
-def timm_golden(timm_checkpoint, tmp_path):
-    path = timm_checkpoint()
-    record_golden(path, tmp_path / "vit.golden")
-    return path, tmp_path / "vit.golden"
+@pytest.fixture(scope="module")
+def timm_golden(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("timm")
+    path = save_timm(folder)
+    record_golden(path, folder / "vit.golden")
+    return path, folder / "vit.golden"
 
 
 def test_a_right_module_gives_the_golden_outputs(weights, golden, table):

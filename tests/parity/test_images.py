@@ -7,7 +7,8 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.packages import open_clip, timm, torchvision, transformers
+from tests.packages import open_clip, timm, transformers
+from tests.parity.conftest import save_timm
 from vitconvert.api import verify
 from vitconvert.errors import MissingFact, UsageError
 
@@ -36,9 +37,9 @@ def photos(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def timm_model(timm_checkpoint):
-    return timm_checkpoint()
+@pytest.fixture(scope="module")
+def timm_model(tmp_path_factory):
+    return save_timm(tmp_path_factory.mktemp("timm"))
 
 
 @pytest.fixture
@@ -155,23 +156,17 @@ def test_no_more_than_the_first_32(timm_model, tmp_path):
     assert told(report, "images")[0].startswith("images: 32 of the first 32,")
 
 
-def test_a_project_without_code_for_photographs(randomise, photos, tmp_path):
-    model = torchvision.models.VisionTransformer(
-        image_size=32, patch_size=8, num_layers=2, num_heads=3, hidden_dim=30, mlp_dim=50
-    )
-    torch.save(randomise(model).state_dict(), tmp_path / "vit.pth")
-    report = verify(tmp_path / "vit.pth", overrides={"num_heads": 3}, images=photos, **ONCE)
+def test_a_project_without_code_for_images(torchvision_file, photos):
+    report = verify(torchvision_file, overrides={"num_heads": 3}, images=photos, **ONCE)
     (note,) = told(report, "images")
     assert note.endswith("for both sides: of the other side, nothing says how")
     assert told(report, "preprocessing") == []
     assert "preprocessing of images: both sides took the same" in report.not_tested
 
 
-def test_nothing_says_how(randomise, photos, tmp_path):
-    model = timm.create_model("vit_tiny_patch16_224", img_size=32, num_classes=5)
-    torch.save(randomise(model).state_dict(), tmp_path / "bare.pth")
+def test_nothing_says_how(plain, photos):
     with pytest.raises(MissingFact, match="Nothing says how images are prepared"):
-        verify(tmp_path / "bare.pth", overrides={"num_heads": 3}, images=photos, **ONCE)
+        verify(plain, overrides={"num_heads": 3}, images=photos, **ONCE)
 
 
 @pytest.fixture

@@ -7,30 +7,21 @@ import numpy as np
 import pytest
 import torch
 
-from tests.packages import timm, torchvision, transformers
+from tests.packages import transformers
 from vitconvert.api import verify
 from vitconvert.preprocessing.sample_images import sample_images
 
 STATED = {"num_heads": 3}
 
 
-@pytest.fixture
-def source(randomise, tmp_path):
-    model = timm.models.VisionTransformer(
-        img_size=24, patch_size=8, embed_dim=30, depth=2, num_heads=3, num_classes=5
-    )
-    torch.save(randomise(model).state_dict(), tmp_path / "vit.pth")
-    return tmp_path / "vit.pth"
-
-
-def test_global_state_does_not_matter(source):
-    wanted = verify(source, overrides=STATED).to_json()
+def test_global_state_does_not_matter(plain):
+    wanted = verify(plain, overrides=STATED).to_json()
     torch.manual_seed(99)
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(2)
     try:
         with torch.autocast("cpu", dtype=torch.bfloat16), torch.device("meta"):
-            assert verify(source, overrides=STATED).to_json() == wanted
+            assert verify(plain, overrides=STATED).to_json() == wanted
         assert torch.get_default_dtype() == torch.float64
         assert torch.get_num_threads() == 2
     finally:
@@ -38,17 +29,12 @@ def test_global_state_does_not_matter(source):
         torch.set_num_threads(1)
 
 
-def test_generators_and_gradients_stay(randomise, tmp_path):
-    model = torchvision.models.VisionTransformer(
-        image_size=24, patch_size=8, num_layers=2, num_heads=3, hidden_dim=30, mlp_dim=50
-    )
-    source = tmp_path / "torchvision.pth"  # which draws its weights before it gets ours
-    torch.save(randomise(model).state_dict(), source)
+def test_generators_and_gradients_stay(torchvision_file):  # whose class draws its own weights
     torch.manual_seed(7)
     np.random.seed(7)
     random.seed(7)
     before = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()
-    verify(source, overrides=STATED)
+    verify(torchvision_file, overrides=STATED)
     assert torch.equal(torch.get_rng_state(), before[0])
     assert np.array_equal(np.random.get_state()[1], before[1])
     assert random.getstate() == before[2]

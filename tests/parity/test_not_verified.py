@@ -4,21 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from tests.packages import timm, torchvision, transformers
+from tests.packages import timm, transformers
 from tests.tables.specimens.google import LINEN, google, jeonsworld
 from vitconvert.api import verify
 from vitconvert.errors import UsageError
 from vitconvert.programs import reference
-
-
-@pytest.fixture
-def plain(randomise, tmp_path):
-    """timm's tensors; width 30, 3 heads, 3 x 3 patches."""
-    model = timm.models.VisionTransformer(
-        img_size=24, patch_size=8, embed_dim=30, depth=2, num_heads=3, num_classes=5
-    )
-    torch.save(randomise(model).state_dict(), tmp_path / "vit.pth")
-    return tmp_path / "vit.pth"
 
 
 def assert_not_verified(report, reason):
@@ -47,12 +37,8 @@ def test_package_that_is_not_installed(plain, monkeypatch):
     assert_not_verified(report, "timm is not installed (pip install timm).")
 
 
-def test_oblong_images_of_torchvision(randomise, tmp_path):
-    model = torchvision.models.VisionTransformer(
-        image_size=32, patch_size=8, num_layers=2, num_heads=3, hidden_dim=30, mlp_dim=50
-    )
-    torch.save(randomise(model).state_dict(), tmp_path / "vit.pth")
-    report = verify(tmp_path / "vit.pth", overrides={"num_heads": 3, "image_size": (16, 64)})
+def test_oblong_images_of_torchvision(torchvision_file):
+    report = verify(torchvision_file, overrides={"num_heads": 3, "image_size": (16, 64)})
     assert_not_verified(report, "torchvision's VisionTransformer reads square images only.")
 
 

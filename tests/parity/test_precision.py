@@ -15,30 +15,13 @@ from vitconvert.preprocessing.sample_images import sampled_images
 LOWER = ("bfloat16", "float16")
 
 
-@pytest.fixture
-def saved(randomise, tmp_path):
-    """A checkpoint of timm, after `change` was made to its weights."""
-
-    def save(change=None, architecture="vit_tiny_patch16_224", **arguments):
-        sizes = {"img_size": (32, 24), "patch_size": 8, "depth": 3, "num_classes": 7} | arguments
-        model = randomise(timm.create_model(architecture, **sizes))
-        if change:
-            with torch.no_grad():
-                change(model)
-        stated = {k: list(v) if isinstance(v, tuple) else v for k, v in sizes.items()}
-        timm.models.save_for_hf(model, tmp_path / architecture, model_args=stated)
-        return tmp_path / architecture
-
-    return save
-
-
 def measured(path, **options):
     report = vitconvert.verify(path, dtypes=("float32", *LOWER), **options)
     return report, {one.dtype: one for one in report.precision}
 
 
-def test_every_figure_is_that_of_the_models(saved):
-    path = saved(depth=11)
+def test_every_figure_is_that_of_the_models(timm_checkpoint):
+    path = timm_checkpoint(depth=11)
     report, precision = measured(path, batch=3)
     assert report.ok
     found = vitconvert.load_checkpoint(path).preprocessing
@@ -73,12 +56,12 @@ def test_every_figure_is_that_of_the_models(saved):
         ("vit_tiny_patch16_224", {"num_classes": 0, "in_chans": 1}),
         ("vit_base_patch16_siglip_224", {"embed_dim": 48, "num_heads": 3}),
         ("vit_medium_patch16_reg4_gap_256", {"embed_dim": 48, "num_heads": 3}),
-        ("vit_tiny_r_s16_p8_224", {"img_size": (64, 32), "patch_size": 1}),
+        ("vit_tiny_r_s16_p8_224", {"img_size": [64, 32], "patch_size": 1}),
     ],
     ids=["no head", "map", "registers", "hybrid"],
 )
-def test_every_kind_of_model(architecture, arguments, saved):
-    report, precision = measured(saved(architecture=architecture, **arguments), batch=1)
+def test_every_kind_of_model(architecture, arguments, timm_checkpoint):
+    report, precision = measured(timm_checkpoint(architecture, **arguments), batch=1)
     assert report.ok
     assert not any(one.problem or one.overflow for one in precision.values())
     half = [c for c in report.comparisons if c.dtype in LOWER]
@@ -86,12 +69,12 @@ def test_every_kind_of_model(architecture, arguments, saved):
     assert all(0 < c.relative < 0.5 for c in half)
 
 
-def test_overflow_is_told_with_its_layer(saved):
+def test_overflow_is_told_with_its_layer(timm_checkpoint):
     def grow(model):
         model.blocks[4].mlp.fc2.weight *= 40_000
         model.head.weight[3, 5] = 70_000
 
-    report, precision = measured(saved(grow, depth=11))
+    report, precision = measured(timm_checkpoint(change=grow, depth=11))
     assert report.ok, "lower precision is not judged"
     assert precision["bfloat16"].overflow == ""
     half = precision["float16"]
@@ -108,7 +91,7 @@ def test_overflow_is_told_with_its_layer(saved):
     assert "<td>not judged</td>" in report.to_html()
 
 
-def test_a_dtype_that_an_operation_lacks_is_named(saved, monkeypatch):
+def test_a_dtype_that_an_operation_lacks_is_named(timm_checkpoint, monkeypatch):
     build = precision_module.build_model
 
     def no_half(checkpoint, *, dtype):
@@ -117,7 +100,7 @@ def test_a_dtype_that_an_operation_lacks_is_named(saved, monkeypatch):
         return build(checkpoint, dtype=dtype)
 
     monkeypatch.setattr(precision_module, "build_model", no_half)
-    report, precision = measured(saved())
+    report, precision = measured(timm_checkpoint())
     assert (
         precision["float16"].problem == "NotImplementedError: 'im2col' not implemented for 'Half'"
     )
@@ -125,7 +108,7 @@ def test_a_dtype_that_an_operation_lacks_is_named(saved, monkeypatch):
     assert "  not measured   float16: NotImplementedError" in report.summary()
 
 
-def test_two_models_at_a_time(saved, monkeypatch):
+def test_two_models_at_a_time(timm_checkpoint, monkeypatch):
     alive, most = weakref.WeakSet(), []
     build = precision_module.build_model
 
@@ -136,17 +119,17 @@ def test_two_models_at_a_time(saved, monkeypatch):
         return model
 
     monkeypatch.setattr(precision_module, "build_model", counted)
-    measured(saved())
+    measured(timm_checkpoint())
     assert (max(most), len(most)) == (2, 1 + 2 * 2)
 
 
-def test_without_a_reference_it_is_still_measured(saved, monkeypatch):
+def test_without_a_reference_it_is_still_measured(timm_checkpoint, monkeypatch):
     from vitconvert.programs import reference
 
     def fail(name):
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
-    path = saved()
+    path = timm_checkpoint()
     monkeypatch.setattr(reference, "import_module", fail)
     report, precision = measured(path)
     assert not report.verified and not report.ok
@@ -154,10 +137,10 @@ def test_without_a_reference_it_is_still_measured(saved, monkeypatch):
     assert report.summary().startswith("not verified: timm is not installed")
 
 
-def test_a_model_of_ones_own_is_not_measured(saved):
+def test_a_model_of_ones_own_is_not_measured(timm_checkpoint):
     model = timm.create_model("vit_tiny_patch16_224", img_size=(32, 24), patch_size=8, depth=3)
     with pytest.raises(vitconvert.VitConvertError, match="where a checkpoint is verified"):
-        vitconvert.verify(model, against=saved(), dtypes=("float16",))
+        vitconvert.verify(model, against=timm_checkpoint(), dtypes=("float16",))
 
 
 def test_the_audit_names_what_is_in_its_place():

@@ -6,23 +6,13 @@ import pytest
 import torch
 
 from tests.originals.spelling import HEADS, dinov3
-from tests.packages import timm, torchvision, transformers
+from tests.packages import timm, transformers
 from tests.parity.team import TABLE, TeamViT
 from vitconvert.api import convert, load_checkpoint, verify
 from vitconvert.parity.untested import dropout, ignored_tensors, unseen_of_models
 
 PREPROCESSING = "preprocessing of images (--images compares it)"
 NAMES = ["cat", "dog", "tabby_cat", "owl", "eel"]
-
-
-@pytest.fixture
-def plain(randomise, tmp_path):
-    """timm's tensors alone; width 30, 3 heads, 3 x 3 patches."""
-    model = timm.models.VisionTransformer(
-        img_size=24, patch_size=8, embed_dim=30, depth=2, num_heads=3, num_classes=5
-    )
-    torch.save(randomise(model).state_dict(), tmp_path / "plain.pth")
-    return tmp_path / "plain.pth"
 
 
 @pytest.fixture
@@ -68,14 +58,13 @@ def test_a_wrong_number_of_heads_is_equal_and_said_to_be_untested(plain):
         PREPROCESSING,
     )
     assert f"\n  not tested: {report.not_tested[0]}\n" in report.summary()
+    ran = f"Executed: {report.reference} and vitconvert's ViT."
+    assert report.executed == f"{ran} Nothing stored in the checkpoint was."
+    assert report.summary().endswith(report.executed)
 
 
-def test_what_torchvision_knows_by_itself_is_tested(randomise, tmp_path):
-    model = torchvision.models.VisionTransformer(
-        image_size=32, patch_size=8, num_layers=2, num_heads=3, hidden_dim=30, mlp_dim=50
-    )
-    torch.save(randomise(model).state_dict(), tmp_path / "vit.pth")
-    report = verify(tmp_path / "vit.pth", overrides={"num_heads": 3}, dtypes=("float32",))
+def test_what_torchvision_knows_by_itself_is_tested(torchvision_file):
+    report = verify(torchvision_file, overrides={"num_heads": 3}, dtypes=("float32",))
     said = "\n".join(report.not_tested)
     assert "num_heads 3 (stated by you)" in said
     assert "norm_eps 1e-06 (weights_map/torchvision.toml)" in said
@@ -207,23 +196,22 @@ def test_stochastic_depth_is_dropout():
     ]
 
 
-def test_permuted_names_of_classes_are_told(hf):
+@pytest.mark.parametrize(
+    ("theirs", "note"),
+    [
+        (NAMES[::-1], "classes are in another order: 0 is 'cat' here and 'eel' there, and 3 more"),
+        (
+            ["Cat", "DOG", "tabby cat", "owl", "a\u001b[31mnt"],  # spellings are no difference
+            "classes differ: 4 is 'eel' here and 'a\\\\x1b[31mnt' there",
+        ),
+    ],
+)
+def test_other_names_of_classes_are_told(theirs, note, hf):
     mine = named(hf(), NAMES)
-    report = verify(mine, against=named(copy_of(mine, "theirs"), NAMES[::-1]), dtypes=("float32",))
+    report = verify(mine, against=named(copy_of(mine, "theirs"), theirs), dtypes=("float32",))
     assert report.ok  # not a number differs
-    assert (
-        report.notes[0]
-        == "classes are in another order: 0 is 'cat' here and 'eel' there, and 3 more"
-    )
+    assert report.notes[0] == note
     assert report.not_tested == (PREPROCESSING,)
-
-
-def test_other_names_of_classes_are_told_and_other_spellings_are_not(hf):
-    mine = named(hf(), NAMES)
-    theirs = copy_of(mine, "theirs")
-    named(theirs, ["Cat", "DOG", "tabby cat", "owl", "a\u001b[31mnt"])
-    report = verify(mine, against=theirs, dtypes=("float32",))
-    assert report.notes[0] == "classes differ: 4 is 'eel' here and 'a\\\\x1b[31mnt' there"
 
 
 def test_names_of_one_side_alone_cannot_be_compared(hf):
@@ -239,13 +227,6 @@ def test_a_projection_has_no_classes(huggingface_checkpoint):
     report = verify(clip, against=clip, dtypes=("float32",))
     assert report.ok
     assert not any("classes" in fact for fact in report.not_tested)
-
-
-def test_the_report_says_whose_code_ran(plain):
-    report = verify(plain, overrides={"num_heads": 3}, dtypes=("float32",))
-    ran = f"Executed: {report.reference} and vitconvert's ViT."
-    assert report.executed == f"{ran} Nothing stored in the checkpoint was."
-    assert report.summary().endswith(report.executed)
 
 
 def test_the_card_and_the_record_say_it_too(plain, tmp_path):

@@ -13,8 +13,8 @@ from tests.sources.conftest import StartHub
 from tests.sources.test_hub import fetched
 from vitconvert.errors import IntegrityError, OfflineError, SourceError
 from vitconvert.formats import content_of, open_container
-from vitconvert.formats.gguf.writing import write_gguf
-from vitconvert.formats.hdf5.writing import write_hdf5
+from vitconvert.formats.gguf import write_gguf
+from vitconvert.formats.hdf5 import write_hdf5
 from vitconvert.sources import locate
 
 TESTS = Path(__file__).parents[1]

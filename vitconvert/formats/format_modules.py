@@ -9,8 +9,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from vitconvert.errors import MissingPackage
 from vitconvert.file_formats import Format, written_formats
 from vitconvert.formats.container import Container
 from vitconvert.formats.content import Content
@@ -88,3 +90,19 @@ def module_of(form: Format) -> ReadFormat:
 def written_module(name: str) -> WrittenFormat:
     """The module of a format that is written, by the format's name."""
     return cast(WrittenFormat, import_module(written_formats()[name].module))
+
+
+def imported(package: str, format_name: str, path: Path) -> ModuleType:
+    """The package that reads and writes a format.
+
+    Raises:
+        MissingPackage: It is not installed.
+    """
+    try:
+        return import_module(package)
+    except ImportError as error:
+        raise MissingPackage(
+            f"{package}, which reads and writes {format_name}, is not installed.",
+            evidence={"file": path},
+            hint=f"pip install {package}",
+        ) from error

@@ -3,7 +3,6 @@
 import json
 from math import prod
 from pathlib import Path
-from typing import BinaryIO
 
 from vitconvert.errors import CorruptFile
 
@@ -41,6 +40,19 @@ def shown(value: object) -> str:
     return str(parts if several else value)[:80]
 
 
+def truncated(path: Path, expected: int, found: int, least: str = "") -> CorruptFile:
+    """The error for a file that has fewer bytes than its header says."""
+    return CorruptFile(
+        "The file is truncated.",
+        evidence={
+            "file": path,
+            "expected": f"{least}{expected:,} bytes",
+            "found": f"{found:,} bytes",
+        },
+        hint="download it again.",
+    )
+
+
 def parse_object(path: Path, data: bytes, *, what: str) -> dict[str, object]:
     """Parse a JSON object in which no key repeats and all text is Unicode.
 
@@ -74,38 +86,3 @@ def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
                 text.encode()  # UnicodeEncodeError, a ValueError, for half a surrogate pair
         found[key] = value
     return found
-
-
-class SequentialReader:
-    """A file from its beginning on; its mistakes are errors with their place."""
-
-    too_short = "The file is truncated."
-
-    def __init__(self, path: Path, file: BinaryIO, size: int) -> None:
-        self.path, self.file, self.size = path, file, size
-        self.values = 0  # that were read; whoever reads them has a limit
-
-    def bytes(self, length: int) -> bytes:
-        """The next bytes."""
-        data = self.file.read(length)
-        if len(data) < length:
-            raise self.truncated()
-        return data
-
-    def skip(self, length: int) -> None:
-        """Go on after so many bytes."""
-        if self.file.tell() + length > self.size:
-            raise self.truncated()
-        self.file.seek(length, 1)
-
-    def truncated(self) -> CorruptFile:
-        """What is said of a file that ends too early."""
-        return CorruptFile(
-            self.too_short,
-            evidence={"file": self.path, "found": f"{self.size:,} bytes"},
-            hint="download it again.",
-        )
-
-    def corrupt(self, fact: str) -> CorruptFile:
-        """A mistake before the place that was reached."""
-        return CorruptFile(fact, evidence={"file": self.path, "before byte": self.file.tell()})
