@@ -589,40 +589,10 @@ def npy(header: str, data: bytes) -> bytes:
     return b"\x93NUMPY\1\0" + struct.pack("<H", len(header)) + header.encode() + data
 
 
-def described(
-    descr: str = "<f4", fortran: str = "False", shape: str = "(2,)", more: str = ""
-) -> str:
-    return f"{{'descr': {descr!r}, 'fortran_order': {fortran}, 'shape': {shape}, {more}}}"
-
-
-@pytest.mark.parametrize(
-    ("header", "data", "word"),
-    [
-        (described(shape="(0x" + "f" * 9000 + ",)"), bytes(8), CORRUPT),
-        (described(shape="(" + "9" * 5000 + ",)"), bytes(8), CORRUPT),
-        (described(shape="(" * 4000 + ")" * 4000), bytes(8), CORRUPT),
-        (described(shape="-" * 9000 + "1"), bytes(8), CORRUPT),
-        (described(shape="(True, 2)"), bytes(8), CORRUPT),
-        (described(shape="(2**62,)"), bytes(8), CORRUPT),
-        (described(shape="(4611686018427387904, 4)"), bytes(8), CORRUPT),
-        (described(shape="(3,)"), bytes(8), CORRUPT),
-        (described(shape="(-2,)"), bytes(8), CORRUPT),
-        (described(more="'more': 1"), bytes(8), CORRUPT),
-        (described(descr="<f4L,"), bytes(8), CORRUPT),
-        (described(descr="|O"), pickle.dumps([1]), UNSAFE),
-        ("", bytes(8), CORRUPT),
-    ],
-)
-def test_headers_of_arrays(tmp_path: Path, header: str, data: bytes, word: str) -> None:
-    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
-        archive.writestr("a.npy", npy(header, data))
-    refused(tmp_path / "x.npz", word)
-
-
 @pytest.mark.parametrize("shape", [(), (1,), (0,), (0, 3), (2, 3)])
 def test_arrays_in_fortran_order_of_every_rank(tmp_path: Path, shape: tuple[int, ...]) -> None:
     array = np.arange(np.prod(shape, dtype=int), dtype="f4").reshape(shape, order="F")
-    header = described(fortran="True", shape=str(shape))
+    header = f"{{'descr': '<f4', 'fortran_order': True, 'shape': {shape}}}"
     with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
         archive.writestr("a.npy", npy(header, array.tobytes("F")))
     assert np.load(tmp_path / "x.npz")["a"].shape == shape
@@ -631,7 +601,8 @@ def test_arrays_in_fortran_order_of_every_rank(tmp_path: Path, shape: tuple[int,
 
 def test_a_bomb(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "x.npz", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("a.npy", npy(described(shape=f"({2**26},)"), bytes(2**28)))
+        header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({2**26},)}}"
+        archive.writestr("a.npy", npy(header, bytes(2**28)))
     refused(tmp_path / "x.npz", UNSAFE)
 
 
