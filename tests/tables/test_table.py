@@ -61,6 +61,28 @@ def test_p_stands_for_the_statistics_of_a_batch_norm_too(write):
     }
 
 
+def test_a_row_of_one_tensor_and_a_row_of_its_kinds_replace_each_other(write):
+    text = HEADER.replace("[dialect]", '[dialect]\nextends = "hf_flax_vit"')  # it extends hf_vit
+    rows = '[rows]\n"norm.{p}" = "last.{p}"\n"head.{p}" = "top.{p}"\n"head.bias" = "shift"'
+    table = read_table(write(text + rows))
+    spelled = {name: row.spelling for name, row in table.row_of.items()}
+    assert builtin_tables()["hf_vit"].row_of["norm.weight"].spelling == "{base}layernorm.weight"
+    parent = builtin_tables()["hf_flax_vit"].row_of
+    assert parent["norm.weight"].spelling == "{base}layernorm/scale"
+    assert (spelled["norm.weight"], spelled["norm.bias"]) == ("last.weight", "last.bias")
+    assert (spelled["head.weight"], spelled["head.bias"]) == ("top.weight", "shift")
+
+
+def test_a_core_is_no_dialect_and_can_be_extended(write):
+    assert all("cores/" not in name for name in builtin_tables())
+    with pytest.raises(UsageError, match="There is no dialect 'cores/vit'"):
+        find_tables("cores/vit")
+    text = HEADER.replace("[dialect]", '[dialect]\nextends = "cores/vit"')
+    table = read_table(write(text + '[rows]\n"cls_token" = "cls : width"'))
+    assert "pos_embed" not in table.row_of and "blocks.{i}.mlp.fc2.weight" in table.row_of
+    assert {"cls_token", *table.row_of} < set(builtin_tables()["vit"].row_of)
+
+
 def test_extending_changes_words_rows_and_requirements_only_where_it_says(write):
     text = HEADER.replace("[dialect]", '[dialect]\nextends = "hf_vit"')
     table = read_table(

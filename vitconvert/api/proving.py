@@ -84,14 +84,24 @@ def verify(
         MissingFact: Nothing says how `images` are prepared.
         ParityFailed: vitconvert's ViT does not compute what the project of `against` computes.
     """
-    from vitconvert.parity.golden import is_golden
+    from vitconvert.parity.golden import is_golden, read_golden
 
+    compared: dict[str, Any] = {
+        "options": ReadOptions.of(reading),
+        "layers": layers,
+        "tolerance": tolerance,
+        "dtypes": dtypes,
+    }
     which: dict[str, Any] = {"image_size": image_size, "in_channels": in_channels}
     if isinstance(against, str | PathLike) and is_golden(against):
         which |= {"images": images, "preprocess": preprocess}
         which |= {"seed": seed or None, "batch": None if batch == 2 else batch}
         refuse(given(which), "a golden file says itself which images are compared.")
-        return _verify_golden(source, Path(against), layers, tolerance, dtypes, reading)
+        from vitconvert.parity.replay import verify_golden
+
+        golden = read_golden(Path(against))  # before anything is downloaded
+        (model,) = _models((source,), reading, layers=None)
+        return verify_golden(model, golden, **compared)
     seen = _images(images, preprocess)
     if callable(source) or callable(against):
         from vitconvert.parity.own_models import verify_model
@@ -108,10 +118,7 @@ def verify(
             seed=seed,
             batch=batch,
             images=seen,
-            options=ReadOptions.of(reading),
-            layers=layers,
-            tolerance=tolerance,
-            dtypes=dtypes,
+            **compared,
         )
     from vitconvert.parity.verification import verify_checkpoint
 
@@ -169,29 +176,6 @@ def record_golden(
     golden = record(checkpoint, seed=seed, batch=batch, tolerance=tolerance)
     write_golden(golden, Path(output), overwrite=overwrite)
     return golden
-
-
-def _verify_golden(
-    source: Any,
-    golden: Path,
-    layers: Mapping[str, str] | None,
-    tolerance: float,
-    dtypes: Sequence[str],
-    reading: Mapping[str, object],
-) -> "ParityReport":
-    from vitconvert.parity.golden import read_golden
-    from vitconvert.parity.replay import verify_golden
-
-    read = read_golden(golden)  # before anything is downloaded
-    (model,) = _models((source,), reading, layers=None)
-    return verify_golden(
-        model,
-        read,
-        options=ReadOptions.of(reading),
-        layers=layers,
-        tolerance=tolerance,
-        dtypes=dtypes,
-    )
 
 
 def _images(images: Any, preprocess: Any) -> "Images | None":

@@ -91,7 +91,11 @@ def command(name: str, help_text: str) -> click.Command:
         _check_options(options)
         report = _verify(options)
         if page:
-            _write_page(page, report, overwrite=options["force"])
+            from vitconvert.whole import whole_file
+
+            check = partial(_check_page, overwrite=options["force"])
+            with whole_file(page, check=check) as file:
+                file.write(report.to_html().encode())
         if options["as_json"]:
             print_json({"ok": report.ok, **report.to_dict()})
         else:
@@ -122,13 +126,6 @@ def _check_page(page: Path, *, overwrite: bool) -> None:
             evidence={"report": page},
             hint="--report names another file.",
         )
-
-
-def _write_page(page: Path, report: "ParityReport", *, overwrite: bool) -> None:
-    from vitconvert.whole import whole_file
-
-    with whole_file(page, check=partial(_check_page, overwrite=overwrite)) as file:
-        file.write(report.to_html().encode())
 
 
 def _verify(options: dict[str, Any]) -> "ParityReport":

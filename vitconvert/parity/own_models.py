@@ -82,7 +82,12 @@ def verify_model(
     """
     check_arguments(batch, dtypes, lower=False)
     models = _Models(tested, against)
-    notes = _proved(models.checkpoint, tolerance)
+    checkpoint, notes = models.checkpoint, []
+    if checkpoint is not None:
+        proof = verify_checkpoint(checkpoint, tolerance=tolerance, until_equal=True)
+        proof.raise_if_failed()
+        verdict = proof.summary().splitlines()[0]
+        notes.append(f"vitconvert's ViT of {checkpoint.located.reference} is {verdict}")
     with isolated():
         drawn = _draw(models, image_size, in_channels, seed, batch)
         match = _match(models, options or ReadOptions(), layers)
@@ -96,7 +101,6 @@ def verify_model(
             seen = compare_on_images(images, sides, prepared, tolerance=tolerance)
     alone = "vitconvert's ViT alone"
     own = [f"{side.name} (your code)" for side in sides.both if side.vit is None]
-    checkpoint = models.checkpoint
     stored = f" Nothing stored in {checkpoint.located.reference} was." if checkpoint else ""
     return ParityReport(
         source=checkpoint.located.reference
@@ -145,16 +149,6 @@ class _Models:
     def modules(self) -> list[nn.Module]:
         """Modules of the user's own."""
         return [m for m in self.both if isinstance(m, nn.Module) and m is not self.vit]
-
-
-def _proved(checkpoint: Checkpoint | None, tolerance: float) -> tuple[str, ...]:
-    """A note that vitconvert's ViT computes what the checkpoint's own project does."""
-    if checkpoint is None:
-        return ()
-    report = verify_checkpoint(checkpoint, tolerance=tolerance, until_equal=True)
-    report.raise_if_failed()
-    verdict = report.summary().splitlines()[0]
-    return (f"vitconvert's ViT of {checkpoint.located.reference} is {verdict}",)
 
 
 def _draw(

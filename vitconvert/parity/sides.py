@@ -4,9 +4,8 @@ One of the two may be the user's own code, which may refuse a batch of three, kn
 return several outputs: both are run once before they are measured.
 """
 
-import functools
 import traceback
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -91,103 +90,65 @@ def compare_in(
         tolerance: The relative difference that counts as equal in float32.
     """
     run_tested, run_reference = (side.prepare(DTYPES[dtype]) for side in sides.both)
+    limit = allowed(tolerance, dtype)
     comparisons: list[Comparison] = []
     worst: dict[str, float] = {}
     divergence = None
     for kind, batch in images.items():
         x = batch.to(DTYPES[dtype])
         theirs, ours = side_by_side(partial(run_reference, x), partial(run_tested, x))
-        computed = _Computed(
-            sides=sides,
-            kind=kind,
-            dtype=dtype,
-            images=x,
-            ours=ours,
-            theirs=theirs,
-            tolerance=tolerance,
-        )
-        comparisons += computed.comparisons()
-        apart = computed.layers_apart()
+        seen = ours.through(sides.reference.view)
+        comparisons += [
+            compare_outputs(
+                seen.outputs[name],
+                theirs.outputs[other],
+                images=kind,
+                dtype=dtype,
+                output=name,
+                tolerance=tolerance,
+            )
+            for name, other in sides.pairs.items()
+        ]
+        apart = {
+            layer: relative_difference(values, theirs.layers[layer])
+            for layer, values in seen.layers.items()
+            if layer in theirs.layers and layer not in sides.skipped
+        }
         worst = {layer: max(value, worst.get(layer, 0.0)) for layer, value in apart.items()}
-        divergence = divergence or computed.divergence(apart)
+        departs = next((layer for layer, value in apart.items() if not value <= limit), None)
+        if departs is not None and divergence is None:
+            divergence = Divergence(
+                layer=departs,
+                dtype=dtype,
+                images=kind,
+                relative=apart[departs],
+                cause=_cause(sides, x, ours, theirs, layer=departs, limit=limit),
+            )
     layers = [LayerDifference(layer=k, dtype=dtype, relative=value) for k, value in worst.items()]
     return Outcome(comparisons, layers, divergence)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Computed:
-    """The results of both for a batch of images in one dtype."""
-
-    sides: Sides
-    kind: str
-    dtype: str
-    images: Tensor
-    ours: Run
-    theirs: Run
-    tolerance: float
-
-    @functools.cached_property
-    def seen(self) -> Run:
-        """Ours, as far as the reference keeps it."""
-        return self.ours.through(self.sides.reference.view)
-
-    def comparisons(self) -> Iterator[Comparison]:
-        """Of each output."""
-        for name, other in self.sides.pairs.items():
-            yield compare_outputs(
-                self.seen.outputs[name],
-                self.theirs.outputs[other],
-                images=self.kind,
-                dtype=self.dtype,
-                output=name,
-                tolerance=self.tolerance,
-            )
-
-    def layers_apart(self) -> dict[str, float]:
-        """How far each layer is apart."""
-        theirs, skipped = self.theirs.layers, self.sides.skipped
-        return {
-            layer: relative_difference(values, theirs[layer])
-            for layer, values in self.seen.layers.items()
-            if layer in theirs and layer not in skipped
-        }
-
-    def divergence(self, apart: Mapping[str, float]) -> Divergence | None:
-        """The first layer that is further apart than rounding explains."""
-        limit = allowed(self.tolerance, self.dtype)
-        layer = next((layer for layer, value in apart.items() if not value <= limit), None)
-        if layer is None:
-            return None
-        return Divergence(
-            layer=layer,
-            dtype=self.dtype,
-            images=self.kind,
-            relative=apart[layer],
-            cause=self._cause(layer, limit),
+def _cause(
+    sides: Sides, images: Tensor, ours: Run, theirs: Run, *, layer: str, limit: float
+) -> str:
+    """The cause in words, if one of the two is vitconvert's own model."""
+    tested, reference = sides.both
+    for side, shown, other in ((tested, reference, theirs), (reference, tested, ours)):
+        if side.vit is None:
+            continue
+        case = Case(
+            model=side.vit,
+            reads=side.reads,
+            taps=side.taps,
+            images=images,
+            theirs=other.layers,
+            view=shown.view,
+            limit=limit,
         )
-
-    def _cause(self, layer: str, limit: float) -> str:
-        """The cause in words, if one of the two is vitconvert's own model."""
-        tested, reference = self.sides.both
-        for side, shown, other in (
-            (tested, reference, self.theirs),
-            (reference, tested, self.ours),
-        ):
-            if side.vit is None:
-                continue
-            case = Case(
-                model=side.vit,
-                reads=side.reads,
-                taps=side.taps,
-                images=self.images,
-                theirs=other.layers,
-                view=shown.view,
-                limit=limit,
-            )
-            cause = diagnose(case, layer)
-            known = side is reference and cause != UNKNOWN
-            return f"{tested.name} computes as if {cause}" if known else cause
-        return UNKNOWN
+        cause = diagnose(case, layer)
+        known = side is reference and cause != UNKNOWN
+        return f"{tested.name} computes as if {cause}" if known else cause
+    return UNKNOWN
 
 
 def in_order(dtypes: Sequence[str]) -> list[str]:

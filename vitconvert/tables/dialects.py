@@ -19,6 +19,7 @@ from vitconvert.tables.inheritance import (
     TEXT,
     builtin_label,
     builtin_sections,
+    builtin_text,
     builtin_texts,
     read_sections,
     stem_of,
@@ -125,13 +126,13 @@ def family_of(name: str) -> str:
 def _with_ancestors(name: str) -> Iterator[str]:
     """The text of a table, then of those that it extends, nearest first."""
     while name:
-        yield builtin_texts().get(name, "")
+        yield builtin_text(name)
         name = _parent(name)
 
 
 @functools.cache
 def _parent(name: str) -> str:
-    said = _EXTENDS.search(builtin_texts().get(name, ""))
+    said = _EXTENDS.search(builtin_text(name))
     return said[1] if said else ""
 
 

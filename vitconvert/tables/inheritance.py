@@ -34,6 +34,7 @@ _CHAIN = re.compile(r"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){32}")
 
 
 TEXT = "text/"  # the folder of the tables of text towers
+CORES = "cores/"  # of what several tables begin with, and which is no dialect itself
 
 
 def builtin_texts(folder: str = "") -> Mapping[str, str]:
@@ -44,6 +45,13 @@ def builtin_texts(folder: str = "") -> Mapping[str, str]:
 def builtin_sections(name: str, folder: str = "") -> Sections:
     """The sections of a table of `weights_map/`, each parsed when it is first asked for."""
     return _sections(name, folder)
+
+
+def builtin_text(name: str) -> str:
+    """The text of a dialect, or of `cores/NAME`; "" if there is none."""
+    if name.startswith(CORES):
+        return _texts(CORES).get(name.removeprefix(CORES), "")
+    return _texts("").get(name, "")
 
 
 @functools.cache  # of its own: to it, a default that is written out is another call
@@ -125,11 +133,14 @@ def _on_top_of_parent(name: str, label: str, data: Sections, folder: str = "") -
     dialect = data.get("dialect")
     if not isinstance(dialect, dict) or "extends" not in dialect:
         return data
-    parent = str(dialect["extends"])
-    if parent == name or parent not in builtin_texts(folder):
+    extended = str(dialect["extends"])
+    if extended.startswith(CORES):
+        folder = CORES
+    parent = extended.removeprefix(CORES)
+    known = parent in builtin_texts(folder)
+    if not known or extended == name:
         raise TableError(
-            f"The table extends {dialect['extends']!r}, which is "
-            + ("itself." if parent in builtin_texts(folder) else "no table."),
+            f"The table extends {extended!r}, which is {'itself' if known else 'no table'}.",
             evidence={"file": label},
         )
     return _OnTop(builtin_sections(parent, folder), data)
@@ -157,9 +168,14 @@ class _OnTop(Mapping[str, Any]):
         if name not in self._parent:
             return self._own[name]
         base = self._parent[name]
+        own = self._own.get(name, {})
         if name == "dialect":
             base = {key: value for key, value in base.items() if key not in _NOT_INHERITED}
-        return _merge(base, self._own[name]) if name in self._own else base
+        elif name == "rows" and isinstance(base, dict) and isinstance(own, dict):
+            gathered = {key.removesuffix("{p}") for key in own if key.endswith(".{p}")}
+            alone = {start + kind for start in gathered for kind in ("weight", "bias")}
+            base = {key: value for key, value in base.items() if key not in alone}
+        return _merge(base, own)
 
 
 def _merge(base: Any, top: Any) -> Any:

@@ -230,11 +230,15 @@ class TensorSections(SectionReader):
     @functools.cached_property
     def row_of(self) -> Mapping[str, Row]:
         """Rows by the name of our tensor, each made when it is first asked for."""
-        rows = self.section("rows").items()
-        return _Rows(
-            self,
-            {name: (key, kind) for key, v in rows if v is not False for name, kind in _names(key)},
-        )
+        rows = self.section("rows")
+        places = {
+            name: (key, kind)
+            for key, value in rows.items()
+            if value is not False
+            for name, kind in _names(key)
+            if name == key or name not in rows  # what is said of one tensor counts
+        }
+        return _Rows(self, places)
 
     @property
     def rows(self) -> tuple[Row, ...]:
