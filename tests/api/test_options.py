@@ -30,6 +30,7 @@ FUNCTIONS = {
     name: function
     for name in vitconvert.__all__
     if inspect.isfunction(function := getattr(vitconvert, name))
+    and not function.__module__.startswith("vitconvert.model")  # of a ViT in memory
 }
 
 
