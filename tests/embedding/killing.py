@@ -1,6 +1,6 @@
 """Runs that are killed at a write, an fsync or a rename; then the same run goes on.
 
-    python -m tests.embedding.killing FOLDER
+    python -m tests.embedding.killing FOLDER STRIDE
 
 kills runs of the null model before, in the middle of, and after these calls, and prints as JSON
 what came of each. Every run is a fork of this process, which imports torch once, and
@@ -160,6 +160,7 @@ def sweep(folder: Path, kind: str, stride: int) -> list[dict]:
 
 if __name__ == "__main__":
     pa.array(["a"])  # which imports pandas, where it is
-    strides = {"list": 2, "tree": 4, "tar": 4, "parquet": 4}
-    swept = [sweep(Path(sys.argv[1]), kind, stride) for kind, stride in strides.items()]
+    stride = int(sys.argv[2])
+    kinds = ("list", "tree", "tar", "parquet")
+    swept = [sweep(Path(sys.argv[1]), kind, stride) for kind in kinds]
     print(json.dumps([result for results in swept for result in results]))

@@ -166,6 +166,7 @@ def test_threads_share_one_model(directory, files, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.coverage
 def test_processes_have_a_model_each(directory, files):
     ready, expected = embedder(directory, threads=1), wanted(directory, files)
     ready(files)

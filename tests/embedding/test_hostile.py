@@ -214,6 +214,7 @@ def test_what_datasets_says_of_columns_is_no_more_than_a_word(tmp_path, stated):
 
 
 @pytest.mark.slow
+@pytest.mark.coverage
 def test_damage_anywhere_in_a_parquet_file_is_a_message_or_a_failure(tmp_path):
     """No traceback, whatever byte is another; rows are as many as the plan has."""
     import random
@@ -317,7 +318,7 @@ def test_a_compressed_tar_that_unpacks_to_far_more(tmp_path, suffix):
 
     answer = call_limited(work, seconds=60, mebibytes=1500)
     assert answer.code == 0, answer
-    assert answer.peak_mib < 400
+    assert answer.peak_mib < 600  # of 4 GiB: a few images of 64 MiB are in memory
 
 
 def test_a_compressed_tar_is_not_unpacked_for_each_image(tmp_path, monkeypatch):

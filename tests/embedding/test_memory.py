@@ -47,6 +47,7 @@ def test_memory_does_not_grow_with_the_number_of_shards(tmp_path):
     assert large < small + 30  # all features are 98 MiB
 
 
+@pytest.mark.coverage
 def test_names_that_are_known_take_16_bytes_and_a_count():
     from vitconvert.embedding.shards import Keys
 

@@ -1,6 +1,7 @@
 """The engine "ray": one cluster of two processors, on which everything that can happen happens."""
 
 import errno
+import gc
 import json
 import os
 import random
@@ -91,7 +92,8 @@ def rows(output: Path) -> dict[str, Any]:
 
 
 def wait_until_all_is_free() -> None:
-    for _ in range(100):
+    for _ in range(300):
+        gc.collect()  # Ray Data ends the actors of a dataset with the dataset
         if ray.available_resources().get("CPU") == 2:
             return
         time.sleep(0.1)

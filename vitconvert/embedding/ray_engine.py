@@ -4,6 +4,7 @@ Written for Ray Data 2.60, https://docs.ray.io/en/latest/data/data.html. What st
 why, is in README.md.
 """
 
+import logging
 import os
 import socket
 from collections.abc import Callable, Iterable, Iterator
@@ -93,6 +94,7 @@ def _compute(
 ) -> None:
     import ray
 
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.wait_for_min_actors_s = _PATIENCE  # without it, it waits without a word (ray#44687)
@@ -128,7 +130,7 @@ def _compute(
         ) from None
     except ray.exceptions.RayTaskError as error:
         cause: BaseException | None = error
-        while cause is not None and not isinstance(cause, VitConvertError | OSError):
+        while isinstance(cause, ray.exceptions.RayError):  # an OSError without a number, too
             cause = getattr(cause, "cause", None) or cause.__cause__
         raise cause or error from None
 

@@ -45,6 +45,7 @@ class _Sample:
     name: str
     images: list[tuple[str, bytes | VitConvertError]] = field(default_factory=list)
     texts: dict[str, str] = field(default_factory=dict)
+    size: int = 0  # of its images
 
 
 def read(file: str, key: str, kept: Mapping[str, str], wanted: Wanted) -> Iterator[Item]:
@@ -84,7 +85,8 @@ def _samples(
         if not member.isfile() or base.startswith("."):
             continue
         name = f"{folder}/{base.partition('.')[0]}"
-        if sample is None or sample.name != name or len(sample.images) == _MOST_IMAGES:
+        full = sample and (len(sample.images) == _MOST_IMAGES or sample.size > MOST_BYTES)
+        if sample is None or sample.name != name or full:
             if sample:
                 yield sample
             sample = _Sample(name)
@@ -93,6 +95,7 @@ def _samples(
             image = text(f"{key}/{member.name}")
             if wanted(image):
                 sample.images.append((image, _content(archive, member)))
+                sample.size += member.size
         elif kind in kept and member.size <= _MOST_TEXT:
             content = _content(archive, member)
             if isinstance(content, bytes):
