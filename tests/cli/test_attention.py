@@ -14,8 +14,7 @@ from safetensors.torch import load_file, save_file
 from vitconvert import attention_maps, feature_maps, load_checkpoint
 from vitconvert.demo.demonstration import DIGITS
 from vitconvert.formats import hash_file
-from vitconvert.pictures.files import _new_stem
-from vitconvert.pictures.sheet import PANEL
+from vitconvert.pictures.files import PANEL, _new_stem
 
 SAMPLES = DIGITS / "samples"
 ONE, TWO = SAMPLES / "1.png", SAMPLES / "2.png"

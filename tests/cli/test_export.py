@@ -5,7 +5,7 @@ import json
 import pytest
 
 from vitconvert.demo.demonstration import DIGITS
-from vitconvert.runtimes.pt2 import Pt2
+from vitconvert.runtimes.runtime import Pt2
 
 
 def test_a_report_and_json(run, tmp_path):

@@ -150,6 +150,8 @@ def test_a_cast_tells_its_effect(timm_directory, tmp_path):
     told = float(change.removeprefix("cast from float32 to bfloat16; logits change by "))
     x = torch.randn(2, 3, 48, 48, generator=torch.Generator().manual_seed(0))
     exact = vitconvert.load_model(tmp_path / "timm-model")(x)
+    tensors = vitconvert.load_checkpoint(tmp_path / "out").tensors
+    assert {tensor.dtype for tensor in tensors.values()} == {torch.bfloat16}
     cast = vitconvert.load_model(tmp_path / "out")(x)
     assert told == pytest.approx(((cast - exact).abs().max() / exact.abs().max()).item(), rel=0.1)
 

@@ -12,6 +12,7 @@ import vitconvert
 from tests.huggingface.classes import CLASSES, Case, outputs
 from tests.huggingface.every_class import saved as save_class
 from tests.packages import timm, transformers
+from tests.sampling import sampled
 from tests.small_models import randomise_calmly
 from vitconvert.checkpoint import build_model
 from vitconvert.conversion.target import choose_without_steps
@@ -43,7 +44,7 @@ def older_name(model: torch.nn.Module, name: str) -> str:
     return f"vision_model.{name}" if type(model).__name__ in TOWERS else name
 
 
-@pytest.mark.parametrize("name", list(CLASSES))
+@pytest.mark.parametrize("name", sampled(CLASSES, 3))
 @torch.no_grad()
 def test_every_class_comes_back_as_it_was(name, tmp_path):
     case = CLASSES[name]

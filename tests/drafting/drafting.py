@@ -8,8 +8,7 @@ from safetensors.torch import save_file
 import vitconvert
 from tests.drafting.spellings import Spelling, weights
 from vitconvert import ViTConfig
-from vitconvert.drafting.draft_text import draft_text, parse_draft
-from vitconvert.drafting.facts import row_as_certain
+from vitconvert.drafting.draft_text import draft_text, parse_draft, row_as_certain
 from vitconvert.tables.binding import bind
 from vitconvert.tables.canonical import canonical_tensors
 from vitconvert.tables.detection import common_prefix

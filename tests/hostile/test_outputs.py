@@ -7,7 +7,7 @@ import torch
 from tests.spelling import google_arrays
 from vitconvert import export_model, record_golden, whole
 from vitconvert.cli import main
-from vitconvert.drafting.draft_file import write_draft
+from vitconvert.drafting.draft_text import write_draft
 from vitconvert.errors import OutputExists
 from vitconvert.inference.embed import Embedding
 from vitconvert.inference.embedding_files import write_embeddings

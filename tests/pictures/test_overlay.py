@@ -6,9 +6,8 @@ import torch
 from PIL import Image
 
 from tests.pictures.conftest import squashed
-from vitconvert.pictures.colours import palette
-from vitconvert.pictures.overlay import coloured, overlaid, raw_colours, raw_map, visible
-from vitconvert.pictures.photograph import read_photograph
+from vitconvert.pictures.overlay import coloured, overlaid, palette, raw_colours, raw_map, visible
+from vitconvert.pictures.seen import read_image
 from vitconvert.preprocessing.backends import BACKENDS
 from vitconvert.preprocessing.transform import Placement
 
@@ -63,7 +62,7 @@ def test_the_patch_under_a_bright_square_lies_over_it(small, backend, place, siz
         for left in range(0, size[1] - 2, max(1, size[1] // 9)):
             black = np.zeros((*size, 3), np.uint8)
             black[top : top + 2, left : left + 2] = 255
-            photograph, image = read_photograph(Image.fromarray(black), steps, model.config)
+            photograph, image = read_image(Image.fromarray(black), steps, model.config)
             patches = image[0].mean(0).clamp(min=0).unflatten(0, (4, 8)).unflatten(2, (3, 8))
             patches = patches.mean((1, 3))
             y1, x1, y2, x2 = visible(photograph.placement)
@@ -128,9 +127,7 @@ def test_a_photograph_of_one_pixel():
 def test_rows_that_no_patch_reads_are_not_seen(small):
     """Of 38 x 28 pixels, patches of 8 leave out 6 rows and 4 columns."""
     model = small(image_size=(38, 28))
-    photograph, _ = read_photograph(
-        Image.new("RGB", (280, 380)), squashed(model.config), model.config
-    )
+    photograph, _ = read_image(Image.new("RGB", (280, 380)), squashed(model.config), model.config)
     assert photograph.grid == (4, 3)
     assert visible(photograph.placement) == (0, 0, 320, 240)
 
@@ -147,5 +144,5 @@ def test_pictures_have_the_size_of_the_photograph(small, photograph, raw, tmp_pa
     assert (found.size, found.mode) == ((123, 77), "LA" if raw else "RGB")
     Image.new("RGB", (5, 5)).save(tmp_path / "x.png")
     if not raw:
-        with pytest.raises(Exception, match="The photograph has changed since"):
+        with pytest.raises(Exception, match="The image has changed since"):
             maps.picture()

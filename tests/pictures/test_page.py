@@ -13,11 +13,10 @@ from PIL import Image
 from tests.pictures.chromium import CHROMIUM, Browser
 from tests.pictures.conftest import squashed
 from vitconvert.errors import UsageError
-from vitconvert.pictures.colours import palette
 from vitconvert.pictures.features import feature_maps
 from vitconvert.pictures.maps import AttentionMaps, attention_maps
-from vitconvert.pictures.packing import packed
-from vitconvert.pictures.page import framed, page
+from vitconvert.pictures.overlay import palette
+from vitconvert.pictures.page import framed, packed, page
 from vitconvert.pictures.view import View
 
 EVIL = "</script><img src=x onerror=alert(1)>\u202e\x1b[2J.png"
@@ -309,7 +308,7 @@ def test_error_too_much_for_a_page(small, noise, monkeypatch):
     panel = View(maps=maps).panel()
     monkeypatch.setattr("vitconvert.pictures.page._MOST_OF_ALL", len(whole["data"]))
     assert page([panel])
-    with pytest.raises(UsageError, match="too many photographs for one page"):
+    with pytest.raises(UsageError, match="too many images for one page"):
         page([panel, panel])
 
 

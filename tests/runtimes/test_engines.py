@@ -9,9 +9,8 @@ import vitconvert
 from vitconvert.demo.demonstration import DIGITS
 from vitconvert.errors import MissingPackage, ParityFailed, UsageError
 from vitconvert.model import fast
-from vitconvert.runtimes import RUNTIMES, engines, fastest
-from vitconvert.runtimes.engines import FORMATS, TORCH
-from vitconvert.runtimes.fastest import Speed, calls_per_second
+from vitconvert.runtimes import RUNTIMES, engines
+from vitconvert.runtimes.engines import FORMATS, TORCH, Speed, calls_per_second
 from vitconvert.runtimes.onnx import OnnxRuntime
 
 SAMPLES = DIGITS / "samples"
@@ -20,7 +19,7 @@ SAMPLES = DIGITS / "samples"
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(fastest, "busy", lambda: 0)
+    monkeypatch.setattr(engines, "busy", lambda: 0)
     monkeypatch.setattr(fast, "_COMPARES", False)  # two measurements of torch's may differ
     for runtime in (RUNTIMES[name] for name in FORMATS.values()):
         for package in runtime.packages:
@@ -112,9 +111,9 @@ def measured(monkeypatch):
             seen.append((name, threads))
             return Counted(self.answer, rates[name, threads])
 
-        monkeypatch.setattr(fastest.Fastest, "_open", opened)
-        monkeypatch.setattr(fastest, "engine_of", lambda *arguments, **options: None)
-        monkeypatch.setattr(fastest, "calls_per_second", lambda run, images, streams: run.rate)
+        monkeypatch.setattr(engines.Fastest, "_open", opened)
+        monkeypatch.setattr(engines, "engine_of", lambda *arguments, **options: None)
+        monkeypatch.setattr(engines, "calls_per_second", lambda run, images, streams: run.rate)
         return seen
 
     return make
@@ -165,7 +164,7 @@ def test_opening_counts_for_few_images(measured, told, monkeypatch):
     rates = {TORCH: 100.0, "onnxruntime": 200.0, "openvino": 1.0}
     seen = measured({(name, 1): rate for name, rate in rates.items()})
     for speed in (Speed(runtime=TORCH, threads=1, opening=0.0, rate=100.0),):
-        monkeypatch.setattr(fastest, "_read", lambda path, case, s=speed: [s, SLOW_TO_OPEN])
+        monkeypatch.setattr(engines, "_read", lambda path, case, s=speed: [s, SLOW_TO_OPEN])
     logits("auto", told, batch_size=10)
     assert seen == []
     logits("auto", told, batch_size=4)
@@ -179,12 +178,12 @@ SLOW_TO_OPEN = Speed(runtime="onnxruntime", threads=1, opening=0.5, rate=200.0)
 def test_where_others_compute_fewer_threads_are_tried(
     policy, of_torch, measured, told, monkeypatch
 ):
-    monkeypatch.setattr(fastest, "busy", lambda: 1)
+    monkeypatch.setattr(engines, "busy", lambda: 1)
     monkeypatch.setenv("OMP_WAIT_POLICY", policy)
     cases = [(TORCH, n) for n in of_torch] + [(name, n) for name in FORMATS for n in (2, 3)]
     seen = measured(dict.fromkeys(cases, 9.0) | {(TORCH, 2): 20.0})
     model = vitconvert.load_model(DIGITS, fast=True)
-    choice = fastest.chosen(
+    choice = engines.chosen(
         vitconvert.load_checkpoint(DIGITS), model, name="auto", kind="logits", tell=told.append
     )
     assert choice.ready(images=None, batch=1, threads=3, streams=1).answer is model
@@ -195,7 +194,7 @@ def test_a_runtime_that_cannot_is_no_candidate(told, monkeypatch):
     def fail(checkpoint, name, **how):
         raise ParityFailed(f"{name} computes something else.")
 
-    monkeypatch.setattr(fastest, "engine_of", fail)
+    monkeypatch.setattr(engines, "engine_of", fail)
     expected = logits("torch", told)
     assert torch.equal(logits("auto", told), expected)
     assert told == [f"{name} is left out: {name} computes something else." for name in FORMATS]

@@ -21,9 +21,9 @@ from vitconvert.errors import (
 )
 from vitconvert.runtimes import RUNTIMES, graph, onnx
 from vitconvert.runtimes import export as module
-from vitconvert.runtimes.choice import ExportOptions
+from vitconvert.runtimes.export import ExportOptions
 from vitconvert.runtimes.onnx import OnnxRuntime
-from vitconvert.runtimes.pt2 import Pt2
+from vitconvert.runtimes.runtime import Pt2
 
 SAMPLES = sorted((DIGITS / "samples").glob("*.png"))
 FILES = {"onnx": ["digits.onnx"], "pt2": ["digits.pt2"], "openvino": ["digits.bin", "digits.xml"]}

@@ -110,9 +110,8 @@ def draft_table(
         >>> draft = draft_table("team.pth", like="vit_base_patch16_224")   # doctest: +SKIP
         >>> print(draft.text)                                             # doctest: +SKIP
     """
-    from vitconvert.drafting.draft import draft_located
-    from vitconvert.drafting.draft_file import check_draft_output, write_draft
-    from vitconvert.drafting.reference import read_reference
+    from vitconvert.drafting.draft import draft_located, read_reference
+    from vitconvert.drafting.draft_text import check_draft_output, write_draft
 
     if output is not None:  # before anything is downloaded
         check_draft_output(Path(output), overwrite=overwrite)

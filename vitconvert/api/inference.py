@@ -165,7 +165,7 @@ def engines_for(
     """What makes an engine of a checkpoint and its model; None: torch computes."""
     if runtime == "torch":
         return None
-    from vitconvert.runtimes.fastest import engines
+    from vitconvert.runtimes.engines import engines
 
     return engines(runtime, tell=tell, **asked)
 

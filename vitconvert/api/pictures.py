@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from vitconvert.model import ViT
     from vitconvert.pictures.features import FeatureMaps
     from vitconvert.pictures.maps import AttentionMaps
-    from vitconvert.pictures.photograph import Unseen
+    from vitconvert.pictures.seen import Unseen
     from vitconvert.preprocessing.finding import ImageSource
 
 

@@ -74,7 +74,7 @@ def export_model(
         VitConvertError: One of the errors of `load_checkpoint`.
     """
     from vitconvert.preprocessing.finding import find_images
-    from vitconvert.runtimes.choice import ExportOptions, check_export
+    from vitconvert.runtimes.export import ExportOptions, check_export
 
     wanted = ExportOptions(
         to=to,

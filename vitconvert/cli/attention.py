@@ -29,9 +29,8 @@ from vitconvert.errors import UsageError, printable
 
 if TYPE_CHECKING:
     from vitconvert.checkpoint import Checkpoint
-    from vitconvert.pictures.chosen import Choice
-    from vitconvert.pictures.photograph import Unseen
-    from vitconvert.pictures.view import View
+    from vitconvert.pictures.seen import Unseen
+    from vitconvert.pictures.view import Choice, View
     from vitconvert.preprocessing import Preprocessing
 
 _DTYPE = "float32"  # what maps are computed in
@@ -41,7 +40,7 @@ _HELP = """{summary}
 IMAGES are files, folders, quoted patterns ("photos/**/*.jpg"), or - for a list of paths on stdin.
 A name that ends in .html becomes one page that needs nothing else, in which you point at a patch
 and see what it attends to; in .png one picture, or a sheet of several; any other name a directory
-with a picture for each map, at the photograph's own size. Blocks, heads, registers, rows and
+with a picture for each map, at the image's own size. Blocks, heads, registers, rows and
 columns are counted from 0.
 """
 
@@ -71,7 +70,7 @@ def command(name: str, help_text: str) -> click.Command:
         "or pooling (of a model that pools by attention); default: class, or what there is.",
     )
     @click.option("--rollout", is_flag=True, help="Attention through all blocks.")
-    @click.option("--raw", is_flag=True, help="Maps alone, patch by patch, not over photographs.")
+    @click.option("--raw", is_flag=True, help="Maps alone, patch by patch, not over images.")
     @click.option(
         "--features",
         is_flag=True,
@@ -93,7 +92,7 @@ def command(name: str, help_text: str) -> click.Command:
 
 
 def _attention(options: dict[str, Any]) -> int:
-    from vitconvert.pictures.chosen import Choice
+    from vitconvert.pictures.view import Choice
 
     output: Path | None = options["output"]
     page = output is not None and output.suffix.lower() in (".html", ".htm")
@@ -137,7 +136,7 @@ def _check(options: dict[str, Any], output: Path | None, *, page: bool) -> None:
     if options["foreground"] and not options["features"]:
         raise UsageError("--foreground is for --features.")
     if page:
-        refuse_given(["raw"], "is about pictures, and a page lays maps over photographs")
+        refuse_given(["raw"], "is about pictures, and a page lays maps over images")
     if output is None:
         refuse_given(["raw"], "is about pictures, and none is written")
         return
@@ -170,8 +169,8 @@ def _write(
 
 
 def _readable(seen: "Iterable[View | Unseen]", *, as_json: bool) -> "Iterator[View]":
-    """The photographs that were read; in JSON, the others are told of too."""
-    from vitconvert.pictures.photograph import Unseen
+    """The images that were read; in JSON, the others are told of too."""
+    from vitconvert.pictures.seen import Unseen
 
     for view in seen:
         if not isinstance(view, Unseen):
@@ -193,7 +192,7 @@ def _told(views: "Iterable[View]", choice: "Choice", options: dict[str, Any]) ->
 def _views(
     options: dict[str, Any], choice: "Choice", *, everything: bool
 ) -> "Iterator[View | Unseen]":
-    """Each photograph as each model sees it."""
+    """Each image as each model sees it."""
     from vitconvert.preprocessing.finding import find_images
 
     checkpoint = named_checkpoint({**options, "dtype": _DTYPE})

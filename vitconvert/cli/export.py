@@ -70,7 +70,7 @@ _EXPORT = (
         "--images",
         multiple=True,
         metavar="PATH",
-        help="Compare on photographs too (a file, a folder or a pattern). May be repeated.",
+        help="Compare on these images too (a file, a folder or a pattern). May be repeated.",
     ),
     click.option(
         "--verify/--no-verify", default=True, show_default=True, help="Check it in the runtime."
@@ -100,7 +100,7 @@ def _options(command: Command) -> Command:
 def _export(options: dict[str, Any]) -> int:
     from vitconvert.api import export_model
     from vitconvert.cli.typed_command import command_line
-    from vitconvert.runtimes.choice import ExportOptions, check_export
+    from vitconvert.runtimes.export import ExportOptions, check_export
     from vitconvert.sources import locate
 
     passed = {name: options[name] for name in _PASSED}

@@ -56,7 +56,7 @@ def command(name: str, help_text: str) -> click.Command:
 
 def _draft(options: dict[str, Any]) -> int:
     from vitconvert.api import draft_table
-    from vitconvert.drafting.draft_file import check_draft_output
+    from vitconvert.drafting.draft_text import check_draft_output
     from vitconvert.sources import locate
 
     output, force = options["output"], options["force"]
@@ -80,7 +80,7 @@ def _draft(options: dict[str, Any]) -> int:
 
 def _like(options: dict[str, Any]) -> "str | Located":
     """The name of an architecture as it is; a checkpoint located as the file is."""
-    from vitconvert.drafting.reference import is_architecture
+    from vitconvert.drafting.draft import is_architecture
     from vitconvert.sources import locate
 
     like: str = options["like"]

@@ -1,33 +1,89 @@
-"""From a file of names that nobody knows, and a ViT that is known, to the draft of a table."""
+"""From a file of unknown names and a known ViT to the draft of a table."""
 
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from os import PathLike, fspath
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from vitconvert.checkpoint import ReadOptions
+from vitconvert.checkpoint import Checkpoint, ReadOptions, read_checkpoint
 from vitconvert.checkpoint.reading import open_weights
 from vitconvert.config import ViTConfig
-from vitconvert.drafting.draft_text import draft_text, parse_draft
+from vitconvert.drafting.draft_text import draft_text, facts_of, parse_draft
 from vitconvert.drafting.entries import Entry, entries_of, no_part
-from vitconvert.drafting.facts import facts_of
 from vitconvert.drafting.matching import Match, Matching
-from vitconvert.drafting.reference import Reference
 from vitconvert.drafting.rows import DraftRow, rows_of
-from vitconvert.drafting.slots import sizes_of, slots_of
+from vitconvert.drafting.slots import Values, sizes_of, slots_of
 from vitconvert.drafting.stems import Stem, stems_of
-from vitconvert.drafting.values import Values
 from vitconvert.errors import ConflictingFact, UsageError, VitConvertError, some
+from vitconvert.facts.derivation import derive_config
+from vitconvert.facts.statements import Statements
 from vitconvert.formats import Container
-from vitconvert.sources import Located
+from vitconvert.sources import Located, locate
 from vitconvert.sources.references import published
+from vitconvert.sources.timm_names import shapes_of_timm
+from vitconvert.tables.architectures import named
 from vitconvert.tables.axes import Shape
 from vitconvert.tables.binding import bind
 from vitconvert.tables.canonical import instances
-from vitconvert.tables.detection import common_prefix
+from vitconvert.tables.detection import common_prefix, recognise
 from vitconvert.tables.others import refuse_quantised
 from vitconvert.wrappers import why_beside
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reference:
+    """A ViT that is known.
+
+    Attributes:
+        name: As reports call it.
+        config: Its configuration.
+        tensors: Its weights by canonical name, or None for an architecture alone.
+    """
+
+    name: str
+    config: ViTConfig
+    tensors: "Mapping[str, torch.Tensor] | None"
+
+
+def read_reference(like: str | PathLike[str] | Located | Checkpoint) -> Reference:
+    """What `--like` names: an architecture of timm, or a checkpoint.
+
+    Raises:
+        SourceError: It leads to neither.
+        VitConvertError: One of the errors of `vitconvert.load_checkpoint`.
+    """
+    if isinstance(like, str | PathLike) and is_architecture(fspath(like)):
+        return _architecture(fspath(like))
+    checkpoint = like if isinstance(like, Checkpoint) else read_checkpoint(_located(like))
+    return Reference(
+        name=published(checkpoint.located.reference),
+        config=checkpoint.config,
+        tensors=None if checkpoint.random else checkpoint.tensors,
+    )
+
+
+def is_architecture(like: str) -> bool:
+    """Whether this names an architecture of timm, and no file that is here."""
+    return like in named("timm") and not Path(like).exists()
+
+
+def _located(like: str | PathLike[str] | Located) -> Located:
+    return like if isinstance(like, Located) else locate(like)
+
+
+def _architecture(name: str) -> Reference:
+    """A model of timm, by its shapes alone."""
+    recognised = recognise(shapes_of_timm(name))
+    stated = Statements(architecture=name).facts(recognised.table)
+    config, _ = derive_config(recognised.binding, stated)
+    return Reference(name=f"timm's {name}, shapes alone", config=config, tensors=None)
+
 
 _MOST = 1000  # names, those of blocks counted once
 _TAKEN = "other tensors took the places that it fits"

@@ -1,17 +1,25 @@
-"""A draft as the text of a table, in the language of `weights_map/`."""
+"""A draft as the text of a table in the language of `weights_map/`, and where it is written."""
 
 import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+from vitconvert.config import ViTConfig, field_names
 from vitconvert.drafting.entries import SIGNS, TO_WORDS
 from vitconvert.drafting.rows import DraftRow
-from vitconvert.errors import printable
+from vitconvert.errors import OutputExists, UsageError, printable
+from vitconvert.facts.derivation import DEFAULTS, gather_facts
+from vitconvert.facts.tensor_evidence import TENSORS
+from vitconvert.tables.axes import Shape
+from vitconvert.tables.binding import bind
 from vitconvert.tables.names import runs
 from vitconvert.tables.table import Table
 from vitconvert.version import VERSION
+from vitconvert.whole import require_place, whole_file
 
 MARK = "# A draft of a table, by vitconvert"  # how a file that may be replaced begins
 _BLOCK = re.compile(r"[^\s(),|:=\[\]]+?\{(?:2\*)?i(?:\+[0-9]+)?\}")
@@ -151,3 +159,88 @@ def _value(value: Any) -> str:
 
 def _quoted(text: str) -> str:
     return json.dumps(printable(text) if not text.isprintable() else text, ensure_ascii=False)
+
+
+# Sizes: the tensors of each file show them, as far as they are not asked for.
+_SIZES = {"image_size", "patch_size", "in_channels", "num_classes", "embed_dim", "depth"}
+_SIZES |= {"head_dim", "num_heads"}
+
+
+def facts_of(
+    config: ViTConfig,
+    rows: Sequence[DraftRow],
+    ignored: Mapping[str, str],
+    shapes: Mapping[str, Shape],
+) -> dict[str, Any]:
+    """Lines of `[config]`: the reference's value of what no tensor shows, where it is not usual."""
+    believed = [row_as_certain(row) for row in rows]
+    shown = {n for n, (_, origin) in _gather(believed, ignored, shapes, {}) if origin == TENSORS}
+    facts: dict[str, Any] = {}
+    for name in (n for n in field_names() if n in (*config.function(), "position_resampling")):
+        value = getattr(config, name)
+        usual = name in DEFAULTS and DEFAULTS[name] == value
+        if not usual and name not in shown and name not in _SIZES:
+            facts[name] = value
+    if "num_heads" not in shown:  # another width has other heads
+        facts[f"num_heads if embed_dim == {config.embed_dim}"] = config.num_heads
+    table = parse_draft(draft_text("", "", believed, ignored, {}, (), facts))
+    asked = gather_facts(bind(table, shapes), {}).asked
+    return facts | {name: getattr(config, name) for name in asked if name in field_names()}
+
+
+def _gather(
+    rows: Sequence[DraftRow],
+    ignored: Mapping[str, str],
+    shapes: Mapping[str, Shape],
+    facts: Mapping[str, Any],
+) -> list[tuple[str, tuple[Any, str]]]:
+    table = parse_draft(draft_text("", "", rows, ignored, {}, (), facts))
+    return list(gather_facts(bind(table, shapes), {}).facts.items())
+
+
+def row_as_certain(row: DraftRow) -> DraftRow:
+    """A row as if it were no guess."""
+    return DraftRow(name=row.name, spelling=row.spelling, certain=True, reason=row.reason)
+
+
+_SUFFIX = ".toml"
+
+
+def check_draft_output(path: Path, *, overwrite: bool) -> None:
+    """Make sure, before any work is done, that a draft may be written.
+
+    Raises:
+        UsageError: The name is no table's, or no file can be there.
+        OutputExists: The file exists, and `overwrite` is false or it is no draft.
+    """
+    if path.suffix != _SUFFIX:
+        raise UsageError(f"The name of a table ends with {_SUFFIX}.", evidence={"output": path})
+    require_place(path)
+    if not path.exists():
+        return
+    if not overwrite:
+        hint = "--force (in Python, overwrite=True) replaces an earlier draft."
+        raise OutputExists("The table already exists.", evidence={"output": path}, hint=hint)
+    if not _is_draft(path):
+        raise OutputExists(
+            "What lies there is no draft of a table, and is not replaced.",
+            evidence={"output": path},
+        )
+
+
+def _is_draft(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(MARK)) == MARK.encode()
+
+
+def write_draft(text: str, path: Path, *, overwrite: bool = False) -> None:
+    """Write a draft, which appears whole or not at all.
+
+    Raises:
+        UsageError: There is no place for the file.
+        OutputExists: As for `check_draft_output`, of what appeared meanwhile.
+    """
+    with whole_file(path, check=partial(check_draft_output, overwrite=overwrite)) as file:
+        file.write(text.encode())

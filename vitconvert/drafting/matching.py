@@ -5,8 +5,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from vitconvert.drafting.entries import Entry
-from vitconvert.drafting.knowledge import (
+from vitconvert.drafting.entries import (
+    Entry,
     groups_of,
     has,
     knowledge,

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from vitconvert.config.axis_sizes import FIXED_AXES
 from vitconvert.drafting.matching import Match
-from vitconvert.drafting.slots import Place
-from vitconvert.drafting.values import Values
+from vitconvert.drafting.slots import Place, Values
 from vitconvert.tables.canonical import canonical_tensors
 
 

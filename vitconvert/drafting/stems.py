@@ -4,10 +4,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from vitconvert.drafting.entries import Entry
-from vitconvert.drafting.knowledge import other_kind
-from vitconvert.drafting.slots import Layout, Slot, by_module, layouts_of
-from vitconvert.drafting.values import Values
+from vitconvert.drafting.entries import Entry, other_kind
+from vitconvert.drafting.slots import Layout, Slot, Values, by_module, layouts_of
 
 
 @dataclass

@@ -40,6 +40,19 @@ def shown(value: object) -> str:
     return str(parts if several else value)[:80]
 
 
+def truncated(path: Path, expected: int, found: int, least: str = "") -> CorruptFile:
+    """The error for a file that has fewer bytes than its header says."""
+    return CorruptFile(
+        "The file is truncated.",
+        evidence={
+            "file": path,
+            "expected": f"{least}{expected:,} bytes",
+            "found": f"{found:,} bytes",
+        },
+        hint="download it again.",
+    )
+
+
 def parse_object(path: Path, data: bytes, *, what: str) -> dict[str, object]:
     """Parse a JSON object in which no key repeats and all text is Unicode.
 

@@ -24,7 +24,7 @@ from vitconvert.formats.container import (
 )
 from vitconvert.formats.content import Content, bytes_of, checked_contents
 from vitconvert.formats.format_modules import Array, Surroundings
-from vitconvert.formats.headers import checked_shape, parse_object, shown
+from vitconvert.formats.headers import checked_shape, parse_object, shown, truncated
 from vitconvert.whole import Check, whole_file
 
 if TYPE_CHECKING:
@@ -105,20 +105,8 @@ def _header_length(path: Path, start: bytes, size: int) -> int:
             evidence={"file": path, "header": f"{length:,} bytes", "limit": f"{LONGEST_HEADER:,}"},
         )
     if 8 + length > size:
-        raise _truncated(path, expected=8 + length, found=size, at_least="at least ")
+        raise truncated(path, 8 + length, size, least="at least ")
     return length
-
-
-def _truncated(path: Path, *, expected: int, found: int, at_least: str = "") -> CorruptFile:
-    return CorruptFile(
-        "The file is truncated.",
-        evidence={
-            "file": path,
-            "expected": f"{at_least}{expected:,} bytes",
-            "found": f"{found:,} bytes",
-        },
-        hint="download it again.",
-    )
 
 
 def _parse_header(path: Path, text: bytes) -> tuple[dict[str, str], dict[str, _Entry]]:
@@ -173,7 +161,7 @@ def _check_layout(path: Path, entries: Mapping[str, _Entry], header_end: int, si
         position = entry.end
     expected = header_end + position
     if size < expected:
-        raise _truncated(path, expected=expected, found=size)
+        raise truncated(path, expected, size)
     if size > expected:
         raise CorruptFile(
             f"{size - expected:,} bytes follow the last tensor.",

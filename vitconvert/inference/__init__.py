@@ -1,1 +1,1 @@
-"""A model's answers about photographs: the likeliest classes, and features."""
+"""A model's answers about images: the likeliest classes, and features."""

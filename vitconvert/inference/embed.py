@@ -1,4 +1,4 @@
-"""The features of photographs."""
+"""The features of images."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from vitconvert.preprocessing import Preprocessing
 
 @dataclass(frozen=True, kw_only=True)
 class Embedding:
-    """The features of one photograph, or the error that it gave."""
+    """The features of one image, or the error that it gave."""
 
     path: Path | None  # None for an open image
     features: Tensor | None = None  # (D,), or (N, D) tokens; float32 on the CPU

@@ -1,4 +1,4 @@
-"""The likeliest classes of photographs."""
+"""The likeliest classes of images."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from vitconvert.preprocessing import Preprocessing
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """One class that a photograph may show."""
+    """One class that an image may show."""
 
     index: int
     label: str | None
@@ -26,7 +26,7 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """What a model says about one photograph, or the error that it gave."""
+    """What a model says about one image, or the error that it gave."""
 
     path: Path | None  # None for an open image
     top: tuple[Candidate, ...] = ()  # likeliest first

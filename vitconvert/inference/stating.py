@@ -1,4 +1,4 @@
-"""What a user says of photographs and classes, where a checkpoint is silent or wrong."""
+"""What a user states about images and classes, where a checkpoint is silent or wrong."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ USER = "you"
 
 @dataclass(frozen=True, kw_only=True)
 class StatedPixels:
-    """What becomes of photographs; None where nothing is said.
+    """What becomes of images; None where nothing is said.
 
     Attributes:
         mean, std: One number, or one for each channel, for pixels from 0 to 1.

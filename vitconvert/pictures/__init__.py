@@ -1,1 +1,1 @@
-"""What a model attends to, and its features, as pictures of photographs."""
+"""What a model attends to, and its features, as pictures of images."""

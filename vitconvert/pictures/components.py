@@ -70,7 +70,9 @@ def coloured_components(
         mean, axes, _ = principal_axes(patches, 1)
         first = _scaled((patches.double() - mean) @ axes[0])
         threshold = otsu(first) if threshold is None else threshold
-        above = _foreground_is_above(first > threshold, border)
+        inside = ~border if (~border).any() else border
+        at_border, in_middle = ((first > threshold)[at].double().mean() for at in (border, inside))
+        above = bool(in_middle >= at_border)
         chosen = first > threshold if above else first <= threshold
     colours, explained = _colours(patches, chosen)
     sizes = [tokens.shape[:2] for tokens in photographs]
@@ -94,12 +96,6 @@ def otsu(values: Tensor) -> float:
     between = (whole * below - total * sums) ** 2 / (below * (total - below)).clamp(min=1)
     best = torch.nonzero(between == between.max()).flatten()  # equal over an empty gap
     return float(centres[best].mean() + 0.5 / _BINS)
-
-
-def _foreground_is_above(above: Tensor, border: Tensor) -> bool:
-    inside = ~border if (~border).any() else border
-    at_border, in_middle = above[border].double().mean(), above[inside].double().mean()
-    return bool(in_middle >= at_border)
 
 
 def _border(tokens: Tensor) -> Tensor:

@@ -1,9 +1,10 @@
-"""The features of patches in photographs: components as colours, similarity, and norms.
+"""The features of patches in images: components as colours, similarity, and norms.
 
 Letters: N tokens (prefix tokens, then patches row by row), D width.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+import dataclasses
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,10 +19,16 @@ from vitconvert.inference.batches import check_batches
 from vitconvert.model import ViT
 from vitconvert.pictures.components import Basis, coloured_components
 from vitconvert.pictures.overlay import coloured, overlaid, raw_colours, raw_map
-from vitconvert.pictures.packing import Plane
-from vitconvert.pictures.page import stills
-from vitconvert.pictures.photograph import Photograph, Unseen, read_photograph
-from vitconvert.pictures.tokens import Query, prefix_names, query_name, tokens_of
+from vitconvert.pictures.page import Plane, stills
+from vitconvert.pictures.seen import (
+    Query,
+    SeenImage,
+    Unseen,
+    prefix_names,
+    query_name,
+    read_image,
+    tokens_of,
+)
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.finding import ImageSource, find_images
 
@@ -32,7 +39,7 @@ OUTLIER = 3.0
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureMaps:
-    """The features of a model in one photograph.
+    """The features of a model in one image.
 
     Attributes:
         photograph: What the model saw.
@@ -42,10 +49,10 @@ class FeatureMaps:
         norms_by_block: For each block, the median and the largest norm of the patches after it.
         colours: The first three components of the foreground, (rows, columns, 3) from 0 to 1.
         foreground: Which patches it is, (rows, columns).
-        basis: What all photographs that were read together were projected on.
+        basis: What all images that were read together were projected on.
     """
 
-    photograph: Photograph
+    photograph: SeenImage
     prefix: tuple[str, ...]
     tokens: Tensor
     norms: Tensor
@@ -104,7 +111,7 @@ class FeatureMaps:
     def picture(
         self, kind: str = "components", query: Query = None, *, raw: bool = False
     ) -> Image.Image:
-        """One of "components", "norms" and "similarity", at the photograph's own size.
+        """One of "components", "norms" and "similarity", at the image's own size.
 
         Args:
             kind: What to show.
@@ -122,7 +129,10 @@ class FeatureMaps:
             if raw:
                 return raw_colours(patches, place)
         else:
-            values = self._values(kind, query)
+            if kind not in KINDS:
+                known = ", ".join(KINDS)
+                raise UsageError(f"There is no picture of {kind!r}.", evidence={"known": known})
+            values = self.patch_norms if kind == "norms" else self.similarity(query)
             if raw:
                 return raw_map(values, place)
             patches = coloured(values)
@@ -154,13 +164,6 @@ class FeatureMaps:
         yield Plane(what="similarity", rows=unit @ unit.T)
         yield Plane(what="norms", rows=self.norms[None])
 
-    def _values(self, kind: str, query: Query) -> Tensor:
-        if kind == "norms":
-            return self.patch_norms
-        if kind == "similarity":
-            return self.similarity(query)
-        raise UsageError(f"There is no picture of {kind!r}.", evidence={"known": ", ".join(KINDS)})
-
     def _repr_html_(self) -> str:
         row, column = (side // 2 for side in self.grid)
         return stills(
@@ -178,19 +181,6 @@ class FeatureMaps:
 def component_pixels(features: FeatureMaps) -> Image.Image:
     """The colours of the components, a pixel for each patch."""
     return Image.fromarray((features.colours * 255).round().byte().numpy())
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Read:
-    """The tokens of one photograph, before all are projected."""
-
-    photograph: Photograph
-    tokens: Tensor
-    norms: Tensor
-    norms_by_block: tuple[tuple[float, float], ...]
-
-    def patches(self, prefix: int) -> Tensor:
-        return self.tokens[prefix:].reshape(*self.photograph.grid, -1)
 
 
 def feature_maps(
@@ -218,30 +208,27 @@ def feature_maps(
         raise UsageError(f"The foreground's threshold must be from 0 to 1, not {foreground:g}.")
     sources = find_images(images, recursive=recursive)
     found = [_read(model, source, preprocessing) for source in sources]
-    prefix = prefix_names(model.config)
-    patches = [one.patches(len(prefix)) for one in found if isinstance(one, _Read)]
+    patches = [one.patches.reshape(*one.grid, -1) for one in found if isinstance(one, FeatureMaps)]
     if not patches:
-        return [one for one in found if isinstance(one, Unseen)]
+        return found
     basis, *rest = coloured_components(patches, foreground, background=background)
-    shown = iter(zip(*rest, strict=True))
-    return [
-        one if isinstance(one, Unseen) else _mapped(one, prefix, basis, *next(shown))
-        for one in found
-    ]
-
-
-def _mapped(
-    read: _Read, prefix: tuple[str, ...], basis: Basis, colours: Tensor, foreground: Tensor
-) -> FeatureMaps:
-    return FeatureMaps(
-        **vars(read), prefix=prefix, basis=basis, colours=colours, foreground=foreground
-    )
+    shown = zip(*rest, strict=True)
+    projected: list[FeatureMaps | Unseen] = []
+    for one in found:
+        if isinstance(one, FeatureMaps):
+            colours, chosen = next(shown)
+            one = dataclasses.replace(one, basis=basis, colours=colours, foreground=chosen)
+        projected.append(one)
+    return projected
 
 
 @torch.no_grad()
-def _read(model: ViT, source: Path | Image.Image, preprocessing: Preprocessing) -> _Read | Unseen:
+def _read(
+    model: ViT, source: Path | Image.Image, preprocessing: Preprocessing
+) -> FeatureMaps | Unseen:
+    """The tokens of an image, and no components of them: these are of all images together."""
     try:
-        photograph, image = read_photograph(source, preprocessing, model.config)
+        photograph, image = read_image(source, preprocessing, model.config)
         stream = model.hidden_states(image.to(next(model.parameters())))
         tokens = model.norm(stream[-1])[0].float().cpu()
         if not tokens.isfinite().all():
@@ -251,14 +238,14 @@ def _read(model: ViT, source: Path | Image.Image, preprocessing: Preprocessing) 
     except VitConvertError as error:
         return Unseen.of(source, error)
     lengths = [states[0].float().norm(dim=-1).cpu() for states in stream[1:]]
-    return _Read(
+    of_patches = [each[model.config.num_prefix_tokens :] for each in lengths]
+    return FeatureMaps(
         photograph=photograph,
+        prefix=prefix_names(model.config),
         tokens=tokens,
         norms=lengths[-1],
-        norms_by_block=tuple(_median_and_most(lengths, model.config.num_prefix_tokens)),
+        norms_by_block=tuple((float(each.median()), float(each.max())) for each in of_patches),
+        colours=torch.empty(0),
+        foreground=torch.empty(0),
+        basis=Basis(threshold=None, above=True, explained=()),
     )
-
-
-def _median_and_most(lengths: Sequence[Tensor], prefix: int) -> Iterator[tuple[float, float]]:
-    for each in lengths:
-        yield float(each[prefix:].median()), float(each[prefix:].max())

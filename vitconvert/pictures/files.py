@@ -8,18 +8,73 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 from PIL.PngImagePlugin import PngInfo
 
 from vitconvert.errors import OutputExists, UsageError
-from vitconvert.pictures.chosen import Choice
 from vitconvert.pictures.page import page
-from vitconvert.pictures.sheet import panel, sheet
-from vitconvert.pictures.tokens import Query
-from vitconvert.pictures.view import View
+from vitconvert.pictures.seen import Query
+from vitconvert.pictures.view import Choice, View
+from vitconvert.preprocessing.pixels import MAX_PIXELS
 from vitconvert.sources.located import OWN
 from vitconvert.version import VERSION
 from vitconvert.whole import require_place, whole_file
+
+PANEL = 224  # pixels of the longer side of a picture
+_GAP, _TITLE = 6, 18
+_INK, _PAPER = (34, 34, 34), (255, 255, 255)
+
+
+def panel(picture: Image.Image) -> Image.Image:
+    """A picture with a longer side of `PANEL` pixels; the pixels of a smaller one stay flat."""
+    scale = PANEL / max(picture.size)
+    size = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
+    resample = Image.Resampling.NEAREST if scale > 1 else Image.Resampling.BOX
+    return picture.resize(size, resample)
+
+
+def sheet(titles: Sequence[str], rows: Sequence[Sequence[Image.Image]]) -> Image.Image:
+    """Panels in rows and columns, on white, with a title above each column.
+
+    Raises:
+        UsageError: They are too many for one picture.
+    """
+    widths = [max(row[i].width for row in rows) for i in range(len(titles))]
+    heights = [max(picture.height for picture in row) for row in rows]
+    size = (
+        sum(widths) + _GAP * (len(widths) - 1),
+        _TITLE + sum(heights) + _GAP * (len(heights) - 1),
+    )
+    if size[0] * size[1] > MAX_PIXELS:
+        raise UsageError(
+            "These are too many pictures for one.",
+            evidence={"images": len(rows), "pictures of each": len(titles)},
+            hint="-o DIR (without .png) writes a file for each.",
+        )
+    whole = Image.new("RGB", size, _PAPER)
+    draw, font = ImageDraw.Draw(whole), ImageFont.load_default()
+    left = 0
+    for column, (title, width) in enumerate(zip(titles, widths, strict=True)):
+        top = _TITLE
+        draw.text((left, 2), _fitting(title, draw, font, width), _INK, font)
+        for row, height in zip(rows, heights, strict=True):
+            shown = row[column].convert("RGBA")  # a raw map is transparent where nothing was seen
+            whole.paste(shown, (left, top), shown)
+            top += height + _GAP
+        left += width + _GAP
+    return whole
+
+
+def _fitting(
+    title: str,
+    draw: ImageDraw.ImageDraw,
+    font: ImageFont.ImageFont | ImageFont.FreeTypeFont,
+    width: int,
+) -> str:
+    while title and draw.textlength(title, font) > width:
+        title = title[:-1]
+    return title
+
 
 # What a picture and a page of ours say near their beginning: only these are replaced.
 _MARKS = (b"Software\0vitconvert", b'<meta name="generator" content="vitconvert">')
@@ -96,12 +151,12 @@ def write_page(
 def write_sheet(
     path: Path, views: Iterable[View], choice: Choice, *, overwrite: bool = False
 ) -> None:
-    """Write one picture: a map at the photograph's own size if it is alone, else a sheet.
+    """Write one picture: a map at the image's own size if it is alone, else a sheet.
 
     Raises:
         UsageError: They are too many, or there is no such map.
         OutputExists: As for `check_file`, of what appeared meanwhile.
-        VitConvertError: A photograph can no longer be read.
+        VitConvertError: An image can no longer be read.
     """
     titles: list[str] = []
     rows: list[list[Image.Image]] = []
@@ -121,7 +176,7 @@ def write_pictures(directory: Path, views: Iterable[View], choice: Choice) -> No
 
     Raises:
         UsageError: There is no such map.
-        VitConvertError: A photograph can no longer be read.
+        VitConvertError: An image can no longer be read.
     """
     hashes: dict[str, str] = {}
     photographs = []
@@ -141,7 +196,7 @@ def write_pictures(directory: Path, views: Iterable[View], choice: Choice) -> No
 
 
 def _new_stem(path: Path | None, taken: set[str]) -> str:
-    """A name like the photograph's, which no other photograph has; nothing in it is a path."""
+    """A name like the image's, which no other image has; nothing in it is a path."""
     wanted = re.sub(r"[^\w.-]", "_", path.stem if path else "image").lstrip(".")[:_LONGEST]
     stem, number = wanted or "image", 2
     while stem.casefold() in taken:

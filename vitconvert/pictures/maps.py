@@ -1,4 +1,4 @@
-"""What each token of a model attends to, in one photograph: by head, block and rollout.
+"""What each token of a model attends to in one image: by head, block and rollout.
 
 Letters: H heads, N tokens (prefix tokens, then patches row by row). Everything is counted from 0.
 """
@@ -13,29 +13,29 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vitconvert.config import ViTConfig
 from vitconvert.errors import UsageError, VitConvertError
 from vitconvert.inference.batches import check_batches
 from vitconvert.model import ViT
 from vitconvert.model.attention_maps import each_attention
 from vitconvert.model.inputs import chosen_layers
 from vitconvert.pictures.overlay import coloured, overlaid, raw_map
-from vitconvert.pictures.packing import Plane, chosen_heads, planes_by_head
-from vitconvert.pictures.page import Panel, framed, page
-from vitconvert.pictures.photograph import Photograph, Unseen, read_photograph
-from vitconvert.pictures.tokens import (
+from vitconvert.pictures.page import Panel, Plane, chosen_heads, framed, page, planes_by_head
+from vitconvert.pictures.seen import (
     PATCH,
     POOLING,
     Query,
+    SeenImage,
+    Unseen,
     default_query,
     prefix_names,
     query_name,
+    read_image,
     tokens_of,
 )
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.finding import ImageSource, find_images
 
-MOST_BYTES = 2**31  # of the attention of one photograph: all of a ViT-H at 224 pixels has 800 MiB
+MOST_BYTES = 2**31  # of the attention of one image: all of a ViT-H at 224 pixels has 800 MiB
 ROLLOUT: Literal["rollout"] = "rollout"
 
 Layer = int | Literal["rollout"]
@@ -43,7 +43,7 @@ Layer = int | Literal["rollout"]
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionMaps:
-    """The attention of a model in one photograph.
+    """The attention of a model in one image.
 
     A map is asked for by a layer (a block, or "rollout"), a head (None: the mean over all), both
     negative from the end, and a query: "class", "distillation", "register:0", "patch:ROW,COLUMN" or
@@ -61,7 +61,7 @@ class AttentionMaps:
             attention rollout.
     """
 
-    photograph: Photograph
+    photograph: SeenImage
     prefix: tuple[str, ...]
     depth: int
     attention: Mapping[int, Tensor]
@@ -90,14 +90,19 @@ class AttentionMaps:
             UsageError: There is no such block, head or token, or this block was not kept.
         """
         name = self.query(query)
+        if layer == ROLLOUT and head is not None:
+            raise UsageError("A rollout takes the mean over heads, so it has no single heads.")
         if name == POOLING:
-            return self._of_pooling(layer, head)
+            if self.pooling is None:
+                raise UsageError(
+                    "This model has no map pooling, so nothing asks for the image as a whole.",
+                    hint='"mean" is the mean over all patches.',
+                )
+            pooling = self.pooling
+            return pooling.mean(0) @ self.flow if layer == ROLLOUT else _of_head(pooling, head)
         tokens = tokens_of(name, self.prefix, self.grid)
-        if layer == ROLLOUT:
-            self._check_rollout(head)
-            return self.flow[tokens].mean(0)
-        attention = self._block(layer)
-        return _of_head(attention, head)[tokens].mean(0)
+        rows = self.flow if layer == ROLLOUT else _of_head(self._block(layer), head)
+        return rows[tokens].mean(0)
 
     def map(self, layer: Layer = -1, head: int | None = None, query: Query = None) -> Tensor:
         """How much a query attends to each patch, (rows, columns); see `weights`."""
@@ -128,7 +133,7 @@ class AttentionMaps:
         *,
         raw: bool = False,
     ) -> Image.Image:
-        """A map in colours over the photograph, at the photograph's own size.
+        """A map in colours over the image, at the image's own size.
 
         The smallest number of the map is black, the largest pale yellow, and violet, red and
         orange lie between. What was cropped away is dark.
@@ -227,21 +232,6 @@ class AttentionMaps:
             )
         return self.attention[layer % self.depth]
 
-    def _of_pooling(self, layer: Layer, head: int | None) -> Tensor:
-        if self.pooling is None:
-            raise UsageError(
-                "This model has no map pooling, so nothing asks for the photograph as a whole.",
-                hint='"mean" is the mean over all patches.',
-            )
-        if layer == ROLLOUT:
-            self._check_rollout(head)
-            return self.pooling.mean(0) @ self.flow
-        return _of_head(self.pooling, head)
-
-    def _check_rollout(self, head: int | None) -> None:
-        if head is not None:
-            raise UsageError("A rollout takes the mean over heads, so it has no single heads.")
-
 
 def _of_head(attention: Tensor, head: int | None) -> Tensor:
     if head is None:
@@ -280,7 +270,7 @@ def _maps(
     model: ViT, source: Path | Image.Image, preprocessing: Preprocessing, kept: list[int]
 ) -> AttentionMaps | Unseen:
     try:
-        photograph, image = read_photograph(source, preprocessing, model.config)
+        photograph, image = read_image(source, preprocessing, model.config)
         return attention_of(model, photograph, image, kept)
     except VitConvertError as error:
         return Unseen.of(source, error)
@@ -288,7 +278,7 @@ def _maps(
 
 @torch.no_grad()
 def attention_of(
-    model: ViT, photograph: Photograph, image: Tensor, kept: Sequence[int]
+    model: ViT, photograph: SeenImage, image: Tensor, kept: Sequence[int]
 ) -> AttentionMaps:
     """The attention in images (1, C, H, W), of which some blocks are kept.
 
@@ -338,15 +328,12 @@ def _pooled(model: ViT, image: Tensor) -> Tensor | None:
 def _check_memory(model: ViT, kept: Sequence[int]) -> None:
     config = model.config
     heads = config.num_heads * (config.branches if config.parallel_branches else 1)
-    needed = _bytes(config, heads * len(kept))
+    tokens = config.num_prefix_tokens + config.num_patches
+    needed = 4 * heads * len(kept) * tokens**2
     if needed > MOST_BYTES:
         raise UsageError(
             f"The attention of {len(kept)} blocks has {needed:,} bytes.",
-            evidence={"tokens": config.num_prefix_tokens + config.num_patches, "heads": heads},
+            evidence={"tokens": tokens, "heads": heads},
             hint="keep fewer: --layers last (in Python, layers=1), or make the images smaller "
             "with --image-size.",
         )
-
-
-def _bytes(config: ViTConfig, matrices: int) -> int:
-    return 4 * matrices * (config.num_prefix_tokens + config.num_patches) ** 2

@@ -1,5 +1,5 @@
 "use strict"
-// Draws maps over photographs. `packing.py` says how their numbers are stored.
+// Draws maps over images. `page.py` says how their numbers are stored.
 
 const content = JSON.parse(document.getElementById("data").textContent)
 const element = (id) => document.getElementById(id)
@@ -10,7 +10,7 @@ const NAMES = {
   similarity: "similarity of features", norms: "norms of tokens", components: "components of features",
 }
 
-// What is shown; `pinned` and `hovered` have a place for each photograph: shares of its sides.
+// What is shown; `pinned` and `hovered` have a place for each image: shares of its sides.
 const state = { what: "attention", layer: 0, head: 0, token: "", opacity: 0.75, hidden: false }
 const pinned = new Map()
 let hovered = null

@@ -1,22 +1,139 @@
-"""One page that needs nothing else: photographs, and what each of their patches attends to."""
+"""Maps of images as one page that needs no other file, small enough to be sent.
+
+Each row (what one query attends to) is stored in 8 bits between its own smallest and largest patch,
+so that a row of small numbers keeps its picture. The page says how many levels lie between them.
+
+Letters: H heads, N tokens, P patches, R rows of all planes together.
+"""
 
 import base64
 import html
 import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from numbers import Integral
 from typing import Any
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from PIL import Image
+from torch import Tensor
 
 from vitconvert.errors import UsageError, printable
-from vitconvert.pictures.colours import palette
-from vitconvert.pictures.packing import Plane, packed
-from vitconvert.pictures.photograph import Photograph
+from vitconvert.pictures.overlay import palette
+from vitconvert.pictures.seen import SeenImage
 
-_LONGEST = 768  # pixels of a photograph in the page
+MOST_CHARACTERS = 4_500_000  # of base64 for one photograph and model; a page has 5 MB then
+_MOST_NUMBERS = 2**26  # a browser holds them, too
+LEVELS = (256, 128, 64, 32, 16)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plane:
+    """One matrix of maps: what each query (row) attends to.
+
+    Attributes:
+        what: "attention", "rollout", "pooling", "similarity" or "norms".
+        layer: The block, or 0 where there are none.
+        head: A number, or "mean".
+        rows: (rows, N): a row for each token; of a rollout, one more for map pooling's query; of
+            pooling and norms, one alone.
+    """
+
+    what: str
+    layer: int = 0
+    head: int | str = "mean"
+    rows: Tensor
+
+
+def planes_by_head(
+    what: str, layer: int, attention: Tensor, heads: Sequence[int] | None
+) -> Iterator[Plane]:
+    """The mean over heads, and the heads that are asked for, of attention (H, rows, N).
+
+    Raises:
+        UsageError: There are not all of these heads.
+    """
+    yield Plane(what=what, layer=layer, rows=attention.mean(0))
+    for head in chosen_heads(heads, len(attention)):
+        yield Plane(what=what, layer=layer, head=head, rows=attention[head])
+
+
+def chosen_heads(heads: Sequence[int] | None, count: int) -> list[int]:
+    """Heads counted from 0, each once, of such as may be counted from the end too; None: all.
+
+    Raises:
+        UsageError: There are not all of these heads.
+    """
+    if heads is None:
+        return list(range(count))
+    there = range(-count, count)
+    if absent := [h for h in heads if not isinstance(h, Integral) or int(h) not in there]:
+        raise UsageError(
+            f"There is no head {absent[0]!r}.", evidence={"heads": f"0 to {count - 1}"}
+        )
+    return sorted({head % count for head in heads})
+
+
+def packed(planes: Sequence[Plane], prefix: int, *, most: int = MOST_CHARACTERS) -> dict[str, Any]:
+    """Planes as JSON types: what each is, and all numbers deflated, in base64.
+
+    The numbers are, one array after another: the smallest and the largest patch of each row, (R,)
+    float32 each; what each row gives to the prefix tokens, (R, prefix) float32; the levels of the
+    patches, (R, P) uint8. All are little-endian.
+
+    Args:
+        planes: All of the same tokens.
+        prefix: How many of these stand before the patches.
+        most: Characters of base64.
+
+    Raises:
+        UsageError: They do not fit, with 16 levels either.
+    """
+    count = sum(len(plane.rows) for plane in planes)
+    patches = planes[0].rows.shape[1] - prefix
+    if count * patches > _MOST_NUMBERS:
+        raise _too_many(count, patches)
+    rows = torch.cat([plane.rows for plane in planes]).float().numpy()
+    fitting = _fitting(rows[:, :prefix], rows[:, prefix:], most)
+    if fitting is None:
+        raise _too_many(count, patches)
+    levels, data = fitting
+    named = [[p.what, p.layer, p.head, len(p.rows)] for p in planes]
+    return {"levels": levels, "planes": named, "data": data}
+
+
+def _fitting(
+    prefix: NDArray[np.float32], patches: NDArray[np.float32], most: int
+) -> tuple[int, str] | None:
+    """As many levels as fit, and the numbers; None if 16 levels do not."""
+    least, largest = patches.min(1), patches.max(1)
+    numbers = b"".join(part.astype("<f4").tobytes() for part in (least, largest, prefix))
+    span = np.where(largest > least, largest - least, 1)[:, None]
+    share = (patches - least[:, None]) / span
+    for levels in LEVELS:
+        content = numbers + np.rint(share * (levels - 1)).astype(np.uint8).tobytes()
+        # For maps, looking for repeated bytes takes ten times as long and mostly saves nothing.
+        deflate = zlib.compressobj(strategy=zlib.Z_HUFFMAN_ONLY)
+        data = base64.b64encode(deflate.compress(content) + deflate.flush()).decode("ascii")
+        if len(data) <= most:
+            return levels, data
+    return None
+
+
+def _too_many(maps: int, patches: int) -> UsageError:
+    return UsageError(
+        "The maps are too many for a page.",
+        evidence={"maps": maps, "patches of each": patches},
+        hint="show fewer blocks or heads: --layers last, --heads mean (in Python, layers=1).",
+    )
+
+
+_LONGEST = 768  # pixels of an image in the page
 _STILL = 320  # pixels of a picture in a notebook
 _MOST_OF_ALL = 64_000_000  # characters of all maps of a page: a browser holds them several times
 _SMALL = 2**16  # pixels below which PNG keeps all of them
@@ -35,7 +152,7 @@ content="default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-sr
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """One photograph as one model sees it, for a page.
+    """One image as one model sees it, for a page.
 
     Attributes:
         photograph: What the model saw.
@@ -46,7 +163,7 @@ class Panel:
         model: Its name, where several are compared.
     """
 
-    photograph: Photograph
+    photograph: SeenImage
     prefix: tuple[str, ...]
     planes: Sequence[Plane]
     query: str | tuple[int, int]
@@ -55,7 +172,7 @@ class Panel:
 
 
 def page(panels: Iterable[Panel], *, title: str = "Attention") -> str:
-    """The page; those of the same photograph are clicked together.
+    """The page; panels of the same image are clicked together.
 
     Args:
         panels: In the order in which they are shown; each is packed as it comes.
@@ -63,7 +180,7 @@ def page(panels: Iterable[Panel], *, title: str = "Attention") -> str:
 
     Raises:
         UsageError: A panel has too many maps for a page, or there are too many panels.
-        VitConvertError: A photograph can no longer be read.
+        VitConvertError: An image can no longer be read.
     """
     return _PAGE.format(
         title=html.escape(printable(title)),
@@ -76,7 +193,7 @@ def page(panels: Iterable[Panel], *, title: str = "Attention") -> str:
 
 def _content(panels: Iterable[Panel]) -> dict[str, Any]:
     """What the script of the page reads."""
-    shown: list[Photograph] = []
+    shown: list[SeenImage] = []
     placed: list[dict[str, Any]] = []
     for panel in panels:
         photograph = panel.photograph
@@ -87,8 +204,8 @@ def _content(panels: Iterable[Panel]) -> dict[str, Any]:
         placed.append({"photograph": number, **_placed(panel)})
         if sum(len(each["data"]) for each in placed) > _MOST_OF_ALL:
             raise UsageError(
-                "These are too many photographs for one page.",
-                evidence={"photographs": f"more than {len(shown) - 1}"},
+                "These are too many images for one page.",
+                evidence={"images": f"more than {len(shown) - 1}"},
                 hint="show fewer, or fewer maps of each: --layers last, --heads mean.",
             )
     return {
@@ -128,28 +245,29 @@ def stills(pictures: Mapping[str, Image.Image]) -> str:
     """Pictures side by side within a notebook, each with its name."""
     figures = "".join(
         f'<figure style="margin: 0 1rem 0 0"><img src="{_data_uri(_within(picture, _STILL))}" '
-        f'style="width: {_STILL}px; image-rendering: {_rendering(picture)}">'
+        f'style="width: {_STILL}px; image-rendering: '
+        f'{"pixelated" if picture.width < _STILL // 2 else "auto"}">'
         f"<figcaption>{html.escape(printable(name))}</figcaption></figure>"
         for name, picture in pictures.items()
     )
     return f'<div style="display: flex; flex-wrap: wrap">{figures}</div>'
 
 
-def _is_same(one: Photograph, other: Photograph) -> bool:
+def _is_same(one: SeenImage, other: SeenImage) -> bool:
     same_file = one.path is not None and one.path == other.path
     return (same_file or one.source is other.source) and (
         one.placement.original == other.placement.original
     )
 
 
-def _shares(photograph: Photograph) -> list[float]:
-    """Top, left, bottom and right of the patches, as shares of the photograph's sides."""
+def _shares(photograph: SeenImage) -> list[float]:
+    """Top, left, bottom and right of the patches, as shares of the image's sides."""
     height, width = photograph.placement.original
     top, left, bottom, right = photograph.placement.box
     return [top / height, left / width, bottom / height, right / width]
 
 
-def _pictured(photograph: Photograph) -> dict[str, Any]:
+def _pictured(photograph: SeenImage) -> dict[str, Any]:
     picture = photograph.picture()
     return {
         "name": printable(str(photograph.path or "in memory")),
@@ -165,10 +283,6 @@ def _within(picture: Image.Image, longest: int) -> Image.Image:
     scale = longest / max(picture.size)
     size = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
     return picture.resize(size, Image.Resampling.BILINEAR)
-
-
-def _rendering(picture: Image.Image) -> str:
-    return "pixelated" if picture.width < _STILL // 2 else "auto"
 
 
 def _data_uri(picture: Image.Image) -> str:

@@ -2,8 +2,7 @@
 
 from vitconvert.runtimes.onnx import OnnxRuntime
 from vitconvert.runtimes.openvino import OpenVino
-from vitconvert.runtimes.pt2 import Pt2
-from vitconvert.runtimes.runtime import Runtime
+from vitconvert.runtimes.runtime import Pt2, Runtime
 
 # By the format's name, in the order of the documents.
 RUNTIMES: dict[str, Runtime] = {"onnx": OnnxRuntime(), "pt2": Pt2(), "openvino": OpenVino()}

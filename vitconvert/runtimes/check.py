@@ -18,8 +18,8 @@ from vitconvert.runtimes.graph import Shape
 from vitconvert.runtimes.runtime import Run
 
 BATCHES = (1, 3)  # a runtime may mix the images of a batch, or have a size built in
-_AT_ONCE = 8  # photographs, where any number is allowed
-_Photograph = Path | Image.Image
+_AT_ONCE = 8  # images, where any number is allowed
+_Image = Path | Image.Image
 
 
 class Expected:
@@ -46,7 +46,7 @@ class Expected:
     def images(
         self, preprocessing: Preprocessing | None, *, batch: int, seed: int
     ) -> Mapping[str, Tensor]:
-        """Noise and a photograph, as the graph takes them."""
+        """Noise and a sample image, as the graph takes them."""
         config = self.model.config
         usual = normalisation(preprocessing, config.in_channels)
         usual = usual if self.shape.pixels is None else {"mean": (0.0,), "std": (1.0,)}
@@ -59,8 +59,8 @@ class Expected:
         images["noise"] = 0.5 + images["noise"] / 4
         return {kind: _levels(x) for kind, x in images.items()}
 
-    def photograph(self, image: _Photograph, preprocessing: Preprocessing) -> Tensor:
-        """A photograph, resized and cropped, as the graph takes it."""
+    def photograph(self, image: _Image, preprocessing: Preprocessing) -> Tensor:
+        """An image, resized and cropped, as the graph takes it."""
         x = preprocessing(image)
         if self.shape.pixels is None:
             return x[None]
@@ -79,12 +79,12 @@ def compare_exported(
     dtype: str = "float32",
     seed: int = 0,
 ) -> tuple[Comparison, ...]:
-    """Run a file on noise and a photograph, one and three at once, or as many as it takes.
+    """Run a file on noise and a sample image, one and three at once, or as many as it takes.
 
     Args:
         run: The file in its runtime.
         expected: The same by vitconvert's own model.
-        preprocessing: How a photograph is normalised.
+        preprocessing: How an image is normalised.
         tolerance: The relative difference that is allowed.
         dtype: Of the file's weights.
         seed: Of the images.
@@ -108,15 +108,15 @@ def agreement(
     run: Run,
     expected: Expected,
     preprocessing: Preprocessing,
-    photographs: Iterable[_Photograph],
+    photographs: Iterable[_Image],
     *,
     dtype: str,
     tolerance: float,
 ) -> tuple[Comparison | None, int]:
-    """Compare on somebody's photographs, all of them.
+    """Compare on a user's images, all of them.
 
     Returns:
-        The comparison, None where no photograph could be read; and how many could not.
+        The comparison, None where no image could be read; and how many could not.
     """
     seen = _Read(expected, preprocessing)
     pairs = [
@@ -140,13 +140,13 @@ def agreement(
 
 
 class _Read:
-    """Photographs that can be read, and how many cannot."""
+    """Images that can be read, and how many cannot."""
 
     def __init__(self, expected: Expected, preprocessing: Preprocessing) -> None:
         self.expected, self.preprocessing = expected, preprocessing
         self.failed = 0
 
-    def each(self, photographs: Iterable[_Photograph]) -> Iterator[Tensor]:
+    def each(self, photographs: Iterable[_Image]) -> Iterator[Tensor]:
         for photograph in photographs:
             try:
                 yield self.expected.photograph(photograph, self.preprocessing)

@@ -1,6 +1,7 @@
 """A checkpoint as a file for another runtime, checked in that runtime before it appears."""
 
 import json
+import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -14,23 +15,129 @@ import torch
 from vitconvert.checkpoint import Checkpoint, build_model
 from vitconvert.checkpoint.images import needed_preprocessing
 from vitconvert.checkpoint.unchanged import unchanged
-from vitconvert.comparison import TOLERANCE
+from vitconvert.comparison import TOLERANCE, Comparison
 from vitconvert.conversion.record import source_hashes, source_record
-from vitconvert.errors import ParityFailed, VitConvertError, some, what_was_raised
+from vitconvert.errors import (
+    ConflictingFact,
+    OutputExists,
+    ParityFailed,
+    UsageError,
+    VitConvertError,
+    nearest,
+    some,
+    what_was_raised,
+)
 from vitconvert.formats import hash_file
 from vitconvert.parity.precision import LargestValue, too_large
 from vitconvert.programs.isolation import isolated, silent
+from vitconvert.runtimes import RUNTIMES
 from vitconvert.runtimes.check import Expected, agreement, compare_exported, worst
-from vitconvert.runtimes.choice import RECORD, ExportOptions, check_export
-from vitconvert.runtimes.graph import Graph, Shape, traced
+from vitconvert.runtimes.graph import OUTPUTS, Graph, Shape, traced
 from vitconvert.runtimes.onnx import quantise
+from vitconvert.runtimes.runtime import Runtime
 from vitconvert.version import VERSION
-from vitconvert.whole import whole_files
+from vitconvert.whole import require_file, whole_files
 
 if TYPE_CHECKING:
     from PIL import Image
 
-    from vitconvert.comparison import Comparison
+
+RECORD = "vitconvert"  # the name of our record in a file's metadata
+DTYPES = ("float32", "float16")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions:
+    """What a file should be; see `vitconvert.export_model`."""
+
+    to: str
+    output: str | None = None
+    softmax: bool = False
+    with_preprocessing: bool = False
+    batch_size: int | None = None
+    dtype: str = "float32"
+    int8: bool = False
+    opset: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.to not in RUNTIMES:
+            near = nearest(self.to, RUNTIMES)
+            raise UsageError(
+                f"There is no format {self.to!r} to export to.",
+                evidence={"formats": ", ".join(RUNTIMES)},
+                hint=f"did you mean {near[0]}?" if near else None,
+            )
+        if self.output not in (None, *OUTPUTS):
+            raise UsageError(
+                f"There is no output {self.output!r}.", evidence={"outputs": ", ".join(OUTPUTS)}
+            )
+        if self.dtype not in DTYPES:
+            raise UsageError(
+                f"{self.dtype} is no dtype to export in.", evidence={"dtypes": ", ".join(DTYPES)}
+            )
+        if self.batch_size is not None and self.batch_size < 1:
+            raise UsageError(f"batch_size = {self.batch_size} must be at least 1.")
+        if self.opset is not None and not self.runtime.has_opset:
+            raise UsageError(f"Only ONNX has opsets, not {self.to}.")
+        if self.int8 and (self.to != "onnx" or self.dtype != "float32"):
+            raise UsageError("int8 is for ONNX, and made from float32.")
+
+    @property
+    def runtime(self) -> Runtime:
+        """What writes and runs it."""
+        return RUNTIMES[self.to]
+
+    def shape(self, checkpoint: Checkpoint) -> Shape:
+        """What the graph takes and gives, for one checkpoint."""
+        classes = checkpoint.config.num_classes
+        output = self.output or ("logits" if classes else "features")
+        if output == "logits" and not classes:
+            raise ConflictingFact(
+                "The model has no classification head.", hint="--kind features, or tokens."
+            )
+        if self.softmax and (output != "logits" or not checkpoint.config.head_bias):
+            raise ConflictingFact("Only the logits of a classifier can become probabilities.")
+        pixels = needed_preprocessing(checkpoint) if self.with_preprocessing else None
+        return Shape(output=output, softmax=self.softmax, pixels=pixels, batch=self.batch_size)
+
+
+def check_export(path: Path, wanted: ExportOptions, *, overwrite: bool) -> None:
+    """Make sure, before any work is done, that the packages are there and the file may be written.
+
+    Raises:
+        MissingPackage: The runtime is not installed.
+        UsageError: The name is no such file's, or no file can be there.
+        OutputExists: Something is there, and `overwrite` is false or vitconvert did not write it.
+    """
+    runtime = wanted.runtime
+    if path.suffix != runtime.suffix:
+        raise UsageError(
+            f"The name of {wanted.to} files ends with {runtime.suffix}.",
+            evidence={"output": path},
+        )
+    require_file(path)
+    runtime.require()
+    files = (path, *runtime.companions(path))
+    there = [file for file in files if os.path.lexists(file)]  # be it a link that leads nowhere
+    if there and not overwrite:
+        raise OutputExists(
+            "The output is there already.",
+            evidence={"output": there[0]},
+            hint="--force (in Python, overwrite=True) replaces it.",
+        )
+    if there and not _is_ours(path, runtime):
+        raise OutputExists(
+            "vitconvert did not write what lies there, and does not replace it.",
+            evidence={"output": there[0]},
+        )
+
+
+def _is_ours(path: Path, runtime: Runtime) -> bool:
+    try:
+        return RECORD in runtime.metadata(path)
+    except Exception:  # parsers of foreign files raise anything
+        return False
+
 
 _WORKERS = ("torch", "onnxscript", "onnx_ir", "root")  # what logs while a file is made
 # Of the largest output. float16 has eleven bits; a model of forty blocks loses four of them.
@@ -50,7 +157,7 @@ class Exported:
         record: What its metadata say of it.
         comparisons: In the runtime, one for each kind of images and batch size; empty if it was
             not verified.
-        photographs: The same on the user's photographs, or None.
+        photographs: The same on the user's images, or None.
         notes: What overflows or was left out, in sentences.
     """
 
@@ -58,8 +165,8 @@ class Exported:
     sha256: Mapping[str, str]
     runtime: str
     record: Mapping[str, Any]
-    comparisons: "tuple[Comparison, ...]"
-    photographs: "Comparison | None"
+    comparisons: tuple[Comparison, ...]
+    photographs: Comparison | None
     notes: tuple[str, ...]
 
     def __repr__(self) -> str:
@@ -107,7 +214,11 @@ def export_checkpoint(
         record=record,
         comparisons=found.comparisons,
         photographs=found.photographs,
-        notes=tuple(_notes(trial, found)),
+        notes=(
+            *checkpoint.doubts,
+            *([f"{found.unreadable} images could not be read"] if found.unreadable else []),
+            *(_overflows(trial) if wanted.dtype == "float16" else ()),
+        ),
     )
 
 
@@ -135,8 +246,8 @@ class _Trial:
 class _Found:
     """What a trial showed; nothing where there was none."""
 
-    comparisons: "tuple[Comparison, ...]" = ()
-    photographs: "Comparison | None" = None
+    comparisons: tuple[Comparison, ...] = ()
+    photographs: Comparison | None = None
     unreadable: int = 0
 
 
@@ -164,9 +275,6 @@ def write_graph(
     """Write a checkpoint's graph.
 
     It is that of a fast model, whose last block computes no more tokens than the head reads.
-
-    Raises:
-        NotRepresentable: An exporter does not take this model.
     """
     # Without its head, a fast model computes nothing but the features.
     num_classes = 0 if shape.output == "features" else None
@@ -177,11 +285,7 @@ def write_graph(
 
 
 def _verified(trial: _Trial, path: Path, dtype: str, *, photographs: bool = True) -> _Found:
-    """Compare a file in its runtime with vitconvert's own model in float32.
-
-    Raises:
-        ParityFailed: They are further apart than the dtype explains, or the runtime fails.
-    """
+    """Compare a file in its runtime with vitconvert's own model in float32."""
     expected = Expected(build_model(trial.checkpoint, dtype=torch.float32), trial.shape)
     prepared = trial.checkpoint.preprocessing
     limits = {"float16": _FLOAT16_TOLERANCE, "int8": _INT8_TOLERANCE}
@@ -207,7 +311,7 @@ def _verified(trial: _Trial, path: Path, dtype: str, *, photographs: bool = True
     return _Found(comparisons=comparisons, photographs=seen, unreadable=unreadable)
 
 
-def _require(comparisons: "Sequence[Comparison]", trial: _Trial) -> None:
+def _require(comparisons: Sequence[Comparison], trial: _Trial) -> None:
     if failed := [comparison for comparison in comparisons if not comparison.ok]:
         most = worst(failed)
         half = most.dtype == "float16"
@@ -225,14 +329,6 @@ def _require(comparisons: "Sequence[Comparison]", trial: _Trial) -> None:
             else "another version of the runtime or of torch may be right; --no-verify writes the "
             "file as it is.",
         )
-
-
-def _notes(trial: _Trial, found: _Found) -> Iterator[str]:
-    yield from trial.checkpoint.doubts
-    if found.unreadable:
-        yield f"{found.unreadable} images could not be read"
-    if trial.wanted.dtype == "float16":
-        yield from _overflows(trial)
 
 
 def _overflows(trial: _Trial) -> Iterator[str]:

@@ -103,7 +103,7 @@ class OnnxRuntime(Runtime):
 def quantise(path: Path, output: Path, nodes: Sequence[str] = ()) -> None:
     """Round the weights of matrix products to 8 bits, each output channel by a scale of its own.
 
-    Activations are rounded while the model runs ("dynamic"), so no photographs are needed.
+    Activations are rounded while the model runs ("dynamic"), so no images are needed.
 
     Args:
         path: A model in float32.

@@ -1,6 +1,7 @@
-"""What is asked of each runtime: to write a file, to run it, and to say what is in one."""
+"""What each runtime does: write a file, run it, and read its metadata; and torch's own runtime."""
 
 import importlib.util
+import zipfile
 from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -11,6 +12,7 @@ from vitconvert.errors import MissingPackage
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.export import ExportedProgram
+
 
 Run = Callable[["Tensor"], "Tensor"]  # images to the output of a graph
 
@@ -84,3 +86,44 @@ class Runtime:
                 evidence={"missing": ", ".join(missing)},
                 hint=f"pip install {' '.join(missing)}",
             )
+
+
+_EXTRA = "/extra/"  # of the archive: where torch keeps the files of others
+
+
+class Pt2(Runtime):
+    """`torch.export.save` and `torch.export.load`."""
+
+    name, suffix = "torch.export", ".pt2"
+
+    def write(
+        self,
+        program: "ExportedProgram",
+        path: Path,
+        *,
+        metadata: Mapping[str, str],
+        opset: int | None = None,
+    ) -> None:
+        """As `Runtime.write`; the metadata become extra files of the archive."""
+        import torch
+
+        torch.export.save(program, path, extra_files=dict(metadata))
+
+    def open(self, path: Path, *, threads: int, streams: int = 1) -> Run:
+        """As `Runtime.open`, in torch's own threads."""
+        import torch
+
+        module = torch.export.load(path).module()
+
+        def run(images: "Tensor") -> "Tensor":
+            with torch.no_grad():
+                output: Tensor = module(images)
+            return output
+
+        return run
+
+    def metadata(self, path: Path) -> Mapping[str, str]:
+        """The extra files."""
+        with zipfile.ZipFile(path) as archive:
+            names = (name for name in archive.namelist() if _EXTRA in name)
+            return {name.rpartition(_EXTRA)[2]: archive.read(name).decode() for name in names}

@@ -23,7 +23,8 @@ from typing import IO, cast
 
 from vitconvert.errors import CorruptFile
 from vitconvert.formats.container import ITEM_SIZE, Container, MappedFile
-from vitconvert.formats.torch.pickle_reader import BoundedFile, Global, Storage, StrangePickle
+from vitconvert.formats.headers import truncated
+from vitconvert.formats.torch.pickle_reader import BoundedFile, Storage, StrangePickle
 from vitconvert.formats.torch.reading import CheckpointReader, container_of, refusal
 from vitconvert.formats.torch.rescue import RescueReader, described, not_rescued
 from vitconvert.formats.zip_archive import Member, member_bytes
@@ -104,27 +105,6 @@ def _check_records(path: Path, folder: str, members: Mapping[str, Member]) -> No
     )
 
 
-class _LegacyReader(CheckpointReader):
-    def stored(self, identity: object) -> Storage:
-        return _storage(self, identity)
-
-
-class _LegacyRescue(RescueReader):
-    def stored(self, identity: object) -> object:
-        match identity:
-            case ("module", Global() as kind, *_):  # with the source of its class, which is text
-                return kind
-        return _storage(self, identity)
-
-
-def _storage(reader: CheckpointReader, identity: object) -> Storage:
-    match identity:
-        # The last was used for views on storages, before torch 0.4.
-        case ("storage", Global() as kind, str(key), str(), int(length), None):
-            return reader.storage(kind, key, length)
-    raise StrangePickle("something outside the pickle that is no storage")
-
-
 def open_legacy(path: Path, prefer: tuple[str, ...], *, rescue: bool) -> Container:
     """Read a checkpoint that torch.save wrote before 1.6; its storages stay on disk.
 
@@ -137,7 +117,7 @@ def open_legacy(path: Path, prefer: tuple[str, ...], *, rescue: bool) -> Contain
     begin = 0
     with path.open("rb") as file:
         pickles = cast(IO[bytes], BoundedFile(file, _MOST_PICKLES))
-        reader: CheckpointReader = _LegacyRescue() if rescue else _LegacyReader()
+        reader = RescueReader() if rescue else CheckpointReader()
         try:
             if [CheckpointReader().read(pickles) for _ in range(3)][:2] != [_MAGIC, _VERSION]:
                 raise StrangePickle("another magic number or version than torch's")
@@ -182,15 +162,7 @@ def _member(path: Path, mapped: MappedFile, key: str, storage: Storage, place: i
     length = int.from_bytes(mapped.bytes_at(place, 8), "little", signed=True)
     begin = place + 8
     if begin + size > len(mapped):
-        raise CorruptFile(
-            "The file is truncated.",
-            evidence={
-                "file": path,
-                "expected": f"at least {begin + size:,} bytes",
-                "found": f"{len(mapped):,} bytes",
-            },
-            hint="download it again.",
-        )
+        raise truncated(path, begin + size, len(mapped), least="at least ")
     if length != storage.length:
         raise CorruptFile(
             f"Storage {key!r} does not have the size that the pickle declares.",

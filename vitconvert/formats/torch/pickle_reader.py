@@ -159,7 +159,11 @@ class PickleReader:
     def stored(self, identity: object) -> object:
         """The storage that a pickle names, as archives name it."""
         match identity:
-            case ("storage", Global() as kind, str(key), str(), int(length)):
+            # Before torch 1.6, None follows; before 0.4, a view on a storage may.
+            case ("storage", Global() as kind, str(key), str(), int(length), *more) if more in (
+                [],
+                [None],
+            ):
                 return self.storage(kind, key, length)
         raise StrangePickle(_STRANGE)
 

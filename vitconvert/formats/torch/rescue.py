@@ -87,6 +87,13 @@ class RescueReader(CheckpointReader):
             if isinstance(part, dict):
                 made.state.update(part)
 
+    def stored(self, identity: object) -> object:
+        """A storage, or, in files from before torch 1.6, a class with its source."""
+        match identity:
+            case ("module", Global() as kind, *_):
+                return kind
+        return super().stored(identity)
+
     def _opaque(self, named: Global) -> Opaque:
         made = Opaque(named.name)
         self.passed[made.name] = self.passed.get(made.name, 0) + 1

@@ -126,7 +126,7 @@ def _classifier(config: ViTConfig) -> str | list[str]:
 def model_args(config: ViTConfig) -> dict[str, Any]:
     """Arguments of timm's VisionTransformer: all of them, since architectures differ in defaults.
 
-    `[config_json.fields]` of weights_map/cores/timm.toml reads them; the width of the MLPs is added from there.
+    `[config_json.fields]` of cores/timm.toml reads them; the width of the MLPs is added from there.
 
     Raises:
         NotRepresentable: timm does not pool tokens like this.

@@ -1,6 +1,7 @@
-"""A photograph as a model saw it: its own pixels, and where each patch lies in them."""
+"""An image as a model saw it: its pixels, where each patch lies in them, and names of tokens."""
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,16 +10,77 @@ from PIL import Image
 from torch import Tensor
 
 from vitconvert.config import ViTConfig
-from vitconvert.errors import IntegrityError, VitConvertError, size_text
+from vitconvert.errors import IntegrityError, UsageError, VitConvertError, size_text
 from vitconvert.inference.batches import prepare_image
 from vitconvert.preprocessing import Preprocessing, image_files
 from vitconvert.preprocessing.backends import BACKENDS
 from vitconvert.preprocessing.transform import Placement, placement
 
+CLASS, POOLING, MEAN, PATCH = "class", "pooling", "mean", "patch:"
+
+Query = str | tuple[int, int] | None
+
+
+def prefix_names(config: ViTConfig) -> tuple[str, ...]:
+    """The tokens before the patches, in their order: class, distillation, register:0, ..."""
+    named = [CLASS] * config.class_token + ["distillation"] * config.dist_token
+    return (*named, *(f"register:{i}" for i in range(config.num_registers)))
+
+
+def default_query(prefix: tuple[str, ...], *, pooling: bool) -> str:
+    """The class token; without one, the query of map pooling, or the mean over all patches."""
+    if CLASS in prefix:
+        return CLASS
+    return POOLING if pooling else MEAN
+
+
+def query_name(query: Query, default: str) -> str:
+    """One spelling for a query: `register 0` and `register:0`, `(3, 7)` and `patch:3,7`.
+
+    Raises:
+        UsageError: It is neither a name nor a row and a column.
+    """
+    if query is None:
+        return default
+    if not isinstance(query, str):
+        if not isinstance(query, Sequence) or len(query) != 2:
+            raise UsageError(
+                f"{query!r} is no query.",
+                hint='a name such as "class" or "patch:3,7", or a row and a column: (3, 7).',
+            )
+        return f"{PATCH}{query[0]},{query[1]}"
+    word, _, rest = query.strip().lower().replace(" ", ":", 1).partition(":")
+    return f"{word}:{''.join(rest.lstrip(':').split())}" if rest else word
+
+
+def tokens_of(name: str, prefix: tuple[str, ...], grid: tuple[int, int]) -> list[int]:
+    """Numbers of the tokens that are asked: one, or all patches for the mean over them.
+
+    Raises:
+        UsageError: The model has no such token.
+    """
+    rows, columns = grid
+    first = len(prefix)
+    if name == MEAN:
+        return list(range(first, first + rows * columns))
+    if name in prefix:
+        return [prefix.index(name)]
+    if name.startswith(PATCH):
+        place = [part.strip() for part in name.removeprefix(PATCH).split(",")]
+        if len(place) == 2 and all(part.isdecimal() and len(part) < 6 for part in place):
+            row, column = map(int, place)
+            if row < rows and column < columns:
+                return [first + row * columns + column]
+    patches = f"patch:0,0 to patch:{rows - 1},{columns - 1} (row, column)"
+    raise UsageError(
+        f"The model has no token {name!r}.",
+        evidence={"tokens": ", ".join((*prefix, patches)), "or": f"{MEAN} (over all patches)"},
+    )
+
 
 @dataclass(frozen=True, kw_only=True)
-class Photograph:
-    """One photograph, and the part of it that a model's patches cover.
+class SeenImage:
+    """One image, and the part of it that a model's patches cover.
 
     Attributes:
         source: A file, or an open image.
@@ -51,7 +113,7 @@ class Photograph:
                 found = self._converted(opened)
         if (found.height, found.width) != self.placement.original:
             raise IntegrityError(
-                "The photograph has changed since the model read it.",
+                "The image has changed since the model read it.",
                 evidence={"image": self.path, "was": size_text(self.placement.original)},
             )
         return found
@@ -67,7 +129,7 @@ class Photograph:
 
 @dataclass(frozen=True, kw_only=True)
 class Unseen:
-    """A photograph that the model could not read, and why."""
+    """An image that the model could not read, and why."""
 
     path: Path | None
     error: VitConvertError
@@ -83,10 +145,10 @@ class Unseen:
         return {"path": path, "error": self.error.to_dict()}
 
 
-def read_photograph(
+def read_image(
     source: Path | Image.Image, preprocessing: Preprocessing, config: ViTConfig
-) -> tuple[Photograph, Tensor]:
-    """A photograph, and the images (1, C, H, W) that a model of this configuration reads.
+) -> tuple[SeenImage, Tensor]:
+    """An image, and the batch (1, C, H, W) that a model of this configuration reads.
 
     Raises:
         VitConvertError: It cannot be read, or does not fit; the error names it.
@@ -104,7 +166,7 @@ def read_photograph(
     # Patches leave out what is left over at the bottom and at the right.
     stride = config.stem_stride
     covered = tuple(n * side * stride for n, side in zip(grid, config.patch_size, strict=True))
-    photograph = Photograph(
+    photograph = SeenImage(
         source=source,
         preprocessing=preprocessing,
         grid=grid,
