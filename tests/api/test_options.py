@@ -21,7 +21,7 @@ import vitconvert
 from vitconvert.arguments import VALUES, read_value
 from vitconvert.arguments import options_of as fields_of
 from vitconvert.checkpoint import ReadOptions
-from vitconvert.embedding.options import RunOptions
+from vitconvert.embedding.run import RunOptions
 from vitconvert.errors import UsageError, VitConvertError
 
 READING = tuple(fields_of(ReadOptions))
@@ -30,6 +30,7 @@ FUNCTIONS = {
     name: function
     for name in vitconvert.__all__
     if inspect.isfunction(function := getattr(vitconvert, name))
+    and not function.__module__.startswith("vitconvert.model")  # of a ViT in memory
 }
 
 
