@@ -1,11 +1,374 @@
-"""What vitconvert wrote is known by its record, whatever is in the place of that."""
+"""Outputs appear whole or not at all: under SIGKILL, a full disk, and two writers at once."""
 
+import errno
+import hashlib
 import json
+import os
+import shutil
+import signal
+import sys
+import threading
+from pathlib import Path
 
 import pytest
 
-from vitconvert.conversion.output import somebodys, written_in
+from vitconvert import whole
+from vitconvert.conversion.output import somebodys, whole_output, written_in
+from vitconvert.errors import OutputExists, UsageError
 from vitconvert.formats import hash_file
+
+FILES = ("a", "b", "deep/c")
+
+
+def record_of(text):
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return json.dumps({"sha256": dict.fromkeys(FILES, digest)})
+
+
+def killed_at(path, last, exchange):
+    """Replace a directory in a fork that kills itself at a moment; how many moments there are."""
+    reads, writes = os.pipe()
+    child = os.fork()
+    if not child:
+        _die_at(path, last, exchange, writes)
+    _, status = os.waitpid(child, 0)
+    os.close(writes)
+    with os.fdopen(reads) as file:
+        return os.waitstatus_to_exitcode(status), int(file.read() or 0)
+
+
+def _die_at(path, last, exchange, told):
+    moments = 0
+
+    def watched(owner, name):
+        function = getattr(owner, name)
+
+        def call(*arguments, **options):
+            moment()
+            result = function(*arguments, **options)
+            moment()
+            return result
+
+        setattr(owner, name, call)
+
+    def moment():
+        nonlocal moments
+        if moments == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+        moments += 1
+
+    try:
+        for name in ("rename", "mkdir", "unlink", "rmdir"):
+            watched(Path, name)
+        for name in ("fsync", "close"):
+            watched(os, name)
+        watched(shutil, "rmtree")
+        if not exchange:
+            whole._exchange = lambda *_: False
+        write(path)
+        moment()
+        os.write(told, str(moments).encode())
+    finally:
+        os._exit(0)
+
+
+def write(path, text="new", **options):
+    with whole_output(path, **{"overwrite": True} | options) as directory:
+        (directory / "deep").mkdir()
+        for name in FILES:
+            (directory / name).write_text(text)
+        (directory / "vitconvert.json").write_text(record_of(text))
+
+
+def content(path):
+    files = (f for f in path.rglob("*") if f.is_file() and f.name != "vitconvert.json")
+    return {f.relative_to(path).as_posix(): f.read_text() for f in files}
+
+
+OLD, NEW = dict.fromkeys(FILES, "old"), dict.fromkeys(FILES, "new")
+
+
+@pytest.mark.parametrize("exchange", [True, False], ids=["in one step", "in two steps"])
+def test_killed_at_any_moment_it_leaves_the_old_or_the_new_and_a_rerun_cleans(
+    tmp_path, exchange, monkeypatch
+):
+    monkeypatch.setattr(os, "fsync", lambda _: None)  # slow, and no kill shows whether it was done
+    path = tmp_path / "out"
+    write(path, "old")
+    _, moments = killed_at(path, -1, exchange)
+    assert moments > 15
+    seen = []
+    for number in range(moments):
+        write(path, "old")
+        assert killed_at(path, number, exchange)[0] == -signal.SIGKILL
+        if exchange or path.exists():  # between two renames there is nothing for a moment
+            seen.append(content(path))
+            assert seen[-1] in (OLD, NEW)
+        with pytest.raises(KeyboardInterrupt), whole_output(path, overwrite=True):
+            raise KeyboardInterrupt  # a rerun that fails puts back what had been taken away
+        assert content(path) in (OLD, NEW)
+        assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
+    assert OLD in seen
+    assert NEW in seen
+
+
+@pytest.mark.parametrize("place", ["work", "work/deep", ".", "/"])
+def test_no_directory_goes_that_nobody_can_mean(place, tmp_path, monkeypatch):
+    (tmp_path / "work" / "deep").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "work" / "deep")
+    with pytest.raises(UsageError) as caught:
+        write(tmp_path / place)
+    assert str(caught.value) == (
+        "error: usage\n"
+        "  The output would replace the current directory or your home directory.\n"
+        f"  output  {(tmp_path / place).resolve()}\n"
+        f"  in it   {tmp_path / 'work' / 'deep'}\n"
+        "  hint: -o names a new directory."
+    )
+    assert Path.cwd().is_dir()
+
+
+def test_of_two_writers_the_first_to_finish_wins_and_nothing_is_mixed(tmp_path):
+    path = tmp_path / "out"
+    with (
+        pytest.raises(OutputExists, match="already exists, and is not empty"),
+        whole_output(path, overwrite=False) as directory,
+    ):
+        (directory / "slow").write_text("1")
+        write(path, overwrite=False)
+        assert (directory / "slow").exists()  # the other did not take it for remains
+    assert content(path) == NEW
+    assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
+
+
+def test_many_writers_that_may_replace_each_other(tmp_path):
+    path = tmp_path / "out"
+    texts = [str(number) * 1000 for number in range(8)]
+    threads = [threading.Thread(target=write, args=(path, text)) for text in texts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = content(path)
+    assert found["a"] == found["b"]
+    assert found["a"] in texts
+    assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
+
+
+def test_names_that_are_patterns(tmp_path):
+    path = tmp_path / "[ab]*"
+    other = tmp_path / ".vitconvert-a.part"
+    other.mkdir()
+    write(path)
+    assert content(path) == NEW
+    assert other.exists()
+
+
+@pytest.mark.parametrize("failing", ["os.fsync", "pathlib.Path.rename"])
+def test_a_failure_leaves_what_was_there(tmp_path, failing, monkeypatch):
+    path = tmp_path / "out"
+    write(path, "old")
+
+    def fail(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left") as caught:
+        patch.setattr(failing, fail)
+        patch.setattr("vitconvert.whole._exchange", lambda *_: False)
+        write(path)
+    assert caught.value.filename == str(path)
+    assert content(path) == OLD
+    assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
+
+
+def test_what_was_there_returns_where_the_new_cannot_take_its_place(tmp_path, monkeypatch):
+    path, fresh = tmp_path / "out", tmp_path / "fresh"
+    write(path, "old")
+    rename = Path.rename
+
+    def fail_for_the_new(self, target):
+        if self.name == "new":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", fail_for_the_new)
+    monkeypatch.setattr(whole, "_exchange", lambda *_: False)
+    for place in (path, fresh):
+        with pytest.raises(OSError, match="Input/output error"):
+            write(place)
+    assert content(path) == OLD
+    assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
+
+
+def test_where_the_system_cannot_swap_there_are_two_steps(tmp_path, monkeypatch):
+    path = tmp_path / "out"
+    write(path, "old")
+    monkeypatch.setattr(sys, "platform", "sunos5")
+    write(path)
+    assert content(path) == NEW
+    assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_file_stays_that_is_where_the_directory_would_be(tmp_path):
+    (tmp_path / "out").write_text("mine")
+    with pytest.raises(UsageError, match="The output must be a directory"):
+        write(tmp_path / "out")
+    assert (tmp_path / "out").read_text() == "mine"
+
+
+def test_a_place_where_nothing_can_be_made(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="The output cannot be written") as error:
+        write(tmp_path / "file" / "out")
+    assert error.value.evidence["reason"] in ("Not a directory", "File exists")
+
+
+@pytest.fixture(params=[True, False], ids=["in one step", "in two steps"])
+def exchange(request, monkeypatch):
+    """Whether the system can swap directories."""
+    if not request.param:
+        monkeypatch.setattr(whole, "_exchange", lambda *_: False)
+
+
+def add_file(path):
+    path.joinpath("mine").write_text("precious")
+
+
+def add_directory(path):
+    path.joinpath("mine").mkdir()
+
+
+def add_link(path):
+    path.joinpath("mine").symlink_to("a")
+
+
+def add_deeper(path):
+    path.joinpath("deep/mine").write_text("precious")
+
+
+def a_link_by_the_name_of_a_directory(path):
+    path.joinpath("deep").rename(path.parent / "kept")
+    path.joinpath("deep").symlink_to(path.parent / "kept")
+
+
+def hide_behind_a_listed_name(path):
+    path.joinpath("a").unlink()
+    path.joinpath("a").symlink_to("b")
+
+
+def a_directory_by_a_listed_name(path):
+    path.joinpath("a").unlink()
+    path.joinpath("a").mkdir()
+
+
+@pytest.mark.parametrize(
+    ("add", "name"),
+    [
+        (add_file, "mine"),
+        (add_directory, "mine"),
+        (add_link, "mine"),
+        (add_deeper, "deep/mine"),
+        (a_link_by_the_name_of_a_directory, "deep"),
+        (hide_behind_a_listed_name, "a"),
+        (a_directory_by_a_listed_name, "a"),
+    ],
+)
+@pytest.mark.parametrize("moment", ["before", "meanwhile", "at last"])
+def test_what_somebody_put_into_an_output_stays_there(
+    tmp_path, monkeypatch, exchange, add, name, moment
+):
+    path = tmp_path / "out"
+    write(path, "old")
+    if moment == "before":
+        add(path)
+    if moment == "at last":  # after it was looked at for the last time
+        replace = whole._replace
+        monkeypatch.setattr(whole, "_replace", lambda *all: (add(path), replace(*all)))
+    with pytest.raises(OutputExists) as caught, whole_output(path, overwrite=True) as directory:
+        assert moment != "before"
+        (directory / "a").write_text("new")
+        (directory / "vitconvert.json").write_text(record_of("new"))
+        if moment == "meanwhile":
+            add(path)
+    assert str(caught.value) == (
+        "error: output-exists\n"
+        f"  {path} contains what vitconvert did not write, or not so; it is not replaced.\n"
+        f"  {name}\n"
+        "  hint: move it elsewhere, or name another directory with -o."
+    )
+    assert path.joinpath("b").read_text() == "old"
+    assert path.joinpath(name).exists()
+    assert {entry.name for entry in tmp_path.iterdir()} - {"kept"} == {"out"}
+
+
+def test_remains_into_which_somebody_put_a_file_stay(tmp_path):
+    """As where a process was killed right after it had swapped the two."""
+    remains = tmp_path / ".vitconvert-0123456789abcdef.part" / "new"
+    write(remains, "old")
+    add_file(remains)
+    for _ in range(2):
+        write(tmp_path / "out")
+    assert content(remains) == OLD | {"mine": "precious"}
+
+
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_a_directory_of_somebody_is_refused_by_the_names_in_it(tmp_path, overwrite):
+    for number in range(12):
+        tmp_path.joinpath(f"thesis-{number:02}.tex").write_text("precious")
+    with pytest.raises(OutputExists) as caught:
+        write(tmp_path, overwrite=overwrite)
+    assert caught.value.details == (
+        *(f"thesis-{number:02}.tex" for number in range(10)),
+        "and 2 more",
+    )
+    assert len(list(tmp_path.iterdir())) == 12
+
+
+@pytest.mark.parametrize("before", ["nothing", "an output"])
+def test_through_a_link_its_target_is_written_and_nothing_is_left_beside(
+    tmp_path, exchange, before
+):
+    disk, link = tmp_path / "disk", tmp_path / "links" / "out"
+    link.parent.mkdir()
+    link.symlink_to("../disk/out")
+    (disk / "out").mkdir(parents=True)
+    if before == "an output":
+        write(disk / "out", "old")
+    write(link, overwrite=before == "an output")
+    assert link.is_symlink()
+    assert content(disk / "out") == NEW
+    assert [entry.name for entry in disk.iterdir()] == ["out"]
+    assert [entry.name for entry in link.parent.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("target", ["nowhere", "out"], ids=["dangling", "circular"])
+def test_a_link_to_what_is_not_there(tmp_path, target):
+    (tmp_path / "out").symlink_to(target)
+    with pytest.raises(UsageError) as caught:
+        write(tmp_path / "out")
+    assert str(caught.value) == (
+        "error: usage\n"
+        "  The output is a link to something that does not exist.\n"
+        f"  output    {tmp_path / 'out'}\n"
+        f"  leads to  {target}\n"
+        "  hint: create the directory that it leads to, or name another with -o."
+    )
+    assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_link_to_a_file_and_one_to_a_directory_of_somebody(tmp_path):
+    (tmp_path / "home").mkdir()
+    add_file(tmp_path / "home")
+    (tmp_path / "out").symlink_to("home/mine")
+    with pytest.raises(UsageError, match="must be a directory"):
+        write(tmp_path / "out")
+    (tmp_path / "link").symlink_to("home")
+    with pytest.raises(OutputExists, match="did not write"):
+        write(tmp_path / "link")
+    assert (tmp_path / "home" / "mine").read_text() == "precious"
+
+
+# What vitconvert wrote is known by its record, whatever is in the place of that.
 
 
 def _fill(directory, *names):

@@ -4,6 +4,7 @@ tensorstore starts threads, so that each test that reads with it is a process of
 """
 
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,7 @@ import vitconvert
 from tests.hostile.harness import call_limited, run_limited
 from vitconvert.errors import MissingPackage, SourceError
 from vitconvert.formats import open_container, weights_in
-from vitconvert.formats.orbax import _unwrapped
-from vitconvert.formats.orbax.tree import Leaf, Tree
+from vitconvert.formats.orbax import unwrapped
 
 FILES = Path(__file__).parent / "files"
 STATED = {"num_heads": 3, "image_size": (12, 12)}
@@ -110,18 +110,17 @@ def test_a_step_of_a_manager(tmp_path: Path) -> None:
 
 def test_which_of_several_branches_holds_the_weights() -> None:
     keys = [("params", "params", "a"), ("ema", "a"), ("ema", "b", "c"), ("step",)]
-    leaves = {key: Leaf(place=".".join(key), kind="jax.Array") for key in keys}
-    tree = Tree(in_one_store=True, has_zeros=True, third=False, leaves=leaves)
-    wrapper, found, beside = _unwrapped(tree, ())
-    assert (wrapper, found) == (("params", "params"), {"a": leaves[keys[0]]})
+    leaves = dict.fromkeys(keys, "jax.Array")
+    wrapper, found, beside = unwrapped(leaves, ())
+    assert (wrapper, found) == (("params", "params"), {"a": "params.params.a"})
     assert beside == {"ema": "2 values", "step": "1 value"}
-    wrapper, found, beside = _unwrapped(tree, ("ema",))
-    assert (wrapper, found.keys()) == (("ema",), {"a", "b/c"})
+    wrapper, found, beside = unwrapped(leaves, ("ema",))
+    assert (wrapper, found) == (("ema",), {"a": "ema.a", "b/c": "ema.b.c"})
     assert beside == {"params": "1 value", "step": "1 value"}
 
 
 def test_error_without_tensorstore(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vitconvert.formats.orbax.find_spec", lambda _: None)
+    monkeypatch.setitem(sys.modules, "tensorstore", None)
     with pytest.raises(MissingPackage) as error:
         open_container(weights_in(FILES / "few"))
     assert "pip install tensorstore" in str(error.value)

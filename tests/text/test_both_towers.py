@@ -311,6 +311,8 @@ def test_in_half_precision(source_of, tmp_path):
     )
     assert {tensor.dtype for tensor in tensors_of(tmp_path / "out").values()} == {torch.float16}
     assert conversion.opened[-1].relative < 2e-6
+    plan = vitconvert.plan_conversion(source_of("openai_clip"), to="hf", dtype=torch.float16)
+    assert {planned.info.dtype for planned in plan.tensors} == {"float16"}
 
 
 def text_note(conversion):
