@@ -193,6 +193,10 @@ MISTAKES = [
     ),
     ('[usage]\ntitle = "With mine"', *("usage.code", "expected a text, found nothing", None)),
     (
+        '[files]\n"../x" = "head"',
+        *('files."../x"', "expected how the keys in this file begin", None),
+    ),
+    (
         '[constants]\n"cls{i}" = "0 : 0 width"',
         *('constants."cls{i}"', "expected one key, which an entry of [ignore] explains", None),
     ),
@@ -206,8 +210,7 @@ MISTAKES = [
     (
         '[constants]\n"mask" = "0 : (width"',
         'constants."mask"',
-        "a '(' without its ')'; expected such as \"0 : 1 width\", or a word such as "
-        '"image_size"',
+        "a '(' without its ')'; expected such as \"0 : 1 width\", or a word such as \"image_size\"",
         None,
     ),
     (
@@ -355,7 +358,7 @@ MISTAKES = [
 ]
 VOCABULARY = {
     "{sections}": (
-        "dialect, words, rows, ignore, sizes, holds, constants, config, "
+        "dialect, words, rows, ignore, sizes, holds, constants, files, config, "
         "ask, config_json, only, must, preprocessing, usage, text"
     ),
     "{dialect_keys}": (

@@ -22,7 +22,6 @@ from vitconvert.formats import (
     written_module,
 )
 from vitconvert.programs import program_of
-from vitconvert.programs.program import Program
 from vitconvert.programs.target import Target
 from vitconvert.tables.table import Table
 
@@ -104,9 +103,8 @@ def weights_files(
     """
     form = written_formats()[table.container]
     name = form.output
-    program = program_of(table)
-    files = _in_own_files(program, name, infos) if program.files else split(name, infos, most)
-    if most is not None and (not form.sharded or program.one_file):
+    files = _in_own_files(table, name, infos) if table.files else split(name, infos, most)
+    if most is not None and (not form.sharded or program_of(table).one_file):
         raise UsageError(
             f"{table.title} is read from one file, {name}.",
             evidence={"asked for": f"at most {most:,} bytes", "would be": f"{len(files)} files"},
@@ -116,12 +114,12 @@ def weights_files(
 
 
 def _in_own_files(
-    program: Program, first: str, infos: Mapping[str, TensorInfo]
+    table: Table, first: str, infos: Mapping[str, TensorInfo]
 ) -> dict[str, list[str]]:
     """The files that the project keeps tensors in; one without tensors is not written."""
     found: dict[str, list[str]] = {first: []}
     for name in infos:
-        of = (file for file, begin in program.files.items() if name.startswith(begin))
+        of = (file for file, begin in table.files.items() if name.startswith(begin))
         found.setdefault(next(of, first), []).append(name)
     return found
 
@@ -166,7 +164,7 @@ def write_weights(
     def write(path: Path, part: Mapping[str, Content]) -> str:
         return module.write_file(path, part, surroundings, read_soon)
 
-    if program_of(table).files:
+    if table.files:
         parts = {file: {name: contents[name] for name in names} for file, names in files.items()}
         return {file: write(directory / file, part) for file, part in parts.items()}
     first = directory / written_formats()[table.container].output

@@ -113,8 +113,6 @@ class Program:
     one_file: ClassVar[bool] = False
     # Whose tensors its safetensors say they are: transformers refuses those that do not say.
     framework: ClassVar[str] = "pt"
-    # Files of weights beside the first, and how the keys in each begin.
-    files: ClassVar[Mapping[str, str]] = {}
     # Packages that open weights with the names of its dialects; none: the project's own code.
     packages: ClassVar[tuple[str, ...]] = ()
 

@@ -24,6 +24,7 @@ class Transformers4(Transformers):
     """transformers 4, which cannot be installed beside the release 5 that vitconvert uses."""
 
     packages = ("transformers 4 with flax or tensorflow",)
+    framework = "tf"  # Flax' own files say none
 
     def openers(self, config: ViTConfig) -> Mapping[str, Opener]:
         """None beside release 5."""

@@ -77,6 +77,7 @@ _SECTIONS = (
     "sizes",
     "holds",
     "constants",
+    "files",
     "config",
     "ask",
     "config_json",
@@ -109,7 +110,6 @@ _FORMER: Mapping[str, str] = {
     "rotations": '[holds] says it: "KEY" = "cos" or "sin".',
     "empty": '[constants] says it: "KEY" = "0 : 0 width", with the same axes.',
     "numbers": '[constants] says it: "KEY" = "image_size", our word.',
-    "files": "the module of vitconvert/programs says it: Program.files.",
     "dialect.framework": "the module of vitconvert/programs says it: Program.framework.",
     "dialect.layouts": "only `--to vit` has layouts: vitconvert/conversion/target.py.",
 }
@@ -222,6 +222,14 @@ class Table(TensorSections):
         if not isinstance(value, bool):
             raise self.error(f"dialect.{name}", "expected true or false")
         return value
+
+    @functools.cached_property
+    def files(self) -> Mapping[str, str]:
+        """Files that are written beside the first, and how the keys in each begin."""
+        for name, begin in self.section("files").items():
+            if not isinstance(begin, str) or not begin or PurePath(name).name != name:
+                raise self.error(f'files."{name}"', "expected how the keys in this file begin")
+        return self.section("files")
 
     @functools.cached_property
     def usage(self) -> Usage | None:

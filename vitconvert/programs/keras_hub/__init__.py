@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
@@ -42,7 +42,6 @@ class KerasHub(Program):
     """KerasHub, in the layout of `save_to_preset`."""
 
     one_file = True
-    files: ClassVar[Mapping[str, str]] = {"task.weights.h5": "layers/dense"}
     packages = ("keras_hub",)
 
     def fit(self, table: Table, model: DescribedModel) -> Target:

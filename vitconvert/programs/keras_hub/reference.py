@@ -134,7 +134,7 @@ def _write_preset(folder: Path, checkpoint: Checkpoint) -> None:
     names |= _constants(checkpoint, target)
     parts: dict[str, dict[str, Tensor]] = {"model.weights.h5": {}}
     for name, tensor in names.items():
-        of = (file for file, begin in program_of(table).files.items() if name.startswith(begin))
+        of = (file for file, begin in table.files.items() if name.startswith(begin))
         parts.setdefault(next(of, "model.weights.h5"), {})[name] = tensor
     for file, tensors in parts.items():
         contents = {name: content_of(name, tensor) for name, tensor in tensors.items()}
