@@ -130,6 +130,7 @@ def _bounded_reader() -> Any:
     import gguf
 
     class Reader(gguf.GGUFReader):  # type: ignore[misc]
+        data: Any
         parts = 0
 
         def __init__(self, path: Path) -> None:
