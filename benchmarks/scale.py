@@ -23,10 +23,8 @@ import torch
 from benchmarks.measuring import command_line, machine, ratios, spread, table
 from benchmarks.predicting import make_photographs
 from vitconvert.embedding.embedder import Task
-from vitconvert.embedding.events import Event
-from vitconvert.embedding.options import RunOptions
-from vitconvert.embedding.plan import Sources
-from vitconvert.embedding.run import run
+from vitconvert.embedding.run import Event, RunOptions, run
+from vitconvert.embedding.sources import Sources
 from vitconvert.inference.embed import Embedding
 
 ROOT = Path(__file__).parent.parent

@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.scale import Cluster, measure_machinery
-from vitconvert.embedding.checking import check
+from vitconvert.embedding.shards import check
 
 
 def test_the_slowest_part_limits_a_cluster():

@@ -9,11 +9,11 @@ from safetensors.numpy import save_file
 from tests.small_models import small_config
 from vitconvert.checkpoint import ReadOptions
 from vitconvert.checkpoint.companions import Companions
+from vitconvert.checkpoint.images import stated_preprocessing
 from vitconvert.checkpoint.reading import open_weights
 from vitconvert.checkpoint.recognition import statements_on
 from vitconvert.errors import NotRepresentable, VitConvertError
 from vitconvert.formats import hash_file
-from vitconvert.preprocessing.stated import stated_preprocessing
 from vitconvert.sources import locate
 from vitconvert.tables.dialects import builtin_tables
 

@@ -17,7 +17,7 @@ import torch
 
 from vitconvert.cli import scale, shard_progress
 from vitconvert.demo.demonstration import DIGITS
-from vitconvert.embedding.checking import check
+from vitconvert.embedding.shards import check
 from vitconvert.inference import batches
 
 ROOT = Path(__file__).parents[2]
@@ -50,18 +50,18 @@ def test_lines_where_there_is_no_terminal(run, workplace, monkeypatch):
     assert run(*EVERYTHING) == (
         1,
         "",
-        "10 images in 3 shards\n10 images in 3 shards; 2 failed, see failed/\n",
+        "10 images in 3 shards; 2 failed, see failed/\n",
     )
     assert run(*EVERYTHING) == (
         1,
         "",
-        "0 images in 0 shards; 10 are there already\n0 images in 0 shards; 2 failed before\n",
+        "10 images are there already\n0 images in 0 shards; 2 failed before\n",
     )
     monkeypatch.setattr(shard_progress, "_SECONDS", 0)
     _, _, err = run(*EVERYTHING[:-1], 3, "-o", "again")
     lines = err.splitlines()
-    assert len(lines) == 12
-    assert re.fullmatch(r"4 of 10, \d+\.\d a second, \d s left, 1 failed", lines[4])
+    assert len(lines) == 11
+    assert re.fullmatch(r"4 images, \d+\.\d a second, 1 failed", lines[3])
 
 
 def test_quiet_tells_only_of_what_went_wrong(run, workplace):
@@ -76,12 +76,11 @@ def test_lines_of_json(run, workplace):
     events = [json.loads(line) for line in out.splitlines()]
     assert (code, err) == (1, "")
     assert [event["what"] for event in events if event["what"] != "images"] == [
-        *("planned", "shard", "shard", "shard", "finished")
+        *("begun", "shard", "shard", "shard", "finished")
     ]
     counted = [event for event in events if event["what"] == "images"]
     assert sum(event["images"] for event in counted) == 10
     assert sum(event["failed"] for event in counted) == 2
-    assert (events[0]["images"], events[0]["shards"]) == (10, 3)
     last = events[-1]
     assert (last["images"], last["failed"], last["shards"]) == (10, 2, 3)
 
@@ -92,7 +91,7 @@ def test_a_bar_on_a_terminal(run, workplace, monkeypatch):
     assert (code, out) == (1, "")
     *drawn, last = err.split("\r")
     assert last == "10 images in 3 shards; 2 failed, see failed/\n"
-    assert any("| 0/10 [" in text for text in drawn)
+    assert any("0image [" in text for text in drawn)
     assert drawn[-1].strip() == ""  # the bar is gone
 
 
@@ -118,32 +117,29 @@ def test_shards_are_said_to_be_kept_only_if_there_are_some(run, workplace, monke
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("vitconvert.embedding.run.write_shard", interrupted)
+        patch.setattr("vitconvert.embedding.shards.write_shard", interrupted)
         code, _, err = run(*EVERYTHING)
         assert code == 130
         assert "no shard was finished: the same command begins again.\n" in err
     assert run(*EVERYTHING).code == 1
     sorted((workplace / "features" / "features").iterdir())[0].unlink()
-    monkeypatch.setattr("vitconvert.embedding.run.write_shard", interrupted)
+    monkeypatch.setattr("vitconvert.embedding.shards.write_shard", interrupted)
     assert "finished shards are kept" in run(*EVERYTHING).err
 
 
-def test_shards_with_failures_are_computed_again_if_asked(run, workplace):
+def test_images_that_failed_are_computed_again_if_asked(run, workplace):
     run(*EVERYTHING)
     shards = sorted((workplace / "features" / "features").iterdir())
-    before = [(path.stat().st_mtime_ns, path.stat().st_size) for path in shards]
+    before = [path.stat().st_mtime_ns for path in shards]
     shutil.copy(workplace / "photos" / "2.png", workplace / "photos" / "3.png")
     code, _, err = run(*EVERYTHING, "--retry-failed")
     assert code == 1 and err.splitlines() == [
-        "6 images in 2 shards; 4 are there already",
-        "shard 0: 1 files changed after the plan was made",
-        "6 images in 2 shards; 1 failed, see failed/; 1 changed after the plan was made",
+        "10 images are there already",
+        "2 images in 1 shard; 1 failed, see failed/",
     ]
-    after = [(path.stat().st_mtime_ns, path.stat().st_size) for path in shards]
-    assert [old == new for old, new in zip(before, after, strict=True)] == [False, True, False]
+    assert [path.stat().st_mtime_ns for path in shards] == before
     report = check("features")
     assert report.whole and (report.rows, report.failed) == (9, 1)
-    assert run(*EVERYTHING, "--retry-failed", "--only", "2/3").err.startswith("0 images")
 
 
 def test_error_an_option_of_directories_without_one(run, workplace):
@@ -290,5 +286,5 @@ def test_an_interrupted_run_goes_on(run, workplace):
     done = check("features").shards
     assert 0 < done < 155
     _, out, _ = run(*everything, "--json")
-    assert json.loads(out.splitlines()[0])["shards"] == 155 - done
+    assert json.loads(out.splitlines()[-1])["images"] == 310 - 2 * done
     assert check("features").whole

@@ -6,7 +6,7 @@ import pytest
 @pytest.fixture
 def whole():
     """Checks that an output is whole, and returns the report."""
-    from vitconvert.embedding.checking import check
+    from vitconvert.embedding.shards import check
 
     def look(output):
         report = check(str(output))

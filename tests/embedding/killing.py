@@ -29,7 +29,7 @@ from tests.embedding.layouts import (
     write_tree,
 )
 from tests.embedding.null_model import NullTask, embed_null, features_of
-from vitconvert.embedding.checking import check
+from vitconvert.embedding.shards import check
 
 IMAGES = contents(7, bad=[4])
 SHARD_ROWS = 4

@@ -9,10 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
-from vitconvert.embedding.events import Event
-from vitconvert.embedding.options import RunOptions
-from vitconvert.embedding.plan import Sources
-from vitconvert.embedding.run import run
+from vitconvert.embedding.run import Event, RunOptions, run
+from vitconvert.embedding.sources import Sources
 from vitconvert.errors import CorruptFile, SourceError, VitConvertError
 from vitconvert.inference.embed import Embedding
 

@@ -10,8 +10,8 @@ import pytest
 
 from tests.embedding.layouts import contents, write_folder, write_parquet
 from tests.embedding.null_model import NullTask, embed_null
-from vitconvert.embedding.checking import check
-from vitconvert.errors import CorruptFile, MissingFact, VitConvertError
+from vitconvert.embedding.shards import check
+from vitconvert.errors import MissingFact, VitConvertError
 
 
 @pytest.fixture(params=["files", "parquet"])
@@ -39,18 +39,18 @@ def problems(output):
 
 def test_a_missing_shard(output):
     parts(output)[1].unlink()
-    assert problems(output) == ("features/part-000001-of-000003.parquet is missing",)
+    assert problems(output) == ("features/part-000001.parquet is missing",)
 
 
 def test_missing_failures(output):
     next((output / "failed").iterdir()).unlink()
-    assert "2 images, and 3 in the plan" in problems(output)[0]
+    assert "2 images, and a run left 3" in problems(output)[0]
 
 
 @pytest.mark.parametrize("folder", ["features", "failed"])
 def test_strange_files(output, folder):
     (output / folder / "notes.txt").touch()
-    assert problems(output) == (f"{folder}/notes.txt is not in the plan",)
+    assert problems(output) == (f"{folder}/notes.txt is none of ours",)
 
 
 def rewritten(path, table):
@@ -61,13 +61,13 @@ def rewritten(path, table):
 def test_a_row_that_stands_for_another(output):
     table = pq.read_table(parts(output)[0])
     rewritten(parts(output)[0], pa.concat_tables([table.slice(0, 2), table.slice(0, 1)]))
-    assert "its keys are not those of the plan" in problems(output)[0]
+    assert "its keys are not those that were written" in problems(output)[0]
 
 
 def test_a_row_too_many(output):
     table = pq.read_table(parts(output)[0])
     rewritten(parts(output)[0], pa.concat_tables([table, table.slice(0, 1)]))
-    assert "4 images, and 3 in the plan" in problems(output)[0]
+    assert "its keys are not those that were written" in problems(output)[0]
 
 
 def test_a_row_without_a_key(output):
@@ -96,7 +96,7 @@ def test_a_shard_of_another_model(output, tmp_path):
     source = source if source.exists() else tmp_path / "a.parquet"
     embed_null(tmp_path / "other", source, task=NullTask("another"))
     shutil.copy(parts(tmp_path / "other")[0], parts(output)[0])
-    assert "of another model" in problems(output)[0]
+    assert "of another output" in problems(output)[0]
 
 
 def test_any_flipped_bit_is_found_or_changes_nothing(output):
@@ -122,67 +122,48 @@ def test_a_shard_that_was_cut(output, length):
 
 
 def test_there_is_nothing_to_check(tmp_path):
-    with pytest.raises(MissingFact, match="no plan"):
+    with pytest.raises(MissingFact, match="no features"):
         check(str(tmp_path))
 
 
-def test_a_damaged_list_of_files(tmp_path):
-    output = tmp_path / "output"
-    images = write_folder(tmp_path / "images", contents(8))
-    embed_null(output, images)
-    parts(output)[0].unlink()
-    (output / "plan" / "files-000000.parquet").write_bytes(b"PAR1")
-    (output / "plan" / "files-000001.parquet").unlink()
-    told = []
-    done = embed_null(output, images, notify=lambda event: told.append(event.message))
-    assert done.abandoned == 1
-    assert any("list of files in the plan" in message for message in told if message)
-    assert any("its keys cannot be compared" in problem for problem in problems(output))
+def test_a_shard_of_the_same_output_under_another_name(output):
+    shutil.copy(parts(output)[0], parts(output)[1])
+    assert "another shard" in problems(output)[0]
 
 
-def changes():
-    """What somebody may have made of a plan: a name, what is changed, and how."""
-    plan = {
-        "no version": lambda plan: plan.pop("version"),
-        "no lists": lambda plan: plan.pop("lists"),
-        "lists that are none": lambda plan: plan.update(lists="many"),
-        "more lists": lambda plan: plan.update(lists=10**12),
-        "another field": lambda plan: plan.update(more=1),
-        "columns that are none": lambda plan: plan.update(columns={"a": "no type"}),
-        "a list of columns": lambda plan: plan.update(columns=["a"]),
-        "names that are none": lambda plan: plan.update(kept={"a": "b"}),
-        "no identity": lambda plan: plan.update(identity=None),
-        "nothing computed": lambda plan: plan["identity"].pop("computed"),
-    }
-    unit = {
-        "a path": {"part": "../../evil.parquet"},
-        "an absolute path": {"part": "/tmp/evil.parquet"},
-        "another number": {"number": 7},
-        "no rows": {"rows": 0},
-        "a text of rows": {"rows": "many"},
-        "another kind": {"kind": "zip"},
-        "another list": {"file": "../a.parquet"},
-        "no file": {"file": None},
-        "another place": {"begin": -5},
-        "an odd state": {"state": 7},
-    }
-    yield from ((name, "plan.json", change) for name, change in plan.items())
-    for name, change in unit.items():
-        yield name, "units-000.jsonl", lambda unit, change=change: unit.update(change)
+def test_a_run_that_did_not_finish(output, tmp_path):
+    def stop(event):
+        raise KeyboardInterrupt
+
+    source = tmp_path / "images"
+    source = source if source.exists() else tmp_path / "a.parquet"
+    with pytest.raises(KeyboardInterrupt):
+        embed_null(output, source, notify=stop)
+    assert problems(output) == ("the last run did not finish",)
 
 
-@pytest.mark.parametrize(("file", "change"), [pytest.param(*c[1:], id=c[0]) for c in changes()])
-def test_a_plan_that_somebody_changed(tmp_path, file, change):
+CHANGES = {
+    "no format": lambda record: record.pop("format"),
+    "another format": lambda record: record.update(format=7),
+    "no layout": lambda record: record.pop("layout"),
+    "another field": lambda record: record["layout"].update(more=1),
+    "columns that are none": lambda record: record["layout"].update(columns={"a": "no type"}),
+    "a list of columns": lambda record: record["layout"].update(columns=["a"]),
+    "names that are none": lambda record: record["layout"].update(kept={"a": "b"}),
+    "a base that is none": lambda record: record["layout"].update(base=7),
+    "no identity": lambda record: record.update(identity=None),
+    "nothing computed": lambda record: record["identity"].pop("computed"),
+    "a path": lambda record: record["identity"]["computed"].update(what="../../evil"),
+}
+
+
+def refused(tmp_path, content):
+    """A run and a check of an output with another record; nothing is written."""
     output = tmp_path / "in" / "output"
     images = write_folder(tmp_path / "images", contents(8))
     embed_null(output, images)
-    for path in parts(output):
-        path.unlink()
-    path = output / "plan" / file
-    first, *rest = path.read_bytes().splitlines() if "units" in file else [path.read_bytes()]
-    value = json.loads(first)
-    change(value)
-    path.write_bytes(b"\n".join([json.dumps(value).encode(), *rest]))
+    path = output / "vitconvert.json"
+    path.write_bytes(content(path.read_bytes()))
     before = set(tmp_path.rglob("*"))
     for work in (lambda: embed_null(output, images), lambda: check(str(output))):
         with pytest.raises(VitConvertError):
@@ -190,14 +171,16 @@ def test_a_plan_that_somebody_changed(tmp_path, file, change):
     assert set(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"{", b"[" * 100_000, b"\xff", b'{"version": 2}'])
-@pytest.mark.parametrize("file", ["plan.json", "units-000.jsonl"])
-def test_a_plan_that_is_none(tmp_path, content, file):
-    images = write_folder(tmp_path / "images", contents(8))
-    embed_null(tmp_path / "output", images)
-    (tmp_path / "output" / "plan" / file).write_bytes(content)
-    if content == b"" and file != "plan.json":
-        return  # a plan without units: it is compared with nothing
-    with pytest.raises(VitConvertError) as caught:
-        embed_null(tmp_path / "output", images)
-    assert isinstance(caught.value, CorruptFile) or content == b'{"version": 2}'
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_record_that_somebody_changed(tmp_path, change):
+    def content(before):
+        record = json.loads(before)
+        CHANGES[change](record)
+        return json.dumps(record).encode()
+
+    refused(tmp_path, content)
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{", b"[" * 100_000, b"\xff", b"{}"])
+def test_a_record_that_is_none(tmp_path, content):
+    refused(tmp_path, lambda _before: content)

@@ -58,7 +58,7 @@ def test_commands(run, workplace):
         if "ray" not in command:  # test_ray.py has a cluster for it
             assert run(*command).code == 0, command
     assert sorted(path.name for path in workplace.iterdir() if path.is_dir()) == [
-        *("classes", "features", "from-tar", "half", "photos", "planned", "vit-timm")
+        *("classes", "features", "from-tar", "half", "parts", "photos", "vit-timm")
     ]
 
 

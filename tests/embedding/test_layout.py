@@ -46,18 +46,18 @@ def test_the_columns_of_a_shard(tmp_path, store):
         assert footer["rows"] == shard.metadata.num_rows
         assert footer["shape"] == [4]
         assert footer["identity"]["weights"] == "null"
-        assert footer["identity"]["output"] == {"shard_rows": 3, "store": store}
+        assert footer["identity"]["output"] == {"store": store}
 
 
 def test_the_names_of_files(tmp_path):
     embed_null(tmp_path / "output", write_folder(tmp_path / "images", IMAGES))
     found = {path.name for path in (tmp_path / "output").iterdir()}
-    assert found == {"README.md", "failed", "features", "plan", "tmp", "vitconvert.json"}
+    assert found == {"README.md", "failed", "features", "finished", "tmp", "vitconvert.json"}
     parts = [path.name for path in sorted((tmp_path / "output" / "features").iterdir())]
-    assert parts == [f"part-{n:06d}-of-000003.parquet" for n in range(3)]
+    assert parts == [f"part-{n:06d}.parquet" for n in range(3)]
     assert [p.name for p in (tmp_path / "output" / "failed").iterdir()] == [parts[1]]
     record = json.loads((tmp_path / "output" / "vitconvert.json").read_text())
-    assert (record["images"], record["shards"], record["written"]) == (8, 3, 3)
+    assert (record["rows"], record["failed"], record["shards"]) == (7, 1, 3)
 
 
 def test_classes(tmp_path):
@@ -141,9 +141,9 @@ def test_a_readme_that_somebody_changed_stays(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         embed_null(output, images, notify=killed_between)
-    assert "0 of 2 shards" in readme.read_text()
+    assert ": 0 shards" in readme.read_text()
     embed_null(output, images)
-    assert "2 of 2 shards" in readme.read_text()  # nobody had changed it
+    assert ": 2 shards" in readme.read_text()  # nobody had changed it
     for mine in (readme.read_text() + "\nMy dataset.\n", "Mine."):
         readme.write_text(mine)
         embed_null(output, images)
@@ -151,7 +151,7 @@ def test_a_readme_that_somebody_changed_stays(tmp_path):
         assert readme.read_text() == mine
     readme.unlink()
     embed_null(output, images)
-    assert "2 of 2 shards" in readme.read_text()
+    assert ": 2 shards" in readme.read_text()
 
 
 def test_a_column_steers_nothing_in_the_card(tmp_path):

@@ -47,16 +47,13 @@ def test_memory_does_not_grow_with_the_number_of_shards(tmp_path):
     assert large < small + 30  # all features are 98 MiB
 
 
-def test_names_are_planned_as_they_come(tmp_path):
-    from vitconvert.embedding.folders import LocalFolder
-    from vitconvert.embedding.plan import Sources
-    from vitconvert.embedding.planning import make_plan
+def test_names_that_are_known_take_16_bytes_and_a_count():
+    from vitconvert.embedding.shards import Keys
 
     def work(count):
-        folder = LocalFolder(tmp_path / str(count))
-        sources = Sources(given=["-"], listed=listed(count))
-        plan = make_plan(folder, sources, identity={}, shard_rows=2000)
-        assert plan.rows == count
+        group = 1000
+        known = Keys(map(str, range(n, n + group)) for n in range(0, count, group))
+        assert "7" in known and "-7" not in known
 
-    small, large = peaks(work, 20_000, 200_000)
-    assert large < small + 20  # all that is found is 50 MiB
+    small, large = peaks(work, 50_000, 1_000_000)
+    assert large < small + 75  # sorting takes four times what stays

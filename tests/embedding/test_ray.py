@@ -1,8 +1,9 @@
 """The engine "ray": one cluster of two processors, on which everything that can happen happens."""
 
 import errno
+import json
 import os
-import pickle
+import random
 import shutil
 import signal
 import socket
@@ -10,31 +11,42 @@ import subprocess
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from tests.cli.conftest import run
 from tests.embedding import test_documents
+from tests.embedding.layouts import (
+    contents,
+    read_failures,
+    read_rows,
+    write_folder,
+    write_parquet,
+    write_tar,
+)
 from tests.packages import ray
 from vitconvert.demo.demonstration import DIGITS
 from vitconvert.embedding import embedder, ray_engine
-from vitconvert.embedding.checking import check
+from vitconvert.embedding.shards import check
 from vitconvert.errors import SourceError
 
 __all__ = ["run"]  # a fixture
 
+pytestmark = pytest.mark.filterwarnings("ignore")  # Ray Data's, of its own options
 IMAGES = DIGITS / "samples"
+ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[str]:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    ray.init(
+    os.environ["PYTHONPATH"] = str(ROOT)
+    found = ray.init(
         address="local",
         num_cpus=2,
         include_dashboard=False,
@@ -42,7 +54,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         logging_level="ERROR",
         _temp_dir=f"/tmp/ray-{os.getpid()}",  # sockets have short names
     )
-    yield
+    yield found.address_info["address"]
     ray.shutdown()
     shutil.rmtree(f"/tmp/ray-{os.getpid()}", ignore_errors=True)
 
@@ -89,24 +101,47 @@ def wait_until_all_is_free() -> None:
 RAY = ("--engine", "ray", "--threads", 1)
 
 
-def a_part_of_the_plan_is_as_the_local_engine_computes_it(run, monkeypatch):
+def what_one_engine_began_the_other_goes_on_with(run, monkeypatch):
     Path("samples/0a.png").write_text("meow")
     everything = ("embed", "model", "samples", "--shard-rows", 2, "-q")
-    assert run(*everything, "-o", "ours", "--plan").code == 0
-    assert run(*everything, "-o", "ours", "--only", "1/2", *RAY).code == 1
-    assert check("ours").shards == 3
+    assert run(*everything, "-o", "ours", "--only", "1/2", *RAY).code in (0, 1)
+    assert check("ours").problems == ("the last run did not finish",)
+    before = check("ours").rows + check("ours").failed
+    assert 0 < before < 11
+    assert run(*everything, "-o", "ours", "--only", "2/2").code in (0, 1)
+    assert check("ours").whole
+    shutil.rmtree(next(Path("ours").glob("features")))
     assert run(*everything, "-o", "ours", *RAY, "--workers", 1).code == 1
     assert run(*everything, "-o", "here").code == 1
-    Path("samples/0a.png").unlink()
-    assert check("ours").whole and check("ours").failed == 1
+    Path("samples/0a.png").write_bytes(Path("samples/0.png").read_bytes())
+    assert run(*everything, "-o", "ours", "--retry-failed", *RAY).code == 0
+    assert check("ours").whole and check("ours").failed == 0
     found, wanted = rows(Path("ours")), rows(Path("here"))
-    assert found.keys() == wanted.keys() and len(found) == 10
+    assert len(found) == 11 and len(wanted) == 10
     largest = max(abs(row).max() for row in wanted.values())
     assert max(abs(found[key] - wanted[key]).max() for key in wanted) < 1e-5 * largest
 
 
+def archives_are_read_with_what_is_kept(run, monkeypatch):
+    images = [path.read_bytes() for path in sorted(IMAGES.iterdir())]
+    images[3] = b"meow"
+    classes = {"cls": [str(number) for number in range(10)]}
+    write_tar(Path("a.tar.gz"), images, classes, mode="w:gz")
+    Path("b.tar").write_bytes(b"x" * 2000)
+    code, _, err = run("embed", "model", "a.tar.gz", "b.tar", "-o", "tar", "--keep", "cls", *RAY)
+    assert code == 1 and "b.tar was given up: This is no tar archive" in err
+    found = read_rows(Path("tar"))
+    assert [(row["key"], row["cls"]) for row in found] == [
+        (f"a.tar.gz/{n:04d}.jpg", str(n)) for n in range(10) if n != 3
+    ]
+    assert [row["key"] for row in read_failures(Path("tar"))] == ["a.tar.gz/0003.jpg"]
+    write_parquet(Path("a.parquet"), images)
+    assert run("embed", "model", "a.parquet", "-o", "parquet", "--shard-rows", 3, *RAY).code == 1
+    assert (check("parquet").rows, check("parquet").failed) == (9, 1)
+    assert check("parquet").whole
+
+
 def a_shard_is_redone_or_given_up_while_others_finish(run, monkeypatch):
-    monkeypatch.setattr(ray_engine, "_PATIENCE", 20)  # others may keep processors busy
     unlucky = Path.cwd() / "unlucky"
 
     def die(name):
@@ -116,15 +151,14 @@ def a_shard_is_redone_or_given_up_while_others_finish(run, monkeypatch):
             unlucky.touch()
             os.kill(os.getpid(), signal.SIGKILL)
 
-    deadly = task_that(at_load=lambda: time.sleep(3), at_image=die)
-    monkeypatch.setattr(embedder, "Task", deadly)
+    monkeypatch.setattr(embedder, "Task", task_that(at_image=die))
     everything = ("embed", "model", "samples", "-o", "deadly", "--shard-rows", 2)
     code, _, err = run(*everything, *RAY)
     assert code == 1 and unlucky.exists()
-    assert "shard 1 was given up: its worker died 3 times" in err
-    assert err.endswith("8 images in 4 shards; given up: 1\n")
-    assert check("deadly").problems == ("features/part-000001-of-000005.parquet is missing",)
-    assert len(rows(Path("deadly"))) == 8
+    assert "was given up: its worker died 3 times" in err
+    assert "given up: 1\n" in err
+    assert check("deadly").problems == ("the last run did not finish",)
+    assert len(rows(Path("deadly"))) == 9  # of eleven: two are lost with their shard
     monkeypatch.undo()
     assert run(*everything).code == 0
     assert check("deadly").whole
@@ -143,7 +177,7 @@ def processors_that_others_hold_are_an_error(run, monkeypatch):
     code, out, err = run("embed", "model", "samples", "-o", "starved", *RAY)
     assert (code, out) == (2, "")
     assert "  No worker got its processors within 2 seconds.\n" in err
-    assert "  a worker  1 CPUs, 0 GPUs\n  free      0 CPUs, 0 GPUs\n" in err
+    assert "  a worker  1 CPUs, 0 GPUs\n" in err
     for holder in holders:
         ray.kill(holder)
 
@@ -182,7 +216,7 @@ def an_error_of_a_worker_ends_the_run(run, monkeypatch):
     code, out, err = run("embed", "model", "samples", "-o", "full", *RAY, "--workers", 1)
     assert (code, out) == (1, "")
     assert "  The operating system refused: No space left on device.\n" in err
-    assert check("full").shards == 0
+    assert not list(Path("full").glob("features/*"))
 
 
 def commands_and_the_pipeline_of_the_document(run, monkeypatch):
@@ -190,8 +224,7 @@ def commands_and_the_pipeline_of_the_document(run, monkeypatch):
         if "ray" in command:
             assert run(*command).code == 0
     scope = {}
-    with warnings.catch_warnings(action="ignore"):  # Ray Data's, of its own options
-        exec(compile(test_documents.block_of("ray"), "ray", "exec"), scope)
+    exec(compile(test_documents.block_of("ray"), "ray", "exec"), scope)
     found = {Path(row["path"]).name: row["features"] for row in scope["features"]}
     wanted = dict(zip(("one.jpg", "two.png"), scope["rows"], strict=True))
     assert all(abs(found[name] - wanted[name]).max() < 1e-4 for name in wanted)
@@ -205,34 +238,99 @@ def test_a_cluster(run, tmp_path, monkeypatch, subtests):
     shutil.copytree(IMAGES, tmp_path / "samples")
     monkeypatch.chdir(tmp_path)  # relative names lead there in workers too
     for scenario in (
-        a_part_of_the_plan_is_as_the_local_engine_computes_it,
+        what_one_engine_began_the_other_goes_on_with,
+        archives_are_read_with_what_is_kept,
         a_shard_is_redone_or_given_up_while_others_finish,
-        processors_that_others_hold_are_an_error,
         a_worker_that_fits_nowhere_is_an_error,
-        an_interrupt_frees_the_workers,
         an_error_of_a_worker_ends_the_run,
         commands_and_the_pipeline_of_the_document,
+        an_interrupt_frees_the_workers,
+        processors_that_others_hold_are_an_error,
     ):
         with subtests.test(scenario.__name__), pytest.MonkeyPatch.context() as patched:
             scenario(run, patched)
             wait_until_all_is_free()
 
 
-def test_a_worker_answers_before_it_imports_anything():
-    sent = ray.cloudpickle.dumps(ray_engine._worker_class())
-    code = (
-        "import pickle, sys; worker = pickle.load(sys.stdin.buffer)(); worker.alive(); "
-        "print({'torch', 'vitconvert', 'pyarrow'} & set(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], input=sent, capture_output=True, check=True)
-    assert done.stdout == b"set()\n"
+@pytest.mark.coverage
+def test_drivers_that_are_killed_lose_and_double_nothing(cluster, tmp_path, whole):
+    draw, kills = random.Random(5), 0
+    samples = [path.read_bytes() for path in sorted(IMAGES.iterdir())]
+    images = [*samples * 60, b"meow"]
+    sources = [write_folder(tmp_path / "images", images[:300], suffix=".png")]
+    sources.append(write_tar(tmp_path / "a.tar", images[300:]))
+    command = [sys.executable, "-m", "vitconvert", "embed", DIGITS, *sources, "-o", "output"]
+    command += ["--shard-rows", "5", *RAY, "--address", cluster, "--json"]
+    while kills < 40:
+        running = subprocess.Popen(
+            list(map(str, command)), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        for line in running.stdout:
+            if json.loads(line)["what"] == "begun":
+                break
+        try:
+            running.wait(draw.uniform(1, 12))
+        except subprocess.TimeoutExpired:
+            running.kill()
+            kills += 1
+        running.communicate()
+        if running.returncode >= 0:
+            found = read_rows(tmp_path / "output")
+            assert len({row["key"] for row in found}) == len(found) == 600
+            assert [row["key"][-8:] for row in read_failures(tmp_path / "output")] == ["0300.jpg"]
+            whole(tmp_path / "output")
+            shutil.rmtree(tmp_path / "output")
 
 
-def test_what_workers_are_told_is_small():
-    work = ray_engine._Work(
-        folder=None, plan=None, task=embedder.Task(model="model"), store="float32", base="/"
-    )
-    assert len(pickle.dumps(work)) < 10_000
+# Why Ray Data's own readers and checkpoints are not used.
+
+
+@pytest.mark.coverage
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.xfail(strict=True, reason="Ray Data drops finished rows after they were read")
+def test_its_checkpoints_read_no_finished_image_again(tmp_path):
+    from ray.data.checkpoint import CheckpointConfig
+
+    log = tmp_path / "log"
+
+    class Logged(ray.data.Datasource):
+        def estimate_inmemory_data_size(self):
+            return 100
+
+        def get_read_tasks(self, parallelism, *_args, **_options):
+            def read():
+                with log.open("a") as file:
+                    file.write("read\n")
+                return [pa.table({"path": ["a", "b"], "bytes": [b"1", b"2"]})]
+
+            stated = ray.data.block.BlockMetadata(
+                num_rows=2, size_bytes=100, input_files=None, exec_stats=None
+            )
+            return [ray.data.ReadTask(read, stated)]
+
+    context = ray.data.DataContext.get_current()
+    for _ in range(2):
+        context.checkpoint_config = CheckpointConfig(
+            id_column="path",
+            checkpoint_path=str(tmp_path / "checkpoint"),
+            delete_checkpoint_on_success=False,
+        )
+        try:
+            ray.data.read_datasource(Logged()).write_parquet(str(tmp_path / "output"))
+        finally:
+            context.checkpoint_config = None
+        assert len(pq.read_table(tmp_path / "output")) == 2
+    assert log.read_text() == "read\n"
+
+
+@pytest.mark.coverage
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.xfail(strict=True, reason="the first archive that is none ends the whole dataset")
+def test_its_reader_of_archives_gives_up_one_alone(tmp_path):
+    write_tar(tmp_path / "a.tar", contents(4))
+    (tmp_path / "b.tar").write_bytes(b"x" * 2000)
+    given = [str(tmp_path / name) for name in ("a.tar", "b.tar")]
+    assert ray.data.read_webdataset(given, decoder=None).count() == 4
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import vitconvert.embedding.sources
 from tests.embedding.layouts import (
     add,
     contents,
@@ -24,7 +25,8 @@ from tests.embedding.layouts import (
 )
 from tests.embedding.null_model import embed_null, features_of
 from vitconvert.demo.demonstration import DIGITS
-from vitconvert.errors import CorruptFile, IntegrityError, SourceError, UsageError
+from vitconvert.embedding.shards import check
+from vitconvert.errors import SourceError, UsageError
 
 IMAGES = contents(8, bad=[5])
 GOOD = [features_of(image) for image in IMAGES if image != b"bad"]
@@ -57,8 +59,7 @@ KINDS += ["parquet-datasets", "parquet-struct", "parquet-bytes"]
 def test_each_image_is_a_row_or_a_failure(tmp_path, whole, kind, shard_rows):
     given, stated = make(kind, tmp_path, IMAGES)
     done = embed_null(tmp_path / "output", *given, **stated, shard_rows=shard_rows)
-    shards = 1 if kind.startswith("tar-") else -(-8 // shard_rows)  # which is unpacked but once
-    assert (done.images, done.failed, done.shards) == (8, 1, shards)
+    assert (done.images, done.failed, done.shards) == (8, 1, -(-8 // shard_rows))
     rows = read_rows(tmp_path / "output")
     if kind == "tree":  # whose order is that of its folders
         assert sorted(row["features"] for row in rows) == sorted(GOOD)
@@ -144,23 +145,8 @@ def test_a_name_that_is_listed_twice_is_two_rows(tmp_path, whole):
     whole(tmp_path / "output")
 
 
-def test_files_that_changed_or_vanished_are_told(tmp_path):
-    images = write_folder(tmp_path / "images", contents(4))
-
-    def change(event):
-        if event.what == "planned":
-            (images / "0001.jpg").write_bytes(b"another")
-            (images / "0002.jpg").unlink()
-
-    done = embed_null(tmp_path / "output", images, notify=change)
-    assert (done.changed, done.failed) == (1, 1)
-    rows = read_rows(tmp_path / "output")
-    assert rows[1]["features"] == features_of(b"another")
-    assert len(rows) == 3
-
-
 @pytest.mark.parametrize("source", ["gone", "empty", "gone/*.jpg", "gone.tar", "gone.parquet"])
-def test_a_source_that_leads_nowhere_makes_no_plan(tmp_path, source):
+def test_a_source_that_leads_nowhere_is_refused(tmp_path, source):
     (tmp_path / "empty").mkdir()
     images = write_folder(tmp_path / "images", contents(2))
     with pytest.raises(SourceError) as caught:
@@ -218,7 +204,7 @@ def test_a_tar_whose_images_have_all_one_name_is_many_shards(tmp_path, whole, ke
         for number in range(100):
             add(archive, f"frame.{number:03d}.jpg", str(number).encode())
     done = embed_null(tmp_path / "output", tmp_path / "a.tar", keep=kept, shard_rows=20)
-    assert (done.images, done.shards) == (100, 6)  # as much as a sample may have is 16
+    assert (done.images, done.shards) == (100, 5)
     found = [row["features"] for row in read_rows(tmp_path / "output")]
     assert found == [features_of(str(number).encode()) for number in range(100)]
     whole(tmp_path / "output")
@@ -275,17 +261,32 @@ def test_a_gz_that_is_cut_short_is_told(tmp_path, whole):
     whole(tmp_path / "output")
 
 
-def test_what_is_no_tar_is_refused_before_there_is_a_plan(tmp_path):
-    for name, content in {"a.tar": b"", "b.tar": b"x" * 2000, "c.tar.gz": b"x" * 2000}.items():
-        (tmp_path / name).write_bytes(content)
-        with pytest.raises(CorruptFile, match="no tar archive"):
-            embed_null(tmp_path / "output", tmp_path / name)
+def test_what_is_no_archive_is_given_up_and_others_go_on(tmp_path, whole):
+    images = write_folder(tmp_path / "images", contents(2))
+    given = [tmp_path / name for name in ("a.tar", "b.tar", "c.tar.gz", "d.parquet")]
+    for path, content in zip(given, (b"", b"x" * 2000, b"x" * 2000, b"PAR1"), strict=True):
+        path.write_bytes(content)
+    told = []
+    done = embed_null(tmp_path / "output", *given, images, notify=told.append)
+    assert (done.images, done.abandoned) == (2, 4)
+    found = {event.name: event.message for event in told if event.what == "abandoned"}
+    assert set(found) == set(map(str, given))
+    assert sum("This is no tar archive" in message for message in found.values()) == 3
+    assert check(str(tmp_path / "output")).problems == ("the last run did not finish",)
+    write_tar(given[0], contents(3)[2:])
+    for path in given[1:]:
+        path.unlink()
+    write_tar(given[1], [])
+    write_tar(given[2], [], mode="w:gz")
+    write_parquet(given[3], [])
+    assert embed_null(tmp_path / "output", *given, images).images == 1
+    whole(tmp_path / "output")
 
 
 # Parquet.
 
 
-def test_columns_of_a_parquet_file_go_along_as_they_are(tmp_path, whole):
+def test_columns_of_a_parquet_file_are_kept_as_they_are(tmp_path, whole):
     moment = datetime.datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=datetime.UTC)
     columns = {
         "label": pa.array([1, None, 3, 4, 5, 6, 7, 8], pa.int8()),
@@ -314,10 +315,10 @@ def test_columns_of_a_parquet_file_go_along_as_they_are(tmp_path, whole):
     whole(tmp_path / "output")
 
 
-def test_columns_that_cannot_go_along(tmp_path):
+def test_columns_that_cannot_be_kept(tmp_path):
     columns = {"box": pa.array([[1, 2]] * 8), "n": pa.array(range(8))}
     source = write_parquet(tmp_path / "a.parquet", IMAGES, columns=columns)
-    with pytest.raises(UsageError, match="'box' cannot go along"):
+    with pytest.raises(UsageError, match="'box' cannot be kept"):
         embed_null(tmp_path / "output", source, keep=["box"])
     with pytest.raises(UsageError, match="no column 'none' to keep"):
         embed_null(tmp_path / "output", source, keep=["none"])
@@ -385,40 +386,13 @@ def test_text_that_is_none_in_a_column_that_goes_along(tmp_path, whole):
 # Archives.
 
 
-@pytest.mark.parametrize("kind", ["tar", "parquet-datasets"])
-def test_an_archive_that_changed_or_vanished_is_given_up_and_others_go_on(tmp_path, kind):
-    given, _ = make(kind, tmp_path, IMAGES)
-    images = write_folder(tmp_path / "files", contents(2))
-    (archive,) = given
-    before = archive.read_bytes()
-    told = []
-
-    def change(event):
-        if event.what == "planned":
-            archive.write_bytes(before + b"more")
-        if event.what == "shard" and event.number == 1:
-            raise AssertionError("it was another")
-        if event.what == "abandoned":
-            told.append(event.message)
-            archive.unlink(missing_ok=True)
-
-    done = embed_null(tmp_path / "output", archive, images, notify=change)
-    assert (done.images, done.abandoned) == (2, 3)
-    assert told == ["The archive changed after the plan was made.", *["The archive is gone."] * 2]
-    with pytest.raises(IntegrityError, match="which of its images are new"):
-        archive.write_bytes(before + b"more")
-        embed_null(tmp_path / "output", archive, images, append=True)
-
-
 @pytest.mark.parametrize("kind", ["tar", "tar-gz", "parquet-datasets"])
 def test_trouble_with_the_disk_is_no_damage(tmp_path, whole, monkeypatch, kind):
     """What cannot be read now is not recorded as damaged: the same run reads it later."""
-    from vitconvert.embedding import places
-
     given, _ = make(kind, tmp_path, IMAGES)
 
     class Failing(io.FileIO):
-        left = 1 if kind == "parquet-datasets" else 4  # times
+        left = 4  # times
 
         def read(self, size=-1):
             if not self.left:
@@ -426,14 +400,12 @@ def test_trouble_with_the_disk_is_no_damage(tmp_path, whole, monkeypatch, kind):
             self.left -= 1
             return super().read(size)
 
-    def planned(event):
-        if event.what == "planned":
-            monkeypatch.setattr(places, "open_regular", Failing)
-
-    done = embed_null(tmp_path / "output", *given, notify=planned)
-    assert (done.images, done.abandoned) == (0, 1 if kind == "tar-gz" else 3)
+    monkeypatch.setattr(vitconvert.embedding.sources, "open_regular", Failing)
+    done = embed_null(tmp_path / "output", *given)
+    assert done.images < 8 and done.abandoned == 1
     monkeypatch.undo()
-    assert embed_null(tmp_path / "output", *given).failed == 1
+    assert embed_null(tmp_path / "output", *given).images == 8 - done.images
+    assert len(read_failures(tmp_path / "output")) == 1
     whole(tmp_path / "output")
 
 
@@ -450,7 +422,7 @@ def test_keys_are_as_sources_were_named_and_not_of_this_machine(tmp_path, whole,
     monkeypatch.chdir(tmp_path / "elsewhere")
     whole("../output")
     next((tmp_path / "output" / "features").iterdir()).unlink()
-    assert embed_null("../output", f"../{name}").shards == 1
-    assert [row["key"] for row in read_rows(tmp_path / "output")] == keys
+    assert embed_null("../output", f"../{name}").images == 3
+    assert sorted(row["key"] for row in read_rows(tmp_path / "output")) == sorted(keys)
     assert str(tmp_path) not in str(read_failures(tmp_path / "output"))
     assert embed_null("../output", f"../{name}", append=True).images == 0

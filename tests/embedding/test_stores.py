@@ -9,7 +9,7 @@ from pyarrow import fs
 
 from tests.embedding.layouts import contents, write_folder, write_parquet, write_tar
 from tests.embedding.null_model import NullTask, embed_null, features_of
-from vitconvert.embedding.checking import check
+from vitconvert.embedding.shards import check
 from vitconvert.errors import ConflictingFact, OutputExists, SourceError, UsageError
 
 pytest.importorskip("moto")
@@ -131,13 +131,13 @@ def test_an_error_within_a_shard_leaves_no_object(store, tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         embed_null(output, images, notify=stop)
-    assert store.names("out/features") == ["part-000000-of-000003.parquet"]
+    assert store.names("out/features") == ["part-000000.parquet"]
     assert store.names("out/failed") == []
     done = embed_null(output, images)
     assert (done.known, done.images) == (3, 5)
     assert check(output).whole
     record = json.loads(store.get("out/vitconvert.json"))
-    assert record["written"] == 3
+    assert record["shards"] == 3
 
 
 def test_images_are_added_in_a_store(store):
@@ -148,18 +148,6 @@ def test_images_are_added_in_a_store(store):
     store.put("photos/new.jpg", b"new")
     assert embed_null(output, store.url("photos"), append=True).images == 1
     assert check(output).whole
-
-
-def test_an_object_that_vanished_is_a_failure(store):
-    for number in range(4):
-        store.put(f"photos/{number}.jpg", IMAGES[number])
-
-    def vanish(event):
-        if event.what == "planned":
-            store.remove("photos/2.jpg")
-
-    done = embed_null(store.url("out"), store.url("photos"), notify=vanish)
-    assert (done.images, done.failed) == (4, 1)
 
 
 def test_what_somebody_else_has_in_a_store_is_left(store, tmp_path):

@@ -84,9 +84,8 @@ def early_group(names: bytes, entries: list[tuple[int, int]]) -> bytes:
         (b"a\0", [(5, 500)]),
         (b"\xff\0", [(0, 500)]),
         (b"../x\0", [(0, 500)]),
-        (b"a" * 2**20 + b"\0", [(i, 96) for i in range(19)]),  # names of a megabyte
     ],
-    ids=["circle", "twice", "beyond", "no name", "no text", "path", "long"],
+    ids=["circle", "twice", "beyond", "no name", "no text", "path"],
 )
 def test_groups_of_hdf5_that_lead_nowhere(tmp_path: Path, names: bytes, entries: list) -> None:
     (tmp_path / "x.h5").write_bytes(early_group(names, entries))

@@ -8,8 +8,6 @@ import json
 import os
 import shutil
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from tests.embedding.layouts import contents, write_folder
@@ -17,7 +15,7 @@ from tests.embedding.null_model import embed_null
 from tests.hostile.harness import call_limited, run_limited
 from vitconvert.demo.demonstration import DIGITS
 
-PART = "part-000001-of-000003.parquet"
+PART = "part-000001.parquet"
 
 
 def embed(photos, *options):
@@ -102,14 +100,12 @@ def endless(path, _elsewhere):
 
 
 STRANGERS = {
-    **dict.fromkeys(("features", "failed", "plan", "tmp", "tmp/output.lock"), linked),
+    **dict.fromkeys(("features", "failed", "finished", "tmp", "tmp/output.lock"), linked),
     **dict.fromkeys(("tmp/all", f"features/{PART}", f"failed/{PART}"), linked),
-    **dict.fromkeys(("README.md", "vitconvert.json", "plan/plan.json"), linked),
-    **{f"{name} ": piped for name in ("tmp/output.lock", "tmp/all.lock", "plan/units-000.jsonl")},
-    **{f"{name} ": piped for name in ("plan/plan.json", f"features/{PART}", "README.md")},
-    "plan/units-000.jsonl": endless,
-    "plan/files-000002.parquet": endless,
-    "vitconvert.json ": endless,
+    **dict.fromkeys(("README.md", "vitconvert.json", "finished/all.json"), linked),
+    **{f"{name} ": piped for name in ("tmp/output.lock", "tmp/all.lock", "finished/all.json")},
+    **{f"{name} ": piped for name in ("vitconvert.json", f"features/{PART}", "README.md")},
+    "vitconvert.json  ": endless,
 }
 
 
@@ -125,56 +121,13 @@ def test_links_and_pipes_in_an_output_are_refused(finished, output, tmp_path, na
     assert sorted(elsewhere.rglob("*")) == before
 
 
-def rewritten(path, **columns):
-    table = pq.read_table(path)
-    for name, values in columns.items():
-        table = table.set_column(
-            table.schema.get_field_index(name), name, pa.array(values, pa.binary())
-        )
-    pq.write_table(table, path)
-
-
-def with_units(change):
-    def tamper(output):
-        path = output / "plan" / "units-000.jsonl"
-        units = [json.loads(line) for line in path.read_text().splitlines()]
-        change(units)
-        path.write_text("".join(json.dumps(unit) + "\n" for unit in units))
-
-    return tamper
-
-
-def with_plan(**stated):
-    def tamper(output):
-        path = output / "plan" / "plan.json"
-        path.write_text(json.dumps({**json.loads(path.read_text()), **stated}))
-
-    return tamper
-
-
-def with_names(values):
-    return lambda output: rewritten(output / "plan" / "files-000002.parquet", name=values)
-
-
 DAMAGES = {
     "failures that are none": lambda output: (output / "failed" / PART).write_bytes(b"garbage"),
     "a shard of one byte": lambda output: (output / "features" / PART).write_bytes(b"1"),
     "a shard of another": lambda output: shutil.copy(
-        output / "features" / PART.replace("1-of", "0-of"), output / "features" / PART
+        output / "features" / PART.replace("1.", "0."), output / "features" / PART
     ),
-    "no units": lambda output: (output / "plan" / "units-000.jsonl").write_text(""),
-    "less than no lists": with_plan(lists=-1),
-    "no source": with_plan(identity={"computed": {"what": "features"}}),
-    "a base that is no text": with_units(lambda units: units[2].update(base=5)),
-    "a unit far away": with_units(lambda units: units[2].update(begin=10**18, kind="parquet")),
-    "two units of one name": with_units(lambda units: units[2].update(part=units[0]["part"])),
-    "a unit of no number": with_units(lambda units: units[2].update(rows=2.0)),
-    "a name that is null": with_names([None, b"x"]),
-    "a name that is no text": with_names([b"\xff\xff", b"x"]),
-    "a list that is none": lambda output: (output / "plan" / "files-000002.parquet").write_bytes(
-        b"PAR1garbagePAR1"
-    ),
-    "deep JSON": lambda output: (output / "plan" / "plan.json").write_text("[" * 100_000),
+    "deep JSON": lambda output: (output / "vitconvert.json").write_text("[" * 100_000),
     "a record that is none": lambda output: (output / "vitconvert.json").write_text("[]"),
 }
 

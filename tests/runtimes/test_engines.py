@@ -46,10 +46,10 @@ def logits(runtime, told, batch_size=4):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("runtime", "kept"), [("onnxruntime", [".onnx"]), ("openvino", [".bin", ".xml"])]
+    ("runtime", "threads", "kept"),
+    [("onnxruntime", 1, [".onnx"]), ("openvino", 2, [".bin", ".xml"])],  # two compute a batch each
 )
-@pytest.mark.parametrize("threads", [1, 2])  # of two, each computes a batch
-def test_a_runtime_answers_as_torch_and_its_file_is_kept(runtime, kept, threads, cache, told):
+def test_a_runtime_answers_as_torch_and_its_file_is_kept(runtime, threads, kept, cache, told):
     torch.set_num_threads(threads)
     try:
         expected = logits("torch", told)
@@ -163,15 +163,13 @@ def test_for_a_single_batch_nothing_is_measured(measured, told):
 def test_opening_counts_for_few_images(measured, told, monkeypatch):
     rates = {TORCH: 100.0, "onnxruntime": 200.0, "openvino": 1.0}
     seen = measured({(name, 1): rate for name, rate in rates.items()})
-    for speed in (Speed(runtime=TORCH, threads=1, opening=0.0, rate=100.0),):
-        monkeypatch.setattr(engines, "_read", lambda path, case, s=speed: [s, SLOW_TO_OPEN])
+    quick = Speed(runtime=TORCH, threads=1, opening=0.0, rate=100.0)
+    slow = Speed(runtime="onnxruntime", threads=1, opening=0.5, rate=200.0)
+    monkeypatch.setattr(engines, "_read", lambda path, case: [quick, slow])
     logits("auto", told, batch_size=10)
     assert seen == []
     logits("auto", told, batch_size=4)
     assert seen == [("onnxruntime", 1)]
-
-
-SLOW_TO_OPEN = Speed(runtime="onnxruntime", threads=1, opening=0.5, rate=200.0)
 
 
 @pytest.mark.parametrize(("policy", "of_torch"), [("active", [2]), ("passive", [2, 3])])

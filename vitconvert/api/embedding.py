@@ -13,7 +13,7 @@ from vitconvert.sources import Located
 if TYPE_CHECKING:
     import torch
 
-    from vitconvert.embedding.events import Event
+    from vitconvert.embedding.run import Event
 
 
 @checked(model=LOCATED, source=PLACES)
@@ -42,9 +42,10 @@ def embed_dataset(
 ) -> "Event":
     """Compute the features, or the classes, of any number of images, as Parquet in a directory.
 
-    A run that was interrupted goes on: what `output` has is kept, and what it lacks is computed.
-    Each file of it, a shard, appears whole or not at all. Memory does not grow with the number of
-    images. Needs the extra `scale` (pyarrow); the engine "ray" the extra `ray`.
+    A run that was interrupted goes on: what `output` has is kept, and what it lacks is computed,
+    also of images that are new. Each file of it, a shard, appears whole or not at all. Memory does
+    not grow with the number of images. Needs the extra `scale` (pyarrow); the engine "ray" the
+    extra `ray`.
 
     Args:
         model: A path or a reference, as for `load_model`.
@@ -54,16 +55,16 @@ def embed_dataset(
         preprocessing: By default, the checkpoint's own.
         computed: "features", "tokens" or "projected", as for `embed`, or "classes".
         recursive: Search subfolders too; the first of them becomes the column "class".
-        keep: Columns of Parquet sources, or files of WebDataset samples, that go along.
+        keep: Columns of Parquet sources, or files of WebDataset samples, that are kept.
         image_column: Of Parquet sources, if it is not clear.
         labels, topk: Of classes, as for `predict`.
         batch_size, fast, fast_preprocessing, dtype, device, runtime: As for `embed`.
         threads: How many decode, and how many torch takes; by default, all processors.
-        notify: Is told what happens; see `embedding.events.Event`.
+        notify: Is told what happens; see `embedding.run.Event`.
         reading: As for `load_checkpoint`.
         how: `shard_rows`, `store`, `append`, `retry_failed`, `only`, `max_errors`, `engine`,
             `workers`, `cpus_per_worker`, `gpus_per_worker` and `address`: see
-            `embedding.options.RunOptions`.
+            `embedding.run.RunOptions`.
 
     Returns:
         How many images were computed, and how many failed.
@@ -78,9 +79,8 @@ def embed_dataset(
 
     require_package("pyarrow")
     from vitconvert.embedding.embedder import Task
-    from vitconvert.embedding.options import RunOptions
-    from vitconvert.embedding.plan import Sources
-    from vitconvert.embedding.run import run
+    from vitconvert.embedding.run import RunOptions, run
+    from vitconvert.embedding.sources import Sources
 
     task = Task(
         model=model,

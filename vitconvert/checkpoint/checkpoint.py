@@ -1,7 +1,8 @@
 """A checkpoint: its header, explained and proved, and its tensors, read when first used."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from vitconvert.checkpoint.companions import Companions
 from vitconvert.checkpoint.merging import Merge
 from vitconvert.checkpoint.text_tower import Text
-from vitconvert.checkpoint.unchanged import State
 from vitconvert.checkpoint.weights import Weights
 from vitconvert.config import ViTConfig
+from vitconvert.errors import IntegrityError
 from vitconvert.facts.accounts import Ledger, is_assumed, is_recorded
 from vitconvert.facts.tensor_evidence import TENSORS, USER
 from vitconvert.labels import Labels, assumed_labels
@@ -23,6 +24,9 @@ from vitconvert.tables.table import Table
 
 if TYPE_CHECKING:
     import torch
+
+# Device, inode, bytes and time of the last change, in nanoseconds; None of what is not there.
+State = tuple[int, int, int, int] | None
 
 _ARCHITECTURE = "architecture "
 
@@ -148,3 +152,48 @@ class Checkpoint:
             f"<Checkpoint {self.located.reference!r}: dialect {self.dialect}, {config.depth} "
             f"blocks of width {config.embed_dim}, {len(self.tensors)} tensors>"
         )
+
+
+def states_of(paths: Iterable[Path]) -> dict[Path, State]:
+    """The state of files, which differs once a file is changed or replaced."""
+    return {path: _state_of(path) for path in paths}
+
+
+def _state_of(path: Path) -> State:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+@contextmanager
+def unchanged(states: Mapping[Path, State]) -> Iterator[None]:
+    """Make sure, when the block ends, that files are as they were; whatever it did is void if not.
+
+    A file is mapped or opened again while it is converted, and hashed on another core. Somebody who
+    replaces it meanwhile would get the hash of one file with the tensors of another.
+
+    Raises:
+        IntegrityError: A file was changed, replaced or removed. This is raised in the place of any
+            other error, because it explains it.
+    """
+    try:
+        yield
+    except Exception as error:
+        _check(states, error)
+        raise
+    _check(states, None)
+
+
+def _check(states: Mapping[Path, State], cause: Exception | None) -> None:
+    now = states_of(states)
+    changed = [path for path, state in states.items() if now[path] != state]
+    if changed:
+        gone = now[changed[0]] is None
+        raise IntegrityError(
+            f"{changed[0].name} was {'removed' if gone else 'changed'} since it was opened.",
+            evidence={"file": changed[0]},
+            meaning="What was read of it may be of two files, so nothing was written.",
+            hint="run again when nobody writes there.",
+        ) from cause

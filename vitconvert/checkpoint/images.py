@@ -1,20 +1,25 @@
 """How an image becomes the input of a checkpoint's ViT, by its files and tensors."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 from vitconvert.checkpoint.checkpoint import Checkpoint
 from vitconvert.checkpoint.companions import Companions
 from vitconvert.checkpoint.recognition import Reading
 from vitconvert.config import ViTConfig
-from vitconvert.errors import ConflictingFact, MissingFact, VitConvertError, size_text
+from vitconvert.errors import ConflictingFact, MissingFact, VitConvertError, printable, size_text
 from vitconvert.facts.statements import Statements
 from vitconvert.formats import Container
 from vitconvert.preprocessing import Preprocessing
-from vitconvert.preprocessing.stated import preprocessing_of_name, stated_preprocessing
+from vitconvert.preprocessing.keras_hub import is_image_converter
+from vitconvert.tables.architectures import preparation_of
 from vitconvert.tables.parts import Part
 from vitconvert.tables.table import Table
+
+_RGB = 3
 
 
 def preprocessing_of(
@@ -126,3 +131,121 @@ def _numbers(
         if torch.equal(torch.tensor(numbers, dtype=found.dtype), found):
             return tuple(numbers)
     return tuple(n if math.isfinite(n) else 0.0 for n in found.tolist())
+
+
+def stated_preprocessing(
+    files: Companions, table: Table, config: ViTConfig
+) -> Preprocessing | None:
+    """How an image becomes the model's input, or None if nothing states it.
+
+    Args:
+        files: What lies beside the weights.
+        table: The dialect; its `[preprocessing]` is the weakest statement.
+        config: The model's configuration.
+
+    What was unknown when vitconvert wrote the files stays so, unless somebody stated it since: the
+    defaults of the dialect that they are in now were never the model's.
+
+    Raises:
+        MissingFact, ConflictingFact, NotRepresentable: As the reader of each project's file. The
+            error names the file.
+    """
+    if config.in_channels not in (1, 3):
+        return None  # files of images have no such channels
+    own, unknown = _recorded(files), "preprocessing" in files.own
+    if own and not files.unspoken:
+        return own
+    cfg = files.config.get("pretrained_cfg")
+    # timm's own are those of ImageNet's red, green and blue
+    silent = isinstance(cfg, dict) and not all(cfg.get(name) for name in ("mean", "std"))
+    unknown = unknown or (silent and config.in_channels == 1)
+    stated = _live(files, config, without_timm=unknown and silent) or own
+    return stated if stated or unknown else _of_dialect(table, config)
+
+
+def _recorded(files: Companions) -> Preprocessing | None:
+    """The preprocessing in vitconvert.json."""
+    if not (own := files.own.get("preprocessing")):
+        return None
+    with _naming(files, "own"):
+        return Preprocessing.from_dict(own)
+
+
+def _live(files: Companions, config: ViTConfig, *, without_timm: bool) -> Preprocessing | None:
+    """The preprocessing by the project's own files, where they state all of it."""
+    if files.preprocessor is not None:
+        with _naming(files, "preprocessor"):
+            if is_image_converter(files.preprocessor):
+                return Preprocessing.from_keras_hub(
+                    files.preprocessor,
+                    image_size=config.image_size,
+                    channels=config.in_channels,
+                )
+            return Preprocessing.from_huggingface(
+                files.preprocessor,
+                model_type=files.config.get("model_type"),
+                image_size=config.image_size,
+            )
+    if isinstance(cfg := files.config.get("pretrained_cfg"), dict):
+        if without_timm:
+            return None
+        with _naming(files, "config"):
+            return Preprocessing.from_timm(cfg)
+    if isinstance(cfg := files.config.get("preprocess_cfg"), dict):
+        with _naming(files, "config"):
+            return Preprocessing.from_openclip(cfg, image_size=config.image_size)
+    return None
+
+
+def preprocessing_of_name(
+    table: Table, name: str, config: ViTConfig, arguments: Mapping[str, Any]
+) -> Preprocessing | None:
+    """A project's preprocessing for an architecture, or None if it is not known.
+
+    Args:
+        table: The dialect.
+        name: The architecture, with a tag or without.
+        config: The model's configuration.
+        arguments: Of a training script, which override it: timm's `resolve_data_config`.
+
+    Raises:
+        ConflictingFact: An argument is malformed.
+    """
+    said = preparation_of(table.ecosystem, name)
+    if said is None or config.in_channels != _RGB:
+        return None
+    own = {field: arguments[field] for field in said if arguments.get(field)}
+    more = f", {', '.join(own)} by the arguments of the training" if own else ""
+    return Preprocessing.from_timm(
+        {**said, **own, "input_size": [_RGB, *config.image_size]},
+        origin=f"{table.ecosystem}'s own for {printable(name)[:80]}{more}",
+    )
+
+
+def _of_dialect(table: Table, config: ViTConfig) -> Preprocessing | None:
+    section = table.preprocessing
+    if not section or (config.in_channels != _RGB and _for_rgb_alone(section)):
+        return None
+    return Preprocessing.from_dialect(
+        section,
+        image_size=config.image_size,
+        channels=config.in_channels,
+        origin=table.origin,
+    )
+
+
+def _for_rgb_alone(section: Mapping[str, Any]) -> bool:
+    """Whether a project states red, green and blue apart, which says nothing of grey images."""
+    return any(
+        isinstance(v := section.get(name), list) and len(set(v)) > 1 for name in ("mean", "std")
+    )
+
+
+@contextmanager
+def _naming(files: Companions, kind: str) -> Iterator[None]:
+    """Name the file first in every error about its content."""
+    try:
+        yield
+    except VitConvertError as error:
+        error.evidence = {"file": files.name_of(kind), **error.evidence}
+        raise

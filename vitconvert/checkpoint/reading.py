@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint.adapter import merged, separated, with_base
-from vitconvert.checkpoint.checkpoint import Checkpoint
+from vitconvert.checkpoint.checkpoint import Checkpoint, State, states_of
 from vitconvert.checkpoint.companions import Companions, own_labels, what_is_read
 from vitconvert.checkpoint.images import preprocessing_of
 from vitconvert.checkpoint.options import ReadOptions
 from vitconvert.checkpoint.recognition import Reading, find_vit, gathered, proved
 from vitconvert.checkpoint.text_tower import text_found
-from vitconvert.checkpoint.unchanged import State, states_of
 from vitconvert.config import ViTConfig
 from vitconvert.errors import Quantised, SourceError, UsageError, VitConvertError
 from vitconvert.file_formats import directory_names

@@ -30,14 +30,13 @@ from vitconvert.errors import UsageError, printable
 
 if TYPE_CHECKING:
     from vitconvert.embedding.embedder import Task
-    from vitconvert.embedding.events import Event
-    from vitconvert.embedding.options import RunOptions
-    from vitconvert.embedding.plan import Sources
+    from vitconvert.embedding.run import Event, RunOptions
+    from vitconvert.embedding.sources import Sources
 
 
 def _engine(_: click.Context, __: click.Parameter, value: str) -> str:
     if value != "local":  # without importing what runs it
-        from vitconvert.embedding.options import check_engine
+        from vitconvert.embedding.run import check_engine
 
         check_engine(value)
     return value
@@ -49,14 +48,14 @@ _SCALE = (
         default=65536,
         show_default=True,
         type=click.IntRange(min=1),
-        help="Images of a Parquet file, at most.",
+        help="Images of a Parquet file, at most; it also ends after about a minute.",
     ),
-    click.option("--keep", multiple=True, metavar="COLUMN", help="A column that goes along."),
+    click.option("--keep", multiple=True, metavar="COLUMN", help="A column that is kept."),
     click.option("--image-column", help="The column of images in Parquet sources."),
-    click.option("--plan", is_flag=True, help="Only list the images, and estimate time and size."),
-    click.option("--append", is_flag=True, help="Add images that the output does not have."),
-    click.option("--retry-failed", is_flag=True, help="Compute shards with failures again."),
-    click.option("--only", metavar="K/N", help="Compute the K-th of N parts of the plan."),
+    click.option("--plan", is_flag=True, help="Only count images, and estimate time and size."),
+    click.option("--append", is_flag=True, help="Add images of other sources."),
+    click.option("--retry-failed", is_flag=True, help="Compute only images that failed."),
+    click.option("--only", metavar="K/N", help="Compute the K-th of N parts of the images."),
     click.option("--max-errors", type=click.IntRange(min=0), help="End if more images fail."),
     click.option("--check", metavar="DIR", help="Only prove that an output is whole."),
     click.option(
@@ -137,14 +136,14 @@ def report_check(options: dict[str, Any]) -> int:
     from vitconvert.embedding import require_package
 
     require_package("pyarrow")
-    from vitconvert.embedding.checking import check
+    from vitconvert.embedding.shards import check
 
     report = check(options["check"])
     if options["as_json"]:
         click.echo(json.dumps(report.to_dict()))
     else:
-        rows = f"{report.rows} of {report.images} images have answers, {report.failed} failed"
-        tell(f"{report.shards} of {report.units} shards; {rows}")
+        images = report.rows + report.failed
+        tell(f"{in_shards(images, report.shards)}; {report.failed} failed")
         for problem in report.problems:
             tell(f"  {printable(problem)}")
         tell("whole" if report.whole else "not whole")
@@ -160,7 +159,7 @@ def compute_shards(options: dict[str, Any], computed: str, **task: Any) -> int:
     work, sources, how = _task(options, computed, **task), _sources(options), _how(options)
     output = str(options["output"])
     if options["plan"]:
-        return _plan(work, sources, output, how, as_json=options["as_json"])
+        return _plan(work, sources, how.store, as_json=options["as_json"])
     from vitconvert.embedding.run import run
 
     shown = progress(as_json=options["as_json"], quiet=options["quiet"])
@@ -223,7 +222,7 @@ def _task(options: dict[str, Any], computed: str, **task: Any) -> "Task":
 
 
 def _sources(options: dict[str, Any]) -> "Sources":
-    from vitconvert.embedding.plan import Sources
+    from vitconvert.embedding.sources import Sources
 
     require_stdin(options)
     given = options["images"]
@@ -237,7 +236,7 @@ def _sources(options: dict[str, Any]) -> "Sources":
 
 
 def _how(options: dict[str, Any]) -> "RunOptions":
-    from vitconvert.embedding.options import RunOptions
+    from vitconvert.embedding.run import RunOptions
 
     names = ("shard_rows", "append", "retry_failed", "max_errors", "engine", "address", "workers")
     return RunOptions(
@@ -258,23 +257,17 @@ def _only(text: str | None) -> tuple[int, int] | None:
     return int(k), int(n)
 
 
-def _plan(
-    task: "Task", sources: "Sources", output: str, how: "RunOptions", *, as_json: bool
-) -> int:
-    from vitconvert.embedding.estimate import estimate
-    from vitconvert.embedding.run import prepared
+def _plan(task: "Task", sources: "Sources", store: str, *, as_json: bool) -> int:
+    from vitconvert.embedding.run import estimate
 
-    loaded = task.load()
-    with prepared(sources, output, how, loaded) as (folder, plan):
-        found = estimate(folder, plan, loaded, store=how.store)
+    found = estimate(task, sources, store=store)
     if as_json:
-        click.echo(json.dumps(found.to_dict()))
-        return 0
-    tell(in_shards(found.images, found.shards))
-    tell(
-        f"about {duration(found.seconds)} in one process here, and {_bytes(found.bytes)} "
-        f"(from {found.tried} images)"
-    )
+        click.echo(json.dumps(vars(found)))
+    else:
+        tell(
+            f"{found.images:,} images: about {duration(found.seconds)} in one process here, and "
+            f"{_bytes(found.bytes)} (from {found.tried} images)"
+        )
     return 0
 
 

@@ -12,7 +12,7 @@ from vitconvert.cli.report import tell
 from vitconvert.errors import printable
 
 if TYPE_CHECKING:
-    from vitconvert.embedding.events import Event
+    from vitconvert.embedding.run import Event
 
 _SECONDS = 10  # between lines where there is no terminal
 
@@ -64,7 +64,7 @@ class _JsonLines(Quiet):
 
 
 class _Bar(Quiet):
-    """A bar on a terminal: images, rate, time left, failures."""
+    """A bar on a terminal: images, rate, failures."""
 
     def __init__(self) -> None:
         self._bar: Any = None
@@ -74,9 +74,8 @@ class _Bar(Quiet):
         """Show it."""
         from tqdm import tqdm
 
-        if event.what == "planned":
-            total = event.images + event.known
-            self._bar = tqdm(total=total, initial=event.known, unit="image", leave=False)
+        if event.what == "begun":
+            self._bar = tqdm(initial=event.known, unit="image", leave=False)
         elif event.what == "images":
             self._bar.update(event.images)
             if event.failed:
@@ -99,14 +98,13 @@ class _Lines(Quiet):
 
     def __init__(self) -> None:
         self._begun = self._told = time.monotonic()
-        self._total = self._images = self._failed = 0
+        self._images = self._failed = 0
 
     def __call__(self, event: "Event") -> None:
         """Print it, if it is time."""
-        if event.what == "planned":
-            self._total = event.images
-            known = f"; {event.known:,} are there already" if event.known else ""
-            tell(f"{in_shards(event.images, event.shards)}{known}", err=True)
+        if event.what == "begun":
+            if event.known:
+                tell(f"{event.known:,} images are there already", err=True)
         elif event.what == "images":
             self._images += event.images
             self._failed += event.failed
@@ -120,18 +118,15 @@ class _Lines(Quiet):
 
     def _line(self) -> str:
         rate = self._images / (time.monotonic() - self._begun)
-        left = duration((self._total - self._images) / rate)
         failed = f", {self._failed:,} failed" if self._failed else ""
-        return f"{self._images:,} of {self._total:,}, {rate:.1f} a second, {left} left{failed}"
+        return f"{self._images:,} images, {rate:.1f} a second{failed}"
 
 
 def _tell_of_shard(event: "Event", say: Callable[[str], Any]) -> None:
     if event.what == "note":
         say(f"note: {printable(event.message or '')}")
     elif event.what == "abandoned":
-        say(f"shard {event.number} was given up: {printable(event.message or '')}")
-    elif event.changed:
-        say(f"shard {event.number}: {event.changed} files changed after the plan was made")
+        say(f"{printable(event.name or '')} was given up: {printable(event.message or '')}")
 
 
 def _print(told: dict[str, Any]) -> None:
@@ -145,8 +140,6 @@ def _summary(event: "Event") -> str:
         parts.append(f"{event.failed:,} failed, see failed/")
     if event.known_failed:
         parts.append(f"{event.known_failed:,} failed before")
-    if event.changed:
-        parts.append(f"{event.changed:,} changed after the plan was made")
     if event.abandoned:
         parts.append(f"given up: {event.abandoned:,}")
     from vitconvert.inference.embed import in_words

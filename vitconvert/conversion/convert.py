@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitconvert.checkpoint import Checkpoint, build_model
-from vitconvert.checkpoint.unchanged import unchanged
+from vitconvert.checkpoint.checkpoint import unchanged
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.card import write_card
 from vitconvert.conversion.changes import (

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
 
-from vitconvert.checkpoint.unchanged import State, states_of
+from vitconvert.checkpoint.checkpoint import State, states_of
 from vitconvert.documents import read_object
 from vitconvert.errors import CorruptFile, OutputExists, SourceError, UsageError
 from vitconvert.formats import hash_file

@@ -1,8 +1,8 @@
 """Features and classes of any number of images, in Parquet files that appear whole or not at all.
 
-The images are frozen into a plan: an ordered list of units. Whoever computes a unit writes one
-file, a shard, and that file is the commit: nothing else coordinates. So a run that was killed goes
-on where it was, and several processes or machines can share one.
+Images come one after the other from their sources; answers are written as shards. A run skips the
+keys that finished shards hold: nothing else coordinates. So a run that was killed goes on where it
+was, in this process or on workers of Ray.
 """
 
 from importlib.util import find_spec

@@ -1,7 +1,7 @@
 """The folder of an output, here or behind a URL, and files in it that appear whole or not at all.
 
 features/  failed/   what was computed, and what was not
-plan/                what there is to compute
+vitconvert.json      what it is of; finished/ says what runs left when they ended
 tmp/                 what is being written, and locks
 """
 
@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 from urllib.parse import unquote, urlsplit
 
 from vitconvert.errors import CorruptFile, OutputExists, SourceError, UsageError
@@ -29,33 +29,7 @@ _AT_ONCE: int = getattr(os, "O_NONBLOCK", 0)  # Windows has no pipes among files
 _RUNS = re.compile(r"all|only-\d+-of-\d+")
 
 
-class Folder(Protocol):
-    """Files by names such as "plan/plan.json"."""
-
-    def entries(self) -> list[str]:
-        """Names of what is in it, sorted: files and folders; none if it is not there.
-
-        Raises:
-            UsageError: It is a file.
-        """
-
-    def names(self, inner: str) -> list[str]:
-        """Names of the files in a folder of it, sorted; none if there is no such folder."""
-
-    def writing(self, name: str) -> Any:
-        """A context with a binary file, that appears when the block ends without an error."""
-
-    def open(self, name: str) -> IO[bytes]:
-        """A file to read, in any order."""
-
-    def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
-
-    def held(self, run: str, *, alone: bool) -> Any:
-        """A context in which no other run of this name, or no other at all, writes here."""
-
-
-def folder_at(place: str) -> Folder:
+def folder_at(place: str) -> "Folder":
     """The folder that a path or a URL such as s3://bucket/features names.
 
     Raises:
@@ -291,6 +265,9 @@ class RemoteFolder:
     def _at(self, inner: str) -> tuple[Any, str]:
         system, path = filesystem(self.url)
         return system, f"{path}/{inner}"
+
+
+Folder = LocalFolder | RemoteFolder
 
 
 @lru_cache(maxsize=8)  # each is a connection

@@ -2,40 +2,29 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from vitconvert.embedding.pages import pages
-from vitconvert.embedding.places import (
+from vitconvert.embedding.sources import (
     MOST_BYTES,
     MOST_TIMES,
+    Item,
+    Layout,
     Reading,
-    check_state,
+    Wanted,
     opened,
     too_large,
 )
-from vitconvert.embedding.units import Item, Unit, key_of
 from vitconvert.errors import CorruptFile, UnsafeFile, UsageError, VitConvertError, some
 
-_ROWS = 16  # read at a time: a photograph may have megabytes
+_ROWS = 16  # read at a time: an image may have megabytes
 _PAGE_TIMES = 8  # bytes of a page for each that it has in the file, beyond what one image may have
 _LEAST = 2**20  # bytes that any group of rows may become
-
-
-def split(file: str, rows: int) -> Iterator[tuple[int, int]]:
-    """Which rows are units: where each begins, and how many it has.
-
-    Raises:
-        CorruptFile: It is no Parquet file.
-    """
-    with _opened(file) as (parquet, _):
-        total: int = parquet.metadata.num_rows
-    for begin in range(0, total, rows):
-        yield begin, min(rows, total - begin)
 
 
 def image_column(file: str, named: str | None) -> str:
@@ -61,7 +50,7 @@ def image_column(file: str, named: str | None) -> str:
 
 
 def kept_types(file: str, names: Iterable[str]) -> dict[str, str]:
-    """The types of columns that go along, as `pa.type_for_alias` reads them.
+    """The types of columns that are kept, as `pa.type_for_alias` reads them.
 
     Raises:
         UsageError: There is no such column, or it has parts.
@@ -83,7 +72,7 @@ def _alias(field: pa.Field, file: str) -> str:
         pa.type_for_alias(str(kind))
     except ValueError:
         raise UsageError(
-            f"The column {field.name!r} cannot go along: it holds no simple values.",
+            f"The column {field.name!r} cannot be kept: it holds no simple values.",
             evidence={"file": file, "type": field.type},
         ) from None
     return str(kind)
@@ -101,47 +90,61 @@ def _schema(file: str) -> pa.Schema:
     return schema
 
 
-def read(unit: Unit, column: str, kept: Mapping[str, str]) -> Iterator[Item]:
-    """The images of a unit, in order; those of a damaged part are errors.
+def read(file: str, key: str, column: str | None, layout: Layout, wanted: Wanted) -> Iterator[Item]:
+    """The images of a file that are wanted, in order; those of a damaged part are errors.
 
     Args:
-        unit: Of a Parquet file.
-        column: That holds the images.
-        kept: Columns that go along -> what they are called there.
+        file: A path or a URL.
+        key: What it is called.
+        column: That holds the images, if it is not clear.
+        layout: Of the output.
+        wanted: Says of each key whether the image is.
 
     Raises:
-        SourceError: The file is gone, another than when the plan was made, or cannot be read.
+        SourceError: The file cannot be read.
+        CorruptFile: It is no Parquet file.
+        UsageError: Its columns are others.
     """
-    check_state(unit.place, unit.state)
-    name = key_of(unit.file)
-    end = unit.begin + unit.rows
-    with _opened(unit.place) as (parquet, file):
-        for group, first in _groups(parquet, unit.begin, end):
-            number = max(first, unit.begin)
-            last = min(first + parquet.metadata.row_group(group).num_rows, end)
-            rows = _rows(parquet, file, group, [column, *kept], number - first, last - first)
-            left: VitConvertError = _damaged(unit.file)
+    images = image_column(file, column)
+    for name, kind in kept_types(file, layout.kept).items():
+        if layout.columns[layout.kept[name]] != kind:
+            raise UsageError(
+                f"The column {name!r} has another type in another file.",
+                evidence={"file": file, "type": kind, "before": layout.columns[layout.kept[name]]},
+            )
+    first = 0
+    with _opened(file) as (parquet, stream):
+        for group in range(parquet.metadata.num_row_groups):
+            count = parquet.metadata.row_group(group).num_rows
+            asked = bytearray(wanted(f"{key}#{n}") for n in range(first, first + count))
+            rest = enumerate(asked, first)
+            first += count
+            if not any(asked):
+                continue
+            left: VitConvertError = CorruptFile(
+                "This part of the Parquet file is damaged.", evidence={"file": file}
+            )
             try:
-                for values in rows:
-                    key = f"{name}#{number}"
-                    along = dict(zip(kept.values(), values[1:], strict=True))
-                    yield Item(key, _picture(values[0], key), along)
-                    number += 1
+                for values in _rows(parquet, stream, group, [images, *layout.kept]):
+                    number, is_wanted = next(rest)
+                    if is_wanted:
+                        name = f"{key}#{number}"
+                        columns = dict(zip(layout.kept.values(), values[1:], strict=True))
+                        yield Item(name, _picture(values[0], name), columns)
             except UnsafeFile as error:
                 left = error.with_traceback(None)  # whose frames hold what was read
-            for missing in range(number, last):
-                yield Item(f"{name}#{missing}", left)
+            yield from (Item(f"{key}#{n}", left) for n, is_wanted in rest if is_wanted)
 
 
 def _rows(
-    parquet: pq.ParquetFile, file: Reading, group: int, columns: list[str], begin: int, end: int
+    parquet: pq.ParquetFile, file: Reading, group: int, columns: list[str]
 ) -> Iterator[tuple[pa.Scalar, ...]]:
-    """The rows of a group from one to another, up to where the group is damaged.
+    """The rows of a group, up to where it is damaged.
 
     Raises:
         UnsafeFile: They unpack to more than the file justifies.
     """
-    number = 0
+    left = parquet.metadata.row_group(group).num_rows
     image = parquet.schema_arrow.field(columns[0]).type
     read = [f"{columns[0]}.bytes" if pa.types.is_struct(image) else columns[0], *columns[1:]]
     try:
@@ -149,7 +152,7 @@ def _rows(
         batches = parquet.iter_batches(room.rows, row_groups=[group], columns=read)
     except (pa.ArrowException, OSError, ValueError):
         return
-    while number < end:
+    while left:
         try:
             batch = next(batches, None)
             if batch is not None:
@@ -160,9 +163,8 @@ def _rows(
             return
         values = [_values(batch.column(name)) for name in columns]
         room.take(sum(column.nbytes for column in values))
-        wanted = slice(max(0, begin - number), max(0, end - number))
-        yield from zip(*(column[wanted] for column in values), strict=True)
-        number += batch.num_rows
+        yield from zip(*(column[:left] for column in values), strict=True)
+        left -= min(left, batch.num_rows)
 
 
 class _Room:
@@ -218,16 +220,6 @@ def _values(column: pa.Array) -> pa.Array:
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
-def _groups(parquet: pq.ParquetFile, begin: int, end: int) -> Iterator[tuple[int, int]]:
-    """Groups of rows that lie between two rows, and the first row of each."""
-    first = 0
-    for group in range(parquet.metadata.num_row_groups):
-        rows = parquet.metadata.row_group(group).num_rows
-        if first < end and begin < first + rows:
-            yield group, first
-        first += rows
-
-
 def _picture(value: Any, key: str) -> bytes | VitConvertError:
     inner = value["bytes"] if value.is_valid and pa.types.is_struct(value.type) else value
     if inner.is_valid:
@@ -235,10 +227,6 @@ def _picture(value: Any, key: str) -> bytes | VitConvertError:
         return content.to_pybytes() if content.size <= MOST_BYTES else too_large(key)
     # A path beside the bytes is somebody else's word, and no reason to open a file of ours.
     return CorruptFile("The row has no bytes of an image.", evidence={"image": key})
-
-
-def _damaged(file: str) -> CorruptFile:
-    return CorruptFile("This part of the Parquet file is damaged.", evidence={"file": file})
 
 
 def _declared(schema: pa.Schema) -> list[str]:
@@ -284,3 +272,112 @@ def _opened(file: str) -> Iterator[tuple[pq.ParquetFile, Reading]]:
 def _require(holds: bool, otherwise: str) -> None:
     if not holds:
         raise ValueError(otherwise)
+
+
+# What pages become when they are unpacked, read before any of them is: the footer may say anything,
+# and what is allocated is what the header of each page says. Source:
+# github.com/apache/parquet-format, parquet.thrift (PageHeader), and Thrift's compact protocol.
+
+_HEADERS = (2**12, 2**24)  # bytes that are read for one: most have 30; Arrow takes 16 MiB
+_DATA, _DICTIONARY = 0, 2  # types of pages; the other with values is a newer one of data
+_DELTA_BYTES = 7  # an encoding: each value begins as the one before it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """A page, as its header describes it.
+
+    Attributes:
+        packed: Bytes in the file.
+        unpacked: Bytes of which its values are read.
+        repeats: Whether a row may take few of them and become all of them.
+    """
+
+    packed: int
+    unpacked: int
+    repeats: bool
+
+
+def pages(file: Reading, begin: int, end: int) -> Iterator[Page]:
+    """The pages between two places of a file.
+
+    Raises:
+        ValueError: There are none.
+    """
+    while begin < end:
+        header, size = _read_header(file, begin)
+        kind, unpacked, packed = (header.get(number) for number in (1, 2, 3))
+        if not isinstance(packed, int) or not isinstance(unpacked, int):
+            raise ValueError("a page without a size")
+        if not 0 <= packed < 2**31 or not 0 <= unpacked < 2**31:
+            raise ValueError("a page of a size that it cannot have")
+        encoding = header.get(5, {}).get(2) if kind == _DATA else header.get(8, {}).get(4)
+        repeats = kind == _DICTIONARY or encoding == _DELTA_BYTES
+        yield Page(packed=packed, unpacked=unpacked, repeats=repeats)
+        begin += size + packed
+
+
+def _read_header(file: Reading, place: int) -> tuple[dict[int, Any], int]:
+    for size in _HEADERS:
+        file.seek(place)
+        reader = _Compact(file.read(size))
+        try:
+            return reader.struct(), reader.position
+        except IndexError:
+            continue
+    raise ValueError("a page without an end of its header")
+
+
+class _Compact:
+    """Reads structs of Thrift's compact protocol: what there is in headers of pages."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        self.position = 0
+
+    def struct(self, depth: int = 0) -> dict[int, Any]:
+        """Its fields by their numbers."""
+        if depth > 4:
+            raise ValueError("a header within headers")
+        found: dict[int, Any] = {}
+        number = 0
+        while start := self._byte():
+            number = number + (start >> 4) if start >> 4 else self._whole()
+            found[number] = self._value(start & 15, depth)
+        return found
+
+    def _value(self, kind: int, depth: int) -> Any:
+        match kind:
+            case 1 | 2:
+                return kind == 1
+            case 3:
+                return self._byte()
+            case 4 | 5 | 6:
+                return self._whole()
+            case 7 | 8:
+                length = 8 if kind == 7 else self._natural()
+                self.position += length
+                return None
+            case 12:
+                return self.struct(depth + 1)
+        raise ValueError("a header with more than numbers")
+
+    def _whole(self) -> int:
+        value = self._natural()
+        return value >> 1 ^ -(value & 1)
+
+    def _natural(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self._byte()
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+            if shift > 63:
+                raise ValueError("a number without an end")
+
+    def _byte(self) -> int:
+        byte = self._content[self.position]
+        self.position += 1
+        return byte

@@ -1,68 +1,50 @@
-"""The engine "ray": workers of Ray, one for each device, each with one shard at a time.
+"""The engine "ray": Ray Data streams images to a pool of actors, which write whole shards.
 
-Ray's core alone: actors, and no datasets. A shard is lost with its worker, and computed again; with
-one in flight each, it is known which shard a worker died of.
-Written for Ray 2.60, https://docs.ray.io/en/latest/ray-core/walkthrough.html.
+Written for Ray Data 2.60, https://docs.ray.io/en/latest/data/data.html. What stays by hand, and
+why, is in README.md.
 """
 
-import dataclasses
 import os
 import socket
-from collections import Counter, deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
-from vitconvert.embedding import require_package
+import pyarrow as pa
+
+from vitconvert.embedding import require_package, shards
 from vitconvert.embedding.embedder import LoadedTask, Task
-from vitconvert.embedding.events import Totals
-from vitconvert.embedding.folders import Folder
-from vitconvert.embedding.options import RunOptions
-from vitconvert.embedding.plan import Plan
-from vitconvert.embedding.shard import OF_ONE_UNIT, ShardReport, write_shard
-from vitconvert.embedding.units import Unit
-from vitconvert.errors import SourceError, UsageError, VitConvertError
+from vitconvert.embedding.run import RunOptions, Totals
+from vitconvert.embedding.shards import Output, ShardReport, key_sum
+from vitconvert.embedding.sources import (
+    Item,
+    Sources,
+    Wanted,
+    archive,
+    is_archive,
+    picture,
+    reason,
+)
+from vitconvert.errors import CorruptFile, SourceError, UnsafeFile, UsageError, VitConvertError
 
 _TRIES = 3  # of a shard whose workers die
 _PATIENCE = 30  # seconds until the first worker has its processors
-
-
-def compute_with_ray(
-    folder: Folder,
-    plan: Plan,
-    pending: Sequence[Unit],
-    task: Task,
-    options: RunOptions,
-    totals: Totals,
-) -> None:
-    """Compute units on the workers of a cluster, or of this machine.
-
-    Raises:
-        UsageError: The cluster has no worker's processors or GPUs.
-        SourceError: There is no cluster at the address.
-    """
-    if not pending:
-        return
-    threads = task.threads or max(1, int(options.cpus_per_worker))
-    work = _Work(
-        folder=folder,
-        plan=dataclasses.replace(plan, units=()),
-        task=dataclasses.replace(task, threads=threads),
-        store=options.store,
-        base=os.getcwd(),  # noqa: PTH109
-    )
-    with _cluster(options.address):
-        _Pool(work, pending, options, totals).run()
+_ROWS, _BYTES = 2048, 2**26  # of a block, at most
+_TASKS = 1024  # blocks of names, or archives, that Ray Data is given at once: they are in memory
+_GIVEN_UP = "given up"
 
 
 def check_workers(task: Task, options: RunOptions) -> None:
     """Check, before any work is done, that there can be workers for it.
 
     Raises:
-        MissingPackage: ray is not installed.
+        MissingPackage: ray is not installed, or not with what Ray Data needs.
         UsageError: They would wait for GPUs that they do not use, or use what Ray does not give.
     """
     require_package("ray")
+    require_package("pandas")
     given = options.gpus_per_worker > 0
     if given == (task.device != "cpu"):
         return
@@ -73,6 +55,258 @@ def check_workers(task: Task, options: RunOptions) -> None:
     )
 
 
+def compute_with_ray(
+    output: Output,
+    sources: Sources,
+    wanted: Wanted,
+    task: Task,
+    options: RunOptions,
+    totals: Totals,
+) -> None:
+    """Compute what is wanted on the workers of a cluster, or of this machine.
+
+    Raises:
+        UsageError: The cluster has no worker's processors or GPUs.
+        SourceError: There is no cluster at the address.
+    """
+    threads = task.threads or max(1, int(options.cpus_per_worker))
+    work = Work(
+        output=output,
+        sources=replace(sources, listed=()),
+        task=replace(task, threads=threads),
+        most=min(options.shard_rows, _ROWS),
+        base=os.getcwd(),  # noqa: PTH109
+    )
+    tasks = _tasks(work, sources, wanted, options.mine)
+    first = list(islice(tasks, _TASKS))
+    with _cluster(options.address) if first else nullcontext():
+        import ray
+
+        asked = ray.put(wanted)
+        while first:
+            _compute(first, work, asked, options, totals)
+            first = list(islice(tasks, _TASKS))
+
+
+def _compute(
+    tasks: list[dict[str, Any]], work: "Work", wanted: Any, options: RunOptions, totals: Totals
+) -> None:
+    import ray
+
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.wait_for_min_actors_s = _PATIENCE  # without it, it waits without a word (ray#44687)
+    workers = _workers(options)
+    blocks = ray.data.from_items(tasks, override_num_blocks=len(tasks)).map_batches(
+        lambda batch: _read(batch, work, wanted),
+        batch_format="pyarrow",
+        batch_size=None,
+        num_cpus=0,  # workers may have all processors
+        compute=ray.data.TaskPoolStrategy(workers),
+    )
+    reports = blocks.map_batches(
+        _worker_class(),
+        fn_constructor_args=[work],
+        batch_format="pyarrow",
+        batch_size=None,
+        num_cpus=options.cpus_per_worker,
+        num_gpus=options.gpus_per_worker,
+        compute=ray.data.ActorPoolStrategy(min_size=1, max_size=workers),
+    )
+    try:
+        for row in reports.iter_rows():
+            if row["why"] is not None:
+                totals.abandoned(row["name"], row["why"])
+            else:
+                totals.images(row["rows"] + row["failed"], row["failed"])
+                totals.shard(ShardReport(**{n: row[n] for n in ("name", "rows", "failed")}))
+    except ray.exceptions.GetTimeoutError:
+        raise UsageError(
+            f"No worker got its processors within {_PATIENCE} seconds.",
+            evidence={"a worker": _needs(options), "free": _resources(ray.available_resources())},
+            hint="wait for other jobs, or ask for less: --cpus-per-worker, --gpus-per-worker.",
+        ) from None
+    except ray.exceptions.RayTaskError as error:
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, VitConvertError | OSError):
+            cause = getattr(cause, "cause", None) or cause.__cause__
+        raise cause or error from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What every worker is told.
+
+    Attributes:
+        output: Where shards are written.
+        sources: Without the names of a list.
+        task: With the threads of a worker.
+        most: Images of a shard.
+        base: The directory that relative names start from.
+    """
+
+    output: Output
+    sources: Sources
+    task: Task
+    most: int
+    base: str
+
+    def load(self) -> LoadedTask:
+        """The model, in the process of a worker."""
+        self.go_to_base()
+        return self.task.load()
+
+    def go_to_base(self) -> None:
+        """Relative names lead to the same files, where this is the same machine."""
+        with suppress(FileNotFoundError):
+            os.chdir(self.base)
+
+    def write(self, table: pa.Table, loaded: LoadedTask) -> Iterator[dict[str, Any]]:
+        """Write the shards of a block; each is given up if its workers died thrice."""
+        rows = [row for row in table.to_pylist() if row["code"] != _GIVEN_UP]
+        for row in table.to_pylist():
+            if row["code"] == _GIVEN_UP:
+                yield _report(row["key"], why=row["message"])
+        for begin in range(0, len(rows), self.most):
+            some = rows[begin : begin + self.most]
+            # A block that is computed again, by whomever, is written to the same place.
+            number = key_sum([*(row["key"] for row in some), str(self.output.tries)])
+            name = f"part-{number:032x}{self.output.part}.parquet"
+            tries = f"tmp/tries-{number:032x}"
+            folder = self.output.folder
+            before = sum(found.startswith(f"tries-{number:032x}") for found in folder.names("tmp"))
+            if before == _TRIES:
+                yield _report(name, why=f"its worker died {_TRIES} times")
+                continue
+            with folder.writing(f"{tries}-{before}"):
+                pass
+            answered = shards.answers(loaded, map(self._item, some))
+            report = shards.write_shard(
+                self.output, name, answered, loaded, most=self.most, seconds=float("inf")
+            )
+            assert report
+            for n in range(before + 1):
+                folder.remove(f"{tries}-{n}")
+            yield _report(name, report.rows, report.failed)
+
+    def _item(self, row: dict[str, Any]) -> Item:
+        columns = {name: row.get(f"column {name}") for name in self.output.layout.columns}
+        if row["file"] is not None:
+            return Item(row["key"], picture(os.fsdecode(row["file"])), columns)
+        if row["message"] is None:
+            return Item(row["key"], row["content"], columns)
+        return Item(row["key"], _Told(row["message"], row["code"]), columns)
+
+
+class _Told(VitConvertError):
+    """An error that an archive's reader had, elsewhere."""
+
+    def __init__(self, fact: str, code: str) -> None:
+        super().__init__(fact)
+        self.__dict__["code"] = code
+
+
+def _report(name: str, rows: int = 0, failed: int = 0, why: str | None = None) -> dict[str, Any]:
+    return {"name": name, "rows": rows, "failed": failed, "why": why}
+
+
+def _worker_class() -> type:
+    """An actor: a model, loaded once. Ray sends the code of a class in a function by value, so it
+    says that it is there before it imports torch.
+    """
+
+    class Worker:
+        def __init__(self, work: "Work") -> None:
+            self.work = work
+            self.loaded: Any = None
+
+        def __call__(self, table: "pa.Table") -> "Iterator[pa.Table]":
+            import pyarrow
+
+            self.loaded = self.loaded or self.work.load()
+            kinds = {"name": "string", "rows": "int64", "failed": "int64", "why": "string"}
+            schema = pyarrow.schema([(n, pyarrow.type_for_alias(k)) for n, k in kinds.items()])
+            for report in self.work.write(table, self.loaded):
+                yield pyarrow.Table.from_pylist([report], schema)
+
+    return Worker
+
+
+def _tasks(
+    work: Work, sources: Sources, wanted: Wanted, mine: Callable[[str], bool]
+) -> Iterator[dict[str, Any]]:
+    """What is read together: an archive, or names of files that stand alone."""
+    layout, waiting = work.output.layout, []
+    for found in sources.found():
+        key = layout.key(found.name)
+        if not mine(key):
+            continue
+        if is_archive(found.name):
+            yield {"archive": os.fsencode(found.name), "rows": []}
+        elif wanted(key):
+            row = {"key": key, "file": os.fsencode(found.name), "group": found.group}
+            waiting.append(row)
+            if len(waiting) == work.most:
+                yield {"archive": None, "rows": waiting}
+                waiting = []
+    if waiting:
+        yield {"archive": None, "rows": waiting}
+
+
+def _read(batch: pa.Table, work: Work, asked: Any) -> Iterator[pa.Table]:
+    """The images of tasks, as blocks: names of files, or bytes from archives."""
+    import ray
+
+    work.go_to_base()
+    for task in batch.to_pylist():
+        if task["archive"] is None:
+            yield _table(work, [_row(r["key"], r["group"], file=r["file"]) for r in task["rows"]])
+            continue
+        name = os.fsdecode(task["archive"])
+        yield from _blocks(work, _from_archive(name, work, ray.get(asked)))
+
+
+def _from_archive(name: str, work: Work, wanted: Wanted) -> Iterator[dict[str, Any]]:
+    key = work.output.layout.key(name)
+    try:
+        for item in archive(name, key, work.sources, work.output.layout, wanted):
+            row = _row(item.key, None)
+            row |= {f"column {column}": value for column, value in item.columns.items()}
+            if isinstance(item.picture, VitConvertError):
+                row |= {"code": item.picture.code, "message": reason(item.picture)}
+            else:
+                row["content"] = item.picture
+            yield row
+    except (SourceError, CorruptFile, UnsafeFile) as error:
+        yield {**_row(key, None), "code": _GIVEN_UP, "message": reason(error)}
+
+
+def _blocks(work: Work, rows: Iterable[dict[str, Any]]) -> Iterator[pa.Table]:
+    waiting: list[dict[str, Any]] = []
+    size = 0
+    for row in rows:
+        waiting.append(row)
+        size += len(row["content"] or b"")
+        if len(waiting) == work.most or size > _BYTES:
+            yield _table(work, waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield _table(work, waiting)
+
+
+def _row(key: str, group: str | None, file: bytes | None = None) -> dict[str, Any]:
+    row = dict.fromkeys(("content", "code", "message"))
+    return {**row, "key": key, "file": file, "column class": group}
+
+
+def _table(work: Work, rows: list[dict[str, Any]]) -> pa.Table:
+    kinds = {"key": pa.string(), "file": pa.binary(), "content": pa.large_binary()}
+    kinds |= {"code": pa.string(), "message": pa.string()}
+    columns = work.output.layout.columns.items()
+    kinds |= {f"column {name}": pa.type_for_alias(kind) for name, kind in columns}
+    return pa.Table.from_pylist(rows, pa.schema(list(kinds.items())))
+
+
 @contextmanager
 def _cluster(address: str | None) -> Iterator[None]:
     """The cluster at the address, one that this process has already, or one of this machine."""
@@ -81,212 +315,26 @@ def _cluster(address: str | None) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    _require_reachable(address)
+    host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anybody
     try:
+        if colon and port.isdecimal():  # Ray itself would ask for minutes, without a word
+            socket.create_connection((host, int(port)), timeout=10).close()
         ray.init(
             address=address,
             log_to_driver=False,
             logging_level="ERROR",
             **({} if address else {"include_dashboard": False}),
         )
-    except (ConnectionError, ValueError, RuntimeError, OSError) as error:
-        raise _no_cluster(address, error) from None
+    except (ConnectionError, ValueError, RuntimeError, OSError, OverflowError) as error:
+        raise SourceError(
+            "There is no cluster of Ray at this address.",
+            evidence={"address": address or "this machine", "why": str(error).split("\n")[0]},
+        ) from None
     try:
         yield
     finally:
         ray.shutdown()
-
-
-def _require_reachable(address: str | None) -> None:
-    """Ray itself would ask for minutes, without a word."""
-    host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
-    if not colon or not port.isdecimal():
-        return
-    try:
-        socket.create_connection((host, int(port)), timeout=10).close()
-    except (OSError, OverflowError) as error:
-        raise _no_cluster(address, error) from None
-
-
-def _no_cluster(address: str | None, error: Exception) -> SourceError:
-    return SourceError(
-        "There is no cluster of Ray at this address.",
-        evidence={"address": address or "this machine", "why": str(error).split("\n")[0]},
-    )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Work:
-    """What every worker is told.
-
-    Attributes:
-        folder: Of the output.
-        plan: Without its units.
-        task: With the threads of a worker.
-        store: Numbers of features.
-        base: The directory that relative names start from.
-    """
-
-    folder: Folder
-    plan: Plan
-    task: Task
-    store: str
-    base: str
-
-    def load(self) -> LoadedTask:
-        """The model, in the process of a worker."""
-        with suppress(FileNotFoundError):  # on this machine; absolute names and URLs remain
-            os.chdir(self.base)
-        return self.task.load()
-
-    def compute(self, unit: Unit, loaded: LoadedTask) -> ShardReport | VitConvertError:
-        """Compute a unit; an error that is about it alone is a value."""
-        try:
-            return write_shard(self.folder, self.plan, unit, loaded, store=self.store)
-        except OF_ONE_UNIT as error:
-            return error
-
-
-def _worker_class() -> type:
-    """What runs in a process of Ray: a model, loaded once.
-
-    The class stands in a function, so that Ray sends its code and not its name: a worker says that
-    it is there before it imports torch, which can take a minute on a machine that has just begun.
-    """
-
-    class Worker:
-        def __init__(self) -> None:
-            self.loaded: Any = None
-
-        def alive(self) -> None:
-            """It is, if it answers: this process has its processors."""
-
-        def compute(self, work: "_Work", unit: "Unit") -> "ShardReport | VitConvertError":
-            self.loaded = self.loaded or work.load()
-            return work.compute(unit, self.loaded)
-
-    return Worker
-
-
-class _Pool:
-    """Workers, and the units that they have, or that wait for one."""
-
-    def __init__(
-        self, work: _Work, pending: Sequence[Unit], options: RunOptions, totals: Totals
-    ) -> None:
-        import ray
-
-        self._work = ray.put(work)
-        self._options = options
-        self._totals = totals
-        self._waiting = deque(pending)
-        self._deaths: Counter[int] = Counter()  # of a unit's workers
-        self._stillborn = 0
-        self._busy: dict[Any, tuple[Any, Unit]] = {}  # what a worker will answer -> it, and what of
-        self._starting: dict[Any, Any] = {}  # what says that a worker is there -> it
-
-    def run(self) -> None:
-        """Compute all."""
-        import ray
-
-        try:
-            for _ in range(min(_workers(self._options), len(self._waiting))):
-                self._start()
-            while self._busy or self._waiting:
-                for answer in self._answers():
-                    if answer in self._starting:
-                        self._welcome(answer)
-                    else:
-                        self._take(answer)
-        finally:
-            for worker in [
-                *self._starting.values(),
-                *(worker for worker, _ in self._busy.values()),
-            ]:
-                ray.kill(worker)
-
-    def _start(self) -> None:
-        import ray
-
-        options = self._options
-        remote: Any = ray.remote(
-            num_cpus=options.cpus_per_worker, num_gpus=options.gpus_per_worker, max_restarts=0
-        )
-        worker = remote(_worker_class()).remote()
-        self._starting[worker.alive.remote()] = worker
-
-    def _answers(self) -> list[Any]:
-        """What can be taken next. Workers may compute for hours, but not wait for processors."""
-        import ray
-
-        awaited = [*self._busy, *self._starting]
-        timeout = None if self._busy else _PATIENCE
-        ready: list[Any] = ray.wait(awaited, num_returns=1, timeout=timeout)[0]
-        if not ready:
-            raise UsageError(
-                f"No worker got its processors within {_PATIENCE} seconds.",
-                evidence={"a worker": _needs(self._options), "free": _free()},
-                hint="wait for other jobs, or ask for less: --cpus-per-worker, --gpus-per-worker.",
-            )
-        return ready
-
-    def _welcome(self, answer: Any) -> None:
-        """A worker has its processors; or it is dead before it had any work."""
-        import ray
-
-        worker = self._starting.pop(answer)
-        try:
-            ray.get(answer)
-        except ray.exceptions.RayError as error:
-            self._stillborn += 1
-            if self._stillborn == _TRIES:
-                raise VitConvertError(
-                    "Workers of Ray end as soon as they start.",
-                    evidence={"why": _first_line(error)},
-                ) from None
-            self._start()
-        else:
-            self._give_unit(worker)
-
-    def _give_unit(self, worker: Any) -> None:
-        import ray
-
-        if self._waiting:
-            unit = self._waiting.popleft()
-            self._busy[worker.compute.remote(self._work, unit)] = worker, unit
-        else:
-            ray.kill(worker)  # others may have its processors
-
-    def _take(self, answer: Any) -> None:
-        """What a worker answers; or it is dead, and another takes its place."""
-        import ray
-
-        worker, unit = self._busy.pop(answer)
-        try:
-            report = ray.get(answer)
-        except ray.exceptions.RayTaskError as error:
-            ray.kill(worker)
-            raise error.cause or error from None
-        except ray.exceptions.RayError as error:  # of the worker, its node or its memory
-            ray.kill(worker)  # it may only be out of reach
-            self._bury(unit, _first_line(error))
-            return
-        if isinstance(report, VitConvertError):
-            self._totals.abandoned(unit, report.fact)
-        else:
-            self._totals.images(report.rows + report.failed, report.failed)
-            self._totals.shard(report)
-        self._give_unit(worker)
-
-    def _bury(self, unit: Unit, why: str) -> None:
-        self._deaths[unit.number] += 1
-        if self._deaths[unit.number] < _TRIES:
-            self._waiting.append(unit)
-        else:
-            self._totals.abandoned(unit, f"its worker died {_TRIES} times: {why}")
-        if self._waiting:
-            self._start()
 
 
 def _workers(options: RunOptions) -> int:
@@ -315,15 +363,5 @@ def _needs(options: RunOptions) -> str:
     return f"{options.cpus_per_worker:g} CPUs, {options.gpus_per_worker:g} GPUs"
 
 
-def _free() -> str:
-    import ray
-
-    return _resources(ray.available_resources())
-
-
 def _resources(found: Any) -> str:
     return f"{found.get('CPU', 0):g} CPUs, {found.get('GPU', 0):g} GPUs"
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0]

@@ -1,7 +1,7 @@
 """Images in tar archives, as WebDataset has them: files of one name belong together.
 
 A sample is what stands together under one name up to the first dot: `0001.jpg`, `0001.cls`. Its
-image has one of the suffixes of images; the others can go along as text. Names that begin with a
+image has one of the suffixes of images; the others can be kept as text. Names that begin with a
 dot are left out.
 Source: github.com/webdataset/webdataset, "The WebDataset Format".
 """
@@ -16,20 +16,20 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import IO, Any
 
-from vitconvert.embedding.places import (
+from vitconvert.embedding.sources import (
     MOST_BYTES,
     MOST_TIMES,
-    check_state,
+    Item,
+    Wanted,
     lowered,
     opened,
+    text,
     too_large,
 )
-from vitconvert.embedding.units import Item, Unit, key_of
 from vitconvert.errors import CorruptFile, UnsafeFile, VitConvertError
 from vitconvert.preprocessing.finding import SUFFIXES
 
-_MOST_TEXT = 2**20  # bytes of a file that goes along, and of what stands before a file
-_ENDLESS = 2**63
+_MOST_TEXT = 2**20  # bytes of a file that is kept, and of what stands before a file
 _MOST_IMAGES = 16  # of a sample, which is in memory; the next belong to another
 # What tarfile raises on one; numbers of 88 bits overflow, and headers before headers recurse.
 _DAMAGE = (
@@ -40,61 +40,35 @@ _DAMAGE = (
 
 @dataclass
 class _Sample:
-    """Images of one name, where they begin, and the text beside them."""
+    """Images of one name, and the text that is kept of what stands beside them."""
 
     name: str
-    offset: int
     images: list[tuple[str, bytes | VitConvertError]] = field(default_factory=list)
     texts: dict[str, str] = field(default_factory=dict)
 
 
-def split(file: str, rows: int) -> Iterator[tuple[int, int, bool]]:
-    """Where in an archive units begin, how many images each has, and whether the tar ends early.
+def read(file: str, key: str, kept: Mapping[str, str], wanted: Wanted) -> Iterator[Item]:
+    """The images of an archive that are wanted, in order, each with the files beside it.
 
-    A compressed one is one unit: whoever begins in its middle unpacks all that is before.
+    An archive is read once, from its begin to its end; one that ends early is a failure more.
+
+    Args:
+        file: A path or a URL.
+        key: What it is called.
+        kept: Suffixes of files that are kept -> the columns that they become.
+        wanted: Says of each key whether the image is.
 
     Raises:
+        SourceError: It cannot be read.
         CorruptFile: It is no tar archive.
         UnsafeFile: It unpacks to far more than it is.
     """
-    rows = _ENDLESS if _unpacking(file) else rows
-    begin, count, ends_early = 0, 0, False
-    for sample in _samples(file, 0, kept={}, contents=False):
-        if not sample.images:
-            ends_early = sample.name == _CUT
-            continue
-        if count and count + len(sample.images) > rows:
-            yield begin, count, False
-            begin, count = sample.offset, 0
-        count += len(sample.images)
-    if count or ends_early:
-        yield begin, count + ends_early, ends_early
-
-
-def read(unit: Unit, kept: Mapping[str, str]) -> Iterator[Item]:
-    """The images of a unit, in order, each with the files beside it that are kept.
-
-    Args:
-        unit: Of a tar.
-        kept: Suffixes of files that go along -> the columns that they become.
-
-    Raises:
-        SourceError: The archive is gone, another than when the plan was made, or cannot be read.
-    """
-    check_state(unit.place, unit.state)
-    key = key_of(unit.file)
-    left = unit.rows - unit.ends_early
-    for sample in _samples(unit.place, unit.begin, kept, contents=True):
-        for name, picture in sample.images[:left]:
-            yield Item(f"{key}/{name}", picture, sample.texts)
-            left -= 1
-        if not left:
-            break
-    for number in range(left + unit.ends_early):
-        yield Item(f"{key}#{number}", _cut(unit.file))
-
-
-_CUT = "\0"  # stands for what is missing at the end: no file of an archive is called so
+    with _opened(file) as archive:
+        for sample in _samples(archive, key, kept, wanted):
+            for name, picture in sample.images:
+                yield Item(name, picture, sample.texts)
+        if not _is_whole(archive) and wanted(f"{key}#end"):
+            yield Item(f"{key}#end", _cut(file))
 
 
 def _cut(file: str) -> CorruptFile:
@@ -102,27 +76,29 @@ def _cut(file: str) -> CorruptFile:
 
 
 def _samples(
-    file: str, begin: int, kept: Mapping[str, str], *, contents: bool
+    archive: tarfile.TarFile, key: str, kept: Mapping[str, str], wanted: Wanted
 ) -> Iterator[_Sample]:
-    """Samples from a place on; the last is called `_CUT` if the archive ends early."""
     sample = None
-    with _opened(file, begin) as archive:
-        for member in _members(archive):
-            if not member.isfile():
-                continue
-            folder, _, base = member.name.rpartition("/")
-            if base.startswith("."):
-                continue
-            name = f"{folder}/{base.partition('.')[0]}"
-            if sample is None or sample.name != name or len(sample.images) == _MOST_IMAGES:
-                if sample:
-                    yield sample
-                sample = _Sample(name, member.offset)
-            _add(sample, archive, member, kept, contents=contents)
-        if sample:
-            yield sample
-        if not _is_whole(archive):
-            yield _Sample(_CUT, 0)
+    for member in _members(archive):
+        folder, _, base = member.name.rpartition("/")
+        if not member.isfile() or base.startswith("."):
+            continue
+        name = f"{folder}/{base.partition('.')[0]}"
+        if sample is None or sample.name != name or len(sample.images) == _MOST_IMAGES:
+            if sample:
+                yield sample
+            sample = _Sample(name)
+        kind = base.partition(".")[2].lower()
+        if member.name.lower().endswith(SUFFIXES):
+            image = text(f"{key}/{member.name}")
+            if wanted(image):
+                sample.images.append((image, _content(archive, member)))
+        elif kind in kept and member.size <= _MOST_TEXT:
+            content = _content(archive, member)
+            if isinstance(content, bytes):
+                sample.texts[kept[kind]] = content.decode("utf-8", errors="replace").strip()
+    if sample:
+        yield sample
 
 
 def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
@@ -146,26 +122,6 @@ def _is_whole(archive: tarfile.TarFile) -> bool:
         return archive.fileobj.read(512) == bytes(512)
     except _DAMAGE:
         return False
-
-
-def _add(
-    sample: _Sample,
-    archive: tarfile.TarFile,
-    member: tarfile.TarInfo,
-    kept: Mapping[str, str],
-    *,
-    contents: bool,
-) -> None:
-    kind = member.name.rpartition("/")[2].partition(".")[2].lower()
-    if member.name.lower().endswith(SUFFIXES):
-        picture: bytes | VitConvertError = b""
-        if contents:
-            picture = _content(archive, member)
-        sample.images.append((member.name, picture))
-    elif contents and kind in kept and member.size <= _MOST_TEXT:
-        content = _content(archive, member)
-        if isinstance(content, bytes):
-            sample.texts[kept[kind]] = content.decode("utf-8", errors="replace").strip()
 
 
 def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes | VitConvertError:
@@ -248,15 +204,14 @@ class _Unpacked:
 
 
 @contextmanager
-def _opened(file: str, begin: int) -> Iterator[tarfile.TarFile]:
-    """An archive from a place on, where a member begins; of a compressed one, when unpacked."""
+def _opened(file: str) -> Iterator[tarfile.TarFile]:
     with ExitStack() as held:
         stream: Any = held.enter_context(opened(file))
-        if unpacking := _unpacking(file):
+        found = (unpack for end, unpack in _COMPRESSIONS.items() if lowered(file).endswith(end))
+        if unpacking := next(found, None):
             most = 2 * MOST_BYTES + MOST_TIMES * stream.size()
             stream = _Unpacked(held.enter_context(unpacking(stream)), most, file)
         try:
-            stream.seek(begin)
             bounded: Any = _Bounded(stream)
             archive = held.enter_context(tarfile.open(fileobj=bounded, mode="r:"))
         except _DAMAGE as error:
@@ -265,11 +220,6 @@ def _opened(file: str, begin: int) -> Iterator[tarfile.TarFile]:
                 evidence={"archive": file, "why": error},
             ) from None
         yield archive
-
-
-def _unpacking(file: str) -> Callable[[Any], Any] | None:
-    found = (unpack for end, unpack in _COMPRESSIONS.items() if lowered(file).endswith(end))
-    return next(found, None)
 
 
 _COMPRESSIONS: dict[str | tuple[str, ...], Callable[[Any], Any]] = {

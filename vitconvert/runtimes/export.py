@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from vitconvert.checkpoint import Checkpoint, build_model
+from vitconvert.checkpoint.checkpoint import unchanged
 from vitconvert.checkpoint.images import needed_preprocessing
-from vitconvert.checkpoint.unchanged import unchanged
 from vitconvert.comparison import TOLERANCE, Comparison
 from vitconvert.conversion.record import source_hashes, source_record
 from vitconvert.errors import (
