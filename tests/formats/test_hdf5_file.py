@@ -90,16 +90,6 @@ def test_reads_arrays_in_chunks(tmp_path: Path, oldest: str, filters: dict[str, 
         assert container.read("half").tolist() == list(range(33))
 
 
-def test_reads_what_was_made_to_grow_with_a_tree_of_chunks(tmp_path: Path) -> None:
-    with h5py.File(tmp_path / "x", "w") as file:
-        options = {"maxshape": (None, 9), "compression": "gzip"}
-        file.create_dataset("a", data=np.arange(12).reshape(4, 3), chunks=(3, 5), **options)
-        file.create_dataset("none", (0, 3), "f4", maxshape=(None, 3))
-    with open_container(tmp_path / "x") as container:
-        assert container.read("a").tolist() == np.arange(12).reshape(4, 3).tolist()
-        assert container.read("none").shape == (0, 3)
-
-
 def test_reads_chunks_that_are_shuffled_after_their_checksum(tmp_path: Path) -> None:
     """What is left over behind whole numbers is not shuffled."""
     with h5py.File(tmp_path / "x", "w") as file:
@@ -308,16 +298,6 @@ def test_error_arrays_that_share_bytes(tmp_path: Path, before: int) -> None:
     with pytest.raises(CorruptFile) as error:
         open_container(tmp_path / "x")
     assert error.value.evidence["problem"] == "'b' overlaps 'a'"
-
-
-def test_a_damaged_description_is_noticed(tmp_path: Path) -> None:
-    write_hdf5(tmp_path / "x", {"a/b": torch.ones(3)})
-    data = bytearray((tmp_path / "x").read_bytes())
-    data[data.index(b"OHDR") + 12] ^= 4
-    (tmp_path / "x").write_bytes(data)
-    with pytest.raises(CorruptFile) as error:
-        open_container(tmp_path / "x")
-    assert "checksum" in error.value.evidence["problem"]
 
 
 def test_no_plugin_is_loaded_and_the_folders_of_plugins_stay(tmp_path: Path, monkeypatch) -> None:
