@@ -14,7 +14,7 @@ from tests.packages import without_noise
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.slow
+@pytest.mark.coverage
 def test_table_has_every_conversion_and_its_ratio_to_the_copy() -> None:
     pytest.importorskip("transformers")
     options = ["--architecture", "vit_tiny_patch16_224", "--rounds", "1"]

@@ -27,7 +27,7 @@ def make_setting(tmp_path):
     return make
 
 
-@pytest.mark.slow
+@pytest.mark.coverage
 @pytest.mark.parametrize(("dtype", "bound"), [("float32", 1e-5), ("bfloat16", 0.1)])
 def test_every_project_answers_as_timm_does(dtype, bound, make_setting):
     pytest.importorskip("transformers")
@@ -48,7 +48,7 @@ def test_every_project_answers_as_timm_does(dtype, bound, make_setting):
     assert first.operations["vitconvert fast"] < first.operations["vitconvert"]
 
 
-@pytest.mark.slow
+@pytest.mark.coverage
 def test_everybody_answers_for_photographs(make_setting, tmp_path):
     setting = make_setting()
     peers.write_weights(setting)

@@ -26,7 +26,7 @@ def cells(output: str) -> list[list[str]]:
     return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
 
 
-@pytest.mark.slow
+@pytest.mark.coverage
 def test_table_has_every_loader_and_the_ratio_to_its_peer() -> None:
     pytest.importorskip("transformers")
     options = ["--tiny", "--rounds", "1", "--threads", "1"]

@@ -13,7 +13,7 @@ import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.facts.test_pairs import DINOV3, SCALED, configs, holders, random_tensors, told
+from tests.facts.test_pairs import SCALED, configs, holders, random_tensors, told
 from tests.small_models import tiny_config
 from vitconvert.api import load_checkpoint
 from vitconvert.conversion.stream import stream
@@ -34,6 +34,8 @@ from vitconvert.formats.torch.writing import write_torch
 from vitconvert.programs.target import Target
 from vitconvert.tables.binding import bind
 
+DINOV3 = {"rope": "dinov3", "position_embedding": "none", "num_registers": 4}
+DINOV3 |= {"rope_half": True, "rope_temperature": 100.0}
 WRITERS = {"safetensors": write_safetensors, "npz": write_npz}
 
 

@@ -90,33 +90,6 @@ def test_reads_arrays_in_chunks(tmp_path: Path, oldest: str, filters: dict[str, 
         assert container.read("half").tolist() == list(range(33))
 
 
-def test_reads_what_was_made_to_grow_with_a_tree_of_chunks(tmp_path: Path) -> None:
-    with h5py.File(tmp_path / "x", "w") as file:
-        options = {"maxshape": (None, 9), "compression": "gzip"}
-        file.create_dataset("a", data=np.arange(12).reshape(4, 3), chunks=(3, 5), **options)
-        file.create_dataset("none", (0, 3), "f4", maxshape=(None, 3))
-    with open_container(tmp_path / "x") as container:
-        assert container.read("a").tolist() == np.arange(12).reshape(4, 3).tolist()
-        assert container.read("none").shape == (0, 3)
-
-
-def allocated_early(path: Path) -> None:
-    """Chunks one behind another, which need no index."""
-    with h5py.File(path, "w", libver=("v110", "latest")) as file:
-        settings = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-        settings.set_chunk((2, 2))
-        settings.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-        space, kind = h5py.h5s.create_simple((3, 5)), h5py.h5t.IEEE_F32LE
-        dataset = h5py.h5d.create(file.id, b"a", kind, space, settings)
-        dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, np.arange(15, dtype="f4").reshape(3, 5))
-
-
-def test_reads_chunks_without_an_index(tmp_path: Path) -> None:
-    allocated_early(tmp_path / "x")
-    with open_container(tmp_path / "x") as container:
-        assert container.read("a").tolist() == np.arange(15).reshape(3, 5).tolist()
-
-
 def test_reads_chunks_that_are_shuffled_after_their_checksum(tmp_path: Path) -> None:
     """What is left over behind whole numbers is not shuffled."""
     with h5py.File(tmp_path / "x", "w") as file:
@@ -139,20 +112,6 @@ def test_a_filter_that_was_left_out_of_a_chunk(tmp_path: Path, oldest: str) -> N
         data.id.write_direct_chunk((0,), np.array([3, 4], "f4").tobytes(), filter_mask=3)
     with open_container(tmp_path / "x") as container:
         assert container.read("a").tolist() == [3, 4, 5, 6]
-
-
-@pytest.mark.parametrize(("filters", "left_out"), [({"shuffle": True}, 0), ({"compression": 4}, 1)])
-def test_error_a_chunk_of_another_length(
-    tmp_path: Path, filters: dict[str, Any], left_out: int
-) -> None:
-    with h5py.File(tmp_path / "x", "w") as file:
-        data = file.create_dataset("a", (4,), "f4", chunks=(4,), **filters)
-        data.id.write_direct_chunk((0,), bytes(12), filter_mask=left_out)
-    with (
-        open_container(tmp_path / "x") as container,
-        pytest.raises(CorruptFile, match="it has another size than its shape says"),
-    ):
-        container.read("a")
 
 
 @pytest.mark.parametrize("oldest", ["earliest", "v110"])
@@ -256,11 +215,6 @@ def bomb(file: h5py.File, _: Path) -> None:
     file.create_dataset("a", data=np.zeros(2**24, "i8"), **options)
 
 
-def far_chunk(file: h5py.File, _: Path) -> None:
-    file.create_dataset("a", (1,), "i8", maxshape=(2**30,), chunks=(2**29 - 1,))
-    file["a"].id.write_direct_chunk((0,), b"x")
-
-
 def half_written(file: h5py.File, _: Path) -> None:
     file.create_dataset("a", (4,), "f4", chunks=(2,))[:2] = 1
 
@@ -271,10 +225,6 @@ def chunks_unwritten(file: h5py.File, _: Path) -> None:
 
 def records(file: h5py.File, _: Path) -> None:
     file["a"] = np.zeros(3, [("x", "f4"), ("y", "i4")])
-
-
-def references(file: h5py.File, _: Path) -> None:
-    file["a"] = np.array([file.ref], h5py.ref_dtype)
 
 
 def unwritten(file: h5py.File, _: Path) -> None:
@@ -296,13 +246,11 @@ def big_endian(file: h5py.File, _: Path) -> None:
         (two_names, CorruptFile, "This HDF5 file cannot be read."),
         (lzf, CorruptFile, "The numbers of 'a' are stored in chunks that lzf has compressed"),
         (scaled, CorruptFile, "The numbers of 'a' are stored in chunks that scaleoffset has"),
-        (bomb, UnsafeFile, "The arrays would inflate to far more than the size of the file."),
-        (far_chunk, VitConvertError, "Th"),
+        (bomb, UnsafeFile, "The arrays would inflate to far more than their size on disk."),
         (half_written, CorruptFile, "The numbers of 'a' are stored nowhere: a part of it"),
         (chunks_unwritten, CorruptFile, "The numbers of 'a' are stored nowhere: most of it"),
         (unwritten, CorruptFile, "The numbers of 'a' are stored nowhere"),
         (records, CorruptFile, "'a' has a type that is not read here."),
-        (references, CorruptFile, "'a' has a type that is not read here."),
         (big_endian, CorruptFile, "'a' has a type that is not read here."),
     ],
 )
@@ -350,16 +298,6 @@ def test_error_arrays_that_share_bytes(tmp_path: Path, before: int) -> None:
     with pytest.raises(CorruptFile) as error:
         open_container(tmp_path / "x")
     assert error.value.evidence["problem"] == "'b' overlaps 'a'"
-
-
-def test_a_damaged_description_is_noticed(tmp_path: Path) -> None:
-    write_hdf5(tmp_path / "x", {"a/b": torch.ones(3)})
-    data = bytearray((tmp_path / "x").read_bytes())
-    data[data.index(b"OHDR") + 12] ^= 4
-    (tmp_path / "x").write_bytes(data)
-    with pytest.raises(CorruptFile) as error:
-        open_container(tmp_path / "x")
-    assert "checksum" in error.value.evidence["problem"]
 
 
 def test_no_plugin_is_loaded_and_the_folders_of_plugins_stay(tmp_path: Path, monkeypatch) -> None:

@@ -60,49 +60,6 @@ def refused(path: Path, word: str) -> None:
 # HDF5.
 
 
-def early_group(names: bytes, entries: list[tuple[int, int]]) -> bytes:
-    """The earliest format: a superblock, and a group with these names and addresses in it."""
-    superblock = b"\x89HDF\r\n\x1a\n" + struct.pack("<8B2HI", 0, 0, 0, 0, 0, 8, 8, 0, 4, 16, 0)
-    entry = struct.pack("<QQII16x", 0, 96, 0, 0)
-    header = struct.pack("<BxHII4x", 1, 1, 1, 24) + struct.pack("<HHB3x", 0x11, 16, 0)
-    header += struct.pack("<QQ", 200, 136)  # its tree, and its names
-    heap = struct.pack("<4sB3xQQQ", b"HEAP", 0, len(names), 1, 1000)
-    symbols = b"".join(struct.pack("<QQII16x", name, place, 0, 0) for name, place in entries)
-    node = struct.pack("<4sBxH", b"SNOD", 1, len(entries)) + symbols
-    data = superblock + struct.pack("<4Q", 0, 2**64 - 1, 1000 + len(names), 2**64 - 1) + entry
-    data = data.ljust(96, b"\0") + header
-    data = data.ljust(136, b"\0") + heap
-    return (data.ljust(200, b"\0") + node).ljust(1000, b"\0") + names
-
-
-@pytest.mark.parametrize(
-    ("names", "entries"),
-    [
-        (b"a\0", [(0, 96)]),  # a group in itself
-        (b"a\0b\0", [(0, 500), (2, 500)]),
-        (b"a\0", [(0, 2**63)]),
-        (b"a\0", [(5, 500)]),
-        (b"\xff\0", [(0, 500)]),
-        (b"../x\0", [(0, 500)]),
-        (b"a" * 2**20 + b"\0", [(i, 96) for i in range(19)]),  # names of a megabyte
-    ],
-    ids=["circle", "twice", "beyond", "no name", "no text", "path", "long"],
-)
-def test_groups_of_hdf5_that_lead_nowhere(tmp_path: Path, names: bytes, entries: list) -> None:
-    (tmp_path / "x.h5").write_bytes(early_group(names, entries))
-    refused(tmp_path / "x.h5", CORRUPT)
-
-
-def test_many_nodes_of_hdf5_over_each_other(tmp_path: Path) -> None:
-    data = bytearray(early_group(b"a\0", []))
-    # Nodes of a tree that all say they have 65,535 children, each of them the same bytes.
-    node = struct.pack("<4sBBHQQ", b"TREE", 0, 1, 65535, 0, 0)
-    data[200 : 200 + len(node)] = node
-    tail = b"".join(struct.pack("<QQ", 0, 200) for _ in range(65535))
-    (tmp_path / "x.h5").write_bytes(bytes(data[:224]) + tail)
-    refused(tmp_path / "x.h5", CORRUPT)
-
-
 def test_an_array_of_hdf5_that_is_larger_than_the_file(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file["a"] = np.ones((2, 3), "f4")

@@ -21,7 +21,8 @@ def test_a_right_model_is_equal(weights, checkpoint, table):
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_planted_bugs_are_found(bug, weights, checkpoint, table):
-    report = verify(team(weights, bug), against=checkpoint, table=table)
+    exact = {"dtypes": ("float64",), "batch": 1}
+    report = verify(team(weights, bug), against=checkpoint, table=table, **exact)
     layer, cause = BUGS[bug]
     assert not report.ok
     assert report.first_divergence.layer == layer

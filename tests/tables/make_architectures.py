@@ -270,11 +270,12 @@ def stem(model: torch.nn.Module) -> dict[str, Any]:
     return depths | {"stem_style": stem_style(backbone)}
 
 
-def timm_rows() -> dict[str, list[tuple[str, dict[str, Any]]]]:
-    """Rows by the dialect that the architecture's tensors are spelled in."""
+def timm_rows(every: int = 1) -> dict[str, list[tuple[str, dict[str, Any]]]]:
+    """Rows by the dialect that the architecture's tensors are spelled in, of every N-th name."""
     sections: dict[str, list[tuple[str, dict[str, Any]]]] = {}
     modules = (*MODULES, *(module for own in OWN_FACTS for module in own.MODULES))
-    for name in sorted({n for module in modules for n in timm.list_models(module=module)}):
+    names = sorted({n for module in modules for n in timm.list_models(module=module)})
+    for name in names[::every]:
         with torch.device("meta"):
             model = timm.create_model(name)
         if own_facts(model) or supported(model):

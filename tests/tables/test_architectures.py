@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.packages import timm
+from tests.tables import make_architectures
 from vitconvert.errors import NotRepresentable
 from vitconvert.tables.architectures import (
     architecture_in,
@@ -25,12 +26,19 @@ NAMES = (
 )
 
 
-@pytest.mark.slow
+@pytest.mark.coverage
 def test_the_file_is_what_the_script_writes():
-    from tests.tables import make_architectures
-
     text = (tables_dir() / "architectures.toml").read_text(encoding="utf-8")
     assert make_architectures.document() == text
+
+
+@pytest.mark.slow
+def test_a_sample_of_the_file_is_what_the_script_writes():
+    lines = (tables_dir() / "architectures.toml").read_text(encoding="utf-8").splitlines()
+    sample = make_architectures.timm_rows(every=29)
+    assert len(sample) > 2
+    for name, row in (each for rows in sample.values() for each in rows):
+        assert f'"{name}" = {{ {make_architectures.inline(row)} }}' in lines
 
 
 def test_every_row_of_the_file_is_read():

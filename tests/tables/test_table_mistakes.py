@@ -13,8 +13,26 @@ MISTAKES = [
         *("row", "unknown section; there are {sections}", None),
     ),
     (
+        '[holds]\n"n" = "cos"',
+        *('holds."n"', "only an ignored tensor must hold something", None),
+    ),
+    (
         '[rotations]\n"n" = "cos"',
-        *('rotations."n"', 'expected an ignored tensor = "cos" or "sin"', None),
+        "rotations",
+        "unknown section; there are {sections}",
+        '[holds] says it: "KEY" = "cos" or "sin".',
+    ),
+    (
+        '[empty]\n"cls" = "0 width"',
+        "empty",
+        "unknown section; there are {sections}",
+        '[constants] says it: "KEY" = "0 : 0 width", with the same axes.',
+    ),
+    (
+        'layouts = ["timm", "hf"]',
+        "dialect.layouts",
+        "unknown key; {dialect_keys}",
+        "only `--to vit` has layouts: vitconvert/conversion/target.py.",
     ),
     (
         '[sizes]\n"n" = "dim * 4"',
@@ -144,10 +162,6 @@ MISTAKES = [
         *('holds."mask"', "2 numbers for the steps of 'qkv': it has 3", None),
     ),
     (
-        '[files]\n"../x" = "head"',
-        *('files."../x"', "expected how the keys in this file begin", None),
-    ),
-    (
         '[ignore]\n"mask" = "why"\n[holds]\n"mask" = "1 : head"',
         *('holds."mask"', "1 numbers for the steps of 'head': nothing tells how many", None),
     ),
@@ -179,22 +193,25 @@ MISTAKES = [
     ),
     ('[usage]\ntitle = "With mine"', *("usage.code", "expected a text, found nothing", None)),
     (
-        '[empty]\n"cls" = "1 width"',
-        *('empty."cls"', "expected one key, and axes of which one is 0", None),
+        '[files]\n"../x" = "head"',
+        *('files."../x"', "expected how the keys in this file begin", None),
     ),
     (
-        '[empty]\n"cls" = "(0"',
-        *('empty."cls"', "'0' inside parentheses: only names can be there", None),
+        '[constants]\n"cls{i}" = "0 : 0 width"',
+        *('constants."cls{i}"', "expected one key, which an entry of [ignore] explains", None),
     ),
     (
         '[constants]\n"mask" = "none : width"',
         'constants."mask"',
-        "could not convert string to float: 'none'; expected such as \"0 : 1 width\"",
+        "could not convert string to float: 'none'; expected such as \"0 : 1 width\", or a word "
+        'such as "image_size"',
         None,
     ),
     (
         '[constants]\n"mask" = "0 : (width"',
-        *('constants."mask"', "a '(' without its ')'; expected such as \"0 : 1 width\"", None),
+        'constants."mask"',
+        "a '(' without its ')'; expected such as \"0 : 1 width\", or a word such as \"image_size\"",
+        None,
     ),
     (
         '[constants]\n"mask" = "0 : 1 width"\n[ignore]\n"masks" = "others"',
@@ -341,12 +358,12 @@ MISTAKES = [
 ]
 VOCABULARY = {
     "{sections}": (
-        "dialect, words, rows, ignore, sizes, holds, rotations, empty, constants, files, config, "
-        "ask, config_json, only, must, preprocessing, usage, text, numbers"
+        "dialect, words, rows, ignore, sizes, holds, constants, files, config, "
+        "ask, config_json, only, must, preprocessing, usage, text"
     ),
     "{dialect_keys}": (
         "title, ecosystem, program, source, tested, extends, requires, container, wrapper, "
-        "beside, named_only, historic, layouts, allowed_as, install, framework, resampling"
+        "beside, named_only, historic, allowed_as, install, resampling"
     ),
 }
 

@@ -69,8 +69,9 @@ def test_tolerances_are_per_dtype(place):
     assert {c.dtype for c in only.comparisons} == {"float32"}
     with pytest.raises(AssertionError, match="float64"):
         assert_parity(nearly, golden, tolerance={"float64": 1e-8, "float32": 2e-5})
-    with pytest.raises(UsageError, match="no dtype"):
-        assert_parity(nearly, golden, tolerance={})
+    for wrong, message in (({}, "no dtype"), ({"float16": 0.01}, "float16, in which")):
+        with pytest.raises(UsageError, match=message):
+            assert_parity(nearly, golden, tolerance=wrong)
 
 
 def test_what_is_not_compared_does_not_pass(place):

@@ -49,21 +49,18 @@ def plan_conversion(
         NotRepresentable: The target cannot compute this function.
         VitConvertError: One of the errors of `load_checkpoint`.
     """
-    from vitconvert.conversion.changes import Changes
     from vitconvert.conversion.conversion_plan import plan_checkpoint
     from vitconvert.conversion.convert import WriteOptions
 
     target, how = _target(to, computed_in(dtype, reading))
     options = WriteOptions(
         to=target,
-        changes=Changes(
-            image_size=image_size,
-            patch_size=patch_size,
-            in_channels=in_channels,
-            num_classes=num_classes,
-            classes=classes,
-            dtype=dtype,
-        ),
+        image_size=image_size,
+        patch_size=patch_size,
+        in_channels=in_channels,
+        num_classes=num_classes,
+        classes=classes,
+        dtype=dtype,
         allow=allow,
         image_only=image_only,
         max_shard_size=max_shard_size,
@@ -125,7 +122,6 @@ def convert(
         OutputExists: The output is there, and `overwrite` is false, or holds other files.
         VitConvertError: One of the errors of `load_checkpoint`.
     """
-    from vitconvert.conversion.changes import Changes
     from vitconvert.conversion.convert import WriteOptions, convert_checkpoint
     from vitconvert.conversion.output import check_output
 
@@ -133,14 +129,12 @@ def convert(
     target, how = _target(to, computed_in(dtype, reading))
     options = WriteOptions(
         to=target,
-        changes=Changes(
-            image_size=image_size,
-            patch_size=patch_size,
-            in_channels=in_channels,
-            num_classes=num_classes,
-            classes=classes,
-            dtype=dtype,
-        ),
+        image_size=image_size,
+        patch_size=patch_size,
+        in_channels=in_channels,
+        num_classes=num_classes,
+        classes=classes,
+        dtype=dtype,
         allow=allow,
         image_only=image_only,
         max_shard_size=max_shard_size,

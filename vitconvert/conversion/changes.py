@@ -7,7 +7,7 @@ tensors that have a dtype and a shape only.
 import math
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from vitconvert.checkpoint import Checkpoint, build_model
@@ -44,8 +44,10 @@ class Changes:
     classes: Sequence[int | str] | None = None
     dtype: "torch.dtype | None" = None
 
-
-NO_CHANGES = Changes()
+    @property
+    def asked(self) -> bool:
+        """Whether anything is to change."""
+        return any(getattr(self, field.name) is not None for field in fields(Changes))
 
 
 def changed(checkpoint: Checkpoint, changes: Changes, *, measured: bool = True) -> Checkpoint:
@@ -59,7 +61,7 @@ def changed(checkpoint: Checkpoint, changes: Changes, *, measured: bool = True) 
     Raises:
         UsageError: A change makes no sense for this model.
     """
-    if changes == NO_CHANGES:
+    if not changes.asked:
         return checkpoint
     from vitconvert.facts import surgery
 

@@ -14,7 +14,6 @@ from vitconvert.checkpoint.checkpoint import unchanged
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.card import write_card
 from vitconvert.conversion.changes import (
-    NO_CHANGES,
     Changes,
     changed,
     with_effect_of_merge,
@@ -60,19 +59,17 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WriteOptions:
-    """What to make of a checkpoint.
+class WriteOptions(Changes):
+    """What to make of a checkpoint, with the changes on the way.
 
     Attributes:
         to: Target ecosystem or dialect, or a table of the user's.
-        changes: What to change on the way.
         allow: Names of steps that the target may need.
         image_only: Leave a text tower behind.
         max_shard_size: Of a file of weights, as `weights.parse_size` reads it; None: one file.
     """
 
     to: str | Table
-    changes: Changes = NO_CHANGES
     allow: Sequence[str] = ()
     image_only: bool = False
     max_shard_size: int | str | None = None
@@ -128,8 +125,8 @@ def prepare(checkpoint: Checkpoint, options: WriteOptions, *, measured: bool) ->
     if measured:
         before = with_effect_of_merge(checkpoint)
     else:
-        before = without_numbers(checkpoint) if options.changes != NO_CHANGES else checkpoint
-    after = changed(before, options.changes, measured=measured)
+        before = without_numbers(checkpoint) if options.asked else checkpoint
+    after = changed(before, options, measured=measured)
     if options.image_only:
         source = replace(after, text=None, text_problem="as you asked" if after.text else "")
     else:

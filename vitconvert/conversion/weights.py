@@ -154,8 +154,7 @@ def write_weights(
     infos = {name: content.info for name, content in contents.items()}
     files = weights_files(table, infos, most)
     surroundings = Surroundings(
-        # transformers refuses safetensors that do not say which framework they are for.
-        metadata={**metadata, "format": table.framework},
+        metadata={**metadata, "format": program_of(table).framework},
         wrapper=table.wrapper,
         extras=table.beside,
         config=config or {},

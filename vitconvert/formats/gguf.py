@@ -130,6 +130,7 @@ def _bounded_reader() -> Any:
     import gguf
 
     class Reader(gguf.GGUFReader):  # type: ignore[misc]
+        data: Any
         parts = 0
 
         def __init__(self, path: Path) -> None:
@@ -139,6 +140,8 @@ def _bounded_reader() -> Any:
         def _get(self, offset: int, dtype: Any, count: int = 1, *order: Any, **more: Any) -> Any:
             import numpy as np
 
+            if not self.parts:
+                self.data = np.asarray(self.data)  # views of a memmap take twice as long
             self.parts += 1
             if self.parts > _MOST_PARTS:
                 raise self.corrupt("The header has more values than any image model's.", offset)

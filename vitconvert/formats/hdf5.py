@@ -36,7 +36,7 @@ from vitconvert.formats.container import (
 from vitconvert.formats.content import Content, checked_contents
 from vitconvert.formats.format_modules import Array, Surroundings, imported
 from vitconvert.formats.headers import checked_shape
-from vitconvert.formats.zip_archive import FREE_INFLATION, MOST_INFLATION
+from vitconvert.formats.zip_archive import refuse_bomb
 from vitconvert.whole import whole_file
 
 if TYPE_CHECKING:
@@ -378,18 +378,7 @@ class _Walk:
             if offset < end:
                 raise self._corrupt(f"{name!r} overlaps {before!r}")
             end, before = offset + size, name
-        asked = sum(array.nbytes for array in arrays.values())
-        if asked > (limit := FREE_INFLATION + MOST_INFLATION * self._size):
-            raise UnsafeFile(
-                "The arrays would inflate to far more than the size of the file.",
-                evidence={
-                    "file": self._path,
-                    "on disk": f"{self._size:,} bytes",
-                    "arrays": f"{asked:,} bytes",
-                    "limit": f"{limit:,} bytes",
-                },
-                meaning="Weights hardly compress; a file like this is made to exhaust memory.",
-            )
+        refuse_bomb(self._path, self._size, sum(array.nbytes for array in arrays.values()))
 
     def _corrupt(self, problem: str) -> CorruptFile:
         return CorruptFile(

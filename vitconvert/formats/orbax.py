@@ -26,7 +26,7 @@ from vitconvert.errors import CorruptFile, UnsafeFile
 from vitconvert.formats.container import ITEM_SIZE, Container, TensorInfo, tensor_from_buffer
 from vitconvert.formats.format_modules import imported
 from vitconvert.formats.headers import checked_shape, parse_object, shown
-from vitconvert.formats.zip_archive import FREE_INFLATION, MOST_INFLATION
+from vitconvert.formats.zip_archive import FREE_INFLATION, refuse_bomb
 
 if TYPE_CHECKING:
     import torch
@@ -74,18 +74,7 @@ def open_file(path: Path, _members: object, prefer: tuple[str, ...], *_: object)
         notes = (f"behind the names of tensors, the file has {_VARIABLE}",)
     arrays = _open(tensorstore, path, content, leaves)
     asked = sum(array.info.nbytes for array in arrays.values())
-    size = sum(files.values())
-    if asked > (limit := FREE_INFLATION + MOST_INFLATION * size):
-        raise UnsafeFile(
-            "The arrays would inflate to far more than the size of the directory.",
-            evidence={
-                "directory": path.parent,
-                "on disk": f"{size:,} bytes",
-                "arrays": f"{asked:,} bytes",
-                "limit": f"{limit:,} bytes",
-            },
-            meaning="Weights hardly compress; a directory like this is made to exhaust memory.",
-        )
+    refuse_bomb(path.parent, sum(files.values()), asked)
     opened = dict(arrays)
 
     def read(name: str) -> torch.Tensor:

@@ -131,6 +131,25 @@ def reading(path: Path, member: Member) -> Iterator[None]:
         ) from error
 
 
+def refuse_bomb(path: Path, size: int, asked: int) -> None:
+    """Make sure that what is on disk justifies the memory that its arrays take.
+
+    Raises:
+        UnsafeFile: They would inflate to far more.
+    """
+    if asked > (limit := FREE_INFLATION + MOST_INFLATION * size):
+        raise UnsafeFile(
+            "The arrays would inflate to far more than their size on disk.",
+            evidence={
+                "file": path,
+                "on disk": f"{size:,} bytes",
+                "arrays": f"{asked:,} bytes",
+                "limit": f"{limit:,} bytes",
+            },
+            meaning="Weights hardly compress; a file like this is made to exhaust memory.",
+        )
+
+
 def _refuse_bombs(path: Path, size: int, entries: list[zipfile.ZipInfo]) -> None:
     inflated = sum(entry.file_size for entry in entries)
     if inflated > FREE_INFLATION + MOST_INFLATION * size:

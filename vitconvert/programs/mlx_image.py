@@ -28,6 +28,7 @@ class MlxImage(Program):
 
     packages = ("mlx-image",)
     one_file = True
+    framework = "mlx"
 
     def openers(self, config: ViTConfig) -> Mapping[str, Opener]:
         """The class, and the package's own reader of weights."""

@@ -111,6 +111,8 @@ class Program:
 
     # Whether it reads weights from a single file only.
     one_file: ClassVar[bool] = False
+    # Whose tensors its safetensors say they are: transformers refuses those that do not say.
+    framework: ClassVar[str] = "pt"
     # Packages that open weights with the names of its dialects; none: the project's own code.
     packages: ClassVar[tuple[str, ...]] = ()
 

@@ -81,7 +81,7 @@ def own_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
     """
     ignored, weights = checkpoint.ledger.ignored, checkpoint.weights
     read = {name: weights.read(name) for name in weights.recognised.binding.shapes}
-    # Arrays without elements that a table names ([empty], [ignore]) are wanted by their own module.
+    # Arrays without elements that a table names ([constants], [ignore]) are their own module's.
     kept = {n for n, t in read.items() if not t.numel() and ignored.get(n) != NO_ELEMENTS}
     read = {name: t for name, t in read.items() if name not in ignored or name in kept}
     return {n: t if t.dtype == torch.float64 else t.float() for n, t in read.items()}

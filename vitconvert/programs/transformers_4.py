@@ -24,6 +24,7 @@ class Transformers4(Transformers):
     """transformers 4, which cannot be installed beside the release 5 that vitconvert uses."""
 
     packages = ("transformers 4 with flax or tensorflow",)
+    framework = "tf"  # Flax' own files say none
 
     def openers(self, config: ViTConfig) -> Mapping[str, Opener]:
         """None beside release 5."""
@@ -41,7 +42,7 @@ class Transformers4(Transformers):
         """With the class that `config.json` names."""
         size, kind = source.config.image_size, target.their_config["architectures"][0]
         shape = (1, source.config.in_channels, *size)
-        if target.table.framework == "tf":
+        if target.table.ecosystem == "hf_tf":
             kind, imports, images = f"TF{kind}", "tensorflow", f"tensorflow.zeros({shape})"
             title = "With transformers 4 and TensorFlow: `pip install 'transformers<5' tf-keras`"
         else:
@@ -56,7 +57,7 @@ class Transformers4(Transformers):
 
 def _elsewhere(checkpoint: Checkpoint) -> NotRepresentable:
     name, package = "Flax", "flax"
-    if checkpoint.table.framework == "tf":
+    if checkpoint.table.ecosystem == "hf_tf":
         name, package = "TensorFlow", "tf-keras"
     return NotRepresentable(
         f"{checkpoint.table.title}: transformers 5 has no {name} classes.",

@@ -70,7 +70,7 @@ def _selected(part: Part | None, indices: Mapping[str, int]) -> tuple[str, int] 
 
 
 NO_ELEMENTS = "has no elements"
-"""Why a tensor is ignored that no row, no [ignore] and no [empty] of its table explains."""
+"""Why a tensor is ignored that no row, no [ignore] and no [constants] of its table explains."""
 
 
 @dataclass(frozen=True)

@@ -144,7 +144,7 @@ def _their_side(text: str) -> str:
         name, _, lines = section.partition("]")
         if name in ("words", "rows"):
             found.append(_LEFT_SIDE.sub("", lines))
-        elif name in ("ignore", "empty"):
+        elif name in ("ignore", "constants"):
             found.append(lines)
     return "\n".join(found)
 

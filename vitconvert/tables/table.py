@@ -76,8 +76,6 @@ _SECTIONS = (
     "ignore",
     "sizes",
     "holds",
-    "rotations",
-    "empty",
     "constants",
     "files",
     "config",
@@ -88,7 +86,6 @@ _SECTIONS = (
     "preprocessing",
     "usage",
     "text",
-    "numbers",
 )
 _DIALECT_KEYS = (
     "title",
@@ -103,12 +100,19 @@ _DIALECT_KEYS = (
     "beside",
     "named_only",
     "historic",
-    "layouts",
     "allowed_as",
     "install",
-    "framework",
     "resampling",
 )
+
+# Where what used to have a word of its own is said.
+_FORMER: Mapping[str, str] = {
+    "rotations": '[holds] says it: "KEY" = "cos" or "sin".',
+    "empty": '[constants] says it: "KEY" = "0 : 0 width", with the same axes.',
+    "numbers": '[constants] says it: "KEY" = "image_size", our word.',
+    "dialect.framework": "the module of vitconvert/programs says it: Program.framework.",
+    "dialect.layouts": "only `--to vit` has layouts: vitconvert/conversion/target.py.",
+}
 
 # What stands under a key of [preprocessing]; a text under any other.
 _PREPROCESSING: Mapping[str, type | tuple[type, ...]] = {
@@ -133,11 +137,9 @@ class Table(TensorSections):
         beside: What it looks for beside them.
         named_only: Not recognised by itself, because another table reads the same files.
         historic: Not written unless it is named, because today's release writes another.
-        layouts: Ecosystems or dialects that are written in its place: the first that fits.
         allowed_as: The step whose permission it takes to write it, if it is not named.
         install: What to install to open it; "" says nothing.
         resampling: Who resamples positions of files that read the same by another rule.
-        framework: Whose tensors its safetensors say they are.
     """
 
     def __init__(self, name: str, file: str, data: Sections, describes: Kind = ViTConfig) -> None:
@@ -152,11 +154,9 @@ class Table(TensorSections):
         self.beside = self._beside()
         self.named_only = self._flag("named_only")
         self.historic = self._flag("historic")
-        self.layouts = self.texts("dialect", "layouts")
         self.allowed_as = self.text("dialect", "allowed_as", "")
         self.install = self.text("dialect", "install", "")
         self.resampling = self.text("dialect", "resampling", "")
-        self.framework = self.text("dialect", "framework", "pt")
 
     @property
     def builtin(self) -> bool:
@@ -182,9 +182,11 @@ class Table(TensorSections):
             TableError: With the place in the file and what is wrong there.
         """
         for unknown in sorted(set(self.data) - set(_SECTIONS)):
-            raise self.error(unknown, f"unknown section; there are {', '.join(_SECTIONS)}")
+            problem = f"unknown section; there are {', '.join(_SECTIONS)}"
+            raise self.error(unknown, problem, _FORMER.get(unknown))
         for unknown in sorted(set(self.section("dialect")) - set(_DIALECT_KEYS)):
-            raise self.error(f"dialect.{unknown}", f"unknown key; {', '.join(_DIALECT_KEYS)}")
+            problem = f"unknown key; {', '.join(_DIALECT_KEYS)}"
+            raise self.error(f"dialect.{unknown}", problem, _FORMER.get(f"dialect.{unknown}"))
         self.check_uses()
         known = self.row_of.keys() | self.section("ignore").keys()
         for name in itertools.chain(*self.requires):
@@ -262,15 +264,6 @@ class Table(TensorSections):
                 raise self.error(f'text."{key}"', "expected true or false")
             if value:
                 yield tower
-
-    @parsed
-    def numbers(self) -> Iterator[tuple[str, str]]:
-        """Whole numbers that a model of both towers keeps as tensors: key, and our word for it."""
-        for key, word in self.section("numbers").items():
-            if not isinstance(word, str) or word not in config_words(self.describes):
-                problem = f"{word!r} is no field or property of {self.describes.__name__}"
-                raise self.error(f'numbers."{key}"', problem)
-            yield key, word
 
     @parsed
     def defaults(self) -> Iterator[Conditional]:

@@ -175,12 +175,14 @@ def checked_dtype(name: str) -> str:
     return name
 
 
+_ROTATIONS = ("cos", "sin")  # of the rotary embedding, for each patch
+_EMPTY = Dim(number=0)
 # What {p} stands for besides weight and bias where we have it: the statistics of batch norms.
 _GATHERED = ("running_mean", "running_var", "num_batches_tracked")
 
 
 class TensorSections(SectionReader):
-    """[words], [rows], [ignore], [holds], [rotations], [sizes], [empty] and [constants]."""
+    """[words], [rows], [ignore], [holds], [sizes] and [constants]."""
 
     def __init__(self, name: str, file: str, data: Sections, describes: Kind = ViTConfig) -> None:
         super().__init__(name, file, data, describes)
@@ -290,6 +292,8 @@ class TensorSections(SectionReader):
                 continue
             if not self.section("ignore").get(key):
                 raise self.error(f'holds."{key}"', "only an ignored tensor must hold something")
+            if text in _ROTATIONS:
+                continue
             try:
                 constant = parse_constant(str(text), f'{self.file}: "{key}" = "{text}"')
             except ValueError as error:
@@ -302,12 +306,9 @@ class TensorSections(SectionReader):
     @parsed
     def rotations(self) -> Iterator[tuple[Template, str]]:
         """Ignored tensors that hold the cosines or sines of the rotary embedding."""
-        for key, kind in self.section("rotations").items():
-            if not self.section("ignore").get(key) or kind not in ("cos", "sin"):
-                raise self.error(
-                    f'rotations."{key}"', 'expected an ignored tensor = "cos" or "sin"'
-                )
-            yield self.template("rotations", key), kind
+        for key, kind in self.section("holds").items():
+            if kind in _ROTATIONS:
+                yield self.template("holds", key), kind
 
     @parsed
     def sizes(self) -> Iterator[tuple[Template, str, int]]:
@@ -318,31 +319,39 @@ class TensorSections(SectionReader):
                 raise self.error(f'sizes."{key}"', 'expected an axis, or one divided: "dim / 4"')
             yield self.template("sizes", key), match[1], int(match[2] or 1)
 
-    @parsed
-    def empty(self) -> Iterator[tuple[Template, Axes]]:
-        """Arrays without elements."""
-        for key, axes in self.section("empty").items():
-            try:
-                template, layout = self.template("empty", key), parse_axes(str(axes))
-            except ValueError as error:
-                raise self.error(f'empty."{key}"', error) from None
-            if template.indices or Dim(number=0) not in layout.dims:
-                raise self.error(f'empty."{key}"', "expected one key, and axes of which one is 0")
-            yield template, layout
+    @property
+    def empty(self) -> tuple[tuple[Template, Axes], ...]:
+        """Arrays without elements that the project's class holds."""
+        return tuple((key, axes) for key, _, axes, _ in self._held if _EMPTY in axes.dims)
+
+    @property
+    def constants(self) -> tuple[tuple[Template, float, Axes, str], ...]:
+        """Tensors that the project's class holds, and that play no part."""
+        return tuple(constant for constant in self._held if _EMPTY not in constant[2].dims)
 
     @parsed
-    def constants(self) -> Iterator[tuple[Template, float, Axes, str]]:
-        """Tensors that are written and play no part."""
+    def numbers(self) -> Iterator[tuple[str, str]]:
+        """Whole numbers that a model of both towers keeps as tensors: key, and our word for it."""
+        for key, text in self.section("constants").items():
+            if text in config_words(self.describes):
+                yield key, text
+
+    @parsed
+    def _held(self) -> Iterator[tuple[Template, float, Axes, str]]:
         ignored = [template for template, _ in self.ignore]
         for key, text in self.section("constants").items():
+            if text in config_words(self.describes):
+                continue
             place = f'constants."{key}"'
             value, axes, dtype = (*str(text).split(" : "), "", "")[:3]
             try:
                 template = self.template("constants", key)
                 constant = template, float(value), parse_axes(axes), checked_dtype(dtype)
             except ValueError as error:
-                raise self.error(place, f'{error}; expected such as "0 : 1 width"') from None
-            if template.indices or all(i.match(template.write({})) is None for i in ignored):
+                problem = f'{error}; expected such as "0 : 1 width", or a word such as "image_size"'
+                raise self.error(place, problem) from None
+            unread = template.indices or all(i.match(template.write({})) is None for i in ignored)
+            if template.indices or (unread and _EMPTY not in constant[2].dims):
                 raise self.error(place, "expected one key, which an entry of [ignore] explains")
             yield constant
 

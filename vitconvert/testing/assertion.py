@@ -33,6 +33,11 @@ def compare(
         return verify(model, against=against, tolerance=tolerance, **asked)
     if not tolerance:
         raise UsageError("`tolerance` names no dtype.", hint='such as {"float32": 1e-4}.')
+    if others := sorted(set(tolerance) - {"float32", "float64"}):
+        raise UsageError(
+            f"`tolerance` names {others[0]}, in which parity is not judged.",
+            hint="float32 and float64 have tolerances.",
+        )
     reports = [
         # In float64 verify allows a share of its tolerance.
         verify(

@@ -34,9 +34,10 @@ TOLD = (
     "no_embed_class",
 )
 # Of what timm computes in float32 in any case: the resampling of positions (naflexvit), norms
-# (deepseek_vit) and, here, the angles of rotations that are not made for one size (qwen3_vit).
-_ROUNDS = ("NaFlexVit", "DeepseekVit", "Qwen3Vit")
-_ENCODERS = (*_ROUNDS[1:], "Gemma4Vit")
+# (deepseek_vit), the means of squares (gemma4_vit) and, here, the angles of rotations that are not
+# made for one size (qwen3_vit).
+_ROUNDS = ("NaFlexVit", "DeepseekVit", "Gemma4Vit", "Qwen3Vit")
+_ENCODERS = _ROUNDS[1:]
 
 
 def timm_reference(checkpoint: Checkpoint) -> Reference:
